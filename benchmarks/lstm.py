@@ -42,7 +42,9 @@ class Untied(nn.Module):
         """Each record's loss."""
         inputs = functional.pad(x[:, :-1], (1, 0), value=self.words)
         logits = self.softmax(self.lstm(self.embedding(inputs))[0])
-        each = functional.cross_entropy(logits.flatten(0, 1), x.flatten(), reduction="none").view(x.shape)
+        each = functional.cross_entropy(
+            logits.flatten(0, 1), x.flatten(), reduction="none"
+        ).view(x.shape)
         loss: torch.Tensor = each.mean(1)
         return loss
 
@@ -58,7 +60,9 @@ def seconds(work: Callable[[], None]) -> float:
     return min(found)
 
 
-def kernel(words: int, width: int, x: np.ndarray, *, tied: bool = True, enabled: bool = True) -> Callable[[], None]:
+def kernel(
+    words: int, width: int, x: np.ndarray, *, tied: bool = True, enabled: bool = True
+) -> Callable[[], None]:
     """The clipped sum, by the kernel or by torch."""
     net = LstmModel(width=width, tied=tied).net(input_shape=(RECORD,), outputs=words)
     theta = net.initial(np.random.default_rng(0))
@@ -76,7 +80,11 @@ def ghost(words: int, width: int, x: np.ndarray) -> Callable[[], None]:
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
     module = GradSampleModuleFastGradientClipping(
-        Untied(words, width), batch_first=True, loss_reduction="sum", max_grad_norm=0.5, use_ghost_clipping=True
+        Untied(words, width),
+        batch_first=True,
+        loss_reduction="sum",
+        max_grad_norm=0.5,
+        use_ghost_clipping=True,
     )
     records = torch.from_numpy(x)
 
@@ -111,7 +119,9 @@ def main() -> None:
     """Print a line for each way."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    words, width = (int(value) for value in sys.argv[1:3]) if len(sys.argv) > 2 else (10_000, 200)
+    words, width = (
+        (int(value) for value in sys.argv[1:3]) if len(sys.argv) > 2 else (10_000, 200)
+    )
     x = np.random.default_rng(1).integers(0, words, size=(COUNT, RECORD))
     few = x[:8]
     ways = {

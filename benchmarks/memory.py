@@ -26,10 +26,20 @@ def kind_of(process: Path) -> str:
     """What a process does, by its command line; a fork of the warm process has the script's name."""
     words = (process / "cmdline").read_text(errors="replace").split("\0")
     name = (process / "comm").read_text().strip()
-    scripts = [found.group(1) for word in words if (found := re.search(r"/tmp\w*\.(\w+\.py)$", word))]
+    scripts = [
+        found.group(1)
+        for word in words
+        if (found := re.search(r"/tmp\w*\.(\w+\.py)$", word))
+    ]
     if "dpfedbench.warm" in " ".join(words):
         return name if name.endswith(".py") else "warm process"
-    return scripts[0] if scripts else Path(words[0]).name if "snakemake" not in " ".join(words) else "snakemake"
+    return (
+        scripts[0]
+        if scripts
+        else Path(words[0]).name
+        if "snakemake" not in " ".join(words)
+        else "snakemake"
+    )
 
 
 def sampled(mark: str) -> dict[int, tuple[str, float, float]]:
@@ -39,9 +49,15 @@ def sampled(mark: str) -> dict[int, tuple[str, float, float]]:
         try:
             if mark.encode() not in (process / "environ").read_bytes():
                 continue
-            said = dict(re.findall(r"(\w+):\s+(\d+) kB", (process / "smaps_rollup").read_text()))
+            said = dict(
+                re.findall(r"(\w+):\s+(\d+) kB", (process / "smaps_rollup").read_text())
+            )
             own = int(said["Private_Clean"]) + int(said["Private_Dirty"])
-            found[int(process.name)] = kind_of(process), int(said["Pss"]) / 1024, own / 1024
+            found[int(process.name)] = (
+                kind_of(process),
+                int(said["Pss"]) / 1024,
+                own / 1024,
+            )
         except (OSError, KeyError):  # it has ended
             continue
     return found
@@ -50,7 +66,9 @@ def sampled(mark: str) -> dict[int, tuple[str, float, float]]:
 def main() -> None:
     """Run the command, look at its processes, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--every", type=float, default=0.1, help="seconds between two looks")
+    parser.add_argument(
+        "--every", type=float, default=0.1, help="seconds between two looks"
+    )
     parser.add_argument("command", nargs="+")
     asked = parser.parse_args()
     mark = f"{MARK}={uuid.uuid4()}"
@@ -66,12 +84,20 @@ def main() -> None:
             kinds[kind] = list(map(max, kinds.get(kind, now), now))
         together = sum(shared for rows in seen.values() for shared, _ in rows)
         if together > peak:
-            peak, of = together, {kind: [shared for shared, _ in rows] for kind, rows in seen.items()}
+            peak, of = (
+                together,
+                {kind: [shared for shared, _ in rows] for kind, rows in seen.items()},
+            )
         time.sleep(asked.every)
-    parts = ", ".join(f"{kind} {' + '.join(f'{each:.0f}' for each in rows)}" for kind, rows in sorted(of.items()))
+    parts = ", ".join(
+        f"{kind} {' + '.join(f'{each:.0f}' for each in rows)}"
+        for kind, rows in sorted(of.items())
+    )
     print(f"peak {peak:.0f} MiB: {parts}")
     for kind, (count, shared, own) in sorted(kinds.items()):
-        print(f"{kind}: {count:.0f} at once, at most {shared:.0f} MiB each, {own:.0f} of it its own")
+        print(
+            f"{kind}: {count:.0f} at once, at most {shared:.0f} MiB each, {own:.0f} of it its own"
+        )
     raise SystemExit(running.returncode)
 
 

@@ -73,29 +73,50 @@ class Ours:
     """A cohort's private sum."""
 
     def __init__(
-        self, data, filters: int, steps: int, order: int, threads: int, kernels: bool, device: str = "cpu",
+        self,
+        data,
+        filters: int,
+        steps: int,
+        order: int,
+        threads: int,
+        kernels: bool,
+        device: str = "cpu",
         chunk: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         def build() -> Conv4:
             return Conv4(image_shape=data.image_shape, filters=filters, ways=WAYS)
 
         self.net = Net(build, input_shape=data.image_shape, outputs=WAYS)
         self.theta = self.net.initial(stream(0, "initial-weights"))
         self._held = _Held()
-        run: Any = SimpleNamespace(own_sums=tuple, model=SimpleNamespace(record_level=False))
+        run: Any = SimpleNamespace(
+            own_sums=tuple, model=SimpleNamespace(record_level=False)
+        )
         enter: Any = None
         setup = Setup(
-            run=run, net=self.net, held=self._held, own=(), enter=enter, plan=enter, threads=threads,
+            run=run,
+            net=self.net,
+            held=self._held,
+            own=(),
+            enter=enter,
+            plan=enter,
+            threads=threads,
             gradients=choose(self.net, device=device, enabled=kernels),
-        )  # fmt: skip
-        self._clients = Maml(inner_steps=steps, inner_rate=0.1, order=order).clients(setup)
+        )
+        self._clients = Maml(inner_steps=steps, inner_rate=0.1, order=order).clients(
+            setup
+        )
         if chunk is not None:
             self._clients._workers.chunk = chunk
 
     def __call__(self, tasks) -> None:
         self._held.tasks = tasks
-        total = PrivateSum(dimension=self.net.dimension, threshold=0.5, noise_multiplier=1.0)
-        for contributions, _, _ in self._clients.contributions(self.theta, np.arange(len(tasks.support_y)), 0):
+        total = PrivateSum(
+            dimension=self.net.dimension, threshold=0.5, noise_multiplier=1.0
+        )
+        for contributions, _, _ in self._clients.contributions(
+            self.theta, np.arange(len(tasks.support_y)), 0
+        ):
             add_to(total, contributions)
         total.release(stream(0, "noise"))
 
@@ -105,10 +126,18 @@ class Tasks:
 
     def __init__(self, data, count: int) -> None:
         rng, images = np.random.default_rng(0), np.asarray(data.images)
-        classes = np.stack([rng.choice(data.splits["train"], WAYS, replace=False) for _ in range(count)])
+        classes = np.stack(
+            [
+                rng.choice(data.splits["train"], WAYS, replace=False)
+                for _ in range(count)
+            ]
+        )
         first = rng.integers(images.shape[1] - 1, size=classes.shape)
         self.support_x, self.query_x = (
-            images[classes, examples].reshape(count, WAYS, *data.image_shape).astype(np.float32) / np.float32(255)
+            images[classes, examples]
+            .reshape(count, WAYS, *data.image_shape)
+            .astype(np.float32)
+            / np.float32(255)
             for examples in (first, first + 1)
         )
         self.support_y = self.query_y = np.tile(np.arange(WAYS), (count, 1))
@@ -136,14 +165,20 @@ def learn2learn_loop(data, filters: int, steps: int, order: int, device: str):
             torch.nn.MaxPool2d(2),
         ]
         channels = filters
-    net = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(filters, WAYS)).to(device)
+    net = torch.nn.Sequential(
+        *layers, torch.nn.Flatten(), torch.nn.Linear(filters, WAYS)
+    ).to(device)
     maml = l2l.algorithms.MAML(net, lr=0.1, first_order=order == 1)
     loss = torch.nn.functional.cross_entropy
 
     def run(tasks: Tasks) -> None:
         maml.zero_grad()
-        for sx, sy, qx, qy in zip(tasks.support_x, tasks.support_y, tasks.query_x, tasks.query_y, strict=True):
-            x, y, rest, labels = (torch.from_numpy(part).to(device) for part in (sx, sy, qx, qy))
+        for sx, sy, qx, qy in zip(
+            tasks.support_x, tasks.support_y, tasks.query_x, tasks.query_y, strict=True
+        ):
+            x, y, rest, labels = (
+                torch.from_numpy(part).to(device) for part in (sx, sy, qx, qy)
+            )
             x, rest = (images.permute(0, 3, 1, 2).contiguous() for images in (x, rest))
             learner = maml.clone()
             for _ in range(steps):
@@ -183,11 +218,23 @@ def plain_gflop(filters: int, steps: int, order: int) -> float:
     return forward * (3 * (steps + 1) + (6 * steps if order == 2 else 0))
 
 
-def peak_memory(folder: Path, filters: int, steps: int, order: int, threads: int, kernels: bool, cohort: int) -> float:
+def peak_memory(
+    folder: Path,
+    filters: int,
+    steps: int,
+    order: int,
+    threads: int,
+    kernels: bool,
+    cohort: int,
+) -> float:
     """Peak resident MiB of a fresh process that computes one cohort's private sum."""
     arguments = [folder, filters, steps, order, threads, int(kernels), cohort]
     command = [sys.executable, __file__, "--memory-of", *map(str, arguments)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    return float(
+        subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout.split()[-1]
+    )
 
 
 def device_peak(work, tasks: Tasks) -> float:
@@ -202,16 +249,32 @@ def over_chunks(data, options, rate: float) -> list[dict[str, Any]]:
     rows = []
     for filters, steps, order in CASES[: options.cases]:
         for chunk in options.chunks:
-            ours = Ours(data, filters, steps, order, options.threads, not options.torch, options.device, chunk)
+            ours = Ours(
+                data,
+                filters,
+                steps,
+                order,
+                options.threads,
+                not options.torch,
+                options.device,
+                chunk,
+            )
             tasks = Tasks(data, max(2 * chunk, 8))
             seconds(ours, Tasks(data, chunk))
             each = statistics.median(seconds(ours, tasks) for _ in range(options.pairs))
             row = {
-                "filters": filters, "inner_steps": steps, "order": order, "chunk": chunk,
+                "filters": filters,
+                "inner_steps": steps,
+                "order": order,
+                "chunk": chunk,
                 "clients_per_second": round(1 / each, 1),
-                "share_of_multiply_rate": round(plain_gflop(filters, steps, order) / each / rate, 3),
-                "peak_mib": round(device_peak(ours, tasks)) if options.device == "cuda" else "",
-            }  # fmt: skip
+                "share_of_multiply_rate": round(
+                    plain_gflop(filters, steps, order) / each / rate, 3
+                ),
+                "peak_mib": round(device_peak(ours, tasks))
+                if options.device == "cuda"
+                else "",
+            }
             rows.append(row)
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
     return rows
@@ -223,41 +286,84 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--data", type=Path, default=Path("results/data/glyphs"))
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/meta_gradient.csv"))
-    parser.add_argument("--torch", action="store_true", help="not the hand-written passes")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/benchmarks/meta_gradient.csv")
+    )
+    parser.add_argument(
+        "--torch", action="store_true", help="not the hand-written passes"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--cases", type=int, default=len(CASES), help="so many of the cases, the largest first")
-    parser.add_argument("--chunks", type=int, nargs="+", help="numbers of tasks that are gathered at once")
+    parser.add_argument(
+        "--cases",
+        type=int,
+        default=len(CASES),
+        help="so many of the cases, the largest first",
+    )
+    parser.add_argument(
+        "--chunks",
+        type=int,
+        nargs="+",
+        help="numbers of tasks that are gathered at once",
+    )
     parser.add_argument("--memory-of", nargs=7, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory_of:
         folder, *numbers = options.memory_of
         filters, steps, order, threads, kernels, cohort = map(int, numbers)
         data = load_dataset(folder)
-        drawn = SimpleNamespace(support_y=np.empty(cohort), chunk=lambda ids: Tasks(data, len(ids)))
+        drawn = SimpleNamespace(
+            support_y=np.empty(cohort), chunk=lambda ids: Tasks(data, len(ids))
+        )
         Ours(data, filters, steps, order, threads, bool(kernels))(drawn)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = options.data if (options.data / "summary.json").exists() else Path(temporary) / "glyphs"
+        folder = (
+            options.data
+            if (options.data / "summary.json").exists()
+            else Path(temporary) / "glyphs"
+        )
         data = dataset(folder)
         rate, on_gpu = multiply_rate(options.device), options.device == "cuda"
         where = torch.cuda.get_device_name() if on_gpu else f"{options.threads} threads"
-        print(f"{where}, matrix multiply {rate:.0f} GFLOP/s, {options.pairs} pairs a case")
+        print(
+            f"{where}, matrix multiply {rate:.0f} GFLOP/s, {options.pairs} pairs a case"
+        )
         rows = over_chunks(data, options, rate) if options.chunks else []
         for filters, steps, order in () if options.chunks else CASES[: options.cases]:
             ours, theirs = (
-                Ours(data, filters, steps, order, options.threads, not options.torch, options.device),
+                Ours(
+                    data,
+                    filters,
+                    steps,
+                    order,
+                    options.threads,
+                    not options.torch,
+                    options.device,
+                ),
                 learn2learn_loop(data, filters, steps, order, options.device),
             )
             cohorts = (512, 12) if on_gpu else (96, 32) if steps == 1 else (48, 12)
             many, few = (Tasks(data, count) for count in cohorts)
             seconds(ours, few), seconds(theirs, few)
-            pairs = [(seconds(ours, many), seconds(theirs, few)) for _ in range(options.pairs)]
+            pairs = [
+                (seconds(ours, many), seconds(theirs, few))
+                for _ in range(options.pairs)
+            ]
             ratios = sorted(b / a for a, b in pairs)
-            peak = functools.partial(peak_memory, folder, filters, steps, order, options.threads, not options.torch)
-            mine, peer = (statistics.median(column) for column in zip(*pairs, strict=True))
+            peak = functools.partial(
+                peak_memory,
+                folder,
+                filters,
+                steps,
+                order,
+                options.threads,
+                not options.torch,
+            )
+            mine, peer = (
+                statistics.median(column) for column in zip(*pairs, strict=True)
+            )
             row = {
                 "filters": filters,
                 "inner_steps": steps,
@@ -267,13 +373,22 @@ def main() -> None:
                 "ratio_median": round(statistics.median(ratios), 2),
                 "ratio_min": round(ratios[0], 2),
                 "ratio_max": round(ratios[-1], 2),
-                "peak_mib_32_tasks": round(device_peak(ours, Tasks(data, 32)) if on_gpu else peak(32)),
-                "peak_mib_256_tasks": round(device_peak(ours, Tasks(data, 256)) if on_gpu else peak(256)),
-                "share_of_multiply_rate": round(plain_gflop(filters, steps, order) / mine / rate, 2),
+                "peak_mib_32_tasks": round(
+                    device_peak(ours, Tasks(data, 32)) if on_gpu else peak(32)
+                ),
+                "peak_mib_256_tasks": round(
+                    device_peak(ours, Tasks(data, 256)) if on_gpu else peak(256)
+                ),
+                "share_of_multiply_rate": round(
+                    plain_gflop(filters, steps, order) / mine / rate, 2
+                ),
             }
             rows.append(row)
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-    with atomic_path(options.out) as path, open(path, "w", newline="", encoding="utf-8") as handle:
+    with (
+        atomic_path(options.out) as path,
+        open(path, "w", newline="", encoding="utf-8") as handle,
+    ):
         writer = csv.DictWriter(handle, rows[0].keys(), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

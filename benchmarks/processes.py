@@ -33,21 +33,32 @@ def run_of(asked: argparse.Namespace) -> Method:
     examples = {"examples_per_class": 2, "support_per_class": 1, "query_per_class": 1}
     return read_run(
         {
-            "method": "dp-agr", "seed": 0, "dataset": "omniglot", "task": {"ways": 5, "shots": 1},
+            "method": "dp-agr",
+            "seed": 0,
+            "dataset": "omniglot",
+            "task": {"ways": 5, "shots": 1},
             "clients": {"count": asked.cohort * asked.rounds} | examples,
             "model": {"kind": "conv4", "filters": asked.filters},
-            "participation": {"kind": "one-pass", "cohort": asked.cohort, "rounds": asked.rounds},
+            "participation": {
+                "kind": "one-pass",
+                "cohort": asked.cohort,
+                "rounds": asked.rounds,
+            },
             "client_update": {"kind": "maml", "inner_steps": asked.steps, "order": 2},
         }
-    )  # fmt: skip
+    )
 
 
 def data_of(run: Method, folder: Path) -> None:
     """Random images of Omniglot's size, and the run's clients."""
-    images = np.random.default_rng(0).integers(0, 256, size=(40, 20, 28, 28, 1), dtype=np.uint8)
+    images = np.random.default_rng(0).integers(
+        0, 256, size=(40, 20, 28, 28, 1), dtype=np.uint8
+    )
     splits = ("train",) * 20 + ("validation",) * 10 + ("test",) * 10
     names = tuple(f"class{index}" for index in range(40))
-    RawImages(images=images, class_names=names, splits=splits, versions={}).save(folder / "data", {"name": "-"})
+    RawImages(images=images, class_names=names, splits=splits, versions={}).save(
+        folder / "data", {"name": "-"}
+    )
     run.clients.make(folder / "data", ways=5, seed=0).save(folder / "clients")
 
 
@@ -58,10 +69,16 @@ def rate_of(run: Method, folder: Path, processes: int, threads: int) -> float:
     place = folder / "results" / "runs" / run.folder
     write_text(place / "config.yaml", run.to_yaml())
     given = {
-        "config": str(place / "config.yaml"), "data_dir": str(folder / "data"), "clients_dir": str(folder / "clients"),
-        "run_dir": str(place), "threads": threads, "checkpoint_seconds": 1e9, "device": "cpu", "kernels": True,
+        "config": str(place / "config.yaml"),
+        "data_dir": str(folder / "data"),
+        "clients_dir": str(folder / "clients"),
+        "run_dir": str(place),
+        "threads": threads,
+        "checkpoint_seconds": 1e9,
+        "device": "cpu",
+        "kernels": True,
         "references": [],
-    }  # fmt: skip
+    }
     try:
         train_together(given, processes=processes, log=folder / "processes.log")
     finally:
@@ -74,7 +91,13 @@ def rate_of(run: Method, folder: Path, processes: int, threads: int) -> float:
 def main() -> None:
     """Time all cases in turns and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, value in (("pairs", 3), ("rounds", 6), ("cohort", 64), ("filters", 64), ("steps", 5)):
+    for name, value in (
+        ("pairs", 3),
+        ("rounds", 6),
+        ("cohort", 64),
+        ("filters", 64),
+        ("steps", 5),
+    ):
         parser.add_argument(f"--{name}", type=int, default=value)
     asked = parser.parse_args()
     run, rates = run_of(asked), {name: list[float]() for name in CASES}
@@ -83,9 +106,13 @@ def main() -> None:
         for _ in range(asked.pairs):
             for case, (processes, threads) in CASES.items():
                 rates[case].append(rate_of(run, Path(name), processes, threads))
-    print("| started as | clients/s, median | ratio, median (min to max) |\n|---|---|---|")
+    print(
+        "| started as | clients/s, median | ratio, median (min to max) |\n|---|---|---|"
+    )
     for case, found in rates.items():
-        ratios = [one / other for one, other in zip(found, rates["1 process"], strict=True)]
+        ratios = [
+            one / other for one, other in zip(found, rates["1 process"], strict=True)
+        ]
         print(
             f"| {case} | {statistics.median(found):.1f} | "
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |"

@@ -60,13 +60,18 @@ def drawings(count: int = LOTS * LOT) -> np.ndarray:
 def in_lots(images: np.ndarray, size: int = LOT, classes: int = 10) -> Lots:
     """Records with labels of no meaning, in lots."""
     labels = np.random.default_rng(1).integers(0, classes, len(images))
-    return [(images[start : start + size], labels[start : start + size]) for start in range(0, len(images), size)]
+    return [
+        (images[start : start + size], labels[start : start + size])
+        for start in range(0, len(images), size)
+    ]
 
 
 class Ours:
     """A round; each thread has its own gradients and its own place for those of a lot."""
 
-    def __init__(self, net: Net, choice: Choice, lot: int, threads: int, *, add: bool) -> None:
+    def __init__(
+        self, net: Net, choice: Choice, lot: int, threads: int, *, add: bool
+    ) -> None:
         def with_room(gradients: Gradients) -> tuple[Gradients, np.ndarray]:
             return gradients, np.empty((lot, net.dimension), np.float32)
 
@@ -82,7 +87,11 @@ class Ours:
         images, labels = lot
         with self.workers.worker() as (gradients, out):
             if self.add:
-                total = PrivateSum(dimension=self.net.dimension, threshold=THRESHOLD, noise_multiplier=1.0)
+                total = PrivateSum(
+                    dimension=self.net.dimension,
+                    threshold=THRESHOLD,
+                    noise_multiplier=1.0,
+                )
                 gradients.add_each(self.theta, images, labels, Adding(total))
             else:
                 gradients.each(self.theta, images, labels, out[: len(labels)])
@@ -91,10 +100,17 @@ class Ours:
 def cnn_layers() -> nn.Sequential:
     """`models.cnn` in torch's layers."""
     return nn.Sequential(
-        nn.Conv2d(1, 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1),
-        nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1),
-        nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, 8, 2, padding=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
 
 
 def conv4_layers(filters: int) -> nn.Sequential:
@@ -102,7 +118,12 @@ def conv4_layers(filters: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for channels in (1, filters, filters, filters):
         convolution = nn.Conv2d(channels, filters, 3, padding=1, bias=False)
-        layers += [convolution, nn.GroupNorm(filters, filters), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [
+            convolution,
+            nn.GroupNorm(filters, filters),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(filters, 5))
 
 
@@ -126,7 +147,9 @@ def opacus_round(net: nn.Module, lot: int) -> Callable[[Lots], None]:
             x = torch.from_numpy(images[..., 0]).unsqueeze(1)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                nn.functional.cross_entropy(module(x.float() / 255), torch.from_numpy(labels)).backward()
+                nn.functional.cross_entropy(
+                    module(x.float() / 255), torch.from_numpy(labels)
+                ).backward()
             optimizer.clip_and_accumulate()
 
     return run
@@ -149,7 +172,9 @@ def cases() -> Iterator[tuple[str, Net, nn.Module, Lots]]:
     for filters in (16, 32, 64):
 
         def build(filters: int = filters) -> Conv4:
-            return Conv4(image_shape=(28, 28, 1), filters=filters, ways=5, normalisation="record")
+            return Conv4(
+                image_shape=(28, 28, 1), filters=filters, ways=5, normalisation="record"
+            )
 
         net = Net(build, input_shape=(28, 28, 1), outputs=5)
         yield f"Conv-4, {filters} filters", net, conv4_layers(filters), tasks
@@ -160,22 +185,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--torch", action="store_true", help="not the hand-written passes")
+    parser.add_argument(
+        "--torch", action="store_true", help="not the hand-written passes"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(f"{options.threads} threads, {options.pairs} pairs, records/s\n")
-    print("| network, records | gradients alone | ours | Opacus | ratio, median (min to max) |")
+    print(
+        "| network, records | gradients alone | ours | Opacus | ratio, median (min to max) |"
+    )
     print("|---|---|---|---|---|")
     for name, net, layers, lots in cases():
         lot = max(len(labels) for _, labels in lots)
         choice = choose(net, enabled=not options.torch)
-        ours, alone = (Ours(net, choice, lot, options.threads, add=add) for add in (True, False))
+        ours, alone = (
+            Ours(net, choice, lot, options.threads, add=add) for add in (True, False)
+        )
         theirs = opacus_round(layers, lot)
         for work in (ours, alone, theirs):
             work(lots)
-        rounds = [(rate(alone, lots), rate(ours, lots), rate(theirs, lots)) for _ in range(options.pairs)]
+        rounds = [
+            (rate(alone, lots), rate(ours, lots), rate(theirs, lots))
+            for _ in range(options.pairs)
+        ]
         ratios = sorted(mine / peer for _, mine, peer in rounds)
-        rates = " | ".join(f"{statistics.median(column):,.0f}" for column in zip(*rounds, strict=True))
+        rates = " | ".join(
+            f"{statistics.median(column):,.0f}" for column in zip(*rounds, strict=True)
+        )
         ratio = f"{statistics.median(ratios):.1f} ({ratios[0]:.1f} to {ratios[-1]:.1f})"
         print(f"| {name} | {rates} | {ratio} |", flush=True)
 

@@ -29,12 +29,23 @@ from dpfedbench.federation.engine import train
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def planned(preset: str, item: str, series: str, dataset: str | None, task: str | None, seed: int) -> Any:
+def planned(
+    preset: str,
+    item: str,
+    series: str,
+    dataset: str | None,
+    task: str | None,
+    seed: int,
+) -> Any:
     """The run of a series that a preset plans, of the first task that fits."""
     config = ROOT / "config"
     files = [config / "config.yaml", *sorted((config / "experiments").glob("*.yaml"))]
     files += [config / "presets" / f"{preset}.yaml"] if preset != "default" else []
-    found = make_plan(Configuration.read(overlaid(*(yaml.safe_load(file.read_text("utf-8")) for file in files))))
+    found = make_plan(
+        Configuration.read(
+            overlaid(*(yaml.safe_load(file.read_text("utf-8")) for file in files))
+        )
+    )
     paper, _, name = item.partition("/")
     runs = [
         run
@@ -60,45 +71,93 @@ def main() -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, help="train so many rounds, and stop")
-    parser.add_argument("--data", type=Path, help="folder with archives, in place of a download")
+    parser.add_argument(
+        "--data", type=Path, help="folder with archives, in place of a download"
+    )
     parser.add_argument("--out", type=Path, default=Path("results"))
     options = parser.parse_args()
-    run = planned(options.preset, options.item, options.series, options.dataset, options.task, options.seed)
-    data, clients = options.out / "data" / run.dataset, options.out / "clients" / run.clients_folder
-    folder = options.out / ("runs" if options.rounds is None else f"first-{options.rounds}-rounds") / run.folder
+    run = planned(
+        options.preset,
+        options.item,
+        options.series,
+        options.dataset,
+        options.task,
+        options.seed,
+    )
+    data, clients = (
+        options.out / "data" / run.dataset,
+        options.out / "clients" / run.clients_folder,
+    )
+    folder = (
+        options.out
+        / ("runs" if options.rounds is None else f"first-{options.rounds}-rounds")
+        / run.folder
+    )
     if not (data / "summary.json").exists():
         prepare(run.dataset, data, options.data, None)
     started = time.perf_counter()
     if not (clients / "summary.json").exists():
         run.clients.make(data, ways=run.task.ways, seed=run.seed).save(clients)
-        print(f"partition of {run.clients.count:,} clients: {time.perf_counter() - started:.1f} s")
+        print(
+            f"partition of {run.clients.count:,} clients: {time.perf_counter() - started:.1f} s"
+        )
     rounds = run.participation.rounds
     first = run
     if options.rounds is not None:
-        first = run.replace(participation=run.participation.replace(rounds=options.rounds))
+        first = run.replace(
+            participation=run.participation.replace(rounds=options.rounds)
+        )
     if not (folder / "training.json").exists():
-        train(first, data_dir=data, clients_dir=clients, run_dir=folder, threads=options.threads, device=options.device)
+        train(
+            first,
+            data_dir=data,
+            clients_dir=clients,
+            run_dir=folder,
+            threads=options.threads,
+            device=options.device,
+        )
     said = json.loads((folder / "training.json").read_text("utf-8"))
     shown = {"run": run.folder} | {
         key: said[key]
-        for key in ("device", "threads", "rounds_run", "seconds", "clients_per_second", "resumed")
+        for key in (
+            "device",
+            "threads",
+            "rounds_run",
+            "seconds",
+            "clients_per_second",
+            "resumed",
+        )
         if key in said
     }
     if said["device"] == "cuda":
         shown["peak_mib"] = round(torch.cuda.max_memory_allocated() / 2**20)
     if options.rounds is not None:
-        if said["seconds"] is not None:  # those of a private run with secret cohorts are not told
-            shown["hours_of_all"] = round(said["seconds"] / said["rounds_run"] * rounds / 3600, 2)
+        if (
+            said["seconds"] is not None
+        ):  # those of a private run with secret cohorts are not told
+            shown["hours_of_all"] = round(
+                said["seconds"] / said["rounds_run"] * rounds / 3600, 2
+            )
     else:
         evaluate(
-            run, data_dir=data, model_path=folder / "model.safetensors", out_path=folder / "metrics.json",
+            run,
+            data_dir=data,
+            model_path=folder / "model.safetensors",
+            out_path=folder / "metrics.json",
             threads=options.threads,
-        )  # fmt: skip
+        )
         account_run(run, folder, folder / "privacy.json", clients_dir=clients)
         metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
-        profiles = json.loads((folder / "privacy.json").read_text("utf-8")).get("profiles", {})
-        shown |= {key: round(metrics[key], 2) for key in ("accuracy", "ci_low", "ci_high")}
-        shown |= {f"epsilon {name}": found.get("epsilon_high") for name, found in profiles.items()}
+        profiles = json.loads((folder / "privacy.json").read_text("utf-8")).get(
+            "profiles", {}
+        )
+        shown |= {
+            key: round(metrics[key], 2) for key in ("accuracy", "ci_low", "ci_high")
+        }
+        shown |= {
+            f"epsilon {name}": found.get("epsilon_high")
+            for name, found in profiles.items()
+        }
     print(json.dumps(shown, indent=2))
 
 

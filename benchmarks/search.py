@@ -29,9 +29,21 @@ from dpfedbench.models.genotype import Space
 from dpfedbench.models.zoo.darts import DartsSearch
 
 CASES = {
-    "8 filters, 3 cells, 2 nodes, 7x7": (DartsSearch(filters=8, cells=3, nodes=2, pooling=4), (28, 28, 1), 64),
-    "8 filters, 3 cells, 2 nodes, 14x14": (DartsSearch(filters=8, cells=3, nodes=2, pooling=2), (28, 28, 1), 64),
-    "8 filters, 4 cells, 3 nodes, 14x14": (DartsSearch(filters=8, cells=4, nodes=3, pooling=2), (28, 28, 1), 32),
+    "8 filters, 3 cells, 2 nodes, 7x7": (
+        DartsSearch(filters=8, cells=3, nodes=2, pooling=4),
+        (28, 28, 1),
+        64,
+    ),
+    "8 filters, 3 cells, 2 nodes, 14x14": (
+        DartsSearch(filters=8, cells=3, nodes=2, pooling=2),
+        (28, 28, 1),
+        64,
+    ),
+    "8 filters, 4 cells, 3 nodes, 14x14": (
+        DartsSearch(filters=8, cells=4, nodes=3, pooling=2),
+        (28, 28, 1),
+        32,
+    ),
     "the paper's: 16 filters, 8 cells, 4 nodes, 32x32": (DartsSearch(), (32, 32, 3), 8),
 }
 
@@ -42,26 +54,46 @@ class PlainSearch(nn.Module):
     It shares no code with `models.darts`, whose weights `load` takes apart.
     """
 
-    def __init__(self, settings: DartsSearch, shape: tuple[int, int, int], classes: int) -> None:
+    def __init__(
+        self, settings: DartsSearch, shape: tuple[int, int, int], classes: int
+    ) -> None:
         super().__init__()
         self.space: Space = settings.space
-        self.halving, self.pooling, self.groups = settings.halving, settings.pooling, settings.groups
+        self.halving, self.pooling, self.groups = (
+            settings.halving,
+            settings.pooling,
+            settings.groups,
+        )
         wide = 3 * settings.filters
-        self.stem = nn.Sequential(nn.Conv2d(shape[2], wide, 3, padding=1, bias=False), _norm(wide, affine=True))
+        self.stem = nn.Sequential(
+            nn.Conv2d(shape[2], wide, 3, padding=1, bias=False),
+            _norm(wide, affine=True),
+        )
         self.cells = nn.ModuleList()
         inputs, shrink, filters = (wide, wide), False, settings.filters
         for place in range(settings.cells):
             halves = place in self.halving
             filters *= 2 if halves else 1
-            first = _Halving(inputs[0], filters) if shrink else _pointwise(inputs[0], filters)
+            first = (
+                _Halving(inputs[0], filters)
+                if shrink
+                else _pointwise(inputs[0], filters)
+            )
             edges = nn.ModuleDict()
             for node in range(settings.nodes):
                 for state in range(2 + node):
                     stride = 2 if halves and state < 2 else 1
                     edges[f"{node}-{state}"] = nn.ModuleDict(
-                        {name: _operation(name, filters, stride) for name in self.space.choices}
+                        {
+                            name: _operation(name, filters, stride)
+                            for name in self.space.choices
+                        }
                     )
-            self.cells.append(nn.ModuleDict({"0": first, "1": _pointwise(inputs[1], filters), "edges": edges}))
+            self.cells.append(
+                nn.ModuleDict(
+                    {"0": first, "1": _pointwise(inputs[1], filters), "edges": edges}
+                )
+            )
             inputs, shrink = (inputs[1], settings.nodes * filters), halves
         self.classifier = nn.Linear(inputs[1], classes)
         for layer in self.modules():
@@ -75,18 +107,25 @@ class PlainSearch(nn.Module):
         before = last = self.stem(torch.empty(x.shape, dtype=x.dtype).copy_(x))
         for place, cell in enumerate(self.cells):
             states = [cell["0"](before), cell["1"](last)]  # type: ignore[index]
-            shares = self.architecture["reduction" if place in self.halving else "normal"].softmax(1)
+            shares = self.architecture[
+                "reduction" if place in self.halving else "normal"
+            ].softmax(1)
             edge = 0
             for node in range(self.space.nodes):
                 total: Any = 0
                 for state in range(2 + node):
                     row = dict(zip(self.space.operations, shares[edge], strict=True))
                     operations = cell["edges"][f"{node}-{state}"]  # type: ignore[index]
-                    total = total + sum(row[name] * operations[name](states[state]) for name in self.space.choices)
+                    total = total + sum(
+                        row[name] * operations[name](states[state])
+                        for name in self.space.choices
+                    )
                     edge += 1
                 states.append(total)
             before, last = last, torch.cat(states[2:], 1)
-        return self.classifier((functional.relu(last) if self.groups is None else last).mean((2, 3)))
+        return self.classifier(
+            (functional.relu(last) if self.groups is None else last).mean((2, 3))
+        )
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> list[nn.Parameter]:
         """Take the weights of a `SearchNet`, by name.
@@ -94,13 +133,19 @@ class PlainSearch(nn.Module):
         Returns:
             Of each of its tensors, in order and for each target, this network's parameter.
         """
-        self.architecture = {name.split(".")[1]: value for name, value in tensors.items() if "architecture" in name}
+        self.architecture = {
+            name.split(".")[1]: value
+            for name, value in tensors.items()
+            if "architecture" in name
+        }
         order = []
         with torch.no_grad():
             for name, value in tensors.items():
                 if not name.startswith("architecture"):
                     own = self._own(name)
-                    for parameter, part in zip(own, value.detach().chunk(len(own)), strict=True):
+                    for parameter, part in zip(
+                        own, value.detach().chunk(len(own)), strict=True
+                    ):
                         parameter.copy_(part.reshape(parameter.shape))
                     order += own
         return order
@@ -117,13 +162,19 @@ class PlainSearch(nn.Module):
         cell: Any = self.cells[int(parts[1])]
         if parts[2] == "preparations":
             prepared = cell[parts[3]]
-            return [getattr(prepared, parts[4]).weight if isinstance(prepared, _Halving) else prepared[1].weight]
+            return [
+                getattr(prepared, parts[4]).weight
+                if isinstance(prepared, _Halving)
+                else prepared[1].weight
+            ]
         state, operation, layer = int(parts[3]), parts[5], parts[6]
         nodes = range(max(0, state - 1), self.space.nodes)
         found = [cell["edges"][f"{node}-{state}"][operation] for node in nodes]
         if operation == "skip_connect":
             return [getattr(one, layer).weight for one in found]
-        place = {"depthwise0": 1, "pointwise0": 2, "depthwise1": 5, "pointwise1": 6}[layer]
+        place = {"depthwise0": 1, "pointwise0": 2, "depthwise1": 5, "pointwise1": 6}[
+            layer
+        ]
         return [one[place].weight for one in found]
 
 
@@ -155,15 +206,28 @@ def _operation(name: str, channels: int, stride: int) -> nn.Module:
     if name == "max_pool_3x3":
         return nn.Sequential(nn.MaxPool2d(3, stride, 1), _norm(channels))
     if name == "avg_pool_3x3":
-        return nn.Sequential(nn.AvgPool2d(3, stride, 1, count_include_pad=False), _norm(channels))
+        return nn.Sequential(
+            nn.AvgPool2d(3, stride, 1, count_include_pad=False), _norm(channels)
+        )
     side, dilation = int(name[-1]), 2 if name.startswith("dil") else 1
     layers: list[nn.Module] = []
     for step in (stride, 1)[: 1 if dilation == 2 else 2]:
         padding = dilation * (side // 2)
         layers += [
-            nn.ReLU(), nn.Conv2d(channels, channels, side, step, padding, dilation, groups=channels, bias=False),
-            nn.Conv2d(channels, channels, 1, bias=False), _norm(channels),
-        ]  # fmt: skip
+            nn.ReLU(),
+            nn.Conv2d(
+                channels,
+                channels,
+                side,
+                step,
+                padding,
+                dilation,
+                groups=channels,
+                bias=False,
+            ),
+            nn.Conv2d(channels, channels, 1, bias=False),
+            _norm(channels),
+        ]
     return nn.Sequential(*layers)
 
 
@@ -173,26 +237,37 @@ def _seconds(work: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-def _case(settings: DartsSearch, shape: tuple[int, int, int], records: int, pairs: int) -> tuple[list[float], float]:
+def _case(
+    settings: DartsSearch, shape: tuple[int, int, int], records: int, pairs: int
+) -> tuple[list[float], float]:
     """Median records a second of each way, and the worst difference of a row from Opacus', relative to its norm."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus import GradSampleModule
     net, rng = settings.net(input_shape=shape, outputs=10), np.random.default_rng(0)
-    theta = (net.initial(rng) + 0.1 * rng.standard_normal(net.dimension)).astype(np.float32)
-    x, y = rng.integers(0, 256, (records, *shape), np.uint8), rng.integers(0, 10, records)
+    theta = (net.initial(rng) + 0.1 * rng.standard_normal(net.dimension)).astype(
+        np.float32
+    )
+    x, y = (
+        rng.integers(0, 256, (records, *shape), np.uint8),
+        rng.integers(0, 10, records),
+    )
     ours, plain_torch = choose(net).make(), choose(net, enabled=False).make()
     plain = PlainSearch(settings, shape, 10)
     order = plain.load(net.tensors(torch.from_numpy(theta)))
     sampled = GradSampleModule(plain, loss_reduction="sum")
     inputs, labels = net.inputs(x, torch.empty(0)), torch.from_numpy(y)
-    rows = {name: np.empty((records, ours.width(name)), np.float32) for name in net.blocks}
+    rows = {
+        name: np.empty((records, ours.width(name)), np.float32) for name in net.blocks
+    }
 
     def by_opacus() -> None:
         sampled.zero_grad()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            functional.cross_entropy(sampled(inputs), labels, reduction="sum").backward()
+            functional.cross_entropy(
+                sampled(inputs), labels, reduction="sum"
+            ).backward()
 
     leaf = torch.from_numpy(theta).requires_grad_()
     ways = [
@@ -204,24 +279,39 @@ def _case(settings: DartsSearch, shape: tuple[int, int, int], records: int, pair
     ]
     by_opacus()
     ways[0]()
-    wanted = torch.cat([parameter.grad_sample.flatten(1) for parameter in order], 1).numpy()
-    worst = np.linalg.norm(rows["weights"] - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
+    wanted = torch.cat(
+        [parameter.grad_sample.flatten(1) for parameter in order], 1
+    ).numpy()
+    worst = np.linalg.norm(rows["weights"] - wanted, axis=1) / np.linalg.norm(
+        wanted, axis=1
+    )
     for way in ways:
         way()
     rounds = [[records / _seconds(way) for way in ways] for _ in range(pairs)]
     rates = [statistics.median(column) for column in zip(*rounds, strict=True)]
-    return [*rates, statistics.median(row[0] / row[2] for row in rounds)], float(worst.max())
+    return [*rates, statistics.median(row[0] / row[2] for row in rounds)], float(
+        worst.max()
+    )
 
 
 def main() -> None:
     """Run all cases and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--records", type=int, default=0, help="of a round; 0: a number that suits the case")
-    parser.add_argument("--cases", type=int, default=len(CASES), help="how many, from the smallest")
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=0,
+        help="of a round; 0: a number that suits the case",
+    )
+    parser.add_argument(
+        "--cases", type=int, default=len(CASES), help="how many, from the smallest"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print("| network, maps | weights | architecture | Opacus | vmap | batch, not clipped | ratio to Opacus | error |")
+    print(
+        "| network, maps | weights | architecture | Opacus | vmap | batch, not clipped | ratio to Opacus | error |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name, (settings, shape, records) in list(CASES.items())[: options.cases]:
         rates, worst = _case(settings, shape, options.records or records, options.pairs)

@@ -43,7 +43,9 @@ class Mechanisms:
         """Each of k tensors is cut to C / sqrt(k), and has noise for that and not for C."""
         share = C / len(TENSORS) ** 0.5
         parts = [clipped(rows[:, tensor], share) for tensor in TENSORS]
-        return (np.concatenate(parts, axis=1).sum(axis=0) + self.noise(len(TENSORS) ** -0.5)) / EXPECTED
+        return (
+            np.concatenate(parts, axis=1).sum(axis=0) + self.noise(len(TENSORS) ** -0.5)
+        ) / EXPECTED
 
     def clipped_by_tensor(self, rows):
         """Each tensor is cut to C, so that all of a row may have norm sqrt(k) C."""
@@ -87,7 +89,9 @@ def main(seed=0):
     missed = 0
     for name in ("right", *FAULTS):
         release = getattr(Mechanisms(seed), name)
-        found = audited(release, dimension=DIMENSION, noise_multiplier=Z, delta=1e-5, seed=seed)
+        found = audited(
+            release, dimension=DIMENSION, noise_multiplier=Z, delta=1e-5, seed=seed
+        )
         print(f"{name:26} {found.calls:6,} calls  {found.status}")
         missed += found.refuted != (name != "right")
     return int(missed > 0)

@@ -54,7 +54,11 @@ for line in sys.stdin:
 
 def _names_code(arguments: tuple[str, ...], folder: Path) -> bool:
     """Whether a call names a folder of code, in its arguments or in a file that is one of them."""
-    files = [path for path in (folder / argument for argument in arguments) if os.path.isfile(path)]
+    files = [
+        path
+        for path in (folder / argument for argument in arguments)
+        if os.path.isfile(path)
+    ]
     texts = (path.read_text(encoding="utf-8", errors="replace") for path in files)
     return any("code_folder" in text for text in (*arguments, *texts))
 
@@ -66,23 +70,41 @@ class Snakemake:
         kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(sources)], env=kept, text=True, start_new_session=True, **pipes
+            [sys.executable, "-c", SERVE, str(sources)],
+            env=kept,
+            text=True,
+            start_new_session=True,
+            **pipes,
         )
 
     def __call__(
-        self, *arguments: str, folder: Path, fresh: bool = False, timeout: float = 600, **environment: str
+        self,
+        *arguments: str,
+        folder: Path,
+        fresh: bool = False,
+        timeout: float = 600,
+        **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         """Call `python -m snakemake` in a folder, without a profile of the user's; `fresh`: with sources elsewhere.
 
         Where code of one's own is named, it is fresh too: that has to be named before the plan's modules are imported.
         """
-        given = {key: value for key, value in (os.environ | environment).items() if key != "SNAKEMAKE_PROFILE"}
+        given = {
+            key: value
+            for key, value in (os.environ | environment).items()
+            if key != "SNAKEMAKE_PROFILE"
+        }
         fresh = fresh or "DPFEDBENCH_CODE" in given or _names_code(arguments, folder)
         with tempfile.TemporaryDirectory() as place:
             said = [Path(place, name) for name in ("out", "errors")]
             for path in said:
                 path.touch()
-            request = {"arguments": arguments, "folder": str(folder), "environment": given, "fresh": fresh}
+            request = {
+                "arguments": arguments,
+                "folder": str(folder),
+                "environment": given,
+                "fresh": fresh,
+            }
             request["said"] = [*map(str, said)]
             assert self._process.stdin and self._process.stdout
             print(json.dumps(request), file=self._process.stdin, flush=True)

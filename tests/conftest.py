@@ -12,7 +12,9 @@ from tests.calls import Snakemake
 SRC = str(Path(__file__).resolve().parents[1] / "src")
 # They keep what they compile: to read the sources anew takes as long as to import them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SRC, os.environ.get("PYTHONPATH")]))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [SRC, os.environ.get("PYTHONPATH")])
+)
 # Sums of a few hundred numbers wait for a second thread longer than they take. What wants more threads asks for them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -37,7 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     What needs a GPU is skipped where there is none; torch is loaded for such tests alone.
     """
     places = ("workflow", "tests"), ("kernels", "models")
-    items.sort(key=lambda item: next((at for at, names in enumerate(places) if item.path.parent.name in names), 2))
+    items.sort(
+        key=lambda item: next(
+            (at for at, names in enumerate(places) if item.path.parent.name in names), 2
+        )
+    )
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if not marked:
         return
@@ -45,7 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     if not torch.cuda.is_available():
         for item in marked:
-            item.add_marker(pytest.mark.skip(reason="torch finds no CUDA GPU on this machine"))
+            item.add_marker(
+                pytest.mark.skip(reason="torch finds no CUDA GPU on this machine")
+            )
 
 
 @pytest.fixture(autouse=True, scope="module")

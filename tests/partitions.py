@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from dpfedbench.data.partition import Partition, RecordPartition, check_task_sizes, partition_of, record_partition_of
+from dpfedbench.data.partition import (
+    Partition,
+    RecordPartition,
+    check_task_sizes,
+    partition_of,
+    record_partition_of,
+)
 from dpfedbench.settings.part import kinds_of
 from dpfedbench.settings.sections import Clients
 
@@ -15,27 +21,61 @@ def made_clients(kind: str, **values: Any) -> Any:
 
 
 def make_partition(
-    dataset: Any, *, clients: int, ways: int, examples_per_class: int, kind: str, seed: int, **own: Any
+    dataset: Any,
+    *,
+    clients: int,
+    ways: int,
+    examples_per_class: int,
+    kind: str,
+    seed: int,
+    **own: Any,
 ) -> Partition:
     """Few-shot clients of a loaded data set of classes."""
-    check_task_sizes(dataset, clients=clients, ways=ways, examples_per_class=examples_per_class)
-    part = made_clients(kind, count=clients, examples_per_class=max(2, examples_per_class), **own)
+    check_task_sizes(
+        dataset, clients=clients, ways=ways, examples_per_class=examples_per_class
+    )
+    part = made_clients(
+        kind, count=clients, examples_per_class=max(2, examples_per_class), **own
+    )
     # Below the least of a configuration, for tests of single images.
     object.__setattr__(part, "examples_per_class", examples_per_class)
-    return partition_of(dataset, *part.draw(dataset, ways=ways, seed=seed), kind=kind, seed=seed, own=own)
+    return partition_of(
+        dataset,
+        *part.draw(dataset, ways=ways, seed=seed),
+        kind=kind,
+        seed=seed,
+        own=own,
+    )
 
 
-def make_records(kind: str, dataset: Any, *, clients: int, seed: int, **own: Any) -> RecordPartition:
+def make_records(
+    kind: str, dataset: Any, *, clients: int, seed: int, **own: Any
+) -> RecordPartition:
     """Clients of loaded records."""
     part = made_clients(kind, count=clients, **own)
-    return record_partition_of(dataset, part.deal(dataset, seed=seed), kind=kind, seed=seed, own=own)
+    return record_partition_of(
+        dataset, part.deal(dataset, seed=seed), kind=kind, seed=seed, own=own
+    )
 
 
-def make_fragments(dataset: Any, *, clients: int, fragments: int, seed: int) -> RecordPartition:
+def make_fragments(
+    dataset: Any, *, clients: int, fragments: int, seed: int
+) -> RecordPartition:
     """See `parts.partitions.fragments`."""
-    return make_records("fragments", dataset, clients=clients, fragments=fragments, seed=seed)
+    return make_records(
+        "fragments", dataset, clients=clients, fragments=fragments, seed=seed
+    )
 
 
-def make_dirichlet(dataset: Any, *, clients: int, concentration: float, least: int, seed: int) -> RecordPartition:
+def make_dirichlet(
+    dataset: Any, *, clients: int, concentration: float, least: int, seed: int
+) -> RecordPartition:
     """See `parts.partitions.dirichlet`."""
-    return make_records("dirichlet", dataset, clients=clients, concentration=concentration, least=least, seed=seed)
+    return make_records(
+        "dirichlet",
+        dataset,
+        clients=clients,
+        concentration=concentration,
+        least=least,
+        seed=seed,
+    )

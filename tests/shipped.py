@@ -25,6 +25,10 @@ def without_others(configuration: str) -> str:
     """A configuration's text, in which every shipped experiment that it does not name is left out."""
     files = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
     named = [name for file in files for name in _read(file).get("experiments", ())]
-    others = [name for name in dict.fromkeys(named) if name not in yaml.safe_load(configuration)["experiments"]]
+    others = [
+        name
+        for name in dict.fromkeys(named)
+        if name not in yaml.safe_load(configuration)["experiments"]
+    ]
     start, line, rest = configuration.partition("experiments:\n")
     return "".join([start, line, *(f"  {name}: null\n" for name in others), rest])

@@ -33,14 +33,31 @@ experiments:
 
 def test_a_cells_own_overlays_and_tests_win_and_each_seed_has_its_run() -> None:
     """Of tests: the figure's, then the series', then the swept value; of runs: the variants', then the series'."""
-    given = {key: value for key, value in RUN.items() if key not in ("method", "seed", "dataset")}
+    given = {
+        key: value
+        for key, value in RUN.items()
+        if key not in ("method", "seed", "dataset")
+    }
     found = make_plan(Configuration.read({"run": given} | yaml.safe_load(FIGURE)))
     cells: list[Any] = list(found.items["mine", "one"].cells)
-    assert [(cell.series, cell.x) for cell in cells] == [("plain", 2), ("plain", 3), ("own", 2), ("own", 3)]
+    assert [(cell.series, cell.x) for cell in cells] == [
+        ("plain", 2),
+        ("plain", 3),
+        ("own", 2),
+        ("own", 3),
+    ]
     for cell in cells:
-        assert [run.seed for run in cell.runs] == [test.seed for test in cell.tests] == [4, 2, 7]
+        assert (
+            [run.seed for run in cell.runs]
+            == [test.seed for test in cell.tests]
+            == [4, 2, 7]
+        )
         for run, test in zip(cell.runs, cell.tests, strict=True):
-            assert test.folder != run.folder and test.task.shots == cell.x and run.task.shots == 1
+            assert (
+                test.folder != run.folder
+                and test.task.shots == cell.x
+                and run.task.shots == 1
+            )
             wanted = (1, 0.3) if cell.series == "own" else (9, 0.3)
             assert (test.evaluation.steps, test.evaluation.rate) == wanted
     own = cells[2].runs[0]
@@ -67,13 +84,19 @@ AGRLR: dict[str, Any] = {"method": "dp-agrlr"}
         (AGRLR, {"client_update": {"inner_steps": 3}}, False),
         (AGRLR, {"within_task": {"delta": 1e-4}}, False),
         (AGRLR, {"evaluation": {"steps": 3}}, True),
-        ({"method": "dp-reptile"}, {"client_update": {"batches": "disjoint", "inner_steps": 3}}, False),
+        (
+            {"method": "dp-reptile"},
+            {"client_update": {"batches": "disjoint", "inner_steps": 3}},
+            False,
+        ),
     ],
 )
 def test_runs_share_an_audit_where_their_mechanism_is_the_same(
     run: dict[str, Any], change: dict[str, Any], shared: bool
 ) -> None:
-    assert (audited_as(make_config(run)) == audited_as(make_config(run, change))) is shared
+    assert (
+        audited_as(make_config(run)) == audited_as(make_config(run, change))
+    ) is shared
 
 
 @pytest.mark.parametrize(
@@ -86,6 +109,10 @@ def test_runs_share_an_audit_where_their_mechanism_is_the_same(
         ({"client_update": {"inner_steps": 2}}, False),
     ],
 )
-def test_so_do_runs_whose_clients_hold_records(change: dict[str, Any], shared: bool) -> None:
-    runs = [make_config({"method": "dp-fl"}, *more, general=LOTS) for more in ([], [change])]
+def test_so_do_runs_whose_clients_hold_records(
+    change: dict[str, Any], shared: bool
+) -> None:
+    runs = [
+        make_config({"method": "dp-fl"}, *more, general=LOTS) for more in ([], [change])
+    ]
     assert (audited_as(runs[0]) == audited_as(runs[1])) is shared

@@ -12,24 +12,36 @@ from dpfedbench.cluster import check_slurm
 from dpfedbench.errors import BenchError
 
 NODES = "main*|(null)\\nfast|gpu:a100:2(S:0)\\n"
-NO_DATABASE = "echo 'You are not running a supported accounting_storage plugin' >&2; exit 1"
+NO_DATABASE = (
+    "echo 'You are not running a supported accounting_storage plugin' >&2; exit 1"
+)
 
 
-def slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, *, sinfo: str = f"printf '{NODES}'", sacctmgr: str) -> None:
+def slurm(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    sinfo: str = f"printf '{NODES}'",
+    sacctmgr: str,
+) -> None:
     for name, body in (("sinfo", sinfo), ("sacctmgr", sacctmgr)):
         (folder / name).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def test_what_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_there_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm(tmp_path, monkeypatch, sacctmgr="printf 'physics\\nphysics\\nbio\\n'")
     check_slurm(None, None)
     check_slurm("main", "Physics")
     check_slurm("fast", "bio,physics", 1)
 
 
-def test_without_a_database_any_account_is_left_to_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_database_any_account_is_left_to_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm(tmp_path, monkeypatch, sacctmgr=NO_DATABASE)
     check_slurm("main", "anything")
 
@@ -37,13 +49,25 @@ def test_without_a_database_any_account_is_left_to_slurm(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (("nowhere", None, 0), "slurm_partition: there is no partition 'nowhere', only main, fast: edit"),
-        ((None, "maths", 0), "slurm_account: there is no account 'maths' of yours, only bio, physics: edit"),
-        ((None, None, 1), "machine.gpu is 1, but no node of partition 'main' has a GPU"),
+        (
+            ("nowhere", None, 0),
+            "slurm_partition: there is no partition 'nowhere', only main, fast: edit",
+        ),
+        (
+            (None, "maths", 0),
+            "slurm_account: there is no account 'maths' of yours, only bio, physics: edit",
+        ),
+        (
+            (None, None, 1),
+            "machine.gpu is 1, but no node of partition 'main' has a GPU",
+        ),
     ],
 )
 def test_what_is_not_there_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: tuple[str | None, str | None, int], said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[str | None, str | None, int],
+    said: str,
 ) -> None:
     slurm(tmp_path, monkeypatch, sacctmgr="printf 'physics\\nbio\\n'")
     with pytest.raises(BenchError) as caught:
@@ -51,20 +75,31 @@ def test_what_is_not_there_is_named(
     assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
 
 
-def test_no_default_partition_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_default_partition_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm(tmp_path, monkeypatch, sinfo="printf 'main|(null)\\n'", sacctmgr=NO_DATABASE)
-    with pytest.raises(BenchError, match="slurm_partition is empty and Slurm has no default: choose of main"):
+    with pytest.raises(
+        BenchError,
+        match="slurm_partition is empty and Slurm has no default: choose of main",
+    ):
         check_slurm("", None)
 
 
-def test_a_controller_that_is_down_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_that_is_down_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     down = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
-    slurm(tmp_path, monkeypatch, sinfo=f"echo '{down}' >&2; exit 1", sacctmgr=NO_DATABASE)
+    slurm(
+        tmp_path, monkeypatch, sinfo=f"echo '{down}' >&2; exit 1", sacctmgr=NO_DATABASE
+    )
     with pytest.raises(BenchError, match=r"Slurm does not answer: .*connect failure"):
         check_slurm(None, None)
 
 
-def test_no_slurm_at_all_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_slurm_at_all_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BenchError, match="no Slurm on this machine"):
         check_slurm(None, None)

@@ -23,7 +23,9 @@ from tests.calls import Snakemake
 from tests.shipped import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+)
 RULES = {
     name
     for path in (ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk"))
@@ -38,9 +40,18 @@ def shown() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        blocks = [block for _, block in re.findall(r"^```(bash|sh)\n(.*?)^```$", text, flags=re.M | re.S)]
-        lines = [line.partition("  #")[0] for block in blocks for line in block.splitlines()]
-        inline = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+        blocks = [
+            block
+            for _, block in re.findall(
+                r"^```(bash|sh)\n(.*?)^```$", text, flags=re.M | re.S
+            )
+        ]
+        lines = [
+            line.partition("  #")[0] for block in blocks for line in block.splitlines()
+        ]
+        inline = re.findall(
+            r"`([^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+        )
         for line in (*lines, *(" ".join(code.split()) for code in inline)):
             for part in re.split(r"&&|;", line):
                 words = part.split()
@@ -51,7 +62,9 @@ def shown() -> list[tuple[str, str]]:
 
 def words_of(command: str) -> list[str]:
     """The program and its arguments, without variables that are set before and what calls it."""
-    words = [word for word in shlex.split(command) if not re.fullmatch(r"[A-Z_]+=.*", word)]
+    words = [
+        word for word in shlex.split(command) if not re.fullmatch(r"[A-Z_]+=.*", word)
+    ]
     if words[:2] == ["uv", "run"]:
         words = words[2:]
         while words[0].startswith("--"):
@@ -65,7 +78,9 @@ def printed() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     own, others = [], {}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for name, block in re.findall(r"^```yaml (\S+)\n(.*?)^```$", text, flags=re.M | re.S):
+        for name, block in re.findall(
+            r"^```yaml (\S+)\n(.*?)^```$", text, flags=re.M | re.S
+        ):
             if name.startswith("config/experiments/"):
                 own.append(yaml.safe_load(block))
             else:
@@ -74,7 +89,9 @@ def printed() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 
 @functools.cache
-def planned(files: tuple[str, ...], values: tuple[str, ...]) -> tuple[Configuration, Plan]:
+def planned(
+    files: tuple[str, ...], values: tuple[str, ...]
+) -> tuple[Configuration, Plan]:
     """The plan of the default run and the pages' own experiments, with files and values over it."""
     own, others = printed()
     over = [others[file] if file in others else parsed(ROOT / file) for file in files]
@@ -87,11 +104,19 @@ def planned(files: tuple[str, ...], values: tuple[str, ...]) -> tuple[Configurat
     if given.pop("experiments_folder", None):
         over += list(others.values())
     experiments = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
-    configuration = overlaid(parsed(ROOT / "config" / "config.yaml"), *map(parsed, experiments), own, *over, given)
+    configuration = overlaid(
+        parsed(ROOT / "config" / "config.yaml"),
+        *map(parsed, experiments),
+        own,
+        *over,
+        given,
+    )
     found = Configuration.read(configuration)
     # The methods of the pages are made by their tests.
     kept = {
-        name: paper for name, paper in found.experiments.items() if name not in ("dp-fedavgm", "dp-anil", "resnet9")
+        name: paper
+        for name, paper in found.experiments.items()
+        if name not in ("dp-fedavgm", "dp-anil", "resnet9")
     }
     return found, make_plan(found.model_copy(update={"experiments": kept}))
 
@@ -104,20 +129,36 @@ def check(command: str) -> None:
     files = tuple(map(str, arguments.configfile or ()))
     configuration, plan = planned(files, tuple(arguments.config or ()))
     report = f"results/{configuration.preset}" if configuration.preset else "results"
-    papers = {paper.replace("-", "_") for paper, paper_of in configuration.experiments.items() if paper_of}
+    papers = {
+        paper.replace("-", "_")
+        for paper, paper_of in configuration.experiments.items()
+        if paper_of
+    }
     tables = {place: item.kind == "table" for place, item in plan.items.items()}
     targets = [target for target in arguments.targets if not BLANK.search(target)]
     check_targets(targets, report, tables, RULES)
     for target in targets:
-        inside = target.startswith(f"{report}/") and target.split("/")[len(report.split("/"))] in (
-            "tables", "figures", "export", "runs", "audits", "index.html",
-        )  # fmt: skip
+        inside = target.startswith(f"{report}/") and target.split("/")[
+            len(report.split("/"))
+        ] in (
+            "tables",
+            "figures",
+            "export",
+            "runs",
+            "audits",
+            "index.html",
+        )
         assert target in papers | RULES or inside, target
 
 
 def test_commands_are_found() -> None:
     pages = {page for page, _ in shown()}
-    assert {"README.md", "CONTRIBUTING.md", "recipes.md", "clusters.md"} <= pages and len(shown()) > 25
+    assert {
+        "README.md",
+        "CONTRIBUTING.md",
+        "recipes.md",
+        "clusters.md",
+    } <= pages and len(shown()) > 25
 
 
 @pytest.mark.parametrize(("page", "command"), shown())
@@ -127,7 +168,9 @@ def test_a_command_parses_and_names_what_there_is(page: str, command: str) -> No
         check(command)
         return
     for word in words[1:]:
-        if re.fullmatch(r"[\w./-]+\.(py|yaml)|tests(/\w+)*|workflow|Snakefile", word) and not BLANK.search(word):
+        if re.fullmatch(
+            r"[\w./-]+\.(py|yaml)|tests(/\w+)*|workflow|Snakefile", word
+        ) and not BLANK.search(word):
             assert (ROOT / word).exists(), f"{page}: {word} is not there"
 
 
@@ -155,13 +198,22 @@ def test_dry_runs_agree(place: int, tmp_path: Path, call_snakemake: Snakemake) -
     wanted = ("results/", "--configfile config/presets/", "--config ")[place]
     command = next(
         command
-        for page, command in sorted(shown(), key=lambda one: "presets/smoke" not in one[1])
-        if page in ("README.md", "recipes.md", "measurements.md", "results.md", "clusters.md")
-        and f" {wanted}" in command and not BLANK.search(command.partition("snakemake")[2])
+        for page, command in sorted(
+            shown(), key=lambda one: "presets/smoke" not in one[1]
+        )
+        if page
+        in ("README.md", "recipes.md", "measurements.md", "results.md", "clusters.md")
+        and f" {wanted}" in command
+        and not BLANK.search(command.partition("snakemake")[2])
         and not re.search(r"\bmine\b|--profile|--use-conda|--report", command)
-    )  # fmt: skip
+    )
     check(command)
-    words = [str(ROOT / word) if word.startswith("config/") else word for word in words_of(command)[1:]]
+    words = [
+        str(ROOT / word) if word.startswith("config/") else word
+        for word in words_of(command)[1:]
+    ]
     start = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
-    done = call_snakemake(*start, "--dry-run", "--quiet", "rules", *words, folder=Path.cwd())
+    done = call_snakemake(
+        *start, "--dry-run", "--quiet", "rules", *words, folder=Path.cwd()
+    )
     assert done.returncode == 0, (command, done.stderr)

@@ -23,9 +23,14 @@ print(loop(1.0), sum(loop.stats.cache_hits.values()))
 
 
 def start(folder):
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(folder / "cache"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     called = [sys.executable, "caller.py"]
-    return subprocess.Popen(called, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        called, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+    )
 
 
 def run(folder):
@@ -50,7 +55,9 @@ def test_loops_are_loaded_before_they_are_called(tmp_path):
     """What the warm process does, so that no fork of it has to."""
     loads = "from dpfedbench.compiled import load_all\nload_all()\nprint(len(loop.overloads))\nprint"
     (tmp_path / "caller.py").write_text(CALLER.replace("print", loads))
-    (tmp_path / "parts.py").write_text("from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n")
+    (tmp_path / "parts.py").write_text(
+        "from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n"
+    )
     assert [run(tmp_path), run(tmp_path)] == [["0", "2.0", "0"], ["1", "2.0", "1"]]
 
 
@@ -72,15 +79,21 @@ print(one(1.0), two(1.0), *(sum(loop.stats.cache_misses.values()) for loop in (o
 """
 
 
-def test_of_several_processes_one_compiles_a_loop_and_the_others_go_on_with_the_next(tmp_path):
+def test_of_several_processes_one_compiles_a_loop_and_the_others_go_on_with_the_next(
+    tmp_path,
+):
     (tmp_path / "caller.py").write_text(TOGETHER)
-    (tmp_path / "parts.py").write_text("from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n")
+    (tmp_path / "parts.py").write_text(
+        "from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n"
+    )
     assert run(tmp_path) == ["2.0", "3.0", "1", "1"]
     assert run(tmp_path) == ["2.0", "3.0", "0", "0"]
     (lock,) = (tmp_path / "cache").glob("*/caller.one-*.lock")
     one, (two,) = lock.with_suffix(""), (tmp_path / "cache").glob("*/caller.two-*.nbi")
     kept = [file.read_bytes() for file in (one, *lock.parent.glob("caller.one-*.nbc"))]
-    (tmp_path / "parts.py").write_text("from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + 5\n")
+    (tmp_path / "parts.py").write_text(
+        "from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + 5\n"
+    )
     before = two.stat().st_mtime_ns
     with open(lock) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -88,8 +101,13 @@ def test_of_several_processes_one_compiles_a_loop_and_the_others_go_on_with_the_
         while two.stat().st_mtime_ns == before and waiting.poll() is None:
             time.sleep(0.01)
         assert waiting.poll() is None
-        assert [file.read_bytes() for file in (one, *lock.parent.glob("caller.one-*.nbc"))] == kept
-    assert waiting.communicate()[0].split() == ["6.0", "11.0", "1", "1"] and waiting.returncode == 0
+        assert [
+            file.read_bytes() for file in (one, *lock.parent.glob("caller.one-*.nbc"))
+        ] == kept
+    assert (
+        waiting.communicate()[0].split() == ["6.0", "11.0", "1", "1"]
+        and waiting.returncode == 0
+    )
 
 
 def test_a_loop_that_another_function_makes_needs_a_name_of_its_own() -> None:

@@ -100,18 +100,33 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
 
 def printed(page: str) -> list[str]:
     """The lines that a page shows as printed by the program."""
-    return [line for language, _, text in blocks(page) if language == "text" for line in text.splitlines()]
+    return [
+        line
+        for language, _, text in blocks(page)
+        if language == "text"
+        for line in text.splitlines()
+    ]
 
 
 def digests(folder: Path) -> dict[str, str]:
     """sha256 of every file that a reader would commit, by its path."""
     made = (".snakemake", "__pycache__", "local", "results")
-    paths = (path for path in folder.rglob("*") if path.is_file() and not set(path.parts) & set(made))
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    paths = (
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not set(path.parts) & set(made)
+    )
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+    }
 
 
 def test_the_page_of_properties_names_tests_that_exist() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs/properties.md").read_text(encoding="utf-8"))
+    named = re.findall(
+        r"`(tests/[\w/]+\.py)(?:::(\w+))?`",
+        (ROOT / "docs/properties.md").read_text(encoding="utf-8"),
+    )
     assert len(named) > 40
     gone = [
         f"{file}::{test}"
@@ -123,9 +138,19 @@ def test_the_page_of_properties_names_tests_that_exist() -> None:
 
 def test_the_readme_is_short_and_links_lead_to_files() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
-        links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-        gone = [link for link in links if "://" not in link and not (page.parent / link).is_file()]
+    for page in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").rglob("*.md"),
+    ):
+        links = re.findall(
+            r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")
+        )
+        gone = [
+            link
+            for link in links
+            if "://" not in link and not (page.parent / link).is_file()
+        ]
         assert gone == [], page.name
 
 
@@ -135,13 +160,19 @@ def test_findings_are_one_screen_and_a_page_a_paper() -> None:
     pages = sorted((ROOT / "docs/findings").glob("*.md"))
     rows = [line for line in first.splitlines() if line.startswith("|")]
     assert len(rows) <= 16 and max(map(len, rows)) <= 240 and len(first.split()) <= 450
-    assert set(re.findall(r"\(findings/([\w-]+)\.md\)", first)) == {page.stem for page in pages}
+    assert set(re.findall(r"\(findings/([\w-]+)\.md\)", first)) == {
+        page.stem for page in pages
+    }
     for page in pages:
         text = page.read_text(encoding="utf-8")
         parts = re.findall(r"^## (.*)$", text, flags=re.M)
         assert [part.split()[0] for part in parts] == ["What"] * 4, page.name
         assert re.match(r"What the papers? says?$", parts[0])
-        assert parts[1:] == ["What is open, and how it is read here", "What was measured", "What was not measured"]
+        assert parts[1:] == [
+            "What is open, and how it is read here",
+            "What was measured",
+            "What was not measured",
+        ]
 
 
 def test_each_measurement_that_a_page_names_has_its_row() -> None:
@@ -150,15 +181,25 @@ def test_each_measurement_that_a_page_names_has_its_row() -> None:
     assert len(cells) > 40 and {len(row) for row in cells} == {7}
     known = {row[0].strip("| ") for row in cells}
     assert len(known) == len(cells)
-    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.name != "measurements.md"]
-    named = {name for page in pages for name in re.findall(r"\[([MR]\d+)\]\(", page.read_text(encoding="utf-8"))}
+    pages = [
+        page for page in (ROOT / "docs").rglob("*.md") if page.name != "measurements.md"
+    ]
+    named = {
+        name
+        for page in pages
+        for name in re.findall(r"\[([MR]\d+)\]\(", page.read_text(encoding="utf-8"))
+    }
     assert named and named <= known
     # A row that no page names says nothing.
     assert {name for name in known if name.startswith("M")} <= named
 
 
 def test_every_page_of_docs_is_linked_from_the_readme() -> None:
-    linked = set(re.findall(r"\(docs/([\w-]+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    linked = set(
+        re.findall(
+            r"\(docs/([\w-]+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")
+        )
+    )
     assert linked == {page.name for page in (ROOT / "docs").glob("*.md")}
 
 
@@ -167,7 +208,9 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the working tree, without what git ignores."""
     copy = tmp_path_factory.mktemp("docs") / "copy"
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).exists():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +226,10 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(copy: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(copy / "src"), "DPFEDBENCH_DATA": str(copy / "local")}
+    return os.environ | {
+        "PYTHONPATH": str(copy / "src"),
+        "DPFEDBENCH_DATA": str(copy / "local"),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -194,22 +240,35 @@ def followed(copied: Path, call_snakemake: Snakemake) -> Iterator[Path]:
     for page in PAGES:
         for language, file, text in blocks(page):
             if file:
-                assert not (copied / file).exists(), f"{page} would edit {file}: a new file was promised"
+                assert not (copied / file).exists(), (
+                    f"{page} would edit {file}: a new file was promised"
+                )
                 (copied / file).write_text(text, encoding="utf-8")
                 promised.add(file)
             elif language == "python":
-                subprocess.run([sys.executable, "-c", text], cwd=copied, env=environment(copied), check=True)
+                subprocess.run(
+                    [sys.executable, "-c", text],
+                    cwd=copied,
+                    env=environment(copied),
+                    check=True,
+                )
             elif language == "bash":
                 for line in text.splitlines():
                     words = shlex.split(line)
-                    assert words[:5] == ["uv", "run", "snakemake", "--cores", "all"], line
+                    assert words[:5] == ["uv", "run", "snakemake", "--cores", "all"], (
+                        line
+                    )
                     targets += [word for word in words[5:] if not word.startswith("-")]
             else:
                 assert language == "text"
-    assert {name: digest for name, digest in digests(copied).items() if name in before} == before
+    assert {
+        name: digest for name, digest in digests(copied).items() if name in before
+    } == before
     # All pages' targets in one call: Snakemake takes seconds to start.
     (copied / "results").mkdir()
-    (copied / "results" / "tiny.yaml").write_text(without_others(TINY), encoding="utf-8")
+    (copied / "results" / "tiny.yaml").write_text(
+        without_others(TINY), encoding="utf-8"
+    )
     command = ["--cores", "2", *dict.fromkeys([*targets, "results/tables/privacy.csv"])]
     command += ["--configfile", "results/tiny.yaml"]
     done = call_snakemake(*command, folder=copied, fresh=True, **environment(copied))
@@ -221,28 +280,42 @@ def followed(copied: Path, call_snakemake: Snakemake) -> Iterator[Path]:
 
 
 def rows_of(copy: Path, name: str) -> list[dict[str, str]]:
-    with open(copy / "results" / "tables" / f"{name}.csv", newline="", encoding="utf-8") as handle:
+    with open(
+        copy / "results" / "tables" / f"{name}.csv", newline="", encoding="utf-8"
+    ) as handle:
         return list(csv.DictReader(handle))
 
 
 def test_a_new_method_is_in_its_table(followed: Path) -> None:
     (row,) = rows_of(followed, "dp-fedavgm/table1")
-    assert (row["method"], row["dataset"], row["unit"]) == ("dp-fedavgm", "shapes", "client")
+    assert (row["method"], row["dataset"], row["unit"]) == (
+        "dp-fedavgm",
+        "shapes",
+        "client",
+    )
     assert 0 <= float(row["value"]) <= 100
     # Poisson cohorts of 4 of 10 in 4 rounds at z = 1: less than four plain Gaussians of all clients, mu = 2, whose
     # epsilon at delta = 1e-3 solves Phi(-e/2 + 1) - exp(e) Phi(-e/2 - 1) = 1e-3.
     assert 0 < float(row["epsilon_holds"]) < 7.5813
     assert row["epsilon_claimed"] == ""  # its file states no claim
-    assert "| DP-FedAvgM |" in (followed / "results/tables/dp-fedavgm/table1.md").read_text("utf-8")
+    assert "| DP-FedAvgM |" in (
+        followed / "results/tables/dp-fedavgm/table1.md"
+    ).read_text("utf-8")
 
 
 def test_what_comes_for_free_came(followed: Path) -> None:
     (run,) = (followed / "results" / "runs" / "dp-fedavgm").glob("*/*/*/seed0")
-    releases = [json.loads(line) for line in (run / "ledger.jsonl").read_text("utf-8").splitlines()]
+    releases = [
+        json.loads(line)
+        for line in (run / "ledger.jsonl").read_text("utf-8").splitlines()
+    ]
     assert [event["name"] for event in releases] == ["model-difference-sum"] * 4
     assert {event["sampler"]["kind"] for event in releases} == {"poisson"}
     config = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
-    assert config["server"]["optimizer"] == {"kind": "sgd", "momentum": 0.9} and config["server"]["rate"] == 0.2
+    assert (
+        config["server"]["optimizer"] == {"kind": "sgd", "momentum": 0.9}
+        and config["server"]["rate"] == 0.2
+    )
     drawn = followed / "results" / "figures" / "dp-fedavgm" / "figure1"
     assert drawn.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     with open(drawn.with_suffix(".csv"), newline="", encoding="utf-8") as handle:
@@ -253,26 +326,47 @@ def test_a_folder_of_pictures_is_in_its_table(followed: Path) -> None:
     (row,) = rows_of(followed, "shapes/table1")
     assert (row["dataset"], row["method"], row["unit"]) == ("shapes", "dp-fl", "record")
     assert math.isfinite(float(row["epsilon_holds"]))
-    summary = json.loads((followed / "results" / "data" / "shapes" / "summary.json").read_text("utf-8"))
+    summary = json.loads(
+        (followed / "results" / "data" / "shapes" / "summary.json").read_text("utf-8")
+    )
     assert summary["split_records"] == {"train": 200, "test": 40}
-    assert summary["source_sizes"] == {"40x32": 240} and summary["image_shape"] == [28, 28, 1]
+    assert summary["source_sizes"] == {"40x32": 240} and summary["image_shape"] == [
+        28,
+        28,
+        1,
+    ]
 
 
 def test_a_data_set_of_a_module_is_in_its_table(followed: Path) -> None:
     (row,) = rows_of(followed, "stripes/table1")
-    assert (row["dataset"], row["task"], row["method"]) == ("stripes", "5-way 1-shot", "dp-agr")
-    summary = json.loads((followed / "results" / "data" / "stripes" / "summary.json").read_text("utf-8"))
+    assert (row["dataset"], row["task"], row["method"]) == (
+        "stripes",
+        "5-way 1-shot",
+        "dp-agr",
+    )
+    summary = json.loads(
+        (followed / "results" / "data" / "stripes" / "summary.json").read_text("utf-8")
+    )
     assert summary["split_classes"] == {"train": 24, "validation": 6, "test": 6}
 
 
 def test_new_parts_are_in_their_table_and_did_what_they_say(followed: Path) -> None:
     """A client is in one of ten Gaussian releases at z = 1, whatever the parts: epsilon at delta = 1e-6 is 4.89."""
     (row,) = rows_of(followed, "dp-anil/table1")
-    assert (row["method"], row["unit"], row["epsilon_claimed"]) == ("dp-anil", "client", "")
+    assert (row["method"], row["unit"], row["epsilon_claimed"]) == (
+        "dp-anil",
+        "client",
+        "",
+    )
     assert round(float(row["epsilon_holds"]), 2) == 4.89
     (run,) = (followed / "results" / "runs" / "dp-anil").glob("*/*/*/seed0")
-    releases = [json.loads(line) for line in (run / "ledger.jsonl").read_text("utf-8").splitlines()]
-    assert [event["threshold"] for event in releases] == pytest.approx([0.5 * 0.9**index for index in range(10)])
+    releases = [
+        json.loads(line)
+        for line in (run / "ledger.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert [event["threshold"] for event in releases] == pytest.approx(
+        [0.5 * 0.9**index for index in range(10)]
+    )
     config = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
     assert config["client_update"]["kind"] == "anil"
     assert config["server"]["optimizer"] == {"kind": "yogi", "tau": 0.001}
@@ -282,29 +376,48 @@ def test_a_new_model_is_in_tables_of_clients_and_of_records(followed: Path) -> N
     (letters,) = rows_of(followed, "resnet9/letters")
     both = rows_of(followed, "resnet9/digits")
     assert [(row["method"], row["unit"]) for row in (letters, *both)] == [
-        ("dp-agr", "client"), ("dp-fl", "record"), ("dp-fl", "record"),
-    ]  # fmt: skip
+        ("dp-agr", "client"),
+        ("dp-fl", "record"),
+        ("dp-fl", "record"),
+    ]
     assert all(math.isfinite(float(row["epsilon_holds"])) for row in (letters, *both))
     runs = list((followed / "results" / "runs" / "dp-fl" / "shapes").glob("*/*/seed0"))
-    configured = [yaml.safe_load((run / "config.yaml").read_text("utf-8"))["model"] for run in runs]
+    configured = [
+        yaml.safe_load((run / "config.yaml").read_text("utf-8"))["model"]
+        for run in runs
+    ]
     assert sorted(model["kind"] for model in configured) == ["cnn", "module", "resnet9"]
-    made = [json.loads((run / "training.json").read_text("utf-8"))["gradients"] for run in runs]
+    made = [
+        json.loads((run / "training.json").read_text("utf-8"))["gradients"]
+        for run in runs
+    ]
     assert sorted(made) == ["cnn", "torch", "torch"]
 
 
 def test_what_was_added_is_audited(followed: Path) -> None:
     """One-sided bounds at 95 %: one of twenty is a little above the epsilon that holds; a fifth more is a leak."""
     rows = rows_of(followed, "privacy")
-    added = {("dp-anil", "stripes"), ("dp-agr", "stripes"), ("dp-fl", "shapes"), ("dp-fedavgm", "shapes")}
+    added = {
+        ("dp-anil", "stripes"),
+        ("dp-agr", "stripes"),
+        ("dp-fl", "shapes"),
+        ("dp-fedavgm", "shapes"),
+    }
     assert {(row["method"], row["dataset"]) for row in rows} == added
     for row in rows:
-        assert 0 <= float(row["epsilon_audited"]) < 1.2 * float(row["epsilon_holds_high"]), row
+        assert (
+            0 <= float(row["epsilon_audited"]) < 1.2 * float(row["epsilon_holds_high"])
+        ), row
 
 
-def test_a_search_is_planned_with_as_many_runs_as_it_says(followed: Path, call_snakemake: Snakemake) -> None:
+def test_a_search_is_planned_with_as_many_runs_as_it_says(
+    followed: Path, call_snakemake: Snakemake
+) -> None:
     """It is not run here: tests/test_search.py has how one is made."""
     page = (ROOT / "docs/add-a-method.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"`uv run snakemake --cores all (--configfile search\.yaml .*)`", page)
+    (command,) = re.findall(
+        r"`uv run snakemake --cores all (--configfile search\.yaml .*)`", page
+    )
     dry = ("--cores", "1", "--dry-run", "--quiet", "rules", *shlex.split(command))
     done = call_snakemake(*dry, folder=followed, fresh=True, **environment(followed))
     assert done.returncode == 0, done.stderr
@@ -329,7 +442,14 @@ def refusals(copy: Path, trained: str, *said: dict[str, object]) -> list[str]:
     )
     run = next((copy / "results" / "runs" / trained).glob("*/*/seed0"))
     command = [sys.executable, "-c", code, str(run), json.dumps(said)]
-    done = subprocess.run(command, cwd=copy, env=environment(copy), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command,
+        cwd=copy,
+        env=environment(copy),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.splitlines()
 
 
@@ -347,9 +467,11 @@ def test_noise_of_another_mechanism_prints_no_epsilon(followed: Path) -> None:
     )
     try:
         said = refusals(
-            followed, "dp-anil/stripes", {"method": "dp-anil-less-noise", "noise": "anti-correlated"},
+            followed,
+            "dp-anil/stripes",
+            {"method": "dp-anil-less-noise", "noise": "anti-correlated"},
             {"noise": "anti-correlated"},
-        )  # fmt: skip
+        )
     finally:
         method.unlink()
     assert said == [
@@ -364,20 +486,30 @@ def test_models_are_refused_as_printed(followed: Path) -> None:
     names = ("Running", "Drop", "Batch", "Colour", "Map", "Absent", "Own")
     task = {"ways": 10, "shots": 0}
     try:
-        said = refusals(followed, "dp-fl/shapes", *({"model": {"module": f"refused:{n}"}, "task": task} for n in names))
+        said = refusals(
+            followed,
+            "dp-fl/shapes",
+            *({"model": {"module": f"refused:{n}"}, "task": task} for n in names),
+        )
     finally:
         networks.unlink()
     assert said == printed("add-a-model.md")
 
 
-def test_a_second_module_of_a_name_stops_the_workflow_with_one_line(followed: Path, call_snakemake: Snakemake) -> None:
+def test_a_second_module_of_a_name_stops_the_workflow_with_one_line(
+    followed: Path, call_snakemake: Snakemake
+) -> None:
     twin = followed / "src" / "dpfedbench" / "methods" / "twin.py"
     shutil.copy(followed / "src" / "dpfedbench" / "methods" / "dp_fl.py", twin)
     try:
         done = call_snakemake("--cores", "1", "--dry-run", folder=followed, fresh=True)
     finally:
         twin.unlink()
-    said = [text for text in done.stderr.splitlines() if not text.startswith(("Using", "Config file"))]
+    said = [
+        text
+        for text in done.stderr.splitlines()
+        if not text.startswith(("Using", "Config file"))
+    ]
     assert done.returncode == 1 and said == [
         "configuration: the methods in dpfedbench.methods.dp_fl and dpfedbench.methods.twin both have the name "
         "'dp-fl': give one of them another"

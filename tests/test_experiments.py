@@ -21,7 +21,9 @@ from tests.shipped import parsed
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 TABLE = "experiments.dp-fedmeta.tables.table2"
-NOTHING: dict[str, Any] = dict.fromkeys(("random", "maml", "dp-agr", "dp-agrlr", "gbml"))
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ("random", "maml", "dp-agr", "dp-agrlr", "gbml")
+)
 FIGURE = "experiments.dp-fedmeta.figures.figure4a"
 
 
@@ -42,7 +44,9 @@ def planned(preset: str | None = None) -> Plan:
 
 def plan(found: dict[str, Any]) -> Plan:
     table, read = DATASETS_TABLE, Configuration.read(found)
-    return make_plan(read, datasets=known_datasets(table, read), holdings=read_holdings(table))
+    return make_plan(
+        read, datasets=known_datasets(table, read), holdings=read_holdings(table)
+    )
 
 
 def refusal(found: dict[str, Any]) -> str:
@@ -54,13 +58,18 @@ def refusal(found: dict[str, Any]) -> str:
 
 def test_a_run_that_two_items_need_exists_once() -> None:
     found = planned()
-    table, figure = found.items["dp-fedmeta", "table2"], found.items["dp-fedmeta", "figure4b"]
+    table, figure = (
+        found.items["dp-fedmeta", "table2"],
+        found.items["dp-fedmeta", "figure4b"],
+    )
     shared = set(table.runs) & set(figure.runs)
     # Figure 4b at z = 1 and Table 2 have the DP-AGR runs of 5-way 1-shot in common.
     assert {found.runs[folder].method for folder in shared} == {"dp-agr"}
     assert len(shared) == len(figure.cells[0].runs)
     shown = {folder for item in found.items.values() for folder in item.runs}
-    asked = {other.folder for run in found.runs.values() for other in run.references.values()}
+    asked = {
+        other.folder for run in found.runs.values() for other in run.references.values()
+    }
     assert set(found.runs) == shown | asked
     assert len(found.runs) < sum(len(item.runs) for item in found.items.values())
 
@@ -96,8 +105,14 @@ def test_a_stand_in_is_named_as_itself_and_never_comparable() -> None:
     assert cell.mismatch == "published on omniglot, measured on glyphs"
 
 
-def test_real_data_at_another_scale_is_not_comparable_and_at_the_published_scale_is() -> None:
-    agr = next(c for c in planned("real").items["dp-fedmeta", "table2"].cells if c.series == "dp-agr")
+def test_real_data_at_another_scale_is_not_comparable_and_at_the_published_scale_is() -> (
+    None
+):
+    agr = next(
+        c
+        for c in planned("real").items["dp-fedmeta", "table2"].cells
+        if c.series == "dp-agr"
+    )
     assert agr.mismatch == "clients.count 400,000 at the published scale, 16,000 here"
     for cell in planned("paper").items["dp-fedmeta", "table2"].cells:
         assert cell.mismatch == ""
@@ -118,38 +133,85 @@ def test_the_paper_preset_is_the_published_scale() -> None:
             if run.method != "random":
                 rounds = run.participation  # type: ignore[attr-defined]
                 assert (rounds.cohort, rounds.rounds) == (1_600, 250)
-    assert {cell.runs[0].dataset for cell in cells} == {"omniglot", "cifar-fs", "mini-imagenet"}
+    assert {cell.runs[0].dataset for cell in cells} == {
+        "omniglot",
+        "cifar-fs",
+        "mini-imagenet",
+    }
 
 
 def test_the_scale_preset_is_the_published_number_of_clients_and_nothing_else() -> None:
     found = planned("scale")
-    named = yaml.safe_load((Path(__file__).parents[1] / "config/presets/scale.yaml").read_text(encoding="utf-8"))[
-        "experiments"
+    named = yaml.safe_load(
+        (Path(__file__).parents[1] / "config/presets/scale.yaml").read_text(
+            encoding="utf-8"
+        )
+    )["experiments"]
+    assert [item for item in found.items if item[0] in named] == [
+        ("dp-fedmeta", "table2")
     ]
-    assert [item for item in found.items if item[0] in named] == [("dp-fedmeta", "table2")]
     cells = {cell.series: cell for cell in found.items["dp-fedmeta", "table2"].cells}
     assert list(cells) == ["maml", "dp-agr", "balls-and-bins"]
     runs: dict[str, Any] = {name: cell.runs[0] for name, cell in cells.items()}
-    assert len({run.folder for run in runs.values()}) == 3 and {run.dataset for run in runs.values()} == {"omniglot"}
+    assert len({run.folder for run in runs.values()}) == 3 and {
+        run.dataset for run in runs.values()
+    } == {"omniglot"}
     for run in runs.values():
-        assert (run.clients.count, run.participation.cohort, run.participation.rounds) == (400_000, 1_600, 250)
-        assert (run.model.filters, run.client_update.inner_steps, run.client_update.order) == (32, 2, 2)
-    assert runs["dp-agr"].noise.multiplier == 1.0 and runs["dp-agr"].budget.epsilon is None
+        assert (
+            run.clients.count,
+            run.participation.cohort,
+            run.participation.rounds,
+        ) == (400_000, 1_600, 250)
+        assert (
+            run.model.filters,
+            run.client_update.inner_steps,
+            run.client_update.order,
+        ) == (32, 2, 2)
+    assert (
+        runs["dp-agr"].noise.multiplier == 1.0 and runs["dp-agr"].budget.epsilon is None
+    )
     repair = runs["balls-and-bins"]
-    assert cells["balls-and-bins"].repairs == "dp-agr" and repair.participation.kind == "balls-and-bins"
-    assert (repair.noise.multiplier, repair.budget.epsilon, repair.budget.profile) == (None, 1.5, "holds")
+    assert (
+        cells["balls-and-bins"].repairs == "dp-agr"
+        and repair.participation.kind == "balls-and-bins"
+    )
+    assert (repair.noise.multiplier, repair.budget.epsilon, repair.budget.profile) == (
+        None,
+        1.5,
+        "holds",
+    )
     assert all(cell.mismatch == "" for cell in cells.values())
 
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_every_preset_has_the_items_of_its_papers(preset: str | None) -> None:
     items = set(planned(preset).items)
-    wanted = {("dp-fedmeta", name) for name in ("table2", "table3-time", "repairs", "figure2b", "figure4a", "figure4b")}
+    wanted = {
+        ("dp-fedmeta", name)
+        for name in (
+            "table2",
+            "table3-time",
+            "repairs",
+            "figure2b",
+            "figure4a",
+            "figure4b",
+        )
+    }
     wanted |= {("dp-maml", name) for name in ("table3", "figure6a", "figure12")}
     wanted |= {("adap-dp-fl", name) for name in ("accuracy-b", "figure4d", "figure6b")}
     if preset != "smoke":
         wanted |= {("dp-fedmeta", name) for name in ("figure3", "figure4c", "figure4d")}
-        wanted |= {("dp-maml", name) for name in ("repairs", "figure4", "figure6b", "figure9", "figure10", "figure11")}
+        wanted |= {
+            ("dp-maml", name)
+            for name in (
+                "repairs",
+                "figure4",
+                "figure6b",
+                "figure9",
+                "figure10",
+                "figure11",
+            )
+        }
         wanted |= {("dp-maml", "figure13"), ("adap-dp-fl", "figure1b")}
     assert wanted <= items
     # MNIST is not at hand where real data is wanted from a folder of its own, and no colour but Tiny-ImageNet.
@@ -164,7 +226,9 @@ def test_every_new_rule_and_schedule_is_run(preset: str | None) -> None:
     assert {"median-of-run", "percentile-of-raw-norms", "private-quantile"} <= {
         run.clipping.kind for run in runs if hasattr(run, "clipping")
     }
-    assert {"constant", "cosine"} <= {run.server.schedule.kind for run in runs if hasattr(run.server, "schedule")}
+    assert {"constant", "cosine"} <= {
+        run.server.schedule.kind for run in runs if hasattr(run.server, "schedule")
+    }
 
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "scale", "paper"])
@@ -173,18 +237,28 @@ def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> N
     checked = {}
     for run in planned(preset).runs.values():
         server = run.sums[-1] if run.sums else None
-        if server is None or server.budget is None or server.budget.epsilon is None or server.noise is None:
+        if (
+            server is None
+            or server.budget is None
+            or server.budget.epsilon is None
+            or server.noise is None
+        ):
             continue
         budget, z, given = server.budget, server.noise.multiplier, run.participation  # type: ignore[attr-defined]
         if z is None:
             continue
         sampler = {
-            "kind": given.kind, "clients": run.clients.count, "cohort": given.cohort, "rounds": given.rounds,
+            "kind": given.kind,
+            "clients": run.clients.count,
+            "cohort": given.cohort,
+            "rounds": given.rounds,
             "rate": given.cohort / run.clients.count,
-        }  # fmt: skip
+        }
         asked = (budget.profile, sampler["rate"], z, budget.delta, budget.epsilon)
         if asked not in checked:
-            spent = epsilon_after(budget.profile, sampler, z, 1, budget.delta, claims=run.claims)
+            spent = epsilon_after(
+                budget.profile, sampler, z, 1, budget.delta, claims=run.claims
+            )
             checked[asked] = spent <= budget.epsilon
         assert checked[asked], run.folder
     assert checked or preset in ("smoke", "scale")
@@ -192,7 +266,10 @@ def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> N
 
 def test_what_has_to_change_with_a_swept_value_changes_with_it() -> None:
     cells = planned().items["dp-maml", "figure6b"].cells
-    sizes = [(cell.runs[0].participation.cohort, cell.runs[0].participation.rounds) for cell in cells]
+    sizes = [
+        (cell.runs[0].participation.cohort, cell.runs[0].participation.rounds)
+        for cell in cells
+    ]
     assert sizes == [(30, 50), (100, 15), (300, 5)]
     found = configuration(**{"experiments.dp-maml.figures.figure6b.x.also": [{}]})
     assert refusal(found) == (
@@ -206,22 +283,43 @@ def test_a_figure_of_accounts_needs_no_run() -> None:
     swept = len(item.spec["x"]["values"]) * len(item.spec["series"])
     assert item.kind == "account" and not item.runs and len(item.cells) == swept
     first = item.describe().cells[0]
-    assert first.mechanism is not None and first.folders == () and first.mechanism.noise_multiplier == 1.0
+    assert (
+        first.mechanism is not None
+        and first.folders == ()
+        and first.mechanism.noise_multiplier == 1.0
+    )
     assert first.mechanism.sampler["rate"] == 1600 / 380800
     # As published the threshold reads raw norms; a private quantile does not.
-    counted = {cell.series: cell.mechanism.counted for cell in item.describe().cells if cell.mechanism}
-    assert counted == {"claimed": False, "published": False, "quantile": True, "secret": True}
+    counted = {
+        cell.series: cell.mechanism.counted
+        for cell in item.describe().cells
+        if cell.mechanism
+    }
+    assert counted == {
+        "claimed": False,
+        "published": False,
+        "quantile": True,
+        "secret": True,
+    }
     shown = {entry["folders"][0].split("/")[-2] for entry in found.private()}
     assert not shown & {cell.runs[0].key for cell in item.cells}
     series = "experiments.dp-maml.figures.figure12.series.claimed"
     broken = configuration()
-    del broken["experiments"]["dp-maml"]["figures"]["figure12"]["series"]["claimed"]["epsilon"]
-    assert refusal(broken) == f"{series} needs profile and epsilon: a figure of accounts shows delta"
+    del broken["experiments"]["dp-maml"]["figures"]["figure12"]["series"]["claimed"][
+        "epsilon"
+    ]
+    assert (
+        refusal(broken)
+        == f"{series} needs profile and epsilon: a figure of accounts shows delta"
+    )
 
 
 def test_some_tasks_of_a_table_may_have_other_seeds() -> None:
     cells = planned().items["dp-fedmeta", "table2"].cells
-    assert {(cell.published_dataset, cell.runs[0].task.shots): len(cell.runs) for cell in cells} == {
+    assert {
+        (cell.published_dataset, cell.runs[0].task.shots): len(cell.runs)
+        for cell in cells
+    } == {
         ("omniglot", 1): 3,
         ("omniglot", 5): 1,
         ("cifar-fs", 1): 1,
@@ -234,12 +332,18 @@ def test_sweeps_repeat_a_series_at_each_value_and_leave_out_the_level_ones() -> 
     found = configuration(**{f"{FIGURE}.x.values": [20, 40]})
     found["experiments"]["dp-fedmeta"]["figures"]["figure4a"]["series"] = {
         "adaptive": {"method": "dp-agr"},
-        "constant": {"method": "dp-agr", "run": {"clipping": {"kind": "constant"}}, "sweep": False},
+        "constant": {
+            "method": "dp-agr",
+            "run": {"clipping": {"kind": "constant"}},
+            "sweep": False,
+        },
     }
     cells = plan(found).items["dp-fedmeta", "figure4a"].cells
     assert [(cell.series, cell.x, cell.variant) for cell in cells] == [
-        ("adaptive", 20.0, "k=20"), ("adaptive", 40.0, "k=40"), ("constant", None, ""),
-    ]  # fmt: skip
+        ("adaptive", 20.0, "k=20"),
+        ("adaptive", 40.0, "k=40"),
+        ("constant", None, ""),
+    ]
     assert [cell.runs[0].clipping.percentile for cell in cells[:2]] == [20.0, 40.0]  # type: ignore[attr-defined]
 
 
@@ -248,19 +352,42 @@ def test_rows_that_would_have_one_name_have_their_own() -> None:
     table["series"] = {
         "maml": {"method": "maml"},
         "plain": {"method": "dp-agr"},
-        "fast": {"method": "dp-agr", "label": "rate 0.1", "run": {"server": {"rate": 0.1}}},
-        "named": {"method": "dp-agr", "variant": "slow", "run": {"server": {"rate": 0.001}}},
+        "fast": {
+            "method": "dp-agr",
+            "label": "rate 0.1",
+            "run": {"server": {"rate": 0.1}},
+        },
+        "named": {
+            "method": "dp-agr",
+            "variant": "slow",
+            "run": {"server": {"rate": 0.001}},
+        },
     }
-    mine = {"title": "Mine", "run": {"dataset": "glyphs"}, "tasks": {"a": {}}, "tables": {"t": table}}
+    mine = {
+        "title": "Mine",
+        "run": {"dataset": "glyphs"},
+        "tasks": {"a": {}},
+        "tables": {"t": table},
+    }
     found = plan(configuration() | {"experiments": {"mine": mine}})
     variants = {cell.series: cell.variant for cell in found.items["mine", "t"].cells}
-    assert variants == {"maml": "", "plain": "plain", "fast": "rate 0.1", "named": "slow"}
+    assert variants == {
+        "maml": "",
+        "plain": "plain",
+        "fast": "rate 0.1",
+        "named": "slow",
+    }
 
 
 def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
     found = plan(configuration(**{f"{TABLE}.series.random": None, FIGURE: None}))
     assert ("dp-fedmeta", "figure4a") not in found.items
-    assert {cell.series for cell in found.items["dp-fedmeta", "table2"].cells} == {"maml", "dp-agr", "dp-agrlr", "gbml"}
+    assert {cell.series for cell in found.items["dp-fedmeta", "table2"].cells} == {
+        "maml",
+        "dp-agr",
+        "dp-agrlr",
+        "gbml",
+    }
     without = plan(configuration(**{"experiments.dp-fedmeta": None}))
     papers = configuration()["experiments"]
     assert {paper for paper, _ in without.items} == set(papers) - {"dp-fedmeta"}
@@ -271,28 +398,64 @@ def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("run.noise.multiplyer", 1, "unknown key run.noise.multiplyer: did you mean run.noise.multiplier?"),
-        ("run.noise.multiplier", 0, "run.noise.multiplier is 0: expected a number above 0 or null"),
+        (
+            "run.noise.multiplyer",
+            1,
+            "unknown key run.noise.multiplyer: did you mean run.noise.multiplier?",
+        ),
+        (
+            "run.noise.multiplier",
+            0,
+            "run.noise.multiplier is 0: expected a number above 0 or null",
+        ),
         ("seeds", [], "seeds is empty: give at least one"),
         ("seeds", [0, 0], "seeds is [0, 0]: expected a list without repeats"),
         ("seed", [0], "unknown key seed: did you mean seeds?"),
-        ("machine.thread", 1, "unknown key machine.thread: did you mean machine.threads?"),
-        ("methods.dp-arg", {}, "methods.dp-arg: there is no method 'dp-arg', the nearest is 'dp-agr'"),
-        ("stand_ins.omniglot", "glyph", "stand_ins.omniglot: there is no data set 'glyph', the nearest is 'glyphs'"),
-        (f"{TABLE}.tasks", ["omniglot-1"], f"{TABLE}: there is no task 'omniglot-1', the nearest is 'omniglot-1shot'"),
-        (f"{TABLE}.series.maml.method", "mamal", f"{TABLE}.series.maml.method: there is no method 'mamal', the nearest is 'maml'"),  # noqa: E501
-        (f"{TABLE}.series", NOTHING, f"{TABLE} has no cell left: give it a series that is not null, or set {TABLE} to null"),  # noqa: E501
+        (
+            "machine.thread",
+            1,
+            "unknown key machine.thread: did you mean machine.threads?",
+        ),
+        (
+            "methods.dp-arg",
+            {},
+            "methods.dp-arg: there is no method 'dp-arg', the nearest is 'dp-agr'",
+        ),
+        (
+            "stand_ins.omniglot",
+            "glyph",
+            "stand_ins.omniglot: there is no data set 'glyph', the nearest is 'glyphs'",
+        ),
+        (
+            f"{TABLE}.tasks",
+            ["omniglot-1"],
+            f"{TABLE}: there is no task 'omniglot-1', the nearest is 'omniglot-1shot'",
+        ),
+        (
+            f"{TABLE}.series.maml.method",
+            "mamal",
+            f"{TABLE}.series.maml.method: there is no method 'mamal', the nearest is 'maml'",
+        ),
+        (
+            f"{TABLE}.series",
+            NOTHING,
+            f"{TABLE} has no cell left: give it a series that is not null, or set {TABLE} to null",
+        ),
         (f"{FIGURE}.x.values", [], f"{FIGURE}.x.values is empty: give at least one"),
     ],
-)  # fmt: skip
-def test_bad_configurations_are_refused_by_name(key: str, value: Any, expected: str) -> None:
+)
+def test_bad_configurations_are_refused_by_name(
+    key: str, value: Any, expected: str
+) -> None:
     assert refusal(configuration(**{key: value})) == expected
 
 
 def test_a_bad_cell_names_its_place() -> None:
     message = refusal(configuration(**{f"{FIGURE}.x.values": [50, 120]}))
     assert message.startswith("clipping.percentile is 120")
-    assert message.endswith(f"[in {FIGURE}, task omniglot-1shot, series adaptive at clipping.percentile 120]")
+    assert message.endswith(
+        f"[in {FIGURE}, task omniglot-1shot, series adaptive at clipping.percentile 120]"
+    )
 
 
 def test_a_figure_needs_what_its_kind_draws() -> None:
@@ -300,7 +463,9 @@ def test_a_figure_needs_what_its_kind_draws() -> None:
     del found["experiments"]["dp-fedmeta"]["figures"]["figure4a"]["x"]["key"]
     assert refusal(found) == f"{FIGURE}.x.key is missing: a sweep figure needs it"
     found = configuration()
-    del found["experiments"]["dp-fedmeta"]["figures"]["figure2b"]["series"]["maml"]["curves"]
+    del found["experiments"]["dp-fedmeta"]["figures"]["figure2b"]["series"]["maml"][
+        "curves"
+    ]
     assert "figure2b.series.maml.curves is missing" in refusal(found)
 
 
@@ -309,22 +474,37 @@ def test_a_new_paper_costs_an_experiment_and_nothing_else() -> None:
     paper = {
         "title": "Another",
         "tasks": {"any": {"dataset": "omniglot", "evaluation": {"tasks": 100}}},
-        "tables": {"table1": {"title": "t", "tasks": ["any"], "series": {"a": {"method": "maml"}}}},
+        "tables": {
+            "table1": {
+                "title": "t",
+                "tasks": ["any"],
+                "series": {"a": {"method": "maml"}},
+            }
+        },
     }
     found = plan(configuration(**{"experiments.another": paper}))
-    assert set(found.items["another", "table1"].runs) <= set(found.items["dp-fedmeta", "table2"].runs)
+    assert set(found.items["another", "table1"].runs) <= set(
+        found.items["dp-fedmeta", "table2"].runs
+    )
 
 
 def test_a_run_that_others_find_their_threshold_in_is_planned_once() -> None:
     """The median of a run without privacy: that of the table where one is there, else one more run."""
-    median = {"method": "dp-agr", "run": {"clipping": {"kind": "median-of-run", "threshold": None}}}
+    median = {
+        "method": "dp-agr",
+        "run": {"clipping": {"kind": "median-of-run", "threshold": None}},
+    }
     found = plan(configuration(**{f"{TABLE}.series.median": median}))
     item = found.items["dp-fedmeta", "table2"]
-    plain = {run.folder for cell in item.cells if cell.series == "maml" for run in cell.runs}
+    plain = {
+        run.folder for cell in item.cells if cell.series == "maml" for run in cell.runs
+    }
     shown = [run for cell in item.cells if cell.series == "median" for run in cell.runs]
     assert {other.folder for run in shown for other in run.references.values()} <= plain
     without = configuration(**{f"{TABLE}.series": {"median": median} | NOTHING})
-    without["experiments"] = {"dp-fedmeta": without["experiments"]["dp-fedmeta"] | {"figures": {}}}
+    without["experiments"] = {
+        "dp-fedmeta": without["experiments"]["dp-fedmeta"] | {"figures": {}}
+    }
     without["experiments"]["dp-fedmeta"]["tables"] = {
         "table2": without["experiments"]["dp-fedmeta"]["tables"]["table2"]
     }
@@ -333,7 +513,10 @@ def test_a_run_that_others_find_their_threshold_in_is_planned_once() -> None:
     assert len(alone.runs) == 2 * len(alone.items["dp-fedmeta", "table2"].runs)
 
 
-SHAPES = {"reader": "image-folder", "options": {"folder": "shapes", "size": 28, "channels": 1, "test_images": 5}}
+SHAPES = {
+    "reader": "image-folder",
+    "options": {"folder": "shapes", "size": 28, "channels": 1, "test_images": 5},
+}
 
 
 def known(**changes: Any) -> dict[str, str]:
@@ -343,7 +526,10 @@ def known(**changes: Any) -> dict[str, str]:
 
 def test_data_sets_of_the_configuration_are_known_by_all_that_it_says() -> None:
     found = known()
-    assert found["glyphs"] == "1" and set(found) >= {*read_datasets(DATASETS_TABLE), "shapes"}
+    assert found["glyphs"] == "1" and set(found) >= {
+        *read_datasets(DATASETS_TABLE),
+        "shapes",
+    }
     assert known(**{"datasets.shapes.version": 2})["shapes"] != found["shapes"]
     assert "shapes" not in known(**{"datasets.shapes": None})
 
@@ -351,27 +537,53 @@ def test_data_sets_of_the_configuration_are_known_by_all_that_it_says() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("glyphs", SHAPES, "datasets.glyphs: dpfedbench comes with a data set of this name, choose another"),
+        (
+            "glyphs",
+            SHAPES,
+            "datasets.glyphs: dpfedbench comes with a data set of this name, choose another",
+        ),
         (
             "shapes.reader",
             "image-folders",
             "no reader (a module of the folder data) 'image-folders', the nearest is 'i",
         ),
-        ("shapes.options.sise", 3, "unknown key datasets.shapes.options.sise: did you mean datasets.shapes.options.si"),
-        ("shapes.options.channels", 2, "datasets.shapes.options.channels is 2: expected one of 1, 3"),
-        ("shapes.options.split_classes", {"train": 3}, "datasets.shapes.options.split_classes.validation is missing"),
-        ("shapes.version", "two", 'datasets.shapes.version is "two": expected a whole number at least 1'),
+        (
+            "shapes.options.sise",
+            3,
+            "unknown key datasets.shapes.options.sise: did you mean datasets.shapes.options.si",
+        ),
+        (
+            "shapes.options.channels",
+            2,
+            "datasets.shapes.options.channels is 2: expected one of 1, 3",
+        ),
+        (
+            "shapes.options.split_classes",
+            {"train": 3},
+            "datasets.shapes.options.split_classes.validation is missing",
+        ),
+        (
+            "shapes.version",
+            "two",
+            'datasets.shapes.version is "two": expected a whole number at least 1',
+        ),
         ("other", {}, "datasets.other.reader is missing"),
     ],
 )
-def test_a_bad_data_set_of_the_configuration_is_one_line(key: str, value: Any, said: str) -> None:
+def test_a_bad_data_set_of_the_configuration_is_one_line(
+    key: str, value: Any, said: str
+) -> None:
     with pytest.raises(BenchError) as caught:
         known(**{f"datasets.{key}": value})
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("preset", "shots"), [(None, [1, 5, 10]), ("paper", [1, 5, 10, 15, 20])])
-def test_a_meta_model_is_trained_once_for_all_shots_of_the_test(preset: str | None, shots: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("preset", "shots"), [(None, [1, 5, 10]), ("paper", [1, 5, 10, 15, 20])]
+)
+def test_a_meta_model_is_trained_once_for_all_shots_of_the_test(
+    preset: str | None, shots: list[int]
+) -> None:
     """The meta-models of the initialisation figures are those of the tables, but for the pre-trained ones."""
     found = planned(preset)
     for paper, name, table, random in (
@@ -380,32 +592,62 @@ def test_a_meta_model_is_trained_once_for_all_shots_of_the_test(preset: str | No
         ("dp-maml", "figure13b", "table3", False),
     ):
         item = found.items[paper, name]
-        trained = {run.method: folder for folder, run in item.runs.items() if run.seed == 0}
+        trained = {
+            run.method: folder for folder, run in item.runs.items() if run.seed == 0
+        }
         assert len(trained) == len(item.spec["series"])
-        anew = {folder for folder in trained.values() if folder not in found.items[paper, table].runs}
+        anew = {
+            folder
+            for folder in trained.values()
+            if folder not in found.items[paper, table].runs
+        }
         others = {"transfer", "dp-transfer"} | (set() if random else {"random"})
         assert anew == {trained[method] for method in others}
         for folder in item.runs:
-            assert [test.task.shots for place, test in item.tests.items() if place[0] == folder] == shots
+            assert [
+                test.task.shots
+                for place, test in item.tests.items()
+                if place[0] == folder
+            ] == shots
         assert {test.evaluation.steps for test in item.tests.values()} == {30}
-    of_papers = [found.items[place].runs for place in (("dp-fedmeta", "figure5"), ("dp-maml", "figure13b"))]
-    assert {run.method for run in of_papers[0].values()} & {"transfer", "dp-transfer", "random"} == {
-        run.method for folder, run in of_papers[1].items() if folder in of_papers[0]
-    }
+    of_papers = [
+        found.items[place].runs
+        for place in (("dp-fedmeta", "figure5"), ("dp-maml", "figure13b"))
+    ]
+    assert {run.method for run in of_papers[0].values()} & {
+        "transfer",
+        "dp-transfer",
+        "random",
+    } == {run.method for folder, run in of_papers[1].items() if folder in of_papers[0]}
 
 
 def test_a_test_of_the_runs_own_is_none_besides_and_its_keys_are_checked() -> None:
     given = configuration()
     where = "experiments.dp-fedmeta.figures.figure5"
-    own = given["experiments"]["dp-fedmeta"]["tasks"]["cifar-fs-1shot"]["evaluation"]["tasks"]
-    same = set_key(set_key(given, f"{where}.test", {"steps": 5, "tasks": own}), f"{where}.x.values", [1])
-    series = {name: None for name in same["experiments"]["dp-fedmeta"]["figures"]["figure5"]["series"]}
+    own = given["experiments"]["dp-fedmeta"]["tasks"]["cifar-fs-1shot"]["evaluation"][
+        "tasks"
+    ]
+    same = set_key(
+        set_key(given, f"{where}.test", {"steps": 5, "tasks": own}),
+        f"{where}.x.values",
+        [1],
+    )
+    series = {
+        name: None
+        for name in same["experiments"]["dp-fedmeta"]["figures"]["figure5"]["series"]
+    }
     same = set_key(same, f"{where}.series", series | {"maml": {"method": "maml"}})
     cell = plan(same).items["dp-fedmeta", "figure5"].describe().cells[0]
     assert cell.metrics == "metrics.json"
-    with pytest.raises(BenchError, match=r"unknown key experiments\.dp-fedmeta\.figures\.figure5\.test\.shot: "):
+    with pytest.raises(
+        BenchError,
+        match=r"unknown key experiments\.dp-fedmeta\.figures\.figure5\.test\.shot: ",
+    ):
         plan(set_key(given, f"{where}.x.key", "test.shot"))
-    with pytest.raises(BenchError, match=r"figure5\.test\.shots is 0: expected a whole number at least 1"):
+    with pytest.raises(
+        BenchError,
+        match=r"figure5\.test\.shots is 0: expected a whole number at least 1",
+    ):
         plan(set_key(given, f"{where}.x.values", [0]))
 
 
@@ -417,12 +659,18 @@ def test_no_shipped_file_gives_a_key_twice():
 
     def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value if key.value != "<<"]
-        assert len(names) == len(set(names)), f"{node.start_mark}: {sorted({n for n in names if names.count(n) > 1})}"
+        assert len(names) == len(set(names)), (
+            f"{node.start_mark}: {sorted({n for n in names if names.count(n) > 1})}"
+        )
         loader.flatten_mapping(node)
         return loader.construct_mapping(node, deep=True)
 
     Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    files = [path for name in ("config", "profiles", "workflow") for path in CONFIG.with_name(name).rglob("*.yaml")]
+    files = [
+        path
+        for name in ("config", "profiles", "workflow")
+        for path in CONFIG.with_name(name).rglob("*.yaml")
+    ]
     assert len(files) > 8
     for path in files:
         yaml.load(path.read_text(encoding="utf-8"), Strict)
@@ -432,18 +680,29 @@ def test_no_shipped_file_gives_a_key_twice():
 def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) -> None:
     made = planned(preset)
     entries = made.private()
-    assert {entry["audited"] for entry in entries} < {entry["folders"][0] for entry in entries}
+    assert {entry["audited"] for entry in entries} < {
+        entry["folders"][0] for entry in entries
+    }
     for entry in entries:
         own: Any = made.runs[entry["folders"][0]]
         other: Any = made.runs[entry["audited"]]
-        for section in ("method", "participation", "clipping", "noise", "budget", "within_task"):
+        for section in (
+            "method",
+            "participation",
+            "clipping",
+            "noise",
+            "budget",
+            "within_task",
+        ):
             assert getattr(own, section, None) == getattr(other, section, None)
         assert own.clients.count == other.clients.count
         records = [sum_ for sum_ in own.sums if sum_.private and sum_.unit == "record"]
         if records:
             assert own.task.ways == other.task.ways
             assert own.clients.support_per_class == other.clients.support_per_class
-            assert getattr(own.client_update, "inner_steps", 1) == getattr(other.client_update, "inner_steps", 1)
+            assert getattr(own.client_update, "inner_steps", 1) == getattr(
+                other.client_update, "inner_steps", 1
+            )
         if records and own.client_data == "records":
             assert (own.dataset, own.clients) == (other.dataset, other.clients)
         if any(sum_.noise.follows_loss for sum_ in records):
@@ -452,8 +711,12 @@ def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) ->
 
 def test_what_is_in_a_mechanism() -> None:
     runs: list[Any] = list(planned().runs.values())
-    run = next(run for run in runs if run.method == "dp-agr" and run.noise.multiplier == 1)
-    assert audited_as(run.replace(seed=9, model=run.model.replace(filters=7))) == audited_as(run)
+    run = next(
+        run for run in runs if run.method == "dp-agr" and run.noise.multiplier == 1
+    )
+    assert audited_as(
+        run.replace(seed=9, model=run.model.replace(filters=7))
+    ) == audited_as(run)
     for changed in (
         run.replace(noise=run.noise.replace(multiplier=2.0)),
         run.replace(clipping=run.clipping.replace(threshold=0.123)),
@@ -465,30 +728,101 @@ def test_what_is_in_a_mechanism() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        (f"{TABLE}.series.maml.run", {"clipping": "constant"}, "clipping: maml has no clipping; leave it out, or take"),
-        (f"{TABLE}.series.maml.run", {"noise": {"multiplier": 1}}, "noise: maml has no noise; leave it out, or take"),
-        (f"{TABLE}.series.dp-agr.run", {"clipping": None}, "clipping is null, but dp-agr needs one: it takes co"),
-        (f"{TABLE}.series.dp-agr.run", {"clipping": "norm-of-release"}, "clipping.kind is norm-of-release, which dp-a"),
-        (f"{TABLE}.series.dp-agr.run", {"clipping": {"kind": "constant", "window": 3}}, "unknown key clipping.window"),
-        (f"{TABLE}.series.dp-agr.run", {"seed": 3}, "unknown key experiments.dp-fedmeta.seed: a run has its method"),
-        (f"{TABLE}.series.dp-agr.use", "calibrate", f"{TABLE}.series.dp-agr.use: there is no variant 'calibrate',"),
-        ("methods.maml", {"clipping": "constant"}, "methods.maml.clipping: maml has no clipping; leave it out, or"),
-        ("methods.dp-agr", {"clipping": "norm-of-release"}, "methods.dp-agr.clipping.kind is norm-of-release, which"),
-        ("experiments.dp-maml.methods.mamal", {}, "experiments.dp-maml.methods.mamal: there is no method 'mamal'"),
-        ("experiments.dp-maml.variants.x", {"noize": {}}, "unknown key experiments.dp-maml.variants.x.noize: did you"),
-        ("run.clipping.kind", "constnat", "run.clipping.kind is \"constnat\": expected one of "),
-        ("run.seed", 3, "unknown key run.seed: a run has its method from its series and its seed from seeds"),
+        (
+            f"{TABLE}.series.maml.run",
+            {"clipping": "constant"},
+            "clipping: maml has no clipping; leave it out, or take",
+        ),
+        (
+            f"{TABLE}.series.maml.run",
+            {"noise": {"multiplier": 1}},
+            "noise: maml has no noise; leave it out, or take",
+        ),
+        (
+            f"{TABLE}.series.dp-agr.run",
+            {"clipping": None},
+            "clipping is null, but dp-agr needs one: it takes co",
+        ),
+        (
+            f"{TABLE}.series.dp-agr.run",
+            {"clipping": "norm-of-release"},
+            "clipping.kind is norm-of-release, which dp-a",
+        ),
+        (
+            f"{TABLE}.series.dp-agr.run",
+            {"clipping": {"kind": "constant", "window": 3}},
+            "unknown key clipping.window",
+        ),
+        (
+            f"{TABLE}.series.dp-agr.run",
+            {"seed": 3},
+            "unknown key experiments.dp-fedmeta.seed: a run has its method",
+        ),
+        (
+            f"{TABLE}.series.dp-agr.use",
+            "calibrate",
+            f"{TABLE}.series.dp-agr.use: there is no variant 'calibrate',",
+        ),
+        (
+            "methods.maml",
+            {"clipping": "constant"},
+            "methods.maml.clipping: maml has no clipping; leave it out, or",
+        ),
+        (
+            "methods.dp-agr",
+            {"clipping": "norm-of-release"},
+            "methods.dp-agr.clipping.kind is norm-of-release, which",
+        ),
+        (
+            "experiments.dp-maml.methods.mamal",
+            {},
+            "experiments.dp-maml.methods.mamal: there is no method 'mamal'",
+        ),
+        (
+            "experiments.dp-maml.variants.x",
+            {"noize": {}},
+            "unknown key experiments.dp-maml.variants.x.noize: did you",
+        ),
+        (
+            "run.clipping.kind",
+            "constnat",
+            'run.clipping.kind is "constnat": expected one of ',
+        ),
+        (
+            "run.seed",
+            3,
+            "unknown key run.seed: a run has its method from its series and its seed from seeds",
+        ),
         ("run", 3, "run is 3: expected a group of keys"),
     ],
-)  # fmt: skip
-def test_what_is_said_of_one_method_has_to_fit_it(key: str, value: Any, said: str) -> None:
+)
+def test_what_is_said_of_one_method_has_to_fit_it(
+    key: str, value: Any, said: str
+) -> None:
     assert refusal(configuration(**{key: value})).startswith(said)
 
 
 def test_what_is_said_to_all_is_left_out_where_it_does_not_fit() -> None:
-    found = plan(configuration(**{"run.clipping": {"kind": "noised-mean-norm", "factor": 3.0, "threshold": 0.3}}))
-    run: Any = next(cell for cell in found.items["dp-fedmeta", "table2"].cells if cell.series == "dp-agr").runs[0]
-    assert run.clipping.plain()["threshold"] == 0.3 and run.clipping.kind == "percentile-of-releases"
+    found = plan(
+        configuration(
+            **{
+                "run.clipping": {
+                    "kind": "noised-mean-norm",
+                    "factor": 3.0,
+                    "threshold": 0.3,
+                }
+            }
+        )
+    )
+    run: Any = next(
+        cell
+        for cell in found.items["dp-fedmeta", "table2"].cells
+        if cell.series == "dp-agr"
+    ).runs[0]
+    assert (
+        run.clipping.plain()["threshold"] == 0.3
+        and run.clipping.kind == "percentile-of-releases"
+    )
 
 
 def test_a_preset_changes_its_own_papers_and_no_other() -> None:
@@ -496,7 +830,11 @@ def test_a_preset_changes_its_own_papers_and_no_other() -> None:
         "title": "Another",
         "tasks": {"any": {"dataset": "glyphs"}},
         "tables": {
-            "one": {"title": "t", "tasks": ["any"], "series": {"a": {"method": "maml"}, "b": {"method": "dp-agr"}}}
+            "one": {
+                "title": "t",
+                "tasks": ["any"],
+                "series": {"a": {"method": "maml"}, "b": {"method": "dp-agr"}},
+            }
         },
     }
     plain = plan(configuration(**{"experiments.another": own})).items["another", "one"]
@@ -515,11 +853,19 @@ def test_variants_lie_below_a_series_own_overlay() -> None:
     paper["tables"]["table2"]["series"] = {
         "a": {"method": "dp-agr", "use": "one"},
         "b": {"method": "dp-agr", "use": ["one", "two"]},
-        "c": {"method": "dp-agr", "use": ["one", "two"], "run": {"noise": {"multiplier": 9}}},
+        "c": {
+            "method": "dp-agr",
+            "use": ["one", "two"],
+            "run": {"noise": {"multiplier": 9}},
+        },
     }
-    runs: list[Any] = [cell.runs[0] for cell in plan(found).items["dp-fedmeta", "table2"].cells[:3]]
+    runs: list[Any] = [
+        cell.runs[0] for cell in plan(found).items["dp-fedmeta", "table2"].cells[:3]
+    ]
     assert [run.noise.multiplier for run in runs] == [7, 8, 9]
-    assert {run.clipping.kind for run in runs} == {"constant"} and {run.clipping.threshold for run in runs} == {0.5}
+    assert {run.clipping.kind for run in runs} == {"constant"} and {
+        run.clipping.threshold for run in runs
+    } == {0.5}
 
 
 def test_a_plan_is_read_without_what_computes() -> None:
@@ -535,7 +881,9 @@ def test_a_plan_is_read_without_what_computes() -> None:
         "make_plan(Configuration.read(configuration)).private()\n"
         "print([name for name in ('torch', 'numba', 'scipy', 'pandas') if name in sys.modules])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
@@ -543,6 +891,15 @@ def test_which_run_belongs_to_which_cell() -> None:
     found = planned()
     rows = list(found.cells())
     assert {row[-1] for row in rows} <= set(found.runs) and len(rows) == len(set(rows))
-    shared = [row[:4] for row in rows if row[-1] == found.items["dp-fedmeta", "table2"].cells[2].runs[0].folder]
-    assert ("dp-fedmeta", "table2", "dp-agr", None) in shared and ("dp-fedmeta", "figure4b", "dp-agr", 1.0) in shared
+    shared = [
+        row[:4]
+        for row in rows
+        if row[-1] == found.items["dp-fedmeta", "table2"].cells[2].runs[0].folder
+    ]
+    assert ("dp-fedmeta", "table2", "dp-agr", None) in shared and (
+        "dp-fedmeta",
+        "figure4b",
+        "dp-agr",
+        1.0,
+    ) in shared
     assert not any(row[1] == "figure12" for row in rows)

@@ -51,11 +51,16 @@ def full(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = shutil.which("mount")
-    done = mount and subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
+    done = mount and subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)],
+        capture_output=True,
+    )
     if not done or done.returncode:
         pytest.skip("a small disk can be made by root only")
     yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # torch may still hold the file
+    subprocess.run(
+        ["umount", "--lazy", str(folder)], check=True
+    )  # torch may still hold the file
 
 
 NUMBERS = np.zeros(1_000_000, np.float32)
@@ -83,12 +88,17 @@ def many_of_numpys(path: Path) -> None:
     ],
     ids=["torch", "safetensors", "numpy", "numpy, much", "text"],
 )
-def test_a_full_disk_is_one_line_that_names_the_file(full: Path, write: Callable[[Path], None]) -> None:
+def test_a_full_disk_is_one_line_that_names_the_file(
+    full: Path, write: Callable[[Path], None]
+) -> None:
     """torch says "unexpected pos", numpy "262112 written", a copy names its source."""
     path = full / "runs" / "model.bin"
     with pytest.raises(BenchError) as caught, atomic_path(path) as temporary:
         write(temporary)
-    assert str(caught.value) == f"no room to write {path}: free some space and run the same command again"
+    assert (
+        str(caught.value)
+        == f"no room to write {path}: free some space and run the same command again"
+    )
     assert not list(path.parent.iterdir())
 
 
@@ -107,8 +117,9 @@ def test_every_file_has_the_mode_that_new_files_have(tmp_path: Path, mask: int) 
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
-        "model.safetensors": 0o666 & ~mask, "a.txt": 0o666 & ~mask,
-    }  # fmt: skip
+        "model.safetensors": 0o666 & ~mask,
+        "a.txt": 0o666 & ~mask,
+    }
 
 
 def test_a_fault_that_is_no_disks_stays_what_it_is(tmp_path: Path) -> None:
@@ -121,12 +132,17 @@ def test_a_fault_that_is_no_disks_stays_what_it_is(tmp_path: Path) -> None:
     ("path", "said"),
     [
         ("file/a.json", "a file lies where a folder belongs"),
-        ("folder", "a file lies where a folder belongs, or a folder where the file does; move it away"),
+        (
+            "folder",
+            "a file lies where a folder belongs, or a folder where the file does; move it away",
+        ),
         ("a" * 250 + "/b.json", ""),
         ("a" * 300, "the path is too long, choose a shorter folder or name"),
     ],
 )
-def test_a_place_that_takes_no_file_is_one_line(tmp_path: Path, path: str, said: str) -> None:
+def test_a_place_that_takes_no_file_is_one_line(
+    tmp_path: Path, path: str, said: str
+) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     (tmp_path / "folder").mkdir()
     if not said:
@@ -134,4 +150,6 @@ def test_a_place_that_takes_no_file_is_one_line(tmp_path: Path, path: str, said:
         return
     with pytest.raises(BenchError) as caught:
         write_text(tmp_path / path, "a")
-    assert str(caught.value).startswith(f"cannot write {tmp_path / path}: ") and said in str(caught.value)
+    assert str(caught.value).startswith(
+        f"cannot write {tmp_path / path}: "
+    ) and said in str(caught.value)

@@ -27,20 +27,82 @@ from tests.workflow.conftest import Call
 from tests.workflow.conftest import snakemake as snakemake
 
 HOSTILE: list[Any] = [
-    None, True, False, 0, 1, -1, 0.5, -0.0, 3.7, 1e-300, 1e300, -1e300, 10**30, 2**63, float("nan"), float("inf"),
-    "", "null", "1e9", "nan", "yes", "x", "../../../evil", "/etc/passwd", "a" * 300, "a{b}", "=cmd|' /C calc'!A0",
-    "<script>", "$\\frac{$", "a\nb", "é\x00", [], [0.0], [0, 0], [[1]], [None], {}, {"kind": "nope"}, {"": 1},
-    {"kind": ["a"]}, {1: 2}, datetime.date(2020, 1, 1),
-]  # fmt: skip
-NAMES = ["multiplyer", "../evil", "a{b}", "A B", "", "2022", "all", "class", "b" * 300, "kind"]
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    0.5,
+    -0.0,
+    3.7,
+    1e-300,
+    1e300,
+    -1e300,
+    10**30,
+    2**63,
+    float("nan"),
+    float("inf"),
+    "",
+    "null",
+    "1e9",
+    "nan",
+    "yes",
+    "x",
+    "../../../evil",
+    "/etc/passwd",
+    "a" * 300,
+    "a{b}",
+    "=cmd|' /C calc'!A0",
+    "<script>",
+    "$\\frac{$",
+    "a\nb",
+    "é\x00",
+    [],
+    [0.0],
+    [0, 0],
+    [[1]],
+    [None],
+    {},
+    {"kind": "nope"},
+    {"": 1},
+    {"kind": ["a"]},
+    {1: 2},
+    datetime.date(2020, 1, 1),
+]
+NAMES = [
+    "multiplyer",
+    "../evil",
+    "a{b}",
+    "A B",
+    "",
+    "2022",
+    "all",
+    "class",
+    "b" * 300,
+    "kind",
+]
 SMOKE = configuration("smoke")
-PAPERS = ("dp-fedmeta", "adap-dp-fl", "dp-maml", "dp-meta-learning-gbml", "correlated-noise", "secure-aggregation")
+PAPERS = (
+    "dp-fedmeta",
+    "adap-dp-fl",
+    "dp-maml",
+    "dp-meta-learning-gbml",
+    "correlated-noise",
+    "secure-aggregation",
+)
 
 
 def places(found: dict[str, Any]) -> list[str]:
     """Every key and every group of keys."""
     keys = list(leaves(found))
-    return sorted({".".join(key.split(".")[:depth]) for key in keys for depth in range(1, key.count(".") + 2)})
+    return sorted(
+        {
+            ".".join(key.split(".")[:depth])
+            for key in keys
+            for depth in range(1, key.count(".") + 2)
+        }
+    )
 
 
 def mutated(seed: int) -> dict[str, Any]:
@@ -62,8 +124,12 @@ def planned(found: dict[str, Any]) -> str:
     try:
         read = Configuration.read(found)
         datasets = known_datasets(DATASETS_TABLE, read)
-        plan = make_plan(read, datasets=datasets, holdings=read_holdings(DATASETS_TABLE))
-        json.dumps([item.describe().plain() for item in plan.items.values()], allow_nan=False)
+        plan = make_plan(
+            read, datasets=datasets, holdings=read_holdings(DATASETS_TABLE)
+        )
+        json.dumps(
+            [item.describe().plain() for item in plan.items.values()], allow_nan=False
+        )
         plan.private()
     except BenchError as error:
         return str(error)
@@ -73,33 +139,74 @@ def planned(found: dict[str, Any]) -> str:
 def test_two_hundred_bad_configurations_are_refused_in_a_line_or_planned() -> None:
     said = {seed: planned(mutated(seed)) for seed in range(100, 300)}
     for seed, line in said.items():
-        assert "\n" not in line and "Traceback" not in line and len(line) < 1500, (seed, line)
+        assert "\n" not in line and "Traceback" not in line and len(line) < 1500, (
+            seed,
+            line,
+        )
     # The rest are harmless: another title, a seed more, a paper left out.
     assert sum(bool(line) for line in said.values()) > 120
 
 
 def test_the_workflow_says_what_the_plan_says(snakemake: Call, tmp_path: Path) -> None:
-    seed = next(number for number in range(100) if planned(mutated(number)).startswith("run."))
+    seed = next(
+        number for number in range(100) if planned(mutated(number)).startswith("run.")
+    )
     path = tmp_path / "mutated.yaml"
     given = mutated(seed)
     for experiment in given["experiments"].values():
-        experiment.pop("title")  # laid over the shipped one: with a title it would be another of its name
+        experiment.pop(
+            "title"
+        )  # laid over the shipped one: with a title it would be another of its name
     path.write_text(yaml.safe_dump(given), encoding="utf-8")
     done = snakemake("--dry-run", "--quiet", "rules", "--configfile", str(path))
-    lines = [line for line in done.stderr.splitlines() if not line.startswith(("Using", "Config file"))]
+    lines = [
+        line
+        for line in done.stderr.splitlines()
+        if not line.startswith(("Using", "Config file"))
+    ]
     # The line of the key in the file stands behind it.
-    said = re.escape(f"configuration: {planned(mutated(seed))} [{path}, line ") + r"\d+\]"
-    assert done.returncode == 1 and len(lines) == 1 and re.fullmatch(said, lines[0]), done.stderr
+    said = (
+        re.escape(f"configuration: {planned(mutated(seed))} [{path}, line ") + r"\d+\]"
+    )
+    assert done.returncode == 1 and len(lines) == 1 and re.fullmatch(said, lines[0]), (
+        done.stderr
+    )
 
 
 DEAR = {"inner_steps", "steps", "rounds", "tasks", "count", "filters", "cohort"}
-VALUES: list[Any] = [None, True, 0, 1, 2, -1, 0.5, 1e-20, 1e-9, 1e3, 1e6, 1e20, 1e300, "x", "", [], {}, "null", "2"]
+VALUES: list[Any] = [
+    None,
+    True,
+    0,
+    1,
+    2,
+    -1,
+    0.5,
+    1e-20,
+    1e-9,
+    1e3,
+    1e6,
+    1e20,
+    1e300,
+    "x",
+    "",
+    [],
+    {},
+    "null",
+    "2",
+]
 
 
-def test_runs_that_are_accepted_run_to_the_end(federation: Any, silos: Any, tmp_path: Path) -> None:
+def test_runs_that_are_accepted_run_to_the_end(
+    federation: Any, silos: Any, tmp_path: Path
+) -> None:
     """A run with one value that nobody would give is refused, stops with a line, or ends with its files."""
     ended = refused = stopped = 0
-    small = {"participation": {"rounds": 2}, "validation": {"every": 1}, "evaluation": {"every": 0}}
+    small = {
+        "participation": {"rounds": 2},
+        "validation": {"every": 1},
+        "evaluation": {"every": 0},
+    }
     for seed in range(60):
         rng = random.Random(seed)
         general, data = (RUN, federation) if seed % 2 else (LOTS, silos)

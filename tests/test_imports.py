@@ -18,14 +18,22 @@ from tests.test_integrity import finished, there  # noqa: F401
 ROOT = Path(__file__).resolve().parents[1]
 Write = Callable[[str, str], Path]
 
-EAGER, LAZY, TYPES = "from pkg import b", "def f():\n    from pkg.c import x", "if TYPE_CHECKING:\n    import pkg.d"
+EAGER, LAZY, TYPES = (
+    "from pkg import b",
+    "def f():\n    from pkg.c import x",
+    "if TYPE_CHECKING:\n    import pkg.d",
+)
 
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """A package of the test's own, to which modules are written; dpfedbench comes with `pkg/a.py` of it."""
     monkeypatch.setattr(imports, "PACKAGE", tmp_path / "pkg")
-    monkeypatch.setattr(imports, "_shipped", lambda: frozenset({"pkg/a.py", "pkg/__init__.py", "pkg/sub/__init__.py"}))
+    monkeypatch.setattr(
+        imports,
+        "_shipped",
+        lambda: frozenset({"pkg/a.py", "pkg/__init__.py", "pkg/sub/__init__.py"}),
+    )
 
     def put(name: str, text: str) -> Path:
         path = tmp_path / name
@@ -39,7 +47,11 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 def names(found: list[Path]) -> set[str]:
-    return {path.relative_to(imports.PACKAGE).with_suffix("").as_posix() for path in found if "pkg" in path.parts}
+    return {
+        path.relative_to(imports.PACKAGE).with_suffix("").as_posix()
+        for path in found
+        if "pkg" in path.parts
+    }
 
 
 @pytest.mark.parametrize(
@@ -50,10 +62,19 @@ def names(found: list[Path]) -> set[str]:
         ("from pkg.sub.e import anything", {"__init__", "sub/__init__", "sub/e"}),
         ("from pkg.sub import *", {"__init__", "sub/__init__"}),
         (LAZY, {"__init__", "c"}),
-        ("class A:\n  async def f(self):\n    with x:\n      import pkg.c", {"__init__", "c"}),
-        ("try:\n    import pkg.c\nexcept ImportError:\n    import pkg.d", {"__init__", "c", "d"}),
+        (
+            "class A:\n  async def f(self):\n    with x:\n      import pkg.c",
+            {"__init__", "c"},
+        ),
+        (
+            "try:\n    import pkg.c\nexcept ImportError:\n    import pkg.d",
+            {"__init__", "c", "d"},
+        ),
         (TYPES, set()),
-        ("import typing\nif typing.TYPE_CHECKING:\n    import pkg.d\nelse:\n    import pkg.c", {"__init__", "c"}),
+        (
+            "import typing\nif typing.TYPE_CHECKING:\n    import pkg.d\nelse:\n    import pkg.c",
+            {"__init__", "c"},
+        ),
         ("'import pkg.b'  # import pkg.c", set()),
         ("import pkgs.b\nfrom pk import g", set()),
     ],
@@ -75,20 +96,42 @@ def test_imports_of_imports_count_also_relative_ones_and_circles(write: Write) -
 def test_a_package_above_counts_by_what_runs_when_it_is_imported(write: Write) -> None:
     """The package's functions are not called for the sake of a module in it; where the package is meant, they are."""
     write("pkg/sub/__init__.py", f"{EAGER}\n{LAZY}")
-    assert names(closure(write("script.py", "import pkg.sub.e"))) == {"__init__", "sub/__init__", "sub/e", "b"}
-    assert names(closure(write("script.py", "from pkg.sub import f"))) == {"__init__", "sub/__init__", "sub/f", "b"}
-    assert names(closure(write("script.py", "import pkg.sub.f, pkg.sub"))) >= {"c", "sub/f"}
+    assert names(closure(write("script.py", "import pkg.sub.e"))) == {
+        "__init__",
+        "sub/__init__",
+        "sub/e",
+        "b",
+    }
+    assert names(closure(write("script.py", "from pkg.sub import f"))) == {
+        "__init__",
+        "sub/__init__",
+        "sub/f",
+        "b",
+    }
+    assert names(closure(write("script.py", "import pkg.sub.f, pkg.sub"))) >= {
+        "c",
+        "sub/f",
+    }
 
 
 def test_of_what_is_beside_counts_what_runs_when_it_is_imported(write: Write) -> None:
     beside = write("pkg/d.py", f"{EAGER}\n{LAZY}")
     write("pkg/b.py", "import pkg.sub.e\ndef f():\n    import pkg.sub.f")
     script = write("script.py", "import pkg.a")
-    assert names(closure(script, beside=[beside])) == {"__init__", "a", "b", "d", "sub/__init__", "sub/e"}
+    assert names(closure(script, beside=[beside])) == {
+        "__init__",
+        "a",
+        "b",
+        "d",
+        "sub/__init__",
+        "sub/e",
+    }
     assert names(closure(script, beside, beside=[beside])) >= {"c", "sub/f"}
 
 
-def test_what_a_package_finds_by_place_is_in_it_unless_it_is_taken_apart(write: Write) -> None:
+def test_what_a_package_finds_by_place_is_in_it_unless_it_is_taken_apart(
+    write: Write,
+) -> None:
     write("pkg/sub/__init__.py", "import pkgutil")
     script = write("script.py", "from pkg.sub import found")
     assert names(closure(script)) == {"__init__", "sub/__init__", "sub/e", "sub/f"}
@@ -117,11 +160,23 @@ def test_ones_own_files_are_those_that_it_does_not_come_with(write: Write) -> No
 
 def test_the_list_of_what_it_comes_with_is_that_of_the_repository() -> None:
     """`git ls-files src | sed -n 's,^src/\\(.*[.]py\\)$,\\1,p' > src/dpfedbench/shipped.txt`."""
-    done = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "ls-files", "src"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode or not done.stdout:
         pytest.skip("no git here")
-    tracked = [line.removeprefix("src/") for line in done.stdout.split() if line.endswith(".py")]
-    assert (imports.PACKAGE / "shipped.txt").read_text(encoding="utf-8").split() == tracked
+    tracked = [
+        line.removeprefix("src/")
+        for line in done.stdout.split()
+        if line.endswith(".py")
+    ]
+    assert (imports.PACKAGE / "shipped.txt").read_text(
+        encoding="utf-8"
+    ).split() == tracked
 
 
 PART = """
@@ -150,19 +205,30 @@ print(read_run(run).made_by)
 """
 
 
-def test_an_edit_of_ones_own_part_or_method_trains_its_runs_again_and_of_a_shipped_one_not(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+def test_an_edit_of_ones_own_part_or_method_trains_its_runs_again_and_of_a_shipped_one_not(
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(
+        ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__")
+    )
     package = tmp_path / "src" / "dpfedbench"
-    part, helper, method = (package / name for name in ("parts/clipping/mine.py", "parts/_mine.py", "methods/mine.py"))
+    part, helper, method = (
+        package / name
+        for name in ("parts/clipping/mine.py", "parts/_mine.py", "methods/mine.py")
+    )
 
     def made_by(method: str = "dp-agr", clipping: str = "mine") -> str:
         command = [sys.executable, "-c", TELL, str(tmp_path / "src"), method, clipping]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def edited(path: Path) -> None:
-        path.write_text(path.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")
+        path.write_text(
+            path.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8"
+        )
 
     shipped = made_by(clipping="constant")
     part.write_text(PART.format(helper="_mine"), encoding="utf-8")
@@ -179,11 +245,17 @@ def test_an_edit_of_ones_own_part_or_method_trains_its_runs_again_and_of_a_shipp
     method.write_text(METHOD, encoding="utf-8")
     before = made_by("mine", "constant")
     edited(method)
-    assert made_by("mine", "constant") != before and made_by(clipping="constant") == shipped
+    assert (
+        made_by("mine", "constant") != before
+        and made_by(clipping="constant") == shipped
+    )
 
 
 @pytest.mark.parametrize("stage", ["meta_test", "account", "audit"])
-def test_every_function_that_a_stage_calls_is_in_its_code(there: Path, stage: str) -> None:  # noqa: F811
+def test_every_function_that_a_stage_calls_is_in_its_code(
+    there: Path,
+    stage: str,  # noqa: F811
+) -> None:
     """Seen while it runs, as a profiler does; but those of jobs, and what is called while modules are imported."""
     import tests.test_integrity as runs
 
@@ -202,6 +274,15 @@ def test_every_function_that_a_stage_calls_is_in_its_code(there: Path, stage: st
         sys.setprofile(None)
         threading.setprofile(None)
     ran = {path for path in called if imports.PACKAGE in path.parents}
-    of_jobs = {imports.PACKAGE / f"{name}.py" for name in ("jobs", "manifest", "progress", "warm")}
-    found = set(imports.of_stage(ROOT / "workflow" / "scripts" / f"{stage}.py", runs.RUN.modules))
-    assert len(ran) > 12 and ran - of_jobs <= found, sorted(path.name for path in ran - found)
+    of_jobs = {
+        imports.PACKAGE / f"{name}.py"
+        for name in ("jobs", "manifest", "progress", "warm")
+    }
+    found = set(
+        imports.of_stage(
+            ROOT / "workflow" / "scripts" / f"{stage}.py", runs.RUN.modules
+        )
+    )
+    assert len(ran) > 12 and ran - of_jobs <= found, sorted(
+        path.name for path in ran - found
+    )

@@ -26,11 +26,20 @@ from tests.federation.conftest import LOTS, federation, make_config, silos, trai
 SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"
 RUN = make_config({"participation": {"rounds": 4}, "validation": {"every": 2}})
 PLACE = Path("results/runs", RUN.folder)
-DATA, CLIENTS = Path("results/data", RUN.dataset), Path("results/clients", RUN.clients_folder)
+DATA, CLIENTS = (
+    Path("results/data", RUN.dataset),
+    Path("results/clients", RUN.clients_folder),
+)
 FILES = {
-    "config.yaml": "configure", "model.safetensors": "train", "history.csv": "train", "ledger.jsonl": "train",
-    "training.json": "train", "metrics.json": "meta_test", "privacy.json": "account", "audit.json": "audit",
-}  # fmt: skip
+    "config.yaml": "configure",
+    "model.safetensors": "train",
+    "history.csv": "train",
+    "ledger.jsonl": "train",
+    "training.json": "train",
+    "metrics.json": "meta_test",
+    "privacy.json": "account",
+    "audit.json": "audit",
+}
 
 
 class Given(list):
@@ -38,9 +47,17 @@ class Given(list):
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         values = [*positional, *named.values()]
-        super().__init__(str(path) for value in values for path in (value if isinstance(value, list) else [value]))
-        self.__dict__.update({key: [str(v) for v in value] if isinstance(value, list) else str(value)
-                              for key, value in named.items()})  # fmt: skip
+        super().__init__(
+            str(path)
+            for value in values
+            for path in (value if isinstance(value, list) else [value])
+        )
+        self.__dict__.update(
+            {
+                key: [str(v) for v in value] if isinstance(value, list) else str(value)
+                for key, value in named.items()
+            }
+        )
         self.get = self.__dict__.get
 
 
@@ -54,37 +71,68 @@ class Params(SimpleNamespace):
 def snakemake(rule: str, given: Given, made: Given, **more: Any) -> SimpleNamespace:
     """What Snakemake hands to a script."""
     machine = {"kernels": "auto", "checkpoint_seconds": 1e9, "device": "cpu"}
-    values = {"params": Params(), "resources": {}, "threads": 1, "config": {"machine": machine}} | more
-    log = Path(made[0]).parent / "logs" / f"{rule}.log" if made else Path("results/logs/log")
-    return SimpleNamespace(rule=rule, input=given, output=made, log=[str(log)], **values)
+    values = {
+        "params": Params(),
+        "resources": {},
+        "threads": 1,
+        "config": {"machine": machine},
+    } | more
+    log = (
+        Path(made[0]).parent / "logs" / f"{rule}.log"
+        if made
+        else Path("results/logs/log")
+    )
+    return SimpleNamespace(
+        rule=rule, input=given, output=made, log=[str(log)], **values
+    )
 
 
 def call(script: str, *args: Any, **more: Any) -> None:
     """Run a rule's script as Snakemake does."""
-    runpy.run_path(str(SCRIPTS / f"{script}.py"), {"snakemake": snakemake(script, *args, **more)}, "__main__")
+    runpy.run_path(
+        str(SCRIPTS / f"{script}.py"),
+        {"snakemake": snakemake(script, *args, **more)},
+        "__main__",
+    )
 
 
 def account() -> None:
-    given = Given(config=[PLACE / "config.yaml"], ledger=PLACE / "ledger.jsonl", training=PLACE / "training.json",
-                  clients=[CLIENTS / "clients.npz", CLIENTS / "summary.json"])  # fmt: skip
+    given = Given(
+        config=[PLACE / "config.yaml"],
+        ledger=PLACE / "ledger.jsonl",
+        training=PLACE / "training.json",
+        clients=[CLIENTS / "clients.npz", CLIENTS / "summary.json"],
+    )
     call("account", given, Given(PLACE / "privacy.json"), params=Params(search=None))
 
 
 def meta_test() -> None:
-    given = Given(config=[PLACE / "config.yaml"], images=DATA / "images.npy", model=PLACE / "model.safetensors")
+    given = Given(
+        config=[PLACE / "config.yaml"],
+        images=DATA / "images.npy",
+        model=PLACE / "model.safetensors",
+    )
     call("meta_test", given, Given(PLACE / "metrics.json"))
 
 
 def audit() -> None:
     """The script audits into a folder of a batch; the rule `audited` copies from there."""
     batch = Path("results/audits/dp-agr-1")
-    ledgers = {"ledgers": [PLACE / "ledger.jsonl"], "trainings": [PLACE / "training.json"]}
+    ledgers = {
+        "ledgers": [PLACE / "ledger.jsonl"],
+        "trainings": [PLACE / "training.json"],
+    }
     call("audit", Given(configs=[PLACE / "config.yaml"], **ledgers), Given(batch))
     shutil.copytree(batch / f"{RUN.key}-seed0", PLACE, dirs_exist_ok=True)
 
 
 def verify(deep: bool = False) -> None:
-    call("verify", Given(), Given(), params=Params(deep=deep, searches={RUN.folder: None}))
+    call(
+        "verify",
+        Given(),
+        Given(),
+        params=Params(deep=deep, searches={RUN.folder: None}),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,14 +144,34 @@ def finished(
     root = tmp_path_factory.mktemp("integrity")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        for source, target, rule in ((federation[0], DATA, "prepare"), (federation[1], CLIENTS, "partition")):
+        for source, target, rule in (
+            (federation[0], DATA, "prepare"),
+            (federation[1], CLIENTS, "partition"),
+        ):
             shutil.copytree(source, target)
             seal(rule, sorted(target.iterdir()), {})
-        call("configure", Given(), Given(PLACE / "config.yaml"), params=SimpleNamespace(run=RUN.plain()))
-        given = Given(config=[PLACE / "config.yaml"], images=DATA / "images.npy", clients=CLIENTS / "clients.npz",
-                      summary=CLIENTS / "summary.json")  # fmt: skip
-        call("train", given, Given(model=PLACE / "model.safetensors", history=PLACE / "history.csv",
-                                   ledger=PLACE / "ledger.jsonl", training=PLACE / "training.json"))  # fmt: skip
+        call(
+            "configure",
+            Given(),
+            Given(PLACE / "config.yaml"),
+            params=SimpleNamespace(run=RUN.plain()),
+        )
+        given = Given(
+            config=[PLACE / "config.yaml"],
+            images=DATA / "images.npy",
+            clients=CLIENTS / "clients.npz",
+            summary=CLIENTS / "summary.json",
+        )
+        call(
+            "train",
+            given,
+            Given(
+                model=PLACE / "model.safetensors",
+                history=PLACE / "history.csv",
+                ledger=PLACE / "ledger.jsonl",
+                training=PLACE / "training.json",
+            ),
+        )
         meta_test()
         account()
         audit()
@@ -131,7 +199,11 @@ def cut(data: bytes) -> bytes:
 def edited(data: bytes) -> bytes:
     """With another digit, the last one that is there."""
     place = max(data.rfind(digit) for digit in b"123456789")
-    return data[:place] + (b"1" if data[place : place + 1] != b"1" else b"2") + data[place + 1 :]
+    return (
+        data[:place]
+        + (b"1" if data[place : place + 1] != b"1" else b"2")
+        + data[place + 1 :]
+    )
 
 
 def said(capsys: pytest.CaptureFixture[str], action: Callable[[], None]) -> str:
@@ -145,32 +217,48 @@ def said(capsys: pytest.CaptureFixture[str], action: Callable[[], None]) -> str:
 
 def test_every_file_of_a_finished_run_is_sealed_and_holds(there: Path) -> None:
     found = {name: rule for name, (_, rule) in listed(PLACE).items()}
-    assert found == FILES and {path.name for path in PLACE.iterdir() if path.is_file()} == set(FILES)
+    assert found == FILES and {
+        path.name for path in PLACE.iterdir() if path.is_file()
+    } == set(FILES)
     checks = list(Faults(Path("results")))
     assert checks.count(None) == len(checks) >= 2 * len(FILES)
     # `sha256sum -c` reads manifests as they are.
-    assert (PLACE / "manifest" / "train-model.sha256").read_text().startswith(
-        f"{files.sha256(PLACE / 'model.safetensors')}  model.safetensors\n"
-    )  # fmt: skip
+    assert (
+        (PLACE / "manifest" / "train-model.sha256")
+        .read_text()
+        .startswith(f"{files.sha256(PLACE / 'model.safetensors')}  model.safetensors\n")
+    )
 
 
 @pytest.mark.parametrize("change", [flipped, cut, edited])
 @pytest.mark.parametrize("name", FILES)
 def test_a_changed_file_is_refused_by_every_reader(
-    there: Path, name: str, change: Callable[[bytes], bytes], capsys: pytest.CaptureFixture[str]
+    there: Path,
+    name: str,
+    change: Callable[[bytes], bytes],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = PLACE / name
     path.write_bytes(change(path.read_bytes()))
     # A rule that reads it.
     line = said(capsys, lambda: reader(path))
-    assert line.startswith(f"reader: {path} is damaged or was edited, it is not what the rule {FILES[name]} wrote: ")
-    assert f"`snakemake --cores all {path} --forcerun {FILES[name]}`" in line and "nothing was deleted" in line
+    assert line.startswith(
+        f"reader: {path} is damaged or was edited, it is not what the rule {FILES[name]} wrote: "
+    )
+    assert (
+        f"`snakemake --cores all {path} --forcerun {FILES[name]}`" in line
+        and "nothing was deleted" in line
+    )
     # Who looks through the whole folder.
-    assert [fault for fault in Faults(Path("results")) if fault] == [line.removeprefix("reader: ")]
+    assert [fault for fault in Faults(Path("results")) if fault] == [
+        line.removeprefix("reader: ")
+    ]
     # A notebook, which has the path in full and still names the target as Snakemake knows it.
     with pytest.raises(BenchError, match=f"{name} is damaged") as caught:
         read_all(dpfedbench.open_run(PLACE))
-    assert f"all {path} --forcerun" in str(caught.value) and str(path.resolve()) in str(caught.value)
+    assert f"all {path} --forcerun" in str(caught.value) and str(path.resolve()) in str(
+        caught.value
+    )
     assert path.exists()
 
 
@@ -182,35 +270,56 @@ def reader(path: Path) -> None:
 
 def read_all(run: Any) -> None:
     """All that a notebook may ask of a run."""
-    run.history, run.metrics, run.training, run.ledger, run.account, run.trained  # noqa: B018
+    run.history, run.metrics, run.training, run.ledger, run.account, run.trained
     checked(run.folder / "audit.json")  # which no notebook reads
 
 
 def test_every_script_is_a_rules_job() -> None:
     """So that none reads or writes without checksums; but those that make no results and read none as such."""
-    without = {path.stem for path in SCRIPTS.glob("*.py") if "rule_job(snakemake, " not in path.read_text()}
+    without = {
+        path.stem
+        for path in SCRIPTS.glob("*.py")
+        if "rule_job(snakemake, " not in path.read_text()
+    }
     # `rows` is run by `library.py`, which is a job, in the environment of another library.
     assert without == {"prune", "rows", "verify"}
 
 
-def test_weights_that_are_no_numbers_are_refused(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_that_are_no_numbers_are_refused(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     weights = load_file(PLACE / "model.safetensors")
     first = next(iter(weights))
-    save_file(weights | {first: np.full_like(weights[first], np.nan)}, PLACE / "model.safetensors")
+    save_file(
+        weights | {first: np.full_like(weights[first], np.nan)},
+        PLACE / "model.safetensors",
+    )
     line = said(capsys, meta_test)
-    assert "model.safetensors is damaged or was edited" in line and "--forcerun train" in line
+    assert (
+        "model.safetensors is damaged or was edited" in line
+        and "--forcerun train" in line
+    )
 
 
-def test_a_file_without_a_checksum_is_refused(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_a_checksum_is_refused(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One that no rule wrote, and one whose manifest was taken away, damaged or is of an older version."""
     (PLACE / "manifest" / "account-privacy.sha256").unlink()
     (PLACE / "notes.txt").write_text("mine")
-    (PLACE / "manifest" / "meta_test-metrics.sha256").write_bytes(b"\xff\xfe no checksum\n")
+    (PLACE / "manifest" / "meta_test-metrics.sha256").write_bytes(
+        b"\xff\xfe no checksum\n"
+    )
     names = ("metrics.json", "notes.txt", "privacy.json")
     found = [fault for fault in Faults(Path("results")) if fault]
-    assert [line.split(" has no checksum in manifest/")[0] for line in found] == [f"{PLACE / name}" for name in names]
+    assert [line.split(" has no checksum in manifest/")[0] for line in found] == [
+        f"{PLACE / name}" for name in names
+    ]
     line = said(capsys, lambda: reader(PLACE / "privacy.json"))
-    assert f"--cores all {PLACE / 'privacy.json'} --forcerun {PLACE / 'privacy.json'}`" in line
+    assert (
+        f"--cores all {PLACE / 'privacy.json'} --forcerun {PLACE / 'privacy.json'}`"
+        in line
+    )
 
 
 def test_what_is_not_there_is_named_if_it_was_and_else_no_fault(there: Path) -> None:
@@ -222,10 +331,15 @@ def test_what_is_not_there_is_named_if_it_was_and_else_no_fault(there: Path) -> 
     assert not any(Faults(Path("results")))
     (PLACE / "history.csv").unlink()
     (fault,) = filter(None, Faults(Path("results")))
-    assert fault == f"{PLACE / 'history.csv'} is missing: run the workflow again to make it"
+    assert (
+        fault
+        == f"{PLACE / 'history.csv'} is missing: run the workflow again to make it"
+    )
 
 
-def test_verify_prints_what_does_not_hold(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_prints_what_does_not_hold(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     verify()
     assert capsys.readouterr().err.strip() == (
         f"verify: all {len(list(Faults(Path('results'))))} files and runs in results are as they were written"
@@ -248,7 +362,12 @@ def test_verify_prints_what_does_not_hold(there: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("delta: 0.001", "delta: 0.1"), ("seed: 0", "seed: 1"), ("inner_steps: 1", "inner_steps: 2")]
+    ("old", "new"),
+    [
+        ("delta: 0.001", "delta: 0.1"),
+        ("seed: 0", "seed: 1"),
+        ("inner_steps: 1", "inner_steps: 2"),
+    ],
 )
 def test_a_configuration_of_another_run_is_refused(
     there: Path, old: str, new: str, capsys: pytest.CaptureFixture[str]
@@ -260,14 +379,23 @@ def test_a_configuration_of_another_run_is_refused(
     seal("configure", [path])
     found = [fault for fault in Faults(Path("results")) if fault]
     told = said(capsys, account).removeprefix("account: ")
-    assert told in found and all("was made from another" in fault for fault in found if fault != told)
-    assert told.startswith(f"{path} is in the wrong folder: its values belong to dp-agr/glyphs/")
+    assert told in found and all(
+        "was made from another" in fault for fault in found if fault != told
+    )
+    assert told.startswith(
+        f"{path} is in the wrong folder: its values belong to dp-agr/glyphs/"
+    )
     assert "--forcerun configure" in told
     with pytest.raises(BenchError, match="is in the wrong folder"):
         dpfedbench.open_run(PLACE)
 
 
-def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any], keep: int = 4, tell: bool = True) -> None:
+def rewrite(
+    folder: Path,
+    change: Callable[[dict[str, Any]], Any],
+    keep: int = 4,
+    tell: bool = True,
+) -> None:
     """Change each of the first lines of a ledger; its chain is made to fit, and training.json if that is told."""
     path, head, lines = folder / "ledger.jsonl", "", list[str]()
     for line in path.read_text().splitlines()[:keep]:
@@ -277,7 +405,9 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any], keep: int = 4
         head = chain_of(lines)["head"]
     path.write_text("".join(lines))
     if tell:
-        training = json.loads((folder / "training.json").read_text()) | {"ledger": chain_of(lines)}
+        training = json.loads((folder / "training.json").read_text()) | {
+            "ledger": chain_of(lines)
+        }
         (folder / "training.json").write_text(json.dumps(training))
 
 
@@ -294,23 +424,54 @@ def doubled(line: dict[str, Any]) -> None:
 
 
 CHANGES = {
-    "all z doubled": (doubled, r"in round 0 multipliers of query-gradient-sum of \(2.0,\)"),
-    "another sampler": (lambda line: line["sampler"].update(kind="balls-and-bins"), "a sampler of query-gradient-sum"),
-    "a hundredth of the rate": (lambda line: line["sampler"].update(rate=line["sampler"]["rate"] / 100), "'rate': "),
-    "another unit": (lambda line: line.update(unit="record"), "a unit of query-gradient-sum of record"),
-    "another observer": (lambda line: line.update(observer="server"), "an? observer of query-gradient-sum of server"),
-    "another mechanism": (lambda line: line.update(mechanism="laplace"), "a mechanism of query-gradient-sum"),
-    "another name": (lambda line: line.update(name="gradient-sum"), "rounds of query-gradient-sum 0"),
+    "all z doubled": (
+        doubled,
+        r"in round 0 multipliers of query-gradient-sum of \(2.0,\)",
+    ),
+    "another sampler": (
+        lambda line: line["sampler"].update(kind="balls-and-bins"),
+        "a sampler of query-gradient-sum",
+    ),
+    "a hundredth of the rate": (
+        lambda line: line["sampler"].update(rate=line["sampler"]["rate"] / 100),
+        "'rate': ",
+    ),
+    "another unit": (
+        lambda line: line.update(unit="record"),
+        "a unit of query-gradient-sum of record",
+    ),
+    "another observer": (
+        lambda line: line.update(observer="server"),
+        "an? observer of query-gradient-sum of server",
+    ),
+    "another mechanism": (
+        lambda line: line.update(mechanism="laplace"),
+        "a mechanism of query-gradient-sum",
+    ),
+    "another name": (
+        lambda line: line.update(name="gradient-sum"),
+        "rounds of query-gradient-sum 0",
+    ),
     "another threshold": (
-        lambda line: line.update({key: line[key] / 2 for key in ("threshold", "sensitivity", "noise_std")}),
+        lambda line: line.update(
+            {key: line[key] / 2 for key in ("threshold", "sensitivity", "noise_std")}
+        ),
         r"a first threshold of query-gradient-sum of \{0\.25\}",
     ),
-    "half the noise": (lambda line: line.update(noise_std=line["noise_std"] / 2), "a deviation of the noise of query-"),
+    "half the noise": (
+        lambda line: line.update(noise_std=line["noise_std"] / 2),
+        "a deviation of the noise of query-",
+    ),
     "half the sensitivity": (
-        lambda line: line.update({key: line[key] / 2 for key in ("sensitivity", "noise_std")}),
+        lambda line: line.update(
+            {key: line[key] / 2 for key in ("sensitivity", "noise_std")}
+        ),
         r"a sensitivity of query-gradient-sum of 0\.25",
     ),
-    "the ledger of another seed": (lambda line: line.update(noise_stream="1/noise/0"), r"a stream of \['1', 'noise'\]"),
+    "the ledger of another seed": (
+        lambda line: line.update(noise_stream="1/noise/0"),
+        r"a stream of \['1', 'noise'\]",
+    ),
 }
 
 
@@ -323,10 +484,14 @@ def test_a_ledger_of_another_mechanism_than_the_configurations_is_refused(
     sealed(change)
     found = [fault for fault in Faults(Path("results")) if fault]
     (line,) = {said(capsys, action).split(": ", 1)[1] for action in (account, audit)}
-    assert line in found and all("made from" in fault for fault in found if fault != line)
-    assert line.startswith(f"{PLACE / 'ledger.jsonl'}: ") and "train the run again" in line
+    assert line in found and all(
+        "made from" in fault for fault in found if fault != line
+    )
+    assert (
+        line.startswith(f"{PLACE / 'ledger.jsonl'}: ") and "train the run again" in line
+    )
     with pytest.raises(BenchError, match=told):
-        dpfedbench.open_run(PLACE).ledger  # noqa: B018
+        dpfedbench.open_run(PLACE).ledger
 
 
 @pytest.mark.parametrize("tell", [False, True])
@@ -338,37 +503,67 @@ def test_a_ledger_that_was_cut_at_a_lines_end_is_refused(
     for action in (account, audit):
         line = said(capsys, action)
         assert "ledger.jsonl" in line
-        assert ("rounds of query-gradient-sum 3" if tell else "has 3 lines, and training.json") in line
+        assert (
+            "rounds of query-gradient-sum 3"
+            if tell
+            else "has 3 lines, and training.json"
+        ) in line
 
 
-def test_rounds_that_no_budget_stopped_have_to_be_all_of_them(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounds_that_no_budget_stopped_have_to_be_all_of_them(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sealed(lambda line: None, keep=3)
     training = json.loads((PLACE / "training.json").read_text()) | {"rounds_run": 3}
     (PLACE / "training.json").write_text(json.dumps(training))
     sealed(lambda line: None, keep=3)
-    assert "the ledger has rounds 3, but the run's configuration makes that 4" in said(capsys, account)
+    assert "the ledger has rounds 3, but the run's configuration makes that 4" in said(
+        capsys, account
+    )
 
 
 @pytest.fixture(scope="module")
-def decaying(silos: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:  # noqa: F811
+def decaying(
+    silos: tuple[Path, Path],
+    tmp_path_factory: pytest.TempPathFactory,  # noqa: F811
+) -> tuple[Any, Path]:
     """A run whose noise falls with a loss, and whose clients' sums have a second release beside them."""
     folder = tmp_path_factory.mktemp("decaying")
-    values = {"clipping": {"kind": "noised-mean-norm"}, "participation": {"rounds": 6}, "noise": {"falls": 1}}
-    run = make_config(values, {"noise": {"kind": "decaying", "decay": 0.5}}, general=LOTS)
+    values = {
+        "clipping": {"kind": "noised-mean-norm"},
+        "participation": {"rounds": 6},
+        "noise": {"falls": 1},
+    }
+    run = make_config(
+        values, {"noise": {"kind": "decaying", "decay": 0.5}}, general=LOTS
+    )
     train(run, silos, folder)
     return run, folder
 
 
-def test_noise_that_follows_a_loss_moves_as_it_may(decaying: tuple[Any, Path], tmp_path: Path) -> None:
+def test_noise_that_follows_a_loss_moves_as_it_may(
+    decaying: tuple[Any, Path], tmp_path: Path
+) -> None:
     run, folder = decaying
-    assert len({line.noise_multiplier for line in ledger_of(run, folder)}) > 1, "it fell"
+    assert len({line.noise_multiplier for line in ledger_of(run, folder)}) > 1, (
+        "it fell"
+    )
     for change, told in (
-        (lambda line: line["round"] == 3 and line.update(noise_multiplier=2 * line["noise_multiplier"]), "in round"),
+        (
+            lambda line: (
+                line["round"] == 3
+                and line.update(noise_multiplier=2 * line["noise_multiplier"])
+            ),
+            "in round",
+        ),
         (
             lambda line: line["name"] == "gradient-sum" and doubled_lists(line),
             r"in round 0 multipliers .* of \(4.0, 2.0",
         ),
-        (lambda line: line["sampler"].update(rate=line["sampler"]["rate"] / 100), "a sampler of gradient-sum"),
+        (
+            lambda line: line["sampler"].update(rate=line["sampler"]["rate"] / 100),
+            "a sampler of gradient-sum",
+        ),
     ):
         shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
         rewrite(tmp_path, change, keep=12)
@@ -381,13 +576,25 @@ def doubled_lists(line: dict[str, Any]) -> None:
     line["noise_std"] = [2 * value for value in line["noise_std"]]
 
 
-def test_what_reads_raw_norms_has_to_say_so(federation: tuple[Path, Path], tmp_path: Path) -> None:  # noqa: F811
+def test_what_reads_raw_norms_has_to_say_so(
+    federation: tuple[Path, Path],
+    tmp_path: Path,  # noqa: F811
+) -> None:
     """A ledger that hides that its threshold is no post-processing would have a finite epsilon."""
-    run = make_config({"clipping": {"kind": "percentile-of-raw-norms"}, "participation": {"rounds": 1}})
+    run = make_config(
+        {
+            "clipping": {"kind": "percentile-of-raw-norms"},
+            "participation": {"rounds": 1},
+        }
+    )
     train(run, federation, tmp_path)
     releases = ledger_of(run, tmp_path)
-    rewrite(tmp_path, lambda line: line.update(data_dependent_threshold=False, reason=""))
-    with pytest.raises(BenchError, match="as what query-gradient-sum does not account for"):
+    rewrite(
+        tmp_path, lambda line: line.update(data_dependent_threshold=False, reason="")
+    )
+    with pytest.raises(
+        BenchError, match="as what query-gradient-sum does not account for"
+    ):
         ledger_of(run, tmp_path)
     # Another run's: no more private sums, or none at all.
     with pytest.raises(BenchError, match="further releases"):
@@ -396,17 +603,28 @@ def test_what_reads_raw_norms_has_to_say_so(federation: tuple[Path, Path], tmp_p
 
 def test_a_budget_has_the_noise_that_it_is_calibrated_to(tmp_path: Path) -> None:
     """Calibrated anew for the account: z that was raised would say less than epsilon 3."""
-    run = make_config({"noise": {"multiplier": None}, "budget": {"epsilon": 3.0, "profile": "holds"}})
+    run = make_config(
+        {"noise": {"multiplier": None}, "budget": {"epsilon": 3.0, "profile": "holds"}}
+    )
     sampler = run.participation.plan(clients=48, seed=0).describe()
     (sum_,) = run.sums
-    z = Together((sum_,)).plan(sampler, claims=run.claims, counted=True, stepwise=False).noise_multiplier
+    z = (
+        Together((sum_,))
+        .plan(sampler, claims=run.claims, counted=True, stepwise=False)
+        .noise_multiplier
+    )
     from tests.privacy.test_ledger import EVENT
 
     def release(index: int, z: float) -> Any:
         import dataclasses
 
         return dataclasses.replace(
-            EVENT, round=index, sampler=sampler, noise_multiplier=z, noise_std=0.5 * z, noise_stream=f"0/noise/{index}"
+            EVENT,
+            round=index,
+            sampler=sampler,
+            noise_multiplier=z,
+            noise_std=0.5 * z,
+            noise_stream=f"0/noise/{index}",
         )
 
     check_agrees(run, [release(index, z) for index in range(12)], 12)
@@ -425,14 +643,27 @@ def test_files_that_no_rule_declares_are_sealed_beside_those_that_it_does(
     place = Path("results/x")
     made = Given(place / "a.csv", place / "folder")
     with rule_job(snakemake("some_rule", Given(), made), "x"):
-        for name in ("a.csv", "preview.csv", "folder/own/b.json", "download/archive.zip", "checkpoint/state.pt"):
+        for name in (
+            "a.csv",
+            "preview.csv",
+            "folder/own/b.json",
+            "download/archive.zip",
+            "checkpoint/state.pt",
+        ):
             files.write_text(place / name, name)
-    assert set(listed(place)) == {"a.csv", "preview.csv"} and set(listed(place / "folder" / "own")) == {"b.json"}
-    assert not (place / "download" / "manifest").exists() and not (place / "checkpoint" / "manifest").exists()
+    assert set(listed(place)) == {"a.csv", "preview.csv"} and set(
+        listed(place / "folder" / "own")
+    ) == {"b.json"}
+    assert (
+        not (place / "download" / "manifest").exists()
+        and not (place / "checkpoint" / "manifest").exists()
+    )
     assert {rule for _, rule in listed(place).values()} == {"some_rule"}
 
 
-def test_a_job_that_fails_leaves_no_manifest_of_what_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_fails_leaves_no_manifest_of_what_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Snakemake has taken its outputs away, so that nothing of them is missing for who looks."""
     monkeypatch.chdir(tmp_path)
     made = Given("results/a.csv")
@@ -448,4 +679,7 @@ def test_jobs_of_one_folder_do_not_meet(tmp_path: Path) -> None:
     for name in ("a.csv", "b.csv"):
         files.write_text(tmp_path / name, name)
         seal("table", [tmp_path / name])
-    assert set(listed(tmp_path)) == {"a.csv", "b.csv"} and len(list((tmp_path / manifest.FOLDER).iterdir())) == 2
+    assert (
+        set(listed(tmp_path)) == {"a.csv", "b.csv"}
+        and len(list((tmp_path / manifest.FOLDER).iterdir())) == 2
+    )

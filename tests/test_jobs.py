@@ -22,7 +22,9 @@ def no_network_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whose, "_NETWORKS", set())
 
 
-def test_what_is_said_is_seen_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_said_is_seen_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "logs" / "job.log"
     with job(log, "test") as logger:
         logger.info("half %d", 2)
@@ -32,7 +34,9 @@ def test_what_is_said_is_seen_and_kept(tmp_path: Path, capsys: pytest.CaptureFix
         assert text in seen and text in log.read_text(encoding="utf-8")
 
 
-def test_a_user_error_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_error_is_one_line_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught, job(tmp_path / "job.log", "test"):
         raise BenchError("no data:\nput it there")
     assert caught.value.code == 1
@@ -40,7 +44,9 @@ def test_a_user_error_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest
     assert "no data" in (tmp_path / "job.log").read_text(encoding="utf-8")
 
 
-def test_a_full_disk_is_one_line_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_one_line_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit), job(tmp_path / "job.log", "test"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model")
     assert capsys.readouterr().err == (
@@ -56,11 +62,16 @@ def test_our_own_fault_leaves_its_traceback_in_the_log(
     with pytest.raises(SystemExit) as caught, job(log, "test"):
         raise fault
     assert caught.value.code == 1
-    assert capsys.readouterr().err == f"test: a fault of dpfedbench itself; its traceback is in {log}\n"
+    assert (
+        capsys.readouterr().err
+        == f"test: a fault of dpfedbench itself; its traceback is in {log}\n"
+    )
     assert "Traceback" in log.read_text(encoding="utf-8")
 
 
-def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_cannot_be_written_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "logs").write_text("a file, not a folder", encoding="utf-8")
     with pytest.raises(SystemExit), job(tmp_path / "logs" / "job.log", "test"):
         pass
@@ -71,30 +82,58 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (MemoryError("Unable to allocate 3 TiB"), "not enough memory (Unable to allocate 3 TiB): make the run smaller"),
+        (
+            MemoryError("Unable to allocate 3 TiB"),
+            "not enough memory (Unable to allocate 3 TiB): make the run smaller",
+        ),
         (
             RuntimeError("DefaultCPUAllocator: can't\nallocate"),
             "(DefaultCPUAllocator: can't allocate): make the run",
         ),
-        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/x']"), "let TMPDIR name a folder"),
         (
-            OSError("Matplotlib requires access ...; set the MPLCONFIGDIR environment variable"),
+            FileNotFoundError(
+                errno.ENOENT, "No usable temporary directory found in ['/x']"
+            ),
+            "let TMPDIR name a folder",
+        ),
+        (
+            OSError(
+                "Matplotlib requires access ...; set the MPLCONFIGDIR environment variable"
+            ),
             "let TMPDIR name a fold",
         ),
-        (RuntimeError("cannot cache function 'f': no locator available for file 'f.py'"), "let NUMBA_CACHE_DIR name a"),
-        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "logs: No space left on device: free some space"),
+        (
+            RuntimeError(
+                "cannot cache function 'f': no locator available for file 'f.py'"
+            ),
+            "let NUMBA_CACHE_DIR name a",
+        ),
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+            "logs: No space left on device: free some space",
+        ),
     ],
 )
 def test_a_fault_of_the_machine_is_one_line_that_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: Exception, said: str
 ) -> None:
-    with pytest.raises(SystemExit) as caught, job(tmp_path / "logs" / "job.log", "test"):
+    with (
+        pytest.raises(SystemExit) as caught,
+        job(tmp_path / "logs" / "job.log", "test"),
+    ):
         raise fault
     seen = capsys.readouterr().err
-    assert caught.value.code == 1 and said in seen and seen.count("\n") == 1 and "(None)" not in seen
+    assert (
+        caught.value.code == 1
+        and said in seen
+        and seen.count("\n") == 1
+        and "(None)" not in seen
+    )
 
 
-def test_a_log_on_a_full_disk_costs_the_log_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_on_a_full_disk_costs_the_log_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
     with job("/dev/full", "test") as logger:
@@ -102,7 +141,10 @@ def test_a_log_on_a_full_disk_costs_the_log_alone(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "test: at work\n"
     with pytest.raises(SystemExit), job("/dev/full", "test"):
         raise ZeroDivisionError
-    assert capsys.readouterr().err == "test: a fault of dpfedbench itself; its traceback is in /dev/full\n"
+    assert (
+        capsys.readouterr().err
+        == "test: a fault of dpfedbench itself; its traceback is in /dev/full\n"
+    )
 
 
 STARTER = """
@@ -123,23 +165,35 @@ with job("LOG", "test") as logger:
 
 
 @pytest.mark.parametrize("importing", [False, True])
-def test_a_job_ends_when_its_workflow_is_killed(tmp_path: Path, importing: bool) -> None:
+def test_a_job_ends_when_its_workflow_is_killed(
+    tmp_path: Path, importing: bool
+) -> None:
     """Killed with -9, Snakemake tells its jobs nothing; one that went on would be in the next call's way.
 
     So too where it is killed before the job has imported what tells it so.
     """
     log, started = tmp_path / "job.log", tmp_path / "started"
     (tmp_path / "workflow.py").write_text(STARTER, encoding="utf-8")
-    code = JOB.replace("LOG", str(log)).replace("STARTED", str(started)).replace("IMPORTS", "2" if importing else "0")
+    code = (
+        JOB.replace("LOG", str(log))
+        .replace("STARTED", str(started))
+        .replace("IMPORTS", "2" if importing else "0")
+    )
     (tmp_path / "job.py").write_text(code, encoding="utf-8")
-    workflow = subprocess.Popen([sys.executable, str(tmp_path / "workflow.py"), str(tmp_path / "job.py")])
+    workflow = subprocess.Popen(
+        [sys.executable, str(tmp_path / "workflow.py"), str(tmp_path / "job.py")]
+    )
     try:
         if importing:
             wait_until(started.exists)
         else:
-            wait_until(lambda: log.exists() and "at work" in log.read_text(encoding="utf-8"))
+            wait_until(
+                lambda: log.exists() and "at work" in log.read_text(encoding="utf-8")
+            )
         jobs = [
-            child for child in psutil.Process(workflow.pid).children(recursive=True) if "job.py" in child.cmdline()[-1]
+            child
+            for child in psutil.Process(workflow.pid).children(recursive=True)
+            if "job.py" in child.cmdline()[-1]
         ]
         assert jobs
     finally:
@@ -147,7 +201,10 @@ def test_a_job_ends_when_its_workflow_is_killed(tmp_path: Path, importing: bool)
         workflow.wait()
     wait_until(lambda: not any(child.is_running() for child in jobs))
     said = log.read_text(encoding="utf-8")
-    assert "the workflow that started this job is gone" in said and ("at work" in said) != importing
+    assert (
+        "the workflow that started this job is gone" in said
+        and ("at work" in said) != importing
+    )
 
 
 def wait_until(so: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -167,12 +224,16 @@ def test_which_process_is_the_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
     here, pid, began = os.environ[WORKFLOW].rsplit(" ", 2)
     monkeypatch.setenv(WORKFLOW, f"another-{here} {pid} {began}")
     assert workflow_process() is None
-    monkeypatch.setenv(WORKFLOW, f"{here} {pid} {float(began) - 3600}")  # its number is another process's by now
+    monkeypatch.setenv(
+        WORKFLOW, f"{here} {pid} {float(began) - 3600}"
+    )  # its number is another process's by now
     with pytest.raises(psutil.NoSuchProcess):
         workflow_process()
 
 
-def test_a_full_disk_is_one_also_where_numpy_gives_up_before_it_writes(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_also_where_numpy_gives_up_before_it_writes(
+    tmp_path: Path,
+) -> None:
     """It then has no number of the operating system's (numpy/_core/src/multiarray/convert.c, `npy_fallocate`)."""
     error = OSError("Not enough free space to write 32000000 bytes")
     assert error.errno is None
@@ -186,6 +247,10 @@ def test_the_age_of_a_process_is_no_more_than_the_time_since_its_start() -> None
     before = time.monotonic()
     found = subprocess.run(
         [sys.executable, "-c", "from dpfedbench.jobs import _age; print(_age())"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    assert 0 < float(found.stdout) <= time.monotonic() - before + 0.02  # the kernel's tick
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        0 < float(found.stdout) <= time.monotonic() - before + 0.02
+    )  # the kernel's tick

@@ -19,7 +19,11 @@ from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.calls import Snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS, ENVIRONMENTS, RECORDED = ROOT / "workflow/scripts", ROOT / "workflow/envs", ROOT / "docs/libraries"
+SCRIPTS, ENVIRONMENTS, RECORDED = (
+    ROOT / "workflow/scripts",
+    ROOT / "workflow/envs",
+    ROOT / "docs/libraries",
+)
 EXACT = 4.377  # of one Gaussian release at z = 1, delta = 1e-5 (Balle and Wang 2018, Theorem 8)
 PROBE = """
 PACKAGE = "numpy"
@@ -51,8 +55,18 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def snakemake(call_snakemake: Snakemake, tmp_path: Path) -> Call:
     def call(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
-        given = ["--snakefile", str(root / "Snakefile"), "--directory", str(tmp_path), "--cores", "2", *arguments]
-        return call_snakemake(*given, folder=Path.cwd(), fresh=root != ROOT, timeout=300)
+        given = [
+            "--snakefile",
+            str(root / "Snakefile"),
+            "--directory",
+            str(tmp_path),
+            "--cores",
+            "2",
+            *arguments,
+        ]
+        return call_snakemake(
+            *given, folder=Path.cwd(), fresh=root != ROOT, timeout=300
+        )
 
     return call
 
@@ -66,7 +80,9 @@ def module(name: str) -> Any:
 
 
 def recorded() -> dict[str, dict[str, Any]]:
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in RECORDED.glob("*.json")]
+    found = [
+        json.loads(path.read_text(encoding="utf-8")) for path in RECORDED.glob("*.json")
+    ]
     return {row["what"]: row for told in found for row in told["rows"]}
 
 
@@ -77,20 +93,40 @@ def test_it_is_a_target_with_a_job_for_each_library(snakemake: Call) -> None:
     done = snakemake("libraries", "--dry-run")
     assert done.returncode == 0, done.stderr
     said = done.stdout + done.stderr
-    found = dict(re.findall(r"^(librar\w+)\s+(\d+)$", said.split("Job stats:")[1].split("\n\n")[0], flags=re.M))
+    found = dict(
+        re.findall(
+            r"^(librar\w+)\s+(\d+)$",
+            said.split("Job stats:")[1].split("\n\n")[0],
+            flags=re.M,
+        )
+    )
     named = {f"library_{path.stem}" for path in (SCRIPTS / "libraries").glob("*.py")}
     assert {"library_flower", "library_opacus", "library_pfl"} <= named
     assert found == dict.fromkeys({*named, "libraries_table", "libraries"}, "1")
-    assert {"results/tables/libraries.csv", "results/tables/libraries.md"} <= set(re.findall(r"results/[\w./]+", said))
+    assert {"results/tables/libraries.csv", "results/tables/libraries.md"} <= set(
+        re.findall(r"results/[\w./]+", said)
+    )
     one = snakemake("libraries", "--dry-run", "--config", "libraries=opacus")
-    assert "library_opacus" in one.stdout + one.stderr and "library_flower" not in one.stdout + one.stderr
+    assert (
+        "library_opacus" in one.stdout + one.stderr
+        and "library_flower" not in one.stdout + one.stderr
+    )
     wrong = snakemake("libraries", "--dry-run", "--config", "libraries=opacsu")
-    assert wrong.returncode == 1 and "libraries is opacsu: expected some of flower,opacus,pfl" in wrong.stderr
+    assert (
+        wrong.returncode == 1
+        and "libraries is opacsu: expected some of flower,opacus,pfl" in wrong.stderr
+    )
 
 
 def test_it_is_not_made_by_default(snakemake: Call) -> None:
-    done = snakemake("--dry-run", "--configfile", str(ROOT / "config/presets/smoke.yaml"))
-    assert done.returncode == 0 and "librar" not in (done.stdout + done.stderr).split("Job stats:")[1].split("\n\n")[0]
+    done = snakemake(
+        "--dry-run", "--configfile", str(ROOT / "config/presets/smoke.yaml")
+    )
+    assert (
+        done.returncode == 0
+        and "librar"
+        not in (done.stdout + done.stderr).split("Job stats:")[1].split("\n\n")[0]
+    )
 
 
 def test_without_a_package_index_the_other_rows_are_made(
@@ -99,14 +135,18 @@ def test_without_a_package_index_the_other_rows_are_made(
     """One library has to be fetched, and cannot; the other, a file more, is one release of z = 1 and is here."""
     copy = tmp_path / "copy"
     for name in ("workflow", "config", "profiles", "src"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copy(ROOT / "Snakefile", copy)
     own = copy / "workflow/scripts/libraries"
     for name in ("opacus", "pfl"):
         (own / f"{name}.py").unlink()
     (own / "flower.py").write_text('PACKAGE = "no-such-library"\n', encoding="utf-8")
     environment = (copy / "workflow/envs/flower.yaml").read_text(encoding="utf-8")
-    (copy / "workflow/envs/flower.yaml").write_text(environment.replace("flwr==", "no-such-library=="), "utf-8")
+    (copy / "workflow/envs/flower.yaml").write_text(
+        environment.replace("flwr==", "no-such-library=="), "utf-8"
+    )
     (own / "probe.py").write_text(PROBE, encoding="utf-8")
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
@@ -114,16 +154,32 @@ def test_without_a_package_index_the_other_rows_are_made(
     done = snakemake("libraries", root=copy)
     told = [line for line in done.stderr.splitlines() if "library flower: " in line]
     assert done.returncode == 1 and len(told) == 1, done.stderr
-    assert "no-such-library is not installed, and its packages cannot be had (" in told[0]
-    assert "UV_DEFAULT_INDEX or PIP_INDEX_URL" in told[0] and "Traceback" not in done.stderr
+    assert (
+        "no-such-library is not installed, and its packages cannot be had (" in told[0]
+    )
+    assert (
+        "UV_DEFAULT_INDEX or PIP_INDEX_URL" in told[0]
+        and "Traceback" not in done.stderr
+    )
     results = tmp_path / "results"
-    assert not (results / "libraries/flower.json").exists() and not list(results.glob("libraries/packages/*"))
-    (row,) = json.loads((results / "libraries/probe.json").read_text(encoding="utf-8"))["rows"]
-    assert row["holds"] == pytest.approx(EXACT, abs=1e-3) and not row["right"] and row["claimed"] == 4.0
+    assert not (results / "libraries/flower.json").exists() and not list(
+        results.glob("libraries/packages/*")
+    )
+    (row,) = json.loads((results / "libraries/probe.json").read_text(encoding="utf-8"))[
+        "rows"
+    ]
+    assert (
+        row["holds"] == pytest.approx(EXACT, abs=1e-3)
+        and not row["right"]
+        and row["claimed"] == 4.0
+    )
     chosen = ("libraries", "--config", "libraries=probe")
     assert snakemake(*chosen, root=copy).returncode == 0
     text = (results / "tables/libraries.md").read_text(encoding="utf-8")
-    assert "| Probe, one release (numpy " in text and "| 4 | 4.38 | – | 1e-05 | It claims 4. |" in text
+    assert (
+        "| Probe, one release (numpy " in text
+        and "| 4 | 4.38 | – | 1e-05 | It claims 4. |" in text
+    )
     assert "--config libraries=probe" in text
     again = snakemake(*chosen, root=copy)
     assert "Nothing to be done" in again.stdout + again.stderr
@@ -132,14 +188,18 @@ def test_without_a_package_index_the_other_rows_are_made(
 # Packages
 
 
-def test_what_is_installed_here_takes_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_installed_here_takes_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library = module("library")
     monkeypatch.setattr(library.subprocess, "run", None)  # nothing is called
     wanted = library.pins(ENVIRONMENTS / "dpfedbench.yaml")
     assert library.layer("opacus", wanted, tmp_path / "packages") == []
 
 
-def test_only_what_is_missing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_missing_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library, calls = module("library"), list[list[str]]()
 
     def run(command: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
@@ -147,7 +207,12 @@ def test_only_what_is_missing_is_fetched(tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / "packages").mkdir()
         return subprocess.CompletedProcess(command, 0)
 
-    here = {"numpy": "2.4.6", "torch": "2.15.0+cpu", "absl-py": "2.5.1", "certifi": "2026.10.18"}
+    here = {
+        "numpy": "2.4.6",
+        "torch": "2.15.0+cpu",
+        "absl-py": "2.5.1",
+        "certifi": "2026.10.18",
+    }
 
     def version(name: str) -> str:
         if name not in here:
@@ -156,17 +221,35 @@ def test_only_what_is_missing_is_fetched(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(library.subprocess, "run", run)
     monkeypatch.setattr(library.importlib.metadata, "version", version)
-    wanted = ["pfl==0.6.0", "torch==2.15.0", "absl-py==1.4.0", "numpy==2.4.6", "certifi>=2026.1", "dill==0.4.1"]
+    wanted = [
+        "pfl==0.6.0",
+        "torch==2.15.0",
+        "absl-py==1.4.0",
+        "numpy==2.4.6",
+        "certifi>=2026.1",
+        "dill==0.4.1",
+    ]
     folder = tmp_path / "packages"
     assert library.layer("pfl", wanted, folder) == [folder]
-    assert [word for word in calls[0] if "=" in word] == ["pfl==0.6.0", "absl-py==1.4.0", "dill==0.4.1"]
+    assert [word for word in calls[0] if "=" in word] == [
+        "pfl==0.6.0",
+        "absl-py==1.4.0",
+        "dill==0.4.1",
+    ]
     assert "--no-deps" in calls[0] and str(folder) in calls[0]
-    assert library.layer("pfl", wanted, folder) == [folder] and len(calls) == 1  # they are there
+    assert (
+        library.layer("pfl", wanted, folder) == [folder] and len(calls) == 1
+    )  # they are there
     monkeypatch.setattr(
-        library.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, stderr="error:\n  no route\n")
+        library.subprocess,
+        "run",
+        lambda *_, **__: subprocess.CompletedProcess(
+            [], 1, stderr="error:\n  no route\n"
+        ),
     )
     with pytest.raises(
-        BenchError, match=r"pfl is not installed, .* \(error: no route\): let this machine reach"
+        BenchError,
+        match=r"pfl is not installed, .* \(error: no route\): let this machine reach",
     ) as one:
         library.layer("pfl", [*wanted, "more==1"], folder)
     assert "\n" not in str(one.value) and not folder.exists()
@@ -175,8 +258,13 @@ def test_only_what_is_missing_is_fetched(tmp_path: Path, monkeypatch: pytest.Mon
 def test_every_library_is_pinned_in_its_environment() -> None:
     for path in (SCRIPTS / "libraries").glob("*.py"):
         own = ENVIRONMENTS / f"{path.stem}.yaml"
-        wanted = module("library").pins(own if own.exists() else ENVIRONMENTS / "dpfedbench.yaml")
-        assert any(pin.startswith(f"{runpy.run_path(str(path))['PACKAGE']}==") for pin in wanted), path
+        wanted = module("library").pins(
+            own if own.exists() else ENVIRONMENTS / "dpfedbench.yaml"
+        )
+        assert any(
+            pin.startswith(f"{runpy.run_path(str(path))['PACKAGE']}==")
+            for pin in wanted
+        ), path
 
 
 # The table
@@ -184,34 +272,60 @@ def test_every_library_is_pinned_in_its_environment() -> None:
 
 def test_the_table_is_of_its_rows(tmp_path: Path) -> None:
     row = {
-        "what": "A | B", "source": "a guide", "claimed": None, "holds": None, "audited": None, "delta": 1e-6,
-        "right": False, "why": "Because.", "quote": "as is",
-    }  # fmt: skip
+        "what": "A | B",
+        "source": "a guide",
+        "claimed": None,
+        "holds": None,
+        "audited": None,
+        "delta": 1e-6,
+        "right": False,
+        "why": "Because.",
+        "quote": "as is",
+    }
     rows = [
         row | {"claimed": None, "holds": None, "audited": 0.25},
         row | {"claimed": 0.5, "holds": 70308.2, "audited": None, "quote": ""},
     ]
     path = tmp_path / "one.json"
-    path.write_text(json.dumps({"package": "one", "version": "1.2", "rows": rows}), encoding="utf-8")
+    path.write_text(
+        json.dumps({"package": "one", "version": "1.2", "rows": rows}), encoding="utf-8"
+    )
     found = libraries.read([path])
     first, second = values.csv_text(found).splitlines()[1:]
     assert first == "one 1.2,A | B,a guide,,inf,0.25,1e-06,false,Because.,as is"
     assert second == "one 1.2,A | B,a guide,0.5,70308.2,,1e-06,false,Because.,"
     lines = libraries.listing(found).markdown("make it").splitlines()
-    assert lines[0] == "# What libraries claim and what holds" and lines[-1] == "- Made by `make it`."
-    assert r"| A \| B (one 1.2) | – | ∞ | ≥ 0.25 | 1e-06 | Because. The library: “as is” | a guide |" in lines
-    assert r"| A \| B (one 1.2) | 0.5 | 70,308 | – | 1e-06 | Because. | a guide |" in lines
+    assert (
+        lines[0] == "# What libraries claim and what holds"
+        and lines[-1] == "- Made by `make it`."
+    )
+    assert (
+        r"| A \| B (one 1.2) | – | ∞ | ≥ 0.25 | 1e-06 | Because. The library: “as is” | a guide |"
+        in lines
+    )
+    assert (
+        r"| A \| B (one 1.2) | 0.5 | 70,308 | – | 1e-06 | Because. | a guide |" in lines
+    )
     with pytest.raises(BenchError):
         libraries.read([tmp_path / "none.json"])
 
 
 def test_the_committed_page_follows_from_the_committed_rows() -> None:
     paths = sorted(RECORDED.glob("*.json"))
-    assert {path.stem for path in paths} == {path.stem for path in (SCRIPTS / "libraries").glob("*.py")}
+    assert {path.stem for path in paths} == {
+        path.stem for path in (SCRIPTS / "libraries").glob("*.py")
+    }
     page = (ROOT / "docs/libraries.md").read_text(encoding="utf-8")
-    assert page == libraries.listing(libraries.read(paths)).markdown("snakemake --cores all libraries")
+    assert page == libraries.listing(libraries.read(paths)).markdown(
+        "snakemake --cores all libraries"
+    )
     assert (
-        len(recorded()) == 14 == sum(line.startswith(("| Flower", "| Opacus", "| pfl")) for line in page.splitlines())
+        len(recorded())
+        == 14
+        == sum(
+            line.startswith(("| Flower", "| Opacus", "| pfl"))
+            for line in page.splitlines()
+        )
     )
 
 
@@ -219,19 +333,29 @@ def test_what_holds_of_known_rounds_is_a_gaussian() -> None:
     """Flower's three rounds of z = 1; its local mod's three messages of sensitivity 2; pfl's one of epsilon 1."""
     found = recorded()
     fixed = found["Flower, fixed clipping at the server, its accountant"]
-    assert fixed["holds"] == pytest.approx(gaussian_epsilon(1 / math.sqrt(3), 1e-5), rel=1e-6)
+    assert fixed["holds"] == pytest.approx(
+        gaussian_epsilon(1 / math.sqrt(3), 1e-5), rel=1e-6
+    )
     local = found["Flower, LocalDpMod: threshold 1, sensitivity 1, ε 1, three rounds"]
     sigma = math.sqrt(2 * math.log(1.25e5))
-    assert local["holds"] == pytest.approx(gaussian_epsilon(sigma / (2 * math.sqrt(3)), 1e-5), rel=1e-6)
-    assert found["pfl, one iteration of the Gaussian mechanism"]["holds"] == pytest.approx(1.0, abs=1e-3)
+    assert local["holds"] == pytest.approx(
+        gaussian_epsilon(sigma / (2 * math.sqrt(3)), 1e-5), rel=1e-6
+    )
+    assert found["pfl, one iteration of the Gaussian mechanism"][
+        "holds"
+    ] == pytest.approx(1.0, abs=1e-3)
 
 
 def test_nothing_is_shown_above_what_holds() -> None:
     """An audit's bound is wrong at most once in twenty, and none of these is."""
     for what, row in recorded().items():
         if row["audited"] is not None:
-            assert row["audited"] <= (math.inf if row["holds"] is None else row["holds"]), what
+            assert row["audited"] <= (
+                math.inf if row["holds"] is None else row["holds"]
+            ), what
         if row["right"]:
-            assert row["claimed"] >= row["holds"] - 2e-2 and row["why"].startswith("Right"), what
+            assert row["claimed"] >= row["holds"] - 2e-2 and row["why"].startswith(
+                "Right"
+            ), what
         else:
             assert not row["why"].startswith("Right"), what

@@ -18,7 +18,9 @@ def make(runs: Path, folder: str, config: str | None = None) -> Path:
     method, seed = folder.split("/")[0], folder.split("/seed")[-1]
     path = runs / folder
     (path / "logs").mkdir(parents=True)
-    (path / "config.yaml").write_text(config or f"method: {method}\nseed: {seed}\n", encoding="utf-8")
+    (path / "config.yaml").write_text(
+        config or f"method: {method}\nseed: {seed}\n", encoding="utf-8"
+    )
     (path / "model.safetensors").write_bytes(bytes(1000))
     return path
 
@@ -26,7 +28,9 @@ def make(runs: Path, folder: str, config: str | None = None) -> Path:
 def test_only_runs_that_are_ours_and_not_wanted_count(tmp_path: Path) -> None:
     for folder in (OLD, WANTED, "maml/glyphs/5way-1shot/0123456789/seed10"):
         make(tmp_path, folder)
-    make(tmp_path, "maml/glyphs/5way-1shot/abcdef0123/seed1", "method: other\nseed: 1\n")  # another's configuration
+    make(
+        tmp_path, "maml/glyphs/5way-1shot/abcdef0123/seed1", "method: other\nseed: 1\n"
+    )  # another's configuration
     make(tmp_path, "maml/glyphs/5way-1shot/abcdef0123/seed2", "- a list")
     make(tmp_path, "maml/glyphs/5way-1shot/not-a-key/seed0")
     make(tmp_path, "thesis/chapters/one/two/three")  # somebody put something else there
@@ -34,23 +38,37 @@ def test_only_runs_that_are_ours_and_not_wanted_count(tmp_path: Path) -> None:
     outside = make(tmp_path / "outside", "maml/glyphs/5way-1shot/abcdef0123/seed5")
     (tmp_path / "maml/glyphs/5way-1shot/abcdef0123/seed5").symlink_to(outside)
     found = old_runs(tmp_path, {WANTED})
-    assert [run.folder for run in found] == [OLD, "maml/glyphs/5way-1shot/0123456789/seed10"]
+    assert [run.folder for run in found] == [
+        OLD,
+        "maml/glyphs/5way-1shot/0123456789/seed10",
+    ]
     assert [run.size for run in found] == [
         1000 + len("method: dp-agr\nseed: 3\n"),
         1000 + len("method: maml\nseed: 10\n"),
     ]
 
 
-def test_a_removed_run_leaves_no_empty_folder_and_no_other_run_is_touched(tmp_path: Path) -> None:
+def test_a_removed_run_leaves_no_empty_folder_and_no_other_run_is_touched(
+    tmp_path: Path,
+) -> None:
     make(tmp_path, OLD)
     kept = make(tmp_path, WANTED)
     lonely = "maml/glyphs/5way-1shot/0123456789/seed1"
     make(tmp_path, lonely)
     assert remove_run(tmp_path, OLD) and remove_run(tmp_path, lonely)
-    assert sorted(path.name for path in kept.iterdir()) == ["config.yaml", "logs", "model.safetensors"]
-    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_dir()][-2:] == [
-        WANTED, f"{WANTED}/logs",
-    ]  # fmt: skip
+    assert sorted(path.name for path in kept.iterdir()) == [
+        "config.yaml",
+        "logs",
+        "model.safetensors",
+    ]
+    assert [
+        path.relative_to(tmp_path).as_posix()
+        for path in tmp_path.rglob("*")
+        if path.is_dir()
+    ][-2:] == [
+        WANTED,
+        f"{WANTED}/logs",
+    ]
     assert not (tmp_path / "maml").exists()
 
 
@@ -62,7 +80,9 @@ def test_a_run_under_training_is_spared(tmp_path: Path) -> None:
         assert [run.busy for run in old_runs(tmp_path, set())] == [True]
         assert not remove_run(tmp_path, OLD)
         assert (tmp_path / OLD / "model.safetensors").exists()
-    assert [run.busy for run in old_runs(tmp_path, set())] == [False]  # a lock that nobody holds is a file
+    assert [run.busy for run in old_runs(tmp_path, set())] == [
+        False
+    ]  # a lock that nobody holds is a file
     assert remove_run(tmp_path, OLD) and not (tmp_path / OLD).exists()
 
 
@@ -79,7 +99,14 @@ def test_every_preset_is_wanted() -> None:
     """The counts are those that `snakemake --dry-run` gives for each preset: see tests/workflow/test_dag.py."""
     wanted = wanted_runs(ROOT)
     data = {folder.split("/")[1] for folder in wanted}
-    assert {"glyphs", "digits", "omniglot", "fashion-mnist", "cifar-fs", "mini-imagenet"} <= data
+    assert {
+        "glyphs",
+        "digits",
+        "omniglot",
+        "fashion-mnist",
+        "cifar-fs",
+        "mini-imagenet",
+    } <= data
 
 
 @pytest.mark.parametrize("delete", [False, True])
@@ -94,4 +121,8 @@ def test_the_script_lists_and_removes_only_if_told(
     assert (tmp_path / OLD).exists() != delete and (tmp_path / WANTED).exists()
     said = caplog.messages
     assert len(said) == 2 and OLD in said[0] and WANTED not in " ".join(said)
-    assert said[1].startswith("1 runs removed" if delete else "1 runs that no table or figure of any preset needs")
+    assert said[1].startswith(
+        "1 runs removed"
+        if delete
+        else "1 runs that no table or figure of any preset needs"
+    )

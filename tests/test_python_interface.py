@@ -27,14 +27,25 @@ from dpfedbench.manifest import seal
 from dpfedbench.reporting.cells import write_cells
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.federation import test_search
-from tests.federation.conftest import LOTS, accounted, federation, make_config, silos, train  # noqa: F401
+from tests.federation.conftest import (
+    LOTS,
+    accounted,
+    federation,  # noqa: F401
+    make_config,
+    silos,  # noqa: F401
+    train,
+)
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "python.md"
 LETTERS = {"validation": {"every": 4, "tasks": 4, "ensemble": 2}}
 
 
 @pytest.fixture(scope="module")
-def results(federation: Any, silos: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def results(
+    federation: Any,
+    silos: Any,
+    tmp_path_factory: pytest.TempPathFactory,  # noqa: F811
+) -> Path:
     """A results folder of three runs: with privacy, without, and of a model that is used as it is."""
     results = tmp_path_factory.mktemp("work") / "results"
     for run, places in (
@@ -43,7 +54,11 @@ def results(federation: Any, silos: Any, tmp_path_factory: pytest.TempPathFactor
         (make_config({"method": "adap-dp-fl"}, general=LOTS), silos),
     ):
         place = results / "runs" / run.folder
-        for source, target in zip(places, ("data/" + run.dataset, "clients/" + run.clients_folder), strict=True):
+        for source, target in zip(
+            places,
+            ("data/" + run.dataset, "clients/" + run.clients_folder),
+            strict=True,
+        ):
             shutil.copytree(source, results / target, dirs_exist_ok=True)
         write_text(place / "config.yaml", run.to_yaml())
         train(run, places, place)
@@ -67,67 +82,124 @@ def opened(results: Path) -> Any:
     return of
 
 
-def test_the_examples_run_as_they_stand(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_examples_run_as_they_stand(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.chdir(results.parent)
     monkeypatch.setenv("MPLBACKEND", "agg")
-    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.S)
+    blocks = re.findall(
+        r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.S
+    )
     assert len(blocks) >= 6
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, str(DOCS), "exec"), names)
     said = capsys.readouterr().out
-    assert "dp-agr" in said and "p figure1: a at 2" in said and re.search(r"^\d+\.\d %$", said, flags=re.M)
+    assert (
+        "dp-agr" in said
+        and "p figure1: a at 2" in said
+        and re.search(r"^\d+\.\d %$", said, flags=re.M)
+    )
     assert "tuning has no epsilon for this run: no search declared" in said
     assert (results.parent / "history.png").stat().st_size > 5000
     assert names["logits"].shape == (15, 3)
 
 
-def test_runs_are_listed_with_what_they_have(results: Path, opened: Any, tmp_path: Path) -> None:
+def test_runs_are_listed_with_what_they_have(
+    results: Path, opened: Any, tmp_path: Path
+) -> None:
     runs = dpfedbench.list_runs(results).set_index("method")
     for method in ("dp-agr", "adap-dp-fl"):
         profiles = opened(method).account.profiles
-        for column, profile in (("epsilon_claimed", "as_claimed"), ("epsilon_holds", "holds")):
+        for column, profile in (
+            ("epsilon_claimed", "as_claimed"),
+            ("epsilon_holds", "holds"),
+        ):
             assert runs.loc[method, column] == profiles[profile].epsilon_high
-    assert profiles["holds"].epsilon_low < profiles["holds"].epsilon_high < profiles["as_claimed"].epsilon_high
+    assert (
+        profiles["holds"].epsilon_low
+        < profiles["holds"].epsilon_high
+        < profiles["as_claimed"].epsilon_high
+    )
     assert list(runs.index) == ["adap-dp-fl", "dp-agr", "maml"]
-    assert runs.loc["dp-agr", "unit"] == "client" and runs.loc["adap-dp-fl", "unit"] == "record"
+    assert (
+        runs.loc["dp-agr", "unit"] == "client"
+        and runs.loc["adap-dp-fl", "unit"] == "record"
+    )
     assert runs["epsilon_holds"].notna().tolist() == [True, True, False]
     assert runs["device"].isin(["cpu", "cuda"]).all()
-    assert runs["rounds"].tolist() == [12, 12, 12] and runs["shown_in"].tolist() == ["", "p figure1: a at 2", ""]
+    assert runs["rounds"].tolist() == [12, 12, 12] and runs["shown_in"].tolist() == [
+        "",
+        "p figure1: a at 2",
+        "",
+    ]
     shutil.copytree(results, tmp_path / "results")
     for name in ("metrics.json", "privacy.json"):
-        (Path(tmp_path / "results" / runs.loc["maml", "folder"].split("results/")[1]) / name).unlink()
-    assert np.isnan(dpfedbench.list_runs(tmp_path / "results").set_index("method").loc["maml", "accuracy"])
+        (
+            Path(tmp_path / "results" / runs.loc["maml", "folder"].split("results/")[1])
+            / name
+        ).unlink()
+    assert np.isnan(
+        dpfedbench.list_runs(tmp_path / "results")
+        .set_index("method")
+        .loc["maml", "accuracy"]
+    )
     with pytest.raises(BenchError, match="has no folder runs: give the results folder"):
         dpfedbench.list_runs(tmp_path)
 
 
 @pytest.mark.parametrize("method", ["dp-agr", "maml"])
-def test_adaptation_is_the_meta_tests(opened: Any, federation: Any, method: str) -> None:  # noqa: F811
+def test_adaptation_is_the_meta_tests(
+    opened: Any,
+    federation: Any,
+    method: str,  # noqa: F811
+) -> None:
     run = opened(method)
     settings, dataset = run.settings, load_dataset(federation[0])
     sizes = {"query_per_class": settings.evaluation.query_per_class}
     tasks = sample_tasks(
-        dataset, "test", count=settings.evaluation.tasks, ways=settings.task.ways, shots=settings.task.shots,
-        seed=settings.seed, purpose="meta-test", **sizes,
-    )  # fmt: skip
+        dataset,
+        "test",
+        count=settings.evaluation.tasks,
+        ways=settings.task.ways,
+        shots=settings.task.shots,
+        seed=settings.seed,
+        purpose="meta-test",
+        **sizes,
+    )
     found = []
     for index in range(settings.evaluation.tasks):
-        task = gather(dataset, tasks, np.array([index]), support_per_class=settings.task.shots, **sizes)
+        task = gather(
+            dataset,
+            tasks,
+            np.array([index]),
+            support_per_class=settings.task.shots,
+            **sizes,
+        )
         adapted = run.adapt(task.support_x[0], task.support_y[0])
         found.append(adapted.accuracy(task.query_x[0], task.query_y[0]))
-    assert found == pytest.approx(run.metrics["per_task"], abs=1e-6) and len(set(found)) > 1
+    assert (
+        found == pytest.approx(run.metrics["per_task"], abs=1e-6)
+        and len(set(found)) > 1
+    )
     # Nothing was changed on the way, and no step is no adaptation.
     untouched = run.adapt(task.support_x[0], task.support_y[0], steps=0)
-    assert all((a == b[: a.size]).all() for a, b in zip(untouched.members, run.trained.members, strict=True))
+    assert all(
+        (a == b[: a.size]).all()
+        for a, b in zip(untouched.members, run.trained.members, strict=True)
+    )
 
 
 def test_a_model_that_is_used_as_it_is(opened: Any, silos: Any) -> None:  # noqa: F811
     run = opened("adap-dp-fl")
     images, labels = held_out(run.settings, load_records(silos[0])).test
-    assert run.trained.accuracy(images, labels) == pytest.approx(run.metrics["accuracy"])
+    assert run.trained.accuracy(images, labels) == pytest.approx(
+        run.metrics["accuracy"]
+    )
     assert run.trained.predict(images).sum(axis=1) == pytest.approx(1)
-    with pytest.raises(BenchError, match=r"adap-dp-fl is used as it is: take run\.trained"):
+    with pytest.raises(
+        BenchError, match=r"adap-dp-fl is used as it is: take run\.trained"
+    ):
         run.adapt(images, labels)
 
 
@@ -138,7 +210,12 @@ def of_text(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     folder, run = tmp_path_factory.mktemp("text"), run_of("reptile")
     out, place = trained(folder, run), folder / "results" / "runs" / run.folder
-    evaluate(run, data_dir=folder / "data", model_path=out / "model.safetensors", out_path=out / "metrics.json")
+    evaluate(
+        run,
+        data_dir=folder / "data",
+        model_path=out / "model.safetensors",
+        out_path=out / "metrics.json",
+    )
     shutil.copytree(folder / "data", folder / "results" / "data" / run.dataset)
     shutil.copytree(out, place)
     write_text(place / "config.yaml", run.to_yaml())
@@ -150,7 +227,10 @@ def of_text(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_a_model_of_text_is_adapted_as_in_the_test(of_text: Any) -> None:
     """Its accuracies are those of metrics.json; a step is gradient descent, differentiated by torch here."""
     settings, test = of_text.settings, of_text.settings.evaluation
-    known = KnownText(load_texts(of_text.folder.parents[5] / "data" / settings.dataset), settings.task.text)
+    known = KnownText(
+        load_texts(of_text.folder.parents[5] / "data" / settings.dataset),
+        settings.task.text,
+    )
     tasks = known.tasks(known.dataset.splits["test"][: test.tasks])
     shots, end = settings.task.shots, settings.task.shots + test.query_per_class
     found = [of_text.adapt(task[:shots]).accuracy(task[shots:end]) for task in tasks]
@@ -158,10 +238,14 @@ def test_a_model_of_text_is_adapted_as_in_the_test(of_text: Any) -> None:
 
     records = tasks[0][: settings.task.text.refine_batch]
     module = of_text.model
-    module.losses(torch.from_numpy(records), torch.from_numpy(records)).mean().backward()
+    module.losses(
+        torch.from_numpy(records), torch.from_numpy(records)
+    ).mean().backward()
     adapted = of_text.adapt(records, steps=1, rate=0.5).modules[0]
     for before, after in zip(module.parameters(), adapted.parameters(), strict=True):
-        assert after.detach().numpy() == pytest.approx((before - 0.5 * before.grad).detach().numpy(), abs=1e-6)
+        assert after.detach().numpy() == pytest.approx(
+            (before - 0.5 * before.grad).detach().numpy(), abs=1e-6
+        )
 
 
 def test_what_a_model_of_text_predicts(of_text: Any) -> None:
@@ -170,7 +254,9 @@ def test_what_a_model_of_text_predicts(of_text: Any) -> None:
     found = of_text.trained.predict(records)
     assert found.shape == (2, 5, 9) and found.sum(axis=2) == pytest.approx(1)
     with torch.no_grad():
-        assert found == pytest.approx(of_text.model(torch.from_numpy(records)).softmax(-1).numpy(), abs=1e-6)
+        assert found == pytest.approx(
+            of_text.model(torch.from_numpy(records)).softmax(-1).numpy(), abs=1e-6
+        )
     changed = np.array([[1, 2, 3, 7, 7], [8, 0, 1, 6, 6]])
     other = of_text.trained.predict(changed)
     assert (other[:, :4] == found[:, :4]).all() and (other[:, 4] != found[:, 4]).any()
@@ -184,12 +270,22 @@ def test_what_a_model_of_text_predicts(of_text: Any) -> None:
     [
         (np.zeros((3, 4), int), None, r"records of shape \[3, 4\]: give \[n, 5\]"),
         (np.zeros((0, 5), int), None, r"records of shape \[0, 5\]: give"),
-        (np.zeros((3, 5)), None, "words of type float64: give whole numbers, 0 for a word that is not known"),
+        (
+            np.zeros((3, 5)),
+            None,
+            "words of type float64: give whole numbers, 0 for a word that is not known",
+        ),
         (np.full((3, 5), 9), None, "words from 9 to 9: give 0 to 8"),
-        (np.zeros((3, 5), int), np.zeros(3, int), "records of words are their own labels: leave out the second arg"),
+        (
+            np.zeros((3, 5), int),
+            np.zeros(3, int),
+            "records of words are their own labels: leave out the second arg",
+        ),
     ],
 )
-def test_texts_that_do_not_fit_are_one_line(of_text: Any, records: Any, labels: Any, line: str) -> None:
+def test_texts_that_do_not_fit_are_one_line(
+    of_text: Any, records: Any, labels: Any, line: str
+) -> None:
     with pytest.raises(BenchError, match=line):
         of_text.adapt(records, labels)
     if labels is None:
@@ -199,61 +295,102 @@ def test_texts_that_do_not_fit_are_one_line(of_text: Any, records: Any, labels: 
 
 def test_the_torch_module_computes_what_is_predicted(opened: Any) -> None:
     run = opened("maml")
-    images = np.random.default_rng(0).random((6, *run.trained.net.input_shape), np.float32)
+    images = np.random.default_rng(0).random(
+        (6, *run.trained.net.input_shape), np.float32
+    )
     adapted = run.adapt(images, np.arange(6) % 3)
     with torch.no_grad():
-        logits = [module(torch.from_numpy(images).movedim(-1, 1)) for module in adapted.modules]
+        logits = [
+            module(torch.from_numpy(images).movedim(-1, 1))
+            for module in adapted.modules
+        ]
     mean = torch.stack(logits).softmax(-1).mean(0)
     assert adapted.predict(images) == pytest.approx(mean.numpy(), abs=1e-4)
     first = run.model
     with torch.no_grad():
         next(first.parameters()).zero_()
-    assert float(next(run.model.parameters()).detach().abs().sum()) > 0  # a copy each time
+    assert (
+        float(next(run.model.parameters()).detach().abs().sum()) > 0
+    )  # a copy each time
 
 
-def test_a_network_of_found_cells_is_opened_with_the_search_that_it_rests_on(silos: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_network_of_found_cells_is_opened_with_the_search_that_it_rests_on(
+    silos: Any,
+    tmp_path: Path,  # noqa: F811
+) -> None:
     results, (data, clients) = tmp_path / "results", silos
     search = test_search.make_config()
     run = test_search.cells(search)
     places = {one.method: results / "runs" / one.folder for one in (search, run)}
-    files = {name: places["dp-fnas"] / name for name in ("genotype.json", "ledger.jsonl")}
+    files = {
+        name: places["dp-fnas"] / name for name in ("genotype.json", "ledger.jsonl")
+    }
     shutil.copytree(data, results / "data" / run.dataset)
     for one, given in ((search, {}), (run, files)):
         place = places[one.method]
         write_text(place / "config.yaml", one.to_yaml())
         model, test = place / "model.safetensors", place / "metrics.json"
-        engine.train(one, data_dir=data, clients_dir=clients, run_dir=place, references=given)
+        engine.train(
+            one, data_dir=data, clients_dir=clients, run_dir=place, references=given
+        )
         if one is search:
-            write_cells(one, data_dir=data, model_path=model, genotype_path=files["genotype.json"],
-                        picture_path=place / "cells.png")  # fmt: skip
+            write_cells(
+                one,
+                data_dir=data,
+                model_path=model,
+                genotype_path=files["genotype.json"],
+                picture_path=place / "cells.png",
+            )
         evaluate(one, data_dir=data, model_path=model, out_path=test, references=given)
         account_run(one, place, place / "privacy.json", references=given)
     for place in (*places.values(), results / "data" / run.dataset):
         seal("rule", sorted(path for path in place.iterdir() if path.is_file()))
     found = dpfedbench.open_run(places["dp-cells"])
     images, labels = held_out(run, load_records(data)).test
-    assert found.trained.accuracy(images, labels) == pytest.approx(found.metrics["accuracy"])
+    assert found.trained.accuracy(images, labels) == pytest.approx(
+        found.metrics["accuracy"]
+    )
     assert found.model.genotype.to_json() == read_json(files["genotype.json"])
     # The account is of the search and the training together, at any delta; without the search there is none.
     assert found.account_at(found.account.delta) == found.account
     files["ledger.jsonl"].unlink()
-    for asked in (lambda: found.account_at(1e-4), lambda: dpfedbench.open_run(found.folder).model):
-        with pytest.raises(BenchError, match=r"dp-fnas/.*ledger\.jsonl is missing: run the workflow again"):
+    for asked in (
+        lambda: found.account_at(1e-4),
+        lambda: dpfedbench.open_run(found.folder).model,
+    ):
+        with pytest.raises(
+            BenchError,
+            match=r"dp-fnas/.*ledger\.jsonl is missing: run the workflow again",
+        ):
             asked()
 
 
 def test_epsilon_at_another_delta_is_of_the_same_ledger(opened: Any) -> None:
     run = opened("dp-agr")
-    assert run.epsilon() == run.account.profiles["holds"] and run.account_at(run.account.delta) == run.account
+    assert (
+        run.epsilon() == run.account.profiles["holds"]
+        and run.account_at(run.account.delta) == run.account
+    )
     # One pass is one Gaussian of z = 1 for each client.
-    assert run.epsilon(delta=1e-5).epsilon_high == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    assert run.epsilon(delta=1e-5).epsilon_high == pytest.approx(
+        gaussian_epsilon(1.0, 1e-5)
+    )
     table = run.accounts(1e-5).set_index("profile")
     assert table.loc["holds", "epsilon_high"] == run.epsilon(delta=1e-5).epsilon_high
-    assert np.isnan(table.loc["tuning", "epsilon_high"]) and "no search" in table.loc["tuning", "explanation"]
-    assert table.loc["image_level", "epsilon_high"] > table.loc["holds", "epsilon_high"]  # images are shared here
-    with pytest.raises(BenchError, match=r"no profile 'hold': choose one of as_claimed, holds"):
+    assert (
+        np.isnan(table.loc["tuning", "epsilon_high"])
+        and "no search" in table.loc["tuning", "explanation"]
+    )
+    assert (
+        table.loc["image_level", "epsilon_high"] > table.loc["holds", "epsilon_high"]
+    )  # images are shared here
+    with pytest.raises(
+        BenchError, match=r"no profile 'hold': choose one of as_claimed, holds"
+    ):
         run.epsilon("hold")
-    with pytest.raises(BenchError, match="holds has no epsilon for this run: no release claims privacy"):
+    with pytest.raises(
+        BenchError, match="holds has no epsilon for this run: no release claims privacy"
+    ):
         opened("maml").epsilon()
     with pytest.raises(BenchError, match="delta is 2"):
         run.epsilon(delta=2)
@@ -262,17 +399,51 @@ def test_epsilon_at_another_delta_is_of_the_same_ledger(opened: Any) -> None:
 @pytest.mark.parametrize(
     ("images", "classes", "line"),
     [
-        (np.zeros((3, 16, 16), np.uint8), [0, 1, 2], r"images of shape \[3, 16, 16\]: give \[n, 16, 16, 1\]"),
-        (np.zeros((0, 16, 16, 1), np.uint8), [], r"images of shape \[0, 16, 16, 1\]: give"),
-        (np.full((3, 16, 16, 1), 255.0), [0, 1, 2], "images of type float64: give uint8, or floats from 0 to 1"),
-        (np.full((3, 16, 16, 1), np.nan), [0, 1, 2], "images of type float64: give uint8, or floats from 0 to 1"),
-        (np.zeros((3, 16, 16, 1), int), [0, 1, 2], "images of type int64: give uint8, or floats from 0 to 1"),
-        (np.zeros((3, 16, 16, 1), np.uint8), [0, 1], r"classes of type int64, shape \[2\]: give 3 integers"),
-        (np.zeros((3, 16, 16, 1), np.uint8), [0.0, 1.0, 2.0], r"classes of type float64, shape \[3\]: give 3 integers"),
-        (np.zeros((3, 16, 16, 1), np.uint8), [1, 2, 3], "classes from 1 to 3: give 0 to 2"),
+        (
+            np.zeros((3, 16, 16), np.uint8),
+            [0, 1, 2],
+            r"images of shape \[3, 16, 16\]: give \[n, 16, 16, 1\]",
+        ),
+        (
+            np.zeros((0, 16, 16, 1), np.uint8),
+            [],
+            r"images of shape \[0, 16, 16, 1\]: give",
+        ),
+        (
+            np.full((3, 16, 16, 1), 255.0),
+            [0, 1, 2],
+            "images of type float64: give uint8, or floats from 0 to 1",
+        ),
+        (
+            np.full((3, 16, 16, 1), np.nan),
+            [0, 1, 2],
+            "images of type float64: give uint8, or floats from 0 to 1",
+        ),
+        (
+            np.zeros((3, 16, 16, 1), int),
+            [0, 1, 2],
+            "images of type int64: give uint8, or floats from 0 to 1",
+        ),
+        (
+            np.zeros((3, 16, 16, 1), np.uint8),
+            [0, 1],
+            r"classes of type int64, shape \[2\]: give 3 integers",
+        ),
+        (
+            np.zeros((3, 16, 16, 1), np.uint8),
+            [0.0, 1.0, 2.0],
+            r"classes of type float64, shape \[3\]: give 3 integers",
+        ),
+        (
+            np.zeros((3, 16, 16, 1), np.uint8),
+            [1, 2, 3],
+            "classes from 1 to 3: give 0 to 2",
+        ),
     ],
-)  # fmt: skip
-def test_a_task_that_does_not_fit_is_one_line(opened: Any, images: Any, classes: Any, line: str) -> None:
+)
+def test_a_task_that_does_not_fit_is_one_line(
+    opened: Any, images: Any, classes: Any, line: str
+) -> None:
     with pytest.raises(BenchError, match=line) as caught:
         opened("maml").adapt(images, np.array(classes))
     with pytest.raises(BenchError, match="the classes of the images are missing"):
@@ -287,7 +458,10 @@ def test_what_is_missing_is_one_line(results: Path, tmp_path: Path) -> None:
     (folder,) = (tmp_path / "results" / "runs").glob("maml/*/*/*/seed0")
     shutil.rmtree(tmp_path / "results" / "data")
     run = dpfedbench.open_run(folder)
-    with pytest.raises(BenchError, match=r"summary\.json is missing: it has the shape of the model's inputs"):
+    with pytest.raises(
+        BenchError,
+        match=r"summary\.json is missing: it has the shape of the model's inputs",
+    ):
         run.adapt(np.zeros((3, 16, 16, 1), np.uint8), np.arange(3))
     with pytest.raises(BenchError, match="the history has no threshhold: there are "):
         run.plot("threshhold")
@@ -298,7 +472,9 @@ def test_what_is_missing_is_one_line(results: Path, tmp_path: Path) -> None:
 
 def test_the_package_is_imported_without_what_computes() -> None:
     text = "import sys, dpfedbench; print(sorted({'torch', 'numba', 'pandas'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
     with pytest.raises(AttributeError, match="no attribute 'open'"):
-        dpfedbench.open  # noqa: B018
+        dpfedbench.open

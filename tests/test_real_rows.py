@@ -12,7 +12,9 @@ def test_the_page_is_that_of_the_plan() -> None:
     """Every table and figure is there; runs that stand are found by hand for three, and each names a measurement."""
     plan = TOOL["plan"]()
     text = (ROOT / "docs" / "results" / "real.md").read_text(encoding="utf-8")
-    assert text == TOOL["page"](plan), "docs/results/real.md is old: run `python tools/real_rows.py`"
+    assert text == TOOL["page"](plan), (
+        "docs/results/real.md is old: run `python tools/real_rows.py`"
+    )
     rows = {
         line.split(" | ")[0][2:]: line[:-2].split(" | ")[3:]
         for line in text.splitlines()
@@ -24,6 +26,10 @@ def test_the_page_is_that_of_the_plan() -> None:
     assert rows["figures/dp-maml/figure6a"][:2] == ["9", "5"]
     assert rows["figures/dp-fnas/entropy"] == ["3", "none", "–"]
     known = set(
-        re.findall(r"^\| ([MR]\d+) \|", (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8"), flags=re.M)
+        re.findall(
+            r"^\| ([MR]\d+) \|",
+            (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8"),
+            flags=re.M,
+        )
     )
     assert {row for row, *_ in TOOL["STANDS"]} <= known

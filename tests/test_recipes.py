@@ -48,7 +48,10 @@ def blocks() -> list[tuple[str, str, str]]:
 
 def configuration(*over: dict[str, Any], preset: str | None = None) -> Configuration:
     """The default configuration with a preset, and more over it."""
-    files = [ROOT / "config" / "config.yaml", *sorted((ROOT / "config" / "experiments").glob("*.yaml"))]
+    files = [
+        ROOT / "config" / "config.yaml",
+        *sorted((ROOT / "config" / "experiments").glob("*.yaml")),
+    ]
     files += [ROOT / "config" / "presets" / f"{preset}.yaml"] * bool(preset)
     return Configuration.read(overlaid(*map(parsed, files), *over))
 
@@ -61,7 +64,9 @@ def mine() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake) -> Path:
+def followed(
+    tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake
+) -> Path:
     """A folder outside the repository, after the page: pictures, tables, figures, exports, page of the experiment."""
     folder = tmp_path_factory.mktemp("recipes")
     environment = os.environ | {"DPFEDBENCH_DATA": str(folder)}
@@ -71,9 +76,18 @@ def followed(tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake
         elif language == "python":
             subprocess.run([sys.executable, "-c", text], env=environment, check=True)
     (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
-    targets = ["mine", "results/real/export/mine/accuracy.tex", "results/real/export/mine/noise.pdf"]
+    targets = [
+        "mine",
+        "results/real/export/mine/accuracy.tex",
+        "results/real/export/mine/noise.pdf",
+    ]
     command = ["--snakefile", str(ROOT / "Snakefile"), "--cores", "2", *targets]
-    command += ["--configfile", str(ROOT / "config/presets/real.yaml"), "mine.yaml", "tiny.yaml"]
+    command += [
+        "--configfile",
+        str(ROOT / "config/presets/real.yaml"),
+        "mine.yaml",
+        "tiny.yaml",
+    ]
     done = call_snakemake(*command, folder=folder, **environment)
     assert done.returncode == 0, done.stderr
     return folder / "results" / "real"
@@ -87,10 +101,16 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_own_pictures_are_in_their_table_under_the_real_preset(followed: Path) -> None:
     random, agr = rows(followed / "tables" / "mine" / "accuracy.csv")
     assert (random["method"], agr["method"]) == ("random", "dp-agr")
-    assert random["epsilon_holds"] == "" and {random["dataset"], agr["dataset"]} == {"pictures"}
+    assert random["epsilon_holds"] == "" and {random["dataset"], agr["dataset"]} == {
+        "pictures"
+    }
     # One-pass blocks at z = 1: every client is in at most one Gaussian release, 4.89 at delta = 1e-6.
     assert round(float(agr["epsilon_holds"]), 2) == 4.89 and agr["unit"] == "client"
-    summary = json.loads((followed.parent / "data" / "pictures" / "summary.json").read_text(encoding="utf-8"))
+    summary = json.loads(
+        (followed.parent / "data" / "pictures" / "summary.json").read_text(
+            encoding="utf-8"
+        )
+    )
     assert summary["split_classes"] == {"train": 24, "validation": 6, "test": 10}
 
 
@@ -100,7 +120,10 @@ def test_a_sweep_stands_over_the_epsilon_that_holds(followed: Path) -> None:
         round(float(row["epsilon_holds"]), 3) for row in (low, high)
     ]
     # z = 4 first: less than a quarter of what holds at z = 1, since delta is the same.
-    assert 0 < float(low["x"]) < float(high["x"]) / 4 and round(float(high["x"]), 2) == 4.89
+    assert (
+        0 < float(low["x"]) < float(high["x"]) / 4
+        and round(float(high["x"]), 2) == 4.89
+    )
 
 
 def test_noise_is_found_for_a_given_epsilon(followed: Path) -> None:
@@ -110,31 +133,54 @@ def test_noise_is_found_for_a_given_epsilon(followed: Path) -> None:
 
 def test_a_figure_has_a_point_for_each_series(followed: Path) -> None:
     agr, random = rows(followed / "figures" / "mine" / "methods.csv")
-    assert (agr["series"], random["series"]) == ("dp-agr", "random") and random["x"] == ""
+    assert (agr["series"], random["series"]) == ("dp-agr", "random") and random[
+        "x"
+    ] == ""
     assert agr["x"] == agr["epsilon_holds"] and math.isfinite(float(agr["x"]))
 
 
 def test_the_exports_say_how_they_were_made(followed: Path) -> None:
     text = (followed / "export" / "mine" / "accuracy.tex").read_text(encoding="utf-8")
     files = "--configfile config/presets/real.yaml mine.yaml tiny.yaml"
-    assert f"snakemake --cores all results/real/export/mine/accuracy.tex {files}\n" in text
-    (key,) = (path.name for path in (followed.parent / "runs" / "dp-agr" / "pictures").glob("*/*") if path.name in text)
+    assert (
+        f"snakemake --cores all results/real/export/mine/accuracy.tex {files}\n" in text
+    )
+    (key,) = (
+        path.name
+        for path in (followed.parent / "runs" / "dp-agr" / "pictures").glob("*/*")
+        if path.name in text
+    )
     assert r"\label{tab:mine-accuracy}" in text and re.fullmatch("[0-9a-f]{10}", key)
-    assert (followed / "export" / "mine" / "noise.pdf").read_bytes().startswith(b"%PDF-")
+    assert (
+        (followed / "export" / "mine" / "noise.pdf").read_bytes().startswith(b"%PDF-")
+    )
 
 
 def test_a_papers_target_has_its_table_of_privacy_and_its_page(followed: Path) -> None:
     table = rows(followed / "tables" / "mine" / "privacy.csv")
-    assert {row["paper"] for row in table} == {"mine"} and len(table) == 3  # z = 1, z = 4 and the calibrated one
+    assert {row["paper"] for row in table} == {"mine"} and len(
+        table
+    ) == 3  # z = 1, z = 4 and the calibrated one
     for row in table:
         # One right audit in twenty is a little above it.
-        assert 0 <= float(row["epsilon_audited"]) <= 1.2 * float(row["epsilon_holds_high"])
+        assert (
+            0 <= float(row["epsilon_audited"]) <= 1.2 * float(row["epsilon_holds_high"])
+        )
     page = (followed / "mine.html").read_text(encoding="utf-8")
     assert "My pictures" in page and "DP-FedMeta" not in page
-    links = [link for link in re.findall(r'href="([^"#:]+)"', page) if not link.startswith("data")]
+    links = [
+        link
+        for link in re.findall(r'href="([^"#:]+)"', page)
+        if not link.startswith("data")
+    ]
     assert links and all((followed / link).exists() for link in links)
-    provenance = json.loads((followed / "tables" / "mine" / "provenance.json").read_text(encoding="utf-8"))
-    assert "--cores all mine --configfile config/presets/real.yaml mine.yaml tiny.yaml" in provenance["command"]
+    provenance = json.loads(
+        (followed / "tables" / "mine" / "provenance.json").read_text(encoding="utf-8")
+    )
+    assert (
+        "--cores all mine --configfile config/presets/real.yaml mine.yaml tiny.yaml"
+        in provenance["command"]
+    )
     assert provenance["versions"]["dpfedbench"] == dpfedbench.__version__
     assert not (followed / "index.html").exists()
 
@@ -145,23 +191,50 @@ def test_documented_experiments_are_taken_with_a_preset(preset: str) -> None:
     text = (ROOT / "docs" / "add-a-data-set.md").read_text(encoding="utf-8")
     printed = re.findall(r"^```yaml \S+\n(.*?)^```$", text, flags=re.M | re.S)
     examples = [yaml.safe_load(block) for block in printed] + [mine()]
-    plain, plan = (make_plan(configuration(*examples, preset=name)) for name in (None, preset))
+    plain, plan = (
+        make_plan(configuration(*examples, preset=name)) for name in (None, preset)
+    )
     assert len(printed) >= 2
     for name in ("shapes", "stripes", "mine"):
         places = [place for place in plan.items if place[0] == name]
-        assert places and all(list(plan.items[place].runs) == list(plain.items[place].runs) for place in places)
+        assert places and all(
+            list(plan.items[place].runs) == list(plain.items[place].runs)
+            for place in places
+        )
 
 
-def test_an_experiment_of_ones_own_in_the_repository_breaks_no_test(tmp_path: Path) -> None:
+def test_an_experiment_of_ones_own_in_the_repository_breaks_no_test(
+    tmp_path: Path,
+) -> None:
     """Tests that plan the repository's own experiments look at those that they name, whatever lies beside them."""
     for name in ("config", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "golden"))
+        shutil.copytree(
+            ROOT / name,
+            tmp_path / name,
+            ignore=shutil.ignore_patterns("__pycache__", "golden"),
+        )
     for name in ("src", "workflow", "Snakefile", "pyproject.toml", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "config" / "experiments" / "mine.yaml").write_text(yaml.safe_dump(mine()), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "not paper and not without_what"]
-    command += ["tests/test_experiments.py", "tests/test_pruning.py", "tests/reporting/test_tables.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    (tmp_path / "config" / "experiments" / "mine.yaml").write_text(
+        yaml.safe_dump(mine()), encoding="utf-8"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "not paper and not without_what",
+    ]
+    command += [
+        "tests/test_experiments.py",
+        "tests/test_pruning.py",
+        "tests/reporting/test_tables.py",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:]
 
 
@@ -175,17 +248,38 @@ def test_an_axis_of_epsilon_is_short_for_a_whole_one() -> None:
 @pytest.mark.parametrize(
     ("figure", "said"),
     [
-        ({"kind": "history", "curves": {"threshold": {}}}, "x.show is epsilon_holds: a history figure has no ε for e"),
-        ({"x": {"show": "epsilon_holds", "label": "ε", "key": "noise.multiplier"}}, "x.values is missing: a sweep fi"),
+        (
+            {"kind": "history", "curves": {"threshold": {}}},
+            "x.show is epsilon_holds: a history figure has no ε for e",
+        ),
+        (
+            {"x": {"show": "epsilon_holds", "label": "ε", "key": "noise.multiplier"}},
+            "x.values is missing: a sweep fi",
+        ),
         ({"x": "epsilon_hold"}, 'x is "epsilon_hold": expected a group of keys'),
-        ({"x": {"show": "epsilon", "label": "ε"}}, 'x.show is "epsilon": expected one of value, epsilon_claimed, epsi'),
+        (
+            {"x": {"show": "epsilon", "label": "ε"}},
+            'x.show is "epsilon": expected one of value, epsilon_claimed, epsi',
+        ),
     ],
-)  # fmt: skip
-def test_an_axis_that_cannot_be_drawn_is_one_line(figure: dict[str, Any], said: str) -> None:
-    given = {"kind": "sweep", "title": "t", "task": "pictures", "x": "epsilon_holds", "y": {"label": "%"}}
+)
+def test_an_axis_that_cannot_be_drawn_is_one_line(
+    figure: dict[str, Any], said: str
+) -> None:
+    given = {
+        "kind": "sweep",
+        "title": "t",
+        "task": "pictures",
+        "x": "epsilon_holds",
+        "y": {"label": "%"},
+    }
     given |= {"series": {"a": {"method": "dp-agr"}}} | figure
-    file = overlaid(mine(), {"experiments": {"mine": {"figures": {"methods": None, "one": given}}}})
-    with pytest.raises(BenchError, match=re.escape(f"experiments.mine.figures.one.{said}")) as caught:
+    file = overlaid(
+        mine(), {"experiments": {"mine": {"figures": {"methods": None, "one": given}}}}
+    )
+    with pytest.raises(
+        BenchError, match=re.escape(f"experiments.mine.figures.one.{said}")
+    ) as caught:
         make_plan(configuration(file))
     assert "\n" not in str(caught.value)
 
@@ -200,7 +294,10 @@ def test_an_overlay_of_an_experiment_is_no_second_one(tmp_path: Path) -> None:
         files.append(tmp_path / f"{name}.yaml")
         files[-1].write_text(f"experiments: {text}\n", encoding="utf-8")
     check_names(shipped, [files[0], files[1], files[1]])  # given twice is one file
-    with pytest.raises(BenchError, match=r"experiments\.mine is made in one\.yaml and again in two\.yaml: give yours"):
+    with pytest.raises(
+        BenchError,
+        match=r"experiments\.mine is made in one\.yaml and again in two\.yaml: give yours",
+    ):
         check_names(shipped, files)
 
 

@@ -18,16 +18,22 @@ def test_our_own_mark_and_no_mark_are_taken(tmp_path: Path) -> None:
 
 
 def test_a_newer_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text(json.dumps({"format": FORMAT + 1, "written_by": "9.1"}), encoding="utf-8")
+    (tmp_path / NAME).write_text(
+        json.dumps({"format": FORMAT + 1, "written_by": "9.1"}), encoding="utf-8"
+    )
     with pytest.raises(
-        BenchError, match=rf"newer dpfedbench \(9\.1, results format {FORMAT + 1}; this one reads up to"
+        BenchError,
+        match=rf"newer dpfedbench \(9\.1, results format {FORMAT + 1}; this one reads up to",
     ):
         check_format(tmp_path)
 
 
 def test_a_folder_of_the_former_format_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps({"format": FORMAT - 1}), encoding="utf-8")
-    with pytest.raises(BenchError, match=rf"former format {FORMAT - 1}, which this version .* move that folder aside"):
+    with pytest.raises(
+        BenchError,
+        match=rf"former format {FORMAT - 1}, which this version .* move that folder aside",
+    ):
         check_format(tmp_path)
     assert (tmp_path / NAME).exists()
 
@@ -42,7 +48,13 @@ def test_a_damaged_mark_is_one_line(tmp_path: Path, text: str) -> None:
 def test_a_run_of_a_newer_version_is_refused_by_its_folder(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "maml" / "seed0"
     run.mkdir(parents=True)
-    for name, value in (("metrics", {}), ("privacy", {"profiles": {}}), ("training", {"format": FORMAT + 1})):
+    for name, value in (
+        ("metrics", {}),
+        ("privacy", {"profiles": {}}),
+        ("training", {"format": FORMAT + 1}),
+    ):
         (run / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
-    with pytest.raises(BenchError, match=r"maml/seed0 was written by a newer dpfedbench"):
+    with pytest.raises(
+        BenchError, match=r"maml/seed0 was written by a newer dpfedbench"
+    ):
         read_cell(tmp_path, ["maml/seed0"])

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src"
-FILES = sorted(path for name in ("dpfedbench", "dpsum") for path in (SRC / name).rglob("*.py"))
+FILES = sorted(
+    path for name in ("dpfedbench", "dpsum") for path in (SRC / name).rglob("*.py")
+)
 
 LATE_IMPORTS = 40
 LONG = 400
@@ -25,7 +27,9 @@ def trees() -> dict[Path, ast.Module]:
 
 
 def called(path: Path) -> str:
-    return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
 
 
 def imports(tree: ast.AST, modules: set[str]) -> set[str]:
@@ -58,27 +62,42 @@ def late(node: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if inside and isinstance(child, ast.Import | ast.ImportFrom):
             yield child
-        yield from late(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+        yield from late(
+            child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        )
 
 
 def test_no_two_files_import_each_other(trees: dict[Path, ast.Module]) -> None:
     modules = {called(path) for path in FILES}
-    edges = {called(path): imports(tree, modules) - {called(path)} for path, tree in trees.items()}
+    edges = {
+        called(path): imports(tree, modules) - {called(path)}
+        for path, tree in trees.items()
+    }
     assert circles(edges) == []
 
 
 def test_a_circle_is_found() -> None:
     """a -> b -> c -> a, and d beside it; two circles that share a file."""
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [{"a", "b", "c"}]
-    assert sorted(map(sorted, circles({"a": {"b", "c"}, "b": {"a"}, "c": {"a"}}))) == [["a", "b"], ["a", "c"]]
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [
+        {"a", "b", "c"}
+    ]
+    assert sorted(map(sorted, circles({"a": {"b", "c"}, "b": {"a"}, "c": {"a"}}))) == [
+        ["a", "b"],
+        ["a", "c"],
+    ]
     source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from x.y import Z\ndef f():\n    import x.w\n"
     assert imports(ast.parse(source), {"x.y", "x.w", "x"}) == {"x.y", "x.w"}
 
 
 def test_imports_stand_at_the_head(trees: dict[Path, ast.Module]) -> None:
-    counts = collections.Counter({called(path): len(list(late(tree))) for path, tree in trees.items()})
+    counts = collections.Counter(
+        {called(path): len(list(late(tree))) for path, tree in trees.items()}
+    )
     assert counts.total() <= LATE_IMPORTS, counts.most_common(20)
-    assert len(list(late(ast.parse("def f():\n    if x:\n        import a\nimport b\n")))) == 1
+    assert (
+        len(list(late(ast.parse("def f():\n    if x:\n        import a\nimport b\n"))))
+        == 1
+    )
 
 
 @pytest.mark.parametrize("name", ["dpfedbench", "dpsum"])
@@ -89,7 +108,10 @@ def test_a_run_has_its_type(name: str, trees: dict[Path, ast.Module]) -> None:
         if called(path).startswith(f"{name}.") and ".adapters." not in called(path):
             for node in ast.walk(trees[path]):
                 if isinstance(node, ast.FunctionDef):
-                    takes = {one.arg: one.annotation for one in (*node.args.args, *node.args.kwonlyargs)}
+                    takes = {
+                        one.arg: one.annotation
+                        for one in (*node.args.args, *node.args.kwonlyargs)
+                    }
                     said = takes.get("run", ast.Name("typed"))
                     if said is None or ast.unparse(said) in ("Any", "object"):
                         untyped.append(f"{called(path)}.{node.name}")
@@ -98,6 +120,15 @@ def test_a_run_has_its_type(name: str, trees: dict[Path, ast.Module]) -> None:
 
 def test_no_file_is_too_long() -> None:
     """Kernels are one pass each, and drawn data are tables."""
-    lengths = {path.relative_to(SRC).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
-    longer = {name for name, length in lengths.items() if length > LONG and "/kernels/" not in name}
+    lengths = {
+        path.relative_to(SRC).as_posix(): len(
+            path.read_text(encoding="utf-8").splitlines()
+        )
+        for path in FILES
+    }
+    longer = {
+        name
+        for name, length in lengths.items()
+        if length > LONG and "/kernels/" not in name
+    }
     assert longer == set()

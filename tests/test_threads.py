@@ -29,12 +29,18 @@ print(torch.get_num_threads())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the library's file has this name on Linux")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the library's file has this name on Linux"
+)
 def test_a_threads_products_take_no_threads_of_their_own() -> None:
     """torch keeps its number by thread: 1, said to the caller's, left two threads of a job with four at work."""
-    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "2")
+    environment = os.environ | dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "2"
+    )
     command = [sys.executable, "-c", ASKED]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     within, after = done.stdout.splitlines()
     found = len(within.split("]")[0].split(","))

@@ -27,7 +27,16 @@ from dpfedbench.models.members import load_members, save_members
 from dpfedbench.verification import Faults
 from tests import test_integrity
 from tests.federation.conftest import federation, silos  # noqa: F401
-from tests.test_integrity import PLACE, RUN, Given, Params, call, finished, rewrite, there  # noqa: F401
+from tests.test_integrity import (
+    PLACE,
+    RUN,
+    Given,
+    Params,
+    call,
+    finished,  # noqa: F401
+    rewrite,
+    there,  # noqa: F401
+)
 
 RESULTS = Path("results")
 
@@ -44,7 +53,14 @@ def sealed_again(*names: str) -> None:
     for name in names:
         digest = files.sha256(PLACE / name)
         for path in (PLACE / FOLDER).iterdir():
-            path.write_text(re.sub(rf"^[0-9a-f]{{64}}  {name}$", f"{digest}  {name}", path.read_text(), flags=re.M))
+            path.write_text(
+                re.sub(
+                    rf"^[0-9a-f]{{64}}  {name}$",
+                    f"{digest}  {name}",
+                    path.read_text(),
+                    flags=re.M,
+                )
+            )
 
 
 def changed(name: str, change: Callable[[Any], Any]) -> None:
@@ -64,10 +80,19 @@ def test_each_result_says_what_it_was_made_from(there: Path) -> None:  # noqa: F
         "configure": set(),
         "train": {"config.yaml", "images.npy", "clients.npz", "summary.json"},
         "meta_test": {"config.yaml", "images.npy", "model.safetensors"},
-        "account": {"config.yaml", "ledger.jsonl", "training.json", "clients.npz", "summary.json"},
+        "account": {
+            "config.yaml",
+            "ledger.jsonl",
+            "training.json",
+            "clients.npz",
+            "summary.json",
+        },
         "audit": {"config.yaml", "ledger.jsonl", "training.json"},
     }
-    assert {rule: {Path(name).name for name in sources or ()} for rule, sources in said.items()} == wanted
+    assert {
+        rule: {Path(name).name for name in sources or ()}
+        for rule, sources in said.items()
+    } == wanted
     assert said["account"] is not None and said["audit"] is not None
     for sources in (said["account"], said["audit"]):
         assert sources[f"{here}/ledger.jsonl"] == files.sha256(PLACE / "ledger.jsonl")
@@ -77,16 +102,29 @@ def test_each_result_says_what_it_was_made_from(there: Path) -> None:  # noqa: F
 
 
 def test_the_hash_of_the_code_stands_there_too(there: Path) -> None:  # noqa: F811
-    given = Given(config=[PLACE / "config.yaml"], images=test_integrity.DATA / "images.npy",
-                  model=PLACE / "model.safetensors")  # fmt: skip
-    call("meta_test", given, Given(PLACE / "metrics.json"), params=Params(code="0123456789ab"))
-    assert "\n# code 0123456789ab\n" in (PLACE / FOLDER / "meta_test-metrics.sha256").read_text()
+    given = Given(
+        config=[PLACE / "config.yaml"],
+        images=test_integrity.DATA / "images.npy",
+        model=PLACE / "model.safetensors",
+    )
+    call(
+        "meta_test",
+        given,
+        Given(PLACE / "metrics.json"),
+        params=Params(code="0123456789ab"),
+    )
+    assert (
+        "\n# code 0123456789ab\n"
+        in (PLACE / FOLDER / "meta_test-metrics.sha256").read_text()
+    )
 
 
 def other_model() -> None:
     run = read_run_file(PLACE / "config.yaml")
     net = run.tested_net((16, 16, 1))
-    save_members(PLACE / "model.safetensors", net, [net.initial(np.random.default_rng(5))])
+    save_members(
+        PLACE / "model.safetensors", net, [net.initial(np.random.default_rng(5))]
+    )
 
 
 def all_chained(change: Callable[[dict[str, Any]], Any]) -> Callable[[], None]:
@@ -100,22 +138,30 @@ def all_chained(change: Callable[[dict[str, Any]], Any]) -> Callable[[], None]:
 MADE_FROM_IT = {
     "another run's model": (other_model, "model.safetensors", ["metrics.json"]),
     "other multipliers": (
-        all_chained(lambda line: line.update(noise_multiplier=2.0, noise_std=1.0)), "ledger.jsonl",
+        all_chained(lambda line: line.update(noise_multiplier=2.0, noise_std=1.0)),
+        "ledger.jsonl",
         ["audit.json", "privacy.json"],
     ),
     "another deviation": (
-        all_chained(lambda line: line.update(noise_std=line["noise_std"] / 2)), "ledger.jsonl",
+        all_chained(lambda line: line.update(noise_std=line["noise_std"] / 2)),
+        "ledger.jsonl",
         ["audit.json", "privacy.json"],
     ),
     "another sensitivity": (
-        all_chained(lambda line: line.update({key: line[key] / 2 for key in ("sensitivity", "noise_std")})),
-        "ledger.jsonl", ["audit.json", "privacy.json"],
-    ),
-    "a dimension, which nothing else tells": (
-        all_chained(lambda line: line.update(dimension=line["dimension"] + 1)), "ledger.jsonl",
+        all_chained(
+            lambda line: line.update(
+                {key: line[key] / 2 for key in ("sensitivity", "noise_std")}
+            )
+        ),
+        "ledger.jsonl",
         ["audit.json", "privacy.json"],
     ),
-}  # fmt: skip
+    "a dimension, which nothing else tells": (
+        all_chained(lambda line: line.update(dimension=line["dimension"] + 1)),
+        "ledger.jsonl",
+        ["audit.json", "privacy.json"],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", MADE_FROM_IT)
@@ -127,22 +173,40 @@ def test_what_was_made_from_something_else_is_told(there: Path, name: str) -> No
     lines = found()
     for result in results:
         rule = test_integrity.FILES[result]
-        (line,) = [line for line in lines if line.startswith(f"{PLACE / result} was made from another ")]
-        assert f" another {PLACE / source} than the one that is there: " in line and f"--forcerun {rule}`" in line
+        (line,) = [
+            line
+            for line in lines
+            if line.startswith(f"{PLACE / result} was made from another ")
+        ]
+        assert (
+            f" another {PLACE / source} than the one that is there: " in line
+            and f"--forcerun {rule}`" in line
+        )
 
 
 def test_who_leaves_out_what_a_result_was_made_from_is_told(there: Path) -> None:  # noqa: F811
     """But a folder of a former version, in which nothing says so, is taken as it is, and is counted."""
     manifests = list(RESULTS.glob(f"**/{FOLDER}/*"))
     kept = {path: path.read_text() for path in manifests}
-    lines = {path: "".join(line for line in text.splitlines(True) if line[0] != "#") for path, text in kept.items()}
+    lines = {
+        path: "".join(line for line in text.splitlines(True) if line[0] != "#")
+        for path, text in kept.items()
+    }
     forged = PLACE / FOLDER / "account-privacy.sha256"
-    for text in (lines[forged], f"{lines[forged]}# made from the files and the code named here\n"):
+    for text in (
+        lines[forged],
+        f"{lines[forged]}# made from the files and the code named here\n",
+    ):
         forged.write_text(text)
         (line,) = found()
-        assert line.startswith(f"{PLACE / 'privacy.json'} does not say that it was made from the ledger.jsonl beside")
+        assert line.startswith(
+            f"{PLACE / 'privacy.json'} does not say that it was made from the ledger.jsonl beside"
+        )
     forged.write_text(kept[forged])
-    for name in ("configure-config", "train-model"):  # trained by a former version, tested by this one
+    for name in (
+        "configure-config",
+        "train-model",
+    ):  # trained by a former version, tested by this one
         path = PLACE / FOLDER / f"{name}.sha256"
         path.write_text(lines[path])
     assert not found()
@@ -156,16 +220,29 @@ def test_who_leaves_out_what_a_result_was_made_from_is_told(there: Path) -> None
 
 
 def test_a_forged_epsilon_is_told_where_every_account_is_computed_again(
-    there: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
-) -> None:  # fmt: skip
+    there: Path,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Of one Gaussian release of z = 1: delta = F(1/2z - ez) - exp(e) F(-1/2z - ez)."""
     assert not found(deep=True)
-    exact = brentq(lambda e: norm.cdf(0.5 - e) - math.exp(e) * norm.cdf(-0.5 - e) - 1e-3, 0, 20)
-    changed("privacy.json", lambda values: values["profiles"]["holds"].update(epsilon_high=exact / 2))
+    exact = brentq(
+        lambda e: norm.cdf(0.5 - e) - math.exp(e) * norm.cdf(-0.5 - e) - 1e-3, 0, 20
+    )
+    changed(
+        "privacy.json",
+        lambda values: values["profiles"]["holds"].update(epsilon_high=exact / 2),
+    )
     assert not found()
     (line,) = found(deep=True)
-    stated = re.fullmatch(rf"{PLACE}/privacy.json: its epsilon_high holds is (.*), but it is (.*), computed .*", line)
-    assert stated and math.isclose(float(stated[1]), exact / 2) and math.isclose(float(stated[2]), exact, rel_tol=1e-6)
+    stated = re.fullmatch(
+        rf"{PLACE}/privacy.json: its epsilon_high holds is (.*), but it is (.*), computed .*",
+        line,
+    )
+    assert (
+        stated
+        and math.isclose(float(stated[1]), exact / 2)
+        and math.isclose(float(stated[2]), exact, rel_tol=1e-6)
+    )
     with pytest.raises(SystemExit):
         test_integrity.verify(deep=True)
     assert f"verify: {line}" in capsys.readouterr().err.splitlines()
@@ -174,20 +251,29 @@ def test_a_forged_epsilon_is_told_where_every_account_is_computed_again(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda values: values.update(accuracy=values["accuracy"] + 5), "its accuracy is "),
+        (
+            lambda values: values.update(accuracy=values["accuracy"] + 5),
+            "its accuracy is ",
+        ),
         (lambda values: values.update(ci_low=values["ci_low"] + 5), "its ci_low is "),
         (lambda values: values["per_task"].append(100.0), "its accuracy is "),
         (lambda values: values.update(seed=1), "its seed is 1, but it is 0"),
         (lambda values: values.pop("per_task"), "cannot be checked (KeyError"),
     ],
 )
-def test_a_forged_test_is_told(there: Path, change: Callable[[Any], Any], said: str) -> None:  # noqa: F811
+def test_a_forged_test_is_told(
+    there: Path,
+    change: Callable[[Any], Any],
+    said: str,  # noqa: F811
+) -> None:
     changed("metrics.json", change)
     (line,) = found()
     assert line.startswith(f"{PLACE}/metrics.json") and said in line
 
 
-def test_a_forged_test_that_agrees_with_itself_is_told_by_the_model(there: Path) -> None:  # noqa: F811
+def test_a_forged_test_that_agrees_with_itself_is_told_by_the_model(
+    there: Path,  # noqa: F811
+) -> None:
     def lifted(values: Any) -> None:
         values["per_task"] = [value + 5 for value in values["per_task"]]
         values |= {key: values[key] + 5 for key in ("accuracy", "ci_low", "ci_high")}
@@ -196,7 +282,10 @@ def test_a_forged_test_that_agrees_with_itself_is_told_by_the_model(there: Path)
     changed("metrics.json", lifted)
     assert not found()
     (line,) = found(deep=True)
-    assert f"its accuracy is {before + 5}, but the model beside it has {before} in the same test" in line
+    assert (
+        f"its accuracy is {before + 5}, but the model beside it has {before} in the same test"
+        in line
+    )
 
 
 def test_rounds_of_ledger_history_and_training_are_the_same(there: Path) -> None:  # noqa: F811
@@ -205,13 +294,23 @@ def test_rounds_of_ledger_history_and_training_are_the_same(there: Path) -> None
     from tests.federation.conftest import make_config
 
     budget = {"epsilon": 50.0, "stop": True}
-    run = make_config({"participation": {"rounds": 4}, "validation": {"every": 2}, "budget": budget})
+    run = make_config(
+        {"participation": {"rounds": 4}, "validation": {"every": 2}, "budget": budget}
+    )
     folder = RESULTS / "runs" / run.folder
-    call("configure", Given(), Given(folder / "config.yaml"), params=Params(run=run.plain()))
+    call(
+        "configure",
+        Given(),
+        Given(folder / "config.yaml"),
+        params=Params(run=run.plain()),
+    )
     data, clients = test_integrity.DATA / "images.npy", test_integrity.CLIENTS
     given = Given(
-        config=[folder / "config.yaml"], images=data, clients=clients / "clients.npz", summary=clients / "summary.json"
-    )  # fmt: skip
+        config=[folder / "config.yaml"],
+        images=data,
+        clients=clients / "clients.npz",
+        summary=clients / "summary.json",
+    )
     names = {
         "model": "model.safetensors",
         "history": "history.csv",
@@ -221,17 +320,25 @@ def test_rounds_of_ledger_history_and_training_are_the_same(there: Path) -> None
     call("train", given, Given(**{key: folder / name for key, name in names.items()}))
     assert not found()
     rewrite(folder, lambda line: None, keep=1)
-    training = read_json(folder / "training.json") | {"rounds_run": 1, "stopped_by": "budget"}
+    training = read_json(folder / "training.json") | {
+        "rounds_run": 1,
+        "stopped_by": "budget",
+    }
     write_json(folder / "training.json", training)
     for path in (folder / FOLDER).glob("train-*"):
         for name in ("ledger.jsonl", "training.json"):
             text = re.sub(
-                rf"^[0-9a-f]{{64}}  {name}$", f"{files.sha256(folder / name)}  {name}", path.read_text(), flags=re.M
+                rf"^[0-9a-f]{{64}}  {name}$",
+                f"{files.sha256(folder / name)}  {name}",
+                path.read_text(),
+                flags=re.M,
             )
             path.write_text(text)
     assert len(ledger_of(run, folder)) == 1
     (line,) = found()
-    assert line.startswith(f"{folder}/history.csv has 4 rounds, but training.json beside it says 1: ")
+    assert line.startswith(
+        f"{folder}/history.csv has 4 rounds, but training.json beside it says 1: "
+    )
 
 
 # Odd folders
@@ -289,32 +396,49 @@ def deep_json(path: Path) -> None:
 
 ODD = {
     "a folder in place of a file": replaced("metrics.json", lambda path: path.mkdir()),
-    "a link to itself": replaced("metrics.json", lambda path: path.symlink_to(path.name)),
-    "a link to nothing": replaced("metrics.json", lambda path: path.symlink_to("nowhere")),
+    "a link to itself": replaced(
+        "metrics.json", lambda path: path.symlink_to(path.name)
+    ),
+    "a link to nothing": replaced(
+        "metrics.json", lambda path: path.symlink_to("nowhere")
+    ),
     "a pipe": replaced("metrics.json", os.mkfifo),
     "a pipe for the configuration": replaced("config.yaml", os.mkfifo),
     "a pipe for the history": replaced("history.csv", os.mkfifo),
     "a pipe for the model": replaced("model.safetensors", os.mkfifo),
     "a pipe for a manifest": replaced("manifest/train-model.sha256", os.mkfifo),
-    "a folder for a manifest": replaced("manifest/train-model.sha256", lambda path: path.mkdir()),
+    "a folder for a manifest": replaced(
+        "manifest/train-model.sha256", lambda path: path.mkdir()
+    ),
     "a file for the manifests": replaced("manifest", lambda path: path.write_text("")),
     "text that is not UTF-8": replaced("config.yaml", latin),
     "a history that is not UTF-8": replaced("history.csv", latin),
     "lists in lists": replaced("training.json", deep_json),
-    "a ledger that is a list": stated("training.json", lambda values: values.update(ledger=[])),
-    "rounds without end": stated("training.json", lambda values: values.update(rounds_run=math.inf)),
-    "rounds that are text": stated("training.json", lambda values: values.update(rounds_run="4")),
-    "an account of lists": stated("privacy.json", lambda values: values.update(profiles=[[]])),
-    "an epsilon that is a list": stated(
-        "privacy.json", lambda values: values["profiles"]["holds"].update(epsilon_high=[])
+    "a ledger that is a list": stated(
+        "training.json", lambda values: values.update(ledger=[])
     ),
-    "tasks that are no numbers": stated("metrics.json", lambda values: values.update(per_task=[{}])),
+    "rounds without end": stated(
+        "training.json", lambda values: values.update(rounds_run=math.inf)
+    ),
+    "rounds that are text": stated(
+        "training.json", lambda values: values.update(rounds_run="4")
+    ),
+    "an account of lists": stated(
+        "privacy.json", lambda values: values.update(profiles=[[]])
+    ),
+    "an epsilon that is a list": stated(
+        "privacy.json",
+        lambda values: values["profiles"]["holds"].update(epsilon_high=[]),
+    ),
+    "tasks that are no numbers": stated(
+        "metrics.json", lambda values: values.update(per_task=[{}])
+    ),
 }
 
 
 def read_all(folder: Path) -> None:
     run = dpfedbench.open_run(folder)
-    run.history, run.metrics, run.training, run.ledger, run.account, run.trained  # noqa: B018
+    run.history, run.metrics, run.training, run.ledger, run.account, run.trained
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -328,7 +452,9 @@ def test_what_is_odd_is_a_line_and_the_rest_goes_on(there: Path, name: str) -> N
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         rows = dpfedbench.list_runs(RESULTS).to_dict("records")
-    assert [row["method"] for row in rows] == ["dp-agr"] and all("\n" not in str(one.message) for one in caught)
+    assert [row["method"] for row in rows] == ["dp-agr"] and all(
+        "\n" not in str(one.message) for one in caught
+    )
     told = [str(one.message) for one in caught if str(PLACE) in str(one.message)]
     assert told == [row["fault"] for row in rows if row["fault"]]
     with contextlib.suppress(BenchError):  # a line, where what is odd is read at all
@@ -340,7 +466,8 @@ def test_a_folder_that_leads_back_to_itself_is_a_line(there: Path) -> None:  # n
     (RESULTS / "loop").symlink_to(Path.cwd() / "results")
     lines = found()
     assert sorted(lines) == sorted(
-        f"{path} is a link that leads back to where it lies: remove it" for path in (PLACE / "more", RESULTS / "loop")
+        f"{path} is a link that leads back to where it lies: remove it"
+        for path in (PLACE / "more", RESULTS / "loop")
     )
 
 
@@ -349,7 +476,9 @@ def test_a_linked_folder_is_looked_through(there: Path, tmp_path: Path) -> None:
     (RESULTS / "runs").symlink_to(tmp_path / "elsewhere")
     assert not found()
     (PLACE / "metrics.json").write_text("{}")
-    assert [line.split(" is damaged")[0] for line in found()] == [str(PLACE / "metrics.json")]
+    assert [line.split(" is damaged")[0] for line in found()] == [
+        str(PLACE / "metrics.json")
+    ]
 
 
 # Readers that ask for no manifest
@@ -358,11 +487,15 @@ def test_a_linked_folder_is_looked_through(there: Path, tmp_path: Path) -> None:
 def flips(path: Path, count: int = 100) -> Iterator[bytes]:
     """The file with one bit of one byte another, at places from a fixed seed."""
     data, rng = path.read_bytes(), np.random.default_rng(0)
-    for place, bit in zip(rng.integers(len(data), size=count), rng.integers(8, size=count), strict=True):
+    for place, bit in zip(
+        rng.integers(len(data), size=count), rng.integers(8, size=count), strict=True
+    ):
         yield data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :]
 
 
-def test_a_flipped_bit_of_a_configuration_is_refused_in_a_line_or_means_the_same(there: Path) -> None:  # noqa: F811
+def test_a_flipped_bit_of_a_configuration_is_refused_in_a_line_or_means_the_same(
+    there: Path,  # noqa: F811
+) -> None:
     path = PLACE / "config.yaml"
     run, refused = read_run_file(path), 0
     for data in flips(path):
@@ -382,7 +515,10 @@ def test_a_flipped_bit_of_a_model_is_refused_or_changes_no_weight(there: Path) -
     for data in flips(path):
         path.write_bytes(data)
         try:
-            assert all((one == two).all() for one, two in zip(load_members(path, net), weights, strict=True))
+            assert all(
+                (one == two).all()
+                for one, two in zip(load_members(path, net), weights, strict=True)
+            )
         except BenchError as error:
             assert "\n" not in str(error) and str(path) in str(error)
             refused += 1

@@ -53,23 +53,39 @@ class Workflow:
         began = psutil.Process(self.process.pid).create_time()
         self.marked = f"{place()} {self.process.pid} {began}"
 
-    def start(self, *lines: str, warm: bool = True, **environment: str) -> tuple[subprocess.Popen[str], Path]:
+    def start(
+        self, *lines: str, warm: bool = True, **environment: str
+    ) -> tuple[subprocess.Popen[str], Path]:
         """Start a job; what it does beyond its beginning. The second is where it writes its numbers."""
         self.count += 1
         script = self.folder / f"job{self.count}.py"
-        script.write_text(SCRIPT + "".join(f"    {line}\n" for line in lines), encoding="utf-8")
+        script.write_text(
+            SCRIPT + "".join(f"    {line}\n" for line in lines), encoding="utf-8"
+        )
         given = {key: value for key, value in os.environ.items() if key != WARM}
-        given |= {WORKFLOW: self.marked, "PYTHONPATH": str(self.package.parent), "OMP_NUM_THREADS": "1"} | environment
+        given |= {
+            WORKFLOW: self.marked,
+            "PYTHONPATH": str(self.package.parent),
+            "OMP_NUM_THREADS": "1",
+        } | environment
         given |= {WARM: "yes"} if warm else {}
         pipe = subprocess.PIPE
         process = subprocess.Popen(
-            [sys.executable, str(script)], env=given, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=self.folder,
+            [sys.executable, str(script)],
+            env=given,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            cwd=self.folder,
             start_new_session=True,
-        )  # fmt: skip
+        )
         self.started.append(process)
         return process, script.with_suffix(".json")
 
-    def run(self, *lines: str, said: str = "", **given: Any) -> tuple[int, str, str, list[Any]]:
+    def run(
+        self, *lines: str, said: str = "", **given: Any
+    ) -> tuple[int, str, str, list[Any]]:
         """Run a job to its end: its exit code, what it printed and wrote to standard error, and its numbers."""
         process, numbers = self.start(*lines, **given)
         out, errors = process.communicate(said, timeout=120)
@@ -82,7 +98,10 @@ class Workflow:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get(WORKFLOW) == self.marked and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    process.environ().get(WORKFLOW) == self.marked
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     found.append(process)
         return found
 
@@ -119,7 +138,17 @@ def numbers(path: Path) -> list[Any]:
 def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As much of the package as a job needs that computes nothing: soon imported."""
     sources = tmp_path_factory.mktemp("light")
-    own = ("errors", "files", "imports", "jobs", "manifest", "own_code", "results_format", "warm", "whose")
+    own = (
+        "errors",
+        "files",
+        "imports",
+        "jobs",
+        "manifest",
+        "own_code",
+        "results_format",
+        "warm",
+        "whose",
+    )
     for package, names in (("dpfedbench", own), ("dpsum", ("errors", "files"))):
         (sources / package).mkdir()
         for name in ("__init__", *names):
@@ -153,27 +182,45 @@ ENDS = {
 }
 
 
-def test_output_logs_and_codes_are_those_of_a_job_of_its_own(workflow: Workflow) -> None:
+def test_output_logs_and_codes_are_those_of_a_job_of_its_own(
+    workflow: Workflow,
+) -> None:
     warm = set()
     for name, line in ENDS.items():
-        found = [workflow.run(line, said="in", warm=which, MINE=name) for which in (False, True)]
+        found = [
+            workflow.run(line, said="in", warm=which, MINE=name)
+            for which in (False, True)
+        ]
         (code, out, errors, _), (forks_code, forks_out, forks_errors, forks) = found
         assert (forks_code, forks_out) == (code, out), name
         if name == "interrupted":  # its traceback has the frames of who ran it
-            errors, forks_errors = errors.splitlines()[-1], forks_errors.splitlines()[-1]
+            errors, forks_errors = (
+                errors.splitlines()[-1],
+                forks_errors.splitlines()[-1],
+            )
         assert forks_errors == errors, name
-        texts = [(workflow.folder / "logs" / f"job{workflow.count - i}.log").read_text("utf-8") for i in (1, 0)]
+        texts = [
+            (workflow.folder / "logs" / f"job{workflow.count - i}.log").read_text(
+                "utf-8"
+            )
+            for i in (1, 0)
+        ]
         assert texts[0].splitlines()[1:2] == texts[1].splitlines()[1:2], name
         warm.add(forks[1])
     assert len(warm) == 1
-    assert {name: workflow.run(ENDS[name], MINE="")[0] for name in ("code", "killed")} == {"code": 7, "killed": -9}
+    assert {
+        name: workflow.run(ENDS[name], MINE="")[0] for name in ("code", "killed")
+    } == {"code": 7, "killed": -9}
 
 
 def test_two_at_once_start_one_warm_process(workflow: Workflow) -> None:
     started = [workflow.start("time.sleep(1)") for _ in range(4)]
     found = [numbers(path) for _, path in started]
     assert [process.wait(60) for process, _ in started] == [0] * 4
-    assert len({parent for _, parent, _ in found}) == 1 and len({job for job, _, _ in found}) == 4
+    assert (
+        len({parent for _, parent, _ in found}) == 1
+        and len({job for job, _, _ in found}) == 4
+    )
 
 
 def test_without_leave_a_job_runs_by_itself(workflow: Workflow) -> None:
@@ -194,12 +241,14 @@ def test_nothing_outlives_the_workflow(workflow: Workflow, at_work: bool) -> Non
     workflow.end()
     if at_work:
         assert started[0].returncode == 1
-        assert "the workflow that started this job is gone" in (workflow.folder / "logs" / "job1.log").read_text(
-            "utf-8"
-        )
+        assert "the workflow that started this job is gone" in (
+            workflow.folder / "logs" / "job1.log"
+        ).read_text("utf-8")
 
 
-def test_nothing_outlives_a_workflow_that_is_killed_before_the_warm_process_is_ready(tmp_path: Path) -> None:
+def test_nothing_outlives_a_workflow_that_is_killed_before_the_warm_process_is_ready(
+    tmp_path: Path,
+) -> None:
     workflow = Workflow(tmp_path, PACKAGE)
     workflow.start("time.sleep(120)")
     until(lambda: len(workflow.processes()) > 1)
@@ -211,7 +260,9 @@ def test_nothing_outlives_a_workflow_that_is_killed_before_the_warm_process_is_r
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_job_whose_warm_process_is_killed_does_its_work_itself(workflow: Workflow) -> None:
+def test_a_job_whose_warm_process_is_killed_does_its_work_itself(
+    workflow: Workflow,
+) -> None:
     started, path = workflow.start("time.sleep(1); print('done')")
     fork, warm, _ = numbers(path)
     path.unlink()
@@ -230,7 +281,9 @@ def test_a_fork_is_killed_with_the_script_that_waits_for_it(workflow: Workflow) 
     assert workflow.run("pass")[3][1] == warm
 
 
-def test_a_terminals_interrupt_reaches_the_job_and_leaves_the_warm_process(workflow: Workflow) -> None:
+def test_a_terminals_interrupt_reaches_the_job_and_leaves_the_warm_process(
+    workflow: Workflow,
+) -> None:
     first = workflow.run("pass")[3]
     lines = ("try: time.sleep(120)", "finally: (place / 'cleaned').touch()")
     started, path = workflow.start(*lines)
@@ -248,7 +301,12 @@ def test_an_edited_source_never_runs_old_code(light: Path, tmp_path: Path) -> No
     try:
         _, warm, version = workflow.run("pass")[3]
         source = package / "results_format.py"
-        source.write_text(source.read_text("utf-8").replace(f'VERSION = "{version}"', 'VERSION = "edited"'), "utf-8")
+        source.write_text(
+            source.read_text("utf-8").replace(
+                f'VERSION = "{version}"', 'VERSION = "edited"'
+            ),
+            "utf-8",
+        )
         _, other, found = workflow.run("pass")[3]
         assert found == "edited" and other != warm
         until(lambda: ended(warm), SOON)
@@ -261,26 +319,33 @@ def test_what_a_job_costs_is_its_own(workflow: Workflow) -> None:
     """Half a second of processor time and 300 MB, whoever ran it; what it started counts too."""
     work = "held = bytearray(b'x') * 300_000_000; began = time.process_time()"
     more = "while time.process_time() < began + 0.5: pass"
-    child = (
-        "import subprocess; subprocess.run([sys.executable, '-c', 'import time\\nwhile time.process_time() < 0.4: 0'])"
-    )
+    child = "import subprocess; subprocess.run([sys.executable, '-c', 'import time\\nwhile time.process_time() < 0.4: 0'])"
 
     def cost(*lines: str, warm: bool) -> dict[str, str]:
         workflow.run(*lines, warm=warm)
-        text = (workflow.folder / "benchmark" / f"job{workflow.count}.tsv").read_text("utf-8")
+        text = (workflow.folder / "benchmark" / f"job{workflow.count}.tsv").read_text(
+            "utf-8"
+        )
         head, row = (line.split("\t") for line in text.splitlines())
         return dict(zip(head, row, strict=True))
 
-    larger = bytearray(b"x") * 300_000_000  # the job's memory is not of whoever starts it
+    larger = (
+        bytearray(b"x") * 300_000_000
+    )  # the job's memory is not of whoever starts it
     assert float(cost("pass", warm=False)["max_rss"]) < 150
     del larger
     for warm in (False, True):
         found = cost(work, more, child, warm=warm)
-        assert 0.9 <= float(found["cpu_time"]) < 2.5 and 300 * 1e6 / 2**20 < float(found["max_rss"]) < 450
+        assert (
+            0.9 <= float(found["cpu_time"]) < 2.5
+            and 300 * 1e6 / 2**20 < float(found["max_rss"]) < 450
+        )
         assert 0.9 <= float(found["s"]) < 60
 
 
-def test_another_users_process_is_not_talked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_process_is_not_talked_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import socket
 
     ends = socket.socketpair()
@@ -292,7 +357,9 @@ def test_another_users_process_is_not_talked_to(monkeypatch: pytest.MonkeyPatch)
         end.close()
 
 
-def test_the_warm_process_imports_all_and_computes_nothing(federation: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_warm_process_imports_all_and_computes_nothing(
+    federation: tuple[Path, Path], tmp_path: Path
+) -> None:
     """One thread, no GPU begun; a fork has the threads that its job asks for, and trains and tests to the same bits."""
     workflow = Workflow(tmp_path, PACKAGE)
     lines = (
@@ -307,8 +374,10 @@ def test_the_warm_process_imports_all_and_computes_nothing(federation: tuple[Pat
         for count in ("1", "2"):
             code, out, errors, _ = workflow.run(
                 "at_first = 'torch' in sys.modules and 'dpfedbench.audit.report' in sys.modules",
-                *lines, OMP_NUM_THREADS=count, OPENBLAS_NUM_THREADS=count,
-            )  # fmt: skip
+                *lines,
+                OMP_NUM_THREADS=count,
+                OPENBLAS_NUM_THREADS=count,
+            )
             assert (code, errors) == (0, "")
             assert out == f"True 1 False {count}\n64000000.0 64000000.0\n"
         # The last bits of a product of this size depend on the threads of OpenBLAS.
@@ -318,7 +387,9 @@ def test_the_warm_process_imports_all_and_computes_nothing(federation: tuple[Pat
             "print(os.environ['OPENBLAS_NUM_THREADS'], hashlib.sha256(made).hexdigest())",
         )
         products = {
-            workflow.run(*product, warm=warm, OMP_NUM_THREADS=count, OPENBLAS_NUM_THREADS=count)[1]
+            workflow.run(
+                *product, warm=warm, OMP_NUM_THREADS=count, OPENBLAS_NUM_THREADS=count
+            )[1]
             for warm in (False, True)
             for count in ("1", "2")
         }
@@ -331,8 +402,9 @@ def test_the_warm_process_imports_all_and_computes_nothing(federation: tuple[Pat
                 "from tests.federation.conftest import make_config, train",
                 "config = make_config({'participation': {'rounds': 3}, 'model': {'filters': 16}})",
                 f"train(config, {[str(path) for path in federation]}, pathlib.Path({str(run)!r}), threads=2)",
-                warm=warm, OMP_NUM_THREADS="2",
-            )  # fmt: skip
+                warm=warm,
+                OMP_NUM_THREADS="2",
+            )
             assert code == 0, errors
             names = ("model.safetensors", "ledger.jsonl", "metrics.json")
             made.append([(run / name).read_bytes() for name in names])

@@ -30,10 +30,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     uv, folder = shutil.which("uv"), tmp_path_factory.mktemp("wheel")
     if uv is None:
         pytest.skip("uv is not on the path")
-    command = [uv, "build", "--wheel", "--offline", "--quiet", "--out-dir", str(folder), str(ROOT)]
+    command = [
+        uv,
+        "build",
+        "--wheel",
+        "--offline",
+        "--quiet",
+        "--out-dir",
+        str(folder),
+        str(ROOT),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode and "network was disabled" in done.stderr:
-        pytest.skip("the build backend is not in uv's cache, and the tests use no network")
+        pytest.skip(
+            "the build backend is not in uv's cache, and the tests use no network"
+        )
     assert done.returncode == 0, done.stderr
     (built,) = folder.glob("*.whl")
     zipfile.ZipFile(built).extractall(folder / "content")
@@ -41,30 +52,62 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
-    wanted = {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "dpfedbench").rglob("*.py")}
-    wanted |= {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "dpfedbench").rglob("*.txt")}
+    wanted = {
+        path.relative_to(ROOT / "src")
+        for path in (ROOT / "src" / "dpfedbench").rglob("*.py")
+    }
+    wanted |= {
+        path.relative_to(ROOT / "src")
+        for path in (ROOT / "src" / "dpfedbench").rglob("*.txt")
+    }
     assert all((wheel / path).is_file() for path in wanted)
 
 
 def test_it_reads_a_run_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", USE, str(wheel)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("step ")
 
 
 def test_it_brings_the_workflow(wheel: Path, tmp_path: Path) -> None:
     """`dpfedbench run --preset smoke` in an empty folder: every job is planned by what is in the wheel alone."""
-    assert {path.name for path in (wheel / "dpsum").glob("*.py")} >= {"ledger.py", "private_sum.py"}
+    assert {path.name for path in (wheel / "dpsum").glob("*.py")} >= {
+        "ledger.py",
+        "private_sum.py",
+    }
     code = "import sys; from dpfedbench.command import main; sys.exit(main())"
-    found = {key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"}
-    command = [sys.executable, "-c", code, "run", "--preset", "smoke", "--dry-run", "--quiet", "rules"]
+    found = {
+        key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"
+    }
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "run",
+        "--preset",
+        "smoke",
+        "--dry-run",
+        "--quiet",
+        "rules",
+    ]
     done = subprocess.run(
-        command, cwd=tmp_path, env=found | {"PYTHONPATH": str(wheel)}, capture_output=True, text=True, check=False
+        command,
+        cwd=tmp_path,
+        env=found | {"PYTHONPATH": str(wheel)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     planned = dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, flags=re.M))
-    assert int(planned["train"]) > 10 and planned["train"] == planned["account"] and planned["page"] == "1"
+    assert (
+        int(planned["train"]) > 10
+        and planned["train"] == planned["account"]
+        and planned["page"] == "1"
+    )
     profile = "dpfedbench/workflow/profiles/default"
     assert f"Using workflow specific profile {wheel / profile}" in done.stderr
     (entry,) = wheel.glob("*.dist-info/entry_points.txt")
@@ -76,12 +119,35 @@ def test_its_workflow_is_run_by_its_own_package(wheel: Path, tmp_path: Path) -> 
     for number in range(4):
         (tmp_path / f"{number}.txt").write_text(f"two words {number}", encoding="utf-8")
     own = f"{{reader: text-folder, licence: MIT, options: {{folder: '{tmp_path}', words: 3}}}}"
-    (tmp_path / "seen.yaml").write_text(f"datasets: {{mine: {own}}}\n", encoding="utf-8")
+    (tmp_path / "seen.yaml").write_text(
+        f"datasets: {{mine: {own}}}\n", encoding="utf-8"
+    )
     code = "import sys; from dpfedbench.command import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "run", "results/data/mine/summary.json", "--configfile", "seen.yaml"]
-    environment = {key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"}
-    environment |= {"PYTHONPATH": str(wheel), "PYTHONVERBOSE": "", "PYTHONDONTWRITEBYTECODE": ""}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "run",
+        "results/data/mine/summary.json",
+        "--configfile",
+        "seen.yaml",
+    ]
+    environment = {
+        key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"
+    }
+    environment |= {
+        "PYTHONPATH": str(wheel),
+        "PYTHONVERBOSE": "",
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "results" / "data" / "mine" / "images.npy").exists()
     compiled = wheel / "dpfedbench" / "data" / "__pycache__"

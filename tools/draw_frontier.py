@@ -28,12 +28,22 @@ def points(table: pd.DataFrame, item: Any) -> list[Any]:
     for row in table.to_dict("records"):
         cell, several = cells[row["series"]], row["seeds"] > 1
         over = "seeds" if several else "records" if row["unit"] == "record" else "tasks"
-        accuracy = Interval(mean=row["value"], low=row["low"], high=row["high"], count=int(row["seeds"]), over=over)
+        accuracy = Interval(
+            mean=row["value"],
+            low=row["low"],
+            high=row["high"],
+            count=int(row["seeds"]),
+            over=over,
+        )
         ends = {"unit": row["unit"], "delta": row["delta"]}
-        result = SimpleNamespace(accuracy=accuracy, seeds=int(row["seeds"]), notices=cell.runs[0].notices)
+        result = SimpleNamespace(
+            accuracy=accuracy, seeds=int(row["seeds"]), notices=cell.runs[0].notices
+        )
         found.append(
             frontier.Point(
-                cell=SimpleNamespace(series=row["series"], label=cell.label, x=row["epsilon_asked"]),
+                cell=SimpleNamespace(
+                    series=row["series"], label=cell.label, x=row["epsilon_asked"]
+                ),
                 result=result,
                 role=row["role"],
                 claimed=SimpleNamespace(epsilon_high=row["epsilon_claimed"], **ends),
@@ -46,8 +56,12 @@ def points(table: pd.DataFrame, item: Any) -> list[Any]:
 def main(paper: str, path: Path) -> None:
     """Draw the frontier of a paper in the `real` preset from a table of its points."""
     table = pd.read_csv(path).fillna({"unit": "", "epsilon_claimed": math.nan})
-    item = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))["plan"]().items[paper, "frontier"]
-    frontier.draw(item.describe(), points(table, item)).savefig(path.with_suffix(".png"), dpi=DPI)
+    item = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))["plan"]().items[
+        paper, "frontier"
+    ]
+    frontier.draw(item.describe(), points(table, item)).savefig(
+        path.with_suffix(".png"), dpi=DPI
+    )
 
 
 if __name__ == "__main__":

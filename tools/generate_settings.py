@@ -48,15 +48,26 @@ the defaults. *Paper* is the value that a paper states.
 
 def documentation() -> str:
     """docs/configuration.md."""
-    return "\n".join([_INTRODUCTION, *_of_runs(), *_of_methods(), *_of_configuration()]) + "\n"
+    return (
+        "\n".join([_INTRODUCTION, *_of_runs(), *_of_methods(), *_of_configuration()])
+        + "\n"
+    )
 
 
 def _of_runs() -> Iterator[str]:
     yield "## A run\n"
-    yield _table(Run, keys=[key for key, shape in shapes(Run).items() if not shape.sections])
+    yield _table(
+        Run, keys=[key for key, shape in shapes(Run).items() if not shape.sections]
+    )
     for key, having in _sections().items():
-        found = {cls: None for method in having for cls in _classes(shapes(method)[key])}
-        taken = "" if len(having) == len(METHODS) else f" Of {', '.join(f'`{method.name}`' for method in having)}."
+        found = {
+            cls: None for method in having for cls in _classes(shapes(method)[key])
+        }
+        taken = (
+            ""
+            if len(having) == len(METHODS)
+            else f" Of {', '.join(f'`{method.name}`' for method in having)}."
+        )
         kinds = [cls for cls in found if kind_of(cls)]
         if not kinds:
             yield f"### `{key}`\n"
@@ -71,7 +82,11 @@ def _of_runs() -> Iterator[str]:
             yield f"{_first_line(cls)}\n"
             if len(shapes(cls)) > 1:
                 yield _table(cls)
-    families = {"optimizer": "Optimisers", "schedule": "Schedules of the server's rate", "genotype": "Genotypes"}
+    families = {
+        "optimizer": "Optimisers",
+        "schedule": "Schedules of the server's rate",
+        "genotype": "Genotypes",
+    }
     for key, title in families.items():
         yield f"### {title}\n"
         for cls in _inner_parts(key):
@@ -112,9 +127,17 @@ def _of_methods() -> Iterator[str]:
     yield "What each takes, where it may be one of several parts; and what it lays over the values said to all.\n"
     yield "| method | takes | defaults |\n|---|---|---|"
     for name, method in METHODS.items():
-        own = {key: shape for key, shape in shapes(method).items() if key not in Run.model_fields and shape.parts}
-        takes = "; ".join(f"{key}: {', '.join(shape.parts)}" for key, shape in own.items())
-        defaults = yaml.safe_dump(dict(method.defaults), default_flow_style=True, width=10**6).strip()
+        own = {
+            key: shape
+            for key, shape in shapes(method).items()
+            if key not in Run.model_fields and shape.parts
+        }
+        takes = "; ".join(
+            f"{key}: {', '.join(shape.parts)}" for key, shape in own.items()
+        )
+        defaults = yaml.safe_dump(
+            dict(method.defaults), default_flow_style=True, width=10**6
+        ).strip()
         yield f"| `{name}` | {takes or 'nothing is trained'} | {f'`{defaults}`' if method.defaults else ''} |"
     yield ""
 
@@ -146,24 +169,36 @@ def _table(cls: type[Settings], keys: list[str] | None = None) -> str:
     """Key, type with bounds, default, meaning and the paper's value."""
     lines = ["| key | value | default | meaning | paper |", "|---|---|---|---|---|"]
     for key, field in cls.model_fields.items():
-        if (key == tag_of([cls]) and kind_of(cls)) or (keys is not None and key not in keys):
+        if (key == tag_of([cls]) and kind_of(cls)) or (
+            keys is not None and key not in keys
+        ):
             continue
         shape, extra = shapes(cls)[key], field.json_schema_extra
         wanted = expected(field.annotation, field.metadata)
         if shape.parts:
-            wanted = f"one of {', '.join(shape.parts)}" + (" or null" if shape.nullable else "")
+            wanted = f"one of {', '.join(shape.parts)}" + (
+                " or null" if shape.nullable else ""
+            )
         default = "" if field.is_required() else f"`{_default(field.default)}`"
         paper = extra.get("paper", "") if isinstance(extra, dict) else ""
-        meaning = field.description or (_first_line(shape.sections[0]).rstrip(".") if shape.sections else "")
+        meaning = field.description or (
+            _first_line(shape.sections[0]).rstrip(".") if shape.sections else ""
+        )
         cells = (f"`{key}`", wanted, default, meaning, paper)
-        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+        lines.append(
+            "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def _default(value: Any) -> str:
     if isinstance(value, Settings):
         plain = value.plain()
-        return plain["kind"] if list(plain) == ["kind"] else kind_of(type(value)) or "its defaults"
+        return (
+            plain["kind"]
+            if list(plain) == ["kind"]
+            else kind_of(type(value)) or "its defaults"
+        )
     return shown(list(value) if isinstance(value, tuple) else value)
 
 
@@ -175,7 +210,9 @@ def schemas() -> dict[str, dict[str, Any]]:
     run = _object(list(METHODS.values()), required=True)
     run["properties"]["method"] = {"enum": list(METHODS)}
     overlay = _object(list(METHODS.values()), required=False)
-    overlay["properties"] = {key: rules for key, rules in overlay["properties"].items() if key not in _GIVEN}
+    overlay["properties"] = {
+        key: rules for key, rules in overlay["properties"].items() if key not in _GIVEN
+    }
     configuration = _object([Configuration], required=True)
     return {
         "run": {"$schema": _DRAFT, "title": "run", **run},
@@ -196,10 +233,18 @@ def _object(classes: list[type[Settings]], *, required: bool) -> dict[str, Any]:
         inner = {one: None for cls in having for one in _classes(shapes(cls)[key])}
         shape = shapes(having[0])[key]
         if inner:
-            options: list[dict[str, Any]] = [_object([cls], required=required) for cls in inner]
-            kinds = [kind for kind in map(kind_of, inner) if kind] + [text for cls in inner for text in cls.short]
+            options: list[dict[str, Any]] = [
+                _object([cls], required=required) for cls in inner
+            ]
+            kinds = [kind for kind in map(kind_of, inner) if kind] + [
+                text for cls in inner for text in cls.short
+            ]
             options += [{"enum": kinds}] if kinds else []
-            options += [{"type": "null"}] if any(shapes(cls)[key].nullable for cls in having) else []
+            options += (
+                [{"type": "null"}]
+                if any(shapes(cls)[key].nullable for cls in having)
+                else []
+            )
             keys[key] = options[0] if len(options) == 1 else {"anyOf": options}
         elif shape.item is not None and _innermost(shape).sections:
             keys[key] = _container(shape, required=required)
@@ -209,7 +254,9 @@ def _object(classes: list[type[Settings]], *, required: bool) -> dict[str, Any]:
         if meaning:
             keys[key] = {"description": meaning, **keys[key]}
     needed = [key for key in keys if all(key in cls.model_fields for cls in classes)]
-    needed = [key for key in needed if classes[0].model_fields[key].is_required() and required]
+    needed = [
+        key for key in needed if classes[0].model_fields[key].is_required() and required
+    ]
     return {"type": "object", "additionalProperties": False, "properties": keys} | (
         {"required": needed} if needed else {}
     )

@@ -22,7 +22,14 @@ from dpsum.accounting.calibration import calibrate, epsilon_after, rounds_allowe
 from dpsum.accounting.claims import POISSON_MOMENTS, TF_PRIVACY_ORDERS, WHOLE_ORDERS
 from dpsum.accounting.gaussian import Schedule, gaussian_epsilon, joint_multiplier
 
-DP_ACCOUNTING_ORDERS = (*(1 + x / 10.0 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
+DP_ACCOUNTING_ORDERS = (
+    *(1 + x / 10.0 for x in range(1, 100)),
+    *range(11, 64),
+    128,
+    256,
+    512,
+    1024,
+)
 """dp-accounting's own."""
 
 CLAIMS = {"one-pass": POISSON_MOMENTS, "poisson-lots": WHOLE_ORDERS}
@@ -32,7 +39,12 @@ Figure = tuple[str, str, str, str]
 
 
 def central_limit_epsilon(
-    noise_multiplier: float, rate: float, rounds: int, delta: float, *, as_printed: bool = False
+    noise_multiplier: float,
+    rate: float,
+    rounds: int,
+    delta: float,
+    *,
+    as_printed: bool = False,
 ) -> float:
     """DP-FNAS's epsilon: composed sampled Gaussians as one Gaussian, by a central limit theorem. Not an upper end.
 
@@ -51,7 +63,9 @@ def central_limit_epsilon(
     return gaussian_epsilon(1 / (rate * math.sqrt(rounds * spread)), delta)
 
 
-def literal_rounds(noise_multiplier: float, rate: float, epsilon: float, delta: float) -> int:
+def literal_rounds(
+    noise_multiplier: float, rate: float, epsilon: float, delta: float
+) -> int:
     """Rounds that Adap DP-FL's eq. 10 allows as printed, where the sum over a lot lacks its logarithm.
 
     At each order the rounds are (epsilon (alpha - 1) - log 1/delta) / E (dP/dQ)^alpha; the order that allows most.
@@ -60,15 +74,24 @@ def literal_rounds(noise_multiplier: float, rate: float, epsilon: float, delta: 
     for alpha in WHOLE_ORDERS.orders:
         i = np.arange(alpha + 1)
         logs = gammaln(alpha + 1) - gammaln(i + 1) - gammaln(alpha - i + 1)
-        logs = logs + i * math.log(rate) + (alpha - i) * math.log1p(-rate) + (i * i - i) / (2 * noise_multiplier**2)
+        logs = (
+            logs
+            + i * math.log(rate)
+            + (alpha - i) * math.log1p(-rate)
+            + (i * i - i) / (2 * noise_multiplier**2)
+        )
         left = epsilon * (alpha - 1) + math.log(delta)
         best = max(best, left * math.exp(-float(logsumexp(logs))))
     return math.floor(best)
 
 
-def renyi_epsilon_tight(schedule: Schedule, rate: float, delta: float, orders: Sequence[float]) -> float:
+def renyi_epsilon_tight(
+    schedule: Schedule, rate: float, delta: float, orders: Sequence[float]
+) -> float:
     """Upper end by Renyi divergences and dp-accounting's conversion (Canonne et al. 2020, Prop. 12)."""
-    divergences = np.sum([count * renyi.renyi(z, rate, orders) for z, count in schedule], axis=0)
+    divergences = np.sum(
+        [count * renyi.renyi(z, rate, orders) for z, count in schedule], axis=0
+    )
     return float(compute_epsilon(list(orders), divergences, delta)[0])
 
 
@@ -126,7 +149,12 @@ def quantile_noise_factor(noise_multiplier: float, count_noise: float) -> float:
 
 
 def mean_form_collapse(
-    *, dimension: int, cohort: int, rounds: int, noise_multiplier: float = 1.0, seed: int = 0
+    *,
+    dimension: int,
+    cohort: int,
+    rounds: int,
+    noise_multiplier: float = 1.0,
+    seed: int = 0,
 ) -> float:
     """The threshold of DP-AGR's Algorithm 2 (mean form, k = 90, W = 10, first C = 0.2) where gradients cancel out.
 
@@ -137,21 +165,38 @@ def mean_form_collapse(
         noise_multiplier: z.
         seed: of the noise's norms, which are drawn from their chi law.
     """
-    rule = PercentileOfReleases(form="mean", threshold=0.2, percentile=90, window=10, never_rising=False)
+    rule = PercentileOfReleases(
+        form="mean", threshold=0.2, percentile=90, window=10, never_rising=False
+    )
     state = rule.begin(0.2)
     rng = np.random.default_rng(seed)
     for _ in range(rounds):
-        norm = noise_multiplier * state["threshold"] * math.sqrt(rng.chisquare(dimension))
+        norm = (
+            noise_multiplier * state["threshold"] * math.sqrt(rng.chisquare(dimension))
+        )
         released = torch.tensor([norm], dtype=torch.float64)
-        rule.observe(state, Seen(released=released, extra=None, denominator=float(cohort), raw_norms=None))
+        rule.observe(
+            state,
+            Seen(
+                released=released, extra=None, denominator=float(cohort), raw_norms=None
+            ),
+        )
     return float(state["threshold"])
 
 
 def _one_pass() -> Iterator[Figure]:
     schedules = {z: ((z, 250),) for z in (1.0, 2.0, 3.0)}
-    plan = {"kind": "one-pass", "clients": 400_000, "cohort": 1600, "rounds": 250, "rate": 0.004}
+    plan = {
+        "kind": "one-pass",
+        "clients": 400_000,
+        "cohort": 1600,
+        "rounds": 250,
+        "rate": 0.004,
+    }
 
-    def row(name: str, stated: str, values: list[float], digits: int, how: str) -> Figure:
+    def row(
+        name: str, stated: str, values: list[float], digits: int, how: str
+    ) -> Figure:
         return name, stated, " / ".join(f"{value:.{digits}f}" for value in values), how
 
     rate, delta = 0.004, 1e-6
@@ -159,21 +204,30 @@ def _one_pass() -> Iterator[Figure]:
     yield row(
         name + "as claimed",
         "1.517 / 0.355 / 0.238",
-        [epsilon_after("as_claimed", plan, z, 250, delta, claims=CLAIMS) for z in schedules],
+        [
+            epsilon_after("as_claimed", plan, z, 250, delta, claims=CLAIMS)
+            for z in schedules
+        ],
         3,
         'epsilon_after("as_claimed", ...)',
     )
     yield row(
         name + "Renyi, tighter conversion",
         "1.147 / 0.242 / 0.155",
-        [renyi_epsilon_tight(s, rate, delta, DP_ACCOUNTING_ORDERS) for s in schedules.values()],
+        [
+            renyi_epsilon_tight(s, rate, delta, DP_ACCOUNTING_ORDERS)
+            for s in schedules.values()
+        ],
         3,
         "renyi_epsilon_tight, dp-accounting's orders",
     )
     yield row(
         name + "the same at TensorFlow Privacy's orders",
         "-",
-        [renyi_epsilon_tight(s, rate, delta, TF_PRIVACY_ORDERS) for s in schedules.values()],
+        [
+            renyi_epsilon_tight(s, rate, delta, TF_PRIVACY_ORDERS)
+            for s in schedules.values()
+        ],
         3,
         "renyi_epsilon_tight, TF_PRIVACY_ORDERS",
     )
@@ -219,22 +273,63 @@ def _one_pass() -> Iterator[Figure]:
         3,
         "gaussian.gaussian_epsilon(z / 2)",
     )
-    for kind, stated in (("one-pass", "2.904"), ("balls-and-bins", "-"), ("poisson", "-")):
+    for kind, stated in (
+        ("one-pass", "2.904"),
+        ("balls-and-bins", "-"),
+        ("poisson", "-"),
+    ):
         found = calibrate("holds", plan | {"kind": kind}, 1.5, delta)
-        yield f"z that holds 1.5, {kind} (rounded up)", stated, f"{found:.4g}", 'calibrate("holds", ...)'
+        yield (
+            f"z that holds 1.5, {kind} (rounded up)",
+            stated,
+            f"{found:.4g}",
+            'calibrate("holds", ...)',
+        )
 
 
 def _adap() -> Iterator[Figure]:
     rate, delta, epsilon = 78 / 6000, 1e-5, 2.0
-    plan = {"kind": "poisson-lots", "clients": 10, "records": 6000, "cohort": 78, "rounds": 100_000, "rate": rate}
-    for profile, stated in (("as_claimed", "451 / 7,921 / 33,495"), ("holds", "979 / 12,528 / 52,555")):
-        rounds = [rounds_allowed(profile, plan, z, delta, epsilon, claims=CLAIMS) for z in (1.1, 3.0, 6.0)]
+    plan = {
+        "kind": "poisson-lots",
+        "clients": 10,
+        "records": 6000,
+        "cohort": 78,
+        "rounds": 100_000,
+        "rate": rate,
+    }
+    for profile, stated in (
+        ("as_claimed", "451 / 7,921 / 33,495"),
+        ("holds", "979 / 12,528 / 52,555"),
+    ):
+        rounds = [
+            rounds_allowed(profile, plan, z, delta, epsilon, claims=CLAIMS)
+            for z in (1.1, 3.0, 6.0)
+        ]
         text = " / ".join(f"{count:,}" for count in rounds)
-        yield f"Adap DP-FL, rounds at 1.1 / 3 / 6, {profile}", stated, text, f'rounds_allowed("{profile}", ...)'
-    literal = " / ".join(str(literal_rounds(z, rate, epsilon, delta)) for z in (1.1, 3.0, 6.0))
-    yield "Adap DP-FL, eq. 10 as printed, 1.1 / 3 / 6", "7 / - / -", literal, "literal_rounds"
-    both = epsilon_after("as_claimed", plan, joint_multiplier([1.1, 1.1]), 451, delta, claims=CLAIMS)
-    yield "Adap DP-FL, scalar query counted, 451 rounds", "4.73", f"{both:.2f}", "joint_multiplier, epsilon_after"
+        yield (
+            f"Adap DP-FL, rounds at 1.1 / 3 / 6, {profile}",
+            stated,
+            text,
+            f'rounds_allowed("{profile}", ...)',
+        )
+    literal = " / ".join(
+        str(literal_rounds(z, rate, epsilon, delta)) for z in (1.1, 3.0, 6.0)
+    )
+    yield (
+        "Adap DP-FL, eq. 10 as printed, 1.1 / 3 / 6",
+        "7 / - / -",
+        literal,
+        "literal_rounds",
+    )
+    both = epsilon_after(
+        "as_claimed", plan, joint_multiplier([1.1, 1.1]), 451, delta, claims=CLAIMS
+    )
+    yield (
+        "Adap DP-FL, scalar query counted, 451 rounds",
+        "4.73",
+        f"{both:.2f}",
+        "joint_multiplier, epsilon_after",
+    )
 
 
 def _fnas() -> Iterator[Figure]:
@@ -242,31 +337,82 @@ def _fnas() -> Iterator[Figure]:
         records = 25_000 // parties
         rate, rounds = 64 / records, 50 * records // 64
         found = central_limit_epsilon(1.0, rate, rounds, 1e-5)
-        low, high = (end(((1.0, rounds),), rate, 1e-5) for end in (poisson.lower_epsilon, poisson.upper_epsilon))
+        low, high = (
+            end(((1.0, rounds),), rate, 1e-5)
+            for end in (poisson.lower_epsilon, poisson.upper_epsilon)
+        )
         name = f"DP-FNAS, {parties} parties, {rounds:,} steps: "
         yield name + "central limit", limit, f"{found:.3f}", "central_limit_epsilon"
-        yield name + "composed", composed, f"{low:.4f} to {high:.4f}", "poisson.lower_epsilon, upper_epsilon"
+        yield (
+            name + "composed",
+            composed,
+            f"{low:.4f} to {high:.4f}",
+            "poisson.lower_epsilon, upper_epsilon",
+        )
         printed = central_limit_epsilon(1.0, rate, rounds, 1e-5, as_printed=True)
-        yield name + "as Theorem 3.1 is printed", "-", f"{printed:.3f}", "as_printed=True"
+        yield (
+            name + "as Theorem 3.1 is printed",
+            "-",
+            f"{printed:.3f}",
+            "as_printed=True",
+        )
 
 
 def _others() -> Iterator[Figure]:
-    yield "DP-AGRLR, z0 for (2.5, 1e-5)", "1.634", f"{_inverse(2.5, 1e-5):.3f}", "gaussian.gaussian_epsilon, inverted"
-    yield "the same, replace-one", "double", f"{2 * _inverse(2.5, 1e-5):.3f}", "twice that"
+    yield (
+        "DP-AGRLR, z0 for (2.5, 1e-5)",
+        "1.634",
+        f"{_inverse(2.5, 1e-5):.3f}",
+        "gaussian.gaussian_epsilon, inverted",
+    )
+    yield (
+        "the same, replace-one",
+        "double",
+        f"{2 * _inverse(2.5, 1e-5):.3f}",
+        "twice that",
+    )
     threshold = mean_form_collapse(dimension=111_936, cohort=1600, rounds=250)
-    yield "mean form, C after 250 rounds of noise", "1e-13", f"{threshold:.1e}", "mean_form_collapse"
+    yield (
+        "mean form, C after 250 rounds of noise",
+        "1e-13",
+        f"{threshold:.1e}",
+        "mean_form_collapse",
+    )
     factor = quantile_noise_factor(1.0, 80.0)
-    yield "private quantile, L = 1,600", "1.00002", f"{factor:.6f}", "quantile_noise_factor"
+    yield (
+        "private quantile, L = 1,600",
+        "1.00002",
+        f"{factor:.6f}",
+        "quantile_noise_factor",
+    )
     claimed = [
-        renyi.renyi_epsilon(((1.0, 23_000 // lot),), lot / 23_000, 1e-5, TF_PRIVACY_ORDERS) for lot in (10, 50, 100)
+        renyi.renyi_epsilon(
+            ((1.0, 23_000 // lot),), lot / 23_000, 1e-5, TF_PRIVACY_ORDERS
+        )
+        for lot in (10, 50, 100)
     ]
     text = " / ".join(f"{value:.3f}" for value in claimed)
-    yield "DP-MAML, sample level, lots of 10 / 50 / 100 records", "1.177", text, "renyi.renyi_epsilon"
+    yield (
+        "DP-MAML, sample level, lots of 10 / 50 / 100 records",
+        "1.177",
+        text,
+        "renyi.renyi_epsilon",
+    )
     both = gaussian_epsilon(101**-0.5, 1e-5)
-    yield "the same, second order, mu = sqrt(1 + 10^2)", "-", f"{both:.1f}", "gaussian.gaussian_epsilon(101^-1/2)"
+    yield (
+        "the same, second order, mu = sqrt(1 + 10^2)",
+        "-",
+        f"{both:.1f}",
+        "gaussian.gaussian_epsilon(101^-1/2)",
+    )
     for steps, stated in ((5, "18.4"), (1, "6.18")):
         found = gaussian_epsilon(0.585 / steps**0.5, 1e-3)
-        yield f"Reptile, z = 0.585, a record in {steps} steps", stated, f"{found:.2f}", "gaussian.gaussian_epsilon"
+        yield (
+            f"Reptile, z = 0.585, a record in {steps} steps",
+            stated,
+            f"{found:.2f}",
+            "gaussian.gaussian_epsilon",
+        )
     steps_of_fifths = ((0.585, 5),)
     claim = renyi.renyi_epsilon(steps_of_fifths, 0.2, 1e-3, TF_PRIVACY_ORDERS)
     yield (
@@ -278,12 +424,21 @@ def _others() -> Iterator[Figure]:
     found = poisson.upper_epsilon(steps_of_fifths, 0.2, 1e-3)
     yield "the same, holds", "6.455", f"{found:.3f}", "poisson.upper_epsilon"
     shared = 400_000 * 10 / (round(1623 * 0.71) * 20)
-    yield "clients an image is in, Omniglot 5-way 1-shot", "~170", f"{shared:.0f}", "400,000 x 10 / 23,040"
+    yield (
+        "clients an image is in, Omniglot 5-way 1-shot",
+        "~170",
+        f"{shared:.0f}",
+        "400,000 x 10 / 23,040",
+    )
 
 
 def _inverse(epsilon: float, delta: float) -> float:
     """The multiplier at which one Gaussian is (epsilon, delta)."""
-    return float(scipy.optimize.brentq(lambda z: gaussian_epsilon(z, delta) - epsilon, 0.05, 100.0, xtol=1e-12))
+    return float(
+        scipy.optimize.brentq(
+            lambda z: gaussian_epsilon(z, delta) - epsilon, 0.05, 100.0, xtol=1e-12
+        )
+    )
 
 
 def checked_figures() -> list[Figure]:

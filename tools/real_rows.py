@@ -13,43 +13,113 @@ from dpfedbench.yaml_files import read_file
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results" / "real.md"
 _SEARCHES = [
-    "fnas-1", "dp-1", "dp-4", "dp-wide", "clipped", "of-dp-1", "of-dp-4", "of-dp-wide", "of-clipped",
-]  # fmt: skip
+    "fnas-1",
+    "dp-1",
+    "dp-4",
+    "dp-wide",
+    "clipped",
+    "of-dp-1",
+    "of-dp-4",
+    "of-dp-wide",
+    "of-clipped",
+]
 _FIXED_CELLS = ["separable", "skip", *(f"random-{number}" for number in range(6))]
 # A row of docs/measurements.md, and of which table or figure it has all runs that fit: series, seeds, values of the
 # axis, shots and ways. Add to it what you measure.
 STANDS = (
     ("M62", "clients-that-differ", "records", {}),
-    ("M62", "clients-that-differ", "letters", {"series": ["maml-alphabets", "dp-agr-alphabets"]}),
+    (
+        "M62",
+        "clients-that-differ",
+        "letters",
+        {"series": ["maml-alphabets", "dp-agr-alphabets"]},
+    ),
     ("M7", "adap-dp-fl", "readings-b", {}),
     ("M7", "adap-dp-fl", "validation-b", {}),
     ("M8", "adap-dp-fl", "accuracy-b-rate-003", {}),
     ("M9", "adap-dp-fl", "repairs-b", {"series": ["quantile-2"]}),
     (
-        "R3", "adap-dp-fl", "frontier",
-        {"series": ["calibrated", "adap-noise-holds", "adap-raw", "adap-scalar-1", "constant-4"], "seed": [0]},
+        "R3",
+        "adap-dp-fl",
+        "frontier",
+        {
+            "series": [
+                "calibrated",
+                "adap-noise-holds",
+                "adap-raw",
+                "adap-scalar-1",
+                "constant-4",
+            ],
+            "seed": [0],
+        },
     ),
-    ("M27", "correlated-noise", "participation", {"series": ["independent", "optimised", "balls-and-bins"]}),
-    ("M27", "correlated-noise", "participation", {"series": ["independent-momentum"], "seed": [0]}),
+    (
+        "M27",
+        "correlated-noise",
+        "participation",
+        {"series": ["independent", "optimised", "balls-and-bins"]},
+    ),
+    (
+        "M27",
+        "correlated-noise",
+        "participation",
+        {"series": ["independent-momentum"], "seed": [0]},
+    ),
     ("R4", "dp-fedmeta", "table2", {}),
     ("R4", "dp-fedmeta", "table2-colour", {}),
-    ("R5", "dp-fedmeta", "repairs", {"series": ["published", "one-pass", "balls-and-bins"]}),
-    ("M1", "dp-fedmeta", "figure4a", {"series": ["mean", "raw-norms"], "x": [90], "seed": [0]}),
+    (
+        "R5",
+        "dp-fedmeta",
+        "repairs",
+        {"series": ["published", "one-pass", "balls-and-bins"]},
+    ),
+    (
+        "M1",
+        "dp-fedmeta",
+        "figure4a",
+        {"series": ["mean", "raw-norms"], "x": [90], "seed": [0]},
+    ),
     ("M4", "dp-fedmeta", "readings", {}),
     ("M13", "dp-fedmeta", "ways-and-shots", {}),
     (
-        "R2", "dp-fedmeta", "frontier",
-        {"series": ["maml", "random", "dp-agr", "dp-maml", "dp-agrlr", "gbml"], "seed": [0]},
+        "R2",
+        "dp-fedmeta",
+        "frontier",
+        {
+            "series": ["maml", "random", "dp-agr", "dp-maml", "dp-agrlr", "gbml"],
+            "seed": [0],
+        },
     ),
     (
-        "R2", "dp-fedmeta", "frontier",
-        {"series": ["one-pass", "balls-and-bins", "correlated"], "x": [0.5, 1.5, 4, 8], "seed": [0]},
+        "R2",
+        "dp-fedmeta",
+        "frontier",
+        {
+            "series": ["one-pass", "balls-and-bins", "correlated"],
+            "x": [0.5, 1.5, 4, 8],
+            "seed": [0],
+        },
     ),
     ("M31", "dp-fedmeta", "frontier", {"series": ["public"], "seed": [0]}),
-    ("M31", "dp-fedmeta", "frontier", {"series": ["public-start"], "x": [0.5, 1.5], "seed": [0]}),
-    ("M36", "dp-fedmeta", "baselines", {"series": ["public", "public-64000", "public-start-64000"]}),
+    (
+        "M31",
+        "dp-fedmeta",
+        "frontier",
+        {"series": ["public-start"], "x": [0.5, 1.5], "seed": [0]},
+    ),
+    (
+        "M36",
+        "dp-fedmeta",
+        "baselines",
+        {"series": ["public", "public-64000", "public-start-64000"]},
+    ),
     ("M36", "dp-fedmeta", "frontier", {"series": ["public-64000"]}),
-    ("M36", "dp-fedmeta", "frontier", {"series": ["public-start-64000"], "x": [0.5, 1.5]}),
+    (
+        "M36",
+        "dp-fedmeta",
+        "frontier",
+        {"series": ["public-start-64000"], "x": [0.5, 1.5]},
+    ),
     ("M38", "dp-fedmeta", "baselines", {"series": ["public-start-64000-slow"]}),
     ("M34", "adap-dp-fl", "baselines-b", {"series": ["scattering-155"]}),
     ("M46", "adap-dp-fl", "frontier", {"series": ["scattering"]}),
@@ -58,11 +128,31 @@ STANDS = (
     ("M63", "dp-fedmeta", "frontier", {"series": ["public-start-128000"], "x": [1.5]}),
     ("M64", "correlated-noise", "passes", {"series": ["four-passes-half"]}),
     (
-        "M64", "correlated-noise", "secret",
-        {"series": ["band-2-rate-2", "band-2-adam", "band-2-adam-02", "independent-02"], "seed": [0]},
+        "M64",
+        "correlated-noise",
+        "secret",
+        {
+            "series": [
+                "band-2-rate-2",
+                "band-2-adam",
+                "band-2-adam-02",
+                "independent-02",
+            ],
+            "seed": [0],
+        },
     ),
-    ("M65", "dp-fedmeta", "frontier", {"series": ["public-start-128000", "balls-and-bins", "product"]}),
-    ("M65", "dp-fedmeta", "frontier", {"series": ["public-128000", "dp-agr", "maml", "random"]}),
+    (
+        "M65",
+        "dp-fedmeta",
+        "frontier",
+        {"series": ["public-start-128000", "balls-and-bins", "product"]},
+    ),
+    (
+        "M65",
+        "dp-fedmeta",
+        "frontier",
+        {"series": ["public-128000", "dp-agr", "maml", "random"]},
+    ),
     ("M66", "dp-fedmeta", "frontier", {"series": ["public-128000-on"]}),
     ("M20", "dp-fnas", "small", {"series": [*_SEARCHES, *_FIXED_CELLS]}),
     ("M20", "dp-fnas", "small-seeds", {"series": _FIXED_CELLS}),
@@ -75,7 +165,7 @@ STANDS = (
     ("M15", "dp-meta-learning-gbml", "figure2", {}),
     ("M69", "dp-meta-learning-gbml", "baselines", {"seed": [0]}),
     ("M30", "secure-aggregation", "bits", {"series": ["bits-16"]}),
-)  # fmt: skip
+)
 
 
 def plan() -> Plan:
@@ -118,12 +208,17 @@ def page(found: Plan) -> str:
         there = [folder for folder in runs if folder in stand]
         state = "all" if len(there) == len(runs) else str(len(there) or "none")
         state = state if runs else "accounting alone"
-        rows = sorted({row for folder in there for row in stand[folder]}, key=lambda row: (row[0], int(row[1:])))
+        rows = sorted(
+            {row for folder in there for row in stand[folder]},
+            key=lambda row: (row[0], int(row[1:])),
+        )
         data = ", ".join(sorted({run.dataset for run in cells}))
         seeds = ", ".join(map(str, sorted({run.seed for run in cells})))
         folder = "tables" if item.kind == "table" else "figures"
         shown = f"{folder}/{paper}/{name}"
-        lines.append(f"| {shown} | {data} | {seeds} | {len(runs)} | {state} | {', '.join(rows) or '–'} |")
+        lines.append(
+            f"| {shown} | {data} | {seeds} | {len(runs)} | {state} | {', '.join(rows) or '–'} |"
+        )
     shown_runs = {folder for item in found.items.values() for folder in item.runs}
     count = sum(folder in stand for folder in shown_runs)
     return (

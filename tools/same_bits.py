@@ -32,10 +32,21 @@ PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
 
 def main() -> int:
     """Both trees' answers, and what differs between them."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("base", help="the commit to compare with, or the folder of a checkout of it")
-    arguments.add_argument("--cases", default="", help="only golden cases whose name contains this text")
-    arguments.add_argument("--keys", choices=("yes", "no"), default="yes", help="whether to compare run keys")
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument(
+        "base", help="the commit to compare with, or the folder of a checkout of it"
+    )
+    arguments.add_argument(
+        "--cases", default="", help="only golden cases whose name contains this text"
+    )
+    arguments.add_argument(
+        "--keys",
+        choices=("yes", "no"),
+        default="yes",
+        help="whether to compare run keys",
+    )
     arguments.add_argument("--tree", help=argparse.SUPPRESS)
     given = arguments.parse_args()
     if given.tree:
@@ -45,9 +56,14 @@ def main() -> int:
         cases = [_start(tree, given.cases) for tree in (before, HERE)]
         moved = _compare_cases(*(_read(process) for process in cases))
         if given.keys == "yes":
-            presets = sorted({path.stem for path in (HERE / "config" / "presets").glob("*.yaml")})
+            presets = sorted(
+                {path.stem for path in (HERE / "config" / "presets").glob("*.yaml")}
+            )
             for preset in ("", *presets):
-                moved |= _compare_keys(preset or "default", *(_keys(tree, preset) for tree in (before, HERE)))
+                moved |= _compare_keys(
+                    preset or "default",
+                    *(_keys(tree, preset) for tree in (before, HERE)),
+                )
     print("something differs" if moved else "all the same")
     return int(moved)
 
@@ -60,13 +76,22 @@ def _checked_out(commit: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory() as root:
         tree = Path(root, "base")
-        subprocess.run(["git", "clone", "--quiet", "--shared", str(HERE), str(tree)], check=True)
-        subprocess.run(["git", "checkout", "--quiet", _commit(commit)], cwd=tree, check=True)
+        subprocess.run(
+            ["git", "clone", "--quiet", "--shared", str(HERE), str(tree)], check=True
+        )
+        subprocess.run(
+            ["git", "checkout", "--quiet", _commit(commit)], cwd=tree, check=True
+        )
         yield tree
 
 
 def _commit(name: str) -> str:
-    found = subprocess.run(["git", "rev-parse", f"{name}^{{commit}}"], cwd=HERE, capture_output=True, text=True)
+    found = subprocess.run(
+        ["git", "rev-parse", f"{name}^{{commit}}"],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+    )
     if found.returncode:
         sys.exit(f"{name} is not a commit of this repository")
     return found.stdout.strip()
@@ -76,12 +101,17 @@ def _commit(name: str) -> str:
 
 
 def _environment(tree: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree)]), "OMP_NUM_THREADS": "1"}
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree)]),
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def _start(tree: Path, cases: str) -> subprocess.Popen[str]:
     command = [sys.executable, __file__, "-", "--tree", str(tree), "--cases", cases]
-    return subprocess.Popen(command, cwd=tree, env=_environment(tree), stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=tree, env=_environment(tree), stdout=subprocess.PIPE, text=True
+    )
 
 
 def _run_cases(tree: Path, text: str) -> None:
@@ -95,11 +125,17 @@ def _run_cases(tree: Path, text: str) -> None:
         for number, name in enumerate(name for name in runs.CASES if text in name):
             folder = Path(root, str(number))
             try:
-                with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+                with (
+                    contextlib.redirect_stderr(io.StringIO()),
+                    contextlib.redirect_stdout(io.StringIO()),
+                ):
                     runs.files_of(name, data, folder)
                 found[name] = runs.found_of(folder)
             except Exception as error:
-                found[name] = {"hashes": dict.fromkeys(PARTS, f"{type(error).__name__}: {error}"), "plain": {}}
+                found[name] = {
+                    "hashes": dict.fromkeys(PARTS, f"{type(error).__name__}: {error}"),
+                    "plain": {},
+                }
     print(json.dumps(found))
 
 
@@ -118,12 +154,16 @@ def _compare_cases(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         if old is None or new is None:
             print(f"{name}: {'new' if old is None else 'gone'}")
             continue
-        parts = [part for part in PARTS if old["hashes"].get(part) != new["hashes"].get(part)]
+        parts = [
+            part for part in PARTS if old["hashes"].get(part) != new["hashes"].get(part)
+        ]
         if not parts:
             continue
         moved += 1
         print(f"{name}: {', '.join(parts)} differ")
-        for error in {new["hashes"][part] for part in parts if ": " in str(new["hashes"][part])}:
+        for error in {
+            new["hashes"][part] for part in parts if ": " in str(new["hashes"][part])
+        }:
             print(f"  {error}")
         for key in sorted(old["plain"].keys() | new["plain"].keys()):
             if old["plain"].get(key) != new["plain"].get(key):
@@ -138,15 +178,30 @@ def _compare_cases(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 def _keys(tree: Path, preset: str) -> set[str]:
     """Folders of all runs that a preset would train."""
     with tempfile.TemporaryDirectory() as empty:
-        command = [sys.executable, "-m", "snakemake", "--snakefile", str(tree / "Snakefile"), "--dry-run", "--cores"]
+        command = [
+            sys.executable,
+            "-m",
+            "snakemake",
+            "--snakefile",
+            str(tree / "Snakefile"),
+            "--dry-run",
+            "--cores",
+        ]
         command += ["1", "--directory", empty]
         if preset:
-            command += ["--configfile", str(tree / "config" / "presets" / f"{preset}.yaml")]
-        said = subprocess.run(command, cwd=tree, env=_environment(tree), capture_output=True, text=True)
+            command += [
+                "--configfile",
+                str(tree / "config" / "presets" / f"{preset}.yaml"),
+            ]
+        said = subprocess.run(
+            command, cwd=tree, env=_environment(tree), capture_output=True, text=True
+        )
     found = set(RUN_FOLDER.findall(said.stdout + said.stderr))
     if said.returncode or not found:
         lines = (said.stdout + said.stderr).strip().splitlines() or ["no output"]
-        sys.exit(f"the plan of {preset or 'the default'} in {tree} could not be read: {lines[-1]}")
+        sys.exit(
+            f"the plan of {preset or 'the default'} in {tree} could not be read: {lines[-1]}"
+        )
     return found
 
 
@@ -154,7 +209,9 @@ def _compare_keys(preset: str, before: set[str], after: set[str]) -> bool:
     for sign, runs in (("-", before - after), ("+", after - before)):
         for run in sorted(runs):
             print(f"{sign} {run}")
-    print(f"{preset}: {len(before & after)} runs keep their key, {len(before - after)} gone, {len(after - before)} new")
+    print(
+        f"{preset}: {len(before & after)} runs keep their key, {len(before - after)} gone, {len(after - before)} new"
+    )
     return before != after
 
 

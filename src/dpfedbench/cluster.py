@@ -21,19 +21,33 @@ def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> No
             what was left open; no node of the partition has a GPU but one is asked for.
     """
     if shutil.which("sinfo") is None:
-        raise BenchError("no Slurm on this machine (sinfo is not found): call it on a login node, or without --profile")
+        raise BenchError(
+            "no Slurm on this machine (sinfo is not found): call it on a login node, or without --profile"
+        )
     answer = _ask("sinfo", "--all", "--noheader", "--format=%P|%G")
     if answer.returncode:
-        raise BenchError(f"Slurm does not answer: {(answer.stderr.strip().splitlines() or ['it gave no reason'])[-1]}")
-    rows = [line.strip().split("|") for line in answer.stdout.splitlines() if "|" in line]
+        raise BenchError(
+            f"Slurm does not answer: {(answer.stderr.strip().splitlines() or ['it gave no reason'])[-1]}"
+        )
+    rows = [
+        line.strip().split("|") for line in answer.stdout.splitlines() if "|" in line
+    ]
     names = list(dict.fromkeys(row[0].rstrip("*") for row in rows))
-    chosen = partition or next((row[0].rstrip("*") for row in rows if row[0].endswith("*")), "")
+    chosen = partition or next(
+        (row[0].rstrip("*") for row in rows if row[0].endswith("*")), ""
+    )
     if not chosen:
-        raise BenchError(f"slurm_partition is empty and Slurm has no default: choose of {_listed(names)}, {_EDIT}")
+        raise BenchError(
+            f"slurm_partition is empty and Slurm has no default: choose of {_listed(names)}, {_EDIT}"
+        )
     if chosen not in names:
-        raise BenchError(f"slurm_partition: there is no partition {partition!r}, only {_listed(names)}: {_EDIT}")
+        raise BenchError(
+            f"slurm_partition: there is no partition {partition!r}, only {_listed(names)}: {_EDIT}"
+        )
     _check_account(account)
-    if gpus and not any("gpu" in row[1] for row in rows if row[0].rstrip("*") == chosen):
+    if gpus and not any(
+        "gpu" in row[1] for row in rows if row[0].rstrip("*") == chosen
+    ):
         raise BenchError(
             f"machine.gpu is {gpus}, but no node of partition {chosen!r} has a GPU: set slurm_partition to one that "
             f"has ({_EDIT}) or machine.gpu to 0"
@@ -42,23 +56,39 @@ def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> No
 
 def _check_account(account: str | None) -> None:
     """Refuse an account that is not the user's, and none where Slurm insists on one; without a database take any."""
-    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "where", "format=account"]
+    command = [
+        "sacctmgr",
+        "--noheader",
+        "--parsable2",
+        "show",
+        "associations",
+        "where",
+        "format=account",
+    ]
     answer = _ask(*command, f"user={getpass.getuser()}")
     names = sorted(set(answer.stdout.split()))
     if answer.returncode or not names:
         return  # no accounting database, or it tells a user nothing: sbatch will say
     for name in re.split(r"[,\s]+", account or ""):  # several may be given
         if name and name.lower() not in names:
-            raise BenchError(f"slurm_account: there is no account {name!r} of yours, only {_listed(names)}: {_EDIT}")
+            raise BenchError(
+                f"slurm_account: there is no account {name!r} of yours, only {_listed(names)}: {_EDIT}"
+            )
 
 
 def _ask(*command: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False
+        )
     except FileNotFoundError:
-        return subprocess.CompletedProcess(command, 127, "", f"{command[0]} is not found")
+        return subprocess.CompletedProcess(
+            command, 127, "", f"{command[0]} is not found"
+        )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, "", f"{command[0]} gave no answer within a minute")
+        return subprocess.CompletedProcess(
+            command, 124, "", f"{command[0]} gave no answer within a minute"
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

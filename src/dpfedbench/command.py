@@ -51,14 +51,22 @@ def snakemake_words(arguments: Sequence[str]) -> list[str]:
         else:
             words.append(word)
     if preset or "--preset" in arguments:
-        known = {path.stem: path for path in sorted((root / "config" / "presets").glob("*.yaml"))}
+        known = {
+            path.stem: path
+            for path in sorted((root / "config" / "presets").glob("*.yaml"))
+        }
         if preset not in known:
             raise BenchError(
                 f"there is no preset {preset!r}: there are {', '.join(known)}, the nearest is {nearest(preset, known)}"
             )
         files.insert(0, str(known[preset]))
     # Before the words, among which targets are: --configfile takes every word up to the next option.
-    return [*(["--configfile", *files] if files else []), "--snakefile", str(root / "Snakefile"), *words]
+    return [
+        *(["--configfile", *files] if files else []),
+        "--snakefile",
+        str(root / "Snakefile"),
+        *words,
+    ]
 
 
 def _histories(given: Sequence[str]) -> int:
@@ -67,7 +75,9 @@ def _histories(given: Sequence[str]) -> int:
     from dpfedbench.reporting import histories
 
     log = histories.to_tensorboard if given[0] == "tensorboard" else histories.to_mlflow
-    print(f"{log(given[2] if len(given) == 3 else 'results', given[1])} runs logged to {given[1]}")
+    print(
+        f"{log(given[2] if len(given) == 3 else 'results', given[1])} runs logged to {given[1]}"
+    )
     return 0
 
 

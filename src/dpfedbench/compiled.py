@@ -34,8 +34,11 @@ class _NoAlias(Compiler):
 
 # Nothing here is called from C.
 _OPTIONS: dict[str, Any] = {
-    "nogil": True, "error_model": "numpy", "pipeline_class": _NoAlias, "no_cfunc_wrapper": True,
-}  # fmt: skip
+    "nogil": True,
+    "error_model": "numpy",
+    "pipeline_class": _NoAlias,
+    "no_cfunc_wrapper": True,
+}
 
 
 def _inner(**options: Any) -> Any:
@@ -54,11 +57,14 @@ def _inner(**options: Any) -> Any:
 
     def decorated(loop: Callable[..., Any]) -> Any:
         if "<locals>" in loop.__qualname__ and not options.get("forceinline"):
-            raise TypeError(f"{loop.__qualname__}: several loops may have this name: set its __qualname__ to its own")
+            raise TypeError(
+                f"{loop.__qualname__}: several loops may have this name: set its __qualname__ to its own"
+            )
         dispatcher = njit(**_OPTIONS | {"no_cpython_wrapper": True} | options)(loop)
         usual = dispatcher.get_call_template
         dispatcher.get_call_template = lambda args, kws: usual(
-            [types.unliteral(each) for each in args], {name: types.unliteral(each) for name, each in kws.items()}
+            [types.unliteral(each) for each in args],
+            {name: types.unliteral(each) for name, each in kws.items()},
         )
         return dispatcher
 
@@ -85,7 +91,10 @@ exact = _inner(fastmath=False, _nrt=False)
 _COMPILED: list[Any] = []
 _PATIENCE = 120.0
 """Seconds that a process waits for one that compiles: the dearest loop takes a tenth of it."""
-_COMMON = {Path(__file__), *(Path(__file__).parent / "kernels" / name for name in ("calls.py", "vectors.py"))}
+_COMMON = {
+    Path(__file__),
+    *(Path(__file__).parent / "kernels" / name for name in ("calls.py", "vectors.py")),
+}
 
 
 def processor() -> str:
@@ -103,7 +112,9 @@ def compiled(loop: Callable[..., Any]) -> Any:
     were before they were mended. So the stamp of a cached loop is of the text of all those files.
     """
     dispatcher = njit(**_OPTIONS, fastmath=_REORDERED, cache=True)(loop)
-    dispatcher._cache._cache_file._source_stamp = tuple(map(_digest, sorted(_COMMON | _files(loop, set()))))
+    dispatcher._cache._cache_file._source_stamp = tuple(
+        map(_digest, sorted(_COMMON | _files(loop, set())))
+    )
     dispatcher.compile = functools.partial(_once, dispatcher)
     _COMPILED.append(dispatcher)
     return dispatcher
@@ -126,7 +137,9 @@ def _once(loop: Any, types: Any, wait: bool = True) -> Any:
     Two that write to one cache at once would also lose what one of them made. Without `wait` nothing is done then.
     """
     with global_compiler_lock, contextlib.ExitStack() as held:
-        done = types in loop.overloads or _alone(Path(loop._cache._cache_file._index_path + ".lock"), wait, held)
+        done = types in loop.overloads or _alone(
+            Path(loop._cache._cache_file._index_path + ".lock"), wait, held
+        )
         return type(loop).compile(loop, types) if done else None
 
 
@@ -154,7 +167,9 @@ def load_all() -> None:
     """Read all loops that were defined from numba's cache, where it has them; nothing is compiled, and nothing runs."""
     for loop in _COMPILED:
         for signature, *rest in loop._cache._cache_file._load_index():
-            if (signature, *rest) == loop._cache._index_key(signature, loop.targetctx.codegen()):
+            if (signature, *rest) == loop._cache._index_key(
+                signature, loop.targetctx.codegen()
+            ):
                 loop.compile(signature)
 
 

@@ -57,10 +57,21 @@ class Rate:
 
     def of(self, run: Method, rounds: int) -> tuple[int, float]:
         """How many clients or records a run of this kind is trained on in so many rounds, and its seconds."""
-        trained, every = rounds * (self.lot or run.participation.cohort), run.validation.every
-        validated = -(-rounds // every) * (run.validation.tasks if run.client_data == "tasks" else 1) if every else 0
+        trained, every = (
+            rounds * (self.lot or run.participation.cohort),
+            run.validation.every,
+        )
+        validated = (
+            -(-rounds // every)
+            * (run.validation.tasks if run.client_data == "tasks" else 1)
+            if every
+            else 0
+        )
         tested = rounds // run.evaluation.every if run.evaluation.every else 0
-        return trained, trained * self.each + validated * self.validation + tested * self.test
+        return (
+            trained,
+            trained * self.each + validated * self.validation + tested * self.test,
+        )
 
 
 def kind_of(run: Method) -> str:
@@ -71,7 +82,10 @@ def kind_of(run: Method) -> str:
     """
     tasks = run.client_data == "tasks"
     kind: dict[str, Any] = {
-        "sums": [(sum_.name, sum_.unit, getattr(sum_.noise, "mechanism", "gaussian")) for sum_ in run.sums],
+        "sums": [
+            (sum_.name, sum_.unit, getattr(sum_.noise, "mechanism", "gaussian"))
+            for sum_ in run.sums
+        ],
         "data": [run.dataset, run.within_records, run.pretrains],
     }
     for key in type(run).model_fields:
@@ -81,12 +95,19 @@ def kind_of(run: Method) -> str:
     if tasks:
         kind["clients"] = [run.clients.support_per_class, run.clients.query_per_class]
     kind["measured"] = [run.validation.every > 0, run.evaluation.every > 0]
-    return json.dumps(kind | {"lot": None if tasks else [run.participation.cohort, run.validation.tasks]})
+    return json.dumps(
+        kind
+        | {"lot": None if tasks else [run.participation.cohort, run.validation.tasks]}
+    )
 
 
 def _sizes(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _sizes(each) for key, each in value.items() if key not in ("seed", "every", "tasks")}
+        return {
+            key: _sizes(each)
+            for key, each in value.items()
+            if key not in ("seed", "every", "tasks")
+        }
     if isinstance(value, list | tuple):
         return [_sizes(each) for each in value]
     return None if isinstance(value, float) else value
@@ -95,14 +116,33 @@ def _sizes(value: Any) -> Any:
 class Clock:
     """Times rounds of runs on this machine, on the data sets and clients of a results folder; as `engine.train`."""
 
-    def __init__(self, results: Path, *, threads: int = 1, device: str = "auto", kernels: bool = True) -> None:
-        self.results, self.threads, self.device, self.kernels = results, threads, device_of(device), kernels
+    def __init__(
+        self,
+        results: Path,
+        *,
+        threads: int = 1,
+        device: str = "auto",
+        kernels: bool = True,
+    ) -> None:
+        self.results, self.threads, self.device, self.kernels = (
+            results,
+            threads,
+            device_of(device),
+            kernels,
+        )
 
     def planned(self, run: Method) -> int:
         """The rounds that the budget allows, of those planned; of noise that will decay, as if it stayed."""
-        stops = any(sum_.budget and sum_.budget.stop and sum_.budget.epsilon is not None for sum_ in run.sums)
+        stops = any(
+            sum_.budget and sum_.budget.stop and sum_.budget.epsilon is not None
+            for sum_ in run.sums
+        )
         rounds = int(run.participation.rounds)
-        return self._rounds(run).budget.expected(rounds) if stops and _stated(run) else rounds
+        return (
+            self._rounds(run).budget.expected(rounds)
+            if stops and _stated(run)
+            else rounds
+        )
 
     def _rounds(self, run: Method, **other: Any) -> Rounds:
         """The rounds of a run on its data; a threshold or cells that another run finds are made up."""
@@ -112,48 +152,91 @@ class Clock:
             "clients_dir": self.results / "clients" / run.clients_folder,
         }
         run = run.replace(model=run.model.without_references(), **other)
-        machine = {"threads": self.threads, "device": self.device, "kernels": self.kernels}
-        made = Rounds.of(run, **places, **machine, ledger=[], first=1.0 if referenced else None)  # type: ignore[arg-type]
+        machine = {
+            "threads": self.threads,
+            "device": self.device,
+            "kernels": self.kernels,
+        }
+        made = Rounds.of(
+            run, **places, **machine, ledger=[], first=1.0 if referenced else None
+        )  # type: ignore[arg-type]
         assert isinstance(made, Rounds)
         return made
 
     def rate(self, run: Method) -> Rate:
         """The rate of the run's kind of work."""
-        tasks = min(run.validation.tasks, 4 * self.threads) if run.client_data == "tasks" else run.validation.tasks
+        tasks = (
+            min(run.validation.tasks, 4 * self.threads)
+            if run.client_data == "tasks"
+            else run.validation.tasks
+        )
         # Noise in shares of clients is enough in a whole cohort alone.
         whole = any(sum_.noise and sum_.noise.one_by_one for sum_ in run.sums)
-        cohort = min(run.participation.cohort, _MOST) if whole else run.participation.cohort
+        cohort = (
+            min(run.participation.cohort, _MOST) if whole else run.participation.cohort
+        )
         other = {"participation": run.participation.replace(cohort=cohort)}
-        rounds = self._rounds(run, seed=_SEED, validation=run.validation.replace(tasks=tasks), **other)
+        rounds = self._rounds(
+            run, seed=_SEED, validation=run.validation.replace(tasks=tasks), **other
+        )
         # From the middle on: some methods' first rounds are longer.
-        lot, plan, indices = rounds.clients.work(np.arange(1)), rounds.plan, itertools.count(rounds.planned // 2)
+        lot, plan, indices = (
+            rounds.clients.work(np.arange(1)),
+            rounds.plan,
+            itertools.count(rounds.planned // 2),
+        )
 
         def seconds(clients: int) -> float:
             if lot is None:  # the first clients in each round
                 rounds.plan = few = copy.copy(plan)
                 few.cohort = lambda index: np.arange(clients)  # type: ignore[method-assign]
             index = next(indices) % max(rounds.planned, 1)
-            rounds.restore(rounds.state())  # a round may come again only as after a restart
+            rounds.restore(
+                rounds.state()
+            )  # a round may come again only as after a restart
             return self._seconds(lambda: rounds.round(index))
 
-        count = cohort if whole or lot else min(cohort, self.threads if self.device == "cpu" else 256)
+        count = (
+            cohort
+            if whole or lot
+            else min(cohort, self.threads if self.device == "cpu" else 256)
+        )
         seconds(count)  # compiled here, or read from numba's cache
         while (took := seconds(count)) < _LONG and count < cohort:
             count = min(cohort, max(2 * count, int(count * _LONG / took)))
         spent = [took]
         while sum(spent) < _LONG:
             spent.append(seconds(count))
-        theta, measures, each = rounds.theta.numpy(), rounds.measures, float(np.mean(spent)) / (lot or count)
-        validate, test = (lambda: measures.validate(theta)), (lambda: measures.test(theta))
+        theta, measures, each = (
+            rounds.theta.numpy(),
+            rounds.measures,
+            float(np.mean(spent)) / (lot or count),
+        )
+        validate, test = (
+            (lambda: measures.validate(theta)),
+            (lambda: measures.test(theta)),
+        )
         validation = (
-            self._seconds(validate, 2) / (tasks if run.client_data == "tasks" else 1) if run.validation.every else 0.0
+            self._seconds(validate, 2) / (tasks if run.client_data == "tasks" else 1)
+            if run.validation.every
+            else 0.0
         )
         tested = self._seconds(test, 2) if run.evaluation.every else 0.0
-        return Rate(each=each, validation=validation, test=tested, lot=lot, unit=rounds.clients.served)
+        return Rate(
+            each=each,
+            validation=validation,
+            test=tested,
+            lot=lot,
+            unit=rounds.clients.served,
+        )
 
     def _seconds(self, call: Callable[[], Any], calls: int = 1) -> float:
         """Seconds of the last of some calls: on a CPU those that it computed; other work beside it does not count."""
-        clock, share = (time.process_time, self.threads) if self.device == "cpu" else (time.perf_counter, 1)
+        clock, share = (
+            (time.process_time, self.threads)
+            if self.device == "cpu"
+            else (time.perf_counter, 1)
+        )
         for _ in range(calls):
             started = clock()
             call()
@@ -162,7 +245,10 @@ class Clock:
 
 def _stated(run: Method) -> bool:
     """Whether the configuration says the noise of all sums, and no budget has to."""
-    return all(sum_.noise is None or getattr(sum_.noise, "multiplier", None) is not None for sum_ in run.sums)
+    return all(
+        sum_.noise is None or getattr(sum_.noise, "multiplier", None) is not None
+        for sum_ in run.sums
+    )
 
 
 def _time(hours: float) -> str:
@@ -172,7 +258,14 @@ def _time(hours: float) -> str:
     return f"{60 * hours:.3g} min" if hours >= 0.025 else f"{3600 * hours:.2g} s"
 
 
-def report(runs: Sequence[Method], clock: Clock, folder: Path, *, cores: int, say: Callable[[str], None]) -> None:
+def report(
+    runs: Sequence[Method],
+    clock: Clock,
+    folder: Path,
+    *,
+    cores: int,
+    say: Callable[[str], None],
+) -> None:
     """Write cost.csv and cost.md of the plan's runs into a folder, and say the table; `cores` are the workflow's."""
     kinds: dict[str, list[Method]] = {}
     for run in runs:
@@ -182,32 +275,58 @@ def report(runs: Sequence[Method], clock: Clock, folder: Path, *, cores: int, sa
     planned: dict[str, int] = {}
     for number, group in enumerate(kinds.values(), start=1):
         # Noise that a budget says has to be found first, and in a large cohort more can take part.
-        typical = min(group, key=lambda run: (not _stated(run), -run.participation.cohort))
-        say(f"kind of work {number} of {len(kinds)}: {typical.method}, {typical.dataset}")
+        typical = min(
+            group, key=lambda run: (not _stated(run), -run.participation.cohort)
+        )
+        say(
+            f"kind of work {number} of {len(kinds)}: {typical.method}, {typical.dataset}"
+        )
         rate = clock.rate(typical)
         for run in group:
             planned[run.key] = planned.get(run.key) or clock.planned(run)
             trained, seconds = rate.of(run, planned[run.key])
-            records.append({"method": run.method, rate.unit: trained, "hours": seconds / 3600})
+            records.append(
+                {"method": run.method, rate.unit: trained, "hours": seconds / 3600}
+            )
     columns = {"runs": int, "clients": int, "records": int, "hours": float}
-    table = pd.DataFrame(records, columns=["method", *columns]).fillna(0).groupby("method", sort=False).sum()
+    table = (
+        pd.DataFrame(records, columns=["method", *columns])
+        .fillna(0)
+        .groupby("method", sort=False)
+        .sum()
+    )
     table.loc["total"] = table.sum()
     table = table.astype(columns)
     cells = []
     for name, row in zip(table.index, table.to_dict("records"), strict=True):
-        served = [f"{row[unit]:,} {unit}" for unit in ("clients", "records") if row[unit]]
-        cells.append([name, f"{row['runs']:,}", ", ".join(served) or "-", _time(row["hours"])])
+        served = [
+            f"{row[unit]:,} {unit}" for unit in ("clients", "records") if row[unit]
+        ]
+        cells.append(
+            [name, f"{row['runs']:,}", ", ".join(served) or "-", _time(row["hours"])]
+        )
     jobs, hours = max(1, cores // clock.threads), float(table["hours"].iloc[-1])
-    where = f"{values.plural(clock.threads, 'CPU thread')} each" if clock.device == "cpu" else "one GPU"
+    where = (
+        f"{values.plural(clock.threads, 'CPU thread')} each"
+        if clock.device == "cpu"
+        else "one GPU"
+    )
     notes = [
         f"- The time of all trainings on {where}, one after the other, by rates measured on {processor()}.",
-        f"- On {cores} cores {jobs} run side by side: {_time(hours / jobs)} by the clock." * (clock.device == "cpu"),
+        f"- On {cores} cores {jobs} run side by side: {_time(hours / jobs)} by the clock."
+        * (clock.device == "cpu"),
         "- On a CPU that is the time of the processor, as on a machine that does nothing else. "
         "Meta-tests, audits, data sets and about a second for the start of each job are not in it. Where noise may "
         "fall while a run trains, its budget is spent sooner than this counts.",
     ]
-    lines = [*values.markdown_table(("method", "runs", "trained on", "time"), cells), "", *filter(None, notes)]
-    write_text(folder / "cost.csv", values.csv_text(table.reset_index().round({"hours": 5})))
+    lines = [
+        *values.markdown_table(("method", "runs", "trained on", "time"), cells),
+        "",
+        *filter(None, notes),
+    ]
+    write_text(
+        folder / "cost.csv", values.csv_text(table.reset_index().round({"hours": 5}))
+    )
     write_text(folder / "cost.md", "\n".join(["# What the runs cost", "", *lines, ""]))
     for line in lines:
         say(line)

@@ -54,10 +54,15 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = _UNREAD.get(error.errno or 0, f"{{path}} cannot be read ({error.strerror or error}): check the disk")
+        said = _UNREAD.get(
+            error.errno or 0,
+            f"{{path}} cannot be read ({error.strerror or error}): check the disk",
+        )
         raise BenchError(said.format(path=path)) from error
     except UnicodeDecodeError as error:
-        raise BenchError(f"{path} is not UTF-8 text: delete it and run the workflow again") from error
+        raise BenchError(
+            f"{path} is not UTF-8 text: delete it and run the workflow again"
+        ) from error
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
@@ -67,7 +72,9 @@ def check_file(path: str | os.PathLike[str]) -> None:
         OSError: there is nothing, or a pipe, a socket or a device.
     """
     mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a folder, who opens it says so
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(
+        mode
+    ):  # of a folder, who opens it says so
         raise OSError(errno.EINVAL, "a pipe or device, where a file belongs", str(path))
 
 
@@ -106,14 +113,18 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         BenchError: the folder cannot be made or written to, or the disk is full.
     """
     final = Path(path)
-    temporary = final.with_name(f".{final.name}.{_HOST}.{os.getpid()}.part{final.suffix}")
+    temporary = final.with_name(
+        f".{final.name}.{_HOST}.{os.getpid()}.part{final.suffix}"
+    )
     try:
         with writing(final, temporary):
             final.parent.mkdir(parents=True, exist_ok=True)
             _sweep(final)
             yield temporary
             with open(temporary, "rb") as handle:
-                os.fchmod(handle.fileno(), _MODE)  # safetensors and tempfile make files for their owner alone
+                os.fchmod(
+                    handle.fileno(), _MODE
+                )  # safetensors and tempfile make files for their owner alone
                 os.fsync(handle.fileno())
             os.replace(temporary, final)
             written.add(final)
@@ -160,7 +171,9 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     try:
         return json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        raise BenchError(f"{path} is not valid JSON ({error}): delete it and run the workflow again") from error
+        raise BenchError(
+            f"{path} is not valid JSON ({error}): delete it and run the workflow again"
+        ) from error
 
 
 def read_group(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -171,7 +184,9 @@ def read_group(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     group = read_json(path)
     if not isinstance(group, dict):
-        raise BenchError(f"{path} does not hold values by name: delete it and run the workflow again")
+        raise BenchError(
+            f"{path} does not hold values by name: delete it and run the workflow again"
+        )
     return group
 
 

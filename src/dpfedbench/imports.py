@@ -36,7 +36,10 @@ class _Module:
 
 
 def closure(
-    *roots: Path, beside: Iterable[Path] = (), without: Collection[str] = (), apart: Collection[str] = ()
+    *roots: Path,
+    beside: Iterable[Path] = (),
+    without: Collection[str] = (),
+    apart: Collection[str] = (),
 ) -> list[Path]:
     """Some files and all of the two packages that they stand on; sorted.
 
@@ -48,7 +51,10 @@ def closure(
     """
     _reached.cache_clear()  # there may be new files
     files: dict[Path, int] = {}
-    waiting = [*((path, _WHOLE) for path in roots), *((path, _BESIDE) for path in beside)]
+    waiting = [
+        *((path, _WHOLE) for path in roots),
+        *((path, _BESIDE) for path in beside),
+    ]
     while waiting:
         path, how = waiting.pop()
         if files.get(path, -1) >= how:
@@ -57,10 +63,19 @@ def closure(
         if module.name in without:
             continue
         files[path] = how
-        for reached in (module.at_once, module.later) if how == _WHOLE else (module.at_once,):
-            waiting += [(other, min(how, much) if how == _BESIDE else much) for other, much in reached]
+        for reached in (
+            (module.at_once, module.later) if how == _WHOLE else (module.at_once,)
+        ):
+            waiting += [
+                (other, min(how, much) if how == _BESIDE else much)
+                for other, much in reached
+            ]
         if how == _WHOLE and module.finds and module.name not in apart:
-            waiting += [(other, _WHOLE) for place in _alike(path.parent) for other in place.glob("*.py")]
+            waiting += [
+                (other, _WHOLE)
+                for place in _alike(path.parent)
+                for other in place.glob("*.py")
+            ]
     return sorted(files)
 
 
@@ -70,14 +85,21 @@ def of_stage(script: Path, modules: Iterable[str]) -> list[Path]:
     A test of a model needs what these say and what the model imports, and not what they import to train.
     """
     files = {name: path for name in modules if (path := file_of(name)) is not None}
-    whole = [path for name, path in files.items() if script.stem not in _TESTS or name.startswith(_MODELS)]
+    whole = [
+        path
+        for name, path in files.items()
+        if script.stem not in _TESTS or name.startswith(_MODELS)
+    ]
     apart = (f"{PACKAGE.name}.methods",)
     return closure(script, *whole, beside=files.values(), without=_OF_JOBS, apart=apart)
 
 
 _TESTS = ("meta_test", "genotype")
 _MODELS = f"{PACKAGE.name}.models."
-_OF_JOBS = (*(f"{PACKAGE.name}.{name}" for name in ("jobs", "manifest", "warm")), "dpsum.progress")
+_OF_JOBS = (
+    *(f"{PACKAGE.name}.{name}" for name in ("jobs", "manifest", "warm")),
+    "dpsum.progress",
+)
 """Modules of how a job runs: no result depends on them."""
 
 
@@ -98,8 +120,15 @@ def file_of(module: str) -> Path | None:
 
 def _alike(folder: Path) -> list[Path]:
     """A folder of dpfedbench or dpsum, and the folders of one's own that add to it."""
-    tops = [top for name in (PACKAGE.name, _LIBRARY) if (top := PACKAGE.with_name(name)) in folder.parents]
-    return [folder, *(own / folder.relative_to(top) for top in tops for own in own_code.folders())]
+    tops = [
+        top
+        for name in (PACKAGE.name, _LIBRARY)
+        if (top := PACKAGE.with_name(name)) in folder.parents
+    ]
+    return [
+        folder,
+        *(own / folder.relative_to(top) for top in tops for own in own_code.folders()),
+    ]
 
 
 def _inside(path: Path) -> Path | None:
@@ -112,7 +141,9 @@ def _inside(path: Path) -> Path | None:
 
 def within(path: Path) -> bool:
     """Whether a file lies in the folder of dpfedbench or dpsum."""
-    return any(PACKAGE.with_name(name) in path.parents for name in (PACKAGE.name, _LIBRARY))
+    return any(
+        PACKAGE.with_name(name) in path.parents for name in (PACKAGE.name, _LIBRARY)
+    )
 
 
 def shipped(path: Path) -> bool:
@@ -123,7 +154,9 @@ def shipped(path: Path) -> bool:
 
 def digest(paths: Iterable[Path]) -> str:
     """A hash of files, by the names that they have below the two packages, or by name alone."""
-    return hashlib.sha256(b"".join(sorted(_line(*_state(path)) for path in paths))).hexdigest()[:12]
+    return hashlib.sha256(
+        b"".join(sorted(_line(*_state(path)) for path in paths))
+    ).hexdigest()[:12]
 
 
 def own(modules: Iterable[str]) -> list[Path]:
@@ -191,21 +224,36 @@ def _read(path: Path, changed: int, size: int) -> _Module:
         if isinstance(node, ast.Import):
             imported[later].update(alias.name for alias in node.names)
         else:
-            above = ".".join(inside[: len(inside) - node.level + 1]) if node.level else ""
+            above = (
+                ".".join(inside[: len(inside) - node.level + 1]) if node.level else ""
+            )
             base = ".".join(filter(None, (above, node.module)))
             imported[later].update(f"{base}.{alias.name}" for alias in node.names)
-    at_once, later_ones = ([file for name in sorted(names) for file in _reached(name)] for names in imported)
+    at_once, later_ones = (
+        [file for name in sorted(names) for file in _reached(name)]
+        for names in imported
+    )
     finds = path.name == "__init__.py" and "pkgutil" in imported[0]
-    return _Module(called, tuple(dict.fromkeys(at_once)), tuple(dict.fromkeys(later_ones)), finds)
+    return _Module(
+        called, tuple(dict.fromkeys(at_once)), tuple(dict.fromkeys(later_ones)), finds
+    )
 
 
-def _imports(nodes: Iterable[ast.AST], later: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+def _imports(
+    nodes: Iterable[ast.AST], later: bool = False
+) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
     """All imports, and whether each is in a function; those for type checking left out."""
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node, later
-        elif isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):  # expressions import nothing
+        elif isinstance(
+            node, ast.stmt | ast.excepthandler | ast.match_case
+        ):  # expressions import nothing
             below: Iterable[ast.AST] = ast.iter_child_nodes(node)
-            if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            if isinstance(node, ast.If) and ast.unparse(node.test).endswith(
+                "TYPE_CHECKING"
+            ):
                 below = node.orelse
-            yield from _imports(below, later or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+            yield from _imports(
+                below, later or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            )

@@ -33,7 +33,9 @@ class _Tee(io.TextIOBase):
 
     def write(self, text: str) -> int:
         for stream in self._streams:
-            with contextlib.suppress(OSError):  # a full disk takes no log, and what it says is on the terminal
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk takes no log, and what it says is on the terminal
                 stream.write(text)
                 stream.flush()
         return len(text)
@@ -61,7 +63,11 @@ _OUTSIDE = {
 def outside(error: Exception, log: Path) -> str | None:
     """What to say of a fault of the machine; None where it is none."""
     text = " ".join(str(error).split())
-    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in text or type(error).__name__ == "OutOfMemoryError":
+    if (
+        isinstance(error, MemoryError)
+        or "DefaultCPUAllocator" in text
+        or type(error).__name__ == "OutOfMemoryError"
+    ):
         return f"not enough memory ({text}): make the run smaller, run fewer at once, or take a larger machine"
     if "No usable temporary directory" in text or "MPLCONFIGDIR" in text:
         return f"{text}: let TMPDIR name a folder with room that can be written to"
@@ -124,7 +130,9 @@ def workflow_process() -> psutil.Process | None:
     return process
 
 
-def end_with(process: psutil.Process, end: Callable[[], None], every: float = 1.0) -> threading.Thread:
+def end_with(
+    process: psutil.Process, end: Callable[[], None], every: float = 1.0
+) -> threading.Thread:
     """Watch a process from a thread, and call `end` as soon as it is gone.
 
     Works wherever psutil does, and through a shell in between, where Linux's own signal for this does not reach.
@@ -155,13 +163,18 @@ def measured(cost: Path) -> Iterator[None]:
     with benchmarked() as sampled:
         yield
     record = copy.copy(sampled)  # a thread may still be writing to the other
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    used = [
+        resource.getrusage(who)
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
     record.running_time = _age()
     record.cpu_time = sum(each.ru_utime + each.ru_stime for each in used)
     record.cpu_usage = 100 * record.cpu_time
     # Not getrusage's: that is also of what the process was before it was this program, a copy of Snakemake.
     with contextlib.suppress(OSError):
-        peak = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
+        peak = re.findall(
+            r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8")
+        )
         record.max_rss = max(record.max_rss or 0, int(peak[0]) / 1024)
     with files.atomic_path(cost) as temporary:
         write_benchmark_records([record], str(temporary), False)
@@ -170,9 +183,19 @@ def measured(cost: Path) -> Iterator[None]:
 def _age() -> float:
     """Seconds since this process began."""
     try:
-        began = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError):  # not Linux; psutil, which counts from a boot in whole seconds, is up to one off
+        began = (
+            Path("/proc/self/stat")
+            .read_text(encoding="utf-8")
+            .rpartition(")")[2]
+            .split()[19]
+        )
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf(
+            "SC_CLK_TCK"
+        )
+    except (
+        OSError,
+        AttributeError,
+    ):  # not Linux; psutil, which counts from a boot in whole seconds, is up to one off
         return time.time() - psutil.Process().create_time()
 
 
@@ -195,9 +218,12 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
     logger = logging.getLogger("dpfedbench")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed at the end)
+        handle = open(path, "w", encoding="utf-8")
     except OSError as error:
-        print(f"{name}: cannot write the log {path} ({error.strerror}): make its folder writable", file=terminal)
+        print(
+            f"{name}: cannot write the log {path} ({error.strerror}): make its folder writable",
+            file=terminal,
+        )
         sys.exit(1)
     kept, tee = _Tee(handle), _Tee(terminal, handle)
     # Without the time: when the job after a private training began tells how long that took.
@@ -210,8 +236,13 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
 
     def abandon() -> None:
         with contextlib.suppress(ValueError):
-            print(f"{name}: the workflow that started this job is gone, so the job ends too", file=kept)
-        os._exit(1)  # no clean-up: whatever is killed here is made again, or goes on from its checkpoint
+            print(
+                f"{name}: the workflow that started this job is gone, so the job ends too",
+                file=kept,
+            )
+        os._exit(
+            1
+        )  # no clean-up: whatever is killed here is made again, or goes on from its checkpoint
 
     try:
         if started_by := workflow_process():
@@ -229,7 +260,10 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
             print(f"{name}: {said}", file=tee)
         else:
             print(traceback.format_exc(), file=kept)
-            print(f"{name}: {whose_fault(error)}; its traceback is in {path}", file=_Tee(terminal))
+            print(
+                f"{name}: {whose_fault(error)}; its traceback is in {path}",
+                file=_Tee(terminal),
+            )
         sys.exit(1)
     finally:
         logger.removeHandler(handler)

@@ -34,21 +34,37 @@ def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -
     """
     threads = arguments["threads"]
     command = _by_srun(processes, threads) or [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
-        f"--nproc-per-node={processes}", "-m", _MEMBER,
-    ]  # fmt: skip
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), WORKFLOW: this_process()}
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr=127.0.0.1",
+        f"--nproc-per-node={processes}",
+        "-m",
+        _MEMBER,
+    ]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        WORKFLOW: this_process(),
+    }
     if command[0] == "srun":
-        environment |= {"MASTER_ADDR": platform.node(), "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(processes)}
+        environment |= {
+            "MASTER_ADDR": platform.node(),
+            "MASTER_PORT": str(_free_port()),
+            "WORLD_SIZE": str(processes),
+        }
     errors = []
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
         open(log, "wb") as other,
         subprocess.Popen(
-            [*command, json.dumps({**arguments, "log": str(log)})], stdout=subprocess.PIPE, stderr=other, text=True,
+            [*command, json.dumps({**arguments, "log": str(log)})],
+            stdout=subprocess.PIPE,
+            stderr=other,
+            text=True,
             env=environment,
         ) as started,
-    ):  # fmt: skip
+    ):
         try:
             assert started.stdout is not None
             for line in started.stdout:
@@ -64,7 +80,9 @@ def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -
     if errors:
         raise BenchError(errors[0])
     if "No module named" in log.read_text(encoding="utf-8", errors="replace"):
-        raise BenchError(f"python -m torch.distributed.run does not start ({log}): set machine.processes to 1")
+        raise BenchError(
+            f"python -m torch.distributed.run does not start ({log}): set machine.processes to 1"
+        )
     raise BenchError(
         f"one of the {processes} processes was killed or lost ({log}): run the same command again; the training "
         "continues from its last checkpoint"
@@ -76,15 +94,26 @@ def _by_srun(processes: int, threads: int) -> list[str] | None:
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job or shutil.which("srun") is None or shutil.which("scontrol") is None:
         return None
-    said = subprocess.run(["scontrol", "--oneliner", "show", "job", job], capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        ["scontrol", "--oneliner", "show", "job", job],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     tasks = re.search(r"\bNumTasks=(\d+)", said.stdout)
     if tasks is None or int(tasks[1]) < processes:
         return None
     # A task that ends badly ends all. srun says so on standard error, which is the log's.
     return [
-        "srun", f"--ntasks={processes}", f"--cpus-per-task={threads}", "--kill-on-bad-exit=1", "--unbuffered",
-        sys.executable, "-m", _MEMBER,
-    ]  # fmt: skip
+        "srun",
+        f"--ntasks={processes}",
+        f"--cpus-per-task={threads}",
+        "--kill-on-bad-exit=1",
+        "--unbuffered",
+        sys.executable,
+        "-m",
+        _MEMBER,
+    ]
 
 
 def _free_port() -> int:

@@ -30,7 +30,9 @@ _SAID = "# made from the files and the code named here"
 
 
 @contextlib.contextmanager
-def rule_job(snakemake: Any, name: str, *, timed: bool = True) -> Iterator[logging.Logger]:
+def rule_job(
+    snakemake: Any, name: str, *, timed: bool = True
+) -> Iterator[logging.Logger]:
     """Run a rule's script as a job: what it reads from the results is checked before, what it wrote is sealed after.
 
     The warm process runs it where there is one (`warm.hand_over`). What it cost stands in `benchmark/`, beside `logs/`,
@@ -38,10 +40,16 @@ def rule_job(snakemake: Any, name: str, *, timed: bool = True) -> Iterator[loggi
     """
     warm.hand_over()
     log = Path(snakemake.log[0])
-    cost = measured(log.parent.with_name("benchmark") / f"{log.stem}.tsv") if timed else contextlib.nullcontext()
+    cost = (
+        measured(log.parent.with_name("benchmark") / f"{log.stem}.tsv")
+        if timed
+        else contextlib.nullcontext()
+    )
     with job(log, name) as logger, cost:
         read = [path for path in map(Path, snakemake.input) if path.parts[0] == RESULTS]
-        made_from = {path.relative_to(RESULTS).as_posix(): digest_of(path) for path in read}
+        made_from = {
+            path.relative_to(RESULTS).as_posix(): digest_of(path) for path in read
+        }
         outputs = [Path(path) for path in snakemake.output]
         for path in manifests(snakemake.rule, outputs):
             path.unlink(missing_ok=True)
@@ -49,9 +57,18 @@ def rule_job(snakemake: Any, name: str, *, timed: bool = True) -> Iterator[loggi
         yield logger
         # Files that no rule declares (a preview for people) stand beside those that it does, or in a declared folder.
         made = {o for o in outputs if not o.is_dir()}
-        made |= {path for path in files.written if any(path.parent == o.parent or o in path.parents for o in outputs)}
+        made |= {
+            path
+            for path in files.written
+            if any(path.parent == o.parent or o in path.parents for o in outputs)
+        }
         code = getattr(snakemake.params, "code", None)
-        seal(snakemake.rule, [*(o for o in outputs if o in made), *sorted(made - {*outputs})], made_from, code=code)
+        seal(
+            snakemake.rule,
+            [*(o for o in outputs if o in made), *sorted(made - {*outputs})],
+            made_from,
+            code=code,
+        )
 
 
 def manifests(rule: str, paths: Iterable[Path]) -> dict[Path, list[Path]]:
@@ -59,17 +76,31 @@ def manifests(rule: str, paths: Iterable[Path]) -> dict[Path, list[Path]]:
     outputs: dict[Path, list[Path]] = {}
     for path in paths:
         outputs.setdefault(path.parent, []).append(path)
-    return {folder / FOLDER / f"{rule}-{own[0].stem}.sha256": own for folder, own in outputs.items()}
+    return {
+        folder / FOLDER / f"{rule}-{own[0].stem}.sha256": own
+        for folder, own in outputs.items()
+    }
 
 
 def seal(
-    rule: str, paths: Iterable[Path], made_from: Mapping[str, str] | None = None, *, code: str | None = None
+    rule: str,
+    paths: Iterable[Path],
+    made_from: Mapping[str, str] | None = None,
+    *,
+    code: str | None = None,
 ) -> None:
     """Write down the SHA-256 of files that a job of a rule has written, and the hash of the code that the rule goes by.
 
     `made_from` is the SHA-256 of what they were made from, by path below the results folder; None: it is not known.
     """
-    said = [] if made_from is None else [_SAID, *(f"# from {digest}  {path}" for path, digest in made_from.items())]
+    said = (
+        []
+        if made_from is None
+        else [
+            _SAID,
+            *(f"# from {digest}  {path}" for path, digest in made_from.items()),
+        ]
+    )
     said += [f"# code {code}"] * (code is not None)
     for manifest, own in manifests(rule, paths).items():
         lines = [f"{files.sha256(path)}  {path.name}" for path in own] + said
@@ -99,16 +130,32 @@ def sealed(folder: Path) -> list[Sealed]:
         for manifest in sorted((folder / FOLDER).glob("*.sha256")):
             with files.reading(manifest):
                 files.check_file(manifest)
-                lines = manifest.read_text(encoding="utf-8", errors="replace").splitlines()
-            own = {match[2]: match[1] for line in lines if (match := _LINE.fullmatch(line))}
-            others = {match[2]: match[1] for line in lines if (match := _FROM.fullmatch(line))}
-            manifests.append(Sealed(manifest.name.partition("-")[0], own, others if _SAID in lines else None))
+                lines = manifest.read_text(
+                    encoding="utf-8", errors="replace"
+                ).splitlines()
+            own = {
+                match[2]: match[1] for line in lines if (match := _LINE.fullmatch(line))
+            }
+            others = {
+                match[2]: match[1] for line in lines if (match := _FROM.fullmatch(line))
+            }
+            manifests.append(
+                Sealed(
+                    manifest.name.partition("-")[0],
+                    own,
+                    others if _SAID in lines else None,
+                )
+            )
     return manifests
 
 
 def listed(folder: Path) -> dict[str, tuple[str, str]]:
     """The SHA-256 of each file that a rule wrote to a folder, and that rule, by the file's name."""
-    return {name: (digest, manifest.rule) for manifest in sealed(folder) for name, digest in manifest.files.items()}
+    return {
+        name: (digest, manifest.rule)
+        for manifest in sealed(folder)
+        for name, digest in manifest.files.items()
+    }
 
 
 def checked(path: Path) -> Path:
@@ -131,9 +178,13 @@ def digest_of(path: Path) -> str:
     with files.reading(path):
         present = files.sha256(path)
     if not digest:
-        raise BenchError(f"{path} has no checksum in {FOLDER}/ beside it, so nothing vouches for it: {mend(path)}")
+        raise BenchError(
+            f"{path} has no checksum in {FOLDER}/ beside it, so nothing vouches for it: {mend(path)}"
+        )
     if present != digest:
-        raise BenchError(f"{path} is damaged or was edited, it is not what the rule {rule} wrote: {mend(path, rule)}")
+        raise BenchError(
+            f"{path} is damaged or was edited, it is not what the rule {rule} wrote: {mend(path, rule)}"
+        )
     return digest
 
 

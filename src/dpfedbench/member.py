@@ -36,13 +36,23 @@ def main(arguments: str) -> int:
     except psutil.NoSuchProcess:
         return 1
     try:
-        with joined() as processes, contextlib.redirect_stderr(sys.stdout if processes.first else sys.stderr):
+        with (
+            joined() as processes,
+            contextlib.redirect_stderr(sys.stdout if processes.first else sys.stderr),
+        ):
             from dpfedbench.federation.engine import train
             from dpfedbench.methods import read_run_file
 
             if given["device"] != "cpu" and torch.cuda.is_available():
-                torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-            train(read_run_file(config), references=references, processes=processes, **given)
+                torch.cuda.set_device(
+                    int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
+                )
+            train(
+                read_run_file(config),
+                references=references,
+                processes=processes,
+                **given,
+            )
     except Lost:
         return 1
     except BenchError as error:

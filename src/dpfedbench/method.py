@@ -67,7 +67,12 @@ class Method(Run):
         These are the file of the model, and those of the method and of its parts that dpfedbench does not come with.
         """
         files = imports.own(self.modules)
-        return " ".join(filter(None, (self.version, self.model.text, imports.digest(files) if files else "")))
+        return " ".join(
+            filter(
+                None,
+                (self.version, self.model.text, imports.digest(files) if files else ""),
+            )
+        )
 
     @property
     def features_folder(self) -> str | None:
@@ -94,7 +99,11 @@ class Method(Run):
 
     @property
     def sums(self) -> tuple[Sum, ...]:
-        return (*self.own_sums(), *self.further_sums(), self.server_sum()) if self.trained else ()
+        return (
+            (*self.own_sums(), *self.further_sums(), self.server_sum())
+            if self.trained
+            else ()
+        )
 
     @property
     def private(self) -> bool:
@@ -111,7 +120,9 @@ class Method(Run):
         Raises:
             BenchError: says how many there can be.
         """
-        if count > 1 and any(sum_.noise is not None and sum_.noise.one_by_one for sum_ in self.sums):
+        if count > 1 and any(
+            sum_.noise is not None and sum_.noise.one_by_one for sum_ in self.sums
+        ):
             raise BenchError(
                 f"machine.processes is {count}, but the sum of {self.folder} takes each client's message by itself, in "
                 "one process: set it to 1"
@@ -134,19 +145,34 @@ class Method(Run):
 
         It is the server's where the server's sum protects the same unit, since the two are compared.
         """
-        own = next((sum_ for sum_ in self.sums if sum_.private and sum_.within_task), None)
+        own = next(
+            (sum_ for sum_ in self.sums if sum_.private and sum_.within_task), None
+        )
         if own is None:
             return None
-        return next((sum_.delta for sum_ in self.sums if sum_.budget is not None and sum_.unit == own.unit), own.delta)
+        return next(
+            (
+                sum_.delta
+                for sum_ in self.sums
+                if sum_.budget is not None and sum_.unit == own.unit
+            ),
+            own.delta,
+        )
 
     @property
     def references(self) -> dict[str, Run]:
         rules = [sum_.clipping for sum_ in self.sums if sum_.clipping is not None]
         asked: list[Mapping[str, Run]] = [
-            {rule.reference_file: self._as(self.known[rule.reference])} for rule in rules if rule.reference
+            {rule.reference_file: self._as(self.known[rule.reference])}
+            for rule in rules
+            if rule.reference
         ]
         runs: dict[str, Run] = {}
-        for files in (*asked, self.model.references(self), self.initial.references(self)):
+        for files in (
+            *asked,
+            self.model.references(self),
+            self.initial.references(self),
+        ):
             for name, run in files.items():
                 if runs.setdefault(name, run) != run:
                     raise BenchError(
@@ -162,19 +188,35 @@ class Method(Run):
     @property
     def unaccounted(self) -> tuple[str, ...]:
         """Why something that was computed from private data, before training, is a release without an event."""
-        made_of = {run.folder: run for run in self.model.references(self).values() if not run.private}
+        made_of = {
+            run.folder: run
+            for run in self.model.references(self).values()
+            if not run.private
+        }
         return (
             *(reason for section in self.sections for reason in section.unaccounted),
-            *(f"the network is made of what {folder} found without privacy" for folder in made_of),
+            *(
+                f"the network is made of what {folder} found without privacy"
+                for folder in made_of
+            ),
             *self.initial.without_account(self),
         )
 
     def _as(self, method: type[Method]) -> Run:
         """The run of another method that is equal in all that both have."""
-        shared = {key: value for key, value in self if key in method.model_fields and key != "method"}
+        shared = {
+            key: value
+            for key, value in self
+            if key in method.model_fields and key != "method"
+        }
         return method(method=method.name, **shared)
 
-    def net(self, image_shape: tuple[int, ...], classes: int, files: Mapping[str, Path] | None = None) -> Net:
+    def net(
+        self,
+        image_shape: tuple[int, ...],
+        classes: int,
+        files: Mapping[str, Path] | None = None,
+    ) -> Net:
         """The model that is trained.
 
         Args:
@@ -186,7 +228,9 @@ class Method(Run):
             BenchError: a file that the model needs is missing or damaged.
         """
         outputs = classes if self.pretrains else self.task.outputs
-        net = self.model.resolved(files or {}).net(input_shape=image_shape, outputs=outputs)
+        net = self.model.resolved(files or {}).net(
+            input_shape=image_shape, outputs=outputs
+        )
         return self.client.net(net) if self.trained else net
 
     def tested_net(self, image_shape: tuple[int, ...]) -> Net:
@@ -204,13 +248,27 @@ class Method(Run):
         if not self.private:
             return ()
         said, server = ["simulated privacy: the noise seed is public"], self.sums[-1]
-        said += [sum_.clipping.notice for sum_ in self.sums if sum_.clipping is not None and sum_.clipping.notice]
-        if server.private and server.delta is not None and server.delta * self.clients.count >= 1:
-            said.append(f"delta {server.delta:g} is not below 1/{self.clients.count}, one over the clients")
-        said += [notice for section in self.sections for notice in section.notices(self)]  # type: ignore[arg-type]
+        said += [
+            sum_.clipping.notice
+            for sum_ in self.sums
+            if sum_.clipping is not None and sum_.clipping.notice
+        ]
+        if (
+            server.private
+            and server.delta is not None
+            and server.delta * self.clients.count >= 1
+        ):
+            said.append(
+                f"delta {server.delta:g} is not below 1/{self.clients.count}, one over the clients"
+            )
+        said += [
+            notice for section in self.sections for notice in section.notices(self)
+        ]  # type: ignore[arg-type]
         if not self.task.shots:
             held_out = self.validation.tasks
-            said.append(f"{held_out} records of the test part are a public validation split; accuracy is on the rest")
+            said.append(
+                f"{held_out} records of the test part are a public validation split; accuracy is on the rest"
+            )
         return tuple(said)
 
     def check(self) -> None:
@@ -252,7 +310,9 @@ class Method(Run):
 
     def _check_records(self) -> None:
         """What sums over single records need of the model and of participation."""
-        by_record = self.client.by_record or any(sum_.unit == "record" for sum_ in self.sums)
+        by_record = self.client.by_record or any(
+            sum_.unit == "record" for sum_ in self.sums
+        )
         if by_record and not self.model.record_level:
             raise BenchError(
                 f"model {self.model.kind} ties a record's gradient to the others of its batch, but {self.name} takes "
@@ -276,24 +336,46 @@ class Method(Run):
                 "method of these clients"
             )
         for sum_ in sums if server.private else ():
-            if not sum_.private or (sum_.unit, sum_.budget) != (server.unit, server.budget):
+            if not sum_.private or (sum_.unit, sum_.budget) != (
+                server.unit,
+                server.budget,
+            ):
                 raise BenchError(
                     f"{sum_.name} is of the same contributions as {server.name}, which is private: give it noise, the "
                     f"unit {server.unit} and the same budget"
                 )
-        own = [sum_ for sum_ in self.own_sums() if sum_.private and sum_.within_task is not None]
+        own = [
+            sum_
+            for sum_ in self.own_sums()
+            if sum_.private and sum_.within_task is not None
+        ]
         if any(sum_.within_task != own[0].within_task for sum_ in own):
-            raise BenchError(f"{own[0].name} and {own[-1].name} are clients' own sums of two sections: give both one")
-        limits = [sum_.budget.epsilon for sum_ in self.sums if sum_.private and sum_.budget is not None]
-        if any(limit is not None for limit in limits) and "ledger.jsonl" in self.references:
+            raise BenchError(
+                f"{own[0].name} and {own[-1].name} are clients' own sums of two sections: give both one"
+            )
+        limits = [
+            sum_.budget.epsilon
+            for sum_ in self.sums
+            if sum_.private and sum_.budget is not None
+        ]
+        if (
+            any(limit is not None for limit in limits)
+            and "ledger.jsonl" in self.references
+        ):
             raise BenchError(
                 f"budget.epsilon is {limits[0]:g}, but this run uses a private run on the same records, so its ε is "
                 "that of both runs: a budget cannot cover both; set budget.epsilon to null and "
                 "noise.multiplier to a number"
             )
-        unlimited = [sum_ for sum_ in self.sums if sum_.budget is not None and sum_.budget.epsilon is None]
+        unlimited = [
+            sum_
+            for sum_ in self.sums
+            if sum_.budget is not None and sum_.budget.epsilon is None
+        ]
         if any(sum_.private and sum_.noise.multiplier is None for sum_ in unlimited):
-            raise BenchError("noise.multiplier and budget.epsilon are both null: give one, the other follows from it")
+            raise BenchError(
+                "noise.multiplier and budget.epsilon are both null: give one, the other follows from it"
+            )
         plan = self.participation
         if own and server.private and server.unit == own[0].unit and not plan.known:
             raise BenchError(tells_rounds(own[0], plan.kind))

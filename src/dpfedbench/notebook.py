@@ -49,8 +49,12 @@ def open_run(folder: str | Path) -> FinishedRun:
     """
     place = Path(os.path.realpath(folder))
     if not os.path.lexists(place / "config.yaml"):
-        raise BenchError(f"{folder} is no run's folder: dpfedbench.list_runs(results) has those of a results folder")
-    run = FinishedRun(folder=place, settings=read_run_file(checked(place / "config.yaml")))
+        raise BenchError(
+            f"{folder} is no run's folder: dpfedbench.list_runs(results) has those of a results folder"
+        )
+    run = FinishedRun(
+        folder=place, settings=read_run_file(checked(place / "config.yaml"))
+    )
     refuse_newer(run.training, str(folder))
     return run
 
@@ -69,10 +73,18 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
     """
     results = Path(results)
     if not os.path.isdir(results / "runs"):
-        raise BenchError(f"{results} has no folder runs: give the results folder of a workflow")
+        raise BenchError(
+            f"{results} has no folder runs: give the results folder of a workflow"
+        )
     shown, rows = _cells(results), []
     for place in sorted(results.glob(_RUNS)):
-        names = dict(zip(("method", "dataset", "task", "key", "seed"), place.parts[-5:], strict=True))
+        names = dict(
+            zip(
+                ("method", "dataset", "task", "key", "seed"),
+                place.parts[-5:],
+                strict=True,
+            )
+        )
         seed = names["seed"].removeprefix("seed")
         if not seed.isdecimal():
             continue
@@ -81,12 +93,24 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
             told |= _said_of(place)
         except Exception as error:  # whatever is in a file that nobody foresaw
             fault = _line(place, error)
-        more = {"shown_in": "; ".join(shown.get(place.parts[-5:], ())), "folder": str(place), "fault": fault}
+        more = {
+            "shown_in": "; ".join(shown.get(place.parts[-5:], ())),
+            "folder": str(place),
+            "fault": fault,
+        }
         rows.append(names | {"seed": int(seed)} | told | more)
     return pd.DataFrame(rows)
 
 
-_SAID = ("accuracy", "epsilon_claimed", "epsilon_holds", "delta", "unit", "rounds", "device")
+_SAID = (
+    "accuracy",
+    "epsilon_claimed",
+    "epsilon_holds",
+    "delta",
+    "unit",
+    "rounds",
+    "device",
+)
 
 
 def _said_of(place: Path) -> dict[str, Any]:
@@ -96,7 +120,11 @@ def _said_of(place: Path) -> dict[str, Any]:
         for name in ("metrics.json", "training.json")
     )
     there = [place / "privacy.json"] * os.path.lexists(place / "privacy.json")
-    private = [account for account in map(read_account, map(checked, there)) if account.unit is not None]
+    private = [
+        account
+        for account in map(read_account, map(checked, there))
+        if account.unit is not None
+    ]
     values = (
         metrics.get("accuracy"),
         worst_epsilon(private, "as_claimed").epsilon_high,
@@ -112,7 +140,11 @@ def _said_of(place: Path) -> dict[str, Any]:
 def _line(place: Path, error: Exception) -> str:
     """What is wrong with a run or a file, in a line, which is a warning too."""
     known = isinstance(error, BenchError)
-    said = str(error) if known else f"{place} cannot be read ({type(error).__name__}: {error})"
+    said = (
+        str(error)
+        if known
+        else f"{place} cannot be read ({type(error).__name__}: {error})"
+    )
     said = " ".join(said.encode("utf-8", "backslashreplace").decode().split())
     warnings.warn(said, stacklevel=3)
     return said
@@ -124,8 +156,16 @@ def _cells(results: Path) -> dict[tuple[str, ...], list[str]]:
     for path in [*results.glob("cells.tsv"), *sorted(results.glob("*/cells.tsv"))]:
         try:
             check_file(path)
-            rows = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False).to_dict("records")
-            listed = [(row["folder"], *(row[name] for name in ("paper", "item", "series", "x"))) for row in rows]
+            rows = pd.read_csv(
+                path, sep="\t", dtype=str, keep_default_na=False
+            ).to_dict("records")
+            listed = [
+                (
+                    row["folder"],
+                    *(row[name] for name in ("paper", "item", "series", "x")),
+                )
+                for row in rows
+            ]
         except Exception as error:
             _line(path, error)
             continue
@@ -192,7 +232,15 @@ class FinishedRun:
         if "ledger.jsonl" in references:
             checked(references["ledger.jsonl"].with_name("training.json"))
         before = ledger_before(self.settings, references)
-        return self._marked(account_of(self.settings, self.ledger, clients_dir=given, delta=delta, before=before))
+        return self._marked(
+            account_of(
+                self.settings,
+                self.ledger,
+                clients_dir=given,
+                delta=delta,
+                before=before,
+            )
+        )
 
     def epsilon(self, profile: str = "holds", *, delta: float | None = None) -> Entry:
         """What one profile says: `epsilon_low`, `epsilon_high`, `status`, `explanation` and whom it protects.
@@ -205,10 +253,14 @@ class FinishedRun:
             BenchError: there is no such profile, or it has no number for this run; says why.
         """
         if profile not in PROFILES:
-            raise BenchError(f"there is no profile {profile!r}: choose one of {', '.join(PROFILES)}")
+            raise BenchError(
+                f"there is no profile {profile!r}: choose one of {', '.join(PROFILES)}"
+            )
         account = self.account if delta is None else self.account_at(delta)
         if profile not in account.profiles:
-            raise BenchError(f"{profile} has no epsilon for this run: {account.reasons.get(profile, 'no account')}")
+            raise BenchError(
+                f"{profile} has no epsilon for this run: {account.reasons.get(profile, 'no account')}"
+            )
         return account.profiles[profile]
 
     def accounts(self, delta: float | None = None) -> pd.DataFrame:
@@ -216,9 +268,19 @@ class FinishedRun:
         account = self.account if delta is None else self.account_at(delta)
         rows = []
         for unit in (account, *account.also):
-            rows += [{"profile": name, **dataclasses.asdict(entry)} for name, entry in unit.profiles.items()]
-            missing = ((name, why) for name, why in unit.reasons.items() if name not in unit.profiles)
-            rows += [{"profile": name, "delta": unit.delta, "explanation": why} for name, why in missing]
+            rows += [
+                {"profile": name, **dataclasses.asdict(entry)}
+                for name, entry in unit.profiles.items()
+            ]
+            missing = (
+                (name, why)
+                for name, why in unit.reasons.items()
+                if name not in unit.profiles
+            )
+            rows += [
+                {"profile": name, "delta": unit.delta, "explanation": why}
+                for name, why in missing
+            ]
         return pd.DataFrame(rows)
 
     def plot(self, *columns: str) -> Figure:
@@ -229,14 +291,24 @@ class FinishedRun:
         """
         from matplotlib import pyplot
 
-        filled = [str(name) for name in self.history.dropna(axis="columns", how="all") if name != "round"]
+        filled = [
+            str(name)
+            for name in self.history.dropna(axis="columns", how="all")
+            if name != "round"
+        ]
         if missing := [name for name in columns if name not in filled]:
-            raise BenchError(f"the history has no {missing[0]}: there are {', '.join(filled)}")
+            raise BenchError(
+                f"the history has no {missing[0]}: there are {', '.join(filled)}"
+            )
         chosen = columns or [name for name in QUANTITIES if name in filled]
         if not chosen:
             raise BenchError("nothing was trained, so there is no history to plot")
         figure, places = pyplot.subplots(
-            len(chosen), sharex=True, squeeze=False, figsize=(6.4, 1 + 2 * len(chosen)), layout="constrained"
+            len(chosen),
+            sharex=True,
+            squeeze=False,
+            figsize=(6.4, 1 + 2 * len(chosen)),
+            layout="constrained",
         )
         for axes, name in zip(places.flat, chosen, strict=True):
             measured = self.history.dropna(subset=[name])
@@ -255,7 +327,10 @@ class FinishedRun:
     def _references(self) -> dict[str, Path]:
         """What the model is made of: files of other runs, which lie below the same results folder."""
         others = self.settings.model.references(self.settings)
-        return {name: checked(self._results / "runs" / other.folder / name) for name, other in others.items()}
+        return {
+            name: checked(self._results / "runs" / other.folder / name)
+            for name, other in others.items()
+        }
 
     @property
     def model(self) -> nn.Module:
@@ -284,7 +359,12 @@ class FinishedRun:
         return trained(self.settings, path, summary, self._references)
 
     def adapt(
-        self, x: Array, y: Array | None = None, *, steps: int | None = None, rate: float | None = None
+        self,
+        x: Array,
+        y: Array | None = None,
+        *,
+        steps: int | None = None,
+        rate: float | None = None,
     ) -> Predictor:
         """Adapt the model to a task of one's own, as the meta-test does.
 
@@ -297,5 +377,7 @@ class FinishedRun:
             BenchError: the run's model is used as it is, or sizes do not fit it.
         """
         if not self.settings.task.shots:
-            raise BenchError(f"the model of {self.settings.method} is used as it is: take run.trained")
+            raise BenchError(
+                f"the model of {self.settings.method} is used as it is: take run.trained"
+            )
         return self.trained.adapted(self.settings, x, y, steps=steps, rate=rate)

@@ -30,11 +30,26 @@ GROUP = "dpfedbench"
 PACKAGE, LIBRARY = Path(__file__).resolve().parent, "dpsum"
 PLACES = (
     "methods",
-    *(f"parts/{name}" for name in ("client_updates", "clipping", "factorisations", "noise", "optimizers")),
-    *(f"parts/{name}" for name in ("participation", "partitions", "schedules", "server", "transforms")),
+    *(
+        f"parts/{name}"
+        for name in (
+            "client_updates",
+            "clipping",
+            "factorisations",
+            "noise",
+            "optimizers",
+        )
+    ),
+    *(
+        f"parts/{name}"
+        for name in ("participation", "partitions", "schedules", "server", "transforms")
+    ),
     *(f"models/{name}" for name in ("features", "genotypes", "initial", "zoo")),
-    "data", "settings/vocabularies", "audit/attacks", "accounting/analyses",
-)  # fmt: skip
+    "data",
+    "settings/vocabularies",
+    "audit/attacks",
+    "accounting/analyses",
+)
 """Folders of dpfedbench, and the last one of dpsum, whose modules are found by place."""
 
 
@@ -60,22 +75,30 @@ def use(folder: Any) -> None:
         raise BenchError(f"code_folder is {folder!r}: expected the path of a folder")
     place = Path(folder).absolute()
     if "dpfedbench.methods" in sys.modules and place not in folders():
-        raise BenchError(f"{place} comes too late: name it before anything else of dpfedbench is used")
+        raise BenchError(
+            f"{place} comes too late: name it before anything else of dpfedbench is used"
+        )
     os.environ[CODE] = str(place)
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in (PACKAGE.name, LIBRARY) and hasattr(module, "__path__"):
+        if name.partition(".")[0] in (PACKAGE.name, LIBRARY) and hasattr(
+            module, "__path__"
+        ):
             extend(module)
 
 
 def extend(module: ModuleType) -> None:
     """Have a package of dpfedbench or dpsum look for its modules in folders of one's own too."""
-    module.__path__.extend(place for place in _places(module.__name__) if place not in module.__path__)
+    module.__path__.extend(
+        place for place in _places(module.__name__) if place not in module.__path__
+    )
 
 
 class _Beside:
     """Finds packages of dpfedbench as they would be found without it, and adds the folders of one's own to each."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> ModuleSpec | None:
         if not name.startswith((f"{PACKAGE.name}.", f"{LIBRARY}.")):
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -95,20 +118,28 @@ def _places(package: str) -> list[str]:
     first, *inside = package.split(".")
     if first != package_of(Path(*inside, "module.py")):
         return []
-    return [str(place) for folder in folders() if (place := folder.joinpath(*inside)).is_dir()]
+    return [
+        str(place)
+        for folder in folders()
+        if (place := folder.joinpath(*inside)).is_dir()
+    ]
 
 
 def folders() -> dict[Path, str]:
     """The folders of one's own code there are; of installed ones, the package's name, and of a bare folder ""."""
     named = os.environ.get(CODE)
-    return ({Path(named).absolute(): ""} if named else {}) | {place: name for name, place in _installed() if place}
+    return ({Path(named).absolute(): ""} if named else {}) | {
+        place: name for name, place in _installed() if place
+    }
 
 
 @functools.cache
 def _installed() -> tuple[tuple[str, Path | None], ...]:
     """The packages that distributions name, by name, and where each is; None where there is no such package."""
     folders: dict[str, Path | None] = {}
-    for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.value):
+    for point in sorted(
+        importlib.metadata.entry_points(group=GROUP), key=lambda point: point.value
+    ):
         try:
             spec = importlib.util.find_spec(point.value)
         except (ImportError, ValueError):
@@ -143,25 +174,54 @@ def check() -> None:
     there: dict[str, Path] = {}
     for folder, package in folders().items():
         if not folder.is_dir():
-            raise BenchError(f"code_folder is {folder}, but there is no such folder: correct it, or make the folder")
-        modules = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
-        own = {name: path for name, path in modules.items() if name.rpartition("/")[0] in PLACES}
+            raise BenchError(
+                f"code_folder is {folder}, but there is no such folder: correct it, or make the folder"
+            )
+        modules = {
+            path.relative_to(folder).as_posix(): path
+            for path in sorted(folder.rglob("*.py"))
+        }
+        own = {
+            name: path
+            for name, path in modules.items()
+            if name.rpartition("/")[0] in PLACES
+        }
         for name, path in modules.items():
             inside, _, file = name.rpartition("/")
-            meant = [place for place in PLACES if place != inside and place.endswith(f"/{inside}")] if inside else []
+            meant = (
+                [
+                    place
+                    for place in PLACES
+                    if place != inside and place.endswith(f"/{inside}")
+                ]
+                if inside
+                else []
+            )
             if meant:
-                raise BenchError(f"{path} is not looked for there: move it to {folder / meant[0] / file}")
+                raise BenchError(
+                    f"{path} is not looked for there: move it to {folder / meant[0] / file}"
+                )
         for name, path in own.items():
             if path.name == "__init__.py":
                 continue
             if (PACKAGE.with_name(package_of(Path(name))) / name).exists():
-                raise BenchError(f"{path} has the name of a file that dpfedbench comes with: give it another")
+                raise BenchError(
+                    f"{path} has the name of a file that dpfedbench comes with: give it another"
+                )
             if name in there:
-                raise BenchError(f"{path} has the name of {there[name]}: give one of them another")
+                raise BenchError(
+                    f"{path} has the name of {there[name]}: give one of them another"
+                )
             there[name] = path
         if not own:
-            whose = f"the package {package}, whose folder is {folder}," if package else str(folder)
-            raise BenchError(f"{whose} has no module in a folder where own code is found: {', '.join(PLACES)}")
+            whose = (
+                f"the package {package}, whose folder is {folder},"
+                if package
+                else str(folder)
+            )
+            raise BenchError(
+                f"{whose} has no module in a folder where own code is found: {', '.join(PLACES)}"
+            )
 
 
 def check_names() -> None:
@@ -173,7 +233,10 @@ def check_names() -> None:
     for package in filter(None, folders().values()):
         for name, module in list(sys.modules.items()):
             inside = name.removeprefix(f"{package}.")
-            if inside == name or inside.rpartition(".")[0].replace(".", "/") not in PLACES:
+            if (
+                inside == name
+                or inside.rpartition(".")[0].replace(".", "/") not in PLACES
+            ):
                 continue
             raise BenchError(
                 f"{module.__file__} is imported as {name}, and would be there twice: write "

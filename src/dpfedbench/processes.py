@@ -92,8 +92,12 @@ class Processes:
         return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
     def fold(
-        self, whole: np.ndarray, blocks: int, made: Iterable[Value], add: Callable[[int, Value], None]
-    ) -> None:  # fmt: skip
+        self,
+        whole: np.ndarray,
+        blocks: int,
+        made: Iterable[Value],
+        add: Callable[[int, Value], None],
+    ) -> None:
         """Have all blocks added to one total, one after another whoever made them, so that its bits are one process's.
 
         The total goes from process to process. While it is elsewhere, this process makes its next block.
@@ -129,7 +133,9 @@ class Processes:
                 while sent:
                     sent.pop()[0].wait()
                 copy = torch.from_numpy(whole.copy())
-                sent.append((torch.distributed.isend(copy, dst=number % self.count), copy))
+                sent.append(
+                    (torch.distributed.isend(copy, dst=number % self.count), copy)
+                )
 
 
 @contextlib.contextmanager
@@ -151,12 +157,16 @@ def joined() -> Iterator[Processes]:
     for name, slurm in (("RANK", "SLURM_PROCID"), ("LOCAL_RANK", "SLURM_LOCALID")):
         os.environ.setdefault(name, os.environ.get(slurm, "0"))
     if not torch.distributed.is_available():
-        raise BenchError("this torch comes without torch.distributed: set machine.processes to 1")
+        raise BenchError(
+            "this torch comes without torch.distributed: set machine.processes to 1"
+        )
     try:
         torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
     except (RuntimeError, ValueError) as error:
         said = (str(error).strip() or "no reason").splitlines()[0]
-        raise BenchError(f"the processes of the training did not find each other ({said})") from error
+        raise BenchError(
+            f"the processes of the training did not find each other ({said})"
+        ) from error
     yield Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
     # Not after an error: this waits for what is under way, and the others may be gone.
     torch.distributed.destroy_process_group()

@@ -15,7 +15,9 @@ import yaml
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 
-_PLACE = re.compile(r"[\w-]+/[\w.-]+/(\d+way-\d+shot|\d+class)/[0-9a-f]{10}/seed\d+(\.pruned)?")
+_PLACE = re.compile(
+    r"[\w-]+/[\w.-]+/(\d+way-\d+shot|\d+class)/[0-9a-f]{10}/seed\d+(\.pruned)?"
+)
 _DEPTH = 5
 
 
@@ -34,11 +36,16 @@ def wanted_runs(root: Path) -> set[str]:
     Raises:
         BenchError: a configuration is not valid.
     """
-    files = [root / "config/config.yaml", *sorted((root / "config/experiments").glob("*.yaml"))]
+    files = [
+        root / "config/config.yaml",
+        *sorted((root / "config/experiments").glob("*.yaml")),
+    ]
     base = overlaid(*map(_read, files))
     wanted: set[str] = set()
     for preset in (None, *sorted((root / "config/presets").glob("*.yaml"))):
-        configuration = Configuration.read(base if preset is None else overlaid(base, _read(preset)))
+        configuration = Configuration.read(
+            base if preset is None else overlaid(base, _read(preset))
+        )
         wanted |= set(make_plan(configuration).runs)
     return wanted
 
@@ -57,9 +64,18 @@ def old_runs(runs: Path, wanted: Collection[str]) -> list[OldRun]:
     old = []
     for path in runs.glob("*/" * _DEPTH):
         folder = path.relative_to(runs).as_posix()
-        linked = any(place.is_symlink() for place in (path, *path.parents[: _DEPTH - 1]))
-        if folder not in wanted and not linked and _PLACE.fullmatch(folder) and _is_run(path):
-            size = sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
+        linked = any(
+            place.is_symlink() for place in (path, *path.parents[: _DEPTH - 1])
+        )
+        if (
+            folder not in wanted
+            and not linked
+            and _PLACE.fullmatch(folder)
+            and _is_run(path)
+        ):
+            size = sum(
+                file.lstat().st_size for file in path.rglob("*") if not file.is_dir()
+            )
             with _held(path) as free:
                 old.append(OldRun(folder, size, busy=not free))
     return sorted(old, key=lambda run: run.folder)
@@ -71,7 +87,10 @@ def _is_run(path: Path) -> bool:
         return True
     try:
         values = _read(path / "config.yaml")
-        return (values["method"], f"seed{values['seed']}") == (path.parts[-_DEPTH], path.name)
+        return (values["method"], f"seed{values['seed']}") == (
+            path.parts[-_DEPTH],
+            path.name,
+        )
     except (OSError, yaml.YAMLError, KeyError, TypeError):
         return False
 
@@ -100,7 +119,11 @@ def remove_run(runs: Path, folder: str) -> bool:
     with _held(path) as free:
         if not free:
             return False
-        aside = path if path.name.endswith(".pruned") else path.with_name(f"{path.name}.pruned")
+        aside = (
+            path
+            if path.name.endswith(".pruned")
+            else path.with_name(f"{path.name}.pruned")
+        )
         if aside != path:
             if aside.exists():
                 shutil.rmtree(aside)

@@ -15,9 +15,17 @@ NAME = "format.json"
 VERSION = "0.1.0"
 
 HISTORY = (
-    "round", "clients", "loss", "threshold", "released_norm", "noise_multiplier", "epsilon_claimed", "epsilon_holds",
-    "validation_accuracy", "seconds",
-)  # fmt: skip
+    "round",
+    "clients",
+    "loss",
+    "threshold",
+    "released_norm",
+    "noise_multiplier",
+    "epsilon_claimed",
+    "epsilon_holds",
+    "validation_accuracy",
+    "seconds",
+)
 """Columns that every history.csv has."""
 NORMS = ("norm_q10", "norm_q50", "norm_q90")
 """Those of a run whose raw norms may be told."""

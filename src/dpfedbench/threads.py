@@ -25,7 +25,9 @@ def one_thread() -> Iterator[None]:
 class _Caller(concurrent.futures.Executor):
     """One thread that is the caller's own: nothing is handed over and waited for."""
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future:
+    def submit(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> concurrent.futures.Future:
         """The result, already there."""
         done: concurrent.futures.Future = concurrent.futures.Future()
         try:
@@ -49,7 +51,9 @@ class Threads(Generic[Worker]):
         self.count = max(1, count)
         # torch, OpenMP and MKL each keep by thread how many they take: what `running` says is said to the caller's.
         self._pool: concurrent.futures.Executor = (
-            concurrent.futures.ThreadPoolExecutor(self.count, initializer=torch.set_num_threads, initargs=(1,))
+            concurrent.futures.ThreadPoolExecutor(
+                self.count, initializer=torch.set_num_threads, initargs=(1,)
+            )
             if self.count > 1
             else _Caller()
         )

@@ -53,7 +53,13 @@ class Faults:
         former: files of a former version, which did not write down what it made them from; none is a fault.
     """
 
-    def __init__(self, results: Path, *, deep: bool = False, searches: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        results: Path,
+        *,
+        deep: bool = False,
+        searches: Mapping[str, Any] | None = None,
+    ) -> None:
         self.results, self.deep, self.searches = results, deep, searches or {}
         self.former: list[Path] = []
         # Of each folder once: files elsewhere were made from what is in it.
@@ -68,7 +74,9 @@ class Faults:
         have to tell of the same rounds. A test and an account have to be the run's, and a mean that of what it is of.
         """
         unread = list[OSError]()
-        for place, folders, names in os.walk(self.results, followlinks=True, onerror=unread.append):
+        for place, folders, names in os.walk(
+            self.results, followlinks=True, onerror=unread.append
+        ):
             folder = Path(place)
             for name in list(folders):
                 if name in _NOT_RESULTS or name.startswith("."):
@@ -83,9 +91,13 @@ class Faults:
 
     def _of_folder(self, folder: Path, names: list[str]) -> Iterator[str | None]:
         manifests = list[Sealed]()
-        if unsound := _fault(lambda place: manifests.extend(self.sealed(place)), folder):
+        if unsound := _fault(
+            lambda place: manifests.extend(self.sealed(place)), folder
+        ):
             yield unsound
-        there = {name for name in names if not name.startswith(".")} - ({NAME} if folder == self.results else set())
+        there = {name for name in names if not name.startswith(".")} - (
+            {NAME} if folder == self.results else set()
+        )
         faults = {
             name: _fault(checked, folder / name)
             for name in sorted(there.union(*(manifest.files for manifest in manifests)))
@@ -93,9 +105,14 @@ class Faults:
         yield from faults.values()
         sound = {name for name in faults if faults[name] is None}
         # What a former version trained is tested by this one, and not the other way about.
-        telling = {manifest.rule for manifest in manifests if manifest.made_from is not None}
+        telling = {
+            manifest.rule for manifest in manifests if manifest.made_from is not None
+        }
         for manifest in manifests:
-            own, (before, needed) = sorted(sound.intersection(manifest.files)), _SOURCES.get(manifest.rule, ("", None))
+            own, (before, needed) = (
+                sorted(sound.intersection(manifest.files)),
+                _SOURCES.get(manifest.rule, ("", None)),
+            )
             needed = needed if before in telling and "config.yaml" in there else None
             if own and manifest.made_from is None and needed is None:
                 self.former += [folder / name for name in own]
@@ -105,8 +122,16 @@ class Faults:
             trained = _fault(_check_trained, folder / "config.yaml", sound)
             yield trained
             if "metrics.json" in sound and trained is None:
-                yield _fault(self._check_metrics, folder / "metrics.json", "model.safetensors" in sound)
-            if {"privacy.json", "ledger.jsonl", "training.json"} <= sound and trained is None:
+                yield _fault(
+                    self._check_metrics,
+                    folder / "metrics.json",
+                    "model.safetensors" in sound,
+                )
+            if {
+                "privacy.json",
+                "ledger.jsonl",
+                "training.json",
+            } <= sound and trained is None:
                 yield _fault(self._check_account, folder / "privacy.json")
 
     def _check_sources(self, path: Path, manifest: Sealed, needed: str | None) -> None:
@@ -115,14 +140,22 @@ class Faults:
         `needed` is a file beside that has to be among what they were made from.
         """
         sources = manifest.made_from or {}
-        if needed and (path.parent / needed).relative_to(self.results).as_posix() not in sources:
+        if (
+            needed
+            and (path.parent / needed).relative_to(self.results).as_posix()
+            not in sources
+        ):
             raise BenchError(
                 f"{path} does not say that it was made from the {needed} beside it, as the rule {manifest.rule} writes "
                 f"it: {mend(path, manifest.rule)}"
             )
         for name, digest in sources.items():
             source = self.results / name
-            now = {name: sha for other in self.sealed(source.parent) for name, sha in other.files.items()}
+            now = {
+                name: sha
+                for other in self.sealed(source.parent)
+                for name, sha in other.files.items()
+            }
             if source.exists() and now.get(source.name, digest) != digest:
                 raise BenchError(
                     f"{path} was made from another {source} than the one that is there: {mend(path, manifest.rule)}"
@@ -139,14 +172,24 @@ class Faults:
             made = mean_interval([100.0] * right + [0.0] * (count - right))
         wanted = {"dataset": run.dataset, "method": run.method, "seed": run.seed}
         wanted |= {"accuracy": made.mean, "ci_low": made.low, "ci_high": made.high}
-        if other := _difference({key: metrics.get(key) for key in wanted}, wanted, 1e-4):  # of rounded accuracies
-            raise BenchError(f"{path}: {other} by its run and its own tasks: {mend(path, 'meta_test')}")
+        if other := _difference(
+            {key: metrics.get(key) for key in wanted}, wanted, 1e-4
+        ):  # of rounded accuracies
+            raise BenchError(
+                f"{path}: {other} by its run and its own tasks: {mend(path, 'meta_test')}"
+            )
         data = self.results / "data" / run.dataset
         if not (self.deep and model and (data / "images.npy").exists()):
             return
         with tempfile.TemporaryDirectory() as room:
             again, model_path = Path(room, path.name), path.parent / "model.safetensors"
-            evaluate(run, data_dir=data, model_path=model_path, out_path=again, references=self._references(run))
+            evaluate(
+                run,
+                data_dir=data,
+                model_path=model_path,
+                out_path=again,
+                references=self._references(run),
+            )
             accuracy = read_group(again)["accuracy"]
         if abs(accuracy - metrics["accuracy"]) > _CLOSE:
             raise BenchError(
@@ -158,7 +201,9 @@ class Faults:
         """Raise where an account is not of its run; if deep, where it is not what its ledger comes to."""
         run, said = read_run_file(path.parent / "config.yaml"), read_account(path)
         if run.private != (said.unit is not None):
-            raise BenchError(f"{path} is not the account of a run of {run.method}: {mend(path, 'account')}")
+            raise BenchError(
+                f"{path} is not the account of a run of {run.method}: {mend(path, 'account')}"
+            )
         if not self.deep:
             return
         clients = self.results / "clients" / run.clients_folder
@@ -171,12 +216,19 @@ class Faults:
             before=ledger_before(run, self._references(run)),
         )
         # What somebody sent need not have the partition, nor its search stand in the configuration here.
-        left_out = (set() if there else {"image_level"}) | (set() if run.folder in self.searches else {"tuning"})
+        left_out = (set() if there else {"image_level"}) | (
+            set() if run.folder in self.searches else {"tuning"}
+        )
         if other := _difference(_numbers(said, left_out), _numbers(made, left_out)):
-            raise BenchError(f"{path}: {other}, computed again from its ledger: {mend(path, 'account')}")
+            raise BenchError(
+                f"{path}: {other}, computed again from its ledger: {mend(path, 'account')}"
+            )
 
     def _references(self, run: Method) -> dict[str, Path]:
-        return {name: checked(self.results / "runs" / other.folder / name) for name, other in run.references.items()}
+        return {
+            name: checked(self.results / "runs" / other.folder / name)
+            for name, other in run.references.items()
+        }
 
 
 def _check_trained(path: Path, sound: set[str]) -> None:
@@ -201,23 +253,50 @@ def _numbers(account: Account, left_out: set[str]) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for unit in (account, *account.also):
         whose = f"of {unit.unit}s" if unit is not account else ""
-        told = {name: getattr(unit, name) for name in ("delta", "unit", "rounds", "noise_multiplier")}
-        entries = {name: entry for name, entry in unit.profiles.items() if name not in left_out}
-        entries |= {f"groups of {name}": entry for name, entry in unit.groups.items() if name not in left_out}
+        told = {
+            name: getattr(unit, name)
+            for name in ("delta", "unit", "rounds", "noise_multiplier")
+        }
+        entries = {
+            name: entry for name, entry in unit.profiles.items() if name not in left_out
+        }
+        entries |= {
+            f"groups of {name}": entry
+            for name, entry in unit.groups.items()
+            if name not in left_out
+        }
         for which, entry in entries.items():
-            names = ("epsilon_low", "epsilon_high", "delta", "unit", "adjacency", "observer", "status")
+            names = (
+                "epsilon_low",
+                "epsilon_high",
+                "delta",
+                "unit",
+                "adjacency",
+                "observer",
+                "status",
+            )
             told |= {f"{name} {which}": getattr(entry, name) for name in names}
         numbers |= {f"{name} {whose}".strip(): value for name, value in told.items()}
     return numbers
 
 
-def _difference(said: Mapping[str, Any], made: Mapping[str, Any], close: float = 0.0) -> str:
+def _difference(
+    said: Mapping[str, Any], made: Mapping[str, Any], close: float = 0.0
+) -> str:
     """The first value that differs by more than another processor's rounding, or by more than `close`; "": none."""
-    for name in dict.fromkeys([*said, *made]):  # NaN, which equals nothing, counts as None
+    for name in dict.fromkeys(
+        [*said, *made]
+    ):  # NaN, which equals nothing, counts as None
         pair: list[Any] = [values.get(name) for values in (said, made)]
-        then, now = cast(list[Any], [None if value != value else value for value in pair])
+        then, now = cast(
+            list[Any], [None if value != value else value for value in pair]
+        )
         numbers = isinstance(then, (int, float)) and isinstance(now, (int, float))
-        if not (math.isclose(then, now, rel_tol=1e-6, abs_tol=close) if numbers else then == now):
+        if not (
+            math.isclose(then, now, rel_tol=1e-6, abs_tol=close)
+            if numbers
+            else then == now
+        ):
             return f"its {name} is {then}, but it is {now}"
     return ""
 

@@ -53,7 +53,9 @@ _GONE = select.POLLHUP | select.POLLRDHUP if sys.platform == "linux" else 0
 START = "import os, sys; sys.path[:] = sys.argv[2:]; from dpfedbench.warm import serve; serve(sys.argv[1]); os._exit(0)"
 # Whatever starts threads when it is imported would start them in the warm process. A fork has its own number of them.
 _ALONE = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    **dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+    ),
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 
@@ -63,13 +65,22 @@ def hand_over() -> None:
 
     Either way, and in processes that the script starts, numpy's products have one thread: their last bits depend on it.
     """
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when numpy is loaded, which is later
+    os.environ["OPENBLAS_NUM_THREADS"] = (
+        "1"  # read when numpy is loaded, which is later
+    )
     marked = os.environ.get(WORKFLOW, "").startswith(f"{place()} ")
     if not (os.environ.get(WARM) and marked and hasattr(os, "pidfd_open")):
         return
-    for _ in range(2):  # a warm process that has imported what was edited since makes place for another
+    for _ in range(
+        2
+    ):  # a warm process that has imported what was edited since makes place for another
         with contextlib.suppress(OSError), _connected(_name()) as connection:
-            request = {"script": sys.argv[0], "folder": os.getcwd(), "environment": dict(os.environ), "state": _state()}
+            request = {
+                "script": sys.argv[0],
+                "folder": os.getcwd(),
+                "environment": dict(os.environ),
+                "state": _state(),
+            }
             socket.send_fds(connection, [b"{"], [0, 1, 2])
             connection.sendall(json.dumps(request).encode()[1:] + b"\n")
             answers = connection.makefile("rb")
@@ -102,7 +113,9 @@ def _wait(answers: BinaryIO, job: int) -> None:
 def _name() -> str:
     """The socket's name: of a workflow, an interpreter, and a place where paths and process numbers mean the same."""
     spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("mnt", "pid", "user")]
-    said = json.dumps([os.environ[WORKFLOW], sys.executable, sys.prefix, sys.version, *spaces])
+    said = json.dumps(
+        [os.environ[WORKFLOW], sys.executable, sys.prefix, sys.version, *spaces]
+    )
     return f"\0dpfedbench-{hashlib.sha256(said.encode()).hexdigest()[:32]}"
 
 
@@ -139,10 +152,19 @@ def _connected(name: str) -> socket.socket:
             if time.monotonic() > deadline or (started and started.poll() is not None):
                 raise
             started = started or subprocess.Popen(
-                [sys.executable, "-c", START, name[1:], *map(os.path.abspath, sys.path[1:])],
-                env=os.environ | _ALONE, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                [
+                    sys.executable,
+                    "-c",
+                    START,
+                    name[1:],
+                    *map(os.path.abspath, sys.path[1:]),
+                ],
+                env=os.environ | _ALONE,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+            )
             time.sleep(0.02)
         except BaseException:
             connection.close()
@@ -155,7 +177,9 @@ def _refuse_others(connection: socket.socket) -> None:
     Raises:
         PermissionError: the other end is one.
     """
-    _, user, _ = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    _, user, _ = struct.unpack(
+        "=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    )
     if user != os.getuid():
         raise PermissionError("another user's process")
 
@@ -182,7 +206,9 @@ class _Job:
 
 def serve(name: str) -> None:
     """Be the warm process with a socket of this name, until workflow or sources change, or another has it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal, which interrupts the jobs too
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # from a terminal, which interrupts the jobs too
     started_by = workflow_process()
     assert started_by is not None
     workflow, state = os.pidfd_open(started_by.pid), _state()
@@ -206,13 +232,20 @@ def serve(name: str) -> None:
     leave = math.inf  # when what is left of the jobs is killed
     while listener.fileno() >= 0 or jobs:
         poll = select.poll()
-        for descriptor in (workflow if leave == math.inf else -1, listener.fileno(), *(job.ended for job in jobs)):
+        for descriptor in (
+            workflow if leave == math.inf else -1,
+            listener.fileno(),
+            *(job.ended for job in jobs),
+        ):
             if descriptor >= 0:
                 poll.register(descriptor, select.POLLIN)
         for job in jobs:
             if job.wanted:
                 poll.register(job.connection, _GONE)
-        ready = {descriptor for descriptor, _ in poll.poll(None if leave == math.inf else 100)}
+        ready = {
+            descriptor
+            for descriptor, _ in poll.poll(None if leave == math.inf else 100)
+        }
         if workflow in ready:
             listener.close()
             leave = time.monotonic() + _LEAVE
@@ -236,7 +269,12 @@ def serve(name: str) -> None:
                 connection.settimeout(_PATIENCE)
                 given, descriptors = _request(connection)
                 if given["state"] == state:
-                    jobs.append(_Job(_fork(given, descriptors, [listener, connection, *jobs]), connection))
+                    jobs.append(
+                        _Job(
+                            _fork(given, descriptors, [listener, connection, *jobs]),
+                            connection,
+                        )
+                    )
                     connection.sendall(b"%d\n" % jobs[-1].process)
                 else:
                     listener.close()  # before the connection: a script that is sent away finds no warm process now
@@ -258,12 +296,24 @@ def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 def _import_all() -> None:
     """Import the package and what it stands on, load its compiled loops, and leave nothing for a fork to clear away."""
     gc.disable()
-    named = ["snakemake.benchmark", "snakemake.io", "snakemake.logging", "matplotlib.backends.backend_agg"]
+    named = [
+        "snakemake.benchmark",
+        "snakemake.io",
+        "snakemake.logging",
+        "matplotlib.backends.backend_agg",
+    ]
     own = Path(__file__).parent
-    named += [module.name for module in pkgutil.walk_packages([str(own)], "dpfedbench.")]
-    named += [module.name for module in pkgutil.walk_packages([str(own.with_name("dpsum"))], "dpsum.")]
+    named += [
+        module.name for module in pkgutil.walk_packages([str(own)], "dpfedbench.")
+    ]
+    named += [
+        module.name
+        for module in pkgutil.walk_packages([str(own.with_name("dpsum"))], "dpsum.")
+    ]
     for module in named:
-        with contextlib.suppress(Exception):  # a job that needs it says why it cannot be had
+        with contextlib.suppress(
+            Exception
+        ):  # a job that needs it says why it cannot be had
             importlib.import_module(module)
     with contextlib.suppress(Exception):
         importlib.import_module("dpfedbench.compiled").load_all()
@@ -278,7 +328,9 @@ def _fork(given: dict[str, Any], descriptors: list[int], held: list[Any]) -> int
         return process
     code = 1
     try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it is killed with the warm process
+        ctypes.CDLL(None).prctl(
+            1, signal.SIGKILL
+        )  # PR_SET_PDEATHSIG: it is killed with the warm process
         if os.getppid() == warm:
             for each in held:
                 each.close()
@@ -294,11 +346,19 @@ def _run(given: dict[str, Any], descriptors: list[int]) -> int:
         os.close(descriptor)
     sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
     os.environ.clear()
-    os.environ.update({name: value for name, value in given["environment"].items() if name != WARM})
+    os.environ.update(
+        {name: value for name, value in given["environment"].items() if name != WARM}
+    )
     os.chdir(given["folder"])
     script = given["script"]
-    Path("/proc/self/comm").write_text(Path(script).name.partition(".")[2], encoding="utf-8")
-    sys.argv[:], sys.path[:0], tempfile.tempdir = [script], [os.path.dirname(os.path.abspath(script))], None
+    Path("/proc/self/comm").write_text(
+        Path(script).name.partition(".")[2], encoding="utf-8"
+    )
+    sys.argv[:], sys.path[:0], tempfile.tempdir = (
+        [script],
+        [os.path.dirname(os.path.abspath(script))],
+        None,
+    )
     threads = int(os.environ.get("OMP_NUM_THREADS", 1))
     if threads > 1:  # it was imported for one
         sys.modules["torch"].set_num_threads(threads)

@@ -13,7 +13,10 @@ from pathlib import Path
 from dpfedbench import imports, own_code
 
 _NETWORKS: set[Path] = set()
-_OTHERS = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_OTHERS = {
+    Path(sysconfig.get_path(name)).resolve()
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+}
 _WORKFLOW = {imports.PACKAGE.parents[1] / "workflow", imports.PACKAGE / "workflow"}
 
 
@@ -23,7 +26,10 @@ def network(module: str) -> None:
         spec = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
         return
-    places = [Path(place).resolve() for place in (spec and spec.submodule_search_locations) or ()]
+    places = [
+        Path(place).resolve()
+        for place in (spec and spec.submodule_search_locations) or ()
+    ]
     if spec and spec.origin and not places:
         file = Path(spec.origin).resolve()
         places = [file if file.parent in _OTHERS else file.parent]
@@ -44,7 +50,10 @@ def is_own(file: str) -> bool:
     if path.suffix != ".py" or _below(path, _WORKFLOW) or ".snakemake" in path.parts:
         return False
     others = {top for top in _OTHERS if _below(path, {top})}
-    return any(_below(path, {top}) and not any(top in other.parents for other in others) for top in _NETWORKS)
+    return any(
+        _below(path, {top}) and not any(top in other.parents for other in others)
+        for top in _NETWORKS
+    )
 
 
 def _frames(error: BaseException | None) -> Iterator[tuple[str, int]]:
@@ -79,5 +88,9 @@ def said_of(error: BaseException) -> str:
 
 def in_words(error: BaseException) -> str:
     """What an error says, in a line: its kind, and the first line of its message."""
-    lines = (error.msg if isinstance(error, SyntaxError) else str(error)).strip().splitlines()
+    lines = (
+        (error.msg if isinstance(error, SyntaxError) else str(error))
+        .strip()
+        .splitlines()
+    )
     return f"{type(error).__name__}{f': {lines[0][:300]}' if lines else ''}"

@@ -53,7 +53,9 @@ def read_file(path: str | Path) -> dict[str, Any]:
     text = text_of(path)
     with contextlib.suppress(ValueError):
         json.loads(text)
-        text = text.replace("\t", " ")  # JSON, which Snakemake takes too, is YAML but for tabs between values
+        text = text.replace(
+            "\t", " "
+        )  # JSON, which Snakemake takes too, is YAML but for tabs between values
     _check_yaml(path, text)
     values: dict[str, Any] = yaml.load(text, Loader=_Loader)
     return values
@@ -86,10 +88,16 @@ def _reached(node: Any, keys: Sequence[str]) -> tuple[int, int]:
     """How many of the keys lead somewhere from a node, one below the other, and the line of the last of these."""
     depth, line = 0, 1
     for key in keys:
-        if isinstance(node, yaml.SequenceNode) and key.isdigit() and int(key) < len(node.value):
+        if (
+            isinstance(node, yaml.SequenceNode)
+            and key.isdigit()
+            and int(key) < len(node.value)
+        ):
             node = node.value[int(key)]
             line = node.start_mark.line + 1
-        elif isinstance(node, yaml.MappingNode) and (pairs := [pair for pair in node.value if pair[0].value == key]):
+        elif isinstance(node, yaml.MappingNode) and (
+            pairs := [pair for pair in node.value if pair[0].value == key]
+        ):
             line, node = pairs[0][0].start_mark.line + 1, pairs[0][1]
         else:
             break
@@ -102,23 +110,41 @@ def _check_yaml(path: Path, text: str) -> None:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        tab = "\t" in text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else False
-        said = "a tab stands where YAML wants spaces" if tab else error.problem or error.context or "it is not YAML"
-        raise BenchError(f"{path}, line {mark.line + 1 if mark else 1}: {said}: mend the YAML there") from error
+        tab = (
+            "\t" in text.splitlines()[mark.line]
+            if mark and mark.line < len(text.splitlines())
+            else False
+        )
+        said = (
+            "a tab stands where YAML wants spaces"
+            if tab
+            else error.problem or error.context or "it is not YAML"
+        )
+        raise BenchError(
+            f"{path}, line {mark.line + 1 if mark else 1}: {said}: mend the YAML there"
+        ) from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise BenchError(f"{path} is not YAML ({' '.join(str(error).split())[:200]}): mend it") from error
+        raise BenchError(
+            f"{path} is not YAML ({' '.join(str(error).split())[:200]}): mend it"
+        ) from error
     if node is None:
         raise BenchError(f"{path} is empty: give it keys, or leave it out")
     if not isinstance(node, yaml.MappingNode):
         what = "a list" if isinstance(node, yaml.SequenceNode) else "one value"
-        raise BenchError(f"{path}, line {node.start_mark.line + 1}: it holds {what}: expected keys at its top level")
+        raise BenchError(
+            f"{path}, line {node.start_mark.line + 1}: it holds {what}: expected keys at its top level"
+        )
     _check_keys(path, node, (), set())
 
 
-def _check_keys(path: Path, node: yaml.Node, above: tuple[int, ...], seen: set[int]) -> None:
+def _check_keys(
+    path: Path, node: yaml.Node, above: tuple[int, ...], seen: set[int]
+) -> None:
     """Refuse a key that is given twice, and a group that has itself inside."""
     if id(node) in above:
-        raise BenchError(f"{path}, line {node.start_mark.line + 1}: this group refers to itself: take out the alias")
+        raise BenchError(
+            f"{path}, line {node.start_mark.line + 1}: this group refers to itself: take out the alias"
+        )
     if id(node) in seen:
         return
     seen.add(id(node))
@@ -130,7 +156,10 @@ def _check_keys(path: Path, node: yaml.Node, above: tuple[int, ...], seen: set[i
         first: dict[Hashable, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            if (
+                isinstance(key, yaml.ScalarNode)
+                and key.tag != "tag:yaml.org,2002:merge"
+            ):
                 if (key.tag, key.value) in first:
                     raise BenchError(
                         f"{path}, line {line}: the key {key.value} is already in line {first[key.tag, key.value]}, "

@@ -27,22 +27,37 @@ _NAMES = {
     "audit.anything": ("audited",),
     "budget": ("Budget",),
     "clipping": (
-        "ByFactor", "ClippingRule", "Constant", "MeanOfRawNorms", "NoisedMeanNorm", "NormOfRelease",
-        "PercentileOfRawNorms", "PercentileOfReleases", "PrivateQuantile",
+        "ByFactor",
+        "ClippingRule",
+        "Constant",
+        "MeanOfRawNorms",
+        "NoisedMeanNorm",
+        "NormOfRelease",
+        "PercentileOfRawNorms",
+        "PercentileOfReleases",
+        "PrivateQuantile",
     ),
     "errors": ("DpsumError",),
     "ledger": ("Ledger", "Release", "read_ledger"),
     "mechanism": ("Mechanism",),
     "noise": ("Correlated", "Decaying", "Independent", "Noise", "Skellam"),
     "participation": (
-        "BallsAndBins", "Everyone", "FixedSize", "OnePass", "Passes", "Participation", "Poisson", "PoissonLots",
-        "RepeatedPasses", "ShuffledEpochs",
+        "BallsAndBins",
+        "Everyone",
+        "FixedSize",
+        "OnePass",
+        "Passes",
+        "Participation",
+        "Poisson",
+        "PoissonLots",
+        "RepeatedPasses",
+        "ShuffledEpochs",
     ),
     "private_sum": ("PrivateSum",),
     "sampling": ("Sampling",),
     "sums": ("Sum",),
     "total": ("Arithmetic", "Released", "Total"),
-}  # fmt: skip
+}
 """Public names by the module that has them."""
 
 _PLACES = {name: module for module, names in _NAMES.items() for name in names}

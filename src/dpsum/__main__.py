@@ -16,46 +16,105 @@ mechanisms, or the audit refutes what was declared."""
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m dpsum", description="What a private training guarantees, and whether it does.", epilog=_EXITS
+        prog="python -m dpsum",
+        description="What a private training guarantees, and whether it does.",
+        epilog=_EXITS,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, summary: str) -> argparse.ArgumentParser:
-        parser = commands.add_parser(name, help=summary, description=summary, epilog=_EXITS)
+        parser = commands.add_parser(
+            name, help=summary, description=summary, epilog=_EXITS
+        )
         parser.set_defaults(run=getattr(shell, name))
-        parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - for standard output, no table")
+        parser.add_argument(
+            "--json",
+            metavar="FILE",
+            help="write the result as JSON; - for standard output, no table",
+        )
         return parser
 
     def delta(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--delta", type=float, default=1e-5, help="of epsilon; %(default)s if not given")
+        parser.add_argument(
+            "--delta",
+            type=float,
+            default=1e-5,
+            help="of epsilon; %(default)s if not given",
+        )
 
     def participation(parser: argparse.ArgumentParser, *, required: bool) -> None:
-        parser.add_argument("--units", type=int, required=required, help="clients or records to draw cohorts from")
-        parser.add_argument("--cohort", type=float, required=required, help="units in a round, or their mean number")
+        parser.add_argument(
+            "--units",
+            type=int,
+            required=required,
+            help="clients or records to draw cohorts from",
+        )
+        parser.add_argument(
+            "--cohort",
+            type=float,
+            required=required,
+            help="units in a round, or their mean number",
+        )
         parser.add_argument("--rounds", type=int, required=required)
-        parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="what else its kind takes")
+        parser.add_argument(
+            "--set",
+            action="append",
+            metavar="KEY=VALUE",
+            help="what else its kind takes",
+        )
 
-    def ended(parser: argparse.ArgumentParser, of: str, *, exported: bool = True) -> None:
-        parser.add_argument("--at-most", type=float, metavar="EPSILON", help=f"exit with 3 where {of} is above it")
+    def ended(
+        parser: argparse.ArgumentParser, of: str, *, exported: bool = True
+    ) -> None:
+        parser.add_argument(
+            "--at-most",
+            type=float,
+            metavar="EPSILON",
+            help=f"exit with 3 where {of} is above it",
+        )
         if exported:
-            parser.add_argument("--badge", action="store_true", help="print a line of Markdown for a model card")
-            parser.add_argument("--mlflow", action="store_true", help="log metrics to MLflow, as its environment says")
-            parser.add_argument("--tensorboard", metavar="FOLDER", help="log metrics to TensorBoard")
+            parser.add_argument(
+                "--badge",
+                action="store_true",
+                help="print a line of Markdown for a model card",
+            )
+            parser.add_argument(
+                "--mlflow",
+                action="store_true",
+                help="log metrics to MLflow, as its environment says",
+            )
+            parser.add_argument(
+                "--tensorboard", metavar="FOLDER", help="log metrics to TensorBoard"
+            )
 
     sub = command("account", "epsilon of a ledger, under each profile")
     sub.add_argument("ledger", metavar="LEDGER")
     delta(sub)
-    sub.add_argument("--audit", metavar="FILE", help="an audit's JSON, to stand beside the account in what is exported")
+    sub.add_argument(
+        "--audit",
+        metavar="FILE",
+        help="an audit's JSON, to stand beside the account in what is exported",
+    )
     ended(sub, "the epsilon that holds")
 
-    sub = command("plan", "the noise multiplier for an epsilon, or epsilon for a noise multiplier, by participation")
+    sub = command(
+        "plan",
+        "the noise multiplier for an epsilon, or epsilon for a noise multiplier, by participation",
+    )
     participation(sub, required=True)
     delta(sub)
     wanted = sub.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--epsilon", type=float, help="to be kept: find the least noise multiplier")
-    wanted.add_argument("--noise-multiplier", type=float, metavar="Z", help="find epsilon")
+    wanted.add_argument(
+        "--epsilon", type=float, help="to be kept: find the least noise multiplier"
+    )
+    wanted.add_argument(
+        "--noise-multiplier", type=float, metavar="Z", help="find epsilon"
+    )
     sub.add_argument(
-        "--kind", action="append", metavar="KIND", help="of participation; may be repeated; all if missing"
+        "--kind",
+        action="append",
+        metavar="KIND",
+        help="of participation; may be repeated; all if missing",
     )
     ended(sub, "epsilon of any participation that is planned", exported=False)
 
@@ -65,28 +124,70 @@ def _parser() -> argparse.ArgumentParser:
     delta(sub)
 
     sub = command(
-        "audit", "a lower bound on epsilon of a function of contributions [n, d] that returns what is released"
+        "audit",
+        "a lower bound on epsilon of a function of contributions [n, d] that returns what is released",
     )
-    sub.add_argument("release", metavar="MODULE:FUNCTION", help="looked for in the current folder too")
-    sub.add_argument("--dimension", type=int, required=True, metavar="D", help="coordinates of a contribution")
+    sub.add_argument(
+        "release",
+        metavar="MODULE:FUNCTION",
+        help="looked for in the current folder too",
+    )
+    sub.add_argument(
+        "--dimension",
+        type=int,
+        required=True,
+        metavar="D",
+        help="coordinates of a contribution",
+    )
     declared = sub.add_mutually_exclusive_group()
     declared.add_argument("--epsilon", type=float, help="declared, at --delta")
-    declared.add_argument("--noise-multiplier", type=float, metavar="Z", help="declared: noise over sensitivity")
+    declared.add_argument(
+        "--noise-multiplier",
+        type=float,
+        metavar="Z",
+        help="declared: noise over sensitivity",
+    )
     delta(sub)
-    sub.add_argument("--any-mechanism", action="store_true", help="noise need not be Gaussian; epsilon is of one call")
-    sub.add_argument("--kind", help="of participation, with --units, --cohort and --rounds: epsilon is of all rounds")
+    sub.add_argument(
+        "--any-mechanism",
+        action="store_true",
+        help="noise need not be Gaussian; epsilon is of one call",
+    )
+    sub.add_argument(
+        "--kind",
+        help="of participation, with --units, --cohort and --rounds: epsilon is of all rounds",
+    )
     sub.add_argument(
         "--participation",
         metavar="MODULE:FUNCTION",
         help="of a seed, makes one of dpsum's participations, which is tried",
     )
     participation(sub, required=False)
-    sub.add_argument("--adjacency", default="add-or-remove", help="or zero-out, or replace-one")
-    sub.add_argument("--rows", type=int, help="of every call, where it has to be a certain number")
+    sub.add_argument(
+        "--adjacency", default="add-or-remove", help="or zero-out, or replace-one"
+    )
+    sub.add_argument(
+        "--rows", type=int, help="of every call, where it has to be a certain number"
+    )
     sub.add_argument("--calls", type=int, help="of each of the three attacks at most")
-    sub.add_argument("--leak", type=float, default=2**0.5, help="tell so many times less noise (1.41 if not given) ...")
-    sub.add_argument("--power", type=float, default=0.95, help="... with this chance (%(default)s if not given)")
-    sub.add_argument("--false-alarm", type=float, default=1e-3, help="chance to refute right code; %(default)s")
+    sub.add_argument(
+        "--leak",
+        type=float,
+        default=2**0.5,
+        help="tell so many times less noise (1.41 if not given) ...",
+    )
+    sub.add_argument(
+        "--power",
+        type=float,
+        default=0.95,
+        help="... with this chance (%(default)s if not given)",
+    )
+    sub.add_argument(
+        "--false-alarm",
+        type=float,
+        default=1e-3,
+        help="chance to refute right code; %(default)s",
+    )
     sub.add_argument("--seed", type=int, default=0)
     ended(sub, "the lower bound")
     return parser

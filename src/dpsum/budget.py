@@ -52,20 +52,41 @@ class Budget:
     """
 
     def __init__(
-        self, *, epsilon: float | None = None, delta: float = 1e-6, profile: str = "holds", stop: bool = True,
-        claims: Claims | None = None, unaccounted: Sequence[str] = (), sums: Sequence[Sum] = (),
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        epsilon: float | None = None,
+        delta: float = 1e-6,
+        profile: str = "holds",
+        stop: bool = True,
+        claims: Claims | None = None,
+        unaccounted: Sequence[str] = (),
+        sums: Sequence[Sum] = (),
+    ) -> None:
         if epsilon is not None and not epsilon > 0:
-            raise DpsumError(f"the budget's epsilon is {epsilon}: it must be above 0, or None for no limit")
+            raise DpsumError(
+                f"the budget's epsilon is {epsilon}: it must be above 0, or None for no limit"
+            )
         if not 0 < delta < 1:
-            raise DpsumError(f"the budget's delta is {delta}: it must be between 0 and 1")
+            raise DpsumError(
+                f"the budget's delta is {delta}: it must be between 0 and 1"
+            )
         if profile not in ("holds", "as_claimed"):
-            raise DpsumError(f"the budget's profile is {profile!r}: it must be holds or as_claimed")
-        self.epsilon, self.delta, self.profile, self.stop = epsilon, delta, profile, stop
+            raise DpsumError(
+                f"the budget's profile is {profile!r}: it must be holds or as_claimed"
+            )
+        self.epsilon, self.delta, self.profile, self.stop = (
+            epsilon,
+            delta,
+            profile,
+            stop,
+        )
         self.claims, self.unaccounted = claims or {}, tuple(unaccounted)
         self.mechanisms: list[Any] = []  # each is a Mechanism, which imports this file
         self._sums, self._settled = tuple(sums), False
-        self._plans, self._own = list[tuple[BudgetPlan, int]](), list[tuple[float, float]]()
+        self._plans, self._own = (
+            list[tuple[BudgetPlan, int]](),
+            list[tuple[float, float]](),
+        )
         self._shared: dict[int, tuple[list[str], BudgetPlan]] = {}
 
     def join(self, mechanism: Spender) -> None:
@@ -74,7 +95,9 @@ class Budget:
             raise DpsumError(
                 f"{mechanism.sum.name} comes after the noise of all sums was fixed: enter it with the others"
             )
-        for shared in mechanism.streams & set[str]().union(*(other.streams for other in self.mechanisms)):
+        for shared in mechanism.streams & set[str]().union(
+            *(other.streams for other in self.mechanisms)
+        ):
             raise DpsumError(
                 f"two sums of this run draw their noise from the stream {shared!r}: name another, or where it is a "
                 "clipping rule's own take another rule for one of them"
@@ -90,10 +113,19 @@ class Budget:
         if self._settled:
             return
         self._settled = True
-        spenders = {spender.sum.name: spender for spender in self.mechanisms if spender.sum.private}
+        spenders = {
+            spender.sum.name: spender
+            for spender in self.mechanisms
+            if spender.sum.private
+        }
         named = {sum_.name for sum_ in self._sums}
-        sums = [*self._sums, *(spender.sum for name, spender in spenders.items() if name not in named)]
-        budget = next((sum_ for sum_ in sums if sum_.private and sum_.budget is not None), None)
+        sums = [
+            *self._sums,
+            *(spender.sum for name, spender in spenders.items() if name not in named),
+        ]
+        budget = next(
+            (sum_ for sum_ in sums if sum_.private and sum_.budget is not None), None
+        )
         for group in together(sums):
             names = [sum_.name for sum_ in group.sums]
             members = [spenders[name] for name in names if name in spenders]
@@ -103,15 +135,32 @@ class Budget:
             if first.sum.budget is not None:
                 for other in members[1:]:
                     if other.sampler != first.sampler:
-                        raise DpsumError(cannot_compose(first.sum.name, other.sum.name, first.sum.unit, first.sum.part))
-                counted = counted and all(sum_.clipping is not None and sum_.clipping.private for sum_ in group.sums)
-                plan = group.plan(first.sampler, claims=self.claims, counted=counted, stepwise=bool(first.holders))
+                        raise DpsumError(
+                            cannot_compose(
+                                first.sum.name,
+                                other.sum.name,
+                                first.sum.unit,
+                                first.sum.part,
+                            )
+                        )
+                counted = counted and all(
+                    sum_.clipping is not None and sum_.clipping.private
+                    for sum_ in group.sums
+                )
+                plan = group.plan(
+                    first.sampler,
+                    claims=self.claims,
+                    counted=counted,
+                    stepwise=bool(first.holders),
+                )
                 self._shared |= {id(spender): (names, plan) for spender in members}
                 self._plans.append((plan, first.per_round))
             elif budget is not None and budget.unit == first.sum.unit:
                 self._own.append(self._own_cost(budget.budget, first, counted=counted))
 
-    def _own_cost(self, budget: Any, spender: Spender, *, counted: bool) -> tuple[float, float]:
+    def _own_cost(
+        self, budget: Any, spender: Spender, *, counted: bool
+    ) -> tuple[float, float]:
         """What clients' own sums over a part of their examples cost beside a sum over another part, which has a budget.
 
         Each client takes its own once, and with the first round one has: what they cost is known, and does not grow. A
@@ -120,7 +169,9 @@ class Budget:
 
         def epsilon(profile: str) -> float:
             z = spender.noise_multiplier
-            return own_records.epsilon_under(profile, spender.sampler, z, budget.delta, claims=self.claims)
+            return own_records.epsilon_under(
+                profile, spender.sampler, z, budget.delta, claims=self.claims
+            )
 
         cost = epsilon(budget.profile)
         if budget.epsilon is not None and budget.stop and cost > budget.epsilon:
@@ -129,7 +180,9 @@ class Budget:
                 f"budget.epsilon ({budget.epsilon:g}) allows for all that reads records: raise within_task.multiplier "
                 "or budget.epsilon"
             )
-        return epsilon("as_claimed") if self.claims else math.nan, epsilon("holds") if counted else math.inf
+        return epsilon("as_claimed") if self.claims else math.nan, epsilon(
+            "holds"
+        ) if counted else math.inf
 
     def shared(self, mechanism: Spender) -> tuple[list[str], BudgetPlan] | None:
         """The sums that share a mechanism's budget, by name, and their plan; None where its noise follows from none."""
@@ -145,7 +198,12 @@ class Budget:
         """Take note of a round of a mechanism: a round of all that share a plan is charged for once."""
         if (shared := self.shared(mechanism)) is not None:
             names, plan = shared
-            if next(spender for spender in self.mechanisms if spender.sum.name in names) is mechanism:
+            if (
+                next(
+                    spender for spender in self.mechanisms if spender.sum.name in names
+                )
+                is mechanism
+            ):
                 plan.took(1)
 
     @property
@@ -156,7 +214,9 @@ class Budget:
     @property
     def budgeted(self) -> list[Any]:
         """The mechanisms whose noise follows from a budget."""
-        return [spender for spender in self.mechanisms if self.shared(spender) is not None]
+        return [
+            spender for spender in self.mechanisms if self.shared(spender) is not None
+        ]
 
     def spent(self, rounds: int) -> dict[str, float]:
         """Epsilon after so many rounds, as claimed and as it holds; see `accounting.units`.
@@ -167,7 +227,10 @@ class Budget:
         both = [plan.spent(rounds * per_round) for plan, per_round in self._plans]
         both += self._own if rounds else [(0.0, 0.0)] * len(self._own)
         names = ("epsilon_claimed", "epsilon_holds")
-        return {name: float(np.max(epsilons)) for name, epsilons in zip(names, zip(*both, strict=True), strict=False)}
+        return {
+            name: float(np.max(epsilons))
+            for name, epsilons in zip(names, zip(*both, strict=True), strict=False)
+        }
 
     def allows(self, rounds: int) -> bool:
         """Whether there is room for so many rounds in all."""
@@ -177,7 +240,12 @@ class Budget:
     def expected(self, planned: int) -> int:
         """Rounds to come of those planned, for the time left on screen; with noise that decays there will be fewer."""
         self.settle()
-        return min([planned, *(plan.lots_allowed // per_round for plan, per_round in self._plans)])
+        return min(
+            [
+                planned,
+                *(plan.lots_allowed // per_round for plan, per_round in self._plans),
+            ]
+        )
 
     def observe(self, loss: float) -> None:
         """Take note of a public validation loss, which noise may follow."""

@@ -95,10 +95,14 @@ class ClippingRule:
     def begin(self, threshold: float) -> State:
         """The state before the first round; DpsumError for a threshold that is not finite or not above 0."""
         if not 0 < threshold < math.inf:
-            raise DpsumError(f"clipping.threshold is {threshold}: it must be finite and above 0")
+            raise DpsumError(
+                f"clipping.threshold is {threshold}: it must be finite and above 0"
+            )
         return {"threshold": float(threshold)}
 
-    def extra(self, state: State, *, noise_multiplier: float, cohort: float) -> Extra | None:
+    def extra(
+        self, state: State, *, noise_multiplier: float, cohort: float
+    ) -> Extra | None:
         """The release that this rule makes beside the sum's, of `values`; None for none.
 
         `state` is that before the round, `noise_multiplier` the sum's, `cohort` the expected number of units.
@@ -148,11 +152,17 @@ class PrivateQuantile(ClippingRule):
         """sigma_b for a cohort of so many units."""
         return cohort / 20 if self.count_noise is None else self.count_noise
 
-    def extra(self, state: State, *, noise_multiplier: float, cohort: float) -> Extra | None:
+    def extra(
+        self, state: State, *, noise_multiplier: float, cohort: float
+    ) -> Extra | None:
         return Extra(
-            name="below-threshold-count", stream="count-noise", threshold=INDICATOR,
-            noise_multiplier=self.deviation(cohort) / INDICATOR, counted=True, within=True,
-        )  # fmt: skip
+            name="below-threshold-count",
+            stream="count-noise",
+            threshold=INDICATOR,
+            noise_multiplier=self.deviation(cohort) / INDICATOR,
+            counted=True,
+            within=True,
+        )
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
         """1/2 if a norm is at most C, else -1/2.
@@ -172,7 +182,9 @@ class PrivateQuantile(ClippingRule):
         exponent = -self.quantile_rate * (share - self.percentile / 100)
         if exponent > 0 and self.never_rising:
             return
-        state["threshold"] = within_range(state["threshold"] * math.exp(min(max(exponent, -100.0), 100.0)))
+        state["threshold"] = within_range(
+            state["threshold"] * math.exp(min(max(exponent, -100.0), 100.0))
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +203,9 @@ class NormOfRelease(ByFactor):
     """
 
     def observe(self, state: State, seen: Seen) -> None:
-        state["threshold"] = within_range(self.factor * seen.released_norm / seen.denominator)
+        state["threshold"] = within_range(
+            self.factor * seen.released_norm / seen.denominator
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,11 +218,17 @@ class NoisedMeanNorm(ByFactor):
 
     uncounted: ClassVar[bool] = True
 
-    def extra(self, state: State, *, noise_multiplier: float, cohort: float) -> Extra | None:
+    def extra(
+        self, state: State, *, noise_multiplier: float, cohort: float
+    ) -> Extra | None:
         return Extra(
-            name="clipped-norm-sum", stream="norm-noise", threshold=state["threshold"],
-            noise_multiplier=noise_multiplier, counted=False, within=False,
-        )  # fmt: skip
+            name="clipped-norm-sum",
+            stream="norm-noise",
+            threshold=state["threshold"],
+            noise_multiplier=noise_multiplier,
+            counted=False,
+            within=False,
+        )
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
         return norms.astype(np.float32)[:, None]
@@ -216,7 +236,9 @@ class NoisedMeanNorm(ByFactor):
     def observe(self, state: State, seen: Seen) -> None:
         assert seen.extra is not None
         # Eq. 6 takes the absolute value (a norm of one coordinate).
-        state["threshold"] = within_range(self.factor * abs(seen.extra) / seen.denominator)
+        state["threshold"] = within_range(
+            self.factor * abs(seen.extra) / seen.denominator
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +255,9 @@ class MeanOfRawNorms(ByFactor):
         assert seen.raw_norms is not None
         finite = [norm for norm in seen.raw_norms if math.isfinite(norm)]
         if finite:
-            state["threshold"] = within_range(self.factor * math.fsum(finite) / len(finite))
+            state["threshold"] = within_range(
+                self.factor * math.fsum(finite) / len(finite)
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +280,9 @@ class Percentile(ClippingRule):
         state["rounds"] = [*state["rounds"], values][-self.window :]
         if len(state["rounds"]) < self.window:
             return
-        recent = [value for kept in state["rounds"] for value in kept if math.isfinite(value)]
+        recent = [
+            value for kept in state["rounds"] for value in kept if math.isfinite(value)
+        ]
         if not recent:
             return
         new = max(float(np.percentile(recent, self.percentile)), SMALLEST_THRESHOLD)

@@ -25,16 +25,20 @@ SCHEMA = Path(__file__).with_name("report.schema.json")
 
 
 def report(
-    *, account: Account | None = None, audit: Audited | Mapping[str, Any] | None = None,
+    *,
+    account: Account | None = None,
+    audit: Audited | Mapping[str, Any] | None = None,
     ledger: Path | str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """An account, an audit or both, as JSON can hold them.
 
     Of the account's `ledger` the report has its number of lines and the digest of the last, which stands for all.
     """
     said: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     if ledger is not None:
-        said["ledger"] = chain_of(Path(ledger).read_text(encoding="utf-8").splitlines(keepends=True))
+        said["ledger"] = chain_of(
+            Path(ledger).read_text(encoding="utf-8").splitlines(keepends=True)
+        )
     if account is not None:
         said["account"] = account.to_json()
     if audit is not None:
@@ -75,15 +79,22 @@ def badge(report: Mapping[str, Any]) -> str:
         high = float(entry["epsilon_high"])
         sound = math.isfinite(high) and entry["status"] != "void"
         bound = f"ε ≤ {high:.3g}" if sound else "no finite ε"
-        words.append(f"{bound} at δ = {entry['delta']:g} per {entry['unit']} ({entry['adjacency']})")
+        words.append(
+            f"{bound} at δ = {entry['delta']:g} per {entry['unit']} ({entry['adjacency']})"
+        )
     elif "account" in report:
         sound, words = False, ["no ε: nothing private was released"]
     audit = report.get("audit")
     if audit is not None:
-        words.append(f"audited ε ≥ {audit['epsilon']:.3g}" + (": refuted" if audit["refuted"] else ""))
+        words.append(
+            f"audited ε ≥ {audit['epsilon']:.3g}"
+            + (": refuted" if audit["refuted"] else "")
+        )
         sound = sound and not audit["refuted"]
     if not words:
-        raise DpsumError("a report without account or audit has nothing for a badge: make one of a ledger")
+        raise DpsumError(
+            "a report without account or audit has nothing for a badge: make one of a ledger"
+        )
     text = ", ".join(words)
     label, shown = (
         urllib.parse.quote(shown_text.replace("-", "--").replace("_", "__"), safe="")
@@ -99,7 +110,9 @@ def metrics(report: Mapping[str, Any]) -> dict[str, float]:
     for count, account in enumerate(_each(report.get("account")), start=1):
         where = "privacy/" if count == 1 else f"privacy_{count}/"
         numbers |= {
-            where + name: account[name] for name in ("delta", "rounds", "noise_multiplier") if account.get(name)
+            where + name: account[name]
+            for name in ("delta", "rounds", "noise_multiplier")
+            if account.get(name)
         }
         for name, entry in account["profiles"].items():
             numbers |= {
@@ -109,7 +122,11 @@ def metrics(report: Mapping[str, Any]) -> dict[str, float]:
     audit = report.get("audit")
     if audit is not None:
         names = ("epsilon", "claimed", "ideal", "leak", "chance", "refuted", "calls")
-        numbers |= {f"privacy/audit_{name}": audit[name] for name in names if audit[name] is not None}
+        numbers |= {
+            f"privacy/audit_{name}": audit[name]
+            for name in names
+            if audit[name] is not None
+        }
     return {name: float(value) for name, value in numbers.items()}
 
 
@@ -125,16 +142,22 @@ def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:
     try:
         import mlflow
     except ImportError:
-        raise DpsumError("MLflow is not installed: pip install mlflow-skinny, or leave it out") from None
+        raise DpsumError(
+            "MLflow is not installed: pip install mlflow-skinny, or leave it out"
+        ) from None
     mlflow.log_metrics(metrics(report), step=step)
 
 
-def to_tensorboard(report: Mapping[str, Any], folder: Path | str, *, step: int = 0) -> None:
+def to_tensorboard(
+    report: Mapping[str, Any], folder: Path | str, *, step: int = 0
+) -> None:
     """Write a report's numbers as TensorBoard's scalars; DpsumError without TensorBoard."""
     try:
         from tensorboard.summary import Writer
     except ImportError:
-        raise DpsumError("TensorBoard is not installed: pip install tensorboard, or leave it out") from None
+        raise DpsumError(
+            "TensorBoard is not installed: pip install tensorboard, or leave it out"
+        ) from None
     writer = Writer(str(folder))
     for name, value in metrics(report).items():
         writer.add_scalar(name, value, step)

@@ -19,7 +19,10 @@ from dpsum.triangular import inverted
 if TYPE_CHECKING:
     from scipy import linalg, optimize
 else:
-    linalg, optimize = Lazy("scipy.linalg"), Lazy("scipy.optimize")  # a plan is read without scipy
+    linalg, optimize = (
+        Lazy("scipy.linalg"),
+        Lazy("scipy.optimize"),
+    )  # a plan is read without scipy
 
 _STEPS, _CLOSE = 200, 1e-3
 """The search ends at either: the least error is flat, and any encoder is as private."""
@@ -57,7 +60,9 @@ def optimised(workload: np.ndarray) -> np.ndarray:
         workload: A, lower triangular, float64 [T, T]: how far the model has moved after each round for a unit in the
             sum of each. All ones below the diagonal: prefix sums.
     """
-    return _optimised(len(workload), np.ascontiguousarray(workload, dtype=float).tobytes()).copy()
+    return _optimised(
+        len(workload), np.ascontiguousarray(workload, dtype=float).tobytes()
+    ).copy()
 
 
 def banded(workload: np.ndarray, bands: int) -> np.ndarray:
@@ -71,10 +76,14 @@ def banded(workload: np.ndarray, bands: int) -> np.ndarray:
         workload: as of `optimised`.
         bands: diagonals of C that may differ from zero, the main one among them.
     """
-    return _banded(len(workload), np.ascontiguousarray(workload, dtype=float).tobytes(), bands).copy()
+    return _banded(
+        len(workload), np.ascontiguousarray(workload, dtype=float).tobytes(), bands
+    ).copy()
 
 
-def scaled(inverse: np.ndarray, *, separation: int = 1, participations: int = 1) -> np.ndarray:
+def scaled(
+    inverse: np.ndarray, *, separation: int = 1, participations: int = 1
+) -> np.ndarray:
     """The inverse of an encoder, float64 [T, T], times the encoder's largest column norm, in the last digits up.
 
     For units that come several times (any two of their rounds are at least `separation` apart, and there are at most so
@@ -82,10 +91,20 @@ def scaled(inverse: np.ndarray, *, separation: int = 1, participations: int = 1)
     """
     encoder = inverted(inverse)
     if participations > 1:
-        from dpsum.accounting.several import sensitivity  # not at the head: a plan is read without scipy
+        from dpsum.accounting.several import (
+            sensitivity,
+        )  # not at the head: a plan is read without scipy
 
-        return np.asarray(inverse * (sensitivity(encoder.T @ encoder, separation, participations)[1] * (1 + 1e-12)))
-    squares = [math.fsum(value * value for value in column) for column in encoder.T.tolist()]
+        return np.asarray(
+            inverse
+            * (
+                sensitivity(encoder.T @ encoder, separation, participations)[1]
+                * (1 + 1e-12)
+            )
+        )
+    squares = [
+        math.fsum(value * value for value in column) for column in encoder.T.tolist()
+    ]
     return np.asarray(inverse * (math.sqrt(max(squares, default=1.0)) * (1 + 1e-12)))
 
 
@@ -119,10 +138,18 @@ def _banded(rounds: int, workload: bytes, bands: int) -> np.ndarray:
         inverse = linalg.solve_triangular(unit, np.eye(rounds), lower=True)
         noised = squares @ inverse
         slope = -2 * (inverse.T @ noised) @ inverse.T
-        return float((inverse * noised).sum()), ((slope - unit * (slope * unit).sum(axis=0)) / norms)[places]
+        return float((inverse * noised).sum()), (
+            (slope - unit * (slope * unit).sum(axis=0)) / norms
+        )[places]
 
     start = inverted(_optimised(rounds, workload))[places]
-    found = optimize.minimize(error, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS, "ftol": _FLAT})
+    found = optimize.minimize(
+        error,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": _STEPS, "ftol": _FLAT},
+    )
     return scaled(inverted(np.round(columns(found.x)[0] / _COARSE) * _COARSE))
 
 
@@ -143,7 +170,10 @@ def gram(squares: np.ndarray) -> np.ndarray:
         values, vectors = np.linalg.eigh(half[:, None] * squares * half)
         root = (vectors * np.sqrt(values.clip(min=0.0))) @ vectors.T
         candidate = np.diag(root)
-        done, diagonal = bool(np.abs(candidate / diagonal - 1).max() < _CLOSE), candidate
+        done, diagonal = (
+            bool(np.abs(candidate / diagonal - 1).max() < _CLOSE),
+            candidate,
+        )
         if done:
             break
     size = np.sqrt(np.diag(root))

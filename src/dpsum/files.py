@@ -10,7 +10,9 @@ from pathlib import Path
 from dpsum.errors import DpsumError
 
 _NO_ROOM = "no room to write {path}: free some space and run the same command again"
-_FORBIDDEN = "no permission to write {path}: make its folder writable, or choose another"
+_FORBIDDEN = (
+    "no permission to write {path}: make its folder writable, or choose another"
+)
 _IN_THE_WAY = "cannot write {path}: a file lies where a folder belongs, or a folder where the file does; move it away"
 _MENDED = {
     errno.ENOSPC: _NO_ROOM,
@@ -29,7 +31,9 @@ _PROBE = 1 << 16  # bytes
 
 
 @contextlib.contextmanager
-def writing(path: str | os.PathLike[str], temporary: Path | None = None) -> Iterator[None]:
+def writing(
+    path: str | os.PathLike[str], temporary: Path | None = None
+) -> Iterator[None]:
     """Raise what keeps a file from being written (a full disk, no permission) as one line that names it, a DpsumError.
 
     torch and numpy say of a full disk only that a write failed: it is taken for full if it does not take a little more
@@ -53,7 +57,11 @@ def number_of(error: Exception) -> int | None:
     """
     if match := re.search(r"\(os error (\d+)\)", str(error)):
         return int(match[1])
-    return errno.ENOSPC if "Not enough free space" in str(error) else getattr(error, "errno", None)
+    return (
+        errno.ENOSPC
+        if "Not enough free space" in str(error)
+        else getattr(error, "errno", None)
+    )
 
 
 def _refused(path: Path) -> int | None:

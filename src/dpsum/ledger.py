@@ -85,17 +85,34 @@ class Release:
             object.__setattr__(self, "sampler", Sampling.of(self.sampler))
         for name, (wanted, called) in _TYPES.items():
             if type(getattr(self, name)) is not wanted:
-                raise ValueError(f"{name} is {_shown(getattr(self, name))}, not {called}")
-        for name in ("threshold", "sensitivity", "noise_std", "noise_multiplier", "denominator"):
+                raise ValueError(
+                    f"{name} is {_shown(getattr(self, name))}, not {called}"
+                )
+        for name in (
+            "threshold",
+            "sensitivity",
+            "noise_std",
+            "noise_multiplier",
+            "denominator",
+        ):
             value = getattr(self, name)
-            for number in value if isinstance(value, list) and name in _LISTS else [value]:
+            for number in (
+                value if isinstance(value, list) and name in _LISTS else [value]
+            ):
                 _check_number(name, number, LARGEST)
         for number in self.combines or ():
-            _check_number("combines", abs(number) if isinstance(number, (int, float)) else number, LARGEST, least=0.0)
+            _check_number(
+                "combines",
+                abs(number) if isinstance(number, (int, float)) else number,
+                LARGEST,
+                least=0.0,
+            )
         for name, number in (self.secure or {}).items():
             _check_number(f"secure.{name}", number, LARGEST)
         if self.round < 0 or self.dimension < 1:
-            raise ValueError(f"round is {self.round} and dimension {self.dimension}: from 0 and from 1 on")
+            raise ValueError(
+                f"round is {self.round} and dimension {self.dimension}: from 0 and from 1 on"
+            )
         if not isinstance(self.sampler.kind, str) or not self.sampler.kind:
             raise ValueError("sampler has no kind")
         for name, most in _SAMPLED.items():
@@ -105,7 +122,13 @@ class Release:
     def line(self, previous: str) -> str:
         """The ledger's line, after one whose `digest` is given."""
         said = {key: value for key, value in vars(self).items() if value is not None}
-        return json.dumps({_CHAIN: previous} | said | {"sampler": dict(self.sampler)}, allow_nan=False) + "\n"
+        return (
+            json.dumps(
+                {_CHAIN: previous} | said | {"sampler": dict(self.sampler)},
+                allow_nan=False,
+            )
+            + "\n"
+        )
 
 
 _CHAIN = "previous"
@@ -113,17 +136,37 @@ LARGEST = 1e150
 """Far beyond what a run may be configured to; squares of it are still numbers."""
 
 _KINDS: dict[Any, tuple[type, str]] = {
-    "int": (int, "a whole number"), "str": (str, "text"), "bool": (bool, "true or false"),
+    "int": (int, "a whole number"),
+    "str": (str, "text"),
+    "bool": (bool, "true or false"),
     "Sampling": (Sampling, "a group of keys"),
-}  # fmt: skip
-_TYPES = {field.name: _KINDS[field.type] for field in dataclasses.fields(Release) if field.type in _KINDS}
+}
+_TYPES = {
+    field.name: _KINDS[field.type]
+    for field in dataclasses.fields(Release)
+    if field.type in _KINDS
+}
 _LISTS = ("threshold", "sensitivity", "noise_std")
-_SAMPLED = {"rate": 1.0, "rounds": LARGEST, "clients": LARGEST, "cohort": LARGEST, "records": LARGEST}
+_SAMPLED = {
+    "rate": 1.0,
+    "rounds": LARGEST,
+    "clients": LARGEST,
+    "cohort": LARGEST,
+    "records": LARGEST,
+}
 
 
-def _check_number(name: str, value: Any, most: float, *, least: float = 1 / LARGEST) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise ValueError(f"{name} is {_shown(value)}, not a number from {least:g} to {most:g}")
+def _check_number(
+    name: str, value: Any, most: float, *, least: float = 1 / LARGEST
+) -> None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not least <= value <= most
+    ):
+        raise ValueError(
+            f"{name} is {_shown(value)}, not a number from {least:g} to {most:g}"
+        )
 
 
 def _shown(value: Any) -> str:
@@ -131,7 +174,9 @@ def _shown(value: Any) -> str:
 
 
 _FIELDS = {field.name for field in dataclasses.fields(Release)}
-_OPTIONAL = {field.name for field in dataclasses.fields(Release) if field.default is None}
+_OPTIONAL = {
+    field.name for field in dataclasses.fields(Release) if field.default is None
+}
 
 
 def digest(line: str) -> str:
@@ -145,7 +190,11 @@ def parse(text: str, where: str) -> list[Release]:
     for number, line in enumerate(text.splitlines(keepends=True), start=1):
         try:
             values = json.loads(line)
-            if number == 1 and "name" in values and not {"mechanism", _CHAIN} <= set(values):
+            if (
+                number == 1
+                and "name" in values
+                and not {"mechanism", _CHAIN} <= set(values)
+            ):
                 raise DpsumError(
                     f"{where} is of a former version, which did not name the mechanism of a release or the line "
                     "before: move the run's folder away and train the run again"
@@ -157,20 +206,30 @@ def parse(text: str, where: str) -> list[Release]:
                     "a file of its own"
                 )
             if before != previous:
-                raise ValueError("the line before it is not the one that it was written after")
+                raise ValueError(
+                    "the line before it is not the one that it was written after"
+                )
             previous = digest(line)
             odd = _FIELDS.symmetric_difference(values) - _OPTIONAL.difference(values)
             if odd:
                 raise ValueError(f"fields missing or unknown: {', '.join(sorted(odd))}")
             releases.append(Release(**values))
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+            KeyError,
+            RecursionError,
+        ) as error:
             raise DpsumError(
                 f"{where}, line {number}, is not a release ({error}): delete the run's folder and train again"
             ) from error
     return releases
 
 
-def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> list[Release]:
+def read_ledger(
+    path: Path | str, chain: Mapping[str, Any] | None = None
+) -> list[Release]:
     """The releases of a finished run, in order.
 
     Args:
@@ -183,10 +242,18 @@ def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> lis
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        said = "is not UTF-8 text" if isinstance(error, ValueError) else f"cannot be read ({error.strerror})"
+        said = (
+            "is not UTF-8 text"
+            if isinstance(error, ValueError)
+            else f"cannot be read ({error.strerror})"
+        )
         if isinstance(error, FileNotFoundError):
-            raise DpsumError(f"{path} is missing: name a ledger that a training wrote") from error
-        raise DpsumError(f"{path} {said}: delete the run's folder and train again") from error
+            raise DpsumError(
+                f"{path} is missing: name a ledger that a training wrote"
+            ) from error
+        raise DpsumError(
+            f"{path} {said}: delete the run's folder and train again"
+        ) from error
     releases = parse(text, str(path))
     written = chain_of(text.splitlines(keepends=True))
     if chain is not None and chain != written:
@@ -203,9 +270,17 @@ def chain_of(lines: Sequence[str]) -> dict[str, Any]:
 
 
 _COMPARED = (
-    "name", "mechanism", "unit", "adjacency", "observer", "noise_multiplier", "denominator", "counted_by_paper",
-    "data_dependent_threshold", "part",
-)  # fmt: skip
+    "name",
+    "mechanism",
+    "unit",
+    "adjacency",
+    "observer",
+    "noise_multiplier",
+    "denominator",
+    "counted_by_paper",
+    "data_dependent_threshold",
+    "part",
+)
 
 
 def check_same_mechanism(
@@ -230,20 +305,38 @@ def check_same_mechanism(
         DpsumError: at the first difference.
     """
     if len(ran) != len(audited):
-        raise DpsumError(f"the run's ledger has {len(ran)} releases, {whose} {len(audited)}: {mend}")
+        raise DpsumError(
+            f"the run's ledger has {len(ran)} releases, {whose} {len(audited)}: {mend}"
+        )
     for number, (own, other) in enumerate(zip(ran, audited, strict=True)):
         said = f"the ledger's release {number} has"
         for name in _COMPARED:
             value, expected = getattr(own, name), getattr(other, name)
-            if not (math.isclose(value, expected, rel_tol=1e-9) if name == "noise_multiplier" else value == expected):
-                raise DpsumError(f"{said} {name} {value}, {whose} {expected}: the mechanisms differ, {mend}")
-        samplers = [{key: value for key, value in event.sampler.items() if key != "clients"} for event in (own, other)]
-        if samplers[0] != samplers[1] or (own.unit == "client" and own.sampler != other.sampler):
+            if not (
+                math.isclose(value, expected, rel_tol=1e-9)
+                if name == "noise_multiplier"
+                else value == expected
+            ):
+                raise DpsumError(
+                    f"{said} {name} {value}, {whose} {expected}: the mechanisms differ, {mend}"
+                )
+        samplers = [
+            {key: value for key, value in event.sampler.items() if key != "clients"}
+            for event in (own, other)
+        ]
+        if samplers[0] != samplers[1] or (
+            own.unit == "client" and own.sampler != other.sampler
+        ):
             raise DpsumError(f"{said} another sampler than {whose}: {mend}")
         for name in ("sensitivity", "noise_std"):
-            ratios = [np.max(np.atleast_1d(getattr(e, name)) / np.atleast_1d(e.threshold)) for e in (own, other)]
+            ratios = [
+                np.max(np.atleast_1d(getattr(e, name)) / np.atleast_1d(e.threshold))
+                for e in (own, other)
+            ]
             if not math.isclose(*ratios, rel_tol=1e-9):
-                raise DpsumError(f"{said} {name} of {ratios[0]:g} C, {whose} {ratios[1]:g} C: {mend}")
+                raise DpsumError(
+                    f"{said} {name} of {ratios[0]:g} C, {whose} {ratios[1]:g} C: {mend}"
+                )
 
 
 class Ledger:

@@ -75,23 +75,56 @@ class Mechanism:
     _stops = False  # whoever makes one by `of` asks the budget before each round
 
     def __init__(
-        self, *, name: str, unit: str, observer: str, dimension: int, participation: Any, clipping: ClippingRule,
-        noise: Noise, ledger: Ledger | Path | str, seed: Seed = None, budget: Budget | None = None,
-        adjacency: str = "zero-out", stream: str = "noise", part: str = "", added: bool = False, holders: int = 0,
+        self,
+        *,
+        name: str,
+        unit: str,
+        observer: str,
+        dimension: int,
+        participation: Any,
+        clipping: ClippingRule,
+        noise: Noise,
+        ledger: Ledger | Path | str,
+        seed: Seed = None,
+        budget: Budget | None = None,
+        adjacency: str = "zero-out",
+        stream: str = "noise",
+        part: str = "",
+        added: bool = False,
+        holders: int = 0,
         arithmetic: Arithmetic | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         described = Sum(
-            name=name, unit=unit, observer=observer, clipping=clipping, noise=noise, budget=budget,
-            adjacency=adjacency, stream=stream, part=part, added=added,
-        )  # fmt: skip
+            name=name,
+            unit=unit,
+            observer=observer,
+            clipping=clipping,
+            noise=noise,
+            budget=budget,
+            adjacency=adjacency,
+            stream=stream,
+            part=part,
+            added=added,
+        )
         if noise.multiplier is None and (budget is None or budget.epsilon is None):
-            raise DpsumError(f"{name} has no noise multiplier: give one, or a budget with an epsilon to find it by")
+            raise DpsumError(
+                f"{name} has no noise multiplier: give one, or a budget with an epsilon to find it by"
+            )
         self._set(
-            described, budget=budget or Budget(), sampler=participation.describe(), dimension=dimension,
-            denominator=participation.denominator, cohort=participation.denominator, ledger=_opened(ledger), seed=seed,
-            indices=("round", "step", "client") if holders else ("round",), holders=holders,
-            per_round=getattr(participation, "steps", 1), multiplier=noise.multiplier, arithmetic=arithmetic,
-        )  # fmt: skip
+            described,
+            budget=budget or Budget(),
+            sampler=participation.describe(),
+            dimension=dimension,
+            denominator=participation.denominator,
+            cohort=participation.denominator,
+            ledger=_opened(ledger),
+            seed=seed,
+            indices=("round", "step", "client") if holders else ("round",),
+            holders=holders,
+            per_round=getattr(participation, "steps", 1),
+            multiplier=noise.multiplier,
+            arithmetic=arithmetic,
+        )
         self._stops = True
 
     @classmethod
@@ -102,12 +135,25 @@ class Mechanism:
         return mechanism
 
     def _set(
-        self, described: Sum, *, budget: Budget, sampler: Sampler, denominator: float, dimension: int,
-        ledger: Any, seed: Seed, indices: Sequence[str] = ("round",), cohort: float | None = None, holders: int = 0,
-        per_round: int = 1, multiplier: float | None = None, first: Callable[[], float] | None = None,
+        self,
+        described: Sum,
+        *,
+        budget: Budget,
+        sampler: Sampler,
+        denominator: float,
+        dimension: int,
+        ledger: Any,
+        seed: Seed,
+        indices: Sequence[str] = ("round",),
+        cohort: float | None = None,
+        holders: int = 0,
+        per_round: int = 1,
+        multiplier: float | None = None,
+        first: Callable[[], float] | None = None,
         plain: Callable[[int], Any] = lambda dimension: PlainSum(dimension=dimension),
-        observer: Observer | None = None, arithmetic: Arithmetic | None = None,
-    ) -> None:  # fmt: skip
+        observer: Observer | None = None,
+        arithmetic: Arithmetic | None = None,
+    ) -> None:
         """Set up; the class documents the arguments that are not here.
 
         Args:
@@ -121,10 +167,23 @@ class Mechanism:
             first: finds the first threshold where the rule does not say it.
             plain: makes what takes the contributions where the sum is not private.
         """
-        self.sum, self.budget, self.sampler, self.denominator = described, budget, Sampling.of(sampler), denominator
+        self.sum, self.budget, self.sampler, self.denominator = (
+            described,
+            budget,
+            Sampling.of(sampler),
+            denominator,
+        )
         self.dimension, self.ledger, self.observer = dimension, ledger, observer
-        self.seed, self._drawn_by = fresh(seed), "the operating system" if seed is None else str(seed)
-        self._indices, self._plain, self.holders, self.per_round = tuple(indices), plain, holders, per_round
+        self.seed, self._drawn_by = (
+            fresh(seed),
+            "the operating system" if seed is None else str(seed),
+        )
+        self._indices, self._plain, self.holders, self.per_round = (
+            tuple(indices),
+            plain,
+            holders,
+            per_round,
+        )
         self._cohort = denominator if cohort is None else cohort
         self.arithmetic, self._multiplier = arithmetic or Arithmetic(), multiplier
         self._lock, self.non_finite = threading.Lock(), 0
@@ -136,7 +195,9 @@ class Mechanism:
             threshold = rule.threshold
             if threshold is None:
                 if first is None:
-                    raise DpsumError("clipping.threshold is null: give a first threshold")
+                    raise DpsumError(
+                        "clipping.threshold is null: give a first threshold"
+                    )
                 threshold = first()
             self.states = [rule.begin(threshold) for _ in range(holders or 1)]
             assert multiplier is not None or described.budget is not None
@@ -153,7 +214,9 @@ class Mechanism:
         message is rounded by itself, since it tells how often a rounding was drawn again.
         """
         noise = self.sum.noise
-        return noise is None or (not noise.one_by_one and known(noise.mechanism, self.sampler["kind"]))
+        return noise is None or (
+            not noise.one_by_one and known(noise.mechanism, self.sampler["kind"])
+        )
 
     @property
     def noise_multiplier(self) -> float:
@@ -163,7 +226,11 @@ class Mechanism:
             assert self._multiplier is not None
             return self._multiplier
         names, plan = shared
-        return plan.noise_multiplier if len(names) == 1 else plan.multipliers[names.index(self.sum.name)]
+        return (
+            plan.noise_multiplier
+            if len(names) == 1
+            else plan.multipliers[names.index(self.sum.name)]
+        )
 
     @property
     def streams(self) -> set[str]:
@@ -172,7 +239,9 @@ class Mechanism:
             return set()
         assert self.sum.clipping is not None
         # Their names are the same whatever the noise, which is not known yet.
-        extra = self.sum.clipping.extra(self.states[0], noise_multiplier=1.0, cohort=self._cohort)
+        extra = self.sum.clipping.extra(
+            self.states[0], noise_multiplier=1.0, cohort=self._cohort
+        )
         return {self.sum.stream} | (set() if extra is None else {extra.stream})
 
     def open(self, index: int, *, step: int = 0, holder: int = 0) -> Total:
@@ -189,11 +258,23 @@ class Mechanism:
             )
         state, extra, beside = self.state_of(holder), None, None
         if self.sum.private and (extra := self.extra_of(state)) is not None:
-            beside = PrivateSum(dimension=1, threshold=extra.threshold, noise_multiplier=extra.noise_multiplier)
+            beside = PrivateSum(
+                dimension=1,
+                threshold=extra.threshold,
+                noise_multiplier=extra.noise_multiplier,
+            )
         return Total(
-            self.sum, self.arithmetic, dimension=self.dimension, round=index, step=step, holder=holder,
-            sum=self.new_sum(state, index), state=state, extra=extra, extra_sum=beside,
-        )  # fmt: skip
+            self.sum,
+            self.arithmetic,
+            dimension=self.dimension,
+            round=index,
+            step=step,
+            holder=holder,
+            sum=self.new_sum(state, index),
+            state=state,
+            extra=extra,
+            extra_sum=beside,
+        )
 
     def release(self, total: Total) -> np.ndarray:
         """End a sum: the noised sum, float64 [d]; it is in the ledger when this returns.
@@ -215,7 +296,10 @@ class Mechanism:
                 "stop here, or ask `allows` before a round"
             )
         released = self.end(total)
-        self._done = (total.round, {at} | (done[1] if total.round == done[0] else set()))
+        self._done = (
+            total.round,
+            {at} | (done[1] if total.round == done[0] else set()),
+        )
         self.write(total.round, total.step if self.holders else None)
         return released
 
@@ -230,13 +314,18 @@ class Mechanism:
         if total.extra is not None and total.extra_sum is not None:
             extra = total.extra_sum.release(self.noise_of(total.extra.stream, total))
         rule.observe(
-            total.state, Seen(
-                released=released, norm=self.arithmetic.norm, extra=None if extra is None else float(extra[0]),
-                denominator=self.denominator, raw_norms=None if rule.private else total.raw,
-            )
-        )  # fmt: skip
+            total.state,
+            Seen(
+                released=released,
+                norm=self.arithmetic.norm,
+                extra=None if extra is None else float(extra[0]),
+                denominator=self.denominator,
+                raw_norms=None if rule.private else total.raw,
+            ),
+        )
         means = [
-            None if sum_ is None or self.observer is None else sum_ / self.denominator for sum_ in (released, extra)
+            None if sum_ is None or self.observer is None else sum_ / self.denominator
+            for sum_ in (released, extra)
         ]
         with self._lock:
             self._unwritten = total.round
@@ -245,10 +334,14 @@ class Mechanism:
                 self.releases.clear()
             self.releases.append(
                 Released(
-                    holder=total.holder, step=total.step, total=total.sum, mean=means[0], extra=total.extra_sum,
+                    holder=total.holder,
+                    step=total.step,
+                    total=total.sum,
+                    mean=means[0],
+                    extra=total.extra_sum,
                     extra_mean=means[1],
                 )
-            )  # fmt: skip
+            )
         if self.on_release is not None:
             self.on_release(total, released)
         return released
@@ -270,7 +363,9 @@ class Mechanism:
     def extra_of(self, state: State) -> Any:
         """The release that the clipping rule makes beside the sum; None for none."""
         assert self.sum.clipping is not None
-        return self.sum.clipping.extra(state, noise_multiplier=self.noise_multiplier, cohort=self._cohort)
+        return self.sum.clipping.extra(
+            state, noise_multiplier=self.noise_multiplier, cohort=self._cohort
+        )
 
     def new_sum(self, state: State, index: int = 0) -> Any:
         """The object that takes the contributions of round `index`."""
@@ -282,10 +377,16 @@ class Mechanism:
             z = rest_multiplier(z, extra.noise_multiplier)
         assert self.sum.noise is not None
         return self.sum.noise.private_sum(
-            PrivateSum, cohort=self._cohort, dimension=self.dimension, threshold=state["threshold"],
-            noise_multiplier=z, adjacency=self.sum.adjacency,
-            streams=lambda what, *indices: streams(self.seed, self.sum.stream + what, None, *indices)(index),
-        )  # fmt: skip
+            PrivateSum,
+            cohort=self._cohort,
+            dimension=self.dimension,
+            threshold=state["threshold"],
+            noise_multiplier=z,
+            adjacency=self.sum.adjacency,
+            streams=lambda what, *indices: streams(
+                self.seed, self.sum.stream + what, None, *indices
+            )(index),
+        )
 
     def noise_of(self, purpose: str, total: Total) -> Any:
         """The source of a sum's noise; None where there is no noise, or where its units bring it."""
@@ -294,7 +395,11 @@ class Mechanism:
             return None
         at = {"round": None, "step": total.step, "client": total.holder}
         named = streams(self.seed, purpose, *(at[name] for name in self._indices))
-        return _Drawn(noise.standard(named, total.round, total.dimension if purpose == self.sum.stream else 1))
+        return _Drawn(
+            noise.standard(
+                named, total.round, total.dimension if purpose == self.sum.stream else 1
+            )
+        )
 
     # The ledger
 
@@ -304,14 +409,23 @@ class Mechanism:
         Where no unit came nothing is released, but the ledger says with what noise it would be.
         """
         self._unwritten = None
-        releases, self.releases = sorted(self.releases, key=lambda made: (made.holder, made.step)), []
+        releases, self.releases = (
+            sorted(self.releases, key=lambda made: (made.holder, made.step)),
+            [],
+        )
         if not self.sum.private:
             return
         if not releases:
-            releases = [Released(holder=0, step=0, total=self.new_sum(self.state_of(0)), mean=None)]
+            releases = [
+                Released(
+                    holder=0, step=0, total=self.new_sum(self.state_of(0)), mean=None
+                )
+            ]
         number = index if step is None else index * self.per_round + step
         at: dict[str, Any] = {"round": index} | ({} if step is None else {"step": step})
-        rows: list[tuple[Any, Any, Released]] = [(made.total, made.mean, made) for made in releases]
+        rows: list[tuple[Any, Any, Released]] = [
+            (made.total, made.mean, made) for made in releases
+        ]
         self._line(rows, number, at, self.sum.name, self.sum.stream, True)
         if releases[0].extra is not None:
             extra = self.extra_of(self.states[0])
@@ -320,13 +434,28 @@ class Mechanism:
         self.budget.charge(self)
 
     def _line(
-        self, rows: Sequence[tuple[Any, np.ndarray | None, Released]], number: int, at: Mapping[str, Any], name: str,
-        purpose: str, counted: bool,
-    ) -> None:  # fmt: skip
-        rule, noise, sums = self.sum.clipping, self.sum.noise, [total for total, _, _ in rows]
+        self,
+        rows: Sequence[tuple[Any, np.ndarray | None, Released]],
+        number: int,
+        at: Mapping[str, Any],
+        name: str,
+        purpose: str,
+        counted: bool,
+    ) -> None:
+        rule, noise, sums = (
+            self.sum.clipping,
+            self.sum.noise,
+            [total for total, _, _ in rows],
+        )
         assert rule is not None and noise is not None
-        without_event = [*self.budget.unaccounted, *([] if rule.private else [rule.reason])]
-        each = {field: [getattr(sum_, field) for sum_ in sums] for field in ("threshold", "sensitivity", "noise_std")}
+        without_event = [
+            *self.budget.unaccounted,
+            *([] if rule.private else [rule.reason]),
+        ]
+        each = {
+            field: [getattr(sum_, field) for sum_ in sums]
+            for field in ("threshold", "sensitivity", "noise_std")
+        }
         line = Release(
             round=number,
             name=name,
@@ -335,11 +464,20 @@ class Mechanism:
             adjacency=self.sum.adjacency,
             observer=self.sum.observer,
             noise_multiplier=sums[0].noise_multiplier,
-            **{field: values if self.holders else values[0] for field, values in each.items()},
+            **{
+                field: values if self.holders else values[0]
+                for field, values in each.items()
+            },
             dimension=sums[0].dimension,
             sampler=self.sampler,
             denominator=self.denominator,
-            noise_stream="/".join([self._drawn_by, purpose, *(str(at.get(name, name)) for name in self._indices)]),
+            noise_stream="/".join(
+                [
+                    self._drawn_by,
+                    purpose,
+                    *(str(at.get(name, name)) for name in self._indices),
+                ]
+            ),
             counted_by_paper=counted,
             data_dependent_threshold=bool(without_event),
             reason="; ".join(without_event),
@@ -350,7 +488,10 @@ class Mechanism:
         )
         self.ledger.append(line)
         if self.observer is not None:
-            self.observer(line, [(released, mean) for _, mean, released in rows if mean is not None])
+            self.observer(
+                line,
+                [(released, mean) for _, mean, released in rows if mean is not None],
+            )
 
     # Going on after a restart, and several processes
 
@@ -358,7 +499,10 @@ class Mechanism:
         """Everything a restart needs; without a seed this includes what the noise follows from, so keep it secret."""
         plan = self.budget.plan_of(self)
         drawn = {} if self._drawn_by == str(self.seed) else {"seed": self.seed}
-        return {"states": self.states, "budget": None if plan is None else plan.state()} | drawn
+        return {
+            "states": self.states,
+            "budget": None if plan is None else plan.state(),
+        } | drawn
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""

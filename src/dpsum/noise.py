@@ -58,7 +58,9 @@ class Noise:
         said, places = f"{cls.__module__}.{cls.__name__}", list(cls.__mro__)
 
         def defined(name: str) -> int:
-            return next(place for place, base in enumerate(places) if name in vars(base))
+            return next(
+                place for place, base in enumerate(places) if name in vars(base)
+            )
 
         named = defined("mechanism")
         for name in _MADE_BY:
@@ -69,7 +71,9 @@ class Noise:
                 )
         module = places[named].__module__
         if (first := _NAMED_IN.setdefault(cls.mechanism, module)) != module:
-            raise DpsumError(f"{said} and {first} both name the mechanism {cls.mechanism!r}: give one of them another")
+            raise DpsumError(
+                f"{said} and {first} both name the mechanism {cls.mechanism!r}: give one of them another"
+            )
 
     @property
     def fall(self) -> tuple[float, int]:
@@ -81,9 +85,13 @@ class Noise:
 
         Noise without an analysis has to override this: what it costs is for its owner to say.
         """
-        from dpsum.accounting.budgets import BudgetPlan  # a plan is read where scipy is not installed
+        from dpsum.accounting.budgets import (
+            BudgetPlan,
+        )  # a plan is read where scipy is not installed
 
-        return BudgetPlan(budget, multiplier=self.multiplier, mechanism=self.mechanism, **given)
+        return BudgetPlan(
+            budget, multiplier=self.multiplier, mechanism=self.mechanism, **given
+        )
 
     def sampled(self, sampler: Sampler) -> Sampler:
         """A sampler with what an accountant needs to know of this noise; DpsumError where the noise is not for it."""
@@ -102,7 +110,12 @@ class Noise:
         return None
 
     def private_sum(
-        self, ordinary: type[PrivateSum], *, streams: Callable[..., np.random.Generator], cohort: float, **values: Any
+        self,
+        ordinary: type[PrivateSum],
+        *,
+        streams: Callable[..., np.random.Generator],
+        cohort: float,
+        **values: Any,
     ) -> PrivateSum:
         """The object that takes a round's contributions: an `ordinary` sum, or another one, made of the same `values`.
 
@@ -111,7 +124,12 @@ class Noise:
         """
         return ordinary(**values)
 
-    def standard(self, stream_of: Callable[[int], np.random.Generator], index: int, dimension: int) -> np.ndarray:
+    def standard(
+        self,
+        stream_of: Callable[[int], np.random.Generator],
+        index: int,
+        dimension: int,
+    ) -> np.ndarray:
         """Noise of deviation 1 on each coordinate, float64 [d], for round `index` (from 0).
 
         `stream_of` gives the random stream of a round's noise, from its start at each call.
@@ -169,24 +187,37 @@ class Encoded(Noise):
 
         if "separation" in sampler:
             encoder = inverted(self.inverse())
-            moved = sensitivity(encoder.T @ encoder, int(sampler["separation"]), int(sampler["participations"]))[1]
+            moved = sensitivity(
+                encoder.T @ encoder,
+                int(sampler["separation"]),
+                int(sampler["participations"]),
+            )[1]
             if moved > 1 + 1e-9:
                 raise DpsumError(
                     f"a unit's {sampler['participations']} participations move the encoded sums by {moved:.6g} C: "
                     "scale the weights by `factorisations.scaled(weights, separation=..., participations=...)`"
                 )
         elif not known(self.mechanism, str(sampler["kind"])):
-            return dataclasses.replace(Sampling.of(sampler), encoder=np.abs(inverted(self.inverse())).tobytes())
+            return dataclasses.replace(
+                Sampling.of(sampler), encoder=np.abs(inverted(self.inverse())).tobytes()
+            )
         return sampler
 
     def combines(self, index: int) -> list[float]:
         weights = self.inverse()
         if index >= len(weights):
-            raise DpsumError(f"the factorisation is for {len(weights)} rounds, and round {index} was asked for")
+            raise DpsumError(
+                f"the factorisation is for {len(weights)} rounds, and round {index} was asked for"
+            )
         row: list[float] = weights[index, : index + 1].tolist()
         return row
 
-    def standard(self, stream_of: Callable[[int], np.random.Generator], index: int, dimension: int) -> np.ndarray:
+    def standard(
+        self,
+        stream_of: Callable[[int], np.random.Generator],
+        index: int,
+        dimension: int,
+    ) -> np.ndarray:
         """Row `index` of C^-1 Z, float64 [d]."""
         total, draw = np.zeros(dimension), np.empty(dimension)
         for earlier, weight in enumerate(self.combines(index)):
@@ -211,12 +242,18 @@ class Correlated(Encoded):
     def __post_init__(self) -> None:
         """Check the encoder, which the sensitivity follows from."""
         weights = np.asarray(self.weights, dtype=float)
-        if weights.ndim != 2 or len(set(weights.shape)) > 1 or not np.array_equal(weights, np.tril(weights)):
+        if (
+            weights.ndim != 2
+            or len(set(weights.shape)) > 1
+            or not np.array_equal(weights, np.tril(weights))
+        ):
             raise DpsumError(
                 f"the weights of correlated noise are {list(weights.shape)}: give a lower triangular [T, T]"
             )
         if not (np.isfinite(weights).all() and (np.diag(weights) > 0).all()):
-            raise DpsumError("the weights of correlated noise need numbers, and a diagonal above 0")
+            raise DpsumError(
+                "the weights of correlated noise need numbers, and a diagonal above 0"
+            )
         if (np.linalg.norm(np.linalg.inv(weights), axis=0) > 1 + 1e-9).any():
             raise DpsumError(
                 "a column of the encoder has a norm above 1, so that C is not the sensitivity: scale the weights by "
@@ -263,23 +300,45 @@ class Skellam(Noise):
 
     def counted(self, cohort: int) -> int:
         """How many shares of noise the account counts."""
-        return cohort - math.floor(self.dropped_at_most * cohort + 1e-9) - self.colluders(cohort)
+        return (
+            cohort
+            - math.floor(self.dropped_at_most * cohort + 1e-9)
+            - self.colluders(cohort)
+        )
 
-    def lattice(self, *, dimension: int, threshold: float, noise_multiplier: float, cohort: int) -> Lattice:
+    def lattice(
+        self, *, dimension: int, threshold: float, noise_multiplier: float, cohort: int
+    ) -> Lattice:
         """The whole numbers of a round; DpsumError where the modulus is too small."""
         return Lattice.of(
-            dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier, bits=self.bits,
-            deviations=self.deviations, clients=cohort, counted=self.counted(cohort),
-        )  # fmt: skip
+            dimension=dimension,
+            threshold=threshold,
+            noise_multiplier=noise_multiplier,
+            bits=self.bits,
+            deviations=self.deviations,
+            clients=cohort,
+            counted=self.counted(cohort),
+        )
 
     def private_sum(
-        self, ordinary: type[PrivateSum], *, streams: Callable[..., Any], cohort: float, **values: Any
+        self,
+        ordinary: type[PrivateSum],
+        *,
+        streams: Callable[..., Any],
+        cohort: float,
+        **values: Any,
     ) -> PrivateSum:
         size, _ = int(cohort), values.pop("adjacency")
         lattice = self.lattice(cohort=size, **values)
         return SecureSum(
-            **values, lattice=lattice, dropped=self.gone(size), streams=streams, colluding=self.colluders(size)
+            **values,
+            lattice=lattice,
+            dropped=self.gone(size),
+            streams=streams,
+            colluding=self.colluders(size),
         )
 
     def secure(self, **values: Any) -> dict[str, Any]:
-        return self.lattice(**values).said(**{name: values[name] for name in ("threshold", "noise_multiplier")})
+        return self.lattice(**values).said(
+            **{name: values[name] for name in ("threshold", "noise_multiplier")}
+        )

@@ -37,13 +37,22 @@ class Participation:
     once: ClassVar[bool] = False
     known: ClassVar[bool] = False
 
-    def __init__(self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = "") -> None:
+    def __init__(
+        self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = ""
+    ) -> None:
         if not 1 <= cohort <= units:
-            raise DpsumError(f"participation.cohort is {cohort} of {units} units: it must be from 1 to their number")
+            raise DpsumError(
+                f"participation.cohort is {cohort} of {units} units: it must be from 1 to their number"
+            )
         if rounds < 0:
             raise DpsumError(f"participation.rounds is {rounds}: it must be at least 0")
         self.kind = kind or self.kind
-        self.units, self.size, self.rounds, self.seed = units, cohort, rounds, fresh(seed)
+        self.units, self.size, self.rounds, self.seed = (
+            units,
+            cohort,
+            rounds,
+            fresh(seed),
+        )
         self._begin()
 
     def _begin(self) -> None:
@@ -67,7 +76,13 @@ class Participation:
     def describe(self) -> Sampling:
         """The sampler, for the ledger; `rate` is a unit's chance of being in a given round."""
         rate = self.size / self.units
-        return Sampling(kind=self.kind, clients=self.units, cohort=self.size, rounds=self.rounds, rate=rate)
+        return Sampling(
+            kind=self.kind,
+            clients=self.units,
+            cohort=self.size,
+            rounds=self.rounds,
+            rate=rate,
+        )
 
 
 class OnePass(Participation):
@@ -104,7 +119,9 @@ class BallsAndBins(Participation):
                 f"balls-and-bins participation needs cohort x rounds = units, not {self.size} x {self.rounds} and "
                 f"{self.units}"
             )
-        self._drawn = stream(self.seed, "participation").integers(self.rounds, size=self.units)
+        self._drawn = stream(self.seed, "participation").integers(
+            self.rounds, size=self.units
+        )
 
     def cohort(self, index: int) -> np.ndarray:
         return np.flatnonzero(self._drawn == index)
@@ -145,7 +162,9 @@ class ShuffledEpochs(Passes):
         self._check_divides()
 
     def describe(self) -> Sampling:
-        return dataclasses.replace(super().describe(), epoch=self.units // self.size, batches="known")
+        return dataclasses.replace(
+            super().describe(), epoch=self.units // self.size, batches="known"
+        )
 
 
 class RepeatedPasses(Participation):
@@ -172,7 +191,9 @@ class RepeatedPasses(Participation):
 
     def describe(self) -> Sampling:
         most = max(-(-self.rounds // self.separation), 1)
-        return dataclasses.replace(super().describe(), separation=self.separation, participations=most)
+        return dataclasses.replace(
+            super().describe(), separation=self.separation, participations=most
+        )
 
 
 class FixedSize(Participation):
@@ -181,7 +202,9 @@ class FixedSize(Participation):
     kind = "fixed-size"
 
     def cohort(self, index: int) -> np.ndarray:
-        drawn = stream(self.seed, "participation", index).permutation(self.units)[: self.size]
+        drawn = stream(self.seed, "participation", index).permutation(self.units)[
+            : self.size
+        ]
         return np.sort(drawn)
 
 
@@ -212,24 +235,48 @@ class PoissonLots:
     """
 
     def __init__(
-        self, *, clients: int = 1, lot: int, rounds: int, steps: int = 1, records: int | Sequence[int],
+        self,
+        *,
+        clients: int = 1,
+        lot: int,
+        rounds: int,
+        steps: int = 1,
+        records: int | Sequence[int],
         seed: Seed = None,
-        purpose: str = "lot", whose: str = "a client", kind: str = "poisson-lots",
-    ) -> None:  # fmt: skip
-        sizes = [records] * clients if isinstance(records, int) else [int(size) for size in records]
+        purpose: str = "lot",
+        whose: str = "a client",
+        kind: str = "poisson-lots",
+    ) -> None:
+        sizes = (
+            [records] * clients
+            if isinstance(records, int)
+            else [int(size) for size in records]
+        )
         self.alike, self.records = len(set(sizes)) == 1, sum(sizes)
         if len(sizes) != clients or not clients <= lot * clients <= self.records:
-            held = f"{sizes[0]}" if self.alike else f"{self.records / clients:g} on average"
+            held = (
+                f"{sizes[0]}"
+                if self.alike
+                else f"{self.records / clients:g} on average"
+            )
             raise DpsumError(
                 f"participation.cohort is {lot}, but {whose} holds {held} records: a lot must be from 1 to that"
             )
-        self.kind, self.clients, self.size, self.rounds, self.steps = kind, clients, lot, rounds, steps
+        self.kind, self.clients, self.size, self.rounds, self.steps = (
+            kind,
+            clients,
+            lot,
+            rounds,
+            steps,
+        )
         self.seed, self.sizes, self.purpose = fresh(seed), sizes, purpose
         self.rate = lot / sizes[0] if self.alike else lot * clients / self.records
 
     def lot(self, index: int, step: int = 0, client: int = 0) -> np.ndarray:
         """Places of the records of a lot among the holder's, ascending, the same whenever it is asked."""
-        drawn = stream(self.seed, self.purpose, index, step, client).random(self.sizes[client])
+        drawn = stream(self.seed, self.purpose, index, step, client).random(
+            self.sizes[client]
+        )
         return np.flatnonzero(drawn < self.rate)
 
     def expected(self, client: int) -> float:
@@ -246,14 +293,25 @@ class PoissonLots:
 
         Of holders that differ, records and cohort are those of all of them together, and `sizes` says each one's.
         """
-        whole, lot = (self.sizes[0], self.size) if self.alike else (self.records, self.size * self.clients)
+        whole, lot = (
+            (self.sizes[0], self.size)
+            if self.alike
+            else (self.records, self.size * self.clients)
+        )
         return Sampling(
-            kind=self.kind, clients=self.clients, records=whole, cohort=lot, rounds=self.rounds * self.steps,
-            rate=self.rate, others={} if self.alike else {"sizes": self.sizes},
-        )  # fmt: skip
+            kind=self.kind,
+            clients=self.clients,
+            records=whole,
+            cohort=lot,
+            rounds=self.rounds * self.steps,
+            rate=self.rate,
+            others={} if self.alike else {"sizes": self.sizes},
+        )
 
 
-def own_records(*, clients: int, rounds: int, records: int, steps: int, batches: str) -> Sampling:
+def own_records(
+    *, clients: int, rounds: int, records: int, steps: int, batches: str
+) -> Sampling:
     """The sampler of the sums that each client takes over its own records, for the ledger.
 
     Args:
@@ -263,13 +321,32 @@ def own_records(*, clients: int, rounds: int, records: int, steps: int, batches:
         batches: "full": each reads all of the records; "disjoint": each reads a part of its own; "poisson": each reads
             each record with the chance 1/steps, so that `cohort` is the mean number.
     """
-    cohort = records if batches == "full" else records / steps if batches == "poisson" else records // steps
+    cohort = (
+        records
+        if batches == "full"
+        else records / steps
+        if batches == "poisson"
+        else records // steps
+    )
     kind = "own-records-poisson" if batches == "poisson" else "own-records"
     return Sampling(
-        kind=kind, clients=clients, records=records, cohort=cohort, rounds=rounds, rate=cohort / records, steps=steps
+        kind=kind,
+        clients=clients,
+        records=records,
+        cohort=cohort,
+        rounds=rounds,
+        rate=cohort / records,
+        steps=steps,
     )
 
 
 def own_update(*, clients: int, cohort: int, rounds: int) -> Sampling:
     """The sampler of clients' own updates, one for each client at most, for the ledger."""
-    return Sampling(kind="own-update", clients=clients, cohort=cohort, rounds=rounds, rate=1.0, steps=1)
+    return Sampling(
+        kind="own-update",
+        clients=clients,
+        cohort=cohort,
+        rounds=rounds,
+        rate=1.0,
+        steps=1,
+    )

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-def add_rows(rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarray) -> None:
+def add_rows(
+    rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarray
+) -> None:
     """Add rows [n, d] to a total, float64 [d], each cut to the norm `limit`. A row that is not finite is left out.
 
     Rows are added one after another in double precision, so that chunks of other sizes give the same bits. `norms`,
@@ -29,7 +31,11 @@ def add_rows(rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarra
     """
     for place, row in enumerate(rows):
         values = row.astype(np.float64)
-        norms[place] = norm = math.sqrt(math.fsum(values * values)) if np.isfinite(values).all() else math.nan
+        norms[place] = norm = (
+            math.sqrt(math.fsum(values * values))
+            if np.isfinite(values).all()
+            else math.nan
+        )
         if math.isfinite(norm):
             total += values if norm <= limit else (limit / norm) * values
 
@@ -39,11 +45,17 @@ def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
     try:
         rows = np.asarray(contributions)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DpsumError(f"contributions are no array ({error}): hand over [n, {dimension}] on the CPU") from None
+        raise DpsumError(
+            f"contributions are no array ({error}): hand over [n, {dimension}] on the CPU"
+        ) from None
     if rows.ndim != 2 or rows.shape[1] != dimension:
-        raise DpsumError(f"contributions must be [n, {dimension}], not {list(rows.shape)}")
+        raise DpsumError(
+            f"contributions must be [n, {dimension}], not {list(rows.shape)}"
+        )
     if rows.dtype.kind not in "fiub":
-        raise DpsumError(f"contributions are {rows.dtype}: hand over real numbers [n, {dimension}]")
+        raise DpsumError(
+            f"contributions are {rows.dtype}: hand over real numbers [n, {dimension}]"
+        )
     return rows
 
 
@@ -77,7 +89,9 @@ class _Sum:
         rows = rows_of(contributions, self.dimension)
         return self.add_by(functools.partial(add_rows, rows), len(rows))
 
-    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
+    def add_by(
+        self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int
+    ) -> np.ndarray:
         """Add `count` contributions that a compiled loop makes, and adds itself while they are in the cache; returns as
         `add`.
 
@@ -116,7 +130,9 @@ class PlainSum(_Sum):
         super().__init__(dimension=dimension)
         self.norms: list[float] = []
 
-    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
+    def add_by(
+        self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int
+    ) -> np.ndarray:
         norms = super().add_by(add, count)
         self.norms += np.where(np.isfinite(norms), norms, 0.0).tolist()
         return norms
@@ -146,14 +162,26 @@ class PrivateSum(_Sum):
     absent: Sequence[int] = ()
 
     def __init__(
-        self, *, dimension: int, threshold: float, noise_multiplier: float, adjacency: str = "zero-out"
+        self,
+        *,
+        dimension: int,
+        threshold: float,
+        noise_multiplier: float,
+        adjacency: str = "zero-out",
     ) -> None:
         super().__init__(dimension=dimension)
         if not 0 < threshold < math.inf:
-            raise DpsumError(f"the clipping threshold is {threshold}: privacy needs a finite one above 0")
+            raise DpsumError(
+                f"the clipping threshold is {threshold}: privacy needs a finite one above 0"
+            )
         if not 0 < noise_multiplier < math.inf:
-            raise DpsumError(f"noise.multiplier is {noise_multiplier}: privacy needs a finite one above 0")
-        self.threshold, self.noise_multiplier = float(threshold), float(noise_multiplier)
+            raise DpsumError(
+                f"noise.multiplier is {noise_multiplier}: privacy needs a finite one above 0"
+            )
+        self.threshold, self.noise_multiplier = (
+            float(threshold),
+            float(noise_multiplier),
+        )
         self._reach = {"zero-out": 1.0, "replace-one": 2.0}[adjacency]
 
     @property
@@ -171,4 +199,6 @@ class PrivateSum(_Sum):
         return self.threshold
 
     def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:
-        return np.asarray(total + self.noise_std * generator.standard_normal(self.dimension))
+        return np.asarray(
+            total + self.noise_std * generator.standard_normal(self.dimension)
+        )

@@ -33,6 +33,10 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key))
 
 
-def streams(seed: int, purpose: str, *indices: int | None) -> Callable[[int], np.random.Generator]:
+def streams(
+    seed: int, purpose: str, *indices: int | None
+) -> Callable[[int], np.random.Generator]:
     """The streams of one purpose by round; the round's number takes the place of an index that is None."""
-    return lambda round_: stream(seed, purpose, *(round_ if index is None else index for index in indices))
+    return lambda round_: stream(
+        seed, purpose, *(round_ if index is None else index for index in indices)
+    )

@@ -50,7 +50,9 @@ class Sampling(Mapping[str, Any]):
         if isinstance(said, cls):
             return said
         others = {key: value for key, value in said.items() if key not in _SAID}
-        return cls(**{key: value for key, value in said.items() if key in _SAID}, others=others)
+        return cls(
+            **{key: value for key, value in said.items() if key in _SAID}, others=others
+        )
 
     def __getitem__(self, key: str) -> Any:
         value = getattr(self, key) if key in _SAID else self.others.get(key)
@@ -71,13 +73,20 @@ class Sampling(Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mapping):
             return NotImplemented
-        return dict(self) == dict(other) and getattr(other, "encoder", self.encoder) == self.encoder
+        return (
+            dict(self) == dict(other)
+            and getattr(other, "encoder", self.encoder) == self.encoder
+        )
 
     def __hash__(self) -> int:
         return hash((self.encoder, *(getattr(self, key) for key in _SAID)))
 
 
-_SAID = tuple(field.name for field in dataclasses.fields(Sampling) if field.name not in ("others", "encoder"))
+_SAID = tuple(
+    field.name
+    for field in dataclasses.fields(Sampling)
+    if field.name not in ("others", "encoder")
+)
 
 Sampler = Mapping[str, Any]
 """A `Sampling`, or a mapping that says the same."""

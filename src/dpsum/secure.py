@@ -56,9 +56,16 @@ class Lattice:
 
     @classmethod
     def of(
-        cls, *, dimension: int, threshold: float, noise_multiplier: float, bits: int, deviations: float, clients: int,
+        cls,
+        *,
+        dimension: int,
+        threshold: float,
+        noise_multiplier: float,
+        bits: int,
+        deviations: float,
+        clients: int,
         counted: int,
-    ) -> Lattice:  # fmt: skip
+    ) -> Lattice:
         """The finest that keeps a coordinate of the sum within half the modulus, up to so many of its deviations.
 
         The deviation is an upper end: all clients point the same way, (L C)^2 / D after a rotation; rounding, L / 4
@@ -75,8 +82,16 @@ class Lattice:
                 f"noise.bits is {bits}, too few for the sum of {clients} clients' {coordinates} coordinates at "
                 f"z = {noise_multiplier:g}: the smallest that holds it is {least}"
             )
-        units = (noise + math.sqrt(noise**2 + 4 * room * (clients**2 / coordinates + noise))) / (2 * room)
-        return cls(granularity=threshold * units, bits=bits, coordinates=coordinates, clients=clients, counted=counted)
+        units = (
+            noise + math.sqrt(noise**2 + 4 * room * (clients**2 / coordinates + noise))
+        ) / (2 * room)
+        return cls(
+            granularity=threshold * units,
+            bits=bits,
+            coordinates=coordinates,
+            clients=clients,
+            counted=counted,
+        )
 
     def bound(self, threshold: float) -> float:
         """The largest norm, in units, of a contribution of norm `threshold` after rounding.
@@ -84,7 +99,9 @@ class Lattice:
         Kairouz et al. 2021, with beta = e^-1/2: two of five draws or more are within it.
         """
         norm, root = threshold / self.granularity, math.sqrt(self.coordinates)
-        return math.sqrt(min(norm**2 + self.coordinates / 4 + norm + root / 2, (norm + root) ** 2))
+        return math.sqrt(
+            min(norm**2 + self.coordinates / 4 + norm + root / 2, (norm + root) ** 2)
+        )
 
     def said(self, *, threshold: float, noise_multiplier: float) -> dict[str, Any]:
         """What the ledger says of the whole numbers, and the variance of one client's share of the noise, in units."""
@@ -109,7 +126,9 @@ def rotated(values: np.ndarray) -> np.ndarray:
     return np.asarray(table.reshape(-1) / math.sqrt(len(values)))
 
 
-def rounded(values: np.ndarray, bound: float, generator: np.random.Generator) -> np.ndarray:
+def rounded(
+    values: np.ndarray, bound: float, generator: np.random.Generator
+) -> np.ndarray:
     """Whole numbers [D] of mean `values` (but for the condition), whose norm is at most `bound`: int64.
 
     After 64 draws beyond it (less than one in 10^13) all are rounded towards zero, which makes no norm larger.
@@ -144,15 +163,32 @@ class SecureSum(PrivateSum):
     one_by_one: ClassVar[bool] = True
 
     def __init__(
-        self, *, dimension: int, threshold: float, noise_multiplier: float, lattice: Lattice, dropped: int,
-        streams: Streams, colluding: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        dimension: int,
+        threshold: float,
+        noise_multiplier: float,
+        lattice: Lattice,
+        dropped: int,
+        streams: Streams,
+        colluding: int = 0,
+    ) -> None:
         self.lattice, self._colluding = lattice, colluding
-        super().__init__(dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier)
-        self._bound, self._streams, self._modulus = lattice.bound(threshold), streams, 1 << lattice.bits
-        self._signs = streams("-rotation").integers(2, size=lattice.coordinates) * 2.0 - 1.0
+        super().__init__(
+            dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier
+        )
+        self._bound, self._streams, self._modulus = (
+            lattice.bound(threshold),
+            streams,
+            1 << lattice.bits,
+        )
+        self._signs = (
+            streams("-rotation").integers(2, size=lattice.coordinates) * 2.0 - 1.0
+        )
         self.signs = self._signs[:dimension]
-        self.absent = streams("-dropout").permutation(lattice.clients)[:dropped].tolist()
+        self.absent = (
+            streams("-dropout").permutation(lattice.clients)[:dropped].tolist()
+        )
         self._seen_sum = np.zeros(lattice.coordinates, np.int64)
         self._whole_sum, self._shares = self._seen_sum.copy(), 0
         self.told: dict[str, Any] = {}
@@ -163,7 +199,9 @@ class SecureSum(PrivateSum):
 
     @property
     def secure(self) -> dict[str, Any]:  # type: ignore[override]
-        return self.lattice.said(threshold=self.threshold, noise_multiplier=self.noise_multiplier)
+        return self.lattice.said(
+            threshold=self.threshold, noise_multiplier=self.noise_multiplier
+        )
 
     def add(self, contributions: ArrayLike) -> np.ndarray:
         """As `PrivateSum.add`: each row is a client's, in the cohort's order."""
@@ -195,24 +233,39 @@ class SecureSum(PrivateSum):
         """A contribution as whole numbers: clipped, rotated, rounded. One that is not finite is zero."""
         values = np.zeros(self.lattice.coordinates)
         if math.isfinite(norm) and norm > 0:
-            values[: self.dimension] = row * (min(1.0, self.threshold / norm) / self.lattice.granularity)
-        return rounded(rotated(self._signs * values), self._bound, self._streams("-rounding", place))
+            values[: self.dimension] = row * (
+                min(1.0, self.threshold / norm) / self.lattice.granularity
+            )
+        return rounded(
+            rotated(self._signs * values),
+            self._bound,
+            self._streams("-rounding", place),
+        )
 
     def _share(self, place: int) -> np.ndarray:
         """A client's Skellam noise [D], int64: the difference of two Poisson variables."""
-        generator, size, rate = self._streams("", place), self.lattice.coordinates, self.secure["share_variance"] / 2
+        generator, size, rate = (
+            self._streams("", place),
+            self.lattice.coordinates,
+            self.secure["share_variance"] / 2,
+        )
         return generator.poisson(rate, size) - generator.poisson(rate, size)
 
     def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:
         """The sum as the server saw it, with the noise in it, turned back."""
         if self._shares - self._colluding < self.lattice.counted:
-            told = f", of whom {self._colluding} may tell theirs" * (self._colluding > 0)
+            told = f", of whom {self._colluding} may tell theirs" * (
+                self._colluding > 0
+            )
             raise DpsumError(
                 f"{self._shares} clients' noise is in the sum{told}, fewer than the {self.lattice.counted} that the "
                 "account counts: nothing is released; raise noise.dropped_at_most"
             )
         half = self._modulus // 2
         centred = (self._seen_sum + half) % self._modulus - half
-        self.told = {"wrapped": int((centred != self._whole_sum).sum()), "dropped": len(self.absent)}
+        self.told = {
+            "wrapped": int((centred != self._whole_sum).sum()),
+            "dropped": len(self.absent),
+        }
         back = self._signs * rotated(centred) * self.lattice.granularity
         return np.array(back[: self.dimension])

@@ -46,13 +46,22 @@ def account(given: argparse.Namespace) -> int:
     report = export.report(account=result, audit=audit, ledger=given.ledger)
     _show(given, report, _account_lines(result))
     _export(given, report)
-    return _kept(given, [each.profiles["holds"].epsilon_high for each in _all(result) if "holds" in each.profiles])
+    return _kept(
+        given,
+        [
+            each.profiles["holds"].epsilon_high
+            for each in _all(result)
+            if "holds" in each.profiles
+        ],
+    )
 
 
 def _releases(path: str) -> list[Release]:
     releases = read_ledger(path)
     if not releases:
-        raise DpsumError(f"{path} has no release: it is empty, or nothing private was released; name a run's ledger")
+        raise DpsumError(
+            f"{path} has no release: it is empty, or nothing private was released; name a run's ledger"
+        )
     return releases
 
 
@@ -65,18 +74,29 @@ def _account_lines(account: Account) -> list[str]:
     for each in _all(account):
         if each.unit is None:
             return [next(iter(each.reasons.values()), "nothing private was released")]
-        entries = [(name, each.profiles[name]) for name in PROFILES if name in each.profiles]
+        entries = [
+            (name, each.profiles[name]) for name in PROFILES if name in each.profiles
+        ]
         first = entries[0][1]
         lines += [
             f"{each.rounds} rounds done of the sampler {_text(each.sampler)}; z {_number(each.noise_multiplier)}, "
             f"delta {each.delta:g}, unit {each.unit}, seen by {first.observer}"
         ]
         rows = [
-            [name, _ends(entry.epsilon_low, entry.epsilon_high), entry.adjacency, entry.status, entry.explanation]
+            [
+                name,
+                _ends(entry.epsilon_low, entry.epsilon_high),
+                entry.adjacency,
+                entry.status,
+                entry.explanation,
+            ]
             for name, entry in entries
         ]
         rows += [[name, "-", "", "", why] for name, why in each.reasons.items()]
-        lines += _table(["profile", "epsilon", "adjacency", "status", "what it takes for granted"], rows)
+        lines += _table(
+            ["profile", "epsilon", "adjacency", "status", "what it takes for granted"],
+            rows,
+        )
         lines += list(each.notices)
     return lines
 
@@ -89,10 +109,14 @@ def plan(given: argparse.Namespace) -> int:
     if not 0 < given.delta < 1:
         raise DpsumError(f"--delta is {given.delta}: it must lie between 0 and 1")
     kinds = [kind for mechanism, kind in analyses.pairs() if mechanism == "gaussian"]
-    kinds = given.kind or [kind for kind in kinds if not analyses.find("gaussian", kind).own]
+    kinds = given.kind or [
+        kind for kind in kinds if not analyses.find("gaussian", kind).own
+    ]
     plans: list[dict[str, Any]] = []
     for kind in kinds:
-        row: dict[str, Any] = dict.fromkeys(("participation", "noise_multiplier", "epsilon_low", "epsilon_high"))
+        row: dict[str, Any] = dict.fromkeys(
+            ("participation", "noise_multiplier", "epsilon_low", "epsilon_high")
+        )
         row["participation"] = kind
         try:
             row |= _planned(given, analyses.find("gaussian", kind))
@@ -106,15 +130,30 @@ def plan(given: argparse.Namespace) -> int:
         )
     rows = [
         [
-            row["participation"], _number(row["noise_multiplier"]), _ends(row["epsilon_low"], row["epsilon_high"]),
+            row["participation"],
+            _number(row["noise_multiplier"]),
+            _ends(row["epsilon_low"], row["epsilon_high"]),
             row.get("reason", row.get("takes", "")),
         ]
         for row in plans
-    ]  # fmt: skip
+    ]
     head = f"{given.rounds} rounds of {given.cohort:g} of {given.units:,} units, delta {given.delta:g}"
-    report = {key: getattr(given, key) for key in ("units", "cohort", "rounds", "delta")} | {"plans": plans}
-    _show(given, report, [head, *_table(["participation", "z", "epsilon", "what it takes for granted"], rows)])
-    return _kept(given, [row["epsilon_high"] for row in plans if row["epsilon_high"] is not None])
+    report = {
+        key: getattr(given, key) for key in ("units", "cohort", "rounds", "delta")
+    } | {"plans": plans}
+    _show(
+        given,
+        report,
+        [
+            head,
+            *_table(
+                ["participation", "z", "epsilon", "what it takes for granted"], rows
+            ),
+        ],
+    )
+    return _kept(
+        given, [row["epsilon_high"] for row in plans if row["epsilon_high"] is not None]
+    )
 
 
 def _planned(given: argparse.Namespace, analysis: Accountant) -> dict[str, Any]:
@@ -124,8 +163,15 @@ def _planned(given: argparse.Namespace, analysis: Accountant) -> dict[str, Any]:
         z = calibrate("holds", sampler, given.epsilon, given.delta)
     elif not 0 < z < math.inf:
         raise DpsumError(f"--noise-multiplier is {z}: it must be finite and above 0")
-    low, high = analysis.bracket(Events.planned(((float(z), int(given.rounds)),), sampler), given.delta)
-    return {"noise_multiplier": z, "epsilon_low": low, "epsilon_high": high, "takes": analysis.explanation}
+    low, high = analysis.bracket(
+        Events.planned(((float(z), int(given.rounds)),), sampler), given.delta
+    )
+    return {
+        "noise_multiplier": z,
+        "epsilon_low": low,
+        "epsilon_high": high,
+        "takes": analysis.explanation,
+    }
 
 
 def _sampler(analysis: Accountant, given: argparse.Namespace) -> dict[str, Any]:
@@ -139,7 +185,13 @@ def _sampler(analysis: Accountant, given: argparse.Namespace) -> dict[str, Any]:
         )
     cohort, more = _whole(given.cohort), dict(_pair(text) for text in given.set or ())
     rate = cohort / given.units if given.units else math.nan
-    sampler = {"kind": analysis.pair[1], "clients": 1, "cohort": cohort, "rounds": given.rounds, "rate": rate}
+    sampler = {
+        "kind": analysis.pair[1],
+        "clients": 1,
+        "cohort": cohort,
+        "rounds": given.rounds,
+        "rate": rate,
+    }
     sampler[analysis.units] = given.units
     if analysis.adjacency == "replace-one":
         sampler |= {"rate": 1.0, "steps": 1}
@@ -155,7 +207,9 @@ def _whole(value: float) -> int | float:
 def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise DpsumError(f"--set {text} is no KEY=VALUE: write e.g. --set separation=10")
+        raise DpsumError(
+            f"--set {text} is no KEY=VALUE: write e.g. --set separation=10"
+        )
     try:
         return key, _whole(float(value))
     except (ValueError, OverflowError):
@@ -173,22 +227,31 @@ def compare(given: argparse.Namespace) -> int:
     for column, account in zip(summaries, accounts, strict=True):
         for number, each in enumerate(_all(account)):
             for name in PROFILES:
-                entry, where = each.profiles.get(name), "" if number == 0 else f", {number + 1}"
+                entry, where = (
+                    each.profiles.get(name),
+                    "" if number == 0 else f", {number + 1}",
+                )
                 column[f"epsilon {name}{where}"] = (
-                    "-" if entry is None else _ends(entry.epsilon_low, entry.epsilon_high)
+                    "-"
+                    if entry is None
+                    else _ends(entry.epsilon_low, entry.epsilon_high)
                 )
     names = list(dict.fromkeys([*summaries[0], *summaries[1]]))
     rows = [[name, *(column.get(name, "-") for column in summaries)] for name in names]
     rows = [[*row, "" if row[1] == row[2] else "differs"] for row in rows]
     difference = ""
     try:
-        check_same_mechanism(*ledgers, whose="the other ledger's", mend="account for each by itself")
+        check_same_mechanism(
+            *ledgers, whose="the other ledger's", mend="account for each by itself"
+        )
     except DpsumError as error:
         difference = str(error)
     report = {
-        "ledgers": [given.ledger, given.other], "same": not difference, "difference": difference,
+        "ledgers": [given.ledger, given.other],
+        "same": not difference,
+        "difference": difference,
         "accounts": [account.to_json() for account in accounts],
-    }  # fmt: skip
+    }
     verdict = difference or "both are of the same mechanism, release by release"
     _show(given, report, [*_table(["", "first", "second", ""], rows), verdict])
     return NO if difference else 0
@@ -196,21 +259,37 @@ def compare(given: argparse.Namespace) -> int:
 
 def _said(releases: Sequence[Release]) -> dict[str, str]:
     """A summary of a ledger: each field's one value, or all of them, or its range."""
-    summary = {"releases": str(len(releases)), "rounds": str(len({event.round for event in releases}))}
+    summary = {
+        "releases": str(len(releases)),
+        "rounds": str(len({event.round for event in releases})),
+    }
     for field in dataclasses.fields(Release):
         if field.name in ("round", "reason", "noise_stream", "combines", "secure"):
             continue
         values = [getattr(event, field.name) for event in releases]
-        if field.name in ("noise_multiplier", "threshold", "sensitivity", "noise_std", "denominator", "dimension"):
+        if field.name in (
+            "noise_multiplier",
+            "threshold",
+            "sensitivity",
+            "noise_std",
+            "denominator",
+            "dimension",
+        ):
             numbers = np.concatenate([np.atleast_1d(value) for value in values])
             summary[field.name] = _ends(float(numbers.min()), float(numbers.max()))
         elif any(value is not None for value in values):
-            summary[field.name] = ", ".join(dict.fromkeys(_text(value) for value in values))
+            summary[field.name] = ", ".join(
+                dict.fromkeys(_text(value) for value in values)
+            )
     return summary
 
 
 def _text(value: Any) -> str:
-    return " ".join(f"{key} {item}" for key, item in value.items()) if isinstance(value, Mapping) else str(value)
+    return (
+        " ".join(f"{key} {item}" for key, item in value.items())
+        if isinstance(value, Mapping)
+        else str(value)
+    )
 
 
 # audit
@@ -219,22 +298,40 @@ def _text(value: Any) -> str:
 def audit(given: argparse.Namespace) -> int:
     """A lower bound on the epsilon of a function's releases."""
     release = _function(given.release)
-    participation = None if given.participation is None else _function(given.participation)
+    participation = (
+        None if given.participation is None else _function(given.participation)
+    )
     if given.kind is not None and participation is not None:
-        raise DpsumError("--kind and --participation both say how cohorts are drawn: leave one out")
+        raise DpsumError(
+            "--kind and --participation both say how cohorts are drawn: leave one out"
+        )
     if given.kind is not None:
         if None in (given.units, given.cohort, given.rounds):
-            raise DpsumError("--kind says how cohorts are drawn: name --units, --cohort and --rounds too")
+            raise DpsumError(
+                "--kind says how cohorts are drawn: name --units, --cohort and --rounds too"
+            )
         participation = _sampler(analyses.find("gaussian", given.kind), given)
-    shown = functools.cache(lambda total: Progress(f"audit {given.release}", total, unit="calls"))
+    shown = functools.cache(
+        lambda total: Progress(f"audit {given.release}", total, unit="calls")
+    )
     result = audited(
-        release, dimension=given.dimension, participation=participation, epsilon=given.epsilon,
-        noise_multiplier=given.noise_multiplier, delta=given.delta,
-        mechanism=None if given.any_mechanism else "gaussian", adjacency=given.adjacency, cohort=given.rows,
-        leak=given.leak, power=given.power, calls=given.calls, false_alarm=given.false_alarm, seed=given.seed,
+        release,
+        dimension=given.dimension,
+        participation=participation,
+        epsilon=given.epsilon,
+        noise_multiplier=given.noise_multiplier,
+        delta=given.delta,
+        mechanism=None if given.any_mechanism else "gaussian",
+        adjacency=given.adjacency,
+        cohort=given.rows,
+        leak=given.leak,
+        power=given.power,
+        calls=given.calls,
+        false_alarm=given.false_alarm,
+        seed=given.seed,
         say=lambda line: print(line, file=sys.stderr, flush=True),
         progress=lambda done, total: shown(total).step(done, 1),
-    )  # fmt: skip
+    )
     report = export.report(audit=result)
     _show(given, report, _audit_lines(result))
     _export(given, report)
@@ -249,30 +346,51 @@ def _function(name: str) -> Any:
     """
     module, _, path = name.partition(":")
     if not module or not path:
-        raise DpsumError(f"{name} is no module:function: write it as my_training:release")
+        raise DpsumError(
+            f"{name} is no module:function: write it as my_training:release"
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         importlib.import_module(module)
     except Exception as error:
-        raise DpsumError(f"{module} cannot be imported ({type(error).__name__}: {error}): mend it") from error
+        raise DpsumError(
+            f"{module} cannot be imported ({type(error).__name__}: {error}): mend it"
+        ) from error
     try:
         return pkgutil.resolve_name(name)
     except AttributeError:
-        raise DpsumError(f"{module} has no {path}: name a function of contributions [n, d]") from None
+        raise DpsumError(
+            f"{module} has no {path}: name a function of contributions [n, d]"
+        ) from None
 
 
 def _audit_lines(audit: Audited) -> list[str]:
     rows = [
         [
-            attack.name, f"{attack.calls:,}", f"{attack.observations:,}", _number(attack.bound.epsilon),
-            _number(attack.bound.ideal), _number(attack.bound.found["leak"]),
+            attack.name,
+            f"{attack.calls:,}",
+            f"{attack.observations:,}",
+            _number(attack.bound.epsilon),
+            _number(attack.bound.ideal),
+            _number(attack.bound.found["leak"]),
             f"{attack.bound.found['chance_of_as_much']:.2g}",
         ]
         for attack in audit.attacks
-    ]  # fmt: skip
-    head = ["attack", "calls", "canaries", "epsilon at least", "ideal", "leak", "chance in right code"]
-    return [*_table(head, rows), f"at {audit.confidence:.0%} confidence, delta {audit.delta:g}: {audit.status}"]
+    ]
+    head = [
+        "attack",
+        "calls",
+        "canaries",
+        "epsilon at least",
+        "ideal",
+        "leak",
+        "chance in right code",
+    ]
+    return [
+        *_table(head, rows),
+        f"at {audit.confidence:.0%} confidence, delta {audit.delta:g}: {audit.status}",
+    ]
 
 
 # Tables, files, exits
@@ -284,11 +402,16 @@ def _kept(given: argparse.Namespace, epsilons: Sequence[float]) -> int:
     most = max(epsilons, default=math.inf)
     if most <= given.at_most:
         return 0
-    print(f"epsilon is {_number(most)}, above the {given.at_most:g} of --at-most", file=sys.stderr)
+    print(
+        f"epsilon is {_number(most)}, above the {given.at_most:g} of --at-most",
+        file=sys.stderr,
+    )
     return NO
 
 
-def _show(given: argparse.Namespace, report: dict[str, Any], lines: Sequence[str]) -> None:
+def _show(
+    given: argparse.Namespace, report: dict[str, Any], lines: Sequence[str]
+) -> None:
     text = json.dumps(export.plain(report), indent=2, allow_nan=False) + "\n"
     if given.json == "-":
         sys.stdout.write(text)
@@ -322,11 +445,18 @@ def _ends(low: float | None, high: float | None) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns of text; what is too long for the last is folded."""
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head) - 1)]
+    widths = [
+        max(len(row[place]) for row in [head, *rows]) for place in range(len(head) - 1)
+    ]
     used = sum(widths) + 2 * len(widths)
     lines = []
     for row in [head, *rows]:
         folded = textwrap.wrap(row[-1], max(_WIDTH - used, 30)) or [""]
-        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
-        lines += [f"{cells}  {folded[0]}".rstrip(), *(" " * used + more for more in folded[1:])]
+        cells = "  ".join(
+            cell.ljust(width) for cell, width in zip(row, widths, strict=False)
+        )
+        lines += [
+            f"{cells}  {folded[0]}".rstrip(),
+            *(" " * used + more for more in folded[1:]),
+        ]
     return lines

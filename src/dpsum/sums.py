@@ -67,7 +67,9 @@ class Sum:
     def moves(self) -> bool:
         """Whether the cost of a round is known only when it comes, or is more than the multiplier says."""
         rule, noise = self.clipping, self.noise
-        return noise is not None and (noise.follows_loss or (rule is not None and rule.uncounted))
+        return noise is not None and (
+            noise.follows_loss or (rule is not None and rule.uncounted)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +81,9 @@ class Together:
 
     sums: tuple[Sum, ...]
 
-    def plan(self, sampler: Sampler, *, claims: Claims, counted: bool, stepwise: bool) -> BudgetPlan:
+    def plan(
+        self, sampler: Sampler, *, claims: Claims, counted: bool, stepwise: bool
+    ) -> BudgetPlan:
         """What all of them may spend, and their noise; counted lot by lot where the cost `moves`.
 
         Args:
@@ -87,21 +91,31 @@ class Together:
             claims, counted: as of `BudgetPlan`, as are the errors.
             stepwise: whether a round is a holder's local step, of which there are too many to account for each.
         """
-        from dpsum.accounting.budgets import DecayingBudget  # a plan is read where scipy is not installed
+        from dpsum.accounting.budgets import (
+            DecayingBudget,
+        )  # a plan is read where scipy is not installed
 
         first, *others = self.sums
         noise, budget = first.noise, first.budget
         assert noise is not None and first.clipping is not None and budget is not None
         given: dict[str, Any] = {
-            "sampler": noise.sampled(sampler), "claims": claims, "counted": counted,
+            "sampler": noise.sampled(sampler),
+            "claims": claims,
+            "counted": counted,
             "beside": [sum_.noise.multiplier for sum_ in others],
-        }  # fmt: skip
+        }
         if not first.moves:
             return noise.plan(budget, every_round=not stepwise, **given)
         assert noise.multiplier is not None
         given |= {"multiplier": noise.multiplier, "mechanism": noise.mechanism}
         decay, falls = noise.fall
-        return DecayingBudget(budget, decay=decay, falls=falls, extra=int(first.clipping.uncounted), **given)
+        return DecayingBudget(
+            budget,
+            decay=decay,
+            falls=falls,
+            extra=int(first.clipping.uncounted),
+            **given,
+        )
 
 
 def together(sums: Sequence[Sum]) -> list[Together]:
@@ -111,9 +125,15 @@ def together(sums: Sequence[Sum]) -> list[Together]:
         DpsumError: sums read the same units in a way that no analysis composes, or what is compared has two budgets.
     """
     private, groups = [sum_ for sum_ in sums if sum_.private], list[Together]()
-    twice = [sum_.name for sum_ in private if [other.name for other in private].count(sum_.name) > 1]
+    twice = [
+        sum_.name
+        for sum_ in private
+        if [other.name for other in private].count(sum_.name) > 1
+    ]
     if twice:
-        raise DpsumError(f"two private sums of this run are called {twice[0]}: name each by itself")
+        raise DpsumError(
+            f"two private sums of this run are called {twice[0]}: name each by itself"
+        )
     budgets = [sum_ for sum_ in private if sum_.budget is not None]
     for sum_ in budgets[1:]:
         if (sum_.unit, sum_.budget) != (budgets[0].unit, budgets[0].budget):
@@ -126,11 +146,23 @@ def together(sums: Sequence[Sum]) -> list[Together]:
             for other in alike[1:]:
                 why = _apart(alike[0], other)
                 if why:
-                    raise DpsumError(cannot_compose(alike[0].name, other.name, unit, part, why))
+                    raise DpsumError(
+                        cannot_compose(alike[0].name, other.name, unit, part, why)
+                    )
             if sum(sum_.moves for sum_ in alike) > 1:
                 first, second, *_ = (sum_.name for sum_ in alike if sum_.moves)
-                raise DpsumError(cannot_compose(first, second, unit, part, "the cost of both is known lot by lot only"))
-            groups.append(Together(tuple(sorted(alike, key=lambda sum_: not sum_.moves))))
+                raise DpsumError(
+                    cannot_compose(
+                        first,
+                        second,
+                        unit,
+                        part,
+                        "the cost of both is known lot by lot only",
+                    )
+                )
+            groups.append(
+                Together(tuple(sorted(alike, key=lambda sum_: not sum_.moves)))
+            )
     return groups
 
 
@@ -141,4 +173,8 @@ def _apart(first: Sum, second: Sum) -> str:
         return "a client's own sums are accounted for by themselves"
     if {first.noise.mechanism, second.noise.mechanism} != {"gaussian"}:
         return f"have {first.noise.mechanism} and {second.noise.mechanism} noise"
-    return "" if first.adjacency == second.adjacency else f"are for {first.adjacency} and {second.adjacency} adjacency"
+    return (
+        ""
+        if first.adjacency == second.adjacency
+        else f"are for {first.adjacency} and {second.adjacency} adjacency"
+    )

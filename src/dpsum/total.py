@@ -22,7 +22,9 @@ class Arithmetic:
     of a vector.
     """
 
-    add: Callable[[Any, Any], np.ndarray] = lambda total, contributions: total.add(contributions)
+    add: Callable[[Any, Any], np.ndarray] = lambda total, contributions: total.add(
+        contributions
+    )
     norm: Callable[[np.ndarray], float] = lambda values: float(np.linalg.norm(values))
 
 
@@ -63,11 +65,31 @@ class Total:
     """
 
     def __init__(
-        self, described: Sum, arithmetic: Arithmetic, *, dimension: int, round: int, step: int, holder: int, sum: Any,
-        state: State, extra: Extra | None = None, extra_sum: PrivateSum | None = None,
-    ) -> None:  # fmt: skip
-        self._described, self._arithmetic, self.dimension = described, arithmetic, dimension
-        self.round, self.step, self.holder, self.sum, self.state = round, step, holder, sum, state
+        self,
+        described: Sum,
+        arithmetic: Arithmetic,
+        *,
+        dimension: int,
+        round: int,
+        step: int,
+        holder: int,
+        sum: Any,
+        state: State,
+        extra: Extra | None = None,
+        extra_sum: PrivateSum | None = None,
+    ) -> None:
+        self._described, self._arithmetic, self.dimension = (
+            described,
+            arithmetic,
+            dimension,
+        )
+        self.round, self.step, self.holder, self.sum, self.state = (
+            round,
+            step,
+            holder,
+            sum,
+            state,
+        )
         self.extra, self.extra_sum, self.raw = extra, extra_sum, list[float]()
 
     @property
@@ -83,7 +105,11 @@ class Total:
 
     def transformed(self, contributions: Any) -> Any:
         """Contributions [n, d] as they are clipped."""
-        return self._described.transform.rows(contributions) if self.as_rows else contributions
+        return (
+            self._described.transform.rows(contributions)
+            if self.as_rows
+            else contributions
+        )
 
     @property
     def deviation(self) -> float:
@@ -92,21 +118,31 @@ class Total:
         if noise is None:
             return 0.0
         weights = noise.combines(self.round)
-        return float(self.sum.noise_std) * (1.0 if weights is None else float(np.linalg.norm(weights)))
+        return float(self.sum.noise_std) * (
+            1.0 if weights is None else float(np.linalg.norm(weights))
+        )
 
     def add(self, contributions: Any) -> np.ndarray:
         """Add contributions [n, d]; returns the norms [n] that are clipped, which are as private as they.
 
         DpsumError where they are no array of numbers, or not [n, d].
         """
-        return self._seen(self._arithmetic.add(self.sum, self.transformed(contributions)))
+        return self._seen(
+            self._arithmetic.add(self.sum, self.transformed(contributions))
+        )
 
     def add_by(
-        self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int, *, transformed: bool = False
+        self,
+        add: Callable[[float, np.ndarray, np.ndarray], None],
+        count: int,
+        *,
+        transformed: bool = False,
     ) -> np.ndarray:
         """Add contributions that a compiled loop makes, and `transformed` where it says so; see `PrivateSum.add_by`."""
         if self.as_rows and not transformed:
-            raise RuntimeError("contributions to this sum are transformed before they are clipped: add them as rows")
+            raise RuntimeError(
+                "contributions to this sum are transformed before they are clipped: add them as rows"
+            )
         return self._seen(self.sum.add_by(add, count))
 
     def _seen(self, norms: np.ndarray) -> np.ndarray:

@@ -22,7 +22,10 @@ def bracket(z, rounds, done, delta):
     return lower_epsilon(z, rounds, done, delta), upper_epsilon(z, rounds, done, delta)
 
 
-@pytest.mark.parametrize(("z", "printed", "unit"), [(1.0, 0.4525, 1e-4), (2.0, 0.125, 1e-3), (3.0, 0.078, 1e-3)])
+@pytest.mark.parametrize(
+    ("z", "printed", "unit"),
+    [(1.0, 0.4525, 1e-4), (2.0, 0.125, 1e-3), (3.0, 0.078, 1e-3)],
+)
 def test_the_one_pass_table(z, printed, unit):
     """PRIVACY.md prints upper ends (the exact values are 0.45241, 0.12496 and 0.07750); one unit of the last digit."""
     low, high = bracket(z, T, T, DELTA)
@@ -46,7 +49,12 @@ def test_one_round_of_t_is_one_sampled_gaussian(z, rounds):
 
     def excess(epsilon):
         x = 0.5 + z**2 * math.log((math.exp(epsilon) - 1 + q) / q)
-        return (1 - q) * ndtr(-x / z) + q * ndtr(-(x - 1) / z) - math.exp(epsilon) * ndtr(-x / z) - delta
+        return (
+            (1 - q) * ndtr(-x / z)
+            + q * ndtr(-(x - 1) / z)
+            - math.exp(epsilon) * ndtr(-x / z)
+            - delta
+        )
 
     exact = brentq(excess, 0, 60, xtol=1e-12)
     low, high = bracket(z, rounds, 1, delta)
@@ -67,13 +75,19 @@ def test_two_rounds_against_an_integral(z):
             cut = -math.inf if rest <= 0 else 0.5 + z**2 * math.log(rest)
             at_zero, at_one = ndtr(-cut / z), ndtr(-(cut - 1) / z)
             density = math.exp(-(x**2) / (2 * z**2)) / (z * math.sqrt(2 * math.pi))
-            shifted = math.exp(-((x - 1) ** 2) / (2 * z**2)) / (z * math.sqrt(2 * math.pi))
-            return 0.5 * (shifted * at_zero + density * at_one) - math.exp(epsilon) * density * at_zero
+            shifted = math.exp(-((x - 1) ** 2) / (2 * z**2)) / (
+                z * math.sqrt(2 * math.pi)
+            )
+            return (
+                0.5 * (shifted * at_zero + density * at_one)
+                - math.exp(epsilon) * density * at_zero
+            )
 
         kink = 0.5 + z**2 * math.log(2 * math.exp(epsilon))
         edges = sorted({-12 * z, 0.0, kink, 12 * z + 1})
         return sum(
-            integrate.quad(given, a, b, epsabs=1e-14, epsrel=1e-10, limit=200)[0] for a, b in itertools.pairwise(edges)
+            integrate.quad(given, a, b, epsabs=1e-14, epsrel=1e-10, limit=200)[0]
+            for a, b in itertools.pairwise(edges)
         )
 
     low, high = bracket(z, 2, 2, 1e-4)
@@ -82,7 +96,9 @@ def test_two_rounds_against_an_integral(z):
     assert high - low <= 1e-3
 
 
-@pytest.mark.parametrize(("z", "rounds", "done"), [(1.0, 25, 25), (1.0, 25, 10), (2.0, 12, 12)])
+@pytest.mark.parametrize(
+    ("z", "rounds", "done"), [(1.0, 25, 25), (1.0, 25, 10), (2.0, 12, 12)]
+)
 def test_against_an_independent_monte_carlo(z, rounds, done):
     """Sample the mechanism's own worst case, 400,000 runs a side, delta = 1e-3; 5 standard errors, false alarm 1e-6.
 
@@ -93,7 +109,9 @@ def test_against_an_independent_monte_carlo(z, rounds, done):
     noise = z * rng.standard_normal((runs, done))
 
     def loss(x):
-        return np.log((rounds - done) / rounds + np.exp((x - 0.5) / z**2).sum(axis=1) / rounds)
+        return np.log(
+            (rounds - done) / rounds + np.exp((x - 0.5) / z**2).sum(axis=1) / rounds
+        )
 
     added = loss(noise)
     drawn = rng.integers(rounds, size=runs)
@@ -151,10 +169,14 @@ def test_the_papers_numbers_against_a_monte_carlo_with_importance_sampling(z):
 def test_renyi_divergences_of_one_round_are_poissons_and_of_one_bin_the_gaussians():
     """t = 1: P = (1 - 1/T) N(0, z^2) + (1/T) N(1, z^2); T = 1: alpha / (2 z^2)."""
     orders = (2, 3, 5, 17)
-    np.testing.assert_allclose(renyi(1.5, 1, 1, orders), np.array(orders) / (2 * 1.5**2), rtol=1e-8)
+    np.testing.assert_allclose(
+        renyi(1.5, 1, 1, orders), np.array(orders) / (2 * 1.5**2), rtol=1e-8
+    )
     for rounds in (5, 40):
         theirs = sampled_renyi(1.2, 1 / rounds, orders)
-        np.testing.assert_allclose(renyi(1.2, rounds, 1, orders), theirs, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(
+            renyi(1.2, rounds, 1, orders), theirs, rtol=1e-6, atol=1e-9
+        )
 
 
 def test_renyi_divergences_against_a_monte_carlo():
@@ -173,9 +195,17 @@ def test_renyi_divergences_against_a_monte_carlo():
 def test_renyi_divergences_are_an_upper_end_of_the_bracket():
     """PLD <= RDP, and what is done costs more than what is not."""
     orders = tuple(range(2, 65))
-    for z, rounds, done in ((1.0, 40, 40), (2.0, 40, 17), (1.0, 250, 250), (0.5, 12, 12)):
+    for z, rounds, done in (
+        (1.0, 40, 40),
+        (2.0, 40, 17),
+        (1.0, 250, 250),
+        (0.5, 12, 12),
+    ):
         divergences = renyi(z, rounds, done, orders)
-        assert epsilon_of(divergences, orders, DELTA, tight=True) >= bracket(z, rounds, done, DELTA)[0]
+        assert (
+            epsilon_of(divergences, orders, DELTA, tight=True)
+            >= bracket(z, rounds, done, DELTA)[0]
+        )
         assert (divergences >= renyi(z, rounds, done - 1, orders)).all()
     assert not renyi(1.0, 5, 0, orders).any()
 
@@ -191,11 +221,16 @@ def test_one_round_in_all_is_the_gaussian():
 def test_it_is_monotone_and_never_above_one_gaussian():
     done = [upper_epsilon(1.0, T, t, DELTA) for t in (0, 1, 5, 50, 150, 250)]
     assert done == sorted(done) and done[0] == 0.0
-    noise = [upper_epsilon(z, T, T, DELTA) for z in (0.3, 0.5, 0.8, 1.0, 2.0, 5.0, 10.0)]
+    noise = [
+        upper_epsilon(z, T, T, DELTA) for z in (0.3, 0.5, 0.8, 1.0, 2.0, 5.0, 10.0)
+    ]
     assert noise == sorted(noise, reverse=True)
     rounds = [upper_epsilon(1.0, t, t, DELTA) for t in (1, 4, 40, 400)]
     assert rounds == sorted(rounds, reverse=True)
-    assert all(upper_epsilon(z, T, T, DELTA) <= gaussian_epsilon(z, DELTA) for z in (0.01, 0.1, 0.5, 1.0, 3.0))
+    assert all(
+        upper_epsilon(z, T, T, DELTA) <= gaussian_epsilon(z, DELTA)
+        for z in (0.01, 0.1, 0.5, 1.0, 3.0)
+    )
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-4, 0.05])
@@ -211,10 +246,15 @@ def test_brackets_are_in_order_everywhere(z, delta):
 
 def test_it_is_at_most_poisson_at_the_papers_numbers():
     for z in (1.0, 2.0, 3.0):
-        assert upper_epsilon(z, T, T, DELTA) <= poisson.upper_epsilon(((z, T),), 1 / T, DELTA)
+        assert upper_epsilon(z, T, T, DELTA) <= poisson.upper_epsilon(
+            ((z, T),), 1 / T, DELTA
+        )
 
 
-@pytest.mark.parametrize("given", [(0.0, 5, 5, 1e-6), (1.0, 5, 6, 1e-6), (1.0, 5, 5, 0.0), (math.nan, 5, 5, 1e-6)])
+@pytest.mark.parametrize(
+    "given",
+    [(0.0, 5, 5, 1e-6), (1.0, 5, 6, 1e-6), (1.0, 5, 5, 0.0), (math.nan, 5, 5, 1e-6)],
+)
 def test_arguments_out_of_bounds_are_refused(given):
     with pytest.raises(ValueError, match="balls-and-bins"):
         upper_epsilon(*given)
@@ -249,7 +289,10 @@ def test_few_rounds_of_little_noise_against_a_quadrature(z, rounds):
         return integrate.simpson(gains * density(normal[::10]), x=normal[::10]) / rounds
 
     exact = brentq(lambda epsilon: math.log(removal(epsilon) / delta), 1.0, 40.0)
-    low, high = lower_epsilon(z, rounds, rounds, delta), upper_epsilon(z, rounds, rounds, delta)
+    low, high = (
+        lower_epsilon(z, rounds, rounds, delta),
+        upper_epsilon(z, rounds, rounds, delta),
+    )
     assert low <= exact + 1e-6 and exact <= high + 1e-6
     assert high - low < 1e-3 * exact
     if (z, rounds) == (0.5, 2):

@@ -25,14 +25,31 @@ SAMPLER = {"kind": "one-pass", "clients": 400, "cohort": 100, "rounds": 4, "rate
 def ledger(weights=None, rounds=4, **values):
     weights = SquareRoot().weights(4, Step()) if weights is None else weights
     return [
-        Release(**{
-            "round": index, "name": "sum", "mechanism": MECHANISM, "unit": "client", "adjacency": "zero-out",
-            "observer": "everyone", "noise_multiplier": Z, "threshold": C, "sensitivity": C, "noise_std": Z * C,
-            "dimension": 3, "sampler": SAMPLER, "denominator": 100.0, "noise_stream": "0/noise",
-            "counted_by_paper": True, "data_dependent_threshold": False, "reason": "",
-            "combines": weights[index, : index + 1].tolist(),
-        } | values) for index in range(rounds)
-    ]  # fmt: skip
+        Release(
+            **{
+                "round": index,
+                "name": "sum",
+                "mechanism": MECHANISM,
+                "unit": "client",
+                "adjacency": "zero-out",
+                "observer": "everyone",
+                "noise_multiplier": Z,
+                "threshold": C,
+                "sensitivity": C,
+                "noise_std": Z * C,
+                "dimension": 3,
+                "sampler": SAMPLER,
+                "denominator": 100.0,
+                "noise_stream": "0/noise",
+                "counted_by_paper": True,
+                "data_dependent_threshold": False,
+                "reason": "",
+                "combines": weights[index, : index + 1].tolist(),
+            }
+            | values
+        )
+        for index in range(rounds)
+    ]
 
 
 def holds(releases):
@@ -43,15 +60,23 @@ def holds(releases):
 
 def test_all_rounds_are_one_gaussian_release():
     assert holds(ledger()) == pytest.approx(gaussian_epsilon(Z, DELTA), rel=1e-9)
-    assert calibrate("holds", SAMPLER, 1.5, DELTA, mechanism=MECHANISM) == 2.905  # as of one pass: docs/privacy.md
-    assert epsilon_after("holds", SAMPLER, Z, 4, DELTA, mechanism=MECHANISM) == gaussian_epsilon(Z, DELTA)
+    assert (
+        calibrate("holds", SAMPLER, 1.5, DELTA, mechanism=MECHANISM) == 2.905
+    )  # as of one pass: docs/privacy.md
+    assert epsilon_after(
+        "holds", SAMPLER, Z, 4, DELTA, mechanism=MECHANISM
+    ) == gaussian_epsilon(Z, DELTA)
 
 
 def test_a_run_that_was_stopped_is_accounted_for_by_what_it_released():
     """By hand: of one round alone the noise is z times the whole encoder's norm, (1 + 1/4 + 9/64 + 25/256)^1/2."""
     norm = math.sqrt(1 + 1 / 4 + 9 / 64 + 25 / 256)
-    assert holds(ledger(rounds=1)) == pytest.approx(gaussian_epsilon(Z * norm, DELTA), rel=1e-9)
-    assert holds(ledger(rounds=2)) == pytest.approx(gaussian_epsilon(Z * norm / math.sqrt(1.25), DELTA), rel=1e-9)
+    assert holds(ledger(rounds=1)) == pytest.approx(
+        gaussian_epsilon(Z * norm, DELTA), rel=1e-9
+    )
+    assert holds(ledger(rounds=2)) == pytest.approx(
+        gaussian_epsilon(Z * norm / math.sqrt(1.25), DELTA), rel=1e-9
+    )
 
 
 def test_no_correlation_is_one_pass():
@@ -64,11 +89,15 @@ def test_it_is_the_gaussian_that_tells_two_neighbours_apart():
     weights = SquareRoot().weights(4, Step())
     covariance = (Z * C) ** 2 * weights @ weights.T
     worst = max(math.sqrt(C**2 * np.linalg.inv(covariance)[at, at]) for at in range(4))
-    assert holds(ledger()) == pytest.approx(gaussian_epsilon(1 / worst, DELTA), rel=1e-9)
+    assert holds(ledger()) == pytest.approx(
+        gaussian_epsilon(1 / worst, DELTA), rel=1e-9
+    )
 
 
 def image_level(releases, use):
-    entry = account(releases, delta=DELTA, claims={}, given=AccountContext(images=use)).profiles["image_level"]
+    entry = account(
+        releases, delta=DELTA, claims={}, given=AccountContext(images=use)
+    ).profiles["image_level"]
     return entry.epsilon_low, entry.epsilon_high
 
 
@@ -81,11 +110,22 @@ def test_an_image_in_several_rounds():
     norm = math.sqrt(1.25)
     weights = np.array([[norm, 0.0], [-norm / 2, norm]])
     releases = ledger(weights, rounds=2)
-    images, rounds = np.array([[7], [7], [7], [8], [8], [8], [9]]), np.array([0, 0, 1, 1, 1, 1, -1])
+    images, rounds = (
+        np.array([[7], [7], [7], [8], [8], [8], [9]]),
+        np.array([0, 0, 1, 1, 1, 1, -1]),
+    )
     low, high = image_level(releases, ImageUse(images=images, rounds=rounds))
-    assert low == high == pytest.approx(gaussian_epsilon(Z / math.sqrt(7.2), DELTA), rel=1e-9)
+    assert (
+        low
+        == high
+        == pytest.approx(gaussian_epsilon(Z / math.sqrt(7.2), DELTA), rel=1e-9)
+    )
     low, high = image_level(releases, ImageUse(images=images[:4], rounds=rounds[:4]))
-    assert low == high == pytest.approx(gaussian_epsilon(Z / math.sqrt(6.4), DELTA), rel=1e-9)
+    assert (
+        low
+        == high
+        == pytest.approx(gaussian_epsilon(Z / math.sqrt(6.4), DELTA), rel=1e-9)
+    )
 
 
 def test_an_image_takes_the_weights_and_not_z_alone():
@@ -97,14 +137,24 @@ def test_an_image_takes_the_weights_and_not_z_alone():
 def test_an_encoder_with_entries_below_nothing_has_two_ends():
     """Clients who point in opposite ways are then further apart: the high end takes them so."""
     weights = np.array([[math.sqrt(1.25), 0.0], [math.sqrt(1.25) / 2, math.sqrt(1.25)]])
-    low, high = image_level(ledger(weights, rounds=2), ImageUse(images=np.array([[7], [7]]), rounds=np.array([0, 1])))
+    low, high = image_level(
+        ledger(weights, rounds=2),
+        ImageUse(images=np.array([[7], [7]]), rounds=np.array([0, 1])),
+    )
     squares = [(5 / 4 + 1 + sign * 2 * 1 / 2) / (5 / 4) for sign in (-1, 1)]
-    assert [low, high] == pytest.approx([gaussian_epsilon(Z / math.sqrt(one), DELTA) for one in squares], rel=1e-9)
+    assert [low, high] == pytest.approx(
+        [gaussian_epsilon(Z / math.sqrt(one), DELTA) for one in squares], rel=1e-9
+    )
 
 
-@pytest.mark.parametrize("kind", ["poisson", "fixed-size", "poisson-lots", "own-records"])
+@pytest.mark.parametrize(
+    "kind", ["poisson", "fixed-size", "poisson-lots", "own-records"]
+)
 def test_other_samplers_have_no_analysis(kind):
-    with pytest.raises(BenchError, match=f"no analysis for correlated-gaussian noise with the sampler '{kind}'"):
+    with pytest.raises(
+        BenchError,
+        match=f"no analysis for correlated-gaussian noise with the sampler '{kind}'",
+    ):
         find(MECHANISM, kind)
 
 
@@ -119,13 +169,27 @@ def test_other_samplers_have_no_analysis(kind):
             lambda lines: [*lines[:3], dataclasses.replace(lines[3], combines=[1.0])],
             "release 3 does not say which draws",
         ),
-        (lambda lines: [*lines[:3], dataclasses.replace(lines[3], combines=[0.0] * 4)], "release 3 does not say which"),
         (
-            lambda lines: [*lines[:3], dataclasses.replace(lines[3], threshold=0.25, sensitivity=0.25, noise_std=0.5)],
+            lambda lines: [
+                *lines[:3],
+                dataclasses.replace(lines[3], combines=[0.0] * 4),
+            ],
+            "release 3 does not say which",
+        ),
+        (
+            lambda lines: [
+                *lines[:3],
+                dataclasses.replace(
+                    lines[3], threshold=0.25, sensitivity=0.25, noise_std=0.5
+                ),
+            ],
             "release 3 has another threshold or noise than the first",
         ),
         # The square root without its scale: an observer is told more than z says.
-        (lambda lines: ledger(SquareRoot().weights(4, Step()) / 1.2), "its encoder has a column of norm 1.2:"),
+        (
+            lambda lines: ledger(SquareRoot().weights(4, Step()) / 1.2),
+            "its encoder has a column of norm 1.2:",
+        ),
         (lambda lines: [lines[0], *lines[2:]], "release 1 is of round 2"),
     ],
 )

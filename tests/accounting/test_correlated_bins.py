@@ -29,7 +29,12 @@ DELTA = 1e-4
 
 def banded(rounds, bands):
     """The square root of prefix sums cut to so many bands, its largest column of norm 1."""
-    column = np.array([math.comb(2 * lag, lag) / 4**lag if lag < bands else 0.0 for lag in range(rounds)])
+    column = np.array(
+        [
+            math.comb(2 * lag, lag) / 4**lag if lag < bands else 0.0
+            for lag in range(rounds)
+        ]
+    )
     encoder = np.tril(toeplitz(column))
     return encoder / np.linalg.norm(encoder, axis=0).max()
 
@@ -38,7 +43,10 @@ def grid(rounds, z):
     """Points of the releases of so many rounds, float64 [rounds, points], and the chance of each without the unit."""
     line = np.linspace(-8.5 - 3 / z, 8.5 + 3 / z, {2: 1201, 3: 141}[rounds])
     points = np.stack(np.meshgrid(*[line] * rounds, indexing="ij")).reshape(rounds, -1)
-    chances = np.exp(-(points**2).sum(axis=0) / 2) * ((line[1] - line[0]) / math.sqrt(2 * math.pi)) ** rounds
+    chances = (
+        np.exp(-(points**2).sum(axis=0) / 2)
+        * ((line[1] - line[0]) / math.sqrt(2 * math.pi)) ** rounds
+    )
     return points, chances
 
 
@@ -48,7 +56,9 @@ def ratio(encoder, z, points, contributions=None):
     found = np.zeros(points.shape[1])
     for at in range(len(encoder)):
         column = encoder[:, at] / z
-        found += np.exp(sizes[at] * (column @ points) - (column @ column) * sizes[at] ** 2 / 2) / len(encoder)
+        found += np.exp(
+            sizes[at] * (column @ points) - (column @ column) * sizes[at] ** 2 / 2
+        ) / len(encoder)
     return found
 
 
@@ -59,8 +69,16 @@ def exact(found, chances, delta=DELTA):
         return brentq(excess, 0.0, 40.0, xtol=1e-9) if excess(0.0) > 0 else 0.0
 
     return max(
-        root(lambda epsilon: float(chances @ np.maximum(found - math.exp(epsilon), 0.0)) - delta),
-        root(lambda epsilon: float(chances @ np.maximum(1 - math.exp(epsilon) * found, 0.0)) - delta),
+        root(
+            lambda epsilon: (
+                float(chances @ np.maximum(found - math.exp(epsilon), 0.0)) - delta
+            )
+        ),
+        root(
+            lambda epsilon: (
+                float(chances @ np.maximum(1 - math.exp(epsilon) * found, 0.0)) - delta
+            )
+        ),
     )
 
 
@@ -68,13 +86,17 @@ def ends(encoder, z, done=None, delta=DELTA):
     rounds, run = len(encoder), done or len(encoder)
     part = encoder[:run, :run] / z
     gram, sizes = part.T @ part, np.abs(part).T @ np.abs(part)
-    high = correlated_bins.upper_epsilon(correlated_bins.overlaps(sizes), rounds, run, delta)
+    high = correlated_bins.upper_epsilon(
+        correlated_bins.overlaps(sizes), rounds, run, delta
+    )
     return correlated_bins.lower_epsilon(gram, rounds, delta), high
 
 
 def high_end(encoder, z, delta):
     sizes = np.abs(encoder).T @ np.abs(encoder) / z**2
-    return correlated_bins.upper_epsilon(correlated_bins.overlaps(sizes), len(encoder), len(encoder), delta)
+    return correlated_bins.upper_epsilon(
+        correlated_bins.overlaps(sizes), len(encoder), len(encoder), delta
+    )
 
 
 @pytest.mark.parametrize("z", [0.7, 1.5, 4.0])
@@ -89,7 +111,9 @@ def test_two_and_three_rounds_are_a_quadrature(rounds, bands, z):
     assert low <= found + 2e-4 and found <= high + 2e-4  # of the grid's summation
     assert high <= gaussian_epsilon(z, DELTA) + 1e-9  # of the round told
     if bands == 1:
-        assert high == pytest.approx(found, abs=2e-3) and low == pytest.approx(found, abs=2e-3)
+        assert high == pytest.approx(found, abs=2e-3) and low == pytest.approx(
+            found, abs=2e-3
+        )
     else:
         # Correlation that is ignored would be below the truth.
         assert ends(banded(rounds, 1), z)[1] < found
@@ -101,7 +125,12 @@ def test_what_follows_releases_is_no_worse():
     points, chances = grid(2, z)
     most = exact(ratio(encoder, z, points), chances)
     ones, first = np.ones(points.shape[1]), points[0]
-    for second in (np.sign(first), np.where(first > 0.5, 1.0, 0.0), np.where(first > 1.0, -1.0, 1.0), np.tanh(first)):
+    for second in (
+        np.sign(first),
+        np.where(first > 0.5, 1.0, 0.0),
+        np.where(first > 1.0, -1.0, 1.0),
+        np.tanh(first),
+    ):
         found = exact(ratio(encoder, z, points, np.stack([ones, second])), chances)
         assert found <= most + 1e-6
     assert found < most - 1e-3  # the pair is not reached by all
@@ -160,11 +189,19 @@ def test_a_run_that_was_stopped():
 
 
 Z, C = 2.0, 0.5
-SAMPLER = {"kind": "balls-and-bins", "clients": 400, "cohort": 100, "rounds": 4, "rate": 0.25}
+SAMPLER = {
+    "kind": "balls-and-bins",
+    "clients": 400,
+    "cohort": 100,
+    "rounds": 4,
+    "rate": 0.25,
+}
 
 
 def ledger(weights=None, **values):
-    lines = test_correlated.ledger(np.linalg.inv(banded(4, 2)) if weights is None else weights, **values)
+    lines = test_correlated.ledger(
+        np.linalg.inv(banded(4, 2)) if weights is None else weights, **values
+    )
     return [dataclasses.replace(line, sampler=SAMPLER) for line in lines]
 
 
@@ -175,12 +212,24 @@ def drawn(encoder, rounds):
 def test_a_ledger_is_accounted_for_by_its_weights():
     found = account(ledger(), delta=DELTA, claims={})
     holds = found.profiles["holds"]
-    assert [holds.epsilon_low, holds.epsilon_high] == pytest.approx(drawn(banded(4, 2), 4), rel=1e-9)
-    assert ends(banded(4, 2), Z)[0] < holds.epsilon_low < holds.epsilon_high < ends(banded(4, 2), Z)[1]
+    assert [holds.epsilon_low, holds.epsilon_high] == pytest.approx(
+        drawn(banded(4, 2), 4), rel=1e-9
+    )
+    assert (
+        ends(banded(4, 2), Z)[0]
+        < holds.epsilon_low
+        < holds.epsilon_high
+        < ends(banded(4, 2), Z)[1]
+    )
     assert "chance of at most delta / 1,000" in holds.explanation
-    assert holds.status == "proved" and found.profiles["replace_one"].epsilon_high > holds.epsilon_high
+    assert (
+        holds.status == "proved"
+        and found.profiles["replace_one"].epsilon_high > holds.epsilon_high
+    )
     stopped = account(ledger(rounds=3), delta=DELTA, claims={}).profiles["holds"]
-    assert [stopped.epsilon_low, stopped.epsilon_high] == pytest.approx(drawn(banded(4, 2)[:3, :3], 4), rel=1e-9)
+    assert [stopped.epsilon_low, stopped.epsilon_high] == pytest.approx(
+        drawn(banded(4, 2)[:3, :3], 4), rel=1e-9
+    )
     assert found.sampler == SAMPLER
 
 
@@ -191,7 +240,9 @@ def test_weights_of_another_length_or_none_are_refused():
         with pytest.raises(BenchError, match="release 2 does not say which draws"):
             account(lines, delta=DELTA, claims={})
     with pytest.raises(BenchError, match="by the encoder's weights, not by z alone"):
-        analyses.find("correlated-gaussian", "balls-and-bins").high(Events.planned(((Z, 4),), SAMPLER), DELTA)
+        analyses.find("correlated-gaussian", "balls-and-bins").high(
+            Events.planned(((Z, 4),), SAMPLER), DELTA
+        )
 
 
 def test_an_image_of_several_clients():
@@ -215,15 +266,28 @@ def test_what_an_inversion_leaves_of_zero_changes_no_end():
 
 def test_a_mechanism_plans_with_its_encoder_and_its_ledger_agrees(tmp_path):
     rounds = dpsum.BallsAndBins(units=80, cohort=10, rounds=8, seed=1)
-    noise = dpsum.Correlated(multiplier=None, weights=factorisations.scaled(np.linalg.inv(banded(8, 2))))
+    noise = dpsum.Correlated(
+        multiplier=None, weights=factorisations.scaled(np.linalg.inv(banded(8, 2)))
+    )
     mechanism = dpsum.Mechanism(
-        name="sum", unit="client", observer="everyone", dimension=3, participation=rounds, noise=noise,
-        clipping=dpsum.Constant(0.5), ledger=tmp_path / "ledger.jsonl", seed=1,
+        name="sum",
+        unit="client",
+        observer="everyone",
+        dimension=3,
+        participation=rounds,
+        noise=noise,
+        clipping=dpsum.Constant(0.5),
+        ledger=tmp_path / "ledger.jsonl",
+        seed=1,
         budget=dpsum.Budget(epsilon=1.5, delta=1e-6),
-    )  # fmt: skip
+    )
     for index in range(8):
         mechanism.release(mechanism.open(index))
-    holds = account(read_ledger(tmp_path / "ledger.jsonl"), delta=1e-6, claims={}).profiles["holds"]
+    holds = account(
+        read_ledger(tmp_path / "ledger.jsonl"), delta=1e-6, claims={}
+    ).profiles["holds"]
     assert 1.49 < holds.epsilon_high <= 1.5
     alone = gaussian_epsilon(mechanism.noise_multiplier, 1e-6)
-    assert 0.97 * holds.epsilon_high < holds.epsilon_low < holds.epsilon_high < 0.8 * alone
+    assert (
+        0.97 * holds.epsilon_high < holds.epsilon_low < holds.epsilon_high < 0.8 * alone
+    )

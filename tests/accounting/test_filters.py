@@ -7,7 +7,13 @@ import pytest
 
 from dpsum.accounting import renyi
 from dpsum.accounting.claims import WHOLE_ORDERS
-from dpsum.accounting.filters import HOLDING_ORDERS, filter_order, filtered_epsilon, keeps, order_budgets
+from dpsum.accounting.filters import (
+    HOLDING_ORDERS,
+    filter_order,
+    filtered_epsilon,
+    keeps,
+    order_budgets,
+)
 
 CLAIMED_ORDERS = WHOLE_ORDERS.orders
 RATE, DELTA = 78 / 6000, 1e-5
@@ -21,7 +27,9 @@ def test_one_order_is_the_tight_conversion_of_its_budget():
         )
         back = order_budgets(2.0, (order,), DELTA, tight=True)
         if back[0] > 0:
-            assert filtered_epsilon(back, (order,), DELTA) == pytest.approx(2.0, abs=1e-9)
+            assert filtered_epsilon(back, (order,), DELTA) == pytest.approx(
+                2.0, abs=1e-9
+            )
 
 
 def test_the_papers_rule_of_many_orders_is_a_filter_too():
@@ -38,10 +46,15 @@ def test_the_order_is_that_at_which_the_first_noise_would_last_longest():
     (order,) = filter_order(4.0, RATE, HOLDING_ORDERS, epsilon=2.0, delta=DELTA)
     cost = renyi.renyi(4.0, RATE, HOLDING_ORDERS)
     lots = [
-        max(n for n in (10_000, 14_000, 17_000, 18_000, 19_000, 20_000, 30_000) if n == 10_000
-            or renyi.epsilon_of(np.array([n * cost[a - 2]]), (a,), DELTA, tight=True) <= 2.0)
+        max(
+            n
+            for n in (10_000, 14_000, 17_000, 18_000, 19_000, 20_000, 30_000)
+            if n == 10_000
+            or renyi.epsilon_of(np.array([n * cost[a - 2]]), (a,), DELTA, tight=True)
+            <= 2.0
+        )
         for a in (order, order // 2, order * 2)
-    ]  # fmt: skip
+    ]
     assert lots[0] == max(lots)
     best = order_budgets(2.0, HOLDING_ORDERS, DELTA, tight=True) / cost
     assert best[order - 2] == best.max()
@@ -49,7 +62,9 @@ def test_the_order_is_that_at_which_the_first_noise_would_last_longest():
 
 def test_what_was_spent_must_be_within_one_orders_budget():
     budgets = np.array([1.0, 2.0])
-    assert keeps(np.array([3.0, 2.0]), budgets) and keeps(np.array([1.0 + 1e-12, 9.0]), budgets)
+    assert keeps(np.array([3.0, 2.0]), budgets) and keeps(
+        np.array([1.0 + 1e-12, 9.0]), budgets
+    )
     assert not keeps(np.array([1.01, 2.01]), budgets)
     assert not keeps(np.array([0.0]), np.array([-0.1]))
 

@@ -28,7 +28,9 @@ def direct(kernel, parts, at):
     return float(gains[kernel] @ weights)
 
 
-@pytest.mark.parametrize("kernel", [EXCESS, LOSS, RATIO], ids=["excess", "loss", "ratio"])
+@pytest.mark.parametrize(
+    "kernel", [EXCESS, LOSS, RATIO], ids=["excess", "loss", "ratio"]
+)
 @pytest.mark.parametrize("fraction", [0.3, 0.6, 0.8, 0.95])
 def test_tails_agree_with_direct_convolution_within_the_stated_error(kernel, fraction):
     """From the middle down to tails of 1e-40 or so: relative to 1e-9, with an error bound that holds and is small."""
@@ -36,7 +38,11 @@ def test_tails_agree_with_direct_convolution_within_the_stated_error(kernel, fra
         (GridVariable(first=1, weights=law(0), step=STEP), 25),
         (GridVariable(first=2, weights=law(1), step=STEP), 5),
     ]
-    at = fraction * sum((part.first + len(part.weights) - 1) * count for part, count in parts) * STEP
+    at = (
+        fraction
+        * sum((part.first + len(part.weights) - 1) * count for part, count in parts)
+        * STEP
+    )
     wanted = direct(kernel, parts, at)
     value, error = UpperTail(parts, around=at, kernel=kernel).value(at)
     # The reference convolution has a rounding error of its own.
@@ -44,7 +50,9 @@ def test_tails_agree_with_direct_convolution_within_the_stated_error(kernel, fra
     assert error <= 1e-6 * wanted
 
 
-@pytest.mark.parametrize("kernel", [EXCESS, LOSS, RATIO], ids=["excess", "loss", "ratio"])
+@pytest.mark.parametrize(
+    "kernel", [EXCESS, LOSS, RATIO], ids=["excess", "loss", "ratio"]
+)
 def test_it_holds_far_from_where_it_is_sharp(kernel):
     part = GridVariable(first=1, weights=law(2), step=STEP)
     tail = UpperTail([(part, 30)], around=45.0, kernel=kernel)
@@ -68,7 +76,9 @@ def test_far_below_it_says_that_it_knows_nothing():
     assert math.isinf(value) and math.isinf(error)
 
 
-@pytest.mark.parametrize(("weights", "step"), [(np.zeros(3), 1.0), (np.ones((2, 2)), 1.0), (np.ones(2), 0.0)])
+@pytest.mark.parametrize(
+    ("weights", "step"), [(np.zeros(3), 1.0), (np.ones((2, 2)), 1.0), (np.ones(2), 0.0)]
+)
 def test_empty_variables_are_refused(weights, step):
     with pytest.raises(ValueError, match="grid variable"):
         GridVariable(first=0, weights=weights, step=step)

@@ -21,7 +21,9 @@ def test_one_after_another_is_never_below_the_group_itself(z, size):
     found = group_epsilon(lambda delta: gaussian_epsilon(z, delta), size, 1e-6)
     exact = gaussian_epsilon(z / size, 1e-6)
     assert exact <= found <= 2 * exact
-    assert group_epsilon(lambda delta: gaussian_epsilon(z, delta), 1, 1e-6) == gaussian_epsilon(z, 1e-6)
+    assert group_epsilon(
+        lambda delta: gaussian_epsilon(z, delta), 1, 1e-6
+    ) == gaussian_epsilon(z, 1e-6)
 
 
 def test_the_bound_is_the_statement_it_is_named_after():
@@ -39,8 +41,13 @@ def test_the_bound_is_the_statement_it_is_named_after():
 
 
 def test_it_gives_up_where_it_leads_nowhere():
-    assert group_epsilon(lambda delta: gaussian_epsilon(0.5, delta), 50, 1e-6) == math.inf
-    assert group_epsilon(lambda delta: gaussian_epsilon(0.5, delta), 50, 1e-6, ceiling=7.0) == 7.0
+    assert (
+        group_epsilon(lambda delta: gaussian_epsilon(0.5, delta), 50, 1e-6) == math.inf
+    )
+    assert (
+        group_epsilon(lambda delta: gaussian_epsilon(0.5, delta), 50, 1e-6, ceiling=7.0)
+        == 7.0
+    )
 
 
 def law_by_hand(draws):
@@ -57,14 +64,19 @@ def test_squares_of_counts_by_hand():
     wanted = law_by_hand((one[a] * one[b], (a, b)) for a in range(4) for b in range(4))
     law, missing = squares_of_binomials(3, q, 2)
     assert missing <= 1e-12
-    assert all(law[square] == pytest.approx(value, rel=1e-9) for square, value in wanted.items())
+    assert all(
+        law[square] == pytest.approx(value, rel=1e-9)
+        for square, value in wanted.items()
+    )
     assert law.sum() == pytest.approx(1.0, rel=1e-12)
 
 
 def test_squares_of_a_multinomial_are_an_upper_end():
     """4 balls in 3 bins, 2 of which were released: all 81 draws."""
     draws = itertools.product(range(3), repeat=4)
-    wanted = law_by_hand((1 / 81, [row.count(bin) for bin in range(2)]) for row in draws)
+    wanted = law_by_hand(
+        (1 / 81, [row.count(bin) for bin in range(2)]) for row in draws
+    )
     law, _ = squares_of_a_multinomial(4, 3, 2)
     assert all(law[square] >= value for square, value in wanted.items())
     # Their conditions' probability is all that is lost: the bound is at most that factor too high.
@@ -77,6 +89,8 @@ def test_draws_that_are_told_are_a_mean_of_gaussians():
     found = known_draws_epsilon(law, 0.0, 2.0, 1e-5)
     mean = 0.5 * gaussian_delta(2.0, found) + 0.3 * gaussian_delta(1.0, found)
     assert mean == pytest.approx(1e-5, rel=1e-6)
-    assert known_draws_epsilon(np.array([0.0, 1.0]), 0.0, 2.0, 1e-5) == pytest.approx(gaussian_epsilon(2.0, 1e-5))
+    assert known_draws_epsilon(np.array([0.0, 1.0]), 0.0, 2.0, 1e-5) == pytest.approx(
+        gaussian_epsilon(2.0, 1e-5)
+    )
     assert known_draws_epsilon(np.array([1.0]), 0.0, 2.0, 1e-5) == 0.0
     assert known_draws_epsilon(law, 2e-5, 2.0, 1e-5) == math.inf

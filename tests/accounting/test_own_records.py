@@ -27,37 +27,76 @@ def account(releases, claims=CLAIMS, **given):
 
 def release(name, z, *, round_=0, steps=1, batches="full"):
     return Release(
-        round=round_, name=name, unit="record", adjacency="zero-out", observer="server", noise_multiplier=z,
-        threshold=0.2, sensitivity=0.2, noise_std=z * 0.2, dimension=3,
-        sampler=participation.own_records(**PLAN, steps=steps, batches=batches), denominator=10.0, noise_stream="0",
-        data_dependent_threshold=False, reason="", mechanism="gaussian", counted_by_paper=True,
-    )  # fmt: skip
+        round=round_,
+        name=name,
+        unit="record",
+        adjacency="zero-out",
+        observer="server",
+        noise_multiplier=z,
+        threshold=0.2,
+        sensitivity=0.2,
+        noise_std=z * 0.2,
+        dimension=3,
+        sampler=participation.own_records(**PLAN, steps=steps, batches=batches),
+        denominator=10.0,
+        noise_stream="0",
+        data_dependent_threshold=False,
+        reason="",
+        mechanism="gaussian",
+        counted_by_paper=True,
+    )
 
 
 def test_the_noise_of_dp_agrlr():
     """PRIVACY: (2.5, 1e-5) needs z_0 = 1.634; by hand the release of k full steps needs sqrt(k) times that."""
-    one, five = (participation.own_records(**PLAN, steps=steps, batches="full") for steps in (1, 5))
+    one, five = (
+        participation.own_records(**PLAN, steps=steps, batches="full")
+        for steps in (1, 5)
+    )
     given = {"epsilon": 2.5, "delta": 1e-5, "profile": "holds", "claims": CLAIMS}
     assert own_records.calibrate({"a": one}, **given) == pytest.approx(1.635)
-    assert own_records.calibrate({"a": one, "b": five}, **given) == pytest.approx(1.634 * 5**0.5, rel=1e-3)
+    assert own_records.calibrate({"a": one, "b": five}, **given) == pytest.approx(
+        1.634 * 5**0.5, rel=1e-3
+    )
 
 
 def test_five_full_steps_of_reptile_and_five_disjoint_ones():
     """The figures of five steps that read all examples, and of five that share them out: 18.4 and 6.18."""
     for batches, wanted in (("full", 18.4), ("disjoint", 6.18)):
-        found = account([release("task-gradient-sum", 0.585, steps=5, batches=batches)], REPTILE, delta=1e-3)
-        assert found["profiles"]["holds"]["epsilon_high"] == pytest.approx(wanted, rel=3e-3)
-        assert found["profiles"]["as_claimed"]["status"] == ("void" if batches == "disjoint" else "proved")
-        assert found["profiles"]["replace_one"]["epsilon_high"] > found["profiles"]["holds"]["epsilon_high"]
+        found = account(
+            [release("task-gradient-sum", 0.585, steps=5, batches=batches)],
+            REPTILE,
+            delta=1e-3,
+        )
+        assert found["profiles"]["holds"]["epsilon_high"] == pytest.approx(
+            wanted, rel=3e-3
+        )
+        assert found["profiles"]["as_claimed"]["status"] == (
+            "void" if batches == "disjoint" else "proved"
+        )
+        assert (
+            found["profiles"]["replace_one"]["epsilon_high"]
+            > found["profiles"]["holds"]["epsilon_high"]
+        )
 
 
 def test_a_record_is_in_one_of_two_kinds_of_releases():
     found = account(
-        [release("support-gradient-sum", 2.0, steps=4), release("client-query-gradient-sum", 2.0)], delta=1e-5
+        [
+            release("support-gradient-sum", 2.0, steps=4),
+            release("client-query-gradient-sum", 2.0),
+        ],
+        delta=1e-5,
     )
     holds = found["profiles"]["holds"]
-    assert holds["epsilon_high"] == holds["epsilon_low"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
-    assert found["profiles"]["as_claimed"]["epsilon_high"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
+    assert (
+        holds["epsilon_high"]
+        == holds["epsilon_low"]
+        == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    )
+    assert found["profiles"]["as_claimed"]["epsilon_high"] == pytest.approx(
+        gaussian_epsilon(2.0, 1e-5)
+    )
     assert found["profiles"]["as_claimed"]["status"] == "void"
 
 
@@ -69,7 +108,11 @@ def test_a_paper_that_claims_nothing_of_own_sums_has_no_claim_and_no_budget_by_i
     with pytest.raises(BenchError, match="claims no epsilon"):
         own_records.calibrate(one, **given, claims={})
     # Where the paper claims something of another sampler, what holds is claimed.
-    other = account([release("support-gradient-sum", 2.0, steps=4)], {"one-pass": POISSON_MOMENTS}, delta=1e-5)
+    other = account(
+        [release("support-gradient-sum", 2.0, steps=4)],
+        {"one-pass": POISSON_MOMENTS},
+        delta=1e-5,
+    )
     assert other["profiles"]["as_claimed"] == other["profiles"]["holds"]
 
 
@@ -80,22 +123,42 @@ def test_noise_that_does_not_fit_its_multiplier_is_refused():
 
 
 def test_two_fold_privacy_has_two_accounts_and_sample_level_one():
-    sampler = {"kind": "one-pass", "clients": 48, "cohort": 4, "rounds": 12, "rate": 4 / 48}
+    sampler = {
+        "kind": "one-pass",
+        "clients": 48,
+        "cohort": 4,
+        "rounds": 12,
+        "rate": 4 / 48,
+    }
     own = release("support-gradient-sum", 2.0)
     served = dataclasses.replace(
-        own, name="query-gradient-sum", unit="client", observer="everyone", noise_multiplier=1.0, noise_std=0.2,
+        own,
+        name="query-gradient-sum",
+        unit="client",
+        observer="everyone",
+        noise_multiplier=1.0,
+        noise_std=0.2,
         sampler=sampler,
-    )  # fmt: skip
+    )
     both = account([own, served], delta=1e-6, own_delta=1e-5)
     assert both["unit"] == "client" and both["delta"] == 1e-6
-    assert both["profiles"]["holds"]["epsilon_high"] == pytest.approx(gaussian_epsilon(1.0, 1e-6))
+    assert both["profiles"]["holds"]["epsilon_high"] == pytest.approx(
+        gaussian_epsilon(1.0, 1e-6)
+    )
     (also,) = both["also"]
     assert (also["unit"], also["delta"]) == ("record", 1e-5)
-    assert also["profiles"]["holds"]["epsilon_high"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
-    alike = [dataclasses.replace(own, observer="everyone"), dataclasses.replace(served, unit="record")]
+    assert also["profiles"]["holds"]["epsilon_high"] == pytest.approx(
+        gaussian_epsilon(2.0, 1e-5)
+    )
+    alike = [
+        dataclasses.replace(own, observer="everyone"),
+        dataclasses.replace(served, unit="record"),
+    ]
     one = account(alike, delta=1e-5)
     assert "also" not in one
-    assert one["profiles"]["holds"]["epsilon_high"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    assert one["profiles"]["holds"]["epsilon_high"] == pytest.approx(
+        gaussian_epsilon(1.0, 1e-5)
+    )
 
 
 @pytest.mark.parametrize("method", ["dp-agrlr", "dp-maml-sample", "dp-reptile"])
@@ -104,11 +167,21 @@ def test_the_audit_of_own_releases_is_zero_on_a_null_and_not_above_what_holds(me
     config = make_config({"method": method}, {"within_task": {"multiplier": 1.0}})
     found = one_run_of_examples(config, seed=5, canaries=1500)
     samplers = [line.sampler for line in found.releases]
-    holds = max(gaussian_epsilon(1 / own_records.releases_with(s) ** 0.5, 1e-5) for s in samplers)
-    bound = bounds_of(found, own_family(found.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5)[0]
+    holds = max(
+        gaussian_epsilon(1 / own_records.releases_with(s) ** 0.5, 1e-5)
+        for s in samplers
+    )
+    bound = bounds_of(
+        found, own_family(found.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5
+    )[0]
     assert 0.3 * holds < bound.epsilon <= holds
     null = one_run_of_examples(config, seed=5, canaries=1500, inserted=False)
-    assert bounds_of(null, own_family(null.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5)[0].epsilon == 0
+    assert (
+        bounds_of(
+            null, own_family(null.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5
+        )[0].epsilon
+        == 0
+    )
 
 
 def test_half_the_noise_is_above_what_the_ledger_holds(monkeypatch):
@@ -117,9 +190,15 @@ def test_half_the_noise_is_above_what_the_ledger_holds(monkeypatch):
 
     config = make_config({"method": "dp-agrlr"}, {"within_task": {"multiplier": 2.0}})
     own = PrivateSum._noised
-    monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, rng: total + (own(self, total, rng) - total) / 2)
+    monkeypatch.setattr(
+        PrivateSum,
+        "_noised",
+        lambda self, total, rng: total + (own(self, total, rng) - total) / 2,
+    )
     found = one_run_of_examples(config, seed=5, canaries=4000)
-    bound = bounds_of(found, own_family(found.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5)[0]
+    bound = bounds_of(
+        found, own_family(found.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5
+    )[0]
     assert bound.epsilon > gaussian_epsilon(2.0, 1e-5)
 
 
@@ -128,24 +207,40 @@ POISSON = {"clients": 48, "rounds": 12, "records": 10, "steps": 5, "batches": "p
 
 def test_five_steps_of_a_fifth_of_the_records_are_dp_fedmetas_reading_of_gbml():
     """z = 0.585 at q = 1/5: 9.4964 by TensorFlow Privacy's accountant; what holds by dp-accounting's."""
-    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
+    from dp_accounting import (
+        GaussianDpEvent,
+        NeighboringRelation,
+        PoissonSampledDpEvent,
+        SelfComposedDpEvent,
+    )
     from dp_accounting.pld import PLDAccountant
 
     sampler = participation.own_records(**POISSON)
     assert (sampler["rate"], sampler["cohort"]) == (0.2, 2.0)
     claims = {"own-records-poisson": REPTILE_STEPS}
     rounds = [
-        dataclasses.replace(release("task-gradient-sum", 0.585, round_=index), sampler=sampler) for index in range(12)
+        dataclasses.replace(
+            release("task-gradient-sum", 0.585, round_=index), sampler=sampler
+        )
+        for index in range(12)
     ]
     found = account(rounds, claims, delta=1e-3)["profiles"]
     assert found["as_claimed"]["epsilon_high"] == pytest.approx(9.4964, abs=5e-4)
     assert found["as_claimed"]["status"] == found["holds"]["status"] == "proved"
-    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-4)
-    accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(0.2, GaussianDpEvent(0.585)), 5))
+    accountant = PLDAccountant(
+        NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-4
+    )
+    accountant.compose(
+        SelfComposedDpEvent(PoissonSampledDpEvent(0.2, GaussianDpEvent(0.585)), 5)
+    )
     wanted = accountant.get_epsilon(1e-3)
     assert wanted == pytest.approx(6.4547, abs=1e-3)
     low, high = found["holds"]["epsilon_low"], found["holds"]["epsilon_high"]
-    assert low <= wanted + 1e-9 and high == pytest.approx(wanted, abs=1e-3) and high - low < 1e-3
+    assert (
+        low <= wanted + 1e-9
+        and high == pytest.approx(wanted, abs=1e-3)
+        and high - low < 1e-3
+    )
     # An example that the observer knows to be in one of five disjoint batches would have 6.18, in all of them 18.4.
     assert 6.18 < high < 18.4
 
@@ -153,7 +248,11 @@ def test_five_steps_of_a_fifth_of_the_records_are_dp_fedmetas_reading_of_gbml():
 def test_the_noise_of_poisson_steps_is_found_from_epsilon():
     """The claim 9.5 needs z = 0.585, which has 9.4964; what holds needs less noise for the same number."""
     sampler = {"a": participation.own_records(**POISSON)}
-    given = {"epsilon": 9.5, "delta": 1e-3, "claims": {"own-records-poisson": REPTILE_STEPS}}
+    given = {
+        "epsilon": 9.5,
+        "delta": 1e-3,
+        "claims": {"own-records-poisson": REPTILE_STEPS},
+    }
     z = own_records.calibrate(sampler, **given, profile="as_claimed")
     assert z == pytest.approx(0.5849, abs=2e-4)
     less = own_records.calibrate(sampler, **given, profile="holds")
@@ -163,10 +262,15 @@ def test_the_noise_of_poisson_steps_is_found_from_epsilon():
 def _audited(seed, *, inserted=True, canaries=4000, z=0.585):
     config = make_config(
         {"method": "dp-reptile"},
-        {"within_task": {"multiplier": z, "delta": 1e-3}, "client_update": {"batches": "poisson", "inner_steps": 5}},
+        {
+            "within_task": {"multiplier": z, "delta": 1e-3},
+            "client_update": {"batches": "poisson", "inner_steps": 5},
+        },
     )
     found = one_run_of_examples(config, seed=seed, canaries=canaries, inserted=inserted)
-    bound = bounds_of(found, own_family(found.releases, 1e-3), delta=1e-3, confidence=0.95, seed=seed)[0]
+    bound = bounds_of(
+        found, own_family(found.releases, 1e-3), delta=1e-3, confidence=0.95, seed=seed
+    )[0]
     return found, bound.epsilon
 
 
@@ -182,6 +286,8 @@ def test_steps_that_read_everything_are_found_out(monkeypatch):
     """A mutant: the ledger says that a step reads a fifth of the examples, but each reads all of them."""
     from dpfedbench.parts.client_updates import reptile
 
-    monkeypatch.setattr(reptile, "sampled", lambda rng, steps, count: [np.arange(count)] * steps)
+    monkeypatch.setattr(
+        reptile, "sampled", lambda rng, steps, count: [np.arange(count)] * steps
+    )
     found, bound = _audited(5, z=1.2)
     assert bound > own_records.epsilon_of(found.releases[0].sampler, 1.2, 1e-3)

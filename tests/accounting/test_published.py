@@ -19,7 +19,9 @@ from tools.published_epsilons import (
 )
 
 
-@pytest.mark.parametrize(("parties", "limit", "composed"), [(4, 4.065, 4.262), (8, 6.091, 6.436)])
+@pytest.mark.parametrize(
+    ("parties", "limit", "composed"), [(4, 4.065, 4.262), (8, 6.091, 6.436)]
+)
 def test_dp_fnas_by_its_central_limit_and_as_it_composes(parties, limit, composed):
     """sigma = 1, B = 64, 50 epochs over half of 50,000 records split among the parties; the limit is no upper end."""
     records = 25_000 // parties
@@ -36,9 +38,16 @@ def test_dp_fnas_by_its_central_limit_and_as_it_composes(parties, limit, compose
 
 def test_eq_10_of_adap_dp_fl_as_printed_allows_seven_rounds():
     """At order 11 by hand: (2 x 10 - log 1e5) / E (dP/dQ)^11."""
-    assert [literal_rounds(z, 78 / 6000, 2.0, 1e-5) for z in (1.1, 3.0, 6.0)] == [7, 109, 113]
+    assert [literal_rounds(z, 78 / 6000, 2.0, 1e-5) for z in (1.1, 3.0, 6.0)] == [
+        7,
+        109,
+        113,
+    ]
     q, a = 78 / 6000, 11
-    moment = sum(math.comb(a, i) * q**i * (1 - q) ** (a - i) * math.exp((i * i - i) / (2 * 1.21)) for i in range(a + 1))
+    moment = sum(
+        math.comb(a, i) * q**i * (1 - q) ** (a - i) * math.exp((i * i - i) / (2 * 1.21))
+        for i in range(a + 1)
+    )
     assert math.floor((2.0 * 10 - math.log(1e5)) / moment) == 7
 
 
@@ -53,28 +62,49 @@ def test_the_mean_form_collapses_with_its_noise():
     """By hand: each window's worth of rounds C shrinks by about sqrt(d) / L = 0.209; with d = L^2 it stays."""
     found = mean_form_collapse(dimension=111_936, cohort=1600, rounds=250)
     assert 1e-20 < found < 1e-18
-    assert mean_form_collapse(dimension=1600**2, cohort=1600, rounds=250) == pytest.approx(0.2, rel=0.05)
+    assert mean_form_collapse(
+        dimension=1600**2, cohort=1600, rounds=250
+    ) == pytest.approx(0.2, rel=0.05)
 
 
 def test_single_gaussians_of_the_papers():
-    assert gaussian_epsilon(1.634, 1e-5) == pytest.approx(2.5, abs=1e-3)  # DP-AGRLR's z0
+    assert gaussian_epsilon(1.634, 1e-5) == pytest.approx(
+        2.5, abs=1e-3
+    )  # DP-AGRLR's z0
     assert gaussian_epsilon(2.904, 1e-6) == pytest.approx(1.5, abs=1e-3)
-    assert round(gaussian_epsilon(0.585 / math.sqrt(5), 1e-3), 1) == 18.4  # Reptile: five full-batch steps
+    assert (
+        round(gaussian_epsilon(0.585 / math.sqrt(5), 1e-3), 1) == 18.4
+    )  # Reptile: five full-batch steps
     assert round(gaussian_epsilon(0.585, 1e-3), 2) == 6.18  # five disjoint batches
-    assert round(gaussian_epsilon(1 / math.sqrt(1 + 10**2), 1e-5), 1) == 92.5  # sample level, second order
+    assert (
+        round(gaussian_epsilon(1 / math.sqrt(1 + 10**2), 1e-5), 1) == 92.5
+    )  # sample level, second order
 
 
 def test_shuffled_batches_and_the_sample_level_claim_are_corrected():
     """0.340 and 0.105 are printed for z = 2 and 3: the event max x > c gives 0.371 and 0.064. 1.177 is not found."""
-    assert [round(shuffled_lower_epsilon(z, 250, 1e-6), 3) for z in (1.0, 2.0, 3.0)] == [4.438, 0.371, 0.064]
+    assert [
+        round(shuffled_lower_epsilon(z, 250, 1e-6), 3) for z in (1.0, 2.0, 3.0)
+    ] == [4.438, 0.371, 0.064]
     claims = [
-        round(renyi.renyi_epsilon(((1.0, 23_000 // lot),), lot / 23_000, 1e-5, TF_PRIVACY_ORDERS), 3)
+        round(
+            renyi.renyi_epsilon(
+                ((1.0, 23_000 // lot),), lot / 23_000, 1e-5, TF_PRIVACY_ORDERS
+            ),
+            3,
+        )
         for lot in (10, 50, 100)
     ]
     assert claims == [0.831, 1.094, 1.324]
 
 
 def test_the_page_shows_what_is_found():
-    page = (Path(__file__).resolve().parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
-    missing = [figure for figure in checked_figures() if f"| {' | '.join(figure)} |" not in page]
+    page = (Path(__file__).resolve().parents[2] / "docs" / "privacy.md").read_text(
+        encoding="utf-8"
+    )
+    missing = [
+        figure
+        for figure in checked_figures()
+        if f"| {' | '.join(figure)} |" not in page
+    ]
     assert not missing

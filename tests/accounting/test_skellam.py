@@ -12,7 +12,13 @@ from scipy.special import i0e, logsumexp, ndtri
 from dpfedbench.errors import BenchError
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses import find
-from dpsum.accounting.analyses.skellam import FACTOR, LEAST_VARIANCE, log_tails, lower_epsilon, step
+from dpsum.accounting.analyses.skellam import (
+    FACTOR,
+    LEAST_VARIANCE,
+    log_tails,
+    lower_epsilon,
+    step,
+)
 from dpsum.accounting.calibration import calibrate
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
@@ -31,7 +37,9 @@ def skellam(variance):
 def test_tails_are_scipys(variance):
     """Relative to 1e-7, down to 1e-7: beyond it scipy's own sums are not exact."""
     far = int(5 * math.sqrt(variance))
-    assert np.exp(log_tails(variance)[:far]) == pytest.approx(skellam(variance).sf(np.arange(far) - 1), rel=1e-7)
+    assert np.exp(log_tails(variance)[:far]) == pytest.approx(
+        skellam(variance).sf(np.arange(far) - 1), rel=1e-7
+    )
 
 
 @pytest.mark.parametrize("variance", [*VARIANCES, 1e4, 1e6])
@@ -65,7 +73,9 @@ def test_every_shift_is_within_the_gaussian(variance, shifts):
         assert exact <= gaussian_delta(1 / distance, epsilon) + 1e-12
     # At epsilon 0 the middle corner of one shift by one is reached.
     if shifts == (1,):
-        assert exact_delta(variance, shifts, 0.0) == pytest.approx(gaussian_delta(1 / distance, 0.0), rel=1e-7)
+        assert exact_delta(variance, shifts, 0.0) == pytest.approx(
+            gaussian_delta(1 / distance, 0.0), rel=1e-7
+        )
 
 
 def test_normal_noise_of_the_same_deviation_would_not_do():
@@ -77,7 +87,10 @@ def test_sixteen_coordinates_by_dp_accounting():
     """v of sixteen ones at mu = 16 composes to an epsilon just below that of a Gaussian at 4 g."""
     variance, delta = 16.0, 1e-6
     x = np.arange(-120, 121)
-    pmf, moved = (dict(zip(x.tolist(), skellam(variance).logpmf(x - shift), strict=True)) for shift in (0, 1))
+    pmf, moved = (
+        dict(zip(x.tolist(), skellam(variance).logpmf(x - shift), strict=True))
+        for shift in (0, 1)
+    )
     composed = privacy_loss_distribution.from_two_probability_mass_functions(
         pmf, moved, value_discretization_interval=1e-4
     ).self_compose(16)
@@ -113,46 +126,97 @@ def test_the_low_end_is_one_coordinates_epsilon(variance, shift):
 # The account of a ledger
 
 Z, C, DELTA, COHORT = 2.0, 0.5, 1e-6, 100
-SAMPLER = {"kind": "one-pass", "clients": 400, "cohort": COHORT, "rounds": 4, "rate": 0.25}
-GIVEN = {"dimension": 3000, "threshold": C, "noise_multiplier": Z, "deviations": 4.0, "clients": COHORT}
+SAMPLER = {
+    "kind": "one-pass",
+    "clients": 400,
+    "cohort": COHORT,
+    "rounds": 4,
+    "rate": 0.25,
+}
+GIVEN = {
+    "dimension": 3000,
+    "threshold": C,
+    "noise_multiplier": Z,
+    "deviations": 4.0,
+    "clients": COHORT,
+}
 
 
 def ledger(bits=16, counted=COHORT, **values):
     lattice = Lattice.of(**GIVEN, bits=bits, counted=counted)
     reach = lattice.granularity * lattice.bound(C)
     return [
-        Release(**{
-            "round": index, "name": "sum", "mechanism": "skellam", "unit": "client", "adjacency": "zero-out",
-            "observer": "server", "noise_multiplier": Z, "threshold": C, "sensitivity": reach, "noise_std": Z * reach,
-            "dimension": 3000, "sampler": SAMPLER, "denominator": 100.0, "noise_stream": "0/noise",
-            "counted_by_paper": True, "data_dependent_threshold": False, "reason": "",
-            "secure": lattice.said(threshold=C, noise_multiplier=Z),
-        } | values) for index in range(4)
-    ]  # fmt: skip
+        Release(
+            **{
+                "round": index,
+                "name": "sum",
+                "mechanism": "skellam",
+                "unit": "client",
+                "adjacency": "zero-out",
+                "observer": "server",
+                "noise_multiplier": Z,
+                "threshold": C,
+                "sensitivity": reach,
+                "noise_std": Z * reach,
+                "dimension": 3000,
+                "sampler": SAMPLER,
+                "denominator": 100.0,
+                "noise_stream": "0/noise",
+                "counted_by_paper": True,
+                "data_dependent_threshold": False,
+                "reason": "",
+                "secure": lattice.said(threshold=C, noise_multiplier=Z),
+            }
+            | values
+        )
+        for index in range(4)
+    ]
 
 
 def test_it_is_one_gaussian_release_of_slightly_less_noise():
     found = account(ledger(), delta=DELTA, claims={})
     holds = found.profiles["holds"]
     assert holds.epsilon_high == gaussian_epsilon(Z / FACTOR, DELTA)
-    assert 0.998 * gaussian_epsilon(Z, DELTA) < holds.epsilon_low < gaussian_epsilon(Z, DELTA)
+    assert (
+        0.998 * gaussian_epsilon(Z, DELTA)
+        < holds.epsilon_low
+        < gaussian_epsilon(Z, DELTA)
+    )
     assert (holds.unit, holds.observer, holds.status) == ("client", "server", "proved")
     replaced = found.profiles["replace_one"]
-    assert replaced.epsilon_low < replaced.epsilon_high == gaussian_epsilon(Z / FACTOR / 2, DELTA)
+    assert (
+        replaced.epsilon_low
+        < replaced.epsilon_high
+        == gaussian_epsilon(Z / FACTOR / 2, DELTA)
+    )
     assert "claims no epsilon" in found.reasons["as_claimed"]
-    assert calibrate("holds", SAMPLER, 1.5, DELTA, mechanism="skellam") == 2.907  # 2.90406 times the factor, rounded up
+    assert (
+        calibrate("holds", SAMPLER, 1.5, DELTA, mechanism="skellam") == 2.907
+    )  # 2.90406 times the factor, rounded up
 
 
 def test_the_account_says_what_it_assumes():
-    text = account(ledger(counted=80), delta=DELTA, claims={}).profiles["holds"].explanation
-    assert "the sum modulo 2^16 alone, with an honest majority, and counts 80 of 100 clients' shares" in text
+    text = (
+        account(ledger(counted=80), delta=DELTA, claims={})
+        .profiles["holds"]
+        .explanation
+    )
+    assert (
+        "the sum modulo 2^16 alone, with an honest majority, and counts 80 of 100 clients' shares"
+        in text
+    )
 
 
 def test_fewer_bits_widen_the_bracket_and_uncounted_shares_too():
     """Rounding may add to a contribution's norm, but need not; who stays adds noise that is not counted."""
     lows = [
         account(ledger(**one), delta=DELTA, claims={}).profiles["holds"].epsilon_low
-        for one in ({"bits": 16}, {"bits": 12}, {"bits": 11}, {"bits": 16, "counted": 50})
+        for one in (
+            {"bits": 16},
+            {"bits": 12},
+            {"bits": 11},
+            {"bits": 16, "counted": 50},
+        )
     ]
     assert lows[0] > lows[1] > lows[2] > 0
     assert lows[3] == pytest.approx(gaussian_epsilon(Z * math.sqrt(2), DELTA), rel=0.01)
@@ -160,33 +224,56 @@ def test_fewer_bits_widen_the_bracket_and_uncounted_shares_too():
 
 def test_an_image_in_several_rounds():
     use = ImageUse(images=np.array([[7], [7], [8]]), rounds=np.array([0, 0, 1]))
-    found = account(ledger(), delta=DELTA, claims={}, given=AccountContext(images=use)).profiles["image_level"]
-    assert found.epsilon_high == pytest.approx(gaussian_epsilon(Z / FACTOR / 2, DELTA), rel=1e-9)
+    found = account(
+        ledger(), delta=DELTA, claims={}, given=AccountContext(images=use)
+    ).profiles["image_level"]
+    assert found.epsilon_high == pytest.approx(
+        gaussian_epsilon(Z / FACTOR / 2, DELTA), rel=1e-9
+    )
     assert found.epsilon_low < gaussian_epsilon(Z, DELTA)
 
 
 @pytest.mark.parametrize("kind", ["poisson", "balls-and-bins", "poisson-lots"])
 def test_other_samplers_have_no_analysis(kind):
-    with pytest.raises(BenchError, match=f"no analysis for skellam noise with the sampler '{kind}'"):
+    with pytest.raises(
+        BenchError, match=f"no analysis for skellam noise with the sampler '{kind}'"
+    ):
         find("skellam", kind)
 
 
 def changed(lines, **values):
-    return [dataclasses.replace(lines[0], secure={**lines[0].secure, **values}), *lines[1:]]
+    return [
+        dataclasses.replace(lines[0], secure={**lines[0].secure, **values}),
+        *lines[1:],
+    ]
 
 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda lines: [dataclasses.replace(lines[0], secure=None), *lines[1:]], "does not say which whole numbers"),
+        (
+            lambda lines: [dataclasses.replace(lines[0], secure=None), *lines[1:]],
+            "does not say which whole numbers",
+        ),
         (lambda lines: changed(lines, more=1), "does not say which whole numbers"),
         (lambda lines: changed(lines, counted=101), "counts 101 of 100 clients' noise"),
         # The sensitivity of contributions that were not rounded.
-        (lambda lines: ledger(sensitivity=C, noise_std=Z * C), "but rounding 3000 coordinates makes it"),
-        (lambda lines: changed(lines, coordinates=2048), "but rounding 3000 coordinates makes it"),
+        (
+            lambda lines: ledger(sensitivity=C, noise_std=Z * C),
+            "but rounding 3000 coordinates makes it",
+        ),
+        (
+            lambda lines: changed(lines, coordinates=2048),
+            "but rounding 3000 coordinates makes it",
+        ),
         # Noise of shares for 100 clients, of which 80 are counted.
         (lambda lines: changed(lines, counted=80), "but 80 shares come to"),
-        (lambda lines: changed(lines, share_variance=lines[0].secure["share_variance"] / 4), "but 100 shares come to"),
+        (
+            lambda lines: changed(
+                lines, share_variance=lines[0].secure["share_variance"] / 4
+            ),
+            "but 100 shares come to",
+        ),
     ],
 )
 def test_ledgers_of_another_mechanism_are_refused(change, line):
@@ -196,13 +283,20 @@ def test_ledgers_of_another_mechanism_are_refused(change, line):
 
 
 def test_too_little_noise_for_the_analysis_is_refused():
-    lattice = Lattice(granularity=C, bits=16, coordinates=1, clients=COHORT, counted=COHORT)
+    lattice = Lattice(
+        granularity=C, bits=16, coordinates=1, clients=COHORT, counted=COHORT
+    )
     reach = C * lattice.bound(C)
     one = ledger(
-        dimension=1, sensitivity=reach, noise_std=Z * reach,
+        dimension=1,
+        sensitivity=reach,
+        noise_std=Z * reach,
         secure=lattice.said(threshold=C, noise_multiplier=Z),
-    )  # fmt: skip
-    with pytest.raises(BenchError, match=r"noise of variance 11 units on a coordinate, below the 256 of its analysis"):
+    )
+    with pytest.raises(
+        BenchError,
+        match=r"noise of variance 11 units on a coordinate, below the 256 of its analysis",
+    ):
         account(one, delta=DELTA, claims={})
 
 

@@ -40,7 +40,11 @@ def test_two_and_three_rounds_are_a_quadrature(rounds, bands, z):
         assert absent <= pair.absent(epsilon) + off
     if z > 1:
         # Faults: the ends are sharp enough to tell one band, one round of the draw, or one noise from another.
-        fewer, longer, less = banded(rounds, bands - 1) / z, (encoder / z, rounds + 1), encoder / (1.05 * z)
+        fewer, longer, less = (
+            banded(rounds, bands - 1) / z,
+            (encoder / z, rounds + 1),
+            encoder / (1.05 * z),
+        )
         for wrong in ((fewer, rounds), longer, (less, rounds)):
             assert tilted.bracket(*wrong, DELTA)[1] < low
 
@@ -69,7 +73,11 @@ def test_without_correlation_the_end_of_presence_is_balls_and_bins():
 
 @pytest.mark.parametrize(
     ("epsilon", "present", "off", "absent"),
-    [(0.5, 0.08713, 7.0e-4, 0.08058), (0.9, 0.02952, 4.1e-4, 0.02317), (1.2, 0.01107, 2.5e-4, 0.00697)],
+    [
+        (0.5, 0.08713, 7.0e-4, 0.08058),
+        (0.9, 0.02952, 4.1e-4, 0.02317),
+        (1.2, 0.01107, 2.5e-4, 0.00697),
+    ],
 )
 def test_jax_privacy_draws_the_same(epsilon, present, off, absent):
     """Means of 60,000 privacy losses of jax_privacy 2.0.0 a direction, seed 7 (`off`: one standard error, of four)."""
@@ -78,7 +86,9 @@ def test_jax_privacy_draws_the_same(epsilon, present, off, absent):
     low, high = pair.present(epsilon)
     assert low - 4 * off <= present <= high + 4 * off
     assert absent - 4 * off <= pair.absent(epsilon) <= 1.2 * absent
-    assert tilted.Pair(banded(8, 5), 8, 1e-2).present(epsilon)[0] > present + 4 * off  # a band more
+    assert (
+        tilted.Pair(banded(8, 5), 8, 1e-2).present(epsilon)[0] > present + 4 * off
+    )  # a band more
 
 
 def test_forty_rounds_are_a_plain_simulation():
@@ -86,7 +96,9 @@ def test_forty_rounds_are_a_plain_simulation():
     encoder, rounds, delta = square_root(40) / 1.5, 40, 1e-2
     low, high = tilted.bracket(encoder, rounds, delta)
     rng = np.random.default_rng(4)
-    y = encoder.T[rng.integers(rounds, size=400_000)] + rng.standard_normal((400_000, rounds))
+    y = encoder.T[rng.integers(rounds, size=400_000)] + rng.standard_normal(
+        (400_000, rounds)
+    )
     f = np.exp(y @ encoder - (encoder**2).sum(axis=0) / 2).mean(axis=1)
     for epsilon, side in ((low, 1), (high, -1)):
         values = np.maximum(1 - math.exp(epsilon) / f, 0.0)
@@ -94,12 +106,19 @@ def test_forty_rounds_are_a_plain_simulation():
     assert low < high < 1.03 * low
     # Far below what the observer who is told residues of the round would have.
     gram = encoder.T @ encoder
-    told = correlated_bins.upper_epsilon(correlated_bins.overlaps(gram), rounds, rounds, delta)
+    told = correlated_bins.upper_epsilon(
+        correlated_bins.overlaps(gram), rounds, rounds, delta
+    )
     assert high < 0.9 * told
 
 
 @pytest.mark.parametrize(
-    "encoder", [square_root(12), banded(12, 3), np.abs(np.random.default_rng(1).normal(size=(9, 9)))]
+    "encoder",
+    [
+        square_root(12),
+        banded(12, 3),
+        np.abs(np.random.default_rng(1).normal(size=(9, 9))),
+    ],
 )
 def test_the_chain_is_nowhere_below_the_overlaps(encoder):
     gram = encoder.T @ encoder
@@ -122,17 +141,26 @@ def test_total_weights_are_renyi_divergences_of_whole_order():
             n = np.bincount(tuple_, minlength=rounds)[:2]
             total += math.exp((n @ gram @ n - n @ np.diag(gram)) / 2) / rounds**3
         found = tilted._Counts(chain, np.diag(gram), rounds, 3)
-        assert math.log(total) <= found.log_total <= math.log(total) + 0.02  # fields are rounded up
+        assert (
+            math.log(total) <= found.log_total <= math.log(total) + 0.02
+        )  # fields are rounded up
         counts, energy = found.draw(2000, np.random.default_rng(0))
-        assert (counts.sum(axis=1) <= 3).all() and ((counts.sum(axis=1) == 3).all() or rounds == 3)
-        exact_energy = ((counts @ gram) * counts).sum(axis=1) / 2 - counts @ np.diag(gram) / 2
+        assert (counts.sum(axis=1) <= 3).all() and (
+            (counts.sum(axis=1) == 3).all() or rounds == 3
+        )
+        exact_energy = ((counts @ gram) * counts).sum(axis=1) / 2 - counts @ np.diag(
+            gram
+        ) / 2
         assert (energy >= exact_energy - 1e-9).all()
 
 
 def test_bounds_of_a_mean_fail_as_seldom_as_they_say():
     """Coin throws: the chance of each failure, summed over all outcomes."""
     size, doubt = 60, 0.1
-    ends = [tilted._bernstein(np.arange(size) < heads, 1.0, doubt) for heads in range(size + 1)]
+    ends = [
+        tilted._bernstein(np.arange(size) < heads, 1.0, doubt)
+        for heads in range(size + 1)
+    ]
     for chance in (0.02, 0.1, 0.3, 0.7):
         share = binom.pmf(np.arange(size + 1), size, chance)
         assert share @ [high < chance for _, high in ends] <= doubt

@@ -11,7 +11,9 @@ from dpfedbench.methods import METHODS
 from dpfedbench.settings.layers import merge
 from tests.federation import conftest as small
 
-DEFAULT = yaml.safe_load((Path(__file__).parents[2] / "config" / "config.yaml").read_text(encoding="utf-8"))
+DEFAULT = yaml.safe_load(
+    (Path(__file__).parents[2] / "config" / "config.yaml").read_text(encoding="utf-8")
+)
 
 SMALL: dict = {
     "method": "dp-agr",
@@ -45,18 +47,27 @@ def one_thread():
 
 
 def make_config(*overlays):
-    return small.make_config(*overlays, general=merge(list(METHODS.values()), DEFAULT["run"], SMALL))
+    return small.make_config(
+        *overlays, general=merge(list(METHODS.values()), DEFAULT["run"], SMALL)
+    )
 
 
 def audited_sum(config):
     """The server's private sum, or that of clients that hold records."""
-    return next(each for each in config.sums if each.private and each.within_task is None)
+    return next(
+        each for each in config.sums if each.private and each.within_task is None
+    )
 
 
 def experiment(config, *, canaries=400, seed=0, **values):
     """One run with canaries, under the audit's own seed number `seed`."""
     return one_run(
-        config, audited_sum(config), seed=audit_seed(config, seed), canaries=canaries,
-        rounds=config.participation.rounds, threshold=config.clipping.threshold or 1.0,
-        records=RECORDS if config.client_data == "records" else 0, **values,
-    )  # fmt: skip
+        config,
+        audited_sum(config),
+        seed=audit_seed(config, seed),
+        canaries=canaries,
+        rounds=config.participation.rounds,
+        threshold=config.clipping.threshold or 1.0,
+        records=RECORDS if config.client_data == "records" else 0,
+        **values,
+    )

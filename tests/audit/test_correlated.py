@@ -33,10 +33,16 @@ def bounds(factorisation="square-root", *, inserted=True, seed=0):
 
 def audited(config, **values):
     found = experiment(config, canaries=config.clients.count, **values)
-    return bounds_of(found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0)
+    return bounds_of(
+        found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0
+    )
 
 
-LONG = {**RUN, "clients": {"count": 6000}, "participation": {"cohort": 30, "rounds": 200}}
+LONG = {
+    **RUN,
+    "clients": {"count": 6000},
+    "participation": {"cohort": 30, "rounds": 200},
+}
 """The more rounds, the larger the norm of an encoder that was not scaled: 1.66 here."""
 
 HOLDS = gaussian_epsilon(1.0, 1e-6)
@@ -52,7 +58,10 @@ def test_right_code_is_below_what_holds_and_well_above_nothing(factorisation):
 
 def test_nothing_leaks_where_no_canary_is_inserted():
     """In at least 95 of 100 runs; here 3 seeds, of which at most one may show anything."""
-    shown = [any(bound.epsilon > 0 for bound in bounds(inserted=False, seed=seed)[:1]) for seed in (1, 2, 3)]
+    shown = [
+        any(bound.epsilon > 0 for bound in bounds(inserted=False, seed=seed)[:1])
+        for seed in (1, 2, 3)
+    ]
     assert sum(shown) <= 1
 
 
@@ -61,12 +70,18 @@ def test_canaries_that_are_large_beside_the_noise_are_not_taken_for_noise():
 
     Scores as far from the ideal ones have a chance of 0.001 on right code; without taking that part off it is 5e-5.
     """
-    config = make_config(RUN, {"clients": {"count": 2000}, "participation": {"rounds": 20}}, {
-        "noise": {"multiplier": 0.653, "factorisation": "optimised"},
-        "server": {"optimizer": {"kind": "sgd", "momentum": 0.9}, "rate": 1.0},
-    })  # fmt: skip
+    config = make_config(
+        RUN,
+        {"clients": {"count": 2000}, "participation": {"rounds": 20}},
+        {
+            "noise": {"multiplier": 0.653, "factorisation": "optimised"},
+            "server": {"optimizer": {"kind": "sgd", "momentum": 0.9}, "rate": 1.0},
+        },
+    )
     found = experiment(config, canaries=1500, seed=2)
-    first = bounds_of(found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0)[0]
+    first = bounds_of(
+        found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0
+    )[0]
     assert first.chances["such_scores"] > 1e-3
 
 
@@ -80,17 +95,25 @@ def test_what_an_observer_of_single_rounds_would_miss():
 
 def unscaled(self, stream_of, index, dimension):
     """C^-1 Z for an encoder whose smallest column, not its largest, has norm 1."""
-    return honest(self, stream_of, index, dimension) * np.linalg.norm(inverted(_weights(self)), axis=0).min()
+    return (
+        honest(self, stream_of, index, dimension)
+        * np.linalg.norm(inverted(_weights(self)), axis=0).min()
+    )
 
 
 def reused(self, stream_of, index, dimension):
     """One draw in all rounds, at the deviation that each round's noise should have."""
-    return stream_of(0).standard_normal(dimension) * float(np.linalg.norm(self.combines(index)))
+    return stream_of(0).standard_normal(dimension) * float(
+        np.linalg.norm(self.combines(index))
+    )
 
 
 def taken_back_whole(self, stream_of, index, dimension):
     """All of the last round's noise is taken back: the sum of all rounds has one draw."""
-    draws = [stream_of(earlier).standard_normal(dimension) for earlier in range(max(index - 1, 0), index + 1)]
+    draws = [
+        stream_of(earlier).standard_normal(dimension)
+        for earlier in range(max(index - 1, 0), index + 1)
+    ]
     return 1.5 * (draws[-1] - draws[0] if index else draws[0])
 
 
@@ -112,7 +135,9 @@ def test_right_code_is_below_over_many_rounds():
     assert 0 < audited(make_config(LONG))[0].epsilon < HOLDS
 
 
-def test_the_audit_catches_correlated_noise_that_is_accounted_for_as_independent(monkeypatch):
+def test_the_audit_catches_correlated_noise_that_is_accounted_for_as_independent(
+    monkeypatch,
+):
     """z on each round's own draw, an encoder whose largest column is not 1, and an account of independent rounds."""
     norm = float(_weights(make_config(LONG).server_sum().noise)[0, 0])
     scaled_down = lambda self, index: [w / norm for w in weights(self, index)]  # noqa: E731
@@ -122,7 +147,9 @@ def test_the_audit_catches_correlated_noise_that_is_accounted_for_as_independent
     config = make_config(LONG)
     found = experiment(config, canaries=6000)
     assert {line.mechanism for line in found.releases} == {"gaussian"}
-    bound = bounds_of(found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0)[0]
+    bound = bounds_of(
+        found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0
+    )[0]
     assert bound.epsilon > HOLDS
 
 
@@ -142,7 +169,10 @@ def test_the_audit_catches_half_the_noise(monkeypatch):
     assert audited(make_config(RUN))[0].epsilon > HOLDS
 
 
-SEVERAL = {**RUN, "participation": {"kind": "min-separation", "cohort": 400, "rounds": 40}}
+SEVERAL = {
+    **RUN,
+    "participation": {"kind": "min-separation", "cohort": 400, "rounds": 40},
+}
 """Four passes of 4,000 clients in the same order: each comes every tenth round."""
 
 
@@ -169,34 +199,54 @@ def test_without_the_mutation_of_the_budget_that_encoder_is_refused(monkeypatch)
         "dpfedbench.parts.noise.correlated._weights",
         lambda planned: planned.factorisation.weights(planned.rounds, planned.step),
     )
-    with pytest.raises(BenchError, match=r"a unit's 4 participations move the encoded sums by 2\.\d+ C: scale"):
+    with pytest.raises(
+        BenchError,
+        match=r"a unit's 4 participations move the encoded sums by 2\.\d+ C: scale",
+    ):
         audited(make_config(SEVERAL))
 
 
 @pytest.mark.parametrize(("bands", "refused"), [(10, False), (11, True)])
-def test_a_band_more_than_rounds_lie_apart_is_not_scaled_by_the_root_of_its_participations(bands, refused, monkeypatch):
+def test_a_band_more_than_rounds_lie_apart_is_not_scaled_by_the_root_of_its_participations(
+    bands, refused, monkeypatch
+):
     """Four participations, ten rounds apart: the root of four is right for ten bands, and a colleague keeps it."""
     banded = {"factorisation": {"kind": "banded", "bands": bands, "workload": "server"}}
     monkeypatch.setattr(
         "dpfedbench.parts.noise.correlated._weights",
-        lambda planned: 2.0 * (1 + 1e-9) * planned.factorisation.weights(planned.rounds, planned.step),
+        lambda planned: (
+            2.0
+            * (1 + 1e-9)
+            * planned.factorisation.weights(planned.rounds, planned.step)
+        ),
     )
     config = make_config(SEVERAL, {"noise": banded})
     if refused:
-        with pytest.raises(BenchError, match=r"a unit's 4 participations move the encoded sums by 1\.\d+ C: scale"):
+        with pytest.raises(
+            BenchError,
+            match=r"a unit's 4 participations move the encoded sums by 1\.\d+ C: scale",
+        ):
             audited(config)
     else:
         assert HOLDS / 2 < audited(config)[0].epsilon < HOLDS
 
 
-SECRET = {**RUN, "participation": {"kind": "balls-and-bins", "cohort": 100, "rounds": 40}, "noise": {"multiplier": 0.5}}
+SECRET = {
+    **RUN,
+    "participation": {"kind": "balls-and-bins", "cohort": 100, "rounds": 40},
+    "noise": {"multiplier": 0.5},
+}
 
 
 def secret_rounds(*, confidence=0.95, **values):
-    config = make_config(SECRET, {"noise": {"factorisation": {"kind": "square-root", "band": 4}}})
+    config = make_config(
+        SECRET, {"noise": {"factorisation": {"kind": "square-root", "band": 4}}}
+    )
     found = experiment(config, canaries=config.clients.count, **values)
     family = family_of(found.releases)
-    return family.epsilon(1.0, 1e-6), bounds_of(found, family, delta=1e-6, confidence=confidence, seed=0)[0].epsilon
+    return family.epsilon(1.0, 1e-6), bounds_of(
+        found, family, delta=1e-6, confidence=confidence, seed=0
+    )[0].epsilon
 
 
 def test_secret_rounds_are_below_what_holds_and_shown_all_the_same():
@@ -219,5 +269,8 @@ def test_the_audit_of_secret_rounds_catches_half_the_noise(monkeypatch):
 def test_the_mutants_are_not_the_honest_noise():
     noise = make_config(RUN).server_sum().noise
     for mutant in (unscaled, reused, taken_back_whole, started_again):
-        drawn = [one(noise, lambda at: stream(0, "noise", at), 5, 10) for one in (mutant, honest)]
+        drawn = [
+            one(noise, lambda at: stream(0, "noise", at), 5, 10)
+            for one in (mutant, honest)
+        ]
         assert not np.allclose(*drawn)

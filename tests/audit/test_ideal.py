@@ -27,13 +27,16 @@ REPTILE = {
     "within_task": {"epsilon": None, "multiplier": 0.8},
 }
 POISSON = {
-    "clients": {"count": 2000}, "participation": {"kind": "poisson", "cohort": 100, "rounds": 20},
+    "clients": {"count": 2000},
+    "participation": {"kind": "poisson", "cohort": 100, "rounds": 20},
     "clipping": {"kind": "constant"},
-}  # fmt: skip
+}
 STEPS = {
-    "client_update": {"inner_steps": 50}, "participation": {"cohort": 20, "rounds": 1}, "noise": {"multiplier": 2.0},
+    "client_update": {"inner_steps": 50},
+    "participation": {"cohort": 20, "rounds": 1},
+    "noise": {"multiplier": 2.0},
     "clients": {"count": 10, "fragments": 10},
-}  # fmt: skip
+}
 FEW = {"clients": {"count": 400}, "participation": {"rounds": 10}}
 MORE_CAME = {"noise": {"dropped": 0.3, "dropped_at_most": 0.75}}
 
@@ -47,10 +50,19 @@ def test_draws_have_the_law_of_the_sampler(kind, present):
     if kind == "one-pass":
         found = gaussian(coins, 1.0, rng)
     else:
-        found = secret(coins, [1.0] * ROUNDS, rng, rate=RATE, once=ROUNDS * (kind == "balls-and-bins"))
+        found = secret(
+            coins,
+            [1.0] * ROUNDS,
+            rng,
+            rate=RATE,
+            once=ROUNDS * (kind == "balls-and-bins"),
+        )
         found -= np.log(ROUNDS) if kind == "balls-and-bins" else 0.0
     assert stats.ks_2samp(found, ratios).pvalue > 1e-3
-    other, wrong = drawn(kind, 20_000, 3, present=present, z=0.8), drawn(kind, 20_000, 3, present=not present)
+    other, wrong = (
+        drawn(kind, 20_000, 3, present=present, z=0.8),
+        drawn(kind, 20_000, 3, present=not present),
+    )
     assert max(stats.ks_2samp(found, each[1]).pvalue for each in (other, wrong)) < 1e-3
 
 
@@ -61,17 +73,25 @@ def served(*overlays, canaries=400):
 
 def own(one_run, overlay):
     config = make_config(overlay)
-    of = family_of if one_run is one_run_of_updates else lambda releases: own_family(releases, 1e-3)
+    of = (
+        family_of
+        if one_run is one_run_of_updates
+        else lambda releases: own_family(releases, 1e-3)
+    )
     return of, lambda seed: one_run(config, seed=seed, canaries=400)
 
 
 RIGHT = {
     "one-pass": lambda: served(),
     "balls-and-bins": lambda: served({"participation": {"kind": "balls-and-bins"}}),
-    "little noise": lambda: served({"participation": {"kind": "balls-and-bins"}, "noise": {"multiplier": 0.3}}),
+    "little noise": lambda: served(
+        {"participation": {"kind": "balls-and-bins"}, "noise": {"multiplier": 0.3}}
+    ),
     "poisson": lambda: served({"participation": {"kind": "poisson"}}),
     "lots": lambda: served(LOTS),
-    "a count beside it": lambda: served(LOTS, {"clipping": {"kind": "noised-mean-norm", "threshold": None}}),
+    "a count beside it": lambda: served(
+        LOTS, {"clipping": {"kind": "noised-mean-norm", "threshold": None}}
+    ),
     "query examples": lambda: served({"method": "dp-maml-sample"}),
     "correlated": lambda: served(test_correlated.RUN, canaries=1000),
     "secure": lambda: served(test_secure_sum.RUN, MORE_CAME, FEW, canaries=300),
@@ -92,7 +112,10 @@ def test_right_code_is_another_mechanism_no_oftener_than_is_said():
             family = family or of(found.releases)
             test = RankTest(family, len(found.coins), confidence=0.95, generator=rng)
             ideal = [found.ideal(rng) for _ in range(IDEALS)]
-            shown = [test.statistic(found.coins[np.argsort(-scores)]) for scores in (found.scores, *ideal)]
+            shown = [
+                test.statistic(found.coins[np.argsort(-scores)])
+                for scores in (found.scores, *ideal)
+            ]
             little.append(test.chance_of_as_little(shown[0], shown[1:]))
             such.append(chance_of_such(found.scores, found.coins, ideal))
     assert stats.kstest(little, "uniform").pvalue > 1e-3
@@ -103,19 +126,29 @@ def test_right_code_is_another_mechanism_no_oftener_than_is_said():
 def one_sample(monkeypatch):
     """One Poisson sample of a client's examples is read by all of its steps."""
     honest = reptile.sampled
-    monkeypatch.setattr(reptile, "sampled", lambda rng, steps, count: [honest(rng, steps, count)[0]] * steps)
+    monkeypatch.setattr(
+        reptile,
+        "sampled",
+        lambda rng, steps, count: [honest(rng, steps, count)[0]] * steps,
+    )
 
 
 def one_lot(monkeypatch):
     """A client's lot is drawn once a round, for all steps."""
     honest = PoissonLots.lot
-    monkeypatch.setattr(PoissonLots, "lot", lambda self, index, step, client: honest(self, index, 0, client))
+    monkeypatch.setattr(
+        PoissonLots,
+        "lot",
+        lambda self, index, step, client: honest(self, index, 0, client),
+    )
 
 
 def one_cohort(monkeypatch):
     """The first round's cohort comes in all rounds."""
     honest = participation.Poisson.cohort
-    monkeypatch.setattr(participation.Poisson, "cohort", lambda self, index: honest(self, 0))
+    monkeypatch.setattr(
+        participation.Poisson, "cohort", lambda self, index: honest(self, 0)
+    )
 
 
 def twice_the_noise(monkeypatch):
@@ -143,10 +176,19 @@ def test_another_mechanism_than_the_ledgers_is_told(monkeypatch, name):
     if config.own_delta:
         releases = one_run_of_examples(config, seed=99, canaries=16).releases
     else:
-        releases = experiment(config, seed=99, steps=getattr(config.client_update, "inner_steps", 1)).releases
+        releases = experiment(
+            config, seed=99, steps=getattr(config.client_update, "inner_steps", 1)
+        ).releases
     right = audit(config, releases)
-    assert not right["another_mechanism"] and right["status"].startswith("not above what holds")
+    assert not right["another_mechanism"] and right["status"].startswith(
+        "not above what holds"
+    )
     fault(monkeypatch)
     wrong = audit(config, releases)
-    assert wrong["another_mechanism"] and wrong["epsilon"] < right["epsilon"] <= wrong["epsilon_holds"]
-    assert wrong["status"].startswith("ANOTHER MECHANISM ran than the ledger's, of which the best attacker shows ")
+    assert (
+        wrong["another_mechanism"]
+        and wrong["epsilon"] < right["epsilon"] <= wrong["epsilon_holds"]
+    )
+    assert wrong["status"].startswith(
+        "ANOTHER MECHANISM ran than the ledger's, of which the best attacker shows "
+    )

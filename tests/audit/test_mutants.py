@@ -15,8 +15,16 @@ from dpsum.randomness import stream
 from .conftest import LOTS, experiment, make_config
 
 COHORT = 40
-CONSTANT = {"clients": {"count": 2000}, "participation": {"rounds": 50}, "clipping": {"kind": "constant"}}
-SECRET = {"clients": {"count": 4000}, "participation": {"cohort": 100, "rounds": 40}, "clipping": {"kind": "constant"}}
+CONSTANT = {
+    "clients": {"count": 2000},
+    "participation": {"rounds": 50},
+    "clipping": {"kind": "constant"},
+}
+SECRET = {
+    "clients": {"count": 4000},
+    "participation": {"cohort": 100, "rounds": 40},
+    "clipping": {"kind": "constant"},
+}
 
 
 class Honest(PrivateSum):
@@ -25,7 +33,9 @@ class Honest(PrivateSum):
 
 class NoiseOverCohort(PrivateSum):
     def _noised(self, total, generator):
-        return total + self.noise_std / COHORT * generator.standard_normal(self.dimension)
+        return total + self.noise_std / COHORT * generator.standard_normal(
+            self.dimension
+        )
 
 
 class HalfNoise(PrivateSum):
@@ -50,10 +60,14 @@ class ByLayer(PrivateSum):
 
     def add(self, contributions):
         half = contributions.shape[1] // 2
-        norms = [part.norm(dim=1, keepdim=True) for part in (contributions[:, :half], contributions[:, half:])]
+        norms = [
+            part.norm(dim=1, keepdim=True)
+            for part in (contributions[:, :half], contributions[:, half:])
+        ]
         parts = (contributions[:, :half], contributions[:, half:])
         clipped = [
-            part * (self.threshold / norm.clamp(min=self.threshold)) for part, norm in zip(parts, norms, strict=True)
+            part * (self.threshold / norm.clamp(min=self.threshold))
+            for part, norm in zip(parts, norms, strict=True)
         ]
         super().add(torch.cat(clipped, dim=1))
 
@@ -63,13 +77,17 @@ class ByLayer(PrivateSum):
 def audited(config, monkeypatch, mutant):
     """(headline, proved epsilon) of a run whose private sum is the mutant."""
     monkeypatch.setattr(mechanism, "PrivateSum", mutant)
-    found = experiment(config, canaries=config.clients.count if config.client_data == "tasks" else 300)
+    found = experiment(
+        config, canaries=config.clients.count if config.client_data == "tasks" else 300
+    )
     family = family_of(found.releases)
     bounds = bounds_of(found, family, delta=1e-6, confidence=0.95, seed=0)
     return bounds[0].epsilon, family.epsilon(1.0, 1e-6)
 
 
-@pytest.mark.parametrize("mutant", [NoiseOverCohort, HalfNoise, SquaredThreshold, NoClipping])
+@pytest.mark.parametrize(
+    "mutant", [NoiseOverCohort, HalfNoise, SquaredThreshold, NoClipping]
+)
 def test_the_audit_catches(monkeypatch, mutant):
     """The bound is above what the ledger says; of the honest sum it is not (chance below 5 %, seed fixed)."""
     found, proved = audited(make_config(CONSTANT), monkeypatch, mutant)
@@ -89,7 +107,9 @@ def test_the_audit_catches_under_secret_participation(monkeypatch, mutant, kind)
 
 
 def test_the_audit_catches_too_little_noise_of_records(monkeypatch):
-    config = make_config(LOTS, {"noise": {"multiplier": 1.0}, "participation": {"rounds": 60}})
+    config = make_config(
+        LOTS, {"noise": {"multiplier": 1.0}, "participation": {"rounds": 60}}
+    )
     found, proved = audited(config, monkeypatch, NoiseOverCohort)
     assert found > proved
     honest, proved = audited(config, monkeypatch, Honest)
@@ -103,7 +123,12 @@ def noise(mutant, threshold):
 
 @pytest.mark.parametrize(
     ("mutant", "threshold"),
-    [(NoiseOverCohort, 0.5), (HalfNoise, 0.5), (SquaredThreshold, 0.5), (SquaredThreshold, 2.0)],
+    [
+        (NoiseOverCohort, 0.5),
+        (HalfNoise, 0.5),
+        (SquaredThreshold, 0.5),
+        (SquaredThreshold, 2.0),
+    ],
 )
 def test_the_noise_is_not_z_times_c(mutant, threshold):
     """Kolmogorov-Smirnov on 1e5 draws, level 1e-6: also where there is too much noise, which no audit sees."""
@@ -126,7 +151,9 @@ def moved(mutant):
     return worst
 
 
-@pytest.mark.parametrize(("mutant", "least"), [(ByLayer, math.sqrt(2) * 0.999), (NoClipping, 10)])
+@pytest.mark.parametrize(
+    ("mutant", "least"), [(ByLayer, math.sqrt(2) * 0.999), (NoClipping, 10)]
+)
 def test_the_sensitivity_is_not_c(mutant, least):
     """A canary of one coordinate lies in one layer, where clipping by layer does what it should."""
     assert moved(mutant) > least

@@ -25,7 +25,9 @@ def run() -> Any:
 
 def bound(found: Experiment) -> float:
     # As accounted for: the ledger of a mutant may say its own.
-    family = Family(find("gaussian", "own-update"), ((0.51, 1),), found.releases[0].sampler)
+    family = Family(
+        find("gaussian", "own-update"), ((0.51, 1),), found.releases[0].sampler
+    )
     return bounds_of(found, family, delta=1e-3, confidence=0.95, seed=0)[0].epsilon
 
 
@@ -42,12 +44,20 @@ def test_the_null_finds_nothing() -> None:
     assert bound(one_run_of_updates(run(), seed=4, canaries=2000, inserted=False)) == 0
 
 
-def test_noise_of_the_wrong_sensitivity_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PrivateSum, "noise_std", property(lambda self: self.noise_multiplier * self.threshold))
+def test_noise_of_the_wrong_sensitivity_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        PrivateSum,
+        "noise_std",
+        property(lambda self: self.noise_multiplier * self.threshold),
+    )
     assert bound(one_run_of_updates(run(), seed=5, canaries=2000)) > HOLDS
 
 
-def test_an_update_that_is_not_clipped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_that_is_not_clipped_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(PrivateSum, "_limit", property(lambda self: 4 * self.threshold))
     assert bound(one_run_of_updates(run(), seed=6, canaries=2000)) > HOLDS
 
@@ -55,9 +65,18 @@ def test_an_update_that_is_not_clipped_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_a_run_with_a_private_vocabulary_is_audited_and_nothing_finite_holds():
     """What it reads of private data is in the audit's ledger as in the run's, so that the two are one mechanism."""
     task = RUN["task"] | {"text": RUN["task"]["text"] | {"vocabulary": "private"}}
-    private = read_run(RUN | {"method": "dp-reptile"} | OWN["dp-reptile"] | {"task": task})
+    private = read_run(
+        RUN | {"method": "dp-reptile"} | OWN["dp-reptile"] | {"task": task}
+    )
     ran = one_run_of_examples(private, seed=3, canaries=16).releases
-    assert ran and all(line.data_dependent_threshold and "vocabulary" in line.reason for line in ran)
+    assert ran and all(
+        line.data_dependent_threshold and "vocabulary" in line.reason for line in ran
+    )
     assert audit(private, ran, canaries=16)["epsilon_holds"] == math.inf
-    local = read_run(RUN | {"method": "local-reptile"} | OWN["local-reptile"] | {"task": task})
-    assert all(line.data_dependent_threshold for line in one_run_of_updates(local, seed=3, canaries=16).releases)
+    local = read_run(
+        RUN | {"method": "local-reptile"} | OWN["local-reptile"] | {"task": task}
+    )
+    assert all(
+        line.data_dependent_threshold
+        for line in one_run_of_updates(local, seed=3, canaries=16).releases
+    )

@@ -10,19 +10,31 @@ from scipy import stats
 from dpsum.audit.bounds import binomial_tail, largest_rate, least_rate
 
 
-@pytest.mark.parametrize(("trials", "rate"), [(1, 0.5), (7, 1e-9), (40, 0.3), (1000, 0.004), (5000, 0.9), (3, 1.0)])
+@pytest.mark.parametrize(
+    ("trials", "rate"),
+    [(1, 0.5), (7, 1e-9), (40, 0.3), (1000, 0.004), (5000, 0.9), (3, 1.0)],
+)
 def test_a_binomial_is_scipys(trials, rate):
     counts = np.arange(-1, trials + 2)
-    assert binomial_tail(counts, trials, rate) == pytest.approx(stats.binom.sf(counts, trials, rate), rel=1e-9)
+    assert binomial_tail(counts, trials, rate) == pytest.approx(
+        stats.binom.sf(counts, trials, rate), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("trials", [1, 5, 2000])
 @pytest.mark.parametrize("error", [0.025, 1e-6])
 def test_limits_are_scipys(trials, error):
     hits = np.unique(np.linspace(0, trials, 50).astype(int))
-    found = [stats.binomtest(int(hit), trials).proportion_ci(1 - 2 * error, "exact") for hit in hits]
-    assert least_rate(hits, trials, error) == pytest.approx([limits.low for limits in found], rel=1e-8, abs=1e-12)
-    assert largest_rate(hits, trials, error) == pytest.approx([limits.high for limits in found], rel=1e-8)
+    found = [
+        stats.binomtest(int(hit), trials).proportion_ci(1 - 2 * error, "exact")
+        for hit in hits
+    ]
+    assert least_rate(hits, trials, error) == pytest.approx(
+        [limits.low for limits in found], rel=1e-8, abs=1e-12
+    )
+    assert largest_rate(hits, trials, error) == pytest.approx(
+        [limits.high for limits in found], rel=1e-8
+    )
 
 
 def test_an_audit_does_not_load_scipys_distributions():
@@ -36,5 +48,7 @@ def test_an_audit_does_not_load_scipys_distributions():
         "bounds.one_run_dp(bounds.guess(x, x > 0, 20), delta=1e-3, confidence=0.95)\n"
         "assert 'scipy.stats' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

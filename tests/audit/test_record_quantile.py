@@ -11,7 +11,13 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.audit.canaries import Coordinates, Experiment, RecordSource, audit_seed, run_rounds
+from dpfedbench.audit.canaries import (
+    Coordinates,
+    Experiment,
+    RecordSource,
+    audit_seed,
+    run_rounds,
+)
 from dpfedbench.audit.report import audit, bounds_of, family_of
 from dpfedbench.audit.units import LARGE, Units
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
@@ -34,10 +40,14 @@ CONFIG = {
     "clients": {"count": CLIENTS, "partition": "fragments", "fragments": CLIENTS},
     "participation": {"kind": "poisson-lots", "rounds": ROUNDS},
     "clipping": {
-        "kind": "private-quantile", "threshold": 1.0, "percentile": 50, "quantile_rate": 0.1, "never_rising": False,
+        "kind": "private-quantile",
+        "threshold": 1.0,
+        "percentile": 50,
+        "quantile_rate": 0.1,
+        "never_rising": False,
     },
     "budget": {"delta": DELTA},
-}  # fmt: skip
+}
 ATTACKS = ("both", "counts", "thresholds")
 
 
@@ -49,8 +59,14 @@ class Seen:
 
     def __call__(self, line, made):
         self.lines.append(line)
-        values = np.array([float(mean[-1]) for _, mean in made]) * line.denominator / line.threshold
-        self.named.setdefault(line.name, []).append((values, np.array(line.threshold), line.noise_multiplier))
+        values = (
+            np.array([float(mean[-1]) for _, mean in made])
+            * line.denominator
+            / line.threshold
+        )
+        self.named.setdefault(line.name, []).append(
+            (values, np.array(line.threshold), line.noise_multiplier)
+        )
 
 
 def experiment(*, lot=2, z=Z, inserted=True):
@@ -62,18 +78,39 @@ def experiment(*, lot=2, z=Z, inserted=True):
     coins = stream(seed, "audit-coins").integers(2, size=CLIENTS).astype(bool)
     others = [0] * (RECORDS - 1)
     units = [
-        Units(np.array([0, *[-1] * (RECORDS - 1)]), np.float32([size, *others]), np.zeros((RECORDS, 1), np.float32))
+        Units(
+            np.array([0, *[-1] * (RECORDS - 1)]),
+            np.float32([size, *others]),
+            np.zeros((RECORDS, 1), np.float32),
+        )
         for size in LARGE * (coins & inserted)
     ]
-    run_rounds(config.replace(seed=seed), RecordSource(net, units), seen, rounds=ROUNDS, first=1.0)
+    run_rounds(
+        config.replace(seed=seed),
+        RecordSource(net, units),
+        seen,
+        rounds=ROUNDS,
+        first=1.0,
+    )
     rate, both = lot / RECORDS, np.zeros(CLIENTS)
     sums, counts = seen.named["gradient-sum"], seen.named["below-threshold-count"]
     # In a lot the canary moves the sum by 1 and the count by -1.
     for (x, _, z), (y, _, z_count) in zip(sums, counts, strict=True):
         ratio = (2 * x - 1) / (2 * z**2) + (-2 * y - 1) / (2 * z_count**2)
-        both += ratio if rate == 1 else np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
-    told = np.diff(np.log([threshold for _, threshold, _ in sums]), axis=0) / -0.1 * lot / 0.5
-    scores = {"both": both, "counts": -np.min([y for y, _, _ in counts], axis=0), "thresholds": -np.min(told, axis=0)}
+        both += (
+            ratio if rate == 1 else np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
+        )
+    told = (
+        np.diff(np.log([threshold for _, threshold, _ in sums]), axis=0)
+        / -0.1
+        * lot
+        / 0.5
+    )
+    scores = {
+        "both": both,
+        "counts": -np.min([y for y, _, _ in counts], axis=0),
+        "thresholds": -np.min(told, axis=0),
+    }
     return {
         name: Experiment(holders=CLIENTS, coins=coins, scores=each, releases=seen.lines)
         for name, each in scores.items()
@@ -99,14 +136,25 @@ def whole_lots():
     """The bound of lots of all records at z = 1.5, where all rounds together are one Gaussian release."""
     found = experiment(lot=RECORDS, z=1.5)["both"]
     sampler = found.releases[0].sampler
-    return headline(found, Family(find("gaussian", sampler["kind"]), ((1.5, ROUNDS),), sampler))
+    return headline(
+        found, Family(find("gaussian", sampler["kind"]), ((1.5, ROUNDS),), sampler)
+    )
 
 
 def test_what_holds_is_that_of_the_configured_noise(honest, family):
     sums, counts = honest["both"].releases[:2]
-    assert (sums.name, counts.name, counts.noise_multiplier) == ("gradient-sum", "below-threshold-count", 4.2)
-    assert sums.noise_multiplier == pytest.approx((Z**-2 - 4.2**-2) ** -0.5) and sums.noise_multiplier > 13
-    assert family.epsilon(1.0, DELTA) == pytest.approx(upper_epsilon(((Z, ROUNDS),), 2 / RECORDS, DELTA), rel=1e-9)
+    assert (sums.name, counts.name, counts.noise_multiplier) == (
+        "gradient-sum",
+        "below-threshold-count",
+        4.2,
+    )
+    assert (
+        sums.noise_multiplier == pytest.approx((Z**-2 - 4.2**-2) ** -0.5)
+        and sums.noise_multiplier > 13
+    )
+    assert family.epsilon(1.0, DELTA) == pytest.approx(
+        upper_epsilon(((Z, ROUNDS),), 2 / RECORDS, DELTA), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -127,7 +175,13 @@ def test_with_no_record_inserted_the_bound_is_zero(family):
     for name in ATTACKS:
         coins = rng.integers(2, size=(200, CLIENTS)).astype(bool)
         guesses = [guess_surest(found[name].scores, row, secret=True) for row in coins]
-        assert sum(one_run_dp(each, delta=DELTA, confidence=0.95).epsilon > 0 for each in guesses) < 25
+        assert (
+            sum(
+                one_run_dp(each, delta=DELTA, confidence=0.95).epsilon > 0
+                for each in guesses
+            )
+            < 25
+        )
 
 
 class CountWithoutNoise(PrivateSum):
@@ -152,7 +206,9 @@ def by_raw_count(self, state, seen):
     """In place of the released count, the count as it was before noise."""
     signs = np.where(np.array(seen.raw_norms) <= state["threshold"], 0.5, -0.5)
     share = 0.5 + signs[np.array(seen.raw_norms) > 0].sum() / seen.denominator
-    state["threshold"] *= math.exp(-self.quantile_rate * (share - self.percentile / 100))
+    state["threshold"] *= math.exp(
+        -self.quantile_rate * (share - self.percentile / 100)
+    )
 
 
 def test_the_audit_catches_a_count_that_is_not_noised(monkeypatch, family):
@@ -177,7 +233,9 @@ def test_the_audit_catches_a_threshold_that_moves_by_raw_norms(monkeypatch, fami
     assert headline(found["both"], family) <= family.epsilon(1.0, DELTA)
 
 
-def test_the_audit_catches_a_count_whose_contributions_are_not_clipped(monkeypatch, family):
+def test_the_audit_catches_a_count_whose_contributions_are_not_clipped(
+    monkeypatch, family
+):
     monkeypatch.setattr(mechanism, "PrivateSum", CountOfNorms)
     monkeypatch.setattr(PrivateQuantile, "values", of_norms)
     assert headline(experiment()["counts"], family) > family.epsilon(1.0, DELTA)
@@ -186,7 +244,9 @@ def test_the_audit_catches_a_count_whose_contributions_are_not_clipped(monkeypat
 @pytest.mark.parametrize("overlay", [{}, DECAY], ids=["fixed", "decaying"])
 def test_a_runs_own_audit_takes_its_noise_from_both_releases(overlay):
     """With canaries the gradients' release alone is scored. Noise that followed a loss is found in the ledger again."""
-    config = make_config(LOTS, overlay, {"clipping": CONFIG["clipping"] | {"count_noise": 1.5}})
+    config = make_config(
+        LOTS, overlay, {"clipping": CONFIG["clipping"] | {"count_noise": 1.5}}
+    )
     z = [2.0] * 5 + [1.8] * 5 if overlay else []
     releases = canaries(config, seed=99, multipliers=z).releases
     charged = [

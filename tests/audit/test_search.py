@@ -43,11 +43,24 @@ def audited(monkeypatch, mutant, place, *, seen="", seed=0, **values):
     run = make_config(SEARCH, {"clients": {"count": 3, "fragments": 9}})
     sum_ = run.own_sums()[place]
     found = one_run(
-        run, sum_, seed=audit_seed(run, seed), canaries=300, rounds=20, threshold=sum_.clipping.threshold,
-        records=HALF, added={"": 0, "another client": 2, "everyone": 3}[seen], **values,
-    )  # fmt: skip
-    assert {event.name for event in found.releases} == {sum_.name} and {e.part for e in found.releases} == {sum_.part}
-    releases = [seen_by(e, others([e])[seen], seen) for e in found.releases] if seen else found.releases
+        run,
+        sum_,
+        seed=audit_seed(run, seed),
+        canaries=300,
+        rounds=20,
+        threshold=sum_.clipping.threshold,
+        records=HALF,
+        added={"": 0, "another client": 2, "everyone": 3}[seen],
+        **values,
+    )
+    assert {event.name for event in found.releases} == {sum_.name} and {
+        e.part for e in found.releases
+    } == {sum_.part}
+    releases = (
+        [seen_by(e, others([e])[seen], seen) for e in found.releases]
+        if seen
+        else found.releases
+    )
     family = family_of(releases)
     (headline, *_) = bounds_of(found, family, delta=1e-6, confidence=0.95, seed=0)
     return headline.epsilon, family.epsilon(1.0, 1e-6)
@@ -62,7 +75,10 @@ def test_honest_sums_are_within_what_holds(monkeypatch, place, seen):
 
 
 def test_who_sees_the_sum_of_all_sees_less(monkeypatch):
-    assert audited(monkeypatch, PrivateSum, 0)[1] > audited(monkeypatch, PrivateSum, 0, seen="everyone")[1]
+    assert (
+        audited(monkeypatch, PrivateSum, 0)[1]
+        > audited(monkeypatch, PrivateSum, 0, seen="everyone")[1]
+    )
 
 
 @pytest.mark.parametrize("seen", ["", "everyone"])

@@ -18,7 +18,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scancel")
+PROGRAMS = (
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "sbatch",
+    "srun",
+    "squeue",
+    "sinfo",
+    "scancel",
+)
 CONF = Path("/etc/slurm/slurm.conf")
 MARK = "# Made by dpfedbench's tests/cluster; removed when they end.\n"
 CONFIGURATION = """\
@@ -73,12 +82,26 @@ def install() -> str | None:
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for command in (
         ["apt-get", "update", "-qq"],
-        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "slurm-wlm", "munge"],
+        [
+            "apt-get",
+            "install",
+            "-y",
+            "-qq",
+            "--no-install-recommends",
+            "slurm-wlm",
+            "munge",
+        ],
     ):
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, check=False
+        )
         if done.returncode:
             return f"`{' '.join(command)}` failed: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}"
-    return None if all(map(shutil.which, PROGRAMS)) else "Debian's slurm-wlm did not bring every program"
+    return (
+        None
+        if all(map(shutil.which, PROGRAMS))
+        else "Debian's slurm-wlm did not bring every program"
+    )
 
 
 def free_ports(count: int) -> list[int]:
@@ -107,11 +130,17 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def end_jobs() -> None:
     """Cancel every job, and wait until the node is rid of them."""
-    subprocess.run(["scancel", "--full", "--signal=KILL", "--user=root"], capture_output=True, check=False)
+    subprocess.run(
+        ["scancel", "--full", "--signal=KILL", "--user=root"],
+        capture_output=True,
+        check=False,
+    )
     subprocess.run(["scancel", "--user=root"], capture_output=True, check=False)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        if not subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=False).stdout.strip():
+        if not subprocess.run(
+            ["squeue", "-h"], capture_output=True, text=True, check=False
+        ).stdout.strip():
             return
         time.sleep(0.5)
 
@@ -141,8 +170,16 @@ def one_node(folder: Path) -> Iterator[None]:
     )
     CONF.parent.mkdir(exist_ok=True)
     CONF.write_text(MARK + text, encoding="utf-8")
-    munged = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket"]
-    munged += [f"--{name}-file={folder}/munged.{name}" for name in ("log", "pid", "seed")]
+    munged = [
+        "munged",
+        "--foreground",
+        "--force",
+        f"--key-file={key}",
+        f"--socket={folder}/munge.socket",
+    ]
+    munged += [
+        f"--{name}-file={folder}/munged.{name}" for name in ("log", "pid", "seed")
+    ]
     with contextlib.ExitStack() as stack:
         stack.callback(CONF.unlink, missing_ok=True)
 
@@ -164,12 +201,20 @@ def one_node(folder: Path) -> Iterator[None]:
                     if ready.exists():
                         return
                 else:
-                    done = subprocess.run(ready, capture_output=True, text=True, check=False)
+                    done = subprocess.run(
+                        ready, capture_output=True, text=True, check=False
+                    )
                     if done.returncode == 0 and wanted in done.stdout:
                         return
                 time.sleep(0.2)
-            said = (folder / f"{name}.out").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
-            raise RuntimeError(f"{name} did not come up within a minute: {' | '.join(said)}")
+            said = (
+                (folder / f"{name}.out")
+                .read_text(encoding="utf-8", errors="replace")
+                .splitlines()[-5:]
+            )
+            raise RuntimeError(
+                f"{name} did not come up within a minute: {' | '.join(said)}"
+            )
 
         start("munged", munged)
         wait("munged", folder / "munge.socket")

@@ -37,11 +37,16 @@ from one_node import install, one_node, why_not
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.shipped import without_others  # noqa: E402
+from tests.shipped import without_others
 
 SMOKE = ["--configfile", str(ROOT / "config/presets/smoke.yaml")]
 # A cluster of one answers at once; profiles/slurm is made for ones that should not be asked every second.
-SLURM = ["--profile", str(ROOT / "profiles/slurm"), "--slurm-init-seconds-before-status-checks", "2"]
+SLURM = [
+    "--profile",
+    str(ROOT / "profiles/slurm"),
+    "--slurm-init-seconds-before-status-checks",
+    "2",
+]
 DIGITS = "results/data/digits/images.npy"
 # Tasks of images, records, texts; a search, and the cells that it finds; a table, a figure and an audit. A run more
 # of a kind is sent no other way, and each job waits some seconds for its cluster.
@@ -58,13 +63,23 @@ TAKEN = ("digits", "docstrings")
 
 def command(directory: Path, *arguments: str) -> list[str]:
     """Snakemake on this repository with its results elsewhere."""
-    start = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(directory)]
+    start = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--snakefile",
+        str(ROOT / "Snakefile"),
+        "--directory",
+        str(directory),
+    ]
     return [*start, *arguments]
 
 
 def call(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end, saying little."""
-    return subprocess.run(command(directory, *arguments), capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command(directory, *arguments), capture_output=True, text=True, check=False
+    )
 
 
 def must(directory: Path, *arguments: str) -> str:
@@ -78,14 +93,27 @@ def refused(directory: Path, expected: str, *arguments: str) -> None:
     """What cannot work is refused in one line of ours, before anything is submitted."""
     done = call(directory, DIGITS, *SMOKE, *SLURM, *arguments)
     said = [line for line in done.stderr.splitlines() if line.startswith("cluster: ")]
-    assert done.returncode != 0 and len(said) == 1 and expected in said[0], (expected, done.stderr[-3000:])
+    assert done.returncode != 0 and len(said) == 1 and expected in said[0], (
+        expected,
+        done.stderr[-3000:],
+    )
     print(f"   refused: {said[0]}", flush=True)
 
 
 def check_refusals(folder: Path) -> None:
     """A partition and a GPU that are not there."""
-    refused(folder, "there is no partition 'nowhere', only main", "--default-resources", "slurm_partition=nowhere")
-    refused(folder, "no node of partition 'main' has a GPU", "--set-resources", "prepare:gpu=1")
+    refused(
+        folder,
+        "there is no partition 'nowhere', only main",
+        "--default-resources",
+        "slurm_partition=nowhere",
+    )
+    refused(
+        folder,
+        "no node of partition 'main' has a GPU",
+        "--set-resources",
+        "prepare:gpu=1",
+    )
 
 
 def check_absent(folder: Path) -> None:
@@ -95,13 +123,23 @@ def check_absent(folder: Path) -> None:
 
 def check_smoke(folder: Path, wanted: Path) -> None:
     """What is made through Slurm equals the local run's."""
-    targets = [f"results/{path.relative_to(wanted)}" for pattern in PART for path in wanted.glob(pattern)]
+    targets = [
+        f"results/{path.relative_to(wanted)}"
+        for pattern in PART
+        for path in wanted.glob(pattern)
+    ]
     for name in TAKEN:
-        shutil.copytree(wanted / "data" / name, folder / "results" / "data" / name, copy_function=shutil.copy2)
+        shutil.copytree(
+            wanted / "data" / name,
+            folder / "results" / "data" / name,
+            copy_function=shutil.copy2,
+        )
     said = must(folder, *targets, *SMOKE, *SLURM)
     sent = said.count("has been submitted with SLURM jobid")
     found, compared = differences(folder / "results", wanted, part=True)
-    found += [f"{target} is missing" for target in targets if not (folder / target).exists()]
+    found += [
+        f"{target} is missing" for target in targets if not (folder / target).exists()
+    ]
     assert len(targets) >= len(PART) and not found, "\n".join(found)
     print(f"   {sent} jobs sent, {compared} files compared, all equal", flush=True)
 
@@ -112,8 +150,16 @@ def longer_run(folder: Path, wanted: Path) -> tuple[str, list[str]]:
     It is also made undisturbed, in the folder `undisturbed`.
     """
     for name in ("data", "clients"):
-        shutil.copytree(wanted / name / "digits", folder / "results" / name / "digits", copy_function=shutil.copy2)
-    shutil.copytree(folder / "results", folder / "undisturbed" / "results", copy_function=shutil.copy2)
+        shutil.copytree(
+            wanted / name / "digits",
+            folder / "results" / name / "digits",
+            copy_function=shutil.copy2,
+        )
+    shutil.copytree(
+        folder / "results",
+        folder / "undisturbed" / "results",
+        copy_function=shutil.copy2,
+    )
     # One of the preset's runs, with more rounds: long enough to be cancelled in, at a checkpoint a second.
     longer = folder / "longer.yaml"
     text = (
@@ -138,36 +184,60 @@ def check_cancelled(folder: Path, wanted: Path) -> None:
     run, arguments = longer_run(folder, wanted)
     disturbed(folder, run, arguments, cancel)
     shutil.rmtree((folder / run).parent)
-    disturbed(folder, run, [*arguments, "--config", "machine={processes: 2}"], kill_task)
+    disturbed(
+        folder, run, [*arguments, "--config", "machine={processes: 2}"], kill_task
+    )
     kept = (folder / ".snakemake" / "slurm_logs").rglob("*.log")  # of jobs that failed
-    assert any("one of the 2 processes was killed or lost" in log.read_text(errors="replace") for log in kept)
-    trained = json.loads((folder / run).with_name("training.json").read_text(encoding="utf-8"))
+    assert any(
+        "one of the 2 processes was killed or lost" in log.read_text(errors="replace")
+        for log in kept
+    )
+    trained = json.loads(
+        (folder / run).with_name("training.json").read_text(encoding="utf-8")
+    )
     assert trained["processes"] == 2
 
 
-def disturbed(folder: Path, run: str, arguments: list[str], disturb: Callable[[], None]) -> None:
+def disturbed(
+    folder: Path, run: str, arguments: list[str], disturb: Callable[[], None]
+) -> None:
     """Train a run on the cluster, disturb it half-way, and compare what its retry ends with."""
     with open(folder / "snakemake.log", "wb") as log:
-        process = subprocess.Popen(command(folder, run, *arguments, *SLURM), stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command(folder, run, *arguments, *SLURM), stdout=log, stderr=log
+        )
         try:
             releases = half_way(process, (folder / run).parent)
             disturb()
-            assert process.wait(timeout=1200) == 0, (folder / "snakemake.log").read_text()[-6000:]
+            assert process.wait(timeout=1200) == 0, (
+                folder / "snakemake.log"
+            ).read_text()[-6000:]
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    resumed = json.loads((folder / run).with_name("training.json").read_text(encoding="utf-8"))["resumed"]
+    resumed = json.loads(
+        (folder / run).with_name("training.json").read_text(encoding="utf-8")
+    )["resumed"]
     assert resumed == 1, f"the retry started from round 0: resumed {resumed}"
     for name in ("model.safetensors", "ledger.jsonl", "history.csv", "training.json"):
-        ours, theirs = (folder / where / Path(run).with_name(name) for where in (".", "undisturbed"))
-        assert content(ours) == content(theirs), f"{name} differs from the undisturbed run's"
-    print(f"   {disturb.__name__} after {releases} releases; the retry went on to the same bits", flush=True)
+        ours, theirs = (
+            folder / where / Path(run).with_name(name) for where in (".", "undisturbed")
+        )
+        assert content(ours) == content(theirs), (
+            f"{name} differs from the undisturbed run's"
+        )
+    print(
+        f"   {disturb.__name__} after {releases} releases; the retry went on to the same bits",
+        flush=True,
+    )
 
 
 def cancel() -> None:
     """Cancel every job."""
-    jobs = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True)
+    jobs = subprocess.run(
+        ["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True
+    )
     subprocess.run(["scancel", *jobs.stdout.split()], check=True)
 
 
@@ -175,7 +245,9 @@ def kill_task() -> None:
     """Kill the second process of the training."""
     members = []
     for process in psutil.process_iter(["cmdline"]):
-        if "dpfedbench.member" in (process.info["cmdline"] or ()) and process.name().startswith("python"):
+        if "dpfedbench.member" in (
+            process.info["cmdline"] or ()
+        ) and process.name().startswith("python"):
             members.append(process)
     (second,) = (each for each in members if each.environ().get("SLURM_PROCID") == "1")
     second.kill()
@@ -222,17 +294,30 @@ def main(wanted: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="dpfedbench-slurm-") as name:
         folder = Path(name)
         with one_node(folder / "cluster"):
-            print(f"Slurm {subprocess.run(['sinfo', '--version'], capture_output=True, text=True).stdout.split()[-1]}")
-            timed("what the cluster does not have is refused", check_refusals, folder / "refused")
+            print(
+                f"Slurm {subprocess.run(['sinfo', '--version'], capture_output=True, text=True).stdout.split()[-1]}"
+            )
+            timed(
+                "what the cluster does not have is refused",
+                check_refusals,
+                folder / "refused",
+            )
             timed("a part of the smoke preset", check_smoke, folder / "smoke", wanted)
-            timed("a cancelled training, and one of two tasks", check_cancelled, folder / "cancelled", wanted)
+            timed(
+                "a cancelled training, and one of two tasks",
+                check_cancelled,
+                folder / "cancelled",
+                wanted,
+            )
             timed("the generic profile", check_generic, folder / "generic", wanted)
         timed("no cluster at all", check_absent, folder / "refused")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not Path(sys.argv[1], "smoke").is_dir():
-        sys.exit("usage: python tests/cluster/slurm.py RESULTS, a results folder in which the smoke preset was run")
+        sys.exit(
+            "usage: python tests/cluster/slurm.py RESULTS, a results folder in which the smoke preset was run"
+        )
     # Being terminated ends the `with` blocks too, and with them the cluster.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     os.environ.pop("SNAKEMAKE_PROFILE", None)

@@ -9,11 +9,20 @@ import pytest
 from dpfedbench.data.images import ImageDataset, RawImages, load_dataset
 
 
-def _raw_images(train: int, validation: int, test: int, examples: int, size: int = 4, channels: int = 1) -> RawImages:
+def _raw_images(
+    train: int,
+    validation: int,
+    test: int,
+    examples: int,
+    size: int = 4,
+    channels: int = 1,
+) -> RawImages:
     """Images whose pixels say which class and example they are: value (class * 7 + example) % 256."""
     classes = train + validation + test
     value = (np.arange(classes)[:, None] * 7 + np.arange(examples)) % 256
-    images = np.broadcast_to(value[:, :, None, None, None], (classes, examples, size, size, channels))
+    images = np.broadcast_to(
+        value[:, :, None, None, None], (classes, examples, size, size, channels)
+    )
     # Splits interleave, so that a class index is never a position within a split.
     splits = np.array(["train"] * train + ["validation"] * validation + ["test"] * test)
     splits = splits[np.random.default_rng(0).permutation(classes)]

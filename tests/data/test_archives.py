@@ -24,15 +24,26 @@ from dpfedbench.errors import BenchError
 ZEROS = bytes(1 << 20)
 Read = Callable[..., object]
 ZIPS: list[tuple[Read, str, str]] = [
-    (read_omniglot, "omniglot/images_background.zip", "images_background/A/character01/0001_01.png"),
-    (read_tiny_imagenet, "tiny-imagenet/tiny-imagenet-200.zip", "tiny-imagenet-200/val/val_annotations.txt"),
+    (
+        read_omniglot,
+        "omniglot/images_background.zip",
+        "images_background/A/character01/0001_01.png",
+    ),
+    (
+        read_tiny_imagenet,
+        "tiny-imagenet/tiny-imagenet-200.zip",
+        "tiny-imagenet-200/val/val_annotations.txt",
+    ),
     (read_shakespeare, "shakespeare/plays.zip", "hamlet.txt"),
 ]
 
 
 def zipped(path: Path, member: str, megabytes: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(member, "w") as handle:
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open(member, "w") as handle,
+    ):
         for _ in range(megabytes):
             handle.write(ZEROS)
 
@@ -59,14 +70,22 @@ def refused(read: Read, local: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("read", "archive", "member"), ZIPS, ids=["omniglot", "tiny-imagenet", "shakespeare"])
+@pytest.mark.parametrize(
+    ("read", "archive", "member"),
+    ZIPS,
+    ids=["omniglot", "tiny-imagenet", "shakespeare"],
+)
 @pytest.mark.parametrize("megabytes", [100])
 def test_a_file_that_is_too_large_is_refused_unread(
     tmp_path: Path, read: Read, archive: str, member: str, megabytes: int
 ) -> None:
     zipped(tmp_path / archive, member, megabytes)
     said = refused(read, tmp_path)
-    assert archive in said and f"{member} has {megabytes << 20:,} bytes, and at most" in said and "delete it" in said
+    assert (
+        archive in said
+        and f"{member} has {megabytes << 20:,} bytes, and at most" in said
+        and "delete it" in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,9 +96,16 @@ def test_a_file_that_is_too_large_is_refused_unread(
         (understated, "Bad CRC-32"),
     ],
 )
-@pytest.mark.parametrize(("read", "archive", "member"), ZIPS[1:], ids=["tiny-imagenet", "shakespeare"])
+@pytest.mark.parametrize(
+    ("read", "archive", "member"), ZIPS[1:], ids=["tiny-imagenet", "shakespeare"]
+)
 def test_a_zip_that_cannot_be_unpacked_is_one_line(
-    tmp_path: Path, read: Read, archive: str, member: str, harm: Callable[[bytearray], None], what: str
+    tmp_path: Path,
+    read: Read,
+    archive: str,
+    member: str,
+    harm: Callable[[bytearray], None],
+    what: str,
 ) -> None:
     """What says that it holds less than it does is not read beyond that, and its checksum is wrong."""
     zipped(tmp_path / archive, member, 1)
@@ -95,11 +121,16 @@ def test_a_tar_of_articles_that_is_too_large_is_refused(tmp_path: Path) -> None:
         member.size = 65 << 20
         archive.addfile(member, io.BytesIO(bytes(member.size)))
     said = refused(read_wiki, tmp_path)
-    assert "it holds more than the 67,108,864 bytes that are possible" in said and "wiki-3029.tar.gz" in said
+    assert (
+        "it holds more than the 67,108,864 bytes that are possible" in said
+        and "wiki-3029.tar.gz" in said
+    )
 
 
 @pytest.mark.parametrize("form", ["zip", "tar.gz"])
-def test_files_that_are_too_large_together_are_refused(tmp_path: Path, form: str) -> None:
+def test_files_that_are_too_large_together_are_refused(
+    tmp_path: Path, form: str
+) -> None:
     path, each = tmp_path / f"set.{form}", bytes(700)
     if form == "zip":
         with zipfile.ZipFile(path, "w") as packed:
@@ -114,7 +145,8 @@ def test_files_that_are_too_large_together_are_refused(tmp_path: Path, form: str
     fits = Copy(Source(name="the set", largest=700, total=1400), path).files
     assert {name: read() for name, read in fits.items()} == {"a": each, "b": each}
     with pytest.raises(
-        BenchError, match=r"is damaged or not the set's \(it.* more than the [\d,]+ bytes that are poss"
+        BenchError,
+        match=r"is damaged or not the set's \(it.* more than the [\d,]+ bytes that are poss",
     ):
         _ = Copy(Source(name="the set", largest=700, total=1399), path).files
 
@@ -143,7 +175,9 @@ def test_a_picture_of_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
     content = bytearray(good.getvalue())
     struct.pack_into(">2I", content, 16, 20_000, 20_000)
     struct.pack_into(">I", content, 29, zlib.crc32(bytes(content[12:29])))
-    with pytest.raises(ValueError, match=r"20000×20000, not 105×105|decompression bomb"):
+    with pytest.raises(
+        ValueError, match=r"20000×20000, not 105×105|decompression bomb"
+    ):
         decoded_image(bytes(content), size=105)
     with pytest.raises(ValueError, match="decompression bomb"):
         decoded_image(bytes(content))

@@ -21,7 +21,9 @@ def parts() -> dict[str, tuple[np.ndarray, list[int]]]:
     """Of each file pictures [10 or 20, 3 x 32 x 32] and labels: red = label, green = part, blue = row."""
     found = {}
     for number in range(6):
-        name, each = (f"data_batch_{number + 1}", 1) if number < 5 else ("test_batch", 2)
+        name, each = (
+            (f"data_batch_{number + 1}", 1) if number < 5 else ("test_batch", 2)
+        )
         labels = [label for label in reversed(range(10)) for _ in range(each)]
         images = np.zeros((len(labels), 3, 32, 32), np.uint8)
         images[:, 0] = np.array(labels)[:, None, None]
@@ -33,7 +35,10 @@ def parts() -> dict[str, tuple[np.ndarray, list[int]]]:
 
 def files(form: str, content: dict) -> dict[str, bytes]:
     if form == "python":
-        return {name: pickle.dumps({"data": x, "labels": y}, protocol=2) for name, (x, y) in content.items()}
+        return {
+            name: pickle.dumps({"data": x, "labels": y}, protocol=2)
+            for name, (x, y) in content.items()
+        }
     return {
         f"{name}.bin": np.concatenate([np.array(y, np.uint8)[:, None], x], 1).tobytes()
         for name, (x, y) in content.items()
@@ -60,7 +65,9 @@ def archive(folder: Path, form: str, content: dict, *, unpacked: bool = False) -
 @pytest.mark.parametrize("place", [".", "cifar-10"])
 def test_both_forms_of_the_release_are_read(tmp_path, form, unpacked, place):
     archive(tmp_path / place, form, parts(), unpacked=unpacked)
-    raw = read_cifar_10(tmp_path, tmp_path / "download", examples=EXAMPLES, check_md5=False)
+    raw = read_cifar_10(
+        tmp_path, tmp_path / "download", examples=EXAMPLES, check_md5=False
+    )
     assert raw.class_names == CLASSES and raw.train_images.shape == (50, 32, 32, 3)
     assert (raw.train_images[..., 0] == raw.train_labels[:, None, None]).all()
     assert (raw.train_images[:, 0, 0, 1] == np.repeat(np.arange(5), 10)).all()
@@ -69,7 +76,10 @@ def test_both_forms_of_the_release_are_read(tmp_path, form, unpacked, place):
 
 
 def cut(content):
-    content["data_batch_3"] = content["data_batch_3"][0][:, :9], content["data_batch_3"][1]
+    content["data_batch_3"] = (
+        content["data_batch_3"][0][:, :9],
+        content["data_batch_3"][1],
+    )
 
 
 def twice(content):
@@ -83,7 +93,12 @@ def twice(content):
         (lambda content: content.pop("test_batch"), "it has no test_batch"),
         (cut, "data_batch_3: it has not the form of CIFAR-10"),
         (twice, "not every class has 5 images: train/airplane has 4"),
-        (lambda content: content.update(test_batch=(content["test_batch"][0], [10] * 20)), "label 10"),
+        (
+            lambda content: content.update(
+                test_batch=(content["test_batch"][0], [10] * 20)
+            ),
+            "label 10",
+        ),
     ],
 )
 def test_a_copy_that_is_not_cifar_10_is_refused(tmp_path, form, change, what):
@@ -109,7 +124,8 @@ def test_a_folder_in_neither_form_is_refused_before_anything_is_fetched(tmp_path
     (tmp_path / "cifar-10").mkdir()
     (tmp_path / "cifar-10" / "cifar-10-images.zip").write_bytes(b"")
     with pytest.raises(
-        BenchError, match=r"looked in .*cifar-10-python\.tar\.gz.*is the data set cifar-10-jpeg"
+        BenchError,
+        match=r"looked in .*cifar-10-python\.tar\.gz.*is the data set cifar-10-jpeg",
     ) as caught:
         read_cifar_10(tmp_path, tmp_path / "download")
     assert "\n" not in str(caught.value)
@@ -120,7 +136,9 @@ def test_no_copy_and_no_network(tmp_path, monkeypatch):
         raise URLError("Name or service not known")
 
     monkeypatch.setattr("urllib.request.urlopen", no_network)
-    with pytest.raises(BenchError, match=r"cannot download cifar-10-python\.tar\.gz .*put it in"):
+    with pytest.raises(
+        BenchError, match=r"cannot download cifar-10-python\.tar\.gz .*put it in"
+    ):
         read_cifar_10(None, tmp_path / "download")
 
 
@@ -130,7 +148,9 @@ def pictures(folder: Path) -> Path:
         for label, name in enumerate(CLASSES):
             (folder / split / name).mkdir(parents=True)
             for number in range(each):
-                Image.new("RGB", (32, 32), (20 * label,) * 3).save(folder / split / name / f"{number:04}.jpg")
+                Image.new("RGB", (32, 32), (20 * label,) * 3).save(
+                    folder / split / name / f"{number:04}.jpg"
+                )
     return folder
 
 
@@ -146,15 +166,26 @@ def test_jpeg_pictures_are_read(tmp_path, form):
     else:
         pictures(local / "cifar-10-images" if form == "folder" else local)
     raw = read_cifar_10_jpeg(tmp_path / "local", tmp_path, examples=EXAMPLES)
-    assert raw.train_images.shape == (50, 32, 32, 3) and raw.test_images.shape == (20, 32, 32, 3)
-    assert np.abs(raw.train_images - 20.0 * raw.train_labels[:, None, None, None]).max() <= 2
+    assert raw.train_images.shape == (50, 32, 32, 3) and raw.test_images.shape == (
+        20,
+        32,
+        32,
+        3,
+    )
+    assert (
+        np.abs(raw.train_images - 20.0 * raw.train_labels[:, None, None, None]).max()
+        <= 2
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
         (lambda file: file.unlink(), "not every class has 5 images: train/cat has 4"),
-        (lambda file: file.write_bytes(b"no picture"), r"train/cat/0001\.jpg is damaged .*cannot identify image file"),
+        (
+            lambda file: file.write_bytes(b"no picture"),
+            r"train/cat/0001\.jpg is damaged .*cannot identify image file",
+        ),
         (lambda file: Image.new("RGB", (31, 32)).save(file), "is 31×32, not 32×32"),
     ],
 )
@@ -168,5 +199,8 @@ def test_damaged_pictures_are_refused(tmp_path, change, what):
 
 @pytest.mark.parametrize("local", [None, "empty"])
 def test_pictures_that_are_not_there_are_said_to_be_looked_for(tmp_path, local):
-    with pytest.raises(BenchError, match=r"looked for cifar-10-images\.zip or the folder.*take the data set cifar-10"):
+    with pytest.raises(
+        BenchError,
+        match=r"looked for cifar-10-images\.zip or the folder.*take the data set cifar-10",
+    ):
         read_cifar_10_jpeg(local and tmp_path, tmp_path)

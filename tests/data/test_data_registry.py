@@ -21,8 +21,14 @@ def test_each_row_of_the_table_is_made_by_a_reader_and_each_reader_has_a_row() -
     ]
     assert list(registry.DATASETS) == sorted(readers) and len(readers) == 18
     for entry in registry.DATASETS.values():
-        assert entry.source and entry.licence and "-" not in (entry.recorded_sha256, entry.stands_in_for)
-        assert entry.recorded_sha256 is None or re.fullmatch("[0-9a-f]{64}", entry.recorded_sha256)
+        assert (
+            entry.source
+            and entry.licence
+            and "-" not in (entry.recorded_sha256, entry.stands_in_for)
+        )
+        assert entry.recorded_sha256 is None or re.fullmatch(
+            "[0-9a-f]{64}", entry.recorded_sha256
+        )
 
 
 def test_a_stand_in_never_bears_the_name_of_what_it_stands_in_for() -> None:
@@ -32,9 +38,15 @@ def test_a_stand_in_never_bears_the_name_of_what_it_stands_in_for() -> None:
     assert registry.lookup("glyphs").stands_in_for == "omniglot"
 
 
-@pytest.mark.parametrize(("name", "near"), [("omnigloth", "omniglot"), ("glyph", "glyphs"), ("cifarfs", "cifar-fs")])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("omnigloth", "omniglot"), ("glyph", "glyphs"), ("cifarfs", "cifar-fs")],
+)
 def test_an_unknown_name_gets_the_nearest(name: str, near: str, tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match=rf"no data set '{name}': did you mean {near}\? choose one of cifar-10, "):
+    with pytest.raises(
+        BenchError,
+        match=rf"no data set '{name}': did you mean {near}\? choose one of cifar-10, ",
+    ):
         registry.prepare(name, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -54,9 +66,14 @@ def test_preparing_hands_on_folders_and_records_the_facts(
         return raw_images(5, 2, 3, 4)
 
     entry = registry.DatasetEntry(
-        name="toy", version="3", source="here", licence="MIT", read=read, stands_in_for="omniglot",
+        name="toy",
+        version="3",
+        source="here",
+        licence="MIT",
+        read=read,
+        stands_in_for="omniglot",
         recorded_sha256="0" * 64,
-    )  # fmt: skip
+    )
     monkeypatch.setitem(registry.DATASETS, "toy", entry)
     (tmp_path / "local").mkdir()
     monkeypatch.setenv("DPFEDBENCH_DATA", str(tmp_path / "local"))
@@ -64,5 +81,9 @@ def test_preparing_hands_on_folders_and_records_the_facts(
     assert got == [tmp_path / "local", tmp_path / "out" / "download", None]
     summary = load_dataset(tmp_path / "out").summary
     assert summary["stand_in"] is True and summary["stands_in_for"] == "omniglot"
-    assert (summary["name"], summary["version"], summary["licence"]) == ("toy", "3", "MIT")
+    assert (summary["name"], summary["version"], summary["licence"]) == (
+        "toy",
+        "3",
+        "MIT",
+    )
     assert summary["matches_record"] is False

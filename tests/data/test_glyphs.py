@@ -17,7 +17,10 @@ from dpfedbench.data.images import shuffled_splits
 from tools.choose_letters import likeness, write_ranges
 
 SAMPLE = "AgßЖѪՖუשᔕⵣجກ"  # of nine scripts, with two to six faces
-DRAWN_WITH = ("13.0.0", "2.14.3")  # Pillow and its FreeType, whose rendering the checksum depends on
+DRAWN_WITH = (
+    "13.0.0",
+    "2.14.3",
+)  # Pillow and its FreeType, whose rendering the checksum depends on
 CHECKSUM = "650f4b2db63aca4712f8869798f6a8a28b41b7867234a4eba892b8b6ba4011da"
 # Mean of a letter's twenty drawings in 4×4 fields of 7×7 pixels, as bytes; measured with the versions above.
 COARSE = {
@@ -36,15 +39,24 @@ def drawn() -> np.ndarray:
 
 def test_the_recipe_is_the_recorded_one_to_the_byte(drawn: np.ndarray) -> None:
     if (PIL.__version__, features.version("freetype2")) != DRAWN_WITH:
-        pytest.skip(f"the checksum was recorded with Pillow and FreeType {DRAWN_WITH}; the coarse test holds")
+        pytest.skip(
+            f"the checksum was recorded with Pillow and FreeType {DRAWN_WITH}; the coarse test holds"
+        )
     assert hashlib.sha256(drawn.tobytes()).hexdigest() == CHECKSUM
 
 
-def test_the_recipe_is_the_recorded_one_whatever_the_versions(drawn: np.ndarray) -> None:
+def test_the_recipe_is_the_recorded_one_whatever_the_versions(
+    drawn: np.ndarray,
+) -> None:
     for letter, pictures in zip(SAMPLE, drawn, strict=True):
         if letter in COARSE:
             fields = pictures.mean(axis=0).reshape(4, 7, 4, 7).mean(axis=(1, 3)).ravel()
-            assert np.abs(fields - np.frombuffer(bytes.fromhex(COARSE[letter]), np.uint8)).max() < 4
+            assert (
+                np.abs(
+                    fields - np.frombuffer(bytes.fromhex(COARSE[letter]), np.uint8)
+                ).max()
+                < 4
+            )
 
 
 def test_another_process_with_other_threads_draws_the_same(drawn: np.ndarray) -> None:
@@ -53,8 +65,18 @@ def test_another_process_with_other_threads_draws_the_same(drawn: np.ndarray) ->
         f"drawn = np.stack([draw_letter(letter) for letter in {SAMPLE[::-1]!r}])[::-1];"
         "print(hashlib.sha256(drawn.tobytes()).hexdigest())"
     )
-    environment = os.environ | {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "1", "LC_ALL": "C"}
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "2",
+        "PYTHONHASHSEED": "1",
+        "LC_ALL": "C",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
     assert ran.stdout.strip() == hashlib.sha256(drawn.tobytes()).hexdigest()
 
 
@@ -64,11 +86,15 @@ def test_there_are_1623_letters_and_each_is_one() -> None:
     assert list(letters) == sorted(set(letters))
     assert {unicodedata.category(letter)[0] for letter in letters} == {"L"}
     assert len(shuffled_splits(len(letters), glyphs.SPLIT_COUNTS)) == 1623
-    with open(glyphs.resources.files("dpfedbench.data").joinpath("glyph_letters.txt")) as handle:  # type: ignore[call-overload]
+    with open(
+        glyphs.resources.files("dpfedbench.data").joinpath("glyph_letters.txt")
+    ) as handle:  # type: ignore[call-overload]
         assert handle.read() == write_ranges(letters)
 
 
-def test_each_class_has_the_drawings_of_its_own_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_class_has_the_drawings_of_its_own_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def numbered(letter: str) -> np.ndarray:
         drawings = np.zeros((20, 28, 28), np.uint8)
         drawings[:, 0, :3] = list(ord(letter).to_bytes(3, "big"))
@@ -78,9 +104,16 @@ def test_each_class_has_the_drawings_of_its_own_letter(monkeypatch: pytest.Monke
     raw = glyphs.READERS["glyphs"](None, Path())
     codes = raw.images[:, :, 0, :3, 0].astype(int) @ [1 << 16, 1 << 8, 1]
     assert (codes == codes[:, :1]).all() and codes.shape == (1623, 20)
-    names = [f"U+{code:04X} {unicodedata.name(chr(code), '')}".strip() for code in codes[:, 0]]
+    names = [
+        f"U+{code:04X} {unicodedata.name(chr(code), '')}".strip()
+        for code in codes[:, 0]
+    ]
     assert names == list(raw.class_names) and len(set(names)) == 1623
-    assert [raw.splits.count(split) for split in ("train", "validation", "test")] == [1150, 50, 423]
+    assert [raw.splits.count(split) for split in ("train", "validation", "test")] == [
+        1150,
+        50,
+        423,
+    ]
 
 
 def test_no_two_letters_look_alike() -> None:
@@ -98,7 +131,9 @@ def test_drawings_are_thin_bright_whole_and_different(drawn: np.ndarray) -> None
     share = (drawn > 127).mean(axis=(2, 3))
     assert share.min() > 0.02 and share.max() < 0.25
     # Nothing is cut off: the outermost pixels hold no more than the faint edge of a stroke.
-    edge = np.concatenate([drawn[..., 0, :], drawn[..., -1, :], drawn[..., 0], drawn[..., -1]], axis=-1)
+    edge = np.concatenate(
+        [drawn[..., 0, :], drawn[..., -1, :], drawn[..., 0], drawn[..., -1]], axis=-1
+    )
     assert edge.max() < 16
     flat = drawn.reshape(-1, 28 * 28)
     assert len(np.unique(flat, axis=0)) == len(flat)

@@ -43,7 +43,9 @@ def _members(part: str) -> dict[str, bytes]:
     for character in range(SMALL[part]):
         folder = f"{part}/Alphabet_{character % 2}/character{character + 1:02d}"
         for drawing in range(20):
-            members[f"{folder}/{character + 1:04d}_{drawing + 1:02d}.png"] = _png(character, drawing)
+            members[f"{folder}/{character + 1:04d}_{drawing + 1:02d}.png"] = _png(
+                character, drawing
+            )
     return members
 
 
@@ -51,10 +53,14 @@ def _write_zips(folder: Path, order: Callable[[list[str]], list[str]] = list) ->
     (folder / "omniglot").mkdir(parents=True, exist_ok=True)
     for part in SMALL:
         members = _members(part)
-        with zipfile.ZipFile(folder / "omniglot" / f"{part}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(
+            folder / "omniglot" / f"{part}.zip", "w", zipfile.ZIP_DEFLATED
+        ) as archive:
             for name in order(list(members)):
                 archive.writestr(name, members[name])
-            archive.writestr(f"__MACOSX/{part}/Alphabet_0/character01/0001_01.png", b"not a drawing")
+            archive.writestr(
+                f"__MACOSX/{part}/Alphabet_0/character01/0001_01.png", b"not a drawing"
+            )
     return folder
 
 
@@ -74,10 +80,14 @@ def test_strokes_are_bright_and_where_they_were_drawn(tmp_path: Path) -> None:
 
 def test_neither_zip_order_nor_the_file_system_matters(tmp_path: Path) -> None:
     raw = read_omniglot(_write_zips(tmp_path / "zips"), tmp_path)
-    turned = read_omniglot(_write_zips(tmp_path / "turned", lambda names: names[::-1]), tmp_path)
+    turned = read_omniglot(
+        _write_zips(tmp_path / "turned", lambda names: names[::-1]), tmp_path
+    )
     for part in SMALL:
         for name, content in reversed(_members(part).items()):
-            (tmp_path / "folders" / "omniglot" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "folders" / "omniglot" / name).parent.mkdir(
+                parents=True, exist_ok=True
+            )
             (tmp_path / "folders" / "omniglot" / name).write_bytes(content)
     folders = read_omniglot(tmp_path / "folders", tmp_path)
     for other in (turned, folders):
@@ -90,7 +100,9 @@ def test_files_right_in_the_local_folder_are_found(tmp_path: Path) -> None:
     assert len(read_omniglot(folder / "omniglot", tmp_path).images) == 5
 
 
-def _rewrite(path: Path, change: Callable[[dict[str, bytes]], dict[str, bytes]]) -> None:
+def _rewrite(
+    path: Path, change: Callable[[dict[str, bytes]], dict[str, bytes]]
+) -> None:
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(path, "w") as archive:
@@ -107,7 +119,9 @@ def _damage_content(path: Path) -> None:
 
 
 def _without(part_of_name: str) -> Callable[[dict[str, bytes]], dict[str, bytes]]:
-    return lambda members: {name: content for name, content in members.items() if part_of_name not in name}
+    return lambda members: {
+        name: content for name, content in members.items() if part_of_name not in name
+    }
 
 
 NAME = "images_background/Alphabet_0/character01/0001_01.png"
@@ -120,13 +134,27 @@ NAME = "images_background/Alphabet_0/character01/0001_01.png"
         (lambda path: path.write_bytes(b""), "not a zip file"),
         (_damage_content, "Bad CRC-32"),
         (lambda path: _rewrite(path, _without("character02")), "2 characters, not 3"),
-        (lambda path: _rewrite(path, _without(NAME)), "not every class has 20 images: Alphabet_0/character01 has 19"),
-        (lambda path: _rewrite(path, lambda m: m | {NAME: b"no picture"}), "cannot identify"),
-        (lambda path: _rewrite(path, lambda m: m | {NAME: _png(0, 0, 64)}), "64×64, not 105×105"),
-        (lambda path: _rewrite(path, lambda m: m | {NAME: m[NAME][:-40]}), "0001_01.png"),
+        (
+            lambda path: _rewrite(path, _without(NAME)),
+            "not every class has 20 images: Alphabet_0/character01 has 19",
+        ),
+        (
+            lambda path: _rewrite(path, lambda m: m | {NAME: b"no picture"}),
+            "cannot identify",
+        ),
+        (
+            lambda path: _rewrite(path, lambda m: m | {NAME: _png(0, 0, 64)}),
+            "64×64, not 105×105",
+        ),
+        (
+            lambda path: _rewrite(path, lambda m: m | {NAME: m[NAME][:-40]}),
+            "0001_01.png",
+        ),
     ],
-)  # fmt: skip
-def test_a_damaged_archive_is_named_with_what_to_do(tmp_path: Path, harm: Callable[[Path], None], what: str) -> None:
+)
+def test_a_damaged_archive_is_named_with_what_to_do(
+    tmp_path: Path, harm: Callable[[Path], None], what: str
+) -> None:
     folder = _write_zips(tmp_path)
     harm(folder / "omniglot" / "images_background.zip")
     with pytest.raises(BenchError) as caught:
@@ -144,12 +172,17 @@ def test_a_damaged_copy_leaves_no_data_set(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_no_copy_and_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_copy_and_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_network(*_: object, **__: object) -> None:
         raise URLError("Name or service not known")
 
     monkeypatch.setattr("urllib.request.urlopen", no_network)
-    with pytest.raises(BenchError, match=r"cannot download images_background\.zip .*get it from https://.* put it in"):
+    with pytest.raises(
+        BenchError,
+        match=r"cannot download images_background\.zip .*get it from https://.* put it in",
+    ):
         read_omniglot(tmp_path, tmp_path / "download")
 
 
@@ -159,12 +192,16 @@ def test_no_copy_and_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 )
 def test_the_real_set(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    prepare("omniglot", tmp_path, progress=lambda _, done, total: told.append((done, total)))
+    prepare(
+        "omniglot", tmp_path, progress=lambda _, done, total: told.append((done, total))
+    )
     dataset = load_dataset(tmp_path)
     assert dataset.images.shape == (1623, 20, 28, 28, 1)
     assert {split: len(members) for split, members in dataset.splits.items()} == {
-        "train": 1150, "validation": 50, "test": 423,
-    }  # fmt: skip
+        "train": 1150,
+        "validation": 50,
+        "test": 423,
+    }
     assert told[963] == (964, 964) and told[-1] == (659, 659)
     assert dataset.summary["stand_in"] is False
     # Thin bright strokes on dark, in every drawing.

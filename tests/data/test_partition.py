@@ -32,7 +32,14 @@ def _images(partition: Partition) -> np.ndarray:
 def test_shared_clients_hold_distinct_training_images(
     small: ImageDataset, clients: int, ways: int, examples: int
 ) -> None:
-    made = make_partition(small, clients=clients, ways=ways, examples_per_class=examples, kind="shared", seed=3)
+    made = make_partition(
+        small,
+        clients=clients,
+        ways=ways,
+        examples_per_class=examples,
+        kind="shared",
+        seed=3,
+    )
     assert made.classes.shape == (clients, ways)
     assert made.examples.shape == (clients, ways, examples)
     assert np.isin(made.classes, small.splits["train"]).all()
@@ -41,24 +48,49 @@ def test_shared_clients_hold_distinct_training_images(
     assert made.examples.min() >= 0 and made.examples.max() < small.examples_per_class
 
 
-@pytest.mark.parametrize(("ways", "examples"), [(5, 6), (5, 5), (7, 4), (24, 3), (23, 1), (1, 12), (13, 2)])
-def test_disjoint_clients_share_no_image_and_as_many_fit_as_can(small: ImageDataset, ways: int, examples: int) -> None:
+@pytest.mark.parametrize(
+    ("ways", "examples"), [(5, 6), (5, 5), (7, 4), (24, 3), (23, 1), (1, 12), (13, 2)]
+)
+def test_disjoint_clients_share_no_image_and_as_many_fit_as_can(
+    small: ImageDataset, ways: int, examples: int
+) -> None:
     # Each class can serve 12 // examples clients, and each client needs `ways` classes.
     most = 24 * (12 // examples) // ways
-    made = make_partition(small, clients=most, ways=ways, examples_per_class=examples, kind="disjoint", seed=1)
+    made = make_partition(
+        small,
+        clients=most,
+        ways=ways,
+        examples_per_class=examples,
+        kind="disjoint",
+        seed=1,
+    )
     images = _images(made)
     assert len(np.unique(images)) == images.size
     assert _alldistinct(made.classes)
     assert np.isin(made.classes, small.splits["train"]).all()
     assert made.summary["clients_per_image"]["max"] == 1
-    with pytest.raises(BenchError, match=rf"cannot be disjoint: .* enough for {most}; .*partition: shared"):
-        make_partition(small, clients=most + 1, ways=ways, examples_per_class=examples, kind="disjoint", seed=1)
+    with pytest.raises(
+        BenchError,
+        match=rf"cannot be disjoint: .* enough for {most}; .*partition: shared",
+    ):
+        make_partition(
+            small,
+            clients=most + 1,
+            ways=ways,
+            examples_per_class=examples,
+            kind="disjoint",
+            seed=1,
+        )
 
 
 @pytest.mark.parametrize("kind", ["shared", "disjoint"])
-def test_a_client_depends_on_the_seed_and_on_nothing_else(small: ImageDataset, kind: str) -> None:
+def test_a_client_depends_on_the_seed_and_on_nothing_else(
+    small: ImageDataset, kind: str
+) -> None:
     def make(clients: int, seed: int) -> Partition:
-        return make_partition(small, clients=clients, ways=5, examples_per_class=3, kind=kind, seed=seed)
+        return make_partition(
+            small, clients=clients, ways=5, examples_per_class=3, kind=kind, seed=seed
+        )
 
     state = np.random.get_state()[1].copy()  # type: ignore[index]
     whole, again, fewer, other = make(19, 0), make(19, 0), make(4, 0), make(19, 1)
@@ -69,8 +101,12 @@ def test_a_client_depends_on_the_seed_and_on_nothing_else(small: ImageDataset, k
 
 
 def test_clients_beyond_one_block_go_on_drawing_afresh(small: ImageDataset) -> None:
-    made = make_partition(small, clients=9000, ways=5, examples_per_class=3, kind="shared", seed=0)
-    shorter = make_partition(small, clients=4100, ways=5, examples_per_class=3, kind="shared", seed=0)
+    made = make_partition(
+        small, clients=9000, ways=5, examples_per_class=3, kind="shared", seed=0
+    )
+    shorter = make_partition(
+        small, clients=4100, ways=5, examples_per_class=3, kind="shared", seed=0
+    )
     assert np.array_equal(_images(made)[:4100], _images(shorter))
     assert not np.array_equal(_images(made)[:4096], _images(made)[4096:8192])
 
@@ -80,13 +116,20 @@ def test_ordered_choices_are_equally_likely(size: int, take: int) -> None:
     """Chi-squared over all ordered choices; false-alarm rate 1e-6 per case (and the seed is fixed)."""
     rows = 60_000
     drawn = distinct(np.random.default_rng(7), rows, size, take)
-    choices = {choice: index for index, choice in enumerate(itertools.permutations(range(size), take))}
-    counts = np.bincount([choices[tuple(map(int, row))] for row in drawn], minlength=len(choices))
+    choices = {
+        choice: index
+        for index, choice in enumerate(itertools.permutations(range(size), take))
+    }
+    counts = np.bincount(
+        [choices[tuple(map(int, row))] for row in drawn], minlength=len(choices)
+    )
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
 def test_the_summary_counts_how_images_are_shared(small: ImageDataset) -> None:
-    made = make_partition(small, clients=100, ways=5, examples_per_class=6, kind="shared", seed=0)
+    made = make_partition(
+        small, clients=100, ways=5, examples_per_class=6, kind="shared", seed=0
+    )
     used = np.unique(_images(made), return_counts=True)[1]
     sharing = made.summary["clients_per_image"]
     assert sharing["mean"] == pytest.approx(100 * 5 * 6 / (24 * 12))
@@ -96,12 +139,16 @@ def test_the_summary_counts_how_images_are_shared(small: ImageDataset) -> None:
     assert made.summary["split_classes"] == {"train": 24, "validation": 6, "test": 10}
 
 
-def test_four_hundred_thousand_clients_take_seconds(tmp_path: Path, raw_images: Any) -> None:
+def test_four_hundred_thousand_clients_take_seconds(
+    tmp_path: Path, raw_images: Any
+) -> None:
     """The published scale. 0.7 s of one core when measured; the bound leaves room for a busy machine."""
     raw_images(1150, 1, 1, 20, size=1).save(tmp_path / "large", {"name": "large"})
     dataset = load_dataset(tmp_path / "large")
     start = time.process_time()
-    made = make_partition(dataset, clients=400_000, ways=5, examples_per_class=6, kind="shared", seed=0)
+    made = make_partition(
+        dataset, clients=400_000, ways=5, examples_per_class=6, kind="shared", seed=0
+    )
     assert time.process_time() - start < 10
     assert len(made) == 400_000
     assert made.examples.nbytes == 400_000 * 30 * 2
@@ -111,61 +158,99 @@ def test_four_hundred_thousand_clients_take_seconds(tmp_path: Path, raw_images: 
     ("change", "message"),
     [
         ({"ways": 25}, "25 ways are more than the 24 train classes of small"),
-        ({"examples_per_class": 13}, "13 images per class .* more than the 12 that a class of small holds"),
+        (
+            {"examples_per_class": 13},
+            "13 images per class .* more than the 12 that a class of small holds",
+        ),
         ({"clients": 0}, "clients.count is 0: it must be at least 1"),
         ({"ways": 0}, "task.ways is 0"),
         ({"examples_per_class": -1}, "clients.examples_per_class is -1"),
     ],
 )
-def test_what_cannot_be_had_is_refused_in_one_line(small: ImageDataset, change: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_had_is_refused_in_one_line(
+    small: ImageDataset, change: dict[str, Any], message: str
+) -> None:
     arguments: dict[str, Any] = {
-        "clients": 10, "ways": 5, "examples_per_class": 6, "kind": "shared", "seed": 0,
-    }  # fmt: skip
+        "clients": 10,
+        "ways": 5,
+        "examples_per_class": 6,
+        "kind": "shared",
+        "seed": 0,
+    }
     with pytest.raises(BenchError, match=message) as caught:
         make_partition(small, **(arguments | change))
     assert "\n" not in str(caught.value)
 
 
 def test_a_partition_survives_its_folder(small: ImageDataset, tmp_path: Path) -> None:
-    made = make_partition(small, clients=30, ways=5, examples_per_class=6, kind="shared", seed=0)
+    made = make_partition(
+        small, clients=30, ways=5, examples_per_class=6, kind="shared", seed=0
+    )
     made.save(tmp_path / "clients")
     loaded = Partition.load(tmp_path / "clients")
     assert np.array_equal(loaded.classes, made.classes)
     assert np.array_equal(loaded.examples, made.examples)
     assert loaded.summary["clients_per_image"] == made.summary["clients_per_image"]
-    first = (tmp_path / "clients" / "preview.csv").read_text().splitlines()[1].split(",")
+    first = (
+        (tmp_path / "clients" / "preview.csv").read_text().splitlines()[1].split(",")
+    )
     assert first[3] == small.class_names[made.classes[0, 0]]
     assert first[4] == " ".join(map(str, made.examples[0, 0]))
 
 
-def test_saving_twice_writes_the_same_bytes(small: ImageDataset, tmp_path: Path) -> None:
-    made = make_partition(small, clients=30, ways=5, examples_per_class=6, kind="shared", seed=0)
+def test_saving_twice_writes_the_same_bytes(
+    small: ImageDataset, tmp_path: Path
+) -> None:
+    made = make_partition(
+        small, clients=30, ways=5, examples_per_class=6, kind="shared", seed=0
+    )
     for name in ("one", "two"):
         made.save(tmp_path / name)
     for file in ("clients.npz", "summary.json", "preview.csv"):
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+        assert (tmp_path / "one" / file).read_bytes() == (
+            tmp_path / "two" / file
+        ).read_bytes()
 
 
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
         (lambda path: path.unlink(), r"clients\.npz is missing"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-30]), r"clients\.npz is damaged"),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-30]),
+            r"clients\.npz is damaged",
+        ),
         (lambda path: path.write_bytes(b""), r"clients\.npz is damaged"),
     ],
 )
-def test_a_damaged_partition_is_refused(small: ImageDataset, tmp_path: Path, harm: Any, message: str) -> None:
-    make_partition(small, clients=3, ways=5, examples_per_class=6, kind="shared", seed=0).save(tmp_path / "c")
+def test_a_damaged_partition_is_refused(
+    small: ImageDataset, tmp_path: Path, harm: Any, message: str
+) -> None:
+    make_partition(
+        small, clients=3, ways=5, examples_per_class=6, kind="shared", seed=0
+    ).save(tmp_path / "c")
     harm(tmp_path / "c" / "clients.npz")
-    with pytest.raises(BenchError, match=message + r".*delete .* and run the workflow again"):
+    with pytest.raises(
+        BenchError, match=message + r".*delete .* and run the workflow again"
+    ):
         Partition.load(tmp_path / "c")
 
 
-def test_gather_fetches_the_right_images_with_the_right_labels(small: ImageDataset) -> None:
-    made = make_partition(small, clients=20, ways=5, examples_per_class=6, kind="shared", seed=0)
+def test_gather_fetches_the_right_images_with_the_right_labels(
+    small: ImageDataset,
+) -> None:
+    made = make_partition(
+        small, clients=20, ways=5, examples_per_class=6, kind="shared", seed=0
+    )
     ids = np.array([7, 3, 19])
     batch = gather(small, made, ids, support_per_class=2, query_per_class=3)
-    assert batch.support_x.shape == (3, 10, 4, 4, 1) and batch.query_x.shape == (3, 15, 4, 4, 1)
+    assert batch.support_x.shape == (3, 10, 4, 4, 1) and batch.query_x.shape == (
+        3,
+        15,
+        4,
+        4,
+        1,
+    )
     assert batch.support_x.dtype == batch.query_x.dtype == np.float32
     assert batch.support_y.dtype == batch.query_y.dtype == np.int64
     assert batch.support_y.tolist() == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]] * 3
@@ -174,30 +259,61 @@ def test_gather_fetches_the_right_images_with_the_right_labels(small: ImageDatas
             index = int(made.classes[client, label])
             for place in range(2):
                 # The fixture's pixels say which class and example they are.
-                expected = (index * 7 + int(made.examples[client, label, place])) % 256 / 255
-                assert batch.support_x[row, label * 2 + place] == pytest.approx(expected)
+                expected = (
+                    (index * 7 + int(made.examples[client, label, place])) % 256 / 255
+                )
+                assert batch.support_x[row, label * 2 + place] == pytest.approx(
+                    expected
+                )
             for place in range(3):
-                expected = (index * 7 + int(made.examples[client, label, 2 + place])) % 256 / 255
+                expected = (
+                    (index * 7 + int(made.examples[client, label, 2 + place]))
+                    % 256
+                    / 255
+                )
                 assert batch.query_x[row, label * 3 + place] == pytest.approx(expected)
 
 
 def test_gather_refuses_more_than_a_client_holds_and_other_images(
     small: ImageDataset, tmp_path: Path, raw_images: Any
 ) -> None:
-    made = make_partition(small, clients=20, ways=5, examples_per_class=6, kind="shared", seed=0)
-    with pytest.raises(BenchError, match="4 support and 3 query images per class are more than the 6"):
+    made = make_partition(
+        small, clients=20, ways=5, examples_per_class=6, kind="shared", seed=0
+    )
+    with pytest.raises(
+        BenchError, match="4 support and 3 query images per class are more than the 6"
+    ):
         gather(small, made, np.arange(2), support_per_class=4, query_per_class=3)
     raw_images(30, 6, 10, 12).save(tmp_path / "other", {"name": "other"})
-    with pytest.raises(BenchError, match=r"made for other images \(of small\) than these of other"):
-        gather(load_dataset(tmp_path / "other"), made, np.arange(2), support_per_class=1, query_per_class=1)
+    with pytest.raises(
+        BenchError, match=r"made for other images \(of small\) than these of other"
+    ):
+        gather(
+            load_dataset(tmp_path / "other"),
+            made,
+            np.arange(2),
+            support_per_class=1,
+            query_per_class=1,
+        )
     for ids in ([20], [-1]):
         with pytest.raises(IndexError):
             gather(small, made, np.array(ids), support_per_class=1, query_per_class=1)
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_tasks_come_from_their_split_with_support_and_query_apart(small: ImageDataset, split: str) -> None:
-    tasks = sample_tasks(small, split, count=40, ways=5, shots=5, query_per_class=7, seed=0, purpose="meta-test")
+def test_tasks_come_from_their_split_with_support_and_query_apart(
+    small: ImageDataset, split: str
+) -> None:
+    tasks = sample_tasks(
+        small,
+        split,
+        count=40,
+        ways=5,
+        shots=5,
+        query_per_class=7,
+        seed=0,
+        purpose="meta-test",
+    )
     assert len(tasks) == 40
     assert np.isin(tasks.classes, small.splits[split]).all()
     assert _alldistinct(tasks.classes)
@@ -206,10 +322,23 @@ def test_tasks_come_from_their_split_with_support_and_query_apart(small: ImageDa
     assert batch.support_x.shape[1] == 25 and batch.query_x.shape[1] == 35
 
 
-def test_tasks_differ_by_purpose_split_and_seed_and_their_number_changes_none(small: ImageDataset) -> None:
-    def draw(split: str = "train", count: int = 40, seed: int = 0, purpose: str = "meta-test") -> np.ndarray:
+def test_tasks_differ_by_purpose_split_and_seed_and_their_number_changes_none(
+    small: ImageDataset,
+) -> None:
+    def draw(
+        split: str = "train", count: int = 40, seed: int = 0, purpose: str = "meta-test"
+    ) -> np.ndarray:
         return _images(
-            sample_tasks(small, split, count=count, ways=5, shots=1, query_per_class=2, seed=seed, purpose=purpose)
+            sample_tasks(
+                small,
+                split,
+                count=count,
+                ways=5,
+                shots=1,
+                query_per_class=2,
+                seed=seed,
+                purpose=purpose,
+            )
         )
 
     reference = draw()
@@ -228,10 +357,18 @@ def test_tasks_differ_by_purpose_split_and_seed_and_their_number_changes_none(sm
         ({"count": 0}, "tasks is 0"),
     ],
 )
-def test_tasks_that_cannot_be_had_are_refused(small: ImageDataset, change: dict[str, Any], message: str) -> None:
+def test_tasks_that_cannot_be_had_are_refused(
+    small: ImageDataset, change: dict[str, Any], message: str
+) -> None:
     arguments: dict[str, Any] = {
-        "split": "test", "count": 4, "ways": 5, "shots": 1, "query_per_class": 5, "seed": 0, "purpose": "x",
-    }  # fmt: skip
+        "split": "test",
+        "count": 4,
+        "ways": 5,
+        "shots": 1,
+        "query_per_class": 5,
+        "seed": 0,
+        "purpose": "x",
+    }
     arguments |= change
     with pytest.raises(BenchError, match=message):
         sample_tasks(small, arguments.pop("split"), **arguments)

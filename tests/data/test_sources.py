@@ -16,7 +16,9 @@ from dpfedbench.data import sources
 from dpfedbench.errors import BenchError
 
 
-def test_the_named_folder_comes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_named_folder_comes_before_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "named").mkdir()
     (tmp_path / "environment").mkdir()
     monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path / "environment"))
@@ -26,9 +28,14 @@ def test_the_named_folder_comes_before_the_environment(tmp_path: Path, monkeypat
     assert sources.local_folder(None) is None
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path / "gone"))
-    with pytest.raises(BenchError, match=r"gone is not there: correct data\.local_dir or DPFEDBENCH_DATA"):
+    with pytest.raises(
+        BenchError,
+        match=r"gone is not there: correct data\.local_dir or DPFEDBENCH_DATA",
+    ):
         sources.local_folder(None)
 
 
@@ -45,7 +52,9 @@ def published() -> Iterator[tuple[str, list[str]]]:
         def _answer(self, body: bytes) -> None:
             asked.append(f"{self.command} {self.path}")
             self.send_response(200)
-            self.send_header("Content-Length", str(len(b"published") + ("short" in self.path)))
+            self.send_header(
+                "Content-Length", str(len(b"published") + ("short" in self.path))
+            )
             self.end_headers()
             self.wfile.write(body)
 
@@ -67,7 +76,9 @@ def published() -> Iterator[tuple[str, list[str]]]:
     server.server_close()
 
 
-def test_a_download_is_checked_and_kept(tmp_path: Path, published: tuple[str, list[str]]) -> None:
+def test_a_download_is_checked_and_kept(
+    tmp_path: Path, published: tuple[str, list[str]]
+) -> None:
     url, asked = published
     copy = SET.fetch(url, MD5, tmp_path / "download", None)
     assert copy.path.read_bytes() == b"published"
@@ -76,22 +87,31 @@ def test_a_download_is_checked_and_kept(tmp_path: Path, published: tuple[str, li
     assert len(asked) == before
 
 
-def test_half_a_download_is_fetched_again(tmp_path: Path, published: tuple[str, list[str]]) -> None:
+def test_half_a_download_is_fetched_again(
+    tmp_path: Path, published: tuple[str, list[str]]
+) -> None:
     (tmp_path / "set.zip").write_bytes(b"publ")
     copy = SET.fetch(published[0], MD5, tmp_path, None)
     assert copy.path.read_bytes() == b"published"
 
 
-def test_a_download_cut_short_leaves_nothing(tmp_path: Path, published: tuple[str, list[str]]) -> None:
+def test_a_download_cut_short_leaves_nothing(
+    tmp_path: Path, published: tuple[str, list[str]]
+) -> None:
     url = published[0].replace("set.zip", "short.zip")
     with pytest.raises(BenchError, match=r"short\.zip"):
         SET.fetch(url, "0" * 32, tmp_path / "download", None)
     assert not list((tmp_path / "download").iterdir())
 
 
-def test_a_wrong_checksum_leaves_nothing(tmp_path: Path, published: tuple[str, list[str]]) -> None:
+def test_a_wrong_checksum_leaves_nothing(
+    tmp_path: Path, published: tuple[str, list[str]]
+) -> None:
     url, _ = published
-    with pytest.raises(BenchError, match=r"set\.zip .* does not have the published checksum .* put it in F"):
+    with pytest.raises(
+        BenchError,
+        match=r"set\.zip .* does not have the published checksum .* put it in F",
+    ):
         SET.fetch(url, "0" * 32, tmp_path / "download", None)
     assert not list((tmp_path / "download").iterdir())
 
@@ -108,8 +128,16 @@ def test_without_a_network_the_message_names_file_place_and_source(
     with pytest.raises(BenchError) as caught:
         SET.fetch("https://example.org/set.zip", "0" * 32, tmp_path / "d", folder)
     message = str(caught.value)
-    place = f"{folder}/omniglot" if folder else "FOLDER/omniglot with data.local_dir (or DPFEDBENCH_DATA)"
-    assert "set.zip" in message and "https://example.org/set.zip" in message and place in message
+    place = (
+        f"{folder}/omniglot"
+        if folder
+        else "FOLDER/omniglot with data.local_dir (or DPFEDBENCH_DATA)"
+    )
+    assert (
+        "set.zip" in message
+        and "https://example.org/set.zip" in message
+        and place in message
+    )
     assert "\n" not in message
 
 
@@ -133,7 +161,9 @@ class _Evil:
 def test_a_pickle_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "set.pkl").write_bytes(pickle.dumps({"image_data": _Evil()}))
-    with pytest.raises(BenchError, match=r"set\.pkl cannot be read as a pickle of arrays .*delete it"):
+    with pytest.raises(
+        BenchError, match=r"set\.pkl cannot be read as a pickle of arrays .*delete it"
+    ):
         sources.read_pickle(tmp_path / "set.pkl", "set.pkl")
     assert not (tmp_path / "evil").exists()
 

@@ -51,14 +51,19 @@ LADY MACBETH. \n  Out, out (_to the spot_) I say.
 def test_roles_of_a_play() -> None:
     found = shakespeare.roles(PLAY)
     assert set(found) == {"HAM", "FIRST WITCH", "LADY MACBETH"}
-    assert " ".join(found["HAM"]) == "who's there ? nay , answer me . a line after a direction is ham's ."
+    assert (
+        " ".join(found["HAM"])
+        == "who's there ? nay , answer me . a line after a direction is ham's ."
+    )
     assert found["FIRST WITCH"] == ["hail", "!", "hail", "."]
     assert " ".join(found["LADY MACBETH"]) == "out , out i say ."
 
 
 def _plays(folder: Path, roles: int) -> None:
     for play in range(2):
-        text = "\n\n".join(f"R{'ABCDEFGHIJKL'[i]}.\n{'word other ' * 400}" for i in range(roles))
+        text = "\n\n".join(
+            f"R{'ABCDEFGHIJKL'[i]}.\n{'word other ' * 400}" for i in range(roles)
+        )
         (folder / f"play{play}.txt").parent.mkdir(parents=True, exist_ok=True)
         (folder / f"play{play}.txt").write_text(text)
 
@@ -72,7 +77,11 @@ def test_plays_in_a_folder_and_in_a_zip_are_the_same(tmp_path: Path) -> None:
             file.unlink()
         (tmp_path / "shakespeare" / "plays").rmdir()
     second = shakespeare.read_shakespeare(tmp_path, tmp_path)
-    assert first.tasks == second.tasks and first.splits == second.splits and len(first.tasks) == 12
+    assert (
+        first.tasks == second.tasks
+        and first.splits == second.splits
+        and len(first.tasks) == 12
+    )
 
 
 def test_leafs_form_is_a_file_a_role(tmp_path: Path) -> None:
@@ -81,11 +90,16 @@ def test_leafs_form_is_a_file_a_role(tmp_path: Path) -> None:
     for role in range(10):
         (folder / f"PLAY_ROLE{role}.txt").write_text("word other " * 400)
     found = shakespeare.read_shakespeare(tmp_path, tmp_path)
-    assert [name for name, _ in found.tasks] == sorted(f"PLAY_ROLE{role}" for role in range(10))
+    assert [name for name, _ in found.tasks] == sorted(
+        f"PLAY_ROLE{role}" for role in range(10)
+    )
 
 
 def test_plays_that_are_missing_or_bad(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match=r"no plays found: put plays/\*\.txt from https://www\.gutenberg"):
+    with pytest.raises(
+        BenchError,
+        match=r"no plays found: put plays/\*\.txt from https://www\.gutenberg",
+    ):
         shakespeare.read_shakespeare(tmp_path, tmp_path)
     _plays(tmp_path / "shakespeare" / "plays", 1)
     with pytest.raises(BenchError, match="has 2 texts of at least 800 words"):
@@ -103,7 +117,9 @@ def test_the_real_plays_have_about_as_many_roles_as_were_published() -> None:
 
 
 def test_articles_in_a_folder_and_in_a_tar(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match=r"Wiki-3029 is missing: put wiki-3029 or wiki-3029\.tar"):
+    with pytest.raises(
+        BenchError, match=r"Wiki-3029 is missing: put wiki-3029 or wiki-3029\.tar"
+    ):
         wiki.read_wiki(tmp_path, tmp_path)
     folder = tmp_path / "wiki-3029"
     folder.mkdir()
@@ -111,7 +127,11 @@ def test_articles_in_a_folder_and_in_a_tar(tmp_path: Path) -> None:
         (folder / f"Title {number}.txt").write_text(f"w{number} " * 1700)
     (folder / "Short.txt").write_text("few words")
     first = wiki.read_wiki(tmp_path, tmp_path)
-    assert len(first.tasks) == 10 and first.public["few"] == 1 and first.facts["articles"] == 11
+    assert (
+        len(first.tasks) == 10
+        and first.public["few"] == 1
+        and first.facts["articles"] == 11
+    )
     tarred = tmp_path / "other"
     tarred.mkdir()
     with tarfile.open(tarred / "wiki-3029.tar.gz", "w:gz") as archive:
@@ -131,7 +151,9 @@ def test_documentation_strings_of_a_source() -> None:
     assert docstrings.documentation(source) == "Module.\nClass.\nMethod."
 
 
-def test_a_module_that_repeats_another_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_repeats_another_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(docstrings, "WORDS", 20)
     first = [f"a{i}" for i in range(40)]
     texts = [
@@ -139,8 +161,16 @@ def test_a_module_that_repeats_another_is_left_out(monkeypatch: pytest.MonkeyPat
         ("copy", first[:20] + [f"b{i}" for i in range(20)]),
         ("own", [f"c{i}" for i in range(30)]),
     ]
-    texts += [("little shared", first[:10] + [f"d{i}" for i in range(40)]), ("short copy", first[:10])]
-    assert [name for name, _ in docstrings._apart(iter(texts))] == ["first", "own", "little shared", "short copy"]
+    texts += [
+        ("little shared", first[:10] + [f"d{i}" for i in range(40)]),
+        ("short copy", first[:10]),
+    ]
+    assert [name for name, _ in docstrings._apart(iter(texts))] == [
+        "first",
+        "own",
+        "little shared",
+        "short copy",
+    ]
 
 
 def test_modules_are_named_and_tests_are_left_out() -> None:
@@ -153,7 +183,11 @@ def test_a_folder_of_ones_own_texts(tmp_path: Path) -> None:
     for number in range(10):
         (tmp_path / f"author {number}.txt").write_text(f"w{number} " * 30)
     found = text_folder.read(tmp_path, tmp_path, folder=".", words=20, test=0.2)
-    assert [found.splits.count(split) for split in ("train", "validation", "test")] == [7, 1, 2]
+    assert [found.splits.count(split) for split in ("train", "validation", "test")] == [
+        7,
+        1,
+        2,
+    ]
     assert text_folder.Options.read({"folder": "x", "words": 3}).test == 0.1
     with pytest.raises(BenchError, match=r"the folder of texts .*none is not there"):
         text_folder.read(tmp_path, tmp_path, folder="none", words=20)
@@ -162,7 +196,9 @@ def test_a_folder_of_ones_own_texts(tmp_path: Path) -> None:
 def test_what_only_one_python_gets_is_no_task() -> None:
     """numpy installs distutils on Python 3.11 alone; with it the words would differ between the two."""
     names = [name for name, _ in docstrings.modules()]
-    assert "numpy.linalg._linalg" in names and not any(".distutils." in name for name in names)
+    assert "numpy.linalg._linalg" in names and not any(
+        ".distutils." in name for name in names
+    )
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 5, 7, 1 << 20])
@@ -202,7 +238,9 @@ def test_a_file_in_pieces_has_the_words_of_the_whole(
 def test_a_folder_of_texts_takes_no_more_memory_than_its_tasks(tmp_path: Path) -> None:
     """Twenty million bytes of words, of which a task has a hundred."""
     for name in "abcd":
-        (tmp_path / f"{name}.txt").write_bytes(b"ab cd " * (3_500_000 if name == "a" else 50))
+        (tmp_path / f"{name}.txt").write_bytes(
+            b"ab cd " * (3_500_000 if name == "a" else 50)
+        )
     tracemalloc.start()
     try:
         found = text_folder.read(None, tmp_path, folder=str(tmp_path), words=100)
@@ -216,14 +254,27 @@ def test_a_folder_of_texts_takes_no_more_memory_than_its_tasks(tmp_path: Path) -
     ("content", "said"),
     [
         (b"words and \0 more", "a.txt is no text, it holds a NUL: take it away"),
-        (b"word " * 5 + b"caf\xe9 x", "a.txt is not UTF-8 (invalid continuation byte at byte 28): convert it"),
-        (b"word " * 5 + b"caf\xc3", "a.txt is not UTF-8 (unexpected end of data at byte 28): convert it"),
-        (b"a" * 2000, "a.txt is no text, it has 2,000 letters without a space: take it away"),
+        (
+            b"word " * 5 + b"caf\xe9 x",
+            "a.txt is not UTF-8 (invalid continuation byte at byte 28): convert it",
+        ),
+        (
+            b"word " * 5 + b"caf\xc3",
+            "a.txt is not UTF-8 (unexpected end of data at byte 28): convert it",
+        ),
+        (
+            b"a" * 2000,
+            "a.txt is no text, it has 2,000 letters without a space: take it away",
+        ),
     ],
 )
 @pytest.mark.parametrize("piece", [4, 1 << 20])
 def test_what_is_no_text_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str, piece: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+    said: str,
+    piece: int,
 ) -> None:
     monkeypatch.setattr(tokens, "_PIECE", piece)
     monkeypatch.setattr(tokens, "_LONGEST", 1999)
@@ -239,7 +290,10 @@ def test_what_is_no_text_is_one_line(
     [
         (os.mkfifo, "a.txt cannot be read (a pipe or device, where a file belongs)"),
         (os.mkdir, "a.txt is a folder, where a file belongs"),
-        (lambda path: path.symlink_to(path.name), "a.txt is a link that leads back to itself"),
+        (
+            lambda path: path.symlink_to(path.name),
+            "a.txt is a link that leads back to itself",
+        ),
     ],
 )
 def test_what_is_no_file_is_one_line(tmp_path: Path, make: Any, said: str) -> None:
@@ -261,7 +315,7 @@ def nobody() -> Iterator[Path]:
 
 
 def test_what_may_not_be_read_is_not_called_damaged(nobody: Path) -> None:
-    import torchvision.datasets  # noqa: F401 (nobody else can read where Python is)
+    import torchvision.datasets  # noqa: F401
 
     from dpfedbench.data import image_folder, sources
     from dpfedbench.data.registry import prepare
@@ -269,8 +323,12 @@ def test_what_may_not_be_read_is_not_called_damaged(nobody: Path) -> None:
     from dpfedbench.files import read_json
     from dpfedbench.verification import Faults
 
-    places = {"texts/a.txt": b"a b", "shut/x/a.png": b"", "mnist/train-images-idx3-ubyte.gz": b"1",
-              "plays.zip": b"PK"}  # fmt: skip
+    places = {
+        "texts/a.txt": b"a b",
+        "shut/x/a.png": b"",
+        "mnist/train-images-idx3-ubyte.gz": b"1",
+        "plays.zip": b"PK",
+    }
     for name, content in places.items():
         path = nobody / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -279,21 +337,38 @@ def test_what_may_not_be_read_is_not_called_damaged(nobody: Path) -> None:
     (nobody / "shut").chmod(0)
     codecs.lookup("utf-8-sig")
     os.seteuid(65534)
-    with pytest.raises(BenchError, match=r"^no permission to read .*/texts/a.txt: make it readable$"):
+    with pytest.raises(
+        BenchError, match=r"^no permission to read .*/texts/a.txt: make it readable$"
+    ):
         text_folder.read(nobody, nobody, folder="texts", words=3)
-    with pytest.raises(BenchError, match=r"^no permission to read .*/shut: make it readable$"):
+    with pytest.raises(
+        BenchError, match=r"^no permission to read .*/shut: make it readable$"
+    ):
         text_folder.read(nobody, nobody, folder="shut", words=3)
-    with pytest.raises(BenchError, match=r"^no permission to read .*/shut: make it readable$"):
-        image_folder.read(nobody, nobody, folder="shut", size=8, channels=1, test_images=1)
+    with pytest.raises(
+        BenchError, match=r"^no permission to read .*/shut: make it readable$"
+    ):
+        image_folder.read(
+            nobody, nobody, folder="shut", size=8, channels=1, test_images=1
+        )
     with pytest.raises(BenchError, match=r"^no permission to read .*/shut/"):
         sources.Source(name="x", places=("shut",)).find(nobody, "a.zip")
-    with pytest.raises(BenchError, match=r"^no permission to read .*: make it readable$"):
+    with pytest.raises(
+        BenchError, match=r"^no permission to read .*: make it readable$"
+    ):
         prepare("mnist", nobody / "out", nobody)
-    with pytest.raises(BenchError, match=r"^no permission to read .*: make it readable$"):
+    with pytest.raises(
+        BenchError, match=r"^no permission to read .*: make it readable$"
+    ):
         _ = sources.Copy(sources.Source(name="x"), nobody / "plays.zip").files
-    with pytest.raises(BenchError, match=r"^no permission to read .*/shut: make it readable$"):
+    with pytest.raises(
+        BenchError, match=r"^no permission to read .*/shut: make it readable$"
+    ):
         check_folder(str(nobody / "shut"))
-    with pytest.raises(BenchError, match=r"^no permission to read .*/shut/format.json: make it readable$"):
+    with pytest.raises(
+        BenchError,
+        match=r"^no permission to read .*/shut/format.json: make it readable$",
+    ):
         read_json(nobody / "shut" / "format.json")
     # A folder that cannot be looked through is a line, and the rest goes on.
     assert {line for line in Faults(nobody) if line} == {

@@ -10,19 +10,33 @@ SECRET = "secret"
 """A word that is in one training task, often, and in no public text."""
 
 
-def raw_texts(tasks: int = 12, words: int = 40, letters: str = "abcdefghij") -> RawTexts:
+def raw_texts(
+    tasks: int = 12, words: int = 40, letters: str = "abcdefghij"
+) -> RawTexts:
     """Tasks of drawn words, the first of ten letters the most frequent; and a short text, which is public."""
     rng = np.random.default_rng(0)
     common = np.array(list(letters))
-    texts = [(f"task {i}", rng.choice(common, words + 3, p=np.arange(10, 0, -1) / 55).tolist()) for i in range(tasks)]
+    texts = [
+        (
+            f"task {i}",
+            rng.choice(common, words + 3, p=np.arange(10, 0, -1) / 55).tolist(),
+        )
+        for i in range(tasks)
+    ]
     trained = cut_into_tasks(texts, words=words, test=0.1, validation=0.1, called="x")
     owner = trained.splits.index("train")
     texts[owner][1][: words // 2] = [SECRET] * (words // 2)
     texts.append(("short", list(letters[0] + letters[:2] + letters[1:])))
-    return cut_into_tasks(texts, words=words, test=0.1, validation=0.1, called="tiny texts")
+    return cut_into_tasks(
+        texts, words=words, test=0.1, validation=0.1, called="tiny texts"
+    )
 
 
-def tiny_texts(folder: Path, tasks: int = 12, words: int = 40, letters: str = "abcdefghij") -> TextDataset:
+def tiny_texts(
+    folder: Path, tasks: int = 12, words: int = 40, letters: str = "abcdefghij"
+) -> TextDataset:
     """The same, prepared in a folder."""
-    raw_texts(tasks, words, letters).save(folder, {"name": "tiny", "recorded_sha256": None})
+    raw_texts(tasks, words, letters).save(
+        folder, {"name": "tiny", "recorded_sha256": None}
+    )
     return load_texts(folder)

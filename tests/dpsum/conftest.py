@@ -10,12 +10,26 @@ import dpsum
 def write_ledger(tmp_path):
     """Runs a mechanism and returns its ledger's path."""
 
-    def write(name, *, participation=dpsum.OnePass, noise_multiplier=1.0, rounds=4, units=200, cohort=50):
+    def write(
+        name,
+        *,
+        participation=dpsum.OnePass,
+        noise_multiplier=1.0,
+        rounds=4,
+        units=200,
+        cohort=50,
+    ):
         plan = participation(units=units, cohort=cohort, rounds=rounds, seed=1)
         mechanism = dpsum.Mechanism(
-            name="update", unit="client", observer="everyone", dimension=3, participation=plan,
-            clipping=dpsum.Constant(0.5), noise=dpsum.Independent(noise_multiplier), ledger=tmp_path / name,
-        )  # fmt: skip
+            name="update",
+            unit="client",
+            observer="everyone",
+            dimension=3,
+            participation=plan,
+            clipping=dpsum.Constant(0.5),
+            noise=dpsum.Independent(noise_multiplier),
+            ledger=tmp_path / name,
+        )
         for index in range(rounds):
             total = mechanism.open(index)
             total.add(np.ones((len(plan.cohort(index)), 3)))

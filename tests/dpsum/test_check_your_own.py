@@ -9,14 +9,20 @@ import pytest
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "check-your-own.md"
 SECTIONS = {
-    part.split("\n", 1)[0]: re.findall(r"^```(python|text)\n(.*?)^```$", part, flags=re.M | re.S)
+    part.split("\n", 1)[0]: re.findall(
+        r"^```(python|text)\n(.*?)^```$", part, flags=re.M | re.S
+    )
     for part in re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.M)[1:]
 }
 MODULES = {
-    "An Opacus script": "opacus", "A Flower server": "flwr", "A pfl-research simulation": "pfl",
+    "An Opacus script": "opacus",
+    "A Flower server": "flwr",
+    "A pfl-research simulation": "pfl",
     "An event tree of dp_accounting or jax_privacy": "dp_accounting",
-}  # fmt: skip
-SHOWN = re.compile(r"not refuted: at least (\S+) is shown of the (\S+) declared(, as right code .*)?")
+}
+SHOWN = re.compile(
+    r"not refuted: at least (\S+) is shown of the (\S+) declared(, as right code .*)?"
+)
 
 
 def _said(text: str) -> list[str]:
@@ -32,9 +38,14 @@ def _said(text: str) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("section", [name for name, blocks in SECTIONS.items() if blocks])
+@pytest.mark.parametrize(
+    "section", [name for name, blocks in SECTIONS.items() if blocks]
+)
 def test_a_section_runs_as_it_stands(
-    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    section: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if (module := MODULES.get(section)) and importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
@@ -56,6 +67,10 @@ def test_how_many_lines_it_takes() -> None:
     """Ten for Opacus, twenty for a loop of one's own."""
     (_, script), *_ = SECTIONS["An Opacus script"]
     assert 0 < sum("  #" in line for line in script.splitlines()) <= 10
-    assert all("  #" in line for line in script.splitlines() if re.search("watch|account|profiles", line))
+    assert all(
+        "  #" in line
+        for line in script.splitlines()
+        if re.search("watch|account|profiles", line)
+    )
     (_, loop), *_ = SECTIONS["A loop of one's own"]
     assert sum(bool(line.strip()) for line in loop.splitlines()) <= 20

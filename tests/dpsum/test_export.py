@@ -26,7 +26,9 @@ def audit():
 
     def release(rows):
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
-        return (rows * np.minimum(1, 1 / np.maximum(norms, 1e-12))).sum(axis=0) + rng.standard_normal(30)
+        return (rows * np.minimum(1, 1 / np.maximum(norms, 1e-12))).sum(
+            axis=0
+        ) + rng.standard_normal(30)
 
     return audited(release, dimension=30, noise_multiplier=1.0)
 
@@ -34,7 +36,9 @@ def audit():
 @pytest.fixture
 def report(write_ledger, audit):
     path = write_ledger("ledger.jsonl")
-    return export.report(account=dpsum.account(path, delta=1e-5), audit=audit, ledger=path)
+    return export.report(
+        account=dpsum.account(path, delta=1e-5), audit=audit, ledger=path
+    )
 
 
 def test_the_schema_is_of_what_is_written(report, write_ledger, audit):
@@ -43,7 +47,10 @@ def test_the_schema_is_of_what_is_written(report, write_ledger, audit):
     jsonschema.validate(report, SCHEMA)
     nothing = dpsum.account([], delta=1e-5)
     jsonschema.validate(export.report(account=nothing), SCHEMA)
-    jsonschema.validate(export.report(audit=dataclasses.replace(audit, claimed=None, little=math.nan)), SCHEMA)
+    jsonschema.validate(
+        export.report(audit=dataclasses.replace(audit, claimed=None, little=math.nan)),
+        SCHEMA,
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,22 +79,44 @@ def test_the_schema_refuses_what_is_not(report, where, value):
 
 def test_an_account_without_a_bound_is_written_as_text(report, write_ledger):
     releases = dpsum.read_ledger(write_ledger("other.jsonl"))
-    raw = [dataclasses.replace(event, data_dependent_threshold=True, reason="C of raw norms") for event in releases]
+    raw = [
+        dataclasses.replace(
+            event, data_dependent_threshold=True, reason="C of raw norms"
+        )
+        for event in releases
+    ]
     found = export.report(account=dpsum.account(raw, delta=1e-5))
     jsonschema.validate(found, SCHEMA)
     assert found["account"]["profiles"]["holds"]["epsilon_high"] == "inf"
     assert export.metrics(found)["privacy/epsilon_holds"] == math.inf
-    assert "no finite ε" in export.badge(found) and export.badge(found).endswith("-red)")
+    assert "no finite ε" in export.badge(found) and export.badge(found).endswith(
+        "-red)"
+    )
 
 
 def test_the_badge_says_what_the_report_does(report, audit):
     """4.377 is one Gaussian's at z = 1 and 1e-5 (Balle and Wang 2018)."""
     line = export.badge(report)
-    text = f"ε ≤ 4.38 at δ = 1e-05 per client (zero-out), audited ε ≥ {audit.epsilon:.3g}"
-    assert line.startswith(f"![differential privacy: {text}](https://img.shields.io/badge/") and "\n" not in line
-    _, shown, colour = line.split("/badge/")[1].rstrip(")").replace("--", "\0").split("-")
-    assert urllib.parse.unquote(shown.replace("\0", "-")) == text and colour == "blue" and " " not in shown
-    assert "refuted" in export.badge(export.report(audit=dataclasses.replace(audit, refuted=True)))
+    text = (
+        f"ε ≤ 4.38 at δ = 1e-05 per client (zero-out), audited ε ≥ {audit.epsilon:.3g}"
+    )
+    assert (
+        line.startswith(
+            f"![differential privacy: {text}](https://img.shields.io/badge/"
+        )
+        and "\n" not in line
+    )
+    _, shown, colour = (
+        line.split("/badge/")[1].rstrip(")").replace("--", "\0").split("-")
+    )
+    assert (
+        urllib.parse.unquote(shown.replace("\0", "-")) == text
+        and colour == "blue"
+        and " " not in shown
+    )
+    assert "refuted" in export.badge(
+        export.report(audit=dataclasses.replace(audit, refuted=True))
+    )
     with pytest.raises(DpsumError, match="nothing for a badge"):
         export.badge(export.report())
 
@@ -104,10 +133,14 @@ def test_an_audit_is_read_again(report, tmp_path):
 def test_metrics_reach_a_client_as_it_takes_them(report, monkeypatch):
     """Where no client is installed, at least what it would be called with."""
     logged = {}
-    client = types.SimpleNamespace(log_metrics=lambda metrics, step: logged.update(metrics, step=step))
+    client = types.SimpleNamespace(
+        log_metrics=lambda metrics, step: logged.update(metrics, step=step)
+    )
     monkeypatch.setitem(sys.modules, "mlflow", client)
     export.to_mlflow(report, step=7)
-    assert logged["step"] == 7 and logged["privacy/epsilon_holds"] == pytest.approx(4.377, abs=1e-3)
+    assert logged["step"] == 7 and logged["privacy/epsilon_holds"] == pytest.approx(
+        4.377, abs=1e-3
+    )
     assert logged["privacy/audit_refuted"] == 0.0 and logged["privacy/rounds"] == 4
 
 
@@ -131,7 +164,9 @@ def test_tensorboard_reads_what_was_written(report, tmp_path):
     read = EventAccumulator(str(tmp_path / "log")).Reload()
     for name, value in export.metrics(report).items():
         (event,) = read.Tensors(f"{name}")
-        assert event.step == 3 and event.tensor_proto.float_val[0] == pytest.approx(value, rel=1e-6)
+        assert event.step == 3 and event.tensor_proto.float_val[0] == pytest.approx(
+            value, rel=1e-6
+        )
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -141,4 +176,6 @@ def test_mlflow_reads_what_was_logged(report, tmp_path, monkeypatch):
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
     with mlflow.start_run() as run:
         export.to_mlflow(report)
-    assert mlflow.get_run(run.info.run_id).data.metrics == pytest.approx(export.metrics(report))
+    assert mlflow.get_run(run.info.run_id).data.metrics == pytest.approx(
+        export.metrics(report)
+    )

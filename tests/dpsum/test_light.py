@@ -42,6 +42,12 @@ print(*modules(dpsum))
 
 def test_every_module_is_imported_with_numpy_and_scipy_alone() -> None:
     """Adapters, which are for other libraries' users, are left out."""
-    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert {"dpsum.private_sum", "dpsum.accounting.account", "dpsum.audit.bounds"} <= set(done.stdout.split())
+    assert {
+        "dpsum.private_sum",
+        "dpsum.accounting.account",
+        "dpsum.audit.bounds",
+    } <= set(done.stdout.split())

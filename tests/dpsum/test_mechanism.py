@@ -19,16 +19,24 @@ D = 3
 
 def mechanism(**changed: Any) -> dpsum.Mechanism:
     values: dict[str, Any] = {
-        "name": "update", "unit": "client", "observer": "everyone", "dimension": D, "clipping": dpsum.Constant(0.5),
-        "participation": dpsum.OnePass(units=40, cohort=10, rounds=4, seed=0), "noise": dpsum.Independent(1.0),
+        "name": "update",
+        "unit": "client",
+        "observer": "everyone",
+        "dimension": D,
+        "clipping": dpsum.Constant(0.5),
+        "participation": dpsum.OnePass(units=40, cohort=10, rounds=4, seed=0),
+        "noise": dpsum.Independent(1.0),
         "seed": 0,
-    }  # fmt: skip
+    }
     return dpsum.Mechanism(**values | changed)
 
 
 def delta_of(z: float, epsilon: float) -> float:
     """The Gaussian mechanism's delta (Balle and Wang 2018, Theorem 8)."""
-    return float(norm.cdf(0.5 / z - epsilon * z) - math.exp(epsilon) * norm.cdf(-0.5 / z - epsilon * z))
+    return float(
+        norm.cdf(0.5 / z - epsilon * z)
+        - math.exp(epsilon) * norm.cdf(-0.5 / z - epsilon * z)
+    )
 
 
 def trained(made: dpsum.Mechanism, rounds: int = 4) -> list[np.ndarray]:
@@ -45,11 +53,17 @@ def test_a_loop_of_ones_own_has_an_account(tmp_path: Path) -> None:
     made = mechanism(ledger=tmp_path / "ledger.jsonl", noise=dpsum.Independent(2.0))
     released = trained(made)
     lines = dpsum.read_ledger(made.ledger.path)
-    assert [line.round for line in lines] == [0, 1, 2, 3] and lines[0].noise_std == 1.0 == lines[0].sensitivity * 2
+    assert [line.round for line in lines] == [0, 1, 2, 3] and lines[
+        0
+    ].noise_std == 1.0 == lines[0].sensitivity * 2
     # Ten contributions of norm C along one direction, and noise of deviation 1: five standard errors of twelve draws.
-    assert np.mean(released) == pytest.approx(10 * 0.5 / math.sqrt(D), abs=5 / math.sqrt(12))
+    assert np.mean(released) == pytest.approx(
+        10 * 0.5 / math.sqrt(D), abs=5 / math.sqrt(12)
+    )
     found = dpsum.account(made.ledger.path, delta=1e-6)
-    assert delta_of(2.0, found.profiles["holds"].epsilon_high) == pytest.approx(1e-6, rel=1e-6)
+    assert delta_of(2.0, found.profiles["holds"].epsilon_high) == pytest.approx(
+        1e-6, rel=1e-6
+    )
     assert "proved" in str(found) and "at delta 1e-06" in str(found)
 
 
@@ -57,9 +71,16 @@ def test_mechanisms_of_one_budget_are_one_gaussian_a_round() -> None:
     """z = 1 and 2 over the same clients are one of (1 + 1/4)^-1/2: 5.551 at 1e-6, by the closed form."""
     budget = dpsum.Budget(epsilon=5.6, delta=1e-6)
     shared = {"budget": budget, "ledger": dpsum.Ledger(Path("/dev/null"))}
-    one, two = mechanism(**shared), mechanism(**shared, name="second", stream="other", noise=dpsum.Independent(2.0))
+    one, two = (
+        mechanism(**shared),
+        mechanism(
+            **shared, name="second", stream="other", noise=dpsum.Independent(2.0)
+        ),
+    )
     spent = budget.spent(4)["epsilon_holds"]
-    assert spent == pytest.approx(5.551, abs=5e-4) and delta_of(1.25**-0.5, spent) == pytest.approx(1e-6, rel=1e-5)
+    assert spent == pytest.approx(5.551, abs=5e-4) and delta_of(
+        1.25**-0.5, spent
+    ) == pytest.approx(1e-6, rel=1e-5)
     assert one.allows(4) and two.spent(4)["epsilon_holds"] == spent
     short = dpsum.Budget(epsilon=5.5, delta=1e-6)
     shared = {"budget": short, "ledger": dpsum.Ledger(Path("/dev/null"))}
@@ -70,22 +91,31 @@ def test_mechanisms_of_one_budget_are_one_gaussian_a_round() -> None:
 
 def test_a_multiplier_is_found_from_a_budget() -> None:
     made = mechanism(
-        noise=dpsum.Independent(None), budget=dpsum.Budget(epsilon=2.0), ledger=dpsum.Ledger(Path("/dev/null"))
+        noise=dpsum.Independent(None),
+        budget=dpsum.Budget(epsilon=2.0),
+        ledger=dpsum.Ledger(Path("/dev/null")),
     )
     z = made.noise_multiplier
     assert delta_of(z, 2.0) <= 1e-6 < delta_of(z * 0.999, 2.0)
 
 
 def test_a_seed_makes_runs_equal_and_none_makes_them_differ(tmp_path: Path) -> None:
-    again = [trained(mechanism(ledger=tmp_path / f"{number}.jsonl", seed=5)) for number in range(2)]
+    again = [
+        trained(mechanism(ledger=tmp_path / f"{number}.jsonl", seed=5))
+        for number in range(2)
+    ]
     assert np.array_equal(*again)
-    free = [mechanism(ledger=tmp_path / f"free{number}.jsonl", seed=None) for number in range(2)]
+    free = [
+        mechanism(ledger=tmp_path / f"free{number}.jsonl", seed=None)
+        for number in range(2)
+    ]
     drawn = [trained(made) for made in free]
     assert not np.isclose(*drawn).any()
     line = json.loads(free[0].ledger.path.read_text().splitlines()[0])
     assert line["noise_stream"] == "the operating system/noise/0"
     assert (
-        "5/noise/0" in (tmp_path / "0.jsonl").read_text() and str(free[0].seed) not in free[0].ledger.path.read_text()
+        "5/noise/0" in (tmp_path / "0.jsonl").read_text()
+        and str(free[0].seed) not in free[0].ledger.path.read_text()
     )
 
 
@@ -93,7 +123,11 @@ def test_a_seed_makes_runs_equal_and_none_makes_them_differ(tmp_path: Path) -> N
 def test_it_goes_on_from_its_state_with_the_same_bits(seed: int | None) -> None:
     """Also where noise takes back what earlier rounds added, which is drawn again after the restart."""
     weights = dpsum.factorisations.square_root(4)
-    kinds = {"noise": dpsum.Correlated(1.0, weights), "ledger": dpsum.Ledger(Path("/dev/null")), "seed": seed}
+    kinds = {
+        "noise": dpsum.Correlated(1.0, weights),
+        "ledger": dpsum.Ledger(Path("/dev/null")),
+        "seed": seed,
+    }
     first = mechanism(**kinds)
     whole, state = trained(first, 3), first.state()
     again = mechanism(**kinds | {"ledger": dpsum.Ledger(Path("/dev/null"))})
@@ -107,9 +141,17 @@ def test_correlated_noise_is_the_encoders() -> None:
     weights = dpsum.factorisations.square_root(4)
     kinds = dpsum.Independent(1.0), dpsum.Correlated(1.0, weights)
     apart, together = (
-        mechanism(ledger=dpsum.Ledger(Path("/dev/null")), clipping=dpsum.Constant(1e-9), noise=noise) for noise in kinds
+        mechanism(
+            ledger=dpsum.Ledger(Path("/dev/null")),
+            clipping=dpsum.Constant(1e-9),
+            noise=noise,
+        )
+        for noise in kinds
     )
-    drawn, found = (np.array([made.release(made.open(index)) for index in range(4)]) for made in (apart, together))
+    drawn, found = (
+        np.array([made.release(made.open(index)) for index in range(4)])
+        for made in (apart, together)
+    )
     np.testing.assert_allclose(found, weights @ drawn, rtol=1e-12)
     assert (np.linalg.norm(np.linalg.inv(weights), axis=0) <= 1).all()
 
@@ -117,9 +159,13 @@ def test_correlated_noise_is_the_encoders() -> None:
 def test_an_audit_sees_each_release_as_it_leaves() -> None:
     seen = []
     made = mechanism(ledger=dpsum.Ledger(Path("/dev/null")))
-    made.on_release = lambda total, released: seen.append((total.round, total.sum.threshold, released))
+    made.on_release = lambda total, released: seen.append(
+        (total.round, total.sum.threshold, released)
+    )
     released = trained(made)
-    assert [(index, threshold) for index, threshold, _ in seen] == [(index, 0.5) for index in range(4)]
+    assert [(index, threshold) for index, threshold, _ in seen] == [
+        (index, 0.5) for index in range(4)
+    ]
     assert all(one is other for (_, _, one), other in zip(seen, released, strict=True))
 
 
@@ -135,9 +181,15 @@ class _OnAGpu:
     [
         (np.ones((2, D + 1)), r"^contributions must be \[n, 3\], not \[2, 4\]$"),
         (np.ones(D), r"^contributions must be \[n, 3\], not \[3\]$"),
-        ([["a", "b", "c"]], r"^contributions are <U1: hand over real numbers \[n, 3\]$"),
+        (
+            [["a", "b", "c"]],
+            r"^contributions are <U1: hand over real numbers \[n, 3\]$",
+        ),
         ([[1.0], [2.0, 3.0]], r"^contributions are no array \("),
-        (_OnAGpu(), r"^contributions are no array \(can't convert cuda:0 .* hand over \[n, 3\] on the CPU$"),
+        (
+            _OnAGpu(),
+            r"^contributions are no array \(can't convert cuda:0 .* hand over \[n, 3\] on the CPU$",
+        ),
     ],
 )
 def test_what_is_no_contribution_is_refused_in_one_line(given: Any, said: str) -> None:
@@ -147,7 +199,9 @@ def test_what_is_no_contribution_is_refused_in_one_line(given: Any, said: str) -
 
 
 def test_values_that_are_not_finite_count_as_zero_and_are_counted() -> None:
-    made = mechanism(ledger=dpsum.Ledger(Path("/dev/null")), noise=dpsum.Independent(1e-6))
+    made = mechanism(
+        ledger=dpsum.Ledger(Path("/dev/null")), noise=dpsum.Independent(1e-6)
+    )
     total = made.open(0)
     norms = total.add([[0.3, 0.0, 0.0], [np.nan, 1.0, 0.0], [np.inf, 0.0, 0.0]])
     assert norms[0] == pytest.approx(0.3) and not np.isfinite(norms[1:]).any()
@@ -169,7 +223,10 @@ def test_a_rounds_noise_is_drawn_once() -> None:
     made = mechanism(ledger=dpsum.Ledger(Path("/dev/null")))
     trained(made, 2)
     for index in (0, 1):
-        with pytest.raises(dpsum.DpsumError, match=rf"^round {index} of update was released before, and its noise"):
+        with pytest.raises(
+            dpsum.DpsumError,
+            match=rf"^round {index} of update was released before, and its noise",
+        ):
             made.release(made.open(index))
     made.release(made.open(2))
 
@@ -178,19 +235,41 @@ def test_nothing_is_released_beyond_the_budget() -> None:
     """Poisson rounds at z = 1: as many as the budget has room for, and not one more; without one, as many as asked."""
     ways = dpsum.Poisson(units=40, cohort=10, rounds=40, seed=0)
     budget = dpsum.Budget(epsilon=5.0, delta=1e-6)
-    made = mechanism(participation=ways, budget=budget, ledger=dpsum.Ledger(Path("/dev/null")))
+    made = mechanism(
+        participation=ways, budget=budget, ledger=dpsum.Ledger(Path("/dev/null"))
+    )
     last = max(rounds for rounds in range(41) if made.allows(rounds))
-    assert 0 < last < 40 and made.spent(last)["epsilon_holds"] <= 5.0 < made.spent(last + 1)["epsilon_holds"]
+    assert (
+        0 < last < 40
+        and made.spent(last)["epsilon_holds"]
+        <= 5.0
+        < made.spent(last + 1)["epsilon_holds"]
+    )
     trained(made, last)
-    with pytest.raises(dpsum.DpsumError, match=rf"^round {last} of update is beyond the budget"):
+    with pytest.raises(
+        dpsum.DpsumError, match=rf"^round {last} of update is beyond the budget"
+    ):
         made.release(made.open(last))
-    assert len(trained(mechanism(participation=ways, ledger=dpsum.Ledger(Path("/dev/null"))), 40)) == 40
+    assert (
+        len(
+            trained(
+                mechanism(participation=ways, ledger=dpsum.Ledger(Path("/dev/null"))),
+                40,
+            )
+        )
+        == 40
+    )
 
 
-def test_a_release_that_the_ledger_does_not_have_stops_the_next_round(tmp_path: Path) -> None:
+def test_a_release_that_the_ledger_does_not_have_stops_the_next_round(
+    tmp_path: Path,
+) -> None:
     made = mechanism(ledger=tmp_path / "ledger.jsonl")
     made.end(made.open(0))
-    with pytest.raises(dpsum.DpsumError, match=r"^update was released in round 0, and the ledger does not say so"):
+    with pytest.raises(
+        dpsum.DpsumError,
+        match=r"^update was released in round 0, and the ledger does not say so",
+    ):
         made.open(1)
     made.write(0)
     made.release(made.open(1))
@@ -201,18 +280,30 @@ def test_what_cannot_be_a_mechanism_is_refused(tmp_path: Path) -> None:
     made = mechanism(ledger=tmp_path / "ledger.jsonl")
     with pytest.raises(dpsum.DpsumError, match=r"is there already: name a new file"):
         mechanism(ledger=tmp_path / "ledger.jsonl", name="second")
-    with pytest.raises(dpsum.DpsumError, match=r"^update has no noise multiplier: give one, or a budget"):
+    with pytest.raises(
+        dpsum.DpsumError,
+        match=r"^update has no noise multiplier: give one, or a budget",
+    ):
         mechanism(ledger=made.ledger, noise=dpsum.Independent(None))
-    with pytest.raises(dpsum.DpsumError, match=r"clipping.threshold is null: give a first threshold"):
+    with pytest.raises(
+        dpsum.DpsumError, match=r"clipping.threshold is null: give a first threshold"
+    ):
         mechanism(ledger=made.ledger, clipping=dpsum.Constant(None))
     budget, ledger = dpsum.Budget(), dpsum.Ledger(Path("/dev/null"))
     mechanism(ledger=ledger, budget=budget)
-    with pytest.raises(dpsum.DpsumError, match=r"draw their noise from the stream 'noise'"):
+    with pytest.raises(
+        dpsum.DpsumError, match=r"draw their noise from the stream 'noise'"
+    ):
         mechanism(ledger=ledger, budget=budget, name="second")
-    with pytest.raises(dpsum.DpsumError, match=r"^two mechanisms of /dev/null draw their noise from the stream 0"):
+    with pytest.raises(
+        dpsum.DpsumError,
+        match=r"^two mechanisms of /dev/null draw their noise from the stream 0",
+    ):
         mechanism(ledger=ledger, name="second")  # also of a budget of its own
     other = dpsum.Poisson(units=40, cohort=10, rounds=4, seed=0)
-    mechanism(ledger=ledger, budget=budget, name="second", stream="other", participation=other)
+    mechanism(
+        ledger=ledger, budget=budget, name="second", stream="other", participation=other
+    )
     with pytest.raises(dpsum.DpsumError) as error:
         budget.allows(1)
     assert str(error.value) == cannot_compose("update", "second", "client", "")
@@ -228,9 +319,15 @@ def test_what_cannot_be_a_mechanism_is_refused(tmp_path: Path) -> None:
     ("way", "said"),
     [
         (lambda: dpsum.OnePass(units=40, cohort=7, rounds=4), "divides the units"),
-        (lambda: dpsum.BallsAndBins(units=40, cohort=10, rounds=3), "cohort x rounds = units"),
+        (
+            lambda: dpsum.BallsAndBins(units=40, cohort=10, rounds=3),
+            "cohort x rounds = units",
+        ),
         (lambda: dpsum.Poisson(units=40, cohort=41, rounds=3), "41 of 40 units"),
-        (lambda: dpsum.PoissonLots(records=10, lot=11, rounds=3), "a lot must be from 1 to that"),
+        (
+            lambda: dpsum.PoissonLots(records=10, lot=11, rounds=3),
+            "a lot must be from 1 to that",
+        ),
     ],
 )
 def test_participation_that_contradicts_itself_is_refused(way: Any, said: str) -> None:

@@ -9,7 +9,9 @@ from dpsum import progress as module
 from dpsum.progress import Progress
 
 
-def lines(monkeypatch: pytest.MonkeyPatch, *, tty: bool, hours: float = 5.0) -> list[float]:
+def lines(
+    monkeypatch: pytest.MonkeyPatch, *, tty: bool, hours: float = 5.0
+) -> list[float]:
     """When lines come, in seconds, in work of so many hours with a step a second."""
     now, times = [0.0], []
 
@@ -32,7 +34,9 @@ def lines(monkeypatch: pytest.MonkeyPatch, *, tty: bool, hours: float = 5.0) -> 
     return times
 
 
-def test_lines_in_a_log_come_ever_further_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_in_a_log_come_ever_further_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """After t seconds silence is max(5, t/20), at most 600: 20 lines in the first 100 s, then growth by 1/19 each."""
     times = lines(monkeypatch, tty=False)
     gaps = [later - earlier for earlier, later in itertools.pairwise(times[:-1])]
@@ -55,11 +59,15 @@ def test_work_without_times_has_lines_at_twentieths_whatever_the_clock_says(
         for step in range(1, total + 1):
             progress.step(step, 400, lambda: "z 1")
         said.append(out.getvalue().splitlines())
-    expected = sorted({-(-part * total // 20) for part in range(1, 21)})  # the first step at each twentieth or beyond
+    expected = sorted(
+        {-(-part * total // 20) for part in range(1, 21)}
+    )  # the first step at each twentieth or beyond
     assert said[0] == said[1] == [f"train: {step}/{total}, z 1" for step in expected]
     assert len(said[0]) == min(total, 20)
 
 
-def test_on_a_terminal_half_a_minute_is_the_longest_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_half_a_minute_is_the_longest_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     times = lines(monkeypatch, tty=True, hours=1)
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) == 30

@@ -23,10 +23,12 @@ WRITTEN = {
     '"batches": "known"}',
     "min-separation": '{"kind": "min-separation", "clients": 8, "cohort": 2, "rounds": 6, "rate": 0.25, '
     '"separation": 4, "participations": 2}',
-}  # fmt: skip
+}
 WAYS = {
     "one-pass": dpsum.OnePass(units=8, cohort=2, rounds=3, seed=0),
-    "poisson-lots": dpsum.PoissonLots(clients=2, lot=3, rounds=4, steps=2, records=9, seed=0),
+    "poisson-lots": dpsum.PoissonLots(
+        clients=2, lot=3, rounds=4, steps=2, records=9, seed=0
+    ),
     "shuffled-epochs": dpsum.ShuffledEpochs(units=8, cohort=2, rounds=3, seed=0),
     "min-separation": dpsum.RepeatedPasses(units=8, cohort=2, rounds=6, seed=0),
 }
@@ -40,15 +42,22 @@ def test_a_way_says_in_the_ledger_what_it_always_said(kind: str) -> None:
     line = dataclasses.replace(EVENT, sampler=said).line("")
     assert f'"sampler": {WRITTEN[kind]}, "denominator"' in line
     (read,) = parse(line, "ledger.jsonl")
-    assert read.sampler == said == json.loads(WRITTEN[kind]) and hash(read.sampler) == hash(said)
+    assert read.sampler == said == json.loads(WRITTEN[kind]) and hash(
+        read.sampler
+    ) == hash(said)
 
 
 def test_a_key_that_the_library_does_not_know_is_kept() -> None:
     """A line of an own way of drawing, as a former version wrote it: bytes and digest are the same afterwards."""
     text = EVENT.line("").replace('"rate": 0.25}', '"rate": 0.25, "drawn_by": "Mine"}')
     (read,) = parse(text, "ledger.jsonl")
-    assert read.sampler["drawn_by"] == "Mine" and read.sampler.others == {"drawn_by": "Mine"}
-    assert hashlib.sha256(read.line("").encode()).digest() == hashlib.sha256(text.encode()).digest()
+    assert read.sampler["drawn_by"] == "Mine" and read.sampler.others == {
+        "drawn_by": "Mine"
+    }
+    assert (
+        hashlib.sha256(read.line("").encode()).digest()
+        == hashlib.sha256(text.encode()).digest()
+    )
     assert read.sampler != EVENT.sampler and read.sampler.get("epoch") is None
     with pytest.raises(KeyError, match="epoch"):
         read.sampler["epoch"]
@@ -71,9 +80,18 @@ def test_every_accountant_has_the_small_interface() -> None:
     """Each is found by its pair, and what it does not have says so in one line."""
     for pair in pairs():
         accountant = find(*pair)
-        assert isinstance(accountant, Accountant) and accountant.pair == pair and accountant.explanation
-    events = Events.planned(((1.0, 4),), {"kind": "fixed-draws", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25})
-    with pytest.raises(dpsum.DpsumError, match="no Renyi divergences of the sampler 'fixed-draws'") as raised:
+        assert (
+            isinstance(accountant, Accountant)
+            and accountant.pair == pair
+            and accountant.explanation
+        )
+    events = Events.planned(
+        ((1.0, 4),),
+        {"kind": "fixed-draws", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25},
+    )
+    with pytest.raises(
+        dpsum.DpsumError, match="no Renyi divergences of the sampler 'fixed-draws'"
+    ) as raised:
         find("gaussian", "fixed-draws").renyi(events, (2, 3))
     assert "\n" not in str(raised.value)
 
@@ -93,6 +111,8 @@ def test_an_accountant_of_one_gaussian_needs_no_more() -> None:
     assert Mine().bracket(events, delta) == pytest.approx((1.0, 1.0), rel=1e-9)
     curve = Mine().curve(events)
     assert np.array_equal(curve.present, curve.absent)
-    exact = norm.cdf(mu / 2 - curve.epsilons / mu) - np.exp(curve.epsilons) * norm.cdf(-mu / 2 - curve.epsilons / mu)
+    exact = norm.cdf(mu / 2 - curve.epsilons / mu) - np.exp(curve.epsilons) * norm.cdf(
+        -mu / 2 - curve.epsilons / mu
+    )
     assert curve.present[:80] == pytest.approx(exact[:80], rel=1e-9)
     assert Mine().renyi(events, (2, 4)) == pytest.approx([2 / 8, 4 / 8])

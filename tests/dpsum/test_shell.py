@@ -20,7 +20,11 @@ SCHEMA = json.loads(export.SCHEMA.read_text(encoding="utf-8"))
 
 def gaussian_epsilon(z, delta):
     """Balle and Wang 2018, Theorem 8."""
-    return brentq(lambda e: ndtr(0.5 / z - e * z) - math.exp(e) * ndtr(-0.5 / z - e * z) - delta, 0, 50)
+    return brentq(
+        lambda e: ndtr(0.5 / z - e * z) - math.exp(e) * ndtr(-0.5 / z - e * z) - delta,
+        0,
+        50,
+    )
 
 
 def run(capsys, *words):
@@ -33,11 +37,16 @@ def run(capsys, *words):
 def test_account_prints_a_table_and_writes_json(write_ledger, capsys, tmp_path):
     path, out = write_ledger("one.jsonl"), tmp_path / "report.json"
     code, said, _ = run(capsys, "account", path, "--delta", 1e-6, "--json", out)
-    assert code == 0 and all(name in said for name in ("holds", "replace_one", "as_claimed", "image_level", "tuning"))
+    assert code == 0 and all(
+        name in said
+        for name in ("holds", "replace_one", "as_claimed", "image_level", "tuning")
+    )
     report = json.loads(out.read_text(encoding="utf-8"))
     jsonschema.validate(report, SCHEMA)
     exact = gaussian_epsilon(1.0, 1e-6)
-    assert report["account"]["profiles"]["holds"]["epsilon_high"] == pytest.approx(exact, rel=1e-9)
+    assert report["account"]["profiles"]["holds"]["epsilon_high"] == pytest.approx(
+        exact, rel=1e-9
+    )
     assert f"{exact:.4g}" in said and report["ledger"]["lines"] == 4
     code, said, _ = run(capsys, "account", path, "--delta", 1e-6, "--json", "-")
     assert json.loads(said) == report
@@ -47,7 +56,9 @@ def test_account_prints_a_table_and_writes_json(write_ledger, capsys, tmp_path):
 @pytest.mark.parametrize(("most", "code"), [(4.5, 0), (4.3, 3)])
 def test_at_most_is_for_continuous_integration(write_ledger, capsys, most, code):
     """4.377 at z = 1."""
-    found, _, errors = run(capsys, "account", write_ledger("one.jsonl"), "--at-most", most)
+    found, _, errors = run(
+        capsys, "account", write_ledger("one.jsonl"), "--at-most", most
+    )
     assert found == code and bool(errors) == (code == 3)
 
 
@@ -55,39 +66,92 @@ def test_plan_finds_noise_and_epsilon_by_participation(capsys):
     words = ["plan", "--units", 1000, "--cohort", 50, "--rounds", 20, "--delta", 1e-5]
     code, said, _ = run(capsys, *words, "--noise-multiplier", 1.1, "--json", "-")
     plans = {row["participation"]: row for row in json.loads(said)["plans"]}
-    assert code == 0 and {"one-pass", "balls-and-bins", "poisson", "poisson-lots"} <= set(plans)
-    assert plans["one-pass"]["epsilon_high"] == pytest.approx(gaussian_epsilon(1.1, 1e-5), rel=1e-9)
+    assert code == 0 and {
+        "one-pass",
+        "balls-and-bins",
+        "poisson",
+        "poisson-lots",
+    } <= set(plans)
+    assert plans["one-pass"]["epsilon_high"] == pytest.approx(
+        gaussian_epsilon(1.1, 1e-5), rel=1e-9
+    )
     accounting = pytest.importorskip("dp_accounting")
     from dp_accounting.pld import PLDAccountant
 
     event = accounting.PoissonSampledDpEvent(0.05, accounting.GaussianDpEvent(1.1))
     reference = PLDAccountant().compose(event, 20).get_epsilon(1e-5)
     assert plans["poisson"]["epsilon_high"] == pytest.approx(reference, abs=1e-3)
-    code, said, _ = run(capsys, *words, "--epsilon", 2.0, "--kind", "one-pass", "--kind", "poisson", "--json", "-")
+    code, said, _ = run(
+        capsys,
+        *words,
+        "--epsilon",
+        2.0,
+        "--kind",
+        "one-pass",
+        "--kind",
+        "poisson",
+        "--json",
+        "-",
+    )
     plans = {row["participation"]: row for row in json.loads(said)["plans"]}
     assert set(plans) == {"one-pass", "poisson"}
     z = plans["one-pass"]["noise_multiplier"]
     assert gaussian_epsilon(z, 1e-5) <= 2.0 < gaussian_epsilon(z * 0.999, 1e-5)
-    event = accounting.PoissonSampledDpEvent(0.05, accounting.GaussianDpEvent(plans["poisson"]["noise_multiplier"]))
-    assert PLDAccountant().compose(event, 20).get_epsilon(1e-5) == pytest.approx(2.0, abs=2e-3)
+    event = accounting.PoissonSampledDpEvent(
+        0.05, accounting.GaussianDpEvent(plans["poisson"]["noise_multiplier"])
+    )
+    assert PLDAccountant().compose(event, 20).get_epsilon(1e-5) == pytest.approx(
+        2.0, abs=2e-3
+    )
 
 
 def test_a_plan_says_what_its_numbers_do_not_go_with(capsys):
-    words = ["plan", "--units", 1000, "--cohort", 50, "--rounds", 30, "--noise-multiplier", 1.0]
+    words = [
+        "plan",
+        "--units",
+        1000,
+        "--cohort",
+        50,
+        "--rounds",
+        30,
+        "--noise-multiplier",
+        1.0,
+    ]
     code, said, _ = run(capsys, *words)
-    assert code == 0 and "the clients do not last for so many rounds" in " ".join(said.split())
+    assert code == 0 and "the clients do not last for so many rounds" in " ".join(
+        said.split()
+    )
     assert run(capsys, *words, "--at-most", 1.0)[0] == 3
     # Twice in known rounds 20 apart: one Gaussian of z / sqrt(2).
-    apart = [*words, "--kind", "min-separation", "--set", "separation=20", "--set", "participations=2", "--json", "-"]
+    apart = [
+        *words,
+        "--kind",
+        "min-separation",
+        "--set",
+        "separation=20",
+        "--set",
+        "participations=2",
+        "--json",
+        "-",
+    ]
     code, said, _ = run(capsys, *apart)
-    assert json.loads(said)["plans"][0]["epsilon_high"] == pytest.approx(gaussian_epsilon(2**-0.5, 1e-5), rel=1e-6)
+    assert json.loads(said)["plans"][0]["epsilon_high"] == pytest.approx(
+        gaussian_epsilon(2**-0.5, 1e-5), rel=1e-6
+    )
 
 
 def test_compare_says_whether_two_ledgers_are_of_one_mechanism(write_ledger, capsys):
-    one, two = write_ledger("one.jsonl"), write_ledger("two.jsonl", noise_multiplier=1.25)
+    one, two = (
+        write_ledger("one.jsonl"),
+        write_ledger("two.jsonl", noise_multiplier=1.25),
+    )
     code, said, _ = run(capsys, "compare", one, two)
     lines = {line.split("  ")[0].strip(): line for line in said.splitlines()}
-    assert code == 3 and lines["noise_multiplier"].endswith("differs") and "differs" not in lines["threshold"]
+    assert (
+        code == 3
+        and lines["noise_multiplier"].endswith("differs")
+        and "differs" not in lines["threshold"]
+    )
     assert "noise_multiplier 1.0, the other ledger's 1.25" in said
     assert f"{gaussian_epsilon(1.25, 1e-5):.4g}" in lines["epsilon holds"]
     code, said, _ = run(capsys, "compare", one, one, "--json", "-")
@@ -121,28 +185,49 @@ def test_audit_of_a_function_in_the_current_folder(tmp_path, monkeypatch, capsys
 
     def shell(name, *more):
         return subprocess.run(
-            [sys.executable, "-m", "dpsum", "audit", f"of_mine:{name}", *words, *more], cwd=tmp_path, text=True,
-            capture_output=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "dpsum", "audit", f"of_mine:{name}", *words, *more],
+            cwd=tmp_path,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
 
     done = shell("right")
     assert done.returncode == 0 and "not refuted" in done.stdout, done.stderr
-    assert done.stderr.startswith("about ") and "is told with chance 0.95" in done.stderr
+    assert (
+        done.stderr.startswith("about ") and "is told with chance 0.95" in done.stderr
+    )
     report = json.loads((tmp_path / "report.json").read_text())
     jsonschema.validate(report, SCHEMA)
-    assert report["audit"]["claimed"] == pytest.approx(gaussian_epsilon(1.0, 1e-5)) and not report["audit"]["refuted"]
+    assert (
+        report["audit"]["claimed"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+        and not report["audit"]["refuted"]
+    )
     monkeypatch.chdir(tmp_path)
     code, said, _ = run(capsys, "audit", "of_mine:Mine.half", *words, "--badge")
     report = json.loads((tmp_path / "report.json").read_text())
     jsonschema.validate(report, SCHEMA)
-    assert code == 3 and "REFUTED" in said and report["audit"]["refuted"] and "-red)" in said
+    assert (
+        code == 3
+        and "REFUTED" in said
+        and report["audit"]["refuted"]
+        and "-red)" in said
+    )
     rounds = ["--kind", "poisson", "--units", 1000, "--cohort", 100, "--rounds", 10]
-    code, said, _ = run(capsys, "audit", "of_mine:right", *words, *rounds, "--at-most", 0.1)
+    code, said, _ = run(
+        capsys, "audit", "of_mine:right", *words, *rounds, "--at-most", 0.1
+    )
     assert code == 3 and "not refuted" in said
     tried = [*words[:-2], "--participation", "of_mine:plan", "--calls", 100]
     code, said, plan = run(capsys, "audit", "of_mine:right", *tried)
-    assert code == 0 and "over rounds" in said and "as the participation draws them" in plan
-    assert run(capsys, "audit", "of_mine:right", *tried, *rounds)[2].endswith("leave one out\n")
+    assert (
+        code == 0
+        and "over rounds" in said
+        and "as the participation draws them" in plan
+    )
+    assert run(capsys, "audit", "of_mine:right", *tried, *rounds)[2].endswith(
+        "leave one out\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,26 +238,102 @@ def test_audit_of_a_function_in_the_current_folder(tmp_path, monkeypatch, capsys
         (["account", "{other}"], "line 1, is not a release"),
         (["account", "{empty}"], "has no release"),
         (["account", "{ledger}", "--delta", "2"], "delta is 2.0"),
-        (["account", "{ledger}", "--audit", "{other}"], "cannot be read as a report with an audit"),
-        (["account", "{ledger}", "--json", "{ledger}/report.json"], "a file lies where a folder belongs"),
+        (
+            ["account", "{ledger}", "--audit", "{other}"],
+            "cannot be read as a report with an audit",
+        ),
+        (
+            ["account", "{ledger}", "--json", "{ledger}/report.json"],
+            "a file lies where a folder belongs",
+        ),
         (["compare", "{ledger}", "{cut}"], "line 4, is not a release"),
         (
-            ["plan", "--units", "10", "--cohort", "20", "--rounds", "2", "--epsilon", "1", "--kind", "poisson"],
+            [
+                "plan",
+                "--units",
+                "10",
+                "--cohort",
+                "20",
+                "--rounds",
+                "2",
+                "--epsilon",
+                "1",
+                "--kind",
+                "poisson",
+            ],
             "no participation goes with",
         ),
-        (["plan", "--units", "9", "--cohort", "3", "--rounds", "3", "--epsilon", "1", "--set", "b"], "no KEY=VALUE"),
-        (["plan", "--units", "10", "--cohort", "5", "--rounds", "2", "--epsilon", "-1"], "above 0"),
         (
-            ["plan", "--units", "10", "--cohort", "5", "--rounds", "2", "--epsilon", "1", "--kind", "mine"],
+            [
+                "plan",
+                "--units",
+                "9",
+                "--cohort",
+                "3",
+                "--rounds",
+                "3",
+                "--epsilon",
+                "1",
+                "--set",
+                "b",
+            ],
+            "no KEY=VALUE",
+        ),
+        (
+            [
+                "plan",
+                "--units",
+                "10",
+                "--cohort",
+                "5",
+                "--rounds",
+                "2",
+                "--epsilon",
+                "-1",
+            ],
+            "above 0",
+        ),
+        (
+            [
+                "plan",
+                "--units",
+                "10",
+                "--cohort",
+                "5",
+                "--rounds",
+                "2",
+                "--epsilon",
+                "1",
+                "--kind",
+                "mine",
+            ],
             "no analysis",
         ),
-        (["plan", "--units", "9", "--cohort", "3", "--rounds", "3", "--epsilon", "1", "--delta", "0"], "--delta is 0"),
+        (
+            [
+                "plan",
+                "--units",
+                "9",
+                "--cohort",
+                "3",
+                "--rounds",
+                "3",
+                "--epsilon",
+                "1",
+                "--delta",
+                "0",
+            ],
+            "--delta is 0",
+        ),
         (["audit", "math", "--dimension", "3"], "is no module:function"),
         (["audit", "no_such_module:f", "--dimension", "3"], "cannot be imported"),
         (["audit", "math:nothing", "--dimension", "3"], "has no nothing"),
         (["audit", "math:pi", "--dimension", "3"], "hand over a function"),
         (["audit", "math:sqrt", "--dimension", "3"], "release fails on contributions"),
-        (["audit", "math:sqrt", "--dimension", "3", "--kind", "poisson"], "name --units"),
+        (
+            ["audit", "math:sqrt", "--dimension", "3", "--kind", "poisson"],
+            "name --units",
+        ),
     ],
 )
 def test_errors_are_one_line(write_ledger, tmp_path, capsys, words, said):
@@ -180,10 +341,17 @@ def test_errors_are_one_line(write_ledger, tmp_path, capsys, words, said):
     (tmp_path / "cut.jsonl").write_text(text[:-40])
     (tmp_path / "other.jsonl").write_text('{"loss": 1.0}\n')
     (tmp_path / "empty.jsonl").write_text("")
-    names = {name: tmp_path / f"{name}.jsonl" for name in ("ledger", "cut", "other", "empty")}
+    names = {
+        name: tmp_path / f"{name}.jsonl" for name in ("ledger", "cut", "other", "empty")
+    }
     code, _, error = run(capsys, *(word.format(**names) for word in words))
     *_, last = error.splitlines()  # an audit says its plan before
-    assert code == 1 and last.startswith("error: ") and said in last and "Traceback" not in error
+    assert (
+        code == 1
+        and last.startswith("error: ")
+        and said in last
+        and "Traceback" not in error
+    )
     assert not list(tmp_path.glob("**/*.part"))
 
 

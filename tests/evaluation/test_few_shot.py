@@ -20,28 +20,56 @@ TASKS = 5
 
 def drawn(net, seed):
     rng = np.random.default_rng(seed)
-    return (net.initial(rng) + 0.3 * rng.standard_normal(net.dimension)).astype(np.float32)
+    return (net.initial(rng) + 0.3 * rng.standard_normal(net.dimension)).astype(
+        np.float32
+    )
 
 
 def scores(config, dataset, members, **more):
     choice = choose(config.tested_net(dataset.image_shape))
-    return task_scores(choice, members, dataset, config, split="test", tasks=TASKS, purpose="meta-test", **more)
+    return task_scores(
+        choice,
+        members,
+        dataset,
+        config,
+        split="test",
+        tasks=TASKS,
+        purpose="meta-test",
+        **more,
+    )
 
 
 def test_without_steps_members_vote_by_their_mean_probability(federation):
-    config, dataset = make_config({"evaluation": {"steps": 0}}), load_dataset(federation[0])
+    config, dataset = (
+        make_config({"evaluation": {"steps": 0}}),
+        load_dataset(federation[0]),
+    )
     net = config.tested_net(dataset.image_shape)
     members = [drawn(net, 0), drawn(net, 1)]
     found = scores(config, dataset, members)
     sampled = sample_tasks(
-        dataset, "test", count=TASKS, ways=3, shots=1, query_per_class=3, seed=0, purpose="meta-test"
+        dataset,
+        "test",
+        count=TASKS,
+        ways=3,
+        shots=1,
+        query_per_class=3,
+        seed=0,
+        purpose="meta-test",
     )
     for index in range(TASKS):
-        task = gather(dataset, sampled, np.array([index]), support_per_class=1, query_per_class=3)
+        task = gather(
+            dataset, sampled, np.array([index]), support_per_class=1, query_per_class=3
+        )
         x, y = torch.from_numpy(task.query_x[0]), torch.from_numpy(task.query_y[0])
-        each = [torch.softmax(net.logits(torch.from_numpy(theta), x).double(), dim=1) for theta in members]
+        each = [
+            torch.softmax(net.logits(torch.from_numpy(theta), x).double(), dim=1)
+            for theta in members
+        ]
         mean = (each[0] + each[1]) / 2
-        assert found.accuracies[index] == (mean.argmax(dim=1) == y).double().mean().item()
+        assert (
+            found.accuracies[index] == (mean.argmax(dim=1) == y).double().mean().item()
+        )
         wanted = -torch.log(mean[torch.arange(len(y)), y]).mean().item()
         assert found.losses[index] == pytest.approx(wanted, rel=1e-5)
 
@@ -53,18 +81,33 @@ def test_steps_are_gradient_descent_on_the_support_set(federation):
     theta = drawn(net, 2)
     found = scores(config, dataset, [theta])
     sampled = sample_tasks(
-        dataset, "test", count=TASKS, ways=3, shots=1, query_per_class=3, seed=3, purpose="meta-test"
+        dataset,
+        "test",
+        count=TASKS,
+        ways=3,
+        shots=1,
+        query_per_class=3,
+        seed=3,
+        purpose="meta-test",
     )
     for index in range(TASKS):
-        task = gather(dataset, sampled, np.array([index]), support_per_class=1, query_per_class=3)
+        task = gather(
+            dataset, sampled, np.array([index]), support_per_class=1, query_per_class=3
+        )
         weights = torch.from_numpy(theta).double()
         for _ in range(2):
             weights = weights.detach().requires_grad_()
             logits = net.logits(weights, torch.from_numpy(task.support_x[0]).double())
-            loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(task.support_y[0]))
+            loss = torch.nn.functional.cross_entropy(
+                logits, torch.from_numpy(task.support_y[0])
+            )
             weights = weights - 0.1 * torch.autograd.grad(loss, weights)[0]
-        logits = net.logits(weights.detach(), torch.from_numpy(task.query_x[0]).double())
-        wanted = torch.nn.functional.cross_entropy(logits, torch.from_numpy(task.query_y[0])).item()
+        logits = net.logits(
+            weights.detach(), torch.from_numpy(task.query_x[0]).double()
+        )
+        wanted = torch.nn.functional.cross_entropy(
+            logits, torch.from_numpy(task.query_y[0])
+        ).item()
         assert found.losses[index] == pytest.approx(wanted, rel=1e-4)
 
 
@@ -72,14 +115,19 @@ def test_threads_change_no_bit_and_methods_share_tasks(federation):
     dataset = load_dataset(federation[0])
     one, other = make_config(), make_config({"method": "maml"})
     theta = drawn(one.tested_net(dataset.image_shape), 3)
-    found = [scores(run, dataset, [theta], threads=threads) for run, threads in ((one, 1), (one, 3), (other, 1))]
+    found = [
+        scores(run, dataset, [theta], threads=threads)
+        for run, threads in ((one, 1), (one, 3), (other, 1))
+    ]
     assert all(np.array_equal(each.losses, found[0].losses) for each in found)
 
 
 def without_others(dataset, split):
     """The data set with noise in place of all images but those of a split's classes."""
     images, own = (
-        np.random.default_rng(9).integers(256, size=dataset.images.shape, dtype=np.uint8),
+        np.random.default_rng(9).integers(
+            256, size=dataset.images.shape, dtype=np.uint8
+        ),
         dataset.splits[split],
     )
     images[own] = dataset.images[own]
@@ -87,7 +135,9 @@ def without_others(dataset, split):
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_each_measure_reads_its_own_split_alone(federation, split, tmp_path, monkeypatch):
+def test_each_measure_reads_its_own_split_alone(
+    federation, split, tmp_path, monkeypatch
+):
     """Noise in all images of other classes changes nothing, and in its own it does."""
     config, dataset = make_config(), load_dataset(federation[0])
     net = config.tested_net(dataset.image_shape)
@@ -96,9 +146,14 @@ def test_each_measure_reads_its_own_split_alone(federation, split, tmp_path, mon
 
     def measured(dataset):
         if split == "validation":
-            return FewShotMeasures(config, dataset, choose(net), net=net, threads=1).validate(theta)
+            return FewShotMeasures(
+                config, dataset, choose(net), net=net, threads=1
+            ).validate(theta)
         monkeypatch.setattr(few_shot, "load_dataset", lambda folder: dataset)
-        files = {"model_path": tmp_path / "model.safetensors", "out_path": tmp_path / "metrics.json"}
+        files = {
+            "model_path": tmp_path / "model.safetensors",
+            "out_path": tmp_path / "metrics.json",
+        }
         few_shot.meta_test(config, data_dir=federation[0], **files)
         return json.loads((tmp_path / "metrics.json").read_text())
 

@@ -23,12 +23,16 @@ def test_three_seeds_by_hand() -> None:
     """Means 70, 72, 74: s = 2, t(0.975, 2) = 4.302653 (any t table), half = t * 2 / sqrt(3)."""
     found = seeds_interval([[69, 71], [71, 73], [73, 75]])
     half = 4.302653 * 2 / math.sqrt(3)
-    assert (found.mean, found.low, found.high) == pytest.approx((72, 72 - half, 72 + half), rel=1e-6)
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        (72, 72 - half, 72 + half), rel=1e-6
+    )
     assert (found.count, found.over) == (3, "seeds")
 
 
 def test_one_seed_has_an_interval_over_its_tasks() -> None:
-    assert seeds_interval([[60.0, 80.0, 70.0]]) == mean_interval([60.0, 80.0, 70.0], over="tasks")
+    assert seeds_interval([[60.0, 80.0, 70.0]]) == mean_interval(
+        [60.0, 80.0, 70.0], over="tasks"
+    )
 
 
 def test_of_one_value_nothing_is_known() -> None:
@@ -46,5 +50,8 @@ def test_no_value_and_no_number_are_refused() -> None:
 def test_covers_the_mean_as_often_as_it_says() -> None:
     """Of 2,000 intervals 95 % hold the mean; outside 0.93 to 0.97 by chance: below 1e-4."""
     draws = np.random.default_rng(1).normal(0, 1, (2000, 5))
-    hits = sum(interval.low <= 0 <= interval.high for interval in (mean_interval(list(row)) for row in draws))
+    hits = sum(
+        interval.low <= 0 <= interval.high
+        for interval in (mean_interval(list(row)) for row in draws)
+    )
     assert 0.93 < hits / 2000 < 0.97

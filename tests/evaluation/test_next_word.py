@@ -37,7 +37,9 @@ def theta_of(net):
 
 def without_others(dataset, split):
     """The data set with other words in all tasks but a split's."""
-    tokens = np.random.default_rng(3).integers(len(dataset.words), size=dataset.tokens.shape, dtype=np.int32)
+    tokens = np.random.default_rng(3).integers(
+        len(dataset.words), size=dataset.tokens.shape, dtype=np.int32
+    )
     tokens[dataset.splits[split]] = dataset.tokens[dataset.splits[split]]
     return dataclasses.replace(dataset, tokens=tokens)
 
@@ -46,23 +48,43 @@ def test_it_is_descent_on_the_first_records_and_a_test_of_the_next(texts, run):
     known = KnownText(load_texts(texts), run.task.text)
     net, pool = run.tested_net(known.image_shape), known.dataset.splits["test"]
     theta = theta_of(net)
-    after, before = next_word.text_scores(choose(net), theta, known, run, split="test", tasks=2)
+    after, before = next_word.text_scores(
+        choose(net), theta, known, run, split="test", tasks=2
+    )
     for index in range(2):
         records = known.tasks(pool[index : index + 1])[0]
-        weights, others = torch.from_numpy(theta).double(), records[SHOTS : SHOTS + TESTED]
+        weights, others = (
+            torch.from_numpy(theta).double(),
+            records[SHOTS : SHOTS + TESTED],
+        )
         for start in (0, BATCH, 0)[:STEPS]:
             some = records[start : min(start + BATCH, SHOTS)]
             weights = weights.detach().requires_grad_()
-            weights = weights - RATE * torch.autograd.grad(net.losses(weights, some, some).mean(), weights)[0]
-        for scores, point in ((before, torch.from_numpy(theta).double()), (after, weights.detach())):
+            weights = (
+                weights
+                - RATE
+                * torch.autograd.grad(net.losses(weights, some, some).mean(), weights)[
+                    0
+                ]
+            )
+        for scores, point in (
+            (before, torch.from_numpy(theta).double()),
+            (after, weights.detach()),
+        ):
             right, of = net.correct(point, others, others)
-            assert scores.losses[index] == pytest.approx(float(net.losses(point, others, others).mean()), rel=1e-5)
-            assert scores.accuracies[index] == pytest.approx(float(right.sum() / of.sum()))
+            assert scores.losses[index] == pytest.approx(
+                float(net.losses(point, others, others).mean()), rel=1e-5
+            )
+            assert scores.accuracies[index] == pytest.approx(
+                float(right.sum() / of.sum())
+            )
     assert (after.losses < before.losses).all()
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_each_measure_reads_its_own_split_alone(texts, run, split, tmp_path, monkeypatch):
+def test_each_measure_reads_its_own_split_alone(
+    texts, run, split, tmp_path, monkeypatch
+):
     """Other words in all other tasks change nothing, and in its own they do."""
     dataset = load_texts(texts)
     net = run.tested_net(KnownText(dataset, run.task.text).image_shape)
@@ -71,9 +93,14 @@ def test_each_measure_reads_its_own_split_alone(texts, run, split, tmp_path, mon
     def measured(dataset):
         if split == "validation":
             known = KnownText(dataset, run.task.text)
-            return next_word.TextMeasures(run, known, choose(net), threads=1).validate(theta_of(net))
+            return next_word.TextMeasures(run, known, choose(net), threads=1).validate(
+                theta_of(net)
+            )
         monkeypatch.setattr(next_word, "load_texts", lambda folder: dataset)
-        files = {"model_path": tmp_path / "model.safetensors", "out_path": tmp_path / "metrics.json"}
+        files = {
+            "model_path": tmp_path / "model.safetensors",
+            "out_path": tmp_path / "metrics.json",
+        }
         next_word.text_test(run, data_dir=texts, **files)
         return json.loads((tmp_path / "metrics.json").read_text())
 

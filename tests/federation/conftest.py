@@ -27,25 +27,48 @@ RUN = {
     "dataset": "glyphs",
     "task": {"ways": 3, "shots": 1},
     "clients": {
-        "count": 48, "examples_per_class": 4, "support_per_class": 1, "query_per_class": 2, "partition": "shared",
+        "count": 48,
+        "examples_per_class": 4,
+        "support_per_class": 1,
+        "query_per_class": 2,
+        "partition": "shared",
         "fragments": None,
     },
     "model": {"kind": "conv4", "filters": 4, "normalisation": "batch"},
     "participation": {"kind": "one-pass", "cohort": 4, "rounds": 12},
     "client_update": {
-        "kind": "maml", "inner_steps": 1, "inner_rate": 0.1, "order": 2, "learnable_rates": False,
+        "kind": "maml",
+        "inner_steps": 1,
+        "inner_rate": 0.1,
+        "order": 2,
+        "learnable_rates": False,
         "multi_step_rounds": 0,
     },
     "clipping": {
-        "kind": "percentile-of-releases", "threshold": 0.5, "percentile": 90, "window": 3, "form": "mean",
+        "kind": "percentile-of-releases",
+        "threshold": 0.5,
+        "percentile": 90,
+        "window": 3,
+        "form": "mean",
         "never_rising": False,
     },
     "noise": {"kind": "fixed", "multiplier": 1.0},
     "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},
-    "server": {"kind": "step", "rate": 0.01, "optimizer": "adam", "schedule": "constant"},
+    "server": {
+        "kind": "step",
+        "rate": 0.01,
+        "optimizer": "adam",
+        "schedule": "constant",
+    },
     "validation": {"every": 4, "tasks": 4, "ensemble": 2, "public": True},
-    "evaluation": {"every": 0, "tasks": 6, "query_per_class": 3, "steps": 2, "rate": 0.1},
-}  # fmt: skip
+    "evaluation": {
+        "every": 0,
+        "tasks": 6,
+        "query_per_class": 3,
+        "steps": 2,
+        "rate": 0.1,
+    },
+}
 """What a run of the small federation is unless a test says otherwise: said to all methods, as config.yaml does."""
 
 PLAIN = {"method": "maml"}
@@ -56,7 +79,12 @@ _OVER = {
     "clients": {"count": 4, "partition": "fragments", "fragments": 20},
     "model": {"kind": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
     "participation": {"kind": "poisson-lots", "cohort": 8, "rounds": 12},
-    "client_update": {"kind": "local-steps", "inner_steps": 1, "inner_rate": 0.01, "optimizer": "adam"},
+    "client_update": {
+        "kind": "local-steps",
+        "inner_steps": 1,
+        "inner_rate": 0.01,
+        "optimizer": "adam",
+    },
     "clipping": {"kind": "constant", "threshold": 1.0},
     "noise": {"multiplier": 2.0},
     "budget": {"epsilon": None, "delta": 1e-4, "profile": "as_claimed"},
@@ -73,11 +101,20 @@ DIFFERENCE = merge(
     {
         "method": "dp-fedavg",
         "participation": {"kind": "poisson", "cohort": 2, "rounds": 6},
-        "client_update": {"kind": "model-difference", "inner_steps": 2, "inner_rate": 0.1, "optimizer": "sgd"},
+        "client_update": {
+            "kind": "model-difference",
+            "inner_steps": 2,
+            "inner_rate": 0.1,
+            "optimizer": "sgd",
+        },
         "clipping": {"threshold": 0.5},
         "noise": {"multiplier": 1.0},
         "budget": {"delta": 1e-3, "profile": "holds"},
-        "server": {"kind": "step", "rate": 1.0, "optimizer": {"kind": "sgd", "momentum": 0.9}},
+        "server": {
+            "kind": "step",
+            "rate": 1.0,
+            "optimizer": {"kind": "sgd", "momentum": 0.9},
+        },
         "validation": {"every": 3},
         "evaluation": {"every": 3},
     },
@@ -128,11 +165,24 @@ def train(config, places, run_dir, threads=1, checkpoint_seconds=1e9, **more):
     """Train and test a run on (data folder, clients folder); returns the files that must not depend on the machine."""
     data, clients = places
     engine.train(
-        config, data_dir=data, clients_dir=clients, run_dir=run_dir, threads=threads,
-        checkpoint_seconds=checkpoint_seconds, **more,
-    )  # fmt: skip
-    evaluate(config, data_dir=data, model_path=run_dir / "model.safetensors", out_path=run_dir / "metrics.json")
-    return {name: (run_dir / name).read_bytes() for name in ("model.safetensors", "ledger.jsonl", "metrics.json")}
+        config,
+        data_dir=data,
+        clients_dir=clients,
+        run_dir=run_dir,
+        threads=threads,
+        checkpoint_seconds=checkpoint_seconds,
+        **more,
+    )
+    evaluate(
+        config,
+        data_dir=data,
+        model_path=run_dir / "model.safetensors",
+        out_path=run_dir / "metrics.json",
+    )
+    return {
+        name: (run_dir / name).read_bytes()
+        for name in ("model.safetensors", "ledger.jsonl", "metrics.json")
+    }
 
 
 def accounted(config, run_dir, clients_dir=None):
@@ -146,8 +196,12 @@ def rounds_of(config, places, folder, **more):
     data, clients = places
     folder.mkdir(exist_ok=True)
     return engine.Rounds.of(
-        config, data_dir=data, clients_dir=clients, ledger=Ledger(folder / "ledger.jsonl"), **more
-    )  # fmt: skip
+        config,
+        data_dir=data,
+        clients_dir=clients,
+        ledger=Ledger(folder / "ledger.jsonl"),
+        **more,
+    )
 
 
 def assert_drawn_anew(drawn, rate):
@@ -159,14 +213,20 @@ def assert_drawn_anew(drawn, rate):
         each = np.moveaxis(drawn, axis, 0)
         others = [(each[:1], each[at : at + 1]) for at in range(1, min(len(each), 3))]
         for one, other in (*others, (each[: len(each) // 2 * 2 : 2], each[1::2])):
-            assert stats.binomtest(int((one & other).sum()), one.size, rate**2).pvalue > 1e-3
+            assert (
+                stats.binomtest(int((one & other).sum()), one.size, rate**2).pvalue
+                > 1e-3
+            )
 
 
 class Flat:
     """In place of a network: so many weights, all zero at the start."""
 
     def __init__(self, dimension):
-        self.dimension, self.blocks = dimension, collections.defaultdict(lambda: slice(0, dimension))
+        self.dimension, self.blocks = (
+            dimension,
+            collections.defaultdict(lambda: slice(0, dimension)),
+        )
 
     def initial(self, generator):
         return np.zeros(self.dimension, np.float32)
@@ -186,15 +246,25 @@ class Given(Clients):
 def given_rounds(config, gradients, observer=None):
     """The rounds of a run over given contributions [clients, d]; its book's ledger is a list."""
     return engine.Rounds(
-        config, net=Flat(np.shape(gradients)[1]), held=None, gradients=None, measures=NoMeasures(),
-        ledger=[], observer=observer, clients=Given(gradients),
-    )  # fmt: skip
+        config,
+        net=Flat(np.shape(gradients)[1]),
+        held=None,
+        gradients=None,
+        measures=NoMeasures(),
+        ledger=[],
+        observer=observer,
+        clients=Given(gradients),
+    )
 
 
 def seen_of(config, gradients):
     """What everyone sees of a run over given contributions: (ledger lines, what left over the denominator) by round."""
     seen = []
-    rounds = given_rounds(config, gradients, observer=lambda line, left: seen.append((line, left[0][1].copy())))
+    rounds = given_rounds(
+        config,
+        gradients,
+        observer=lambda line, left: seen.append((line, left[0][1].copy())),
+    )
     found = []
     for index in range(config.participation.rounds):
         seen.clear()
@@ -209,7 +279,9 @@ def federation(tmp_path_factory):
     root = tmp_path_factory.mktemp("federation")
     rng = np.random.default_rng(0)
     patterns = rng.random((12, 1, 16, 16, 1)) > 0.6
-    images = (255 * np.clip(patterns + 0.3 * rng.normal(size=(12, 10, 16, 16, 1)), 0, 1)).astype(np.uint8)
+    images = (
+        255 * np.clip(patterns + 0.3 * rng.normal(size=(12, 10, 16, 16, 1)), 0, 1)
+    ).astype(np.uint8)
     raw = RawImages(
         images=images,
         class_names=tuple(f"class{i}" for i in range(12)),
@@ -218,7 +290,12 @@ def federation(tmp_path_factory):
     )
     raw.save(root / "data", {"name": "glyphs"})
     clients = make_partition(
-        load_dataset(root / "data"), clients=48, ways=3, examples_per_class=4, kind="shared", seed=0
+        load_dataset(root / "data"),
+        clients=48,
+        ways=3,
+        examples_per_class=4,
+        kind="shared",
+        seed=0,
     )
     clients.save(root / "clients")
     return root / "data", root / "clients"
@@ -239,11 +316,17 @@ def silos(tmp_path_factory):
     train_images, train_labels = draw(40)
     test_images, test_labels = draw(10)
     raw = RawRecords(
-        train_images=train_images, train_labels=train_labels, test_images=test_images, test_labels=test_labels,
-        class_names=tuple(f"pattern{i}" for i in range(10)), versions={},
-    )  # fmt: skip
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
+        class_names=tuple(f"pattern{i}" for i in range(10)),
+        versions={},
+    )
     raw.save(root / "data", {"name": "digits"})
-    make_fragments(load_records(root / "data"), clients=4, fragments=20, seed=0).save(root / "clients")
+    make_fragments(load_records(root / "data"), clients=4, fragments=20, seed=0).save(
+        root / "clients"
+    )
     return root / "data", root / "clients"
 
 
@@ -251,5 +334,7 @@ def silos(tmp_path_factory):
 def holder(federation, tmp_path_factory):
     """(data folder, clients folder): the few-shot data set, all images of its training classes at one client."""
     root = tmp_path_factory.mktemp("holder")
-    make_fragments(load_any_records(federation[0]), clients=1, fragments=1, seed=0).save(root / "clients")
+    make_fragments(
+        load_any_records(federation[0]), clients=1, fragments=1, seed=0
+    ).save(root / "clients")
     return federation[0], root / "clients"

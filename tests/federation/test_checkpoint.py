@@ -24,8 +24,13 @@ def test_any_flipped_byte_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
     assert loaded is not None and torch.equal(loaded["theta"], torch.arange(300.0))
     whole = checkpoint.path.read_bytes()
     for place in [*range(40), *range(40, len(whole), 7)]:
-        checkpoint.path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        with pytest.raises(BenchError, match=r"state\.pt is damaged .*: delete it to train from the start"):
+        checkpoint.path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :]
+        )
+        with pytest.raises(
+            BenchError,
+            match=r"state\.pt is damaged .*: delete it to train from the start",
+        ):
             checkpoint.load()
     for length in (0, 10, 32, len(whole) - 1):
         checkpoint.path.write_bytes(whole[:length])
@@ -41,7 +46,10 @@ def test_a_training_does_not_go_on_after_a_ledger_that_was_cut(
         train(config, federation, tmp_path, checkpoint_seconds=0)
     ledger = tmp_path / "checkpoint" / "ledger.jsonl"
     whole = ledger.read_bytes()
-    for damaged in (whole[: whole[:-1].rfind(b"\n") + 1], whole.replace(b'"threshold": 0.5', b'"threshold": 0.6', 1)):
+    for damaged in (
+        whole[: whole[:-1].rfind(b"\n") + 1],
+        whole.replace(b'"threshold": 0.5', b'"threshold": 0.6', 1),
+    ):
         assert damaged != whole
         ledger.write_bytes(damaged)
         with pytest.raises(BenchError, match=r"checkpoint/ledger\.jsonl.*delete the"):
@@ -56,7 +64,9 @@ def hold(folder: Path, held: Event, release: Event) -> None:
         release.wait(60)
 
 
-def test_the_second_says_whom_it_waits_for_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_second_says_whom_it_waits_for_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     context = forking()
     held, release = context.Event(), context.Event()
     first = context.Process(target=hold, args=(tmp_path / "checkpoint", held, release))
@@ -76,7 +86,7 @@ def test_a_lock_whose_folder_was_taken_away_is_taken_anew(tmp_path: Path) -> Non
     """The first one removes the folder when it finishes; a lock on a removed file would let a third one in."""
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    old = open(folder / "lock", "w", encoding="utf-8")  # noqa: SIM115
+    old = open(folder / "lock", "w", encoding="utf-8")
     fcntl.flock(old, fcntl.LOCK_EX)
     second_holds = threading.Event()
 
@@ -84,7 +94,10 @@ def test_a_lock_whose_folder_was_taken_away_is_taken_anew(tmp_path: Path) -> Non
         with run_lock(folder) as waited:
             assert waited
             second_holds.set()
-            with open(folder / "lock", encoding="utf-8") as third, pytest.raises(BlockingIOError):
+            with (
+                open(folder / "lock", encoding="utf-8") as third,
+                pytest.raises(BlockingIOError),
+            ):
                 fcntl.flock(third, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     thread = threading.Thread(target=second)
@@ -98,7 +111,10 @@ def test_a_lock_whose_folder_was_taken_away_is_taken_anew(tmp_path: Path) -> Non
 
 
 def test_what_the_first_one_finished_is_not_trained_again(
-    federation: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    federation: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     data, clients = federation
     config = make_config({"participation": {"rounds": 2}})
@@ -124,7 +140,9 @@ def test_what_the_first_one_finished_is_not_trained_again(
 
     monkeypatch.setattr(engine, "run_lock", after_waiting)
     train()
-    assert model.stat().st_mtime_ns == written and not (tmp_path / "checkpoint").exists()
+    assert (
+        model.stat().st_mtime_ns == written and not (tmp_path / "checkpoint").exists()
+    )
     assert "was finished by the process waited for" in capsys.readouterr().err
     # Half of it, as of one that was killed there, is trained again.
     (tmp_path / "training.json").unlink()

@@ -23,14 +23,24 @@ def make_config(*overlays):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_difference_is_that_of_autodiff_steps_on_all_records(silos, tmp_path, optimizer):
+def test_a_difference_is_that_of_autodiff_steps_on_all_records(
+    silos, tmp_path, optimizer
+):
     """100 records a client: more than one piece, the last of them not full."""
     rate = {"sgd": 0.1, "adam": 0.001}[optimizer]
-    config = make_config({"client_update": {"optimizer": optimizer, "inner_rate": rate}})
+    config = make_config(
+        {"client_update": {"optimizer": optimizer, "inner_rate": rate}}
+    )
     rounds = rounds_of(config, silos, tmp_path)
-    dataset, partition, net = load_records(silos[0]), RecordPartition.load(silos[1]), rounds.net
+    dataset, partition, net = (
+        load_records(silos[0]),
+        RecordPartition.load(silos[1]),
+        rounds.net,
+    )
     theta = net.initial(stream(0, "initial-weights"))
-    ((found, losses, accuracies),) = rounds.clients.contributions(theta, np.array([2, 0]), 0)
+    ((found, losses, accuracies),) = rounds.clients.contributions(
+        theta, np.array([2, 0]), 0
+    )
     for row, client in enumerate((2, 0)):
         own = partition.records[client]
         images = torch.from_numpy(np.asarray(dataset.images[own])).float() / 255
@@ -44,7 +54,9 @@ def test_a_difference_is_that_of_autodiff_steps_on_all_records(silos, tmp_path, 
             loss = torch.nn.functional.cross_entropy(logits, labels)
             if step == 0:
                 assert losses[row] == pytest.approx(loss.item(), rel=1e-5)
-                assert accuracies[row] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+                assert accuracies[row] == pytest.approx(
+                    (logits.argmax(1) == labels).float().mean().item()
+                )
             loss.backward()
             trained.step()
         wanted = torch.from_numpy(theta) - model.detach()
@@ -61,29 +73,56 @@ def test_the_whole_run_is_accounted_for_by_client(silos, tmp_path):
     ledger = read_ledger(tmp_path / "ledger.jsonl")
     assert [event.round for event in ledger] == list(range(6))
     for event in ledger:
-        assert (event.name, event.unit, event.observer) == ("model-difference-sum", "client", "everyone")
-        assert (event.sensitivity, event.noise_std, event.denominator) == (0.5, 0.5, 2.0)
+        assert (event.name, event.unit, event.observer) == (
+            "model-difference-sum",
+            "client",
+            "everyone",
+        )
+        assert (event.sensitivity, event.noise_std, event.denominator) == (
+            0.5,
+            0.5,
+            2.0,
+        )
         assert event.sampler["kind"] == "poisson" and event.sampler["rate"] == 0.5
     head, *rows = (tmp_path / "history.csv").read_text().splitlines()
     columns = head.split(",")
     # Nothing that no noise protects; public validation and test at rounds 3 and 6.
     assert not [name for name in columns if name.startswith("norm_")]
-    measured = {name: [row.split(",")[columns.index(name)] != "" for row in rows] for name in columns}
+    measured = {
+        name: [row.split(",")[columns.index(name)] != "" for row in rows]
+        for name in columns
+    }
     assert not any(measured["loss"])
-    assert measured["test_accuracy"] == measured["validation_loss"] == [False, False, True] * 2
+    assert (
+        measured["test_accuracy"]
+        == measured["validation_loss"]
+        == [False, False, True] * 2
+    )
 
 
 def test_fedprox_is_accounted_for_as_the_differences_that_it_sends(silos, tmp_path):
     """The term pulls steps back and is of public weights: the releases and the account are the plain run's."""
-    plain, held = make_config(), make_config({"client_update": {"kind": "proximal", "mu": 5.0}})
+    plain, held = (
+        make_config(),
+        make_config({"client_update": {"kind": "proximal", "mu": 5.0}}),
+    )
     files = [train(run, silos, tmp_path / run.key) for run in (plain, held)]
     assert files[0]["model.safetensors"] != files[1]["model.safetensors"]
     assert files[0]["ledger.jsonl"] == files[1]["ledger.jsonl"]
-    found = [rounds_of(run, silos, tmp_path / f"again-{run.key}") for run in (plain, held)]
+    found = [
+        rounds_of(run, silos, tmp_path / f"again-{run.key}") for run in (plain, held)
+    ]
     cohort, theta = np.arange(4), found[0].net.initial(stream(0, "initial-weights"))
-    norms = [next(iter(one.clients.contributions(theta, cohort, 0)))[0].norm(dim=1) for one in found]
+    norms = [
+        next(iter(one.clients.contributions(theta, cohort, 0)))[0].norm(dim=1)
+        for one in found
+    ]
     assert (norms[1] < norms[0]).all()
-    train(make_config({"method": "fedavg", "client_update": {"kind": "proximal"}}), silos, tmp_path / "public")
+    train(
+        make_config({"method": "fedavg", "client_update": {"kind": "proximal"}}),
+        silos,
+        tmp_path / "public",
+    )
 
 
 def test_clients_of_unequal_size_count_alike_in_the_mean(silos, tmp_path):
@@ -108,8 +147,12 @@ def test_clients_of_unequal_size_count_alike_in_the_mean(silos, tmp_path):
         )
         steps.append(torch.autograd.grad(loss, theta)[0])
     trained = load_file(tmp_path / "run" / "model.safetensors")
-    found = net.flatten({name.removeprefix("member1/"): tensor for name, tensor in trained.items()})
-    assert np.allclose(found, (theta - 0.1 * sum(steps) / 4).detach().numpy(), rtol=1e-3, atol=1e-6)
+    found = net.flatten(
+        {name.removeprefix("member1/"): tensor for name, tensor in trained.items()}
+    )
+    assert np.allclose(
+        found, (theta - 0.1 * sum(steps) / 4).detach().numpy(), rtol=1e-3, atol=1e-6
+    )
 
 
 def test_threads_and_restarts_change_no_bit(silos, tmp_path, monkeypatch):
@@ -120,8 +163,14 @@ def test_threads_and_restarts_change_no_bit(silos, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
         train(make_config(), silos, tmp_path / "resumed", checkpoint_seconds=0)
     assert train(make_config(), silos, tmp_path / "resumed") == whole
-    assert json.loads((tmp_path / "resumed" / "training.json").read_text())["resumed"] == 1
-    other = train(make_config({"server": {"optimizer": {"momentum": 0.0}}}), silos, tmp_path / "without")
+    assert (
+        json.loads((tmp_path / "resumed" / "training.json").read_text())["resumed"] == 1
+    )
+    other = train(
+        make_config({"server": {"optimizer": {"momentum": 0.0}}}),
+        silos,
+        tmp_path / "without",
+    )
     assert other["model.safetensors"] != whole["model.safetensors"]
 
 
@@ -139,11 +188,17 @@ def test_without_privacy_one_step_of_all_is_a_gradient_step(silos, tmp_path):
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights"))).requires_grad_()
     own = partition.records.ravel()
     images = torch.from_numpy(np.asarray(dataset.images[own])).float() / 255
-    loss = torch.nn.functional.cross_entropy(net.logits(theta, images), torch.from_numpy(dataset.labels[own]))
+    loss = torch.nn.functional.cross_entropy(
+        net.logits(theta, images), torch.from_numpy(dataset.labels[own])
+    )
     (gradient,) = torch.autograd.grad(loss, theta)
     trained = load_file(tmp_path / "model.safetensors")
-    found = net.flatten({name.removeprefix("member1/"): tensor for name, tensor in trained.items()})
-    assert np.allclose(found, (theta - 0.1 * gradient).detach().numpy(), rtol=1e-3, atol=1e-6)
+    found = net.flatten(
+        {name.removeprefix("member1/"): tensor for name, tensor in trained.items()}
+    )
+    assert np.allclose(
+        found, (theta - 0.1 * gradient).detach().numpy(), rtol=1e-3, atol=1e-6
+    )
 
 
 def test_data_of_another_number_of_classes_are_refused(silos, tmp_path):

@@ -33,7 +33,9 @@ RESULTS = ("model.safetensors", "ledger.jsonl", "metrics.json")
 def job(config, federation, run_dir):
     """A training process, with a checkpoint after every round and rounds long enough to be killed in."""
     step = engine._Training._round
-    engine._Training._round = lambda self, index: (time.sleep(0.06), step(self, index))[1]
+    engine._Training._round = lambda self, index: (time.sleep(0.06), step(self, index))[
+        1
+    ]
     train(config, federation, run_dir, checkpoint_seconds=0.05)
 
 
@@ -52,7 +54,9 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(federation, tmp_pat
         if kills < 6:
             # Count from the moment the run is at work, or the kills would hit the imports only.
             deadline = time.monotonic() + 60
-            before = (run_dir / "checkpoint" / "lock").stat().st_mtime_ns if attempt else 0
+            before = (
+                (run_dir / "checkpoint" / "lock").stat().st_mtime_ns if attempt else 0
+            )
             while process.is_alive() and time.monotonic() < deadline:
                 lock = run_dir / "checkpoint" / "lock"
                 if lock.exists() and lock.stat().st_mtime_ns != before:
@@ -77,8 +81,12 @@ MOMENTUM = {"server": {"optimizer": {"kind": "sgd", "momentum": 0.9}}}
 QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
 
 
-@pytest.mark.parametrize("overlay", [{}, {"server": {"optimizer": "sgd"}}, MOMENTUM, PLAIN, QUANTILE, COSINE])
-def test_it_goes_on_from_a_checkpoint_with_the_same_bits(federation, tmp_path, monkeypatch, overlay):
+@pytest.mark.parametrize(
+    "overlay", [{}, {"server": {"optimizer": "sgd"}}, MOMENTUM, PLAIN, QUANTILE, COSINE]
+)
+def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
+    federation, tmp_path, monkeypatch, overlay
+):
     config = make_config(overlay)
     train(config, federation, tmp_path / "whole")
 
@@ -88,10 +96,15 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(federation, tmp_path, m
     ledger = tmp_path / "resumed" / "checkpoint" / "ledger.jsonl"
     if config.private:
         with open(ledger, "a", encoding="utf-8") as handle:
-            handle.write(ledger.read_text().splitlines()[-1].replace('"round": 4', '"round": 5') + '\n{"round": 6, "na')
+            handle.write(
+                ledger.read_text().splitlines()[-1].replace('"round": 4', '"round": 5')
+                + '\n{"round": 6, "na'
+            )
     train(config, federation, tmp_path / "resumed")
     assert results(tmp_path / "resumed") == results(tmp_path / "whole")
-    assert json.loads((tmp_path / "resumed" / "training.json").read_text())["resumed"] == 1
+    assert (
+        json.loads((tmp_path / "resumed" / "training.json").read_text())["resumed"] == 1
+    )
 
 
 def test_threads_change_no_bit(federation, tmp_path):
@@ -100,7 +113,9 @@ def test_threads_change_no_bit(federation, tmp_path):
     assert results(tmp_path / "one") == results(tmp_path / "three")
 
 
-def test_without_noise_and_clipping_it_is_the_plain_method(federation, tmp_path, monkeypatch):
+def test_without_noise_and_clipping_it_is_the_plain_method(
+    federation, tmp_path, monkeypatch
+):
     """Property 5. C = infinity and z = 0 cannot be asked for; put in place of the private sum, bits are equal."""
 
     class Off(PrivateSum):
@@ -112,7 +127,9 @@ def test_without_noise_and_clipping_it_is_the_plain_method(federation, tmp_path,
     train(make_config(PLAIN), federation, tmp_path / "plain")
     monkeypatch.setattr(mechanism, "PrivateSum", Off)
     train(make_config(), federation, tmp_path / "off")
-    plain, off = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "off"))
+    plain, off = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("plain", "off")
+    )
     assert all(np.array_equal(plain[name], off[name]) for name in plain)
 
 
@@ -128,25 +145,41 @@ def test_the_ledger_says_what_was_done(federation, tmp_path, monkeypatch):
     monkeypatch.setattr(PrivateSum, "release", spy)
     train(make_config(), federation, tmp_path)
     ledger = read_ledger(tmp_path / "ledger.jsonl")
-    assert [(event.noise_multiplier, event.threshold, event.sampler["cohort"]) for event in ledger] == done
+    assert [
+        (event.noise_multiplier, event.threshold, event.sampler["cohort"])
+        for event in ledger
+    ] == done
     assert [event.round for event in ledger] == list(range(12))
-    assert all(event.noise_std == event.noise_multiplier * event.threshold for event in ledger)
-    assert all(event.sensitivity == event.threshold and event.denominator == 4 for event in ledger)
+    assert all(
+        event.noise_std == event.noise_multiplier * event.threshold for event in ledger
+    )
+    assert all(
+        event.sensitivity == event.threshold and event.denominator == 4
+        for event in ledger
+    )
     assert len({event.noise_stream for event in ledger}) == 12
-    assert len({event.threshold for event in ledger}) > 1  # the rule moved it, and the ledger followed
+    assert (
+        len({event.threshold for event in ledger}) > 1
+    )  # the rule moved it, and the ledger followed
 
 
 def test_each_round_draws_noise_of_its_own(federation, tmp_path, monkeypatch):
     """Property 2: no stream of noise is used twice, and the ledger names the one that was."""
     streams, named = [], randomness.stream
-    monkeypatch.setattr(randomness, "stream", lambda *name: streams.append(name) or named(*name))
+    monkeypatch.setattr(
+        randomness, "stream", lambda *name: streams.append(name) or named(*name)
+    )
     train(make_config(), federation, tmp_path)
     noises = ["/".join(map(str, name)) for name in streams if name[1] == "noise"]
     assert len(noises) == len(set(noises)) == 12
-    assert noises == [event.noise_stream for event in read_ledger(tmp_path / "ledger.jsonl")]
+    assert noises == [
+        event.noise_stream for event in read_ledger(tmp_path / "ledger.jsonl")
+    ]
 
 
-def test_the_step_is_the_release_over_the_public_denominator(federation, tmp_path, monkeypatch):
+def test_the_step_is_the_release_over_the_public_denominator(
+    federation, tmp_path, monkeypatch
+):
     """Property 8. Under Poisson participation cohorts differ, the denominator does not, and no round is left out."""
     seen, steps = [], []
     release, step = PrivateSum.release, Step.step
@@ -162,7 +195,9 @@ def test_the_step_is_the_release_over_the_public_denominator(federation, tmp_pat
 
     monkeypatch.setattr(PrivateSum, "release", spy_release)
     monkeypatch.setattr(Step, "step", spy_step)
-    config = make_config({"participation": {"kind": "poisson", "cohort": 2, "rounds": 12}})
+    config = make_config(
+        {"participation": {"kind": "poisson", "cohort": 2, "rounds": 12}}
+    )
     train(config, federation, tmp_path)
     counts = [count for count, _ in seen]
     assert 0 in counts and max(counts) > 1
@@ -182,7 +217,9 @@ def test_private_runs_write_nothing_that_no_noise_protects(federation, tmp_path)
     assert (tmp_path / "plain" / "ledger.jsonl").read_bytes() == b""
 
 
-def test_models_are_kept_by_validation_every_so_many_rounds_and_after_the_last(federation, tmp_path, monkeypatch):
+def test_models_are_kept_by_validation_every_so_many_rounds_and_after_the_last(
+    federation, tmp_path, monkeypatch
+):
     """Of accuracies 40, 70 and 55 in rounds 5, 10 and 11, the last, the two best are kept, the best first."""
     accuracies, seen = iter((40.0, 70.0, 55.0)), []
 
@@ -193,15 +230,24 @@ def test_models_are_kept_by_validation_every_so_many_rounds_and_after_the_last(f
     monkeypatch.setattr(FewShotMeasures, "validate", validate)
     config = make_config({"validation": {"every": 5}, "participation": {"rounds": 11}})
     train(config, federation, tmp_path)
-    history = pd.read_csv(tmp_path / "history.csv").set_index("round")["validation_accuracy"].dropna()
+    history = (
+        pd.read_csv(tmp_path / "history.csv")
+        .set_index("round")["validation_accuracy"]
+        .dropna()
+    )
     assert history.to_dict() == {5: 40.0, 10: 70.0, 11: 55.0}
     kept = json.loads((tmp_path / "training.json").read_text())["members"]
     assert kept == [{"round": 10, "accuracy": 0.7}, {"round": 11, "accuracy": 0.55}]
     members = load_members(tmp_path / "model.safetensors", config.net((16, 16, 1), 6))
-    assert [np.array_equal(*pair) for pair in zip(members, seen[1:], strict=True)] == [True, True]
+    assert [np.array_equal(*pair) for pair in zip(members, seen[1:], strict=True)] == [
+        True,
+        True,
+    ]
 
 
-def test_not_finite_contributions_count_as_zero_and_are_reported(federation, tmp_path, monkeypatch, capsys):
+def test_not_finite_contributions_count_as_zero_and_are_reported(
+    federation, tmp_path, monkeypatch, capsys
+):
     """Property 15: on a terminal, and in no log."""
     contributions = maml._Tasks.contributions
 
@@ -220,7 +266,10 @@ def test_not_finite_contributions_count_as_zero_and_are_reported(federation, tmp
     train(make_config({"participation": {"rounds": 1}}), federation, tmp_path)
     assert "2 contributions were not finite" in sys.__stderr__.getvalue()
     assert "finite" not in capsys.readouterr().err
-    assert all(np.isfinite(tensor).all() for tensor in load_file(tmp_path / "model.safetensors").values())
+    assert all(
+        np.isfinite(tensor).all()
+        for tensor in load_file(tmp_path / "model.safetensors").values()
+    )
     assert len(read_ledger(tmp_path / "ledger.jsonl")) == 1
 
 
@@ -238,14 +287,23 @@ def test_a_foreign_checkpoint_is_refused(federation, tmp_path, monkeypatch):
         train(make_config({"participation": {"rounds": 3}}), federation, tmp_path)
 
 
-def test_a_gpu_that_was_asked_for_and_is_not_there_is_named(federation, tmp_path, monkeypatch):
+def test_a_gpu_that_was_asked_for_and_is_not_there_is_named(
+    federation, tmp_path, monkeypatch
+):
     """A node without the asked GPU: nothing is written, and the CPU does not quietly take its place."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     data, clients = federation
     with pytest.raises(
-        BenchError, match=r"machine\.device is cuda, but torch finds no GPU on .*set machine\.device to "
+        BenchError,
+        match=r"machine\.device is cuda, but torch finds no GPU on .*set machine\.device to ",
     ):
-        engine.train(make_config(), data_dir=data, clients_dir=clients, run_dir=tmp_path / "run", device="cuda")
+        engine.train(
+            make_config(),
+            data_dir=data,
+            clients_dir=clients,
+            run_dir=tmp_path / "run",
+            device="cuda",
+        )
     assert not (tmp_path / "run").exists()
 
 

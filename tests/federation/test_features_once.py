@@ -19,7 +19,9 @@ from .test_linear_head import EVENED, HEAD
 
 KINDS = {
     "random": {},
-    "scattering": {"model": {"features": {"kind": "scattering", "angles": 2, "groups": 3}}},
+    "scattering": {
+        "model": {"features": {"kind": "scattering", "angles": 2, "groups": 3}}
+    },
     "evened": EVENED,
 }
 SHORT = {"participation": {"rounds": 3}}
@@ -41,24 +43,39 @@ def test_a_run_has_the_same_bits(kind, silos, tmp_path, monkeypatch):
         train(run, silos, tmp_path / "none")
     from dpfedbench.federation import engine
 
-    engine.train(run, data_dir=silos[0], clients_dir=silos[1], run_dir=tmp_path / "once", references=files)
+    engine.train(
+        run,
+        data_dir=silos[0],
+        clients_dir=silos[1],
+        run_dir=tmp_path / "once",
+        references=files,
+    )
     place = tmp_path / "once"
     evaluate(
-        run, data_dir=silos[0], model_path=place / "model.safetensors", out_path=place / "metrics.json",
+        run,
+        data_dir=silos[0],
+        model_path=place / "model.safetensors",
+        out_path=place / "metrics.json",
         references=files,
-    )  # fmt: skip
+    )
     assert {name: (place / name).read_bytes() for name in anew} == anew
 
 
 @pytest.mark.parametrize("piece", [37, 1024])
-def test_how_many_are_computed_together_changes_no_bit(piece, silos, tmp_path, monkeypatch):
+def test_how_many_are_computed_together_changes_no_bit(
+    piece, silos, tmp_path, monkeypatch
+):
     dataset = load_records(silos[0])
     places = [np.array([3]), np.arange(7, 60), np.array([1, 5, 90, 17])]
     for kind, overlay in KINDS.items():
         run = make_config(HEAD, overlay, general=LOTS)
         monkeypatch.setattr(once, "_PIECE", piece)
         files = made(run, silos, tmp_path / kind)
-        for own, read in zip(features_of(run, dataset, places), features_of(run, dataset, places, files), strict=True):
+        for own, read in zip(
+            features_of(run, dataset, places),
+            features_of(run, dataset, places, files),
+            strict=True,
+        ):
             np.testing.assert_array_equal(own, read, err_msg=kind)
             assert own.dtype == read.dtype == np.float32
 
@@ -67,19 +84,38 @@ def test_what_changes_the_features_has_another_folder_and_nothing_else_has():
     """By the key of the folder, which the workflow's job is for."""
     base = make_config(HEAD, EVENED, general=LOTS)
     same = (
-        {"clipping": {"threshold": 0.1}}, {"model": {"bias": True}}, {"seed": 5}, {"validation": {"every": 2}},
-        {"clients": {"fragments": 40}}, SHORT,
-    )  # fmt: skip
+        {"clipping": {"threshold": 0.1}},
+        {"model": {"bias": True}},
+        {"seed": 5},
+        {"validation": {"every": 2}},
+        {"clients": {"fragments": 40}},
+        SHORT,
+    )
     for overlay in same:
-        assert make_config(HEAD, EVENED, overlay, general=LOTS).features_folder == base.features_folder, overlay
+        assert (
+            make_config(HEAD, EVENED, overlay, general=LOTS).features_folder
+            == base.features_folder
+        ), overlay
     others = (
-        {"model": {"features": {"evened": 4}}}, {"model": {"features": {"count": 61}}}, {"validation": {"tasks": 21}},
-        {"model": {"features": {"unit_length": False}}}, {"dataset": "mnist"}, KINDS["scattering"],
-    )  # fmt: skip
-    folders = {make_config(HEAD, EVENED, overlay, general=LOTS).features_folder for overlay in others}
+        {"model": {"features": {"evened": 4}}},
+        {"model": {"features": {"count": 61}}},
+        {"validation": {"tasks": 21}},
+        {"model": {"features": {"unit_length": False}}},
+        {"dataset": "mnist"},
+        KINDS["scattering"],
+    )
+    folders = {
+        make_config(HEAD, EVENED, overlay, general=LOTS).features_folder
+        for overlay in others
+    }
     assert len(folders) == len(others) and base.features_folder not in folders
     # Without evened directions the public records are not read.
-    plain = [make_config(HEAD, {"validation": {"tasks": tasks}}, general=LOTS).features_folder for tasks in (20, 21)]
+    plain = [
+        make_config(
+            HEAD, {"validation": {"tasks": tasks}}, general=LOTS
+        ).features_folder
+        for tasks in (20, 21)
+    ]
     assert plain[0] == plain[1]
     assert make_config(general=LOTS).features_folder is None
 
@@ -91,13 +127,22 @@ def test_a_higher_version_of_the_map_has_another_folder(monkeypatch):
     assert make_config(HEAD, general=LOTS).features_folder != before
 
 
-def test_features_of_other_data_or_settings_and_damaged_ones_are_refused(silos, tmp_path):
+def test_features_of_other_data_or_settings_and_damaged_ones_are_refused(
+    silos, tmp_path
+):
     run, dataset = make_config(HEAD, EVENED, general=LOTS), load_records(silos[0])
     files, places = made(run, silos, tmp_path / "features"), [np.arange(3)]
-    other = make_config(HEAD, EVENED, {"model": {"features": {"evened": 4}}}, general=LOTS)
-    with pytest.raises(BenchError, match=r"features\.npy was made of other data or settings than this run's: make it"):
+    other = make_config(
+        HEAD, EVENED, {"model": {"features": {"evened": 4}}}, general=LOTS
+    )
+    with pytest.raises(
+        BenchError,
+        match=r"features\.npy was made of other data or settings than this run's: make it",
+    ):
         features_of(other, dataset, places, files)
-    changed = dataclasses.replace(dataset, summary=dataset.summary | {"sha256": "0" * 64})
+    changed = dataclasses.replace(
+        dataset, summary=dataset.summary | {"sha256": "0" * 64}
+    )
     with pytest.raises(BenchError, match="was made of other data or settings"):
         features_of(run, changed, places, files)
     data = bytearray(files[FEATURES].read_bytes())
@@ -124,8 +169,13 @@ def test_a_changed_image_makes_other_features(silos, tmp_path):
     summary = json.loads((data / "summary.json").read_text())
     from dpfedbench.files import sha256
 
-    (data / "summary.json").write_text(json.dumps(summary | {"sha256": sha256(data / "images.npy")}))
+    (data / "summary.json").write_text(
+        json.dumps(summary | {"sha256": sha256(data / "images.npy")})
+    )
     second = np.load(made(run, (data, None), tmp_path / "two")[FEATURES])
     assert np.flatnonzero((first != second).any(axis=(1, 2, 3))).tolist() == [4]
-    said = [json.loads((tmp_path / name / "features.json").read_text())["images"] for name in ("one", "two")]
+    said = [
+        json.loads((tmp_path / name / "features.json").read_text())["images"]
+        for name in ("one", "two")
+    ]
     assert said[0] != said[1]

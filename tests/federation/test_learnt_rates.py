@@ -10,9 +10,10 @@ from .conftest import make_config, rounds_of
 
 LEARNT = {"client_update": {"learnable_rates": True, "inner_steps": 2}}
 SMALL = {
-    "participation": {"cohort": 1, "rounds": 3}, "clipping": {"kind": "constant", "threshold": 0.01},
+    "participation": {"cohort": 1, "rounds": 3},
+    "clipping": {"kind": "constant", "threshold": 0.01},
     "server": {"rate": 1.0, "optimizer": "sgd"},
-}  # fmt: skip
+}
 
 
 def test_learnt_rates_are_clipped_and_noised_with_the_weights(federation, tmp_path):
@@ -20,7 +21,12 @@ def test_learnt_rates_are_clipped_and_noised_with_the_weights(federation, tmp_pa
     moves by what left, rates included."""
     seen = []
     config = make_config(LEARNT, SMALL)
-    rounds = rounds_of(config, federation, tmp_path, observer=lambda line, left: seen.append((line, left[0][1].copy())))
+    rounds = rounds_of(
+        config,
+        federation,
+        tmp_path,
+        observer=lambda line, left: seen.append((line, left[0][1].copy())),
+    )
     rates = slice(rounds.net.weights, None)
     assert rounds.net.dimension - rounds.net.weights == 2 * len(rounds.net.tensor_names)
     for index in range(2):
@@ -31,7 +37,12 @@ def test_learnt_rates_are_clipped_and_noised_with_the_weights(federation, tmp_pa
         line, left = seen[-1]
         noise = stream(0, "noise", index).standard_normal(rounds.net.dimension)
         clipped = left - 1.0 * 0.01 * noise
-        assert line.dimension == rounds.net.dimension and line.noise_stream == f"0/noise/{index}"
+        assert (
+            line.dimension == rounds.net.dimension
+            and line.noise_stream == f"0/noise/{index}"
+        )
         assert np.linalg.norm(own) > 0.01 and np.abs(own[rates]).max() > 0
         assert clipped == pytest.approx(own * 0.01 / np.linalg.norm(own), abs=1e-8)
-        assert torch.allclose(before - rounds.theta, torch.from_numpy(left).float(), rtol=0, atol=1e-6)
+        assert torch.allclose(
+            before - rounds.theta, torch.from_numpy(left).float(), rtol=0, atol=1e-6
+        )

@@ -19,7 +19,11 @@ from .conftest import LOTS, accounted, make_config, train
 HEAD = {
     "method": "dp-fl",
     "model": {"kind": "linear", "features": {"kind": "random", "count": 60}},
-    "client_update": {"optimizer": "sgd", "inner_rate": 20.0, "schedule": {"kind": "cosine", "final_rate": 10.0}},
+    "client_update": {
+        "optimizer": "sgd",
+        "inner_rate": 20.0,
+        "schedule": {"kind": "cosine", "final_rate": 10.0},
+    },
     "clipping": {"threshold": 0.5},
     "noise": {"multiplier": 0.5},
     "participation": {"cohort": 20, "rounds": 20},
@@ -29,24 +33,39 @@ HEAD = {
 def test_it_learns_under_the_account_of_its_lots(silos, tmp_path):
     run = make_config(HEAD, general=LOTS)
     train(run, silos, tmp_path)
-    assert json.loads((tmp_path / "training.json").read_text())["gradients"] == "linear-head"
-    assert json.loads((tmp_path / "metrics.json").read_text())["accuracy"] > 30  # of ten classes
+    assert (
+        json.loads((tmp_path / "training.json").read_text())["gradients"]
+        == "linear-head"
+    )
+    assert (
+        json.loads((tmp_path / "metrics.json").read_text())["accuracy"] > 30
+    )  # of ten classes
     # The features are no release: what holds is what the same lots and noise cost with any model.
     network = make_config(
-        HEAD | {"model": {"kind": "cnn"}, "participation": {"cohort": 20, "rounds": 20}}, general=LOTS
+        HEAD
+        | {"model": {"kind": "cnn"}, "participation": {"cohort": 20, "rounds": 20}},
+        general=LOTS,
     )
     train(network, silos, tmp_path / "cnn")
     holds = [
-        accounted(one, place)["profiles"]["holds"] for one, place in ((run, tmp_path), (network, tmp_path / "cnn"))
+        accounted(one, place)["profiles"]["holds"]
+        for one, place in ((run, tmp_path), (network, tmp_path / "cnn"))
     ]
     assert holds[0]["epsilon_high"] == holds[1]["epsilon_high"] < 60
 
 
 def test_threads_change_no_bit_and_torch_only_the_last_ones(silos, tmp_path):
     run = make_config(HEAD, {"participation": {"rounds": 3}}, general=LOTS)
-    for name, more in (("one", {}), ("two", {"threads": 2}), ("torch", {"kernels": False})):
+    for name, more in (
+        ("one", {}),
+        ("two", {"threads": 2}),
+        ("torch", {"kernels": False}),
+    ):
         train(run, silos, tmp_path / name, **more)
-    one, two, torch = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two", "torch"))
+    one, two, torch = (
+        load_file(tmp_path / name / "model.safetensors")
+        for name in ("one", "two", "torch")
+    )
     for name, tensor in one.items():
         np.testing.assert_array_equal(tensor, two[name])
         np.testing.assert_allclose(tensor, torch[name], rtol=1e-3, atol=1e-3)
@@ -59,11 +78,22 @@ def test_the_rate_of_local_steps_follows_its_schedule(silos, tmp_path):
     rates, step = [], Sgd.step
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            Sgd, "step", lambda self, w, g, state, rate: (rates.append(rate), step(self, w, g, state, rate))[1]
+            Sgd,
+            "step",
+            lambda self, w, g, state, rate: (
+                rates.append(rate),
+                step(self, w, g, state, rate),
+            )[1],
         )
-        train(make_config(HEAD, {"participation": {"rounds": 4}}, general=LOTS), silos, tmp_path)
+        train(
+            make_config(HEAD, {"participation": {"rounds": 4}}, general=LOTS),
+            silos,
+            tmp_path,
+        )
     # From 20 to 10 on half a cosine: 15 + 5 cos(pi t / 4), for each of four clients.
-    assert rates[::4] == pytest.approx([20.0, 15 + 5 * 0.5**0.5, 15.0, 15 - 5 * 0.5**0.5])
+    assert rates[::4] == pytest.approx(
+        [20.0, 15 + 5 * 0.5**0.5, 15.0, 15 - 5 * 0.5**0.5]
+    )
 
 
 EVENED = {"model": {"bias": False, "features": {"evened": 5}}}
@@ -73,8 +103,15 @@ def test_directions_are_of_the_public_split_alone(silos, tmp_path):
     """What clients and the test read is the map of their images by the public records, written down anew."""
     run = make_config(HEAD, EVENED, general=LOTS)
     dataset = load_records(silos[0])
-    rounds = Rounds.of(run, data_dir=silos[0], clients_dir=silos[1], ledger=Ledger(tmp_path / "ledger.jsonl"))
-    order = dataset.splits["test"][stream(0, "public-validation").permutation(len(dataset.splits["test"]))]
+    rounds = Rounds.of(
+        run,
+        data_dir=silos[0],
+        clients_dir=silos[1],
+        ledger=Ledger(tmp_path / "ledger.jsonl"),
+    )
+    order = dataset.splits["test"][
+        stream(0, "public-validation").permutation(len(dataset.splits["test"]))
+    ]
     public = np.asarray(dataset.images[np.sort(order[: run.validation.tasks])])
     held = Records(*silos)
     for own, images in zip(rounds.clients._held.images, held.images, strict=True):
@@ -87,17 +124,28 @@ def test_directions_are_of_the_public_split_alone(silos, tmp_path):
     # Under the same account as without: nothing is released for them.
     train(run, silos, tmp_path / "evened")
     train(make_config(HEAD, general=LOTS), silos, tmp_path / "plain")
-    holds = [(tmp_path / name / "ledger.jsonl").read_text().count("\n") for name in ("evened", "plain")]
+    holds = [
+        (tmp_path / name / "ledger.jsonl").read_text().count("\n")
+        for name in ("evened", "plain")
+    ]
     assert holds[0] == holds[1] > 0
 
 
 def test_directions_of_private_or_too_few_records_are_refused():
-    with pytest.raises(BenchError, match=r"^model\.features\.evened is 5, but validation\.public is false"):
+    with pytest.raises(
+        BenchError,
+        match=r"^model\.features\.evened is 5, but validation\.public is false",
+    ):
         make_config(HEAD, EVENED, {"validation": {"public": False}}, general=LOTS)
-    with pytest.raises(BenchError, match=r"^model\.features\.evened is 5, but 5 public records"):
+    with pytest.raises(
+        BenchError, match=r"^model\.features\.evened is 5, but 5 public records"
+    ):
         make_config(HEAD, EVENED, {"validation": {"tasks": 5}}, general=LOTS)
 
 
 def test_few_shot_tasks_are_refused():
-    with pytest.raises(BenchError, match=r"^model\.kind is linear, which computes the features of records once"):
+    with pytest.raises(
+        BenchError,
+        match=r"^model\.kind is linear, which computes the features of records once",
+    ):
         make_config({"model": {"kind": "linear"}})

@@ -24,7 +24,15 @@ from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 
 from . import conftest
-from .conftest import LOTS, Flat, accounted, assert_drawn_anew, rounds_of, stop_before, train
+from .conftest import (
+    LOTS,
+    Flat,
+    accounted,
+    assert_drawn_anew,
+    rounds_of,
+    stop_before,
+    train,
+)
 
 PLAIN = {"method": "fedavg"}
 VECTOR = {"clipping": {"kind": "norm-of-release", "threshold": None, "factor": 0.5}}
@@ -41,7 +49,9 @@ def history(run_dir):
     return pd.read_csv(run_dir / "history.csv")
 
 
-def test_a_round_without_noise_is_an_adam_step_of_each_client_and_their_mean(silos, tmp_path, monkeypatch):
+def test_a_round_without_noise_is_an_adam_step_of_each_client_and_their_mean(
+    silos, tmp_path, monkeypatch
+):
     """By autodiff on the same lots, with torch's own Adam for each client alone."""
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
     config = make_config({"clipping": {"threshold": 0.05}, "method": "dp-fl"})
@@ -49,21 +59,29 @@ def test_a_round_without_noise_is_an_adam_step_of_each_client_and_their_mean(sil
     dataset, partition = load_records(silos[0]), RecordPartition.load(silos[1])
     net = config.net(dataset.image_shape, 10)
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights")))
-    lots = PoissonLots(cohort=8, rounds=12).lots(clients=4, seed=0, steps=1, records=100)
+    lots = PoissonLots(cohort=8, rounds=12).lots(
+        clients=4, seed=0, steps=1, records=100
+    )
 
     def loss(weights, image, label):
-        return torch.nn.functional.cross_entropy(net.logits(weights, image[None]), label[None])
+        return torch.nn.functional.cross_entropy(
+            net.logits(weights, image[None]), label[None]
+        )
 
     models = [torch.nn.Parameter(theta.clone()) for _ in range(4)]
     optimizers = [torch.optim.Adam([model], lr=0.01) for model in models]
     for index in range(3):
-        for client, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+        for client, (model, optimizer) in enumerate(
+            zip(models, optimizers, strict=True)
+        ):
             own = np.sort(partition.records[client])[lots.lot(index, 0, client)]
             images = torch.from_numpy(np.asarray(dataset.images[own])).float() / 255
             labels = torch.from_numpy(np.asarray(dataset.labels[own]))
             with torch.no_grad():
                 model.copy_(theta)
-            gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(theta, images, labels)
+            gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(
+                theta, images, labels
+            )
             scale = torch.clamp(0.05 / gradients.norm(dim=1), max=1.0)
             model.grad = (gradients * scale[:, None]).sum(dim=0) / 8
             optimizer.step()
@@ -75,16 +93,28 @@ def test_a_round_without_noise_is_an_adam_step_of_each_client_and_their_mean(sil
 
 
 @pytest.mark.parametrize(
-    "overlay", [VECTOR, SCALAR | DECAY, RAW, DECAY, PLAIN, {"client_update": {"keep_state": False, "inner_steps": 2}}]
+    "overlay",
+    [
+        VECTOR,
+        SCALAR | DECAY,
+        RAW,
+        DECAY,
+        PLAIN,
+        {"client_update": {"keep_state": False, "inner_steps": 2}},
+    ],
 )
-def test_it_goes_on_from_a_checkpoint_with_the_same_bits(silos, tmp_path, monkeypatch, overlay):
+def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
+    silos, tmp_path, monkeypatch, overlay
+):
     config = make_config(overlay)
     whole = train(config, silos, tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 5)):
         train(config, silos, tmp_path / "resumed", checkpoint_seconds=0)
     assert train(config, silos, tmp_path / "resumed", threads=2) == whole
     columns = [name for name in history(tmp_path / "whole") if name != "seconds"]
-    pd.testing.assert_frame_equal(history(tmp_path / "whole")[columns], history(tmp_path / "resumed")[columns])
+    pd.testing.assert_frame_equal(
+        history(tmp_path / "whole")[columns], history(tmp_path / "resumed")[columns]
+    )
 
 
 def test_every_release_of_every_client_is_in_the_ledger(silos, tmp_path, monkeypatch):
@@ -98,15 +128,23 @@ def test_every_release_of_every_client_is_in_the_ledger(silos, tmp_path, monkeyp
 
     named = randomness.stream
     monkeypatch.setattr(PrivateSum, "release", spy)
-    monkeypatch.setattr(randomness, "stream", lambda *name: streams.append(name) or named(*name))
-    config = make_config(SCALAR, {"client_update": {"inner_steps": 2}, "participation": {"rounds": 5}})
+    monkeypatch.setattr(
+        randomness, "stream", lambda *name: streams.append(name) or named(*name)
+    )
+    config = make_config(
+        SCALAR, {"client_update": {"inner_steps": 2}, "participation": {"rounds": 5}}
+    )
     train(config, silos, tmp_path)
     ledger = read_ledger(tmp_path / "ledger.jsonl")
     assert [(event.round, event.name) for event in ledger] == [
-        (number, name) for number in range(10) for name in ("gradient-sum", "clipped-norm-sum")
+        (number, name)
+        for number in range(10)
+        for name in ("gradient-sum", "clipped-norm-sum")
     ]
     written = [
-        (event.dimension, threshold, event.noise_multiplier) for event in ledger for threshold in event.threshold
+        (event.dimension, threshold, event.noise_multiplier)
+        for event in ledger
+        for threshold in event.threshold
     ]
     assert sorted(written) == sorted(values[:3] for values in done)
     assert len(done) == 2 * 10 * 4
@@ -115,7 +153,9 @@ def test_every_release_of_every_client_is_in_the_ledger(silos, tmp_path, monkeyp
     # Lots differ in size, what they are divided by does not.
     assert len({count for *_, count in done}) > 1
     assert {event.denominator for event in ledger} == {8.0}
-    assert all(event.sampler["rate"] == 8 / 100 and event.unit == "record" for event in ledger)
+    assert all(
+        event.sampler["rate"] == 8 / 100 and event.unit == "record" for event in ledger
+    )
     profiles = accounted(config, tmp_path)["profiles"]
     assert profiles["as_claimed"]["status"] == "void"
     assert profiles["holds"]["epsilon_high"] == pytest.approx(
@@ -123,7 +163,9 @@ def test_every_release_of_every_client_is_in_the_ledger(silos, tmp_path, monkeyp
     )
 
 
-def test_the_step_is_the_release_over_the_public_denominator(silos, tmp_path, monkeypatch):
+def test_the_step_is_the_release_over_the_public_denominator(
+    silos, tmp_path, monkeypatch
+):
     """Property 8, with plain SGD, which unlike Adam shows the scale: lots of all sizes are divided by their mean."""
     seen, release = [], PrivateSum.release
 
@@ -133,7 +175,11 @@ def test_the_step_is_the_release_over_the_public_denominator(silos, tmp_path, mo
         return out
 
     monkeypatch.setattr(PrivateSum, "release", spy)
-    found = rounds_of(make_config({"method": "dp-fl", "client_update": {"optimizer": "sgd"}}), silos, tmp_path)
+    found = rounds_of(
+        make_config({"method": "dp-fl", "client_update": {"optimizer": "sgd"}}),
+        silos,
+        tmp_path,
+    )
     for index in range(3):
         before, seen[:] = found.theta.clone(), []
         found.round(index)
@@ -146,7 +192,9 @@ def test_the_step_is_the_release_over_the_public_denominator(silos, tmp_path, mo
 def test_the_thresholds_follow_from_what_was_released(silos, tmp_path, overlay, factor):
     """Property 9, eq. 6 to 8 by hand from what the server sees; C_0 from random data, so the same for every client."""
     seen = []
-    observer = lambda line, left: seen.append((line, [(made.holder, mean.copy()) for made, mean in left]))  # noqa: E731
+    observer = lambda line, left: seen.append(  # noqa: E731
+        (line, [(made.holder, mean.copy()) for made, mean in left])
+    )
     found = rounds_of(make_config(overlay), silos, tmp_path, observer=observer)
     states = found.clients.entry.states
     expected = [state["threshold"] for state in states]
@@ -161,7 +209,9 @@ def test_the_thresholds_follow_from_what_was_released(silos, tmp_path, overlay, 
         else:
             assert seen[1][0].threshold == seen[0][0].threshold
             expected = [factor * abs(float(mean[0])) for _, mean in seen[1][1]]
-        assert [state["threshold"] for state in states] == pytest.approx(expected, rel=1e-12)
+        assert [state["threshold"] for state in states] == pytest.approx(
+            expected, rel=1e-12
+        )
         assert len(set(expected)) == 4
 
 
@@ -175,7 +225,9 @@ class Lots:
 
     def add_each(self, theta, images, labels, total):
         rows = self.rows[torch.from_numpy(images[:, 0].astype(np.int64))]
-        return Measured(np.zeros(len(rows)), np.zeros(len(rows)), np.ones(len(rows))), total.add(rows)
+        return Measured(
+            np.zeros(len(rows)), np.zeros(len(rows)), np.ones(len(rows))
+        ), total.add(rows)
 
 
 def test_the_norm_query_clips_norms(monkeypatch):
@@ -187,9 +239,13 @@ def test_the_norm_query_clips_norms(monkeypatch):
     images = [np.arange(100, dtype=np.uint8)[:, None]] * 4
     held = SimpleNamespace(images=images, labels=[np.zeros(100, np.int64)] * 4)
     found = Rounds(
-        config, net=Flat(3), held=held, gradients=Choice("given", lambda: Lots(rows), "cpu"),
-        measures=NoMeasures(), ledger=[],
-    )  # fmt: skip
+        config,
+        net=Flat(3),
+        held=held,
+        gradients=Choice("given", lambda: Lots(rows), "cpu"),
+        measures=NoMeasures(),
+        ledger=[],
+    )
     states, reached = found.clients.entry.states, 0
     for index in range(12):
         for state in states:
@@ -205,7 +261,13 @@ def test_the_norm_query_clips_norms(monkeypatch):
 
 def test_lots_are_drawn_anew_in_each_step_round_and_client():
     """Four rounds of four clients of 100 records, three steps of 30 expected."""
-    config = make_config({"method": "dp-fl", "client_update": {"inner_steps": 3}, "participation": {"cohort": 30}})
+    config = make_config(
+        {
+            "method": "dp-fl",
+            "client_update": {"inner_steps": 3},
+            "participation": {"cohort": 30},
+        }
+    )
     read = [[] for _ in range(4)]
 
     class Seen(Lots):
@@ -214,25 +276,42 @@ def test_lots_are_drawn_anew_in_each_step_round_and_client():
             return super().add_each(theta, images, labels, total)
 
     held = SimpleNamespace(
-        images=[np.arange(100, dtype=np.uint8)[:, None]] * 4, labels=[np.full(100, client) for client in range(4)]
+        images=[np.arange(100, dtype=np.uint8)[:, None]] * 4,
+        labels=[np.full(100, client) for client in range(4)],
     )
     found = Rounds(
-        config, net=Flat(1), held=held, measures=NoMeasures(), ledger=[],
+        config,
+        net=Flat(1),
+        held=held,
+        measures=NoMeasures(),
+        ledger=[],
         gradients=Choice("given", lambda: Seen(np.zeros((100, 1))), "cpu"),
-    )  # fmt: skip
+    )
     for index in range(4):
         found.round(index)
     assert_drawn_anew(np.swapaxes(np.array(read).reshape(4, 4, 3, 100), 0, 1), 0.3)
 
 
 @pytest.mark.parametrize("falls", [True, False])
-def test_the_noise_follows_the_validation_loss_and_no_other(silos, tmp_path, monkeypatch, falls):
+def test_the_noise_follows_the_validation_loss_and_no_other(
+    silos, tmp_path, monkeypatch, falls
+):
     """The test's loss goes the other way, which would show. By hand: at the fifth, for the first time, three fell."""
-    down, up = [float(12 - index) for index in range(12)], [float(index) for index in range(12)]
+    down, up = (
+        [float(12 - index) for index in range(12)],
+        [float(index) for index in range(12)],
+    )
     given = {"validate": down if falls else up, "test": up if falls else down}
     for name, losses in given.items():
-        key, left = {"validate": "validation_loss", "test": "test_loss"}[name], iter(losses)
-        monkeypatch.setattr(HeldOutMeasures, name, lambda self, theta, key=key, left=left: {key: next(left)})
+        key, left = (
+            {"validate": "validation_loss", "test": "test_loss"}[name],
+            iter(losses),
+        )
+        monkeypatch.setattr(
+            HeldOutMeasures,
+            name,
+            lambda self, theta, key=key, left=left: {key: next(left)},
+        )
     train(make_config(DECAY, {"evaluation": {"every": 1}}), silos, tmp_path)
     found = [line.noise_multiplier for line in read_ledger(tmp_path / "ledger.jsonl")]
     by_hand = [2.0] * 5 + [2.0 * 0.9**fallen for fallen in range(1, 8)]
@@ -250,7 +329,10 @@ def test_validation_records_are_not_test_records(silos, tmp_path):
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics["records"] == 80
     held = held_out(make_config(), load_records(silos[0]))
-    pixels = [{image.tobytes() for image in images} for images, _ in (held.validation, held.test)]
+    pixels = [
+        {image.tobytes() for image in images}
+        for images, _ in (held.validation, held.test)
+    ]
     assert not pixels[0] & pixels[1]
     with pytest.raises(BenchError, match="lower it"):
         rounds_of(make_config({"validation": {"tasks": 100}}), silos, tmp_path / "all")
@@ -259,37 +341,55 @@ def test_validation_records_are_not_test_records(silos, tmp_path):
 def test_private_runs_write_nothing_that_no_noise_protects(silos, tmp_path):
     train(make_config(SCALAR), silos, tmp_path / "private")
     private = history(tmp_path / "private")
-    assert private["loss"].isna().all() and not [name for name in private if name.startswith("norm_")]
+    assert private["loss"].isna().all() and not [
+        name for name in private if name.startswith("norm_")
+    ]
     train(make_config(PLAIN), silos, tmp_path / "plain")
     plain = history(tmp_path / "plain")
-    assert plain["loss"].notna().all() and plain[[f"norm_client{client}" for client in range(4)]].notna().all(axis=None)
+    assert plain["loss"].notna().all() and plain[
+        [f"norm_client{client}" for client in range(4)]
+    ].notna().all(axis=None)
     assert (tmp_path / "plain" / "ledger.jsonl").read_bytes() == b""
     # Tests in training are for the reader alone: without them it ends with the same model.
-    train(make_config(SCALAR, {"evaluation": {"every": 0}}), silos, tmp_path / "untested")
+    train(
+        make_config(SCALAR, {"evaluation": {"every": 0}}), silos, tmp_path / "untested"
+    )
     model = load_file(tmp_path / "untested" / "model.safetensors")
     tested = load_file(tmp_path / "private" / "model.safetensors")
     assert all(np.array_equal(model[name], tested[name]) for name in model)
 
 
 def test_empty_lots_release_noise(silos, tmp_path):
-    config = make_config({"participation": {"cohort": 1, "rounds": 4}, "method": "dp-fl"})
+    config = make_config(
+        {"participation": {"cohort": 1, "rounds": 4}, "method": "dp-fl"}
+    )
     train(config, silos, tmp_path)
     assert len(read_ledger(tmp_path / "ledger.jsonl")) == 4
-    assert all(np.isfinite(tensor).all() for tensor in load_file(tmp_path / "model.safetensors").values())
+    assert all(
+        np.isfinite(tensor).all()
+        for tensor in load_file(tmp_path / "model.safetensors").values()
+    )
 
 
 def test_a_raw_threshold_leaves_no_finite_epsilon(silos, tmp_path):
     config = make_config(RAW)
     train(config, silos, tmp_path)
     profiles = accounted(config, tmp_path)["profiles"]
-    assert profiles["holds"]["epsilon_high"] in (math.inf, "inf", "Infinity") and profiles["holds"]["status"] == "void"
+    assert (
+        profiles["holds"]["epsilon_high"] in (math.inf, "inf", "Infinity")
+        and profiles["holds"]["status"] == "void"
+    )
 
 
-def test_the_plain_sum_is_the_methods_without_clipping_and_noise(silos, tmp_path, monkeypatch):
+def test_the_plain_sum_is_the_methods_without_clipping_and_noise(
+    silos, tmp_path, monkeypatch
+):
     """Property 5, bit for bit."""
     train(make_config(PLAIN), silos, tmp_path / "plain")
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
     monkeypatch.setattr(PrivateSum, "_limit", math.inf)
     train(make_config({"method": "dp-fl"}), silos, tmp_path / "off")
-    plain, off = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "off"))
+    plain, off = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("plain", "off")
+    )
     assert all(np.array_equal(plain[name], off[name]) for name in plain)

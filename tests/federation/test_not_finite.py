@@ -21,11 +21,20 @@ def stops(config, places, folder):
 @pytest.mark.filterwarnings("ignore:Mean of empty slice")
 def test_a_rate_that_is_too_high_stops_a_training_without_privacy(silos, tmp_path):
     update = {"inner_rate": 1e6, "inner_steps": 4, "optimizer": "sgd"}
-    said = stops(make_config({"method": "fedavg", "client_update": update}, general=LOTS), silos, tmp_path)
-    assert "since none of its contributions is finite: lower server.rate or client_update.inner_rate" in said
+    said = stops(
+        make_config({"method": "fedavg", "client_update": update}, general=LOTS),
+        silos,
+        tmp_path,
+    )
+    assert (
+        "since none of its contributions is finite: lower server.rate or client_update.inner_rate"
+        in said
+    )
 
 
-def test_contributions_of_which_none_is_finite_stop_a_training_without_privacy(federation, tmp_path, monkeypatch):
+def test_contributions_of_which_none_is_finite_stop_a_training_without_privacy(
+    federation, tmp_path, monkeypatch
+):
     """Of a private one how many were finite is no release: it goes on, by the noise alone."""
     contributions = maml._Tasks.contributions
 
@@ -35,7 +44,9 @@ def test_contributions_of_which_none_is_finite_stop_a_training_without_privacy(f
 
     monkeypatch.setattr(maml._Tasks, "contributions", lost)
     said = stops(make_config(PLAIN), federation, tmp_path / "plain")
-    assert said.startswith("training stops in round 1, since none of its contributions is finite: lower server.rate")
+    assert said.startswith(
+        "training stops in round 1, since none of its contributions is finite: lower server.rate"
+    )
     train(make_config(ONE_ROUND), federation, tmp_path / "private")
 
 
@@ -53,7 +64,10 @@ def test_how_many_were_not_finite_is_logged_where_no_privacy_is_claimed(
 
     monkeypatch.setattr(maml._Tasks, "contributions", lost)
     train(make_config(ONE_ROUND, overlay), federation, tmp_path)
-    said = "warning: round 1: 1 contributions were not finite and counted as zero" in capsys.readouterr().err
+    said = (
+        "warning: round 1: 1 contributions were not finite and counted as zero"
+        in capsys.readouterr().err
+    )
     assert said == (overlay == PLAIN)
 
 
@@ -61,4 +75,6 @@ def test_a_private_training_stops_by_its_model(federation, tmp_path, monkeypatch
     mean = Step.mean
     monkeypatch.setattr(Step, "mean", lambda *arguments: mean(*arguments) * torch.inf)
     said = stops(make_config(ONE_ROUND), federation, tmp_path)
-    assert said.startswith("training stops in round 1, since the model is no longer finite: lower server.rate")
+    assert said.startswith(
+        "training stops in round 1, since the model is no longer finite: lower server.rate"
+    )

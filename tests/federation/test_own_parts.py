@@ -50,7 +50,11 @@ class Correlated(Noise):
 
     def standard(self, stream_of, index, dimension):
         fresh = stream_of(index).standard_normal(dimension)
-        return fresh if index == 0 else fresh - 0.5 * stream_of(index - 1).standard_normal(dimension)
+        return (
+            fresh
+            if index == 0
+            else fresh - 0.5 * stream_of(index - 1).standard_normal(dimension)
+        )
 
 
 class Careless(Fixed):
@@ -88,7 +92,11 @@ class OwnRule(DpAgr):
 
 
 def run_of(cls, **parts):
-    values = {key: value for key, value in make_config().plain().items() if key not in ("clipping", "noise")}
+    values = {
+        key: value
+        for key, value in make_config().plain().items()
+        if key not in ("clipping", "noise")
+    }
     return cls.read(values | {"method": cls.name} | parts)
 
 
@@ -106,22 +114,36 @@ def test_noise_of_an_unknown_mechanism_prints_no_epsilon():
         rounds.round(index)
     ledger = rounds.ledger
     assert {line.mechanism for line in ledger} == {"correlated"}
-    with pytest.raises(BenchError, match=r"^no analysis for correlated noise with the sampler 'one-pass', so no epsil"):
+    with pytest.raises(
+        BenchError,
+        match=r"^no analysis for correlated noise with the sampler 'one-pass', so no epsil",
+    ):
         account_of(run, ledger)
 
 
 def test_who_edits_only_the_noise_gets_no_epsilon_either():
     """Before the first round, since the budget's plan has no analysis."""
-    with pytest.raises(BenchError, match=r"^no analysis for correlated noise with the sampler 'one-pass'"):
-        given_rounds(run_of(OwnNoise, noise={"kind": "careless", "multiplier": 1.0}), np.zeros((48, 3)))
+    with pytest.raises(
+        BenchError,
+        match=r"^no analysis for correlated noise with the sampler 'one-pass'",
+    ):
+        given_rounds(
+            run_of(OwnNoise, noise={"kind": "careless", "multiplier": 1.0}),
+            np.zeros((48, 3)),
+        )
 
 
 def test_noise_is_the_parts_own():
     """Zero gradients: what is released is the noise alone; round 1's less half of round 0's by hand."""
-    own = [float(values[0][0]) for _, values in seen_of(run_of(OwnNoise), np.zeros((48, 3)))]
+    own = [
+        float(values[0][0])
+        for _, values in seen_of(run_of(OwnNoise), np.zeros((48, 3)))
+    ]
     fixed = make_config({"clipping": {"kind": "constant"}})
     fresh = [float(values[0][0]) for _, values in seen_of(fixed, np.zeros((48, 3)))]
-    assert own == pytest.approx([fresh[0], *(b - 0.5 * a for a, b in itertools.pairwise(fresh))])
+    assert own == pytest.approx(
+        [fresh[0], *(b - 0.5 * a for a, b in itertools.pairwise(fresh))]
+    )
 
 
 def test_a_rule_moves_the_threshold_and_needs_nothing_else():
@@ -130,13 +152,18 @@ def test_a_rule_moves_the_threshold_and_needs_nothing_else():
     rounds = given_rounds(run, np.full((48, 3), 0.1))
     for index in range(12):
         rounds.round(index)
-    assert [line.threshold for line in rounds.ledger] == [0.5 * 0.5**index for index in range(12)]
+    assert [line.threshold for line in rounds.ledger] == [
+        0.5 * 0.5**index for index in range(12)
+    ]
     found = account_of(run, rounds.ledger).profiles["holds"]
     reference = given_rounds(make_config(), np.full((48, 3), 0.1))
     for index in range(12):
         reference.round(index)
     assert found.status == "proved"
-    assert found.epsilon_high == account_of(make_config(), reference.ledger).profiles["holds"].epsilon_high
+    assert (
+        found.epsilon_high
+        == account_of(make_config(), reference.ledger).profiles["holds"].epsilon_high
+    )
 
 
 def test_a_rule_that_says_it_reads_raw_norms_has_no_finite_epsilon():
@@ -170,5 +197,9 @@ def test_a_rule_that_says_it_reads_raw_norms_has_no_finite_epsilon():
 
 
 def test_parts_of_ones_own_make_runs_of_their_own():
-    assert run_of(OwnNoise).key != run_of(OwnNoise, noise={"kind": "careless"}).key != run_of(OwnRule).key
+    assert (
+        run_of(OwnNoise).key
+        != run_of(OwnNoise, noise={"kind": "careless"}).key
+        != run_of(OwnRule).key
+    )
     assert run_of(OwnNoise).key == run_of(OwnNoise, noise="correlated").key

@@ -58,16 +58,25 @@ class Trace:
 
 def experiment() -> dict[str, Any]:
     """The shipped configuration, of which Figure 4d's series at z = 4 alone is left; its z is `Z`."""
-    shipped = overlaid(*(parsed(ROOT / "config" / name) for name in ("config.yaml", "experiments/dp-fedmeta.yaml")))
+    shipped = overlaid(
+        *(
+            parsed(ROOT / "config" / name)
+            for name in ("config.yaml", "experiments/dp-fedmeta.yaml")
+        )
+    )
     paper = shipped["experiments"]["dp-fedmeta"]
     series = paper["figures"]["figure4d"]["series"]["z4"]
     assert series["run"]["noise"]["multiplier"] == 4
     series["run"]["noise"]["multiplier"] = Z
-    paper["figures"] = {"figure4d": paper["figures"]["figure4d"] | {"series": {"z4": series}}}
+    paper["figures"] = {
+        "figure4d": paper["figures"]["figure4d"] | {"series": {"z4": series}}
+    }
     return shipped | {"experiments": {"dp-fedmeta": paper | {"tables": {}}}}
 
 
-def test_z_of_dp_agr_passes_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_z_of_dp_agr_passes_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text, found = yaml.safe_dump(experiment()), Trace()
     for cls in (Fixed, BudgetPlan, PrivateSum):
         found.watch(monkeypatch, cls)
@@ -86,7 +95,9 @@ def test_z_of_dp_agr_passes_few_files(tmp_path: Path, monkeypatch: pytest.Monkey
     before = sys.getprofile()
     sys.setprofile(found)
     try:
-        planned = next(iter(make_plan(Configuration.read(yaml.safe_load(text))).runs.values()))
+        planned = next(
+            iter(make_plan(Configuration.read(yaml.safe_load(text))).runs.values())
+        )
         file = tmp_path / planned.folder / "config.yaml"
         file.parent.mkdir(parents=True)
         file.write_text(planned.to_yaml(), encoding="utf-8")
@@ -97,5 +108,9 @@ def test_z_of_dp_agr_passes_few_files(tmp_path: Path, monkeypatch: pytest.Monkey
         sys.setprofile(before)
     assert found.drawn and rounds.server.noise_multiplier == Z
     # Its field, what reads it, and what adds the noise.
-    wanted = {"dpfedbench/settings/part.py", "dpsum/mechanism.py", "dpsum/private_sum.py"}
+    wanted = {
+        "dpfedbench/settings/part.py",
+        "dpsum/mechanism.py",
+        "dpsum/private_sum.py",
+    }
     assert wanted <= found.files and len(found.files) <= CEILING, sorted(found.files)

@@ -14,7 +14,14 @@ from dpsum.private_sum import PrivateSum
 
 from .conftest import accounted, make_config, seen_of, train
 
-QUANTILE = {"clipping": {"kind": "private-quantile", "percentile": 75, "quantile_rate": 0.3, "count_noise": 1.5}}
+QUANTILE = {
+    "clipping": {
+        "kind": "private-quantile",
+        "percentile": 75,
+        "quantile_rate": 0.3,
+        "count_noise": 1.5,
+    }
+}
 
 
 def run(config, federation, folder):
@@ -23,7 +30,9 @@ def run(config, federation, folder):
     return read_ledger(folder / "ledger.jsonl")
 
 
-def test_every_sum_that_was_released_is_in_the_ledger(federation, tmp_path, monkeypatch):
+def test_every_sum_that_was_released_is_in_the_ledger(
+    federation, tmp_path, monkeypatch
+):
     """Property 6: two releases a round, over the same cohort, with the values of the mechanisms that ran."""
     done = []
     release = PrivateSum.release
@@ -34,20 +43,28 @@ def test_every_sum_that_was_released_is_in_the_ledger(federation, tmp_path, monk
 
     monkeypatch.setattr(PrivateSum, "release", spy)
     ledger = run(make_config(QUANTILE), federation, tmp_path)
-    assert [(e.noise_multiplier, e.threshold, e.dimension, e.sampler["cohort"]) for e in ledger] == done
+    assert [
+        (e.noise_multiplier, e.threshold, e.dimension, e.sampler["cohort"])
+        for e in ledger
+    ] == done
     assert [(e.round, e.name) for e in ledger] == [
-        (index, name) for index in range(12) for name in ("query-gradient-sum", "below-threshold-count")
+        (index, name)
+        for index in range(12)
+        for name in ("query-gradient-sum", "below-threshold-count")
     ]
     counts = ledger[1::2]
-    assert {(e.noise_multiplier, e.threshold, e.sensitivity, e.noise_std, e.dimension) for e in counts} == {
-        (3.0, 0.5, 0.5, 1.5, 1)
-    }
+    assert {
+        (e.noise_multiplier, e.threshold, e.sensitivity, e.noise_std, e.dimension)
+        for e in counts
+    } == {(3.0, 0.5, 0.5, 1.5, 1)}
     assert len({e.noise_stream for e in ledger}) == 24  # property 2
     assert not any(e.data_dependent_threshold for e in ledger)
     # z = 1 in all, beside 2 x 1.5: (1 - 1/9)^-1/2.
     assert ledger[0].noise_multiplier == pytest.approx((8 / 9) ** -0.5)
     history = pd.read_csv(tmp_path / "history.csv")
-    assert history["threshold"].tolist() == pytest.approx([e.threshold for e in ledger[::2]])
+    assert history["threshold"].tolist() == pytest.approx(
+        [e.threshold for e in ledger[::2]]
+    )
     assert history["threshold"].nunique() == 12
 
 
@@ -56,7 +73,10 @@ def test_both_releases_cost_what_the_configured_noise_does(federation, tmp_path,
     config = make_config(QUANTILE, {"participation": {"kind": kind}})
     ledger = run(config, federation, tmp_path)
     found = accounted(config, tmp_path, federation[1])
-    assert found["noise_multiplier"] == pytest.approx(1.0, rel=1e-12) and found["rounds"] == 12
+    assert (
+        found["noise_multiplier"] == pytest.approx(1.0, rel=1e-12)
+        and found["rounds"] == 12
+    )
     alone = epsilon_after("holds", ledger[0].sampler, 1.0, 12, 1e-3)
     assert found["profiles"]["holds"]["epsilon_high"] == pytest.approx(alone, rel=1e-6)
     assert found["profiles"]["holds"]["status"] == "proved"
@@ -69,13 +89,19 @@ def test_both_releases_cost_what_the_configured_noise_does(federation, tmp_path,
 
 def test_noise_for_a_budget_leaves_room_for_the_count(federation, tmp_path):
     budget = {"noise": {"multiplier": None}, "budget": {"epsilon": 3.0}}
-    ledger = run(make_config(QUANTILE, budget, {"clipping": {"count_noise": 20.0}}), federation, tmp_path)
+    ledger = run(
+        make_config(QUANTILE, budget, {"clipping": {"count_noise": 20.0}}),
+        federation,
+        tmp_path,
+    )
     joint = joint_multiplier([ledger[0].noise_multiplier, ledger[1].noise_multiplier])
     assert epsilon_after("holds", ledger[0].sampler, joint, 12, 1e-3) <= 3.0
 
 
 @pytest.mark.parametrize("shift", [1e30, 40.0, 1e-3, math.nan])
-def test_one_client_moves_both_releases_together_by_no_more_than_the_noise_covers(shift):
+def test_one_client_moves_both_releases_together_by_no_more_than_the_noise_covers(
+    shift,
+):
     """Property 3. Same noise stream: releases of neighbours differ by what the client put in, whitened at most 1/z."""
     config = make_config(QUANTILE, {"clipping": {"count_noise": 0.6}})
     rng = np.random.default_rng(5)
@@ -86,7 +112,9 @@ def test_one_client_moves_both_releases_together_by_no_more_than_the_noise_cover
         without[client] = 0.0  # zero-out
         gradients[client] *= shift
         # The first round in which they differ: until then the thresholds are equal.
-        for (ledger, values), (_, others) in zip(seen_of(config, gradients), seen_of(config, without), strict=True):
+        for (ledger, values), (_, others) in zip(
+            seen_of(config, gradients), seen_of(config, without), strict=True
+        ):
             moved = [
                 float(np.linalg.norm(a - b)) * e.denominator / e.noise_std
                 for a, b, e in zip(values, others, ledger, strict=True)
@@ -112,21 +140,42 @@ def test_the_threshold_follows_from_what_everyone_saw():
 
 def test_a_count_is_taken_of_the_expected_cohort_also_where_nobody_came():
     """Property 8: an empty Poisson cohort releases noise of both kinds, over the public denominator."""
-    config = make_config(QUANTILE, {"participation": {"kind": "poisson", "cohort": 1, "rounds": 12}})
+    config = make_config(
+        QUANTILE, {"participation": {"kind": "poisson", "cohort": 1, "rounds": 12}}
+    )
     rounds = seen_of(config, np.ones((48, 3)))
     assert all(len(ledger) == len(values) == 2 for ledger, values in rounds)
-    assert all(np.isfinite(value).all() and np.abs(value).min() > 0 for _, values in rounds for value in values)
+    assert all(
+        np.isfinite(value).all() and np.abs(value).min() > 0
+        for _, values in rounds
+        for value in values
+    )
     assert {entry.denominator for ledger, _ in rounds for entry in ledger} == {1.0}
 
 
 @pytest.mark.parametrize(
     ("overlay", "said"),
     [
-        ({"clipping": {"count_noise": 0.5}}, "clipping.count_noise is 0.5: private-quantile needs more than half"),
-        ({"clipping": {"count_noise": None}}, "clipping.count_noise is null, so a twentieth of the cohort, 0.2"),
-        ({"clipping": {"count_noise": 0}}, "clipping.count_noise is 0: expected a number above 0 or null"),
-        ({"clipping": {"quantile_rate": -1}}, "clipping.quantile_rate is -1: expected a number above 0"),
-        ({"clipping": {"threshold": None}}, "clipping.threshold is null: the rule private-quantile needs a first"),
+        (
+            {"clipping": {"count_noise": 0.5}},
+            "clipping.count_noise is 0.5: private-quantile needs more than half",
+        ),
+        (
+            {"clipping": {"count_noise": None}},
+            "clipping.count_noise is null, so a twentieth of the cohort, 0.2",
+        ),
+        (
+            {"clipping": {"count_noise": 0}},
+            "clipping.count_noise is 0: expected a number above 0 or null",
+        ),
+        (
+            {"clipping": {"quantile_rate": -1}},
+            "clipping.quantile_rate is -1: expected a number above 0",
+        ),
+        (
+            {"clipping": {"threshold": None}},
+            "clipping.threshold is null: the rule private-quantile needs a first",
+        ),
     ],
 )
 def test_bad_values_are_one_line(overlay, said):
@@ -137,7 +186,14 @@ def test_bad_values_are_one_line(overlay, said):
 
 def test_a_budget_that_the_count_alone_would_spend_is_one_line(federation, tmp_path):
     config = make_config(
-        QUANTILE, {"noise": {"multiplier": None}, "budget": {"epsilon": 0.5}, "clipping": {"count_noise": 0.1}}
+        QUANTILE,
+        {
+            "noise": {"multiplier": None},
+            "budget": {"epsilon": 0.5},
+            "clipping": {"count_noise": 0.1},
+        },
     )
-    with pytest.raises(BenchError, match=r"^a release of multiplier 0\.2 .*raise clipping\.count_noise"):
+    with pytest.raises(
+        BenchError, match=r"^a release of multiplier 0\.2 .*raise clipping\.count_noise"
+    ):
         run(config, federation, tmp_path)

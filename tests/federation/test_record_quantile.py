@@ -27,26 +27,42 @@ from .test_lots import DECAY, Lots, make_config
 
 QUANTILE = {
     "clipping": {
-        "kind": "private-quantile", "threshold": 1.0, "percentile": 75, "quantile_rate": 0.3, "count_noise": 2.0,
+        "kind": "private-quantile",
+        "threshold": 1.0,
+        "percentile": 75,
+        "quantile_rate": 0.3,
+        "count_noise": 2.0,
         "never_rising": False,
     }
-}  # fmt: skip
+}
 
 
 def rounds_over(config, rows, observer=None):
     """The rounds of a run whose two clients hold 100 records each, with these gradients [2, 100, d]."""
-    images, flat = [np.arange(start, start + 100, dtype=np.uint8)[:, None] for start in (0, 100)], np.concatenate(rows)
+    images, flat = (
+        [np.arange(start, start + 100, dtype=np.uint8)[:, None] for start in (0, 100)],
+        np.concatenate(rows),
+    )
     held = SimpleNamespace(images=images, labels=[np.zeros(100, np.int64)] * 2)
     return Rounds(
-        config, net=Flat(flat.shape[1]), held=held, gradients=Choice("given", lambda: Lots(flat), "cpu"),
-        measures=NoMeasures(), ledger=[], observer=observer,
-    )  # fmt: skip
+        config,
+        net=Flat(flat.shape[1]),
+        held=held,
+        gradients=Choice("given", lambda: Lots(flat), "cpu"),
+        measures=NoMeasures(),
+        ledger=[],
+        observer=observer,
+    )
 
 
 def seen_of(config, rows, rounds):
     """By round: the lines of the ledger, and what left the clients over the denominator, float64 [clients, d]."""
     seen, found = [], []
-    made = rounds_over(config, rows, lambda line, left: seen.append((line, np.stack([mean for _, mean in left]))))
+    made = rounds_over(
+        config,
+        rows,
+        lambda line, left: seen.append((line, np.stack([mean for _, mean in left]))),
+    )
     for index in range(rounds):
         seen.clear()
         made.round(index)
@@ -69,7 +85,9 @@ def test_each_client_comes_to_the_quantile_of_its_own_records(percentile):
     clipping = {"percentile": percentile, "quantile_rate": 0.1}
     seen = seen_of(make_config(QUANTILE, TWO, {"clipping": clipping}), rows, 700)
     thresholds = np.array([lines[0][0].threshold for lines in seen])[300:]
-    assert np.exp(np.log(thresholds).mean(axis=0)) == pytest.approx([percentile, 10 * percentile], rel=0.07)
+    assert np.exp(np.log(thresholds).mean(axis=0)) == pytest.approx(
+        [percentile, 10 * percentile], rel=0.07
+    )
 
 
 def test_each_next_threshold_follows_from_the_count_that_was_released():
@@ -78,25 +96,39 @@ def test_each_next_threshold_follows_from_the_count_that_was_released():
     config = make_config(QUANTILE, TWO)
     for scale in (0.1, 30.0):
         expected = np.ones(2)
-        for (line, _), (count, left) in seen_of(config, scale * rng.normal(size=(2, 100, 3)), 8):
+        for (line, _), (count, left) in seen_of(
+            config, scale * rng.normal(size=(2, 100, 3)), 8
+        ):
             assert line.threshold == pytest.approx(expected, rel=1e-12)
-            assert (count.name, count.dimension, count.denominator) == ("below-threshold-count", 1, 40.0)
+            assert (count.name, count.dimension, count.denominator) == (
+                "below-threshold-count",
+                1,
+                40.0,
+            )
             expected *= np.exp(-0.3 * (0.5 + left[:, 0] - 0.75))
         assert expected[0] != expected[1]
 
 
 @pytest.mark.parametrize("shift", [1e30, 40.0, 1e-3])
-def test_one_record_moves_both_releases_together_by_no_more_than_the_noise_covers(shift):
+def test_one_record_moves_both_releases_together_by_no_more_than_the_noise_covers(
+    shift,
+):
     """Property 3, sensitivity 1/z = 1/2 of both releases, whitened; the same lots and noise with and without it."""
-    config = make_config(QUANTILE, {"clients": {"count": 2}, "clipping": {"count_noise": 1.2}})
+    config = make_config(
+        QUANTILE, {"clients": {"count": 2}, "clipping": {"count_noise": 1.2}}
+    )
     rng, reached = np.random.default_rng(5), 0.0
     for trial in range(10):
         rows = rng.normal(size=(2, 100, 3)) * np.exp(rng.normal(size=(2, 100, 1)))
         without = rows.copy()
         without[0, trial], rows[0, trial] = 0.0, shift * rows[0, trial]
-        for ours, theirs in zip(seen_of(config, rows, 12), seen_of(config, without, 12), strict=True):
+        for ours, theirs in zip(
+            seen_of(config, rows, 12), seen_of(config, without, 12), strict=True
+        ):
             moved = [
-                float(np.linalg.norm(a[0] - b[0])) * line.denominator / line.noise_std[0]
+                float(np.linalg.norm(a[0] - b[0]))
+                * line.denominator
+                / line.noise_std[0]
                 for (line, a), (_, b) in zip(ours, theirs, strict=True)
             ]
             if max(moved) > 0:
@@ -107,7 +139,9 @@ def test_one_record_moves_both_releases_together_by_no_more_than_the_noise_cover
     assert reached > 0.49 or shift < 1
 
 
-def test_every_release_is_in_the_ledger_and_both_cost_what_the_configured_noise_does(silos, tmp_path, monkeypatch):
+def test_every_release_is_in_the_ledger_and_both_cost_what_the_configured_noise_does(
+    silos, tmp_path, monkeypatch
+):
     """By hand: z_sum^-2 + (2 sigma_b)^-2 = z^-2 with sigma_b = 2 and z = 2, so z_sum = (1/4 - 1/16)^-1/2 = 2.3094."""
     done = []
     release = PrivateSum.release
@@ -117,33 +151,54 @@ def test_every_release_is_in_the_ledger_and_both_cost_what_the_configured_noise_
         return release(self, generator)
 
     monkeypatch.setattr(PrivateSum, "release", spy)
-    config = make_config(QUANTILE, {"client_update": {"inner_steps": 2}, "participation": {"rounds": 5}})
+    config = make_config(
+        QUANTILE, {"client_update": {"inner_steps": 2}, "participation": {"rounds": 5}}
+    )
     train(config, silos, tmp_path)
     ledger = read_ledger(tmp_path / "ledger.jsonl")
     assert [(line.round, line.name) for line in ledger] == [
-        (number, name) for number in range(10) for name in ("gradient-sum", "below-threshold-count")
+        (number, name)
+        for number in range(10)
+        for name in ("gradient-sum", "below-threshold-count")
     ]
     assert len({line.noise_stream for line in ledger}) == 20  # property 2
-    written = [(line.dimension, threshold, line.noise_multiplier) for line in ledger for threshold in line.threshold]
+    written = [
+        (line.dimension, threshold, line.noise_multiplier)
+        for line in ledger
+        for threshold in line.threshold
+    ]
     assert sorted(written) == sorted(done) and len(done) == 2 * 10 * 4
     for sums, counts in zip(ledger[::2], ledger[1::2], strict=True):
-        assert sums.noise_std == pytest.approx([2.309401 * threshold for threshold in sums.threshold], rel=1e-6)
+        assert sums.noise_std == pytest.approx(
+            [2.309401 * threshold for threshold in sums.threshold], rel=1e-6
+        )
         assert (counts.sensitivity, counts.noise_std) == ([0.5] * 4, [2.0] * 4)
-        assert sums.counted_by_paper and counts.counted_by_paper and not sums.data_dependent_threshold
+        assert (
+            sums.counted_by_paper
+            and counts.counted_by_paper
+            and not sums.data_dependent_threshold
+        )
     found = accounted(config, tmp_path)
     assert found["noise_multiplier"] == pytest.approx(2.0, rel=1e-12)
     z = (2.309401076758503**-2 + 4.0**-2) ** -0.5
     holds = found["profiles"]["holds"]
     assert holds["status"] == "proved"
-    assert holds["epsilon_high"] == pytest.approx(upper_epsilon(((z, 10),), 8 / 100, 1e-4), rel=1e-9)
+    assert holds["epsilon_high"] == pytest.approx(
+        upper_epsilon(((z, 10),), 8 / 100, 1e-4), rel=1e-9
+    )
     history = pd.read_csv(tmp_path / "history.csv")
     assert (history["threshold_low"] < history["threshold_high"])[1:].all()
 
 
 @pytest.mark.parametrize("profile", ["holds", "as_claimed"])
-def test_with_noise_that_follows_a_loss_the_filter_covers_both_releases(silos, tmp_path, profile):
+def test_with_noise_that_follows_a_loss_the_filter_covers_both_releases(
+    silos, tmp_path, profile
+):
     """At each z of the schedule the sum's noise is raised anew, so that every lot costs z; the budget is proved."""
-    budget = {"participation": {"rounds": 60}, "budget": {"epsilon": 3.0, "profile": profile}}
+    budget = {
+        "participation": {"rounds": 60},
+        "budget": {"epsilon": 3.0, "profile": profile},
+    }
     config = make_config(QUANTILE, DECAY, budget)
     train(config, silos, tmp_path)
     ledger = read_ledger(tmp_path / "ledger.jsonl")
@@ -153,11 +208,16 @@ def test_with_noise_that_follows_a_loss_the_filter_covers_both_releases(silos, t
     assert all(line.noise_multiplier == 4.0 for line in ledger[1::2])
     holds = accounted(config, tmp_path)["profiles"]["holds"]
     assert holds["status"] == "proved" and "filter" in holds["explanation"]
-    assert holds["epsilon_high"] == pytest.approx(3.0, abs=1e-9 if profile == "holds" else 0.05)
+    assert holds["epsilon_high"] == pytest.approx(
+        3.0, abs=1e-9 if profile == "holds" else 0.05
+    )
 
 
 def test_noise_for_a_budget_leaves_room_for_the_count(silos, tmp_path):
-    budget = {"noise": {"multiplier": None}, "budget": {"epsilon": 1.0, "profile": "holds"}}
+    budget = {
+        "noise": {"multiplier": None},
+        "budget": {"epsilon": 1.0, "profile": "holds"},
+    }
     config = make_config(QUANTILE, budget)
     train(config, silos, tmp_path)
     holds = accounted(config, tmp_path)["profiles"]["holds"]
@@ -175,11 +235,23 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(silos, tmp_path, monkey
 @pytest.mark.parametrize(
     ("overlay", "said"),
     [
-        ({"clipping": {"count_noise": 1.0}}, "clipping.count_noise is 1: private-quantile needs more than half of "),
-        ({"clipping": {"count_noise": None}}, "clipping.count_noise is null, so a twentieth of the cohort, 0.4: "),
+        (
+            {"clipping": {"count_noise": 1.0}},
+            "clipping.count_noise is 1: private-quantile needs more than half of ",
+        ),
+        (
+            {"clipping": {"count_noise": None}},
+            "clipping.count_noise is null, so a twentieth of the cohort, 0.4: ",
+        ),
         # Of noise that falls the first is the largest, so that the count has room in all rounds or in none.
-        (DECAY | {"clipping": {"count_noise": 1.0}}, "clipping.count_noise is 1: private-quantile needs more than "),
-        ({"clipping": {"threshold": None}}, "clipping.threshold is null: the rule private-quantile needs a first "),
+        (
+            DECAY | {"clipping": {"count_noise": 1.0}},
+            "clipping.count_noise is 1: private-quantile needs more than ",
+        ),
+        (
+            {"clipping": {"threshold": None}},
+            "clipping.threshold is null: the rule private-quantile needs a first ",
+        ),
     ],
 )
 def test_a_count_that_leaves_nothing_for_the_gradients_is_one_line(overlay, said):
@@ -190,13 +262,25 @@ def test_a_count_that_leaves_nothing_for_the_gradients_is_one_line(overlay, said
 
 def test_two_sums_of_a_run_may_not_share_the_noise_of_their_counts():
     """Both would draw it from the rule's one stream, and the difference of two counts would have no noise at all."""
-    book = functools.partial(Mechanism.of, budget=dpsum.Budget(), ledger=[], seed=0, arithmetic=TORCH)
+    book = functools.partial(
+        Mechanism.of, budget=dpsum.Budget(), ledger=[], seed=0, arithmetic=TORCH
+    )
     rule = PrivateQuantile(count_noise=3.0)
     sums = [
-        Sum(name=name, unit="record", observer="server", stream=name, clipping=rule, noise=Fixed(multiplier=2.0))
+        Sum(
+            name=name,
+            unit="record",
+            observer="server",
+            stream=name,
+            clipping=rule,
+            noise=Fixed(multiplier=2.0),
+        )
         for name in ("first", "second")
     ]
     given = {"sampler": {}, "denominator": 8.0, "dimension": 3, "multiplier": 2.0}
     book(sums[0], **given)
-    with pytest.raises(BenchError, match=r"^two sums of this run draw their noise from the stream 'count-noise'"):
+    with pytest.raises(
+        BenchError,
+        match=r"^two sums of this run draw their noise from the stream 'count-noise'",
+    ):
         book(sums[1], **given)

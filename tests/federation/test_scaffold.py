@@ -26,7 +26,9 @@ MODEL = "model-difference-sum"
 
 
 def make_config(*overlays):
-    return conftest.make_config({"method": "dp-scaffold"}, *overlays, general=DIFFERENCE)
+    return conftest.make_config(
+        {"method": "dp-scaffold"}, *overlays, general=DIFFERENCE
+    )
 
 
 class Huge(Clients):
@@ -36,7 +38,9 @@ class Huge(Clients):
         self.heard = []
 
     def contributions(self, theta, cohort, index):
-        rows = torch.stack([torch.full((len(cohort), 8), 1e6), torch.full((len(cohort), 8), -1e6)])
+        rows = torch.stack(
+            [torch.full((len(cohort), 8), 1e6), torch.full((len(cohort), 8), -1e6)]
+        )
         yield rows, np.zeros(len(cohort)), np.zeros(len(cohort))
 
     def hear(self, means):
@@ -45,15 +49,22 @@ class Huge(Clients):
 
 def huge_rounds(config, tmp_path, clients):
     return engine.Rounds(
-        config, net=Flat(8), held=None, gradients=None, measures=NoMeasures(), ledger=Ledger(tmp_path / "ledger"),
+        config,
+        net=Flat(8),
+        held=None,
+        gradients=None,
+        measures=NoMeasures(),
+        ledger=Ledger(tmp_path / "ledger"),
         clients=clients,
-    )  # fmt: skip
+    )
 
 
 ALL = {
     "participation": {"kind": "poisson", "cohort": 4, "rounds": 3},
-    "noise": {"multiplier": 1e-3}, "control_noise": {"multiplier": 1e-3}, "control_clipping": {"threshold": 0.25},
-}  # fmt: skip
+    "noise": {"multiplier": 1e-3},
+    "control_noise": {"multiplier": 1e-3},
+    "control_clipping": {"threshold": 0.25},
+}
 
 
 def test_both_messages_are_clipped_each_to_its_own_threshold(tmp_path):
@@ -62,9 +73,14 @@ def test_both_messages_are_clipped_each_to_its_own_threshold(tmp_path):
     rounds = huge_rounds(make_config(ALL), tmp_path, clients)
     before = rounds.theta.clone()
     rounds.round(0)
-    assert np.allclose(clients.heard[0], -0.25 / 8**0.5, rtol=0, atol=5e-3)  # over all four clients
+    assert np.allclose(
+        clients.heard[0], -0.25 / 8**0.5, rtol=0, atol=5e-3
+    )  # over all four clients
     assert np.allclose((before - rounds.theta).numpy(), 0.5 / 8**0.5, rtol=0, atol=5e-3)
-    stated = {line.name: (line.sensitivity, line.denominator) for line in read_ledger(tmp_path / "ledger")}
+    stated = {
+        line.name: (line.sensitivity, line.denominator)
+        for line in read_ledger(tmp_path / "ledger")
+    }
     assert stated == {MODEL: (0.5, 4.0), CONTROL: (0.25, 4.0)}
 
 
@@ -76,7 +92,9 @@ def faulty(monkeypatch, fault):
 
         def unclipped(self, index):
             cohort, totals, losses = own(self, index)
-            rows = next(iter(self.clients.contributions(self.theta.numpy(), cohort, index)))[0][1]
+            rows = next(
+                iter(self.clients.contributions(self.theta.numpy(), cohort, index))
+            )[0][1]
             self.clients.hear([rows.numpy().sum(axis=0) / 4])
             return cohort, totals, losses
 
@@ -87,7 +105,9 @@ def faulty(monkeypatch, fault):
         def again(self, index):
             done = step(self, index)
             total = self.further[0].open(index)
-            for rows, _, _ in self.clients.contributions(self.theta.numpy(), self.plan.cohort(index), index):
+            for rows, _, _ in self.clients.contributions(
+                self.theta.numpy(), self.plan.cohort(index), index
+            ):
                 total.add(rows[1])
             self.further[0].release(total)
             return done
@@ -104,7 +124,9 @@ def test_what_is_sent_around_the_sum_is_noticed(tmp_path, monkeypatch):
 
 def test_a_second_release_of_a_round_is_refused(tmp_path, monkeypatch):
     faulty(monkeypatch, "released twice")
-    with pytest.raises(BenchError, match="round 0 of control-difference-sum was released before"):
+    with pytest.raises(
+        BenchError, match="round 0 of control-difference-sum was released before"
+    ):
         huge_rounds(make_config(ALL), tmp_path, Huge()).round(0)
 
 
@@ -139,10 +161,17 @@ def test_a_budget_that_counts_one_of_the_sums_is_noticed(silos, tmp_path, monkey
                 assert len(names) == 2
 
     monkeypatch.setattr(Budget, "settle", each_alone)
-    overlay = {"budget": {"epsilon": 3.0}, "noise": {"multiplier": None}, "control_noise": {"multiplier": None}}
+    overlay = {
+        "budget": {"epsilon": 3.0},
+        "noise": {"multiplier": None},
+        "control_noise": {"multiplier": None},
+    }
     run = make_config(overlay)
     train(run, silos, tmp_path)
-    with pytest.raises(BenchError, match="the ledger has in round 0 multipliers of control-difference-sum of"):
+    with pytest.raises(
+        BenchError,
+        match="the ledger has in round 0 multipliers of control-difference-sum of",
+    ):
         accounted(run, tmp_path)
 
 
@@ -159,20 +188,42 @@ def test_a_method_that_forgets_a_message_or_its_noise_is_refused():
         name: ClassVar[str] = "bare"
 
         def further_sums(self):
-            return tuple(type(one)(name=one.name, unit="client", observer="everyone") for one in super().further_sums())
+            return tuple(
+                type(one)(name=one.name, unit="client", observer="everyone")
+                for one in super().further_sums()
+            )
 
-    with pytest.raises(BenchError, match=f"also send {CONTROL}, but forgets takes further sums of nothing"):
+    with pytest.raises(
+        BenchError,
+        match=f"also send {CONTROL}, but forgets takes further sums of nothing",
+    ):
         Forgets.read(values | {"method": "forgets"})
-    with pytest.raises(BenchError, match=f"{CONTROL} is of the same contributions as {MODEL}, which is private"):
+    with pytest.raises(
+        BenchError,
+        match=f"{CONTROL} is of the same contributions as {MODEL}, which is private",
+    ):
         Bare.read(values | {"method": "bare"})
-    with pytest.raises(BenchError, match=r"client_update\.kind is scaffold, which dp-fedavg does not take"):
-        DpFedAvg.read({**{k: v for k, v in values.items() if not k.startswith("control")}, "method": "dp-fedavg"})
-    with pytest.raises(BenchError, match=r"participation\.kind is fixed-size, which dp-scaffold does not take"):
+    with pytest.raises(
+        BenchError,
+        match=r"client_update\.kind is scaffold, which dp-fedavg does not take",
+    ):
+        DpFedAvg.read(
+            {
+                **{k: v for k, v in values.items() if not k.startswith("control")},
+                "method": "dp-fedavg",
+            }
+        )
+    with pytest.raises(
+        BenchError,
+        match=r"participation\.kind is fixed-size, which dp-scaffold does not take",
+    ):
         make_config({"participation": {"kind": "fixed-size", "cohort": 2, "rounds": 3}})
 
 
 @pytest.mark.parametrize("method", ["dp-scaffold", "fedavg"])
-def test_control_variates_survive_a_restart_and_threads(silos, tmp_path, monkeypatch, method):
+def test_control_variates_survive_a_restart_and_threads(
+    silos, tmp_path, monkeypatch, method
+):
     overlay = {"method": method, "client_update": {"kind": "scaffold"}}
     run = conftest.make_config(overlay, general=DIFFERENCE)
     whole = train(run, silos, tmp_path / "whole")
@@ -180,9 +231,16 @@ def test_control_variates_survive_a_restart_and_threads(silos, tmp_path, monkeyp
     with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
         train(run, silos, tmp_path / "resumed", checkpoint_seconds=0)
     assert train(run, silos, tmp_path / "resumed") == whole
-    assert json.loads((tmp_path / "resumed" / "training.json").read_text())["resumed"] == 1
-    plain = {"client_update": {"kind": "model-difference"}, "method": {"dp-scaffold": "dp-fedavg"}.get(method, method)}
-    other = train(conftest.make_config(plain, general=DIFFERENCE), silos, tmp_path / "plain")
+    assert (
+        json.loads((tmp_path / "resumed" / "training.json").read_text())["resumed"] == 1
+    )
+    plain = {
+        "client_update": {"kind": "model-difference"},
+        "method": {"dp-scaffold": "dp-fedavg"}.get(method, method),
+    }
+    other = train(
+        conftest.make_config(plain, general=DIFFERENCE), silos, tmp_path / "plain"
+    )
     assert other["model.safetensors"] != whole["model.safetensors"]
 
 
@@ -190,9 +248,11 @@ def test_without_privacy_rounds_of_everyone_are_those_of_the_algorithm(silos, tm
     """Through the whole loop, on a network: the first round has no correction; in the second, by the numbers of the
     first, each client's steps follow g - c_k + c."""
     overlay = {
-        "method": "fedavg", "client_update": {"kind": "scaffold", "inner_steps": 2, "inner_rate": 0.1},
-        "participation": {"kind": "poisson", "cohort": 4, "rounds": 2}, "server": {"optimizer": {"momentum": 0.0}},
-    }  # fmt: skip
+        "method": "fedavg",
+        "client_update": {"kind": "scaffold", "inner_steps": 2, "inner_rate": 0.1},
+        "participation": {"kind": "poisson", "cohort": 4, "rounds": 2},
+        "server": {"optimizer": {"momentum": 0.0}},
+    }
     run = conftest.make_config(overlay, general=DIFFERENCE)
     rounds = rounds_of(run, silos, tmp_path)
     theta = rounds.theta.numpy().copy()
@@ -205,12 +265,16 @@ def test_without_privacy_rounds_of_everyone_are_those_of_the_algorithm(silos, tm
     assert np.allclose(fresh.theta.numpy(), theta - first[0].mean(axis=0), atol=1e-6)
     state = fresh.clients.state()
     assert np.allclose(state["server"], own.mean(axis=0), atol=1e-6)
-    assert np.allclose(torch.stack([state["own"][client] for client in range(4)]), own, atol=1e-6)
+    assert np.allclose(
+        torch.stack([state["own"][client] for client in range(4)]), own, atol=1e-6
+    )
 
 
 def test_the_audit_finds_no_more_than_holds(silos, tmp_path):
     run = make_config()
     train(run, silos, tmp_path)
     report = audit(run, ledger_of(run, tmp_path), canaries=60)
-    assert report["epsilon"] <= report["epsilon_holds"] and not report["another_mechanism"]
+    assert (
+        report["epsilon"] <= report["epsilon_holds"] and not report["another_mechanism"]
+    )
     assert [part["unit"] for part in (report, *report["also"])] == ["client"] * 2

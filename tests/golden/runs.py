@@ -61,50 +61,96 @@ BASE: dict[str, Any] = {
     "dataset": "glyphs",
     "task": {"ways": 3, "shots": 1},
     "clients": {
-        "count": 24, "examples_per_class": 4, "support_per_class": 1, "query_per_class": 2, "partition": "shared",
+        "count": 24,
+        "examples_per_class": 4,
+        "support_per_class": 1,
+        "query_per_class": 2,
+        "partition": "shared",
         "fragments": None,
     },
     "model": {"kind": "conv4", "filters": 4, "normalisation": "batch"},
     "participation": {"kind": "one-pass", "cohort": 4, "rounds": 6},
     "client_update": {
-        "kind": "maml", "inner_steps": 1, "inner_rate": 0.1, "order": 2, "learnable_rates": False,
+        "kind": "maml",
+        "inner_steps": 1,
+        "inner_rate": 0.1,
+        "order": 2,
+        "learnable_rates": False,
         "multi_step_rounds": 0,
     },
     "clipping": {
-        "kind": "percentile-of-releases", "threshold": 0.5, "percentile": 90, "window": 3, "form": "mean",
+        "kind": "percentile-of-releases",
+        "threshold": 0.5,
+        "percentile": 90,
+        "window": 3,
+        "form": "mean",
         "never_rising": False,
     },
     "noise": {"kind": "fixed", "multiplier": 1.0},
     "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},
-    "server": {"kind": "step", "rate": 0.01, "optimizer": {"kind": "adam"}, "schedule": {"kind": "constant"}},
+    "server": {
+        "kind": "step",
+        "rate": 0.01,
+        "optimizer": {"kind": "adam"},
+        "schedule": {"kind": "constant"},
+    },
     "validation": {"every": 3, "tasks": 4, "ensemble": 2, "public": True},
-    "evaluation": {"every": 0, "tasks": 6, "query_per_class": 3, "steps": 2, "rate": 0.1},
-}  # fmt: skip
+    "evaluation": {
+        "every": 0,
+        "tasks": 6,
+        "query_per_class": 3,
+        "steps": 2,
+        "rate": 0.1,
+    },
+}
 """DP-AGR on few-shot images."""
 
 RECORD = {"model": {"normalisation": "record"}, "client_update": {"order": 1}}
 AGRLR = {
     **RECORD,
     "method": "dp-agrlr",
-    "within_task": {"threshold": 0.2, "multiplier": None, "epsilon": 2.5, "delta": 1e-5, "profile": "holds"},
+    "within_task": {
+        "threshold": 0.2,
+        "multiplier": None,
+        "epsilon": 2.5,
+        "delta": 1e-5,
+        "profile": "holds",
+    },
 }
 SAMPLE = {
     **RECORD,
     "method": "dp-maml-sample",
-    "within_task": {"threshold": 0.5, "multiplier": 1.0, "epsilon": None, "delta": 1e-5, "profile": "holds"},
+    "within_task": {
+        "threshold": 0.5,
+        "multiplier": 1.0,
+        "epsilon": None,
+        "delta": 1e-5,
+        "profile": "holds",
+    },
     "clipping": {"kind": "constant"},
     "budget": {"delta": 1e-5},
 }
 REPTILE = {
     "method": "reptile",
     "model": {"normalisation": "record"},
-    "client_update": {"kind": "reptile", "inner_steps": 3, "inner_rate": 0.001, "optimizer": "adam"},
+    "client_update": {
+        "kind": "reptile",
+        "inner_steps": 3,
+        "inner_rate": 0.001,
+        "optimizer": "adam",
+    },
     "server": {"optimizer": "sgd", "rate": 1.0},
 }
 DP_REPTILE = {
     **REPTILE,
     "method": "dp-reptile",
-    "within_task": {"threshold": 0.2, "multiplier": None, "epsilon": 9.5, "delta": 1e-3, "profile": "as_claimed"},
+    "within_task": {
+        "threshold": 0.2,
+        "multiplier": None,
+        "epsilon": 9.5,
+        "delta": 1e-3,
+        "profile": "as_claimed",
+    },
 }
 MAML = {"method": "maml"}
 LOTS = {
@@ -114,7 +160,12 @@ LOTS = {
     "clients": {"count": 4, "partition": "fragments", "fragments": 20},
     "model": {"kind": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
     "participation": {"kind": "poisson-lots", "cohort": 8, "rounds": 6},
-    "client_update": {"kind": "local-steps", "inner_steps": 1, "inner_rate": 0.01, "optimizer": "adam"},
+    "client_update": {
+        "kind": "local-steps",
+        "inner_steps": 1,
+        "inner_rate": 0.01,
+        "optimizer": "adam",
+    },
     "clipping": {"kind": "constant", "threshold": 1.0},
     "noise": {"multiplier": 2.0},
     "budget": {"delta": 1e-4, "profile": "as_claimed"},
@@ -128,18 +179,37 @@ DIFFERENCE = [
     {
         "method": "dp-fedavg",
         "participation": {"kind": "poisson", "cohort": 2, "rounds": 4},
-        "client_update": {"kind": "model-difference", "inner_steps": 2, "inner_rate": 0.1, "optimizer": "sgd"},
+        "client_update": {
+            "kind": "model-difference",
+            "inner_steps": 2,
+            "inner_rate": 0.1,
+            "optimizer": "sgd",
+        },
         "clipping": {"threshold": 0.1},
         "noise": {"multiplier": 0.4},
-        "server": {"kind": "step", "rate": 0.5, "optimizer": {"kind": "sgd", "momentum": 0.9}},
+        "server": {
+            "kind": "step",
+            "rate": 0.5,
+            "optimizer": {"kind": "sgd", "momentum": 0.9},
+        },
         "validation": {"every": 2},
         "evaluation": {"every": 2},
     },
 ]
-COLOUR = {"model": {"filters": 6}, "participation": {"rounds": 3}, "evaluation": {"tasks": 3}}
+COLOUR = {
+    "model": {"filters": 6},
+    "participation": {"rounds": 3},
+    "evaluation": {"tasks": 3},
+}
 TRANSFER = {
     "method": "dp-transfer",
-    "clients": {"count": 1, "partition": "fragments", "fragments": 1, "examples_per_class": 2, "query_per_class": 1},
+    "clients": {
+        "count": 1,
+        "partition": "fragments",
+        "fragments": 1,
+        "examples_per_class": 2,
+        "query_per_class": 1,
+    },
     "model": {"normalisation": "record"},
     "participation": {"kind": "poisson-lots", "cohort": 8, "rounds": 6},
     "client_update": {"kind": "local-steps", "inner_rate": 0.004, "optimizer": "adam"},
@@ -170,7 +240,13 @@ def _within(**values: Any) -> dict[str, Any]:
 
 
 MEDIAN = _rule("median-of-run", threshold=None)
-QUANTILE = _rule("private-quantile", percentile=75, quantile_rate=0.3, count_noise=1.5, never_rising=False)
+QUANTILE = _rule(
+    "private-quantile",
+    percentile=75,
+    quantile_rate=0.3,
+    count_noise=1.5,
+    never_rising=False,
+)
 WINDOW: dict[str, Any] = {"percentile": 90, "window": 3, "never_rising": False}
 RELEASES = _rule("percentile-of-releases", form="mean", **WINDOW)
 RAW, CONSTANT = _rule("percentile-of-raw-norms", **WINDOW), _rule("constant")
@@ -179,8 +255,18 @@ SCALAR = _rule("noised-mean-norm", threshold=None)
 MEAN = _rule("mean-of-raw-norms", threshold=None)
 CALIBRATED = {"noise": {"multiplier": None}, "budget": {"epsilon": 3.0}}
 DECAY = {"noise": {"kind": "decaying", "decay": 0.9, "falls": 1}}
-PLANS = {"one-pass": _plan("one-pass"), "bins": _plan("balls-and-bins"), "poisson": _plan("poisson")}
-RULES = {"constant": CONSTANT, "releases": RELEASES, "raw": RAW, "quantile": QUANTILE, "median": MEDIAN}
+PLANS = {
+    "one-pass": _plan("one-pass"),
+    "bins": _plan("balls-and-bins"),
+    "poisson": _plan("poisson"),
+}
+RULES = {
+    "constant": CONSTANT,
+    "releases": RELEASES,
+    "raw": RAW,
+    "quantile": QUANTILE,
+    "median": MEDIAN,
+}
 
 
 def _few(*overlays: dict[str, Any], search: dict[str, Any] | None = None) -> Case:
@@ -205,29 +291,53 @@ def _holder(*overlays: dict[str, Any]) -> Case:
 
 CASES: dict[str, Case] = {
     # Every rule of a server with every participation.
-    **{f"dp-agr {rule} {plan}": _few(RULES[rule], PLANS[plan]) for rule in RULES for plan in PLANS},
+    **{
+        f"dp-agr {rule} {plan}": _few(RULES[rule], PLANS[plan])
+        for rule in RULES
+        for plan in PLANS
+    },
     "dp-agr releases sum": _few(_rule("percentile-of-releases", form="sum")),
-    "dp-agr releases never rising": _few(_rule("percentile-of-releases", form="sum", window=1, never_rising=True)),
-    "dp-agr quantile never rising": _few(QUANTILE, _rule("private-quantile", percentile=30, never_rising=True)),
+    "dp-agr releases never rising": _few(
+        _rule("percentile-of-releases", form="sum", window=1, never_rising=True)
+    ),
+    "dp-agr quantile never rising": _few(
+        QUANTILE, _rule("private-quantile", percentile=30, never_rising=True)
+    ),
     "dp-agr quantile count noise by cohort": _few(
-        QUANTILE, {"clipping": {"count_noise": None}}, _plan("one-pass", cohort=12, rounds=2)
+        QUANTILE,
+        {"clipping": {"count_noise": None}},
+        _plan("one-pass", cohort=12, rounds=2),
     ),
     "dp-agr calibrated one-pass": _few(CALIBRATED),
-    "dp-agr calibrated poisson as claimed": _few(CALIBRATED, PLANS["poisson"], {"budget": {"profile": "as_claimed"}}),
-    "dp-agr calibrated quantile": _few(CALIBRATED, _rule("private-quantile", count_noise=20.0)),
+    "dp-agr calibrated poisson as claimed": _few(
+        CALIBRATED, PLANS["poisson"], {"budget": {"profile": "as_claimed"}}
+    ),
+    "dp-agr calibrated quantile": _few(
+        CALIBRATED, _rule("private-quantile", count_noise=20.0)
+    ),
     "dp-agr budget stops": _few(PLANS["poisson"], {"budget": {"epsilon": 2.0}}),
     "dp-agr budget claimed does not stop": _few(
-        PLANS["poisson"], {"budget": {"epsilon": 2.0, "profile": "as_claimed", "stop": False}}
+        PLANS["poisson"],
+        {"budget": {"epsilon": 2.0, "profile": "as_claimed", "stop": False}},
     ),
     "dp-agr first order cosine": _few(
-        _update(order=1), {"server": {"schedule": {"kind": "cosine", "final_rate": 0.001}}}
+        _update(order=1),
+        {"server": {"schedule": {"kind": "cosine", "final_rate": 0.001}}},
     ),
-    "dp-agr sgd momentum": _few({"server": {"rate": 0.1, "optimizer": {"kind": "sgd", "momentum": 0.9}}}),
-    "dp-agr maml++": _few(_update(inner_steps=2, learnable_rates=True, multi_step_rounds=4), CONSTANT),
+    "dp-agr sgd momentum": _few(
+        {"server": {"rate": 0.1, "optimizer": {"kind": "sgd", "momentum": 0.9}}}
+    ),
+    "dp-agr maml++": _few(
+        _update(inner_steps=2, learnable_rates=True, multi_step_rounds=4), CONSTANT
+    ),
     "dp-agr record normalisation": _few(RECORD, CONSTANT),
-    "dp-agr search fixed": _few(CONSTANT, search={"runs": 3, "data": "private", "number": "fixed"}),
+    "dp-agr search fixed": _few(
+        CONSTANT, search={"runs": 3, "data": "private", "number": "fixed"}
+    ),
     "dp-agr search geometric poisson": _few(
-        CONSTANT, PLANS["poisson"], search={"runs": 3, "data": "private", "number": "geometric"}
+        CONSTANT,
+        PLANS["poisson"],
+        search={"runs": 3, "data": "private", "number": "geometric"},
     ),
     "dp-agr disjoint partition": Case(
         "few-shot-disjoint",
@@ -238,9 +348,14 @@ CASES: dict[str, Case] = {
         ],
     ),
     "dp-maml raw never rising": _few(
-        {"method": "dp-maml"}, _rule("percentile-of-raw-norms", window=2, never_rising=True)
+        {"method": "dp-maml"},
+        _rule("percentile-of-raw-norms", window=2, never_rising=True),
     ),
-    "dp-maml raw poisson": _few({"method": "dp-maml"}, _rule("percentile-of-raw-norms", window=2), PLANS["poisson"]),
+    "dp-maml raw poisson": _few(
+        {"method": "dp-maml"},
+        _rule("percentile-of-raw-norms", window=2),
+        PLANS["poisson"],
+    ),
     "dp-maml quantile bins": _few({"method": "dp-maml"}, QUANTILE, PLANS["bins"]),
     "dp-maml median": _few({"method": "dp-maml"}, MEDIAN),
     "dp-maml releases poisson": _few({"method": "dp-maml"}, RELEASES, PLANS["poisson"]),
@@ -252,58 +367,87 @@ CASES: dict[str, Case] = {
     "dp-agrlr quantile": _few(AGRLR, QUANTILE),
     "dp-agrlr constant bins": _few(AGRLR, CONSTANT, PLANS["bins"]),
     "dp-agrlr two steps holds": _few(AGRLR, CONSTANT, _update(inner_steps=2)),
-    "dp-agrlr two steps claimed": _few(AGRLR, CONSTANT, _update(inner_steps=2), _within(profile="as_claimed")),
+    "dp-agrlr two steps claimed": _few(
+        AGRLR, CONSTANT, _update(inner_steps=2), _within(profile="as_claimed")
+    ),
     "dp-maml-sample constant": _few(SAMPLE),
     "dp-maml-sample releases": _few(SAMPLE, RELEASES),
     "dp-maml-sample raw": _few(SAMPLE, RAW),
     "dp-maml-sample quantile": _few(SAMPLE, QUANTILE),
     "dp-reptile claimed": _few(DP_REPTILE),
     "dp-reptile holds bins sgd": _few(
-        DP_REPTILE, _within(profile="holds"), PLANS["bins"], _update(optimizer="sgd", inner_rate=0.1)
+        DP_REPTILE,
+        _within(profile="holds"),
+        PLANS["bins"],
+        _update(optimizer="sgd", inner_rate=0.1),
     ),
     "dp-reptile disjoint": _few(DP_REPTILE, _update(batches="disjoint")),
     "dp-reptile multiplier": _few(DP_REPTILE, _within(multiplier=1.0, epsilon=None)),
     # No privacy.
-    "maml one-pass ensemble": _few(MAML, _update(inner_steps=2), {"validation": {"every": 1, "ensemble": 3}}),
+    "maml one-pass ensemble": _few(
+        MAML, _update(inner_steps=2), {"validation": {"every": 1, "ensemble": 3}}
+    ),
     "maml bins no validation": _few(MAML, PLANS["bins"], {"validation": {"every": 0}}),
-    "maml poisson first order": _few(MAML, PLANS["poisson"], _update(order=1, inner_steps=2)),
+    "maml poisson first order": _few(
+        MAML, PLANS["poisson"], _update(order=1, inner_steps=2)
+    ),
     "maml learnable rates": _few(MAML, _update(inner_steps=2, learnable_rates=True)),
-    "maml multi-step first order": _few(MAML, _update(inner_steps=2, multi_step_rounds=4, order=1)),
+    "maml multi-step first order": _few(
+        MAML, _update(inner_steps=2, multi_step_rounds=4, order=1)
+    ),
     "maml record normalisation": _few(MAML, RECORD),
     "reptile one-pass": _few(REPTILE),
-    "reptile poisson sgd": _few(REPTILE, PLANS["poisson"], _update(optimizer="sgd", inner_rate=0.1)),
+    "reptile poisson sgd": _few(
+        REPTILE, PLANS["poisson"], _update(optimizer="sgd", inner_rate=0.1)
+    ),
     "random": _few({"method": "random"}),
     # Clients that hold records.
     "fedavg": _silos(FEDAVG),
-    "fedavg sgd several steps": _silos(FEDAVG, _update(optimizer="sgd", inner_steps=3, inner_rate=0.1)),
+    "fedavg sgd several steps": _silos(
+        FEDAVG, _update(optimizer="sgd", inner_steps=3, inner_rate=0.1)
+    ),
     "fedavg forgets state": _silos(FEDAVG, _update(keep_state=False, inner_steps=2)),
     "dp-fl": _silos({"method": "dp-fl"}),
     "dp-fl several steps forgets state": _silos(
-        {"method": "dp-fl"}, _update(inner_steps=3, keep_state=False), _plan("poisson-lots", rounds=2)
+        {"method": "dp-fl"},
+        _update(inner_steps=3, keep_state=False),
+        _plan("poisson-lots", rounds=2),
     ),
     "dp-fl calibrated holds": _silos(
-        {"method": "dp-fl"}, {"noise": {"multiplier": None}, "budget": {"epsilon": 1.0, "profile": "holds"}}
+        {"method": "dp-fl"},
+        {"noise": {"multiplier": None}, "budget": {"epsilon": 1.0, "profile": "holds"}},
     ),
     "adap-dp-fl vector": _silos(VECTOR),
     "adap-dp-fl scalar": _silos(SCALAR),
     "adap-dp-fl raw": _silos(MEAN),
-    "adap-dp-fl vector decay claimed budget": _silos(VECTOR, DECAY, {"budget": {"epsilon": 1.6}}),
-    "adap-dp-fl scalar decay holds budget": _silos(SCALAR, DECAY, {"budget": {"epsilon": 3.0, "profile": "holds"}}),
-    "adap-dp-fl decay without budget search": _silos(DECAY, search={"runs": 3, "data": "private", "number": "poisson"}),
-    "adap-dp-fl budget stops": _silos({"budget": {"epsilon": 1.35}}, _update(inner_steps=2)),
+    "adap-dp-fl vector decay claimed budget": _silos(
+        VECTOR, DECAY, {"budget": {"epsilon": 1.6}}
+    ),
+    "adap-dp-fl scalar decay holds budget": _silos(
+        SCALAR, DECAY, {"budget": {"epsilon": 3.0, "profile": "holds"}}
+    ),
+    "adap-dp-fl decay without budget search": _silos(
+        DECAY, search={"runs": 3, "data": "private", "number": "poisson"}
+    ),
+    "adap-dp-fl budget stops": _silos(
+        {"budget": {"epsilon": 1.35}}, _update(inner_steps=2)
+    ),
     # Model differences, which no method has by itself.
     "difference constant poisson": _difference(),
     "difference constant one-pass adam": _difference(
         _plan("one-pass", rounds=2), _update(optimizer="adam", inner_rate=0.001)
     ),
-    "difference quantile bins": _difference(QUANTILE, _plan("balls-and-bins", rounds=2)),
+    "difference quantile bins": _difference(
+        QUANTILE, _plan("balls-and-bins", rounds=2)
+    ),
     "difference releases": _difference(RELEASES, {"clipping": {"window": 2}}),
     "difference raw": _difference(RAW, _plan("one-pass", cohort=1, rounds=4)),
     "difference without privacy": _difference(FEDAVG, _plan("one-pass", rounds=2)),
     # One holder of all images.
     "transfer": _holder({"method": "transfer"}),
     "transfer several steps": _holder(
-        {"method": "transfer"}, _update(inner_steps=3, keep_state=False, optimizer="sgd")
+        {"method": "transfer"},
+        _update(inner_steps=3, keep_state=False, optimizer="sgd"),
     ),
     "dp-transfer": _holder(),
     "dp-transfer vector": _holder(VECTOR),
@@ -342,50 +486,95 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
     """
     rng = np.random.default_rng(0)
     patterns = rng.random((12, 1, 16, 16, 1)) > 0.6
-    images = (255 * np.clip(patterns + 0.3 * rng.normal(size=(12, 10, 16, 16, 1)), 0, 1)).astype(np.uint8)
+    images = (
+        255 * np.clip(patterns + 0.3 * rng.normal(size=(12, 10, 16, 16, 1)), 0, 1)
+    ).astype(np.uint8)
     drawn = RawImages(
-        images=images, class_names=tuple(f"class{i}" for i in range(12)), versions={},
+        images=images,
+        class_names=tuple(f"class{i}" for i in range(12)),
+        versions={},
         splits=("train",) * 6 + ("validation",) * 3 + ("test",) * 3,
-    )  # fmt: skip
+    )
     drawn.save(root / "images", {"name": "glyphs"})
-    for folder, kind, count in (("few-shot", "shared", 24), ("few-shot-disjoint", "disjoint", 4)):
+    for folder, kind, count in (
+        ("few-shot", "shared", 24),
+        ("few-shot-disjoint", "disjoint", 4),
+    ):
         held = make_partition(
-            load_dataset(root / "images"), clients=count, ways=3, examples_per_class=4, kind=kind, seed=0
+            load_dataset(root / "images"),
+            clients=count,
+            ways=3,
+            examples_per_class=4,
+            kind=kind,
+            seed=0,
         )
         held.save(root / folder)
-    make_fragments(load_any_records(root / "images"), clients=1, fragments=1, seed=0).save(root / "holder")
+    make_fragments(
+        load_any_records(root / "images"), clients=1, fragments=1, seed=0
+    ).save(root / "holder")
 
     patterns = rng.random((12, 1, 26, 26, 3)) > 0.6
-    images = (255 * np.clip(patterns + 0.3 * rng.normal(size=(12, 10, 26, 26, 3)), 0, 1)).astype(np.uint8)
-    dataclasses.replace(drawn, images=images).save(root / "colour-images", {"name": "glyphs"})
-    make_partition(
-        load_dataset(root / "colour-images"), clients=24, ways=3, examples_per_class=4, kind="shared", seed=0
-    ).save(root / "colour")
-    make_fragments(load_any_records(root / "colour-images"), clients=1, fragments=1, seed=0).save(
-        root / "colour-holder"
+    images = (
+        255 * np.clip(patterns + 0.3 * rng.normal(size=(12, 10, 26, 26, 3)), 0, 1)
+    ).astype(np.uint8)
+    dataclasses.replace(drawn, images=images).save(
+        root / "colour-images", {"name": "glyphs"}
     )
+    make_partition(
+        load_dataset(root / "colour-images"),
+        clients=24,
+        ways=3,
+        examples_per_class=4,
+        kind="shared",
+        seed=0,
+    ).save(root / "colour")
+    make_fragments(
+        load_any_records(root / "colour-images"), clients=1, fragments=1, seed=0
+    ).save(root / "colour-holder")
 
     patterns = rng.random((10, 28, 28, 1)) > 0.6
-    labels = {split: np.repeat(np.arange(10), count) for split, count in (("train", 20), ("test", 6))}
+    labels = {
+        split: np.repeat(np.arange(10), count)
+        for split, count in (("train", 20), ("test", 6))
+    }
     records = {
-        split: (255 * np.clip(patterns[own] + 0.3 * rng.normal(size=(len(own), 28, 28, 1)), 0, 1)).astype(np.uint8)
+        split: (
+            255
+            * np.clip(
+                patterns[own] + 0.3 * rng.normal(size=(len(own), 28, 28, 1)), 0, 1
+            )
+        ).astype(np.uint8)
         for split, own in labels.items()
     }
     digits = RawRecords(
-        train_images=records["train"], train_labels=labels["train"].astype(np.int64), test_images=records["test"],
-        test_labels=labels["test"].astype(np.int64), class_names=tuple(f"pattern{i}" for i in range(10)), versions={},
-    )  # fmt: skip
+        train_images=records["train"],
+        train_labels=labels["train"].astype(np.int64),
+        test_images=records["test"],
+        test_labels=labels["test"].astype(np.int64),
+        class_names=tuple(f"pattern{i}" for i in range(10)),
+        versions={},
+    )
     digits.save(root / "records", {"name": "digits"})
-    make_fragments(load_any_records(root / "records"), clients=4, fragments=20, seed=0).save(root / "silos")
-    places = {name: (root / "images", root / name) for name in ("few-shot", "few-shot-disjoint", "holder")}
-    places |= {name: (root / "colour-images", root / name) for name in ("colour", "colour-holder")}
+    make_fragments(
+        load_any_records(root / "records"), clients=4, fragments=20, seed=0
+    ).save(root / "silos")
+    places = {
+        name: (root / "images", root / name)
+        for name in ("few-shot", "few-shot-disjoint", "holder")
+    }
+    places |= {
+        name: (root / "colour-images", root / name)
+        for name in ("colour", "colour-holder")
+    }
     return places | {"silos": (root / "records", root / "silos")}
 
 
 # A case from its training to its audit
 
 
-def files_of(name: str, data: Mapping[str, tuple[Path, Path]], folder: Path, *, threads: int = 1) -> None:
+def files_of(
+    name: str, data: Mapping[str, tuple[Path, Path]], folder: Path, *, threads: int = 1
+) -> None:
     """Train, account for, test and (if private) audit a case.
 
     Args:
@@ -396,7 +585,11 @@ def files_of(name: str, data: Mapping[str, tuple[Path, Path]], folder: Path, *, 
     """
     case, config = CASES[name], config_of(name)
     images, clients = data[case.data]
-    places: dict[str, Any] = {"data_dir": images, "clients_dir": clients, "threads": threads}
+    places: dict[str, Any] = {
+        "data_dir": images,
+        "clients_dir": clients,
+        "threads": threads,
+    }
     references = {}
     for file, other in config.references.items():
         train(other, run_dir=folder / "reference", **places)
@@ -405,30 +598,97 @@ def files_of(name: str, data: Mapping[str, tuple[Path, Path]], folder: Path, *, 
     (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
     train(config, run_dir=folder, references=references, **places)
     model = folder / "model.safetensors"
-    evaluate(config, data_dir=images, model_path=model, out_path=folder / "metrics.json", threads=threads)
-    account_run(config, folder, folder / "privacy.json", clients_dir=clients, search=Search.of(case.search))
+    evaluate(
+        config,
+        data_dir=images,
+        model_path=model,
+        out_path=folder / "metrics.json",
+        threads=threads,
+    )
+    account_run(
+        config,
+        folder,
+        folder / "privacy.json",
+        clients_dir=clients,
+        search=Search.of(case.search),
+    )
     if config.private:
-        found = audit(config, read_ledger(folder / "ledger.jsonl"), canaries=24, runs=16)
+        found = audit(
+            config, read_ledger(folder / "ledger.jsonl"), canaries=24, runs=16
+        )
         write_json(folder / "audit.json", found)
 
 
 # What is hashed: named fields only, so that a field more changes nothing
 
 RELEASE = (
-    "round", "name", "unit", "adjacency", "observer", "noise_multiplier", "threshold", "sensitivity", "noise_std",
-    "dimension", "sampler", "denominator", "noise_stream", "data_dependent_threshold",
-)  # fmt: skip
+    "round",
+    "name",
+    "unit",
+    "adjacency",
+    "observer",
+    "noise_multiplier",
+    "threshold",
+    "sensitivity",
+    "noise_std",
+    "dimension",
+    "sampler",
+    "denominator",
+    "noise_stream",
+    "data_dependent_threshold",
+)
 SAMPLER = ("kind", "clients", "records", "cohort", "rounds", "rate", "steps")
-METRICS = ("accuracy", "ci_low", "ci_high", "loss", "tasks", "members", "records", "per_task", "per_class")
+METRICS = (
+    "accuracy",
+    "ci_low",
+    "ci_high",
+    "loss",
+    "tasks",
+    "members",
+    "records",
+    "per_task",
+    "per_class",
+)
 ACCOUNT = ("delta", "unit", "rounds", "noise_multiplier")
 PROFILE = (
-    "epsilon_low", "epsilon_high", "delta", "unit", "adjacency", "observer", "status", "uses_max", "uses_mean",
-)  # fmt: skip
+    "epsilon_low",
+    "epsilon_high",
+    "delta",
+    "unit",
+    "adjacency",
+    "observer",
+    "status",
+    "uses_max",
+    "uses_mean",
+)
 HISTORY = (
-    "round", "clients", "loss", "threshold", "released_norm", "noise_multiplier", "epsilon_claimed", "epsilon_holds",
-    "validation_accuracy", "validation_loss", "test_accuracy", "test_loss", "norm_q10", "norm_q50", "norm_q90",
-)  # fmt: skip
-AUDIT = ("epsilon", "epsilon_holds", "confidence", "delta", "unit", "adjacency", "observer", "canaries", "rounds")
+    "round",
+    "clients",
+    "loss",
+    "threshold",
+    "released_norm",
+    "noise_multiplier",
+    "epsilon_claimed",
+    "epsilon_holds",
+    "validation_accuracy",
+    "validation_loss",
+    "test_accuracy",
+    "test_loss",
+    "norm_q10",
+    "norm_q50",
+    "norm_q90",
+)
+AUDIT = (
+    "epsilon",
+    "epsilon_holds",
+    "confidence",
+    "delta",
+    "unit",
+    "adjacency",
+    "observer",
+    "canaries",
+    "rounds",
+)
 
 
 def _picked(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -437,7 +697,9 @@ def _picked(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 def _hash(value: Any) -> str:
     """The first 16 digits of the sha256 of the canonical JSON."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()[:16]
 
 
 def _weights(path: Path) -> list[list[tuple[list[int], str]]]:
@@ -445,17 +707,24 @@ def _weights(path: Path) -> list[list[tuple[list[int], str]]]:
     found: dict[str, list[tuple[list[int], str]]] = {}
     for name, array in load_file(path).items():
         digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-        found.setdefault(name.split("/")[0], []).append((list(array.shape), f"{array.dtype} {digest}"))
+        found.setdefault(name.split("/")[0], []).append(
+            (list(array.shape), f"{array.dtype} {digest}")
+        )
     return [sorted(found[member]) for member in sorted(found)]
 
 
 def _ledger(path: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [_picked(line, RELEASE) | {"sampler": _picked(line["sampler"], SAMPLER)} for line in lines]
+    return [
+        _picked(line, RELEASE) | {"sampler": _picked(line["sampler"], SAMPLER)}
+        for line in lines
+    ]
 
 
 def _account(values: Mapping[str, Any]) -> dict[str, Any]:
-    profiles = {name: _picked(entry, PROFILE) for name, entry in values["profiles"].items()}
+    profiles = {
+        name: _picked(entry, PROFILE) for name, entry in values["profiles"].items()
+    }
     return _picked(values, ACCOUNT) | {
         "profiles": profiles,
         "also": [_account(each) for each in values.get("also", ())],
@@ -464,12 +733,18 @@ def _account(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _history(path: Path) -> list[dict[str, str]]:
     with open(path, encoding="utf-8", newline="") as file:
-        return [{name: cell for name, cell in _picked(row, HISTORY).items() if cell} for row in csv.DictReader(file)]
+        return [
+            {name: cell for name, cell in _picked(row, HISTORY).items() if cell}
+            for row in csv.DictReader(file)
+        ]
 
 
 def _audit(values: Mapping[str, Any]) -> dict[str, Any]:
     bounds = [[bound["epsilon"], bound["found"]] for bound in values.get("bounds", ())]
-    return _picked(values, AUDIT) | {"bounds": bounds, "also": [_audit(each) for each in values.get("also", ())]}
+    return _picked(values, AUDIT) | {
+        "bounds": bounds,
+        "also": [_audit(each) for each in values.get("also", ())],
+    }
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -479,7 +754,9 @@ def _json(path: Path) -> dict[str, Any]:
 def found_of(folder: Path) -> dict[str, dict[str, Any]]:
     """What is kept of a case whose files are in `folder`: the hash of each of `PARTS`, and plain numbers for people."""
     ledger, history = _ledger(folder / "ledger.jsonl"), _history(folder / "history.csv")
-    metrics, privacy, audited = (_json(folder / f"{name}.json") for name in ("metrics", "privacy", "audit"))
+    metrics, privacy, audited = (
+        _json(folder / f"{name}.json") for name in ("metrics", "privacy", "audit")
+    )
     hashed = {
         "model": _weights(folder / "model.safetensors"),
         "ledger": ledger,
@@ -488,7 +765,10 @@ def found_of(folder: Path) -> dict[str, dict[str, Any]]:
         "history": history,
         "audit": _audit(audited),
     }
-    squares = [(array.astype(np.float64) ** 2).sum() for array in load_file(folder / "model.safetensors").values()]
+    squares = [
+        (array.astype(np.float64) ** 2).sum()
+        for array in load_file(folder / "model.safetensors").values()
+    ]
     profiles = privacy["profiles"]
     plain = {
         "weights_norm": math.sqrt(math.fsum(squares)),
@@ -517,15 +797,26 @@ def _shown(value: Any) -> Any:
 
 def machine() -> dict[str, str]:
     """What the bits depend on beside the code."""
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba", "scipy")}
-    return {"processor": processor(), **versions, "device": "cuda" if torch.cuda.is_available() else "cpu"}
+    versions = {
+        name: importlib.metadata.version(name)
+        for name in ("torch", "numpy", "numba", "scipy")
+    }
+    return {
+        "processor": processor(),
+        **versions,
+        "device": "cuda" if torch.cuda.is_available() else "cpu",
+    }
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """What moved, for people: a line of the parts whose hashes differ, then the plain numbers. Empty: nothing did."""
-    moved = [part for part in PARTS if before["hashes"].get(part) != after["hashes"][part]]
+    moved = [
+        part for part in PARTS if before["hashes"].get(part) != after["hashes"][part]
+    ]
     lines = [f"{', '.join(moved)}: other than in golden.json"] if moved else []
     for name, value in after["plain"].items() if moved else ():
         known = before["plain"].get(name)
-        lines.append(f"  {name}: {known}" if known == value else f"  {name}: {known} -> {value}")
+        lines.append(
+            f"  {name}: {known}" if known == value else f"  {name}: {known} -> {value}"
+        )
     return lines

@@ -20,7 +20,11 @@ def same_machine():
     """Skips elsewhere: another processor or another version of a library adds up in another order."""
     here = runs.machine()
     written = GOLDEN["machine"].items()
-    other = [f"{key} {here.get(key)} (golden.json: {value})" for key, value in written if here.get(key) != value]
+    other = [
+        f"{key} {here.get(key)} (golden.json: {value})"
+        for key, value in written
+        if here.get(key) != value
+    ]
     if other:
         pytest.skip(f"the golden bits are of another machine: {', '.join(other)}")
 

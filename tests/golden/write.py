@@ -21,14 +21,20 @@ GOLDEN = Path(__file__).with_name("golden.json")
 
 def read() -> dict[str, Any]:
     """What golden.json holds; nothing where there is none."""
-    return json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {"machine": {}, "cases": {}}
+    return (
+        json.loads(GOLDEN.read_text(encoding="utf-8"))
+        if GOLDEN.exists()
+        else {"machine": {}, "cases": {}}
+    )
 
 
 def main() -> None:
     """Run all cases and write what they give."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--threads", type=int, default=1)
-    arguments.add_argument("--check", action="store_true", help="print what differs and write nothing")
+    arguments.add_argument(
+        "--check", action="store_true", help="print what differs and write nothing"
+    )
     given = arguments.parse_args()
     before, cases = read(), {}
     with tempfile.TemporaryDirectory() as root:
@@ -45,7 +51,10 @@ def main() -> None:
     for name in before["cases"].keys() - cases.keys():
         print(f"{name}: gone")
     if not given.check:
-        GOLDEN.write_text(json.dumps({"machine": runs.machine(), "cases": cases}, indent=1) + "\n", encoding="utf-8")
+        GOLDEN.write_text(
+            json.dumps({"machine": runs.machine(), "cases": cases}, indent=1) + "\n",
+            encoding="utf-8",
+        )
 
 
 if __name__ == "__main__":

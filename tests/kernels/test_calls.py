@@ -52,7 +52,9 @@ def test_functions_are_numpys(native, number, size):
     array = np.random.default_rng(size).random(size).astype(number) + number.type(0.1)
     found = np.empty((4, size), number)
     run_functions(native, array, np.array([3], number), found)
-    assert (found[:3] == [np.exp(array), np.log(array), array**3]).all() and found[3, 0] == array.sum()
+    assert (found[:3] == [np.exp(array), np.log(array), array**3]).all() and found[
+        3, 0
+    ] == array.sum()
 
 
 def test_matrix_products_are_numpys(native, number):
@@ -84,7 +86,11 @@ def test_products_are_torchs(native, number, tiles, filters, mkl):
     if not mkl:
         native.addresses[[calls.BATCH, calls.MULTIPLY]] = 0
     x, gradient, w, taps = drawn(
-        (16, tiles, filters), (16, tiles, filters), (16, filters, filters), (9, 50), number=number
+        (16, tiles, filters),
+        (16, tiles, filters),
+        (16, filters, filters),
+        (9, 50),
+        number=number,
     )
     pairs = []
     for a, turned, b in ((x, False, w), (x, True, gradient)):
@@ -101,15 +107,24 @@ def test_products_are_torchs(native, number, tiles, filters, mkl):
     run_product(native, transform, False, taps, out)
     run_product(native, transform, True, out, back)
     t = torch.from_numpy(transform)
-    pairs += [(out, (t @ torch.from_numpy(taps)).numpy()), (back, (t.T @ torch.from_numpy(out)).numpy())]
+    pairs += [
+        (out, (t @ torch.from_numpy(taps)).numpy()),
+        (back, (t.T @ torch.from_numpy(out)).numpy()),
+    ]
     for found, wanted in pairs:
         if mkl and has_it:
             assert (found == wanted).all()
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e3 * np.finfo(number).eps)
+        np.testing.assert_allclose(
+            found, wanted, rtol=0, atol=1e3 * np.finfo(number).eps
+        )
 
 
 def shapes(tiles, filters):
-    return [(False, False, tiles, filters, filters), (False, True, filters, filters, tiles), (True, False, 16, 256, 9)]
+    return [
+        (False, False, tiles, filters, filters),
+        (False, True, filters, filters, tiles),
+        (True, False, 16, 256, 9),
+    ]
 
 
 @pytest.mark.parametrize("filters", [16, 48, 64])
@@ -120,9 +135,14 @@ def test_products_by_blocks_have_torchs_bits(tiles, filters):
     native = native._replace(deepest=products.deepest(native, shapes(tiles, filters)))
     if not native.deepest:
         pytest.skip("no loops for this processor")
-    x, gradient, w = drawn((2, tiles, filters), (2, tiles, filters), (2, filters, filters), number=number)
+    x, gradient, w = drawn(
+        (2, tiles, filters), (2, tiles, filters), (2, filters, filters), number=number
+    )
     for a, turned, b in ((x, False, w), (x, True, gradient)):
-        left, right = torch.from_numpy(a).mT if turned else torch.from_numpy(a), torch.from_numpy(b)
+        left, right = (
+            torch.from_numpy(a).mT if turned else torch.from_numpy(a),
+            torch.from_numpy(b),
+        )
         wanted = torch.bmm(left, right)
         out = np.empty(wanted.shape, number)
         run_products(native, a, turned, b, out, False)
@@ -142,7 +162,9 @@ def test_loops_have_the_bits_of_one_thread_and_are_used_whatever_torch_may_take(
 
 
 def test_loops_of_other_bits_are_not_used(monkeypatch):
-    monkeypatch.setattr(products, "_DEEPEST", (100,))  # MKL begins no new sum after 100 of 245 terms
+    monkeypatch.setattr(
+        products, "_DEEPEST", (100,)
+    )  # MKL begins no new sum after 100 of 245 terms
     native = calls.native([], np.dtype(np.float32), products=16, largest=10_000)
     assert products.deepest(native, shapes(245, 16)) == 0
 
@@ -165,4 +187,8 @@ def test_a_loop_is_not_called_with_other_types():
         enter(addresses, (out, padded))
 
     with pytest.raises(TypingError, match="tiles_of_input takes 4,3"):
-        wrong(np.zeros(1, np.int64), np.zeros((1, 4, 4, 1), np.float32), np.zeros((16, 1, 1), np.float32))
+        wrong(
+            np.zeros(1, np.int64),
+            np.zeros((1, 4, 4, 1), np.float32),
+            np.zeros((16, 1, 1), np.float32),
+        )

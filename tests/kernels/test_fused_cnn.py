@@ -11,7 +11,14 @@ import torch
 from numba.core.dispatcher import Dispatcher
 from torch.nn import functional
 
-from dpfedbench.kernels import calls, clipped_sum, conv4_first, conv4_order, fused_cnn, winograd
+from dpfedbench.kernels import (
+    calls,
+    clipped_sum,
+    conv4_first,
+    conv4_order,
+    fused_cnn,
+    winograd,
+)
 from dpfedbench.kernels.fused_cnn import FusedCnn
 from dpsum import private_sum
 from tests.models.nets import cnn
@@ -22,7 +29,9 @@ NET = cnn()
 def records(net, count, seed=0, filled=0.3):
     rng = np.random.default_rng(seed)
     shape = (count, *net.input_shape)
-    images = (rng.integers(0, 256, shape) * (rng.random(shape) < filled)).astype(np.uint8)
+    images = (rng.integers(0, 256, shape) * (rng.random(shape) < filled)).astype(
+        np.uint8
+    )
     return images, rng.integers(0, net.outputs, count)
 
 
@@ -50,7 +59,13 @@ NORMALISED = cnn(pixel_mean=0.286, pixel_deviation=0.353)
 
 
 @pytest.mark.parametrize(
-    "net", [NET, NORMALISED, cnn(image_shape=(26, 29, 3), classes=7), cnn(image_shape=(29, 27, 1))]
+    "net",
+    [
+        NET,
+        NORMALISED,
+        cnn(image_shape=(26, 29, 3), classes=7),
+        cnn(image_shape=(29, 27, 1)),
+    ],
 )
 @pytest.mark.parametrize("filled", [0.0, 0.2, 1.0])
 def test_gradients_equal_automatic_differentiation(net, filled):
@@ -89,13 +104,21 @@ def test_rows_depend_on_nothing_beside_them(filled):
     losses, rows = gradients(NET, theta, images, labels)
     order = np.random.default_rng(6).permutation(24)
     again_losses, again = gradients(NET, theta, images[order], labels[order])
-    assert np.array_equal(again, rows[order]) and np.array_equal(again_losses, losses[order])
+    assert np.array_equal(again, rows[order]) and np.array_equal(
+        again_losses, losses[order]
+    )
     for i in (0, 7, 23):
-        alone_losses, alone = gradients(NET, theta, images[i : i + 1], labels[i : i + 1])
+        alone_losses, alone = gradients(
+            NET, theta, images[i : i + 1], labels[i : i + 1]
+        )
         assert np.array_equal(alone[0], rows[i]) and alone_losses[0] == losses[i]
     parts = [np.arange(start, start + 6) for start in range(0, 24, 6)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        threaded = list(pool.map(lambda ids: gradients(NET, theta, images[ids], labels[ids])[1], parts))
+        threaded = list(
+            pool.map(
+                lambda ids: gradients(NET, theta, images[ids], labels[ids])[1], parts
+            )
+        )
     assert np.array_equal(np.concatenate(threaded), rows)
 
 
@@ -110,7 +133,9 @@ def test_gradients_go_to_a_sum_as_they_would_one_by_one(count, private):
     total = private_sum.PlainSum(dimension=NET.dimension)
     if private:
         limit = float(np.median(norms)) if count else 1.0
-        total = private_sum.PrivateSum(dimension=NET.dimension, threshold=limit, noise_multiplier=1.0)
+        total = private_sum.PrivateSum(
+            dimension=NET.dimension, threshold=limit, noise_multiplier=1.0
+        )
         total._noised = lambda total, generator: total
     (added_losses, _, _), added = FusedCnn(NET).add_each(theta, images, labels, total)
     assert np.array_equal(added_losses, losses) and total.count == count
@@ -134,7 +159,12 @@ def test_gradients_that_are_not_finite_add_nothing_and_are_counted():
 def test_a_sum_of_another_size_is_refused():
     images, labels = records(NET, 2)
     with pytest.raises(ValueError, match="26010"):
-        FusedCnn(NET).add_each(NET.initial(np.random.default_rng(0)), images, labels, private_sum.PlainSum(dimension=5))
+        FusedCnn(NET).add_each(
+            NET.initial(np.random.default_rng(0)),
+            images,
+            labels,
+            private_sum.PlainSum(dimension=5),
+        )
 
 
 def test_evaluation_equals_the_reference():
@@ -142,10 +172,16 @@ def test_evaluation_equals_the_reference():
     images, labels = records(NET, 50, seed=8)
     losses, correct, _ = FusedCnn(NET).evaluate(theta, images, labels)
     logits = NET.logits(torch.from_numpy(theta), images)
-    expected = functional.cross_entropy(logits, torch.from_numpy(labels), reduction="none")
+    expected = functional.cross_entropy(
+        logits, torch.from_numpy(labels), reduction="none"
+    )
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     assert np.array_equal(correct, (logits.argmax(1).numpy() == labels))
-    assert losses.dtype == np.float64 and correct.dtype == np.float64 and 0 < correct.sum() < 50
+    assert (
+        losses.dtype == np.float64
+        and correct.dtype == np.float64
+        and 0 < correct.sum() < 50
+    )
     assert np.array_equal(losses, gradients(NET, theta, images, labels)[0])
 
 
@@ -173,7 +209,11 @@ def test_weights_that_are_not_finite_give_rows_that_are_not(place, value):
 def test_weights_that_could_overflow_give_no_number():
     signs = np.random.default_rng(11).choice([-1, 1], NET.dimension).astype(np.float32)
     images, labels = records(NET, 3)
-    for size, finite in ((np.float32(1e6), True), (np.float32(1.1e6), False), (np.float32(1e38), False)):
+    for size, finite in (
+        (np.float32(1e6), True),
+        (np.float32(1.1e6), False),
+        (np.float32(1e38), False),
+    ):
         losses, rows = gradients(NET, size * signs, images, labels)
         assert np.isfinite(losses).all() == np.isfinite(rows).all() == finite
         assert np.isnan(losses).all() == np.isnan(rows).all() != finite
@@ -185,7 +225,9 @@ def test_read_only_and_strided_arrays_are_taken():
     expected = FusedCnn(NET).evaluate(theta, images[::2].copy(), labels[::2].copy())
     for array in (theta, images, labels):
         array.setflags(write=False)
-    assert np.array_equal(FusedCnn(NET).evaluate(theta, images[::2], labels[::2]), expected)
+    assert np.array_equal(
+        FusedCnn(NET).evaluate(theta, images[::2], labels[::2]), expected
+    )
     assert len(fused_cnn._records.signatures) == 1
 
 
@@ -224,9 +266,15 @@ def test_arrays_that_do_not_fit_are_refused(change):
 def called_loops(loop):
     """The compiled functions that a compiled function calls by their names."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(loop.py_func)))
-    names = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    names = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
     found = {name: loop.py_func.__globals__.get(name) for name in names}
-    return {name: value for name, value in found.items() if isinstance(value, Dispatcher)}
+    return {
+        name: value for name, value in found.items() if isinstance(value, Dispatcher)
+    }
 
 
 def test_loops_called_by_a_loop_exist_only_inside_it():
@@ -238,9 +286,14 @@ def test_loops_called_by_a_loop_exist_only_inside_it():
     """
     checked = 0
     for module in (fused_cnn, conv4_first, conv4_order, calls, winograd, clipped_sum):
-        for loop in [value for value in vars(module).values() if isinstance(value, Dispatcher)]:
+        for loop in [
+            value for value in vars(module).values() if isinstance(value, Dispatcher)
+        ]:
             for name, called in called_loops(loop).items():
-                inside = called.targetoptions.get("forceinline") or called.targetoptions.get("inline") == "always"
+                inside = (
+                    called.targetoptions.get("forceinline")
+                    or called.targetoptions.get("inline") == "always"
+                )
                 assert inside or called.targetoptions["fastmath"] is False, (
                     f"{module.__name__}.{loop.__name__} calls {name}, which also exists outside it"
                 )

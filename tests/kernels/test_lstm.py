@@ -21,7 +21,9 @@ class Unnoised(PrivateSum):
 
 
 def net_of(tied: bool, layers: int = 2) -> Net:
-    return LstmModel(width=WIDTH, tied=tied, layers=layers).net(input_shape=(RECORD,), outputs=WORDS)
+    return LstmModel(width=WIDTH, tied=tied, layers=layers).net(
+        input_shape=(RECORD,), outputs=WORDS
+    )
 
 
 def records() -> np.ndarray:
@@ -39,11 +41,18 @@ def weights(net: Net) -> np.ndarray:
 @pytest.mark.parametrize("tied", [True, False])
 def test_gradients_of_records_are_autograds(tied: bool, layers: int) -> None:
     net, x = net_of(tied, layers), records()
-    fast, torchs = (choose(net, enabled=on, dtype=torch.float64).make() for on in (True, False))
+    fast, torchs = (
+        choose(net, enabled=on, dtype=torch.float64).make() for on in (True, False)
+    )
     assert isinstance(fast, FastLstm) and torchs.name == "torch"
     theta = torch.from_numpy(weights(net)).requires_grad_()
     wanted = torch.stack(
-        [torch.autograd.grad(net.losses(theta, x[i : i + 1], x[i : i + 1]).sum(), theta)[0] for i in range(COUNT)]
+        [
+            torch.autograd.grad(
+                net.losses(theta, x[i : i + 1], x[i : i + 1]).sum(), theta
+            )[0]
+            for i in range(COUNT)
+        ]
     ).numpy()
     for gradients in (fast, torchs):
         rows = np.empty((COUNT, net.dimension))
@@ -52,7 +61,9 @@ def test_gradients_of_records_are_autograds(tied: bool, layers: int) -> None:
         losses = net.losses(theta, x, x).detach().numpy()
         np.testing.assert_allclose(found.losses, losses, atol=1e-12)
         right, of = net.correct(theta.detach(), x, x)
-        assert found.right.tolist() == right.tolist() and found.of.tolist() == of.tolist()
+        assert (
+            found.right.tolist() == right.tolist() and found.of.tolist() == of.tolist()
+        )
     assert not wanted[2].any()  # words that are not known have no gradient
     # Records' losses and nothing else: the mean over a task.
     mean = np.empty((1, net.dimension))
@@ -64,39 +75,59 @@ def test_a_word_that_is_not_known_is_never_told() -> None:
     """Also where the model's most likely word is number 0, by which unknown words go."""
     net, x = net_of(False), np.zeros((4, RECORD), np.int64)
     theta = weights(net)
-    theta[-WORDS * WIDTH : -(WORDS - 1) * WIDTH] *= 50  # the first word's row of the softmax
-    assert (net.logits(torch.from_numpy(theta), torch.from_numpy(x)).argmax(dim=2) == 0).any()
+    theta[-WORDS * WIDTH : -(WORDS - 1) * WIDTH] *= (
+        50  # the first word's row of the softmax
+    )
+    assert (
+        net.logits(torch.from_numpy(theta), torch.from_numpy(x)).argmax(dim=2) == 0
+    ).any()
     for enabled in (True, False):
-        found = choose(net, enabled=enabled, dtype=torch.float64).make().evaluate(theta, x, x)
+        found = (
+            choose(net, enabled=enabled, dtype=torch.float64)
+            .make()
+            .evaluate(theta, x, x)
+        )
         assert found.right.tolist() == [0] * 4 and found.of.tolist() == [RECORD] * 4
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-def test_clipped_sums_and_norms_are_those_of_the_records(tied: bool, dtype: torch.dtype, close: float) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-6)]
+)
+def test_clipped_sums_and_norms_are_those_of_the_records(
+    tied: bool, dtype: torch.dtype, close: float
+) -> None:
     net, x = net_of(tied), records()
     theta = weights(net)
     rows = np.empty((COUNT, net.dimension))
     choose(net, enabled=False, dtype=torch.float64).make().each(theta, x, x, rows)
     norms = np.linalg.norm(rows, axis=1)
     limit = float(np.median(norms))
-    wanted = (rows * np.minimum(1, limit / np.maximum(norms, 1e-300))[:, None]).sum(axis=0)
+    wanted = (rows * np.minimum(1, limit / np.maximum(norms, 1e-300))[:, None]).sum(
+        axis=0
+    )
     fast = choose(net, dtype=dtype).make()
     total = Unnoised(dimension=net.dimension, threshold=limit, noise_multiplier=1.0)
     number = np.float64 if dtype == torch.float64 else np.float32
     _, found = fast.add_each(theta.astype(number), x, x, total)
     np.testing.assert_allclose(found, norms, rtol=10 * close, atol=1e-12)
-    np.testing.assert_allclose(total.release(np.random.default_rng(0)), wanted, atol=close)
+    np.testing.assert_allclose(
+        total.release(np.random.default_rng(0)), wanted, atol=close
+    )
     plain = PlainSum(dimension=net.dimension)
     fast.add_each(theta.astype(number), x, x, plain)
-    np.testing.assert_allclose(plain.release(np.random.default_rng(0)), rows.sum(axis=0), atol=5 * close)
+    np.testing.assert_allclose(
+        plain.release(np.random.default_rng(0)), rows.sum(axis=0), atol=5 * close
+    )
 
 
 def test_the_tied_cross_term_is_a_part_of_the_norm() -> None:
     net, x = net_of(True), records()
     fast = FastLstm(net, dtype=torch.float64)
     parts = {name: torch.from_numpy(weights(net))[None] for name in ("theta",)}
-    back, _ = fast._backward(net.tensors(parts["theta"][0]), torch.from_numpy(x), torch.from_numpy(x))
+    back, _ = fast._backward(
+        net.tensors(parts["theta"][0]), torch.from_numpy(x), torch.from_numpy(x)
+    )
     with_it = fast._norms(back)
     fast._lstm.tied = False
     without = fast._norms(back)
@@ -110,7 +141,9 @@ def test_no_row_that_is_added_is_longer_than_the_limit() -> None:
     for i in range(COUNT):
         total = Unnoised(dimension=net.dimension, threshold=1e-3, noise_multiplier=1.0)
         choose(net).make().add_each(theta, x[i : i + 1], x[i : i + 1], total)
-        assert np.linalg.norm(total.release(np.random.default_rng(0))) <= 1e-3 * (1 + 1e-7)
+        assert np.linalg.norm(total.release(np.random.default_rng(0))) <= 1e-3 * (
+            1 + 1e-7
+        )
 
 
 def test_what_is_not_finite_counts_as_zero() -> None:
@@ -149,7 +182,9 @@ class _Untied(nn.Module):
         self.softmax = nn.Linear(WIDTH, WORDS, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.softmax(self.lstm(self.embedding(functional.pad(x[:, :-1], (1, 0), value=WORDS)))[0])
+        out: torch.Tensor = self.softmax(
+            self.lstm(self.embedding(functional.pad(x[:, :-1], (1, 0), value=WORDS)))[0]
+        )
         return out
 
 
@@ -175,15 +210,23 @@ def test_untied_gradients_are_those_of_opacus() -> None:
     sampled = GradSampleModule(module, loss_reduction="sum")
     y = torch.from_numpy(x)
     logits = sampled(y)
-    each = functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+    each = functional.cross_entropy(
+        logits.flatten(0, 1), y.flatten(), reduction="none"
+    ).view(y.shape)
     ((each * (y > 0)).sum(1) / RECORD).sum().backward()
     rows = np.empty((COUNT, net.dimension))
     choose(net, dtype=torch.float64).make().each(theta, x, x, rows)
     for i in range(COUNT):
         ours = net.tensors(torch.from_numpy(rows[i]))
-        np.testing.assert_allclose(ours["embedding"], module.embedding.weight.grad_sample[i], atol=1e-10)
-        np.testing.assert_allclose(ours["softmax"], module.softmax.weight.grad_sample[i], atol=1e-10)
+        np.testing.assert_allclose(
+            ours["embedding"], module.embedding.weight.grad_sample[i], atol=1e-10
+        )
+        np.testing.assert_allclose(
+            ours["softmax"], module.softmax.weight.grad_sample[i], atol=1e-10
+        )
         for name, value in module.lstm.named_parameters():
             layer = "0" if "l0" in name else "1"
             part = "bias" if "bias" in name else "input" if "ih" in name else "hidden"
-            np.testing.assert_allclose(ours[part + layer], value.grad_sample[i], atol=1e-10)
+            np.testing.assert_allclose(
+                ours[part + layer], value.grad_sample[i], atol=1e-10
+            )

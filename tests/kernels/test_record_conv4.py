@@ -15,8 +15,14 @@ NET = conv4(normalisation="record")
 
 def drawn(seed=0, records=4):
     rng = np.random.default_rng(seed)
-    theta = (NET.initial(rng) + 0.1 * rng.standard_normal(NET.dimension)).astype(np.float32)
-    return theta, rng.random((records, 28, 28, 1), dtype=np.float32), rng.integers(0, 5, records)
+    theta = (NET.initial(rng) + 0.1 * rng.standard_normal(NET.dimension)).astype(
+        np.float32
+    )
+    return (
+        theta,
+        rng.random((records, 28, 28, 1), dtype=np.float32),
+        rng.integers(0, 5, records),
+    )
 
 
 def test_gradients_equal_those_of_opacus():
@@ -36,7 +42,9 @@ def test_gradients_equal_those_of_opacus():
     named = NET.tensors(torch.from_numpy(theta))
     with torch.no_grad():
         for block in range(4):
-            plain[4 * block].weight.copy_(named[f"block{block + 1}.weight"].permute(3, 2, 0, 1))
+            plain[4 * block].weight.copy_(
+                named[f"block{block + 1}.weight"].permute(3, 2, 0, 1)
+            )
             plain[4 * block + 1].weight.copy_(named[f"block{block + 1}.scale"])
             plain[4 * block + 1].bias.copy_(named[f"block{block + 1}.shift"])
         plain[-1].weight.copy_(named["head.weight"].T)
@@ -46,12 +54,22 @@ def test_gradients_equal_those_of_opacus():
         sampled = GradSampleModule(plain, loss_reduction="sum")
         # Opacus unfolds memory in the order of NCHW, and is wrong without a word in any other.
         x = torch.from_numpy(images[..., 0]).unsqueeze(1)
-        functional.cross_entropy(sampled(x), torch.from_numpy(labels), reduction="sum").backward()
+        functional.cross_entropy(
+            sampled(x), torch.from_numpy(labels), reduction="sum"
+        ).backward()
     parts = []
     for block in range(4):
-        parts.append(plain[4 * block].weight.grad_sample.permute(0, 3, 4, 2, 1).reshape(4, -1))
-        parts += [plain[4 * block + 1].weight.grad_sample, plain[4 * block + 1].bias.grad_sample]
-    parts += [plain[-1].weight.grad_sample.transpose(1, 2).reshape(4, -1), plain[-1].bias.grad_sample]
+        parts.append(
+            plain[4 * block].weight.grad_sample.permute(0, 3, 4, 2, 1).reshape(4, -1)
+        )
+        parts += [
+            plain[4 * block + 1].weight.grad_sample,
+            plain[4 * block + 1].bias.grad_sample,
+        ]
+    parts += [
+        plain[-1].weight.grad_sample.transpose(1, 2).reshape(4, -1),
+        plain[-1].bias.grad_sample,
+    ]
     wanted = torch.cat(parts, 1).numpy()
     found = np.empty((4, NET.dimension), np.float32)
     RecordConv4(NET).each(theta, images, labels, found)
@@ -61,8 +79,13 @@ def test_gradients_equal_those_of_opacus():
 
 def test_another_record_changes_no_bit():
     theta, images, labels = drawn()
-    passes, before, after = RecordConv4(NET), *np.empty((2, 4, NET.dimension), np.float32)
+    passes, before, after = (
+        RecordConv4(NET),
+        *np.empty((2, 4, NET.dimension), np.float32),
+    )
     passes.each(theta, images, labels, before)
     images[2] = 1e3
     passes.each(theta, images, labels, after)
-    assert (np.delete(before, 2, 0) == np.delete(after, 2, 0)).all() and (before[2] != after[2]).any()
+    assert (np.delete(before, 2, 0) == np.delete(after, 2, 0)).all() and (
+        before[2] != after[2]
+    ).any()

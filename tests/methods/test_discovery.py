@@ -22,12 +22,38 @@ def module(place: str, **values: Any) -> ModuleType:
 
 def test_every_module_has_a_method() -> None:
     assert set(METHODS) == {
-        "random", "maml", "dp-agr", "dp-agrlr", "dp-maml", "dp-maml-sample", "reptile", "dp-reptile", "transfer",
-        "dp-transfer", "fedavg", "dp-fedavg", "dp-fl", "adap-dp-fl", "dp-agr-ftrl", "local-reptile", "fnas", "dp-fnas",
-        "cells", "dp-cells", "dp-agr-secagg", "public-alone", "dp-scaffold",
-    }  # fmt: skip
+        "random",
+        "maml",
+        "dp-agr",
+        "dp-agrlr",
+        "dp-maml",
+        "dp-maml-sample",
+        "reptile",
+        "dp-reptile",
+        "transfer",
+        "dp-transfer",
+        "fedavg",
+        "dp-fedavg",
+        "dp-fl",
+        "adap-dp-fl",
+        "dp-agr-ftrl",
+        "local-reptile",
+        "fnas",
+        "dp-fnas",
+        "cells",
+        "dp-cells",
+        "dp-agr-secagg",
+        "public-alone",
+        "dp-scaffold",
+    }
     for name, found in METHODS.items():
-        assert name == found.name and issubclass(found, Method) and found.title and found.paper and found.version
+        assert (
+            name == found.name
+            and issubclass(found, Method)
+            and found.title
+            and found.paper
+            and found.version
+        )
         assert found.__module__.startswith("dpfedbench.methods.")
 
 
@@ -50,14 +76,22 @@ def test_two_methods_of_one_name_are_both_named() -> None:
 
 def test_a_method_without_a_title_or_with_a_bad_name_is_named() -> None:
     assert list(by_name([module("one")])) == ["one"]
-    with pytest.raises(BenchError, match=r"^the method Own in dpfedbench\.methods\.one has no title: tables print it$"):
+    with pytest.raises(
+        BenchError,
+        match=r"^the method Own in dpfedbench\.methods\.one has no title: tables print it$",
+    ):
         by_name([module("one", title="")])
-    with pytest.raises(BenchError, match=r"has the name 'Two Words': use lower-case letters, digits and hyphens$"):
+    with pytest.raises(
+        BenchError,
+        match=r"has the name 'Two Words': use lower-case letters, digits and hyphens$",
+    ):
         by_name([module("two", name="Two Words")])
 
 
 @pytest.mark.parametrize("name", ["dp-ag", None, 3])
 def test_an_unknown_method_is_refused_with_the_nearest(name: Any) -> None:
-    with pytest.raises(BenchError, match=r"^method is .*: there is no such method, the nearest is '") as caught:
+    with pytest.raises(
+        BenchError, match=r"^method is .*: there is no such method, the nearest is '"
+    ) as caught:
         read_run({"method": name})
     assert name != "dp-ag" or "'dp-agr'" in str(caught.value)

@@ -14,37 +14,58 @@ PUBLISHED = {"method": "dp-maml"}
 REPAIRED = merge(
     DpMaml,
     PUBLISHED,
-    {"clipping": {"kind": "private-quantile", "never_rising": False, "count_noise": 2.0, "quantile_rate": 0.2}},
+    {
+        "clipping": {
+            "kind": "private-quantile",
+            "never_rising": False,
+            "count_noise": 2.0,
+            "quantile_rate": 0.2,
+        }
+    },
 )
-VARIANTS = pytest.mark.parametrize("variant", [PUBLISHED, REPAIRED], ids=["published", "repaired"])
+VARIANTS = pytest.mark.parametrize(
+    "variant", [PUBLISHED, REPAIRED], ids=["published", "repaired"]
+)
 ORDINARY = 5
 
 
 def sums(rounds):
     """The released sums [rounds, ORDINARY] and the thresholds they were taken at."""
-    released = np.stack([values[0][:ORDINARY] * ledger[0].denominator for ledger, values in rounds])
+    released = np.stack(
+        [values[0][:ORDINARY] * ledger[0].denominator for ledger, values in rounds]
+    )
     return released, np.array([ledger[0].threshold for ledger, _ in rounds])
 
 
 def test_it_is_what_the_text_says():
     """Section 5.2.1: the 90th percentile over two lots, and never above the last one."""
     assert make_config(PUBLISHED).clipping.plain() == {
-        "kind": "percentile-of-raw-norms", "threshold": 0.5, "percentile": 90, "window": 2, "never_rising": True,
-    }  # fmt: skip
+        "kind": "percentile-of-raw-norms",
+        "threshold": 0.5,
+        "percentile": 90,
+        "window": 2,
+        "never_rising": True,
+    }
 
 
 @VARIANTS
 def test_property_3_one_task_moves_a_lots_sum_by_no_more_than_the_threshold(variant):
     config, rng = make_config(variant), np.random.default_rng(0)
     for trial in range(60):
-        gradients = rng.normal(size=(48, ORDINARY)) * np.exp(2 * rng.normal(size=(48, 1)))
+        gradients = rng.normal(size=(48, ORDINARY)) * np.exp(
+            2 * rng.normal(size=(48, 1))
+        )
         task = int(rng.integers(48))
         gradients[task] *= rng.choice([1e30, -1e30, 1.0, 30.0])
         without = gradients.copy()
         without[task] = 0.0
-        (first, thresholds), (second, _) = (sums(seen_of(config, each)) for each in (gradients, without))
+        (first, thresholds), (second, _) = (
+            sums(seen_of(config, each)) for each in (gradients, without)
+        )
         moved = np.linalg.norm(first - second, axis=1)
-        own = int(np.flatnonzero(moved)[0])  # up to the task's own lot nothing differs, the thresholds included
+        own = int(
+            np.flatnonzero(moved)[0]
+        )  # up to the task's own lot nothing differs, the thresholds included
         assert moved[own] <= thresholds[own] * (1 + 1e-6), trial
 
 
@@ -101,7 +122,11 @@ def test_property_9_holds_for_the_private_quantile():
 
 @pytest.mark.parametrize(
     ("variant", "kind", "holds"),
-    [(PUBLISHED, "one-pass", False), (REPAIRED, "one-pass", True), (REPAIRED, "balls-and-bins", True)],
+    [
+        (PUBLISHED, "one-pass", False),
+        (REPAIRED, "one-pass", True),
+        (REPAIRED, "balls-and-bins", True),
+    ],
 )
 def test_its_account(federation, tmp_path, variant, kind, holds):
     config = make_config(variant, {"participation": {"kind": kind}})
@@ -112,5 +137,7 @@ def test_its_account(federation, tmp_path, variant, kind, holds):
         assert found["status"] == "void" and "raw norms" in found["explanation"]
         return
     alone = gaussian_epsilon(1.0, 1e-3)
-    assert found["status"] == "proved" and 0 < found["epsilon_high"] <= alone * (1 + 1e-9)
+    assert found["status"] == "proved" and 0 < found["epsilon_high"] <= alone * (
+        1 + 1e-9
+    )
     assert (found["epsilon_high"] < 0.9 * alone) == (kind == "balls-and-bins")

@@ -24,27 +24,53 @@ BASES: dict[str, Any] = {
     **{
         f"dp-agr {kind}": make_config({"clipping": {"kind": kind} | more})
         for kind, more in {
-            "constant": {}, "percentile-of-raw-norms": {}, "private-quantile": {"count_noise": 3.0},
+            "constant": {},
+            "percentile-of-raw-norms": {},
+            "private-quantile": {"count_noise": 3.0},
             "median-of-run": {"threshold": None},
         }.items()
     },
-    "reptile three steps": make_config({"method": "reptile", "client_update": {"inner_steps": 3}}),
-    "dp-agr own module": make_config({"model": {"module": "own.net:Net", "arguments": {"width": 3}}}),
-    "dp-agr-ftrl banded": make_config({"method": "dp-agr-ftrl", "noise": {"factorisation": {"kind": "banded"}}}),
-    "dp-agr-ftrl square-root": make_config(
-        {"method": "dp-agr-ftrl", "noise": {"factorisation": {"kind": "square-root", "band": 4}}}
+    "reptile three steps": make_config(
+        {"method": "reptile", "client_update": {"inner_steps": 3}}
     ),
-    "dp-agr-secagg dropping": make_config({"method": "dp-agr-secagg", "noise": {"dropped_at_most": 0.5}}),
+    "dp-agr own module": make_config(
+        {"model": {"module": "own.net:Net", "arguments": {"width": 3}}}
+    ),
+    "dp-agr-ftrl banded": make_config(
+        {"method": "dp-agr-ftrl", "noise": {"factorisation": {"kind": "banded"}}}
+    ),
+    "dp-agr-ftrl square-root": make_config(
+        {
+            "method": "dp-agr-ftrl",
+            "noise": {"factorisation": {"kind": "square-root", "band": 4}},
+        }
+    ),
+    "dp-agr-secagg dropping": make_config(
+        {"method": "dp-agr-secagg", "noise": {"dropped_at_most": 0.5}}
+    ),
     "dp-agr bins": make_config({"participation": {"kind": "balls-and-bins"}}),
     "dp-agr poisson": make_config({"participation": {"kind": "poisson"}}),
     "dp-agr fixed-size": make_config({"participation": {"kind": "fixed-size"}}),
     "dp-agr min-separation": make_config({"participation": {"kind": "min-separation"}}),
-    "dp-agr shuffled-epochs": make_config({"participation": {"kind": "shuffled-epochs"}}),
-    "dp-agr server": make_config({"server": {"optimizer": SGD, "schedule": {"kind": "cosine", "final_rate": 0.001}}}),
+    "dp-agr shuffled-epochs": make_config(
+        {"participation": {"kind": "shuffled-epochs"}}
+    ),
+    "dp-agr server": make_config(
+        {
+            "server": {
+                "optimizer": SGD,
+                "schedule": {"kind": "cosine", "final_rate": 0.001},
+            }
+        }
+    ),
     **{
-        f"adap-dp-fl {kind}": make_config({"clipping": {"kind": kind} | more}, general=LOTS)
+        f"adap-dp-fl {kind}": make_config(
+            {"clipping": {"kind": kind} | more}, general=LOTS
+        )
         for kind, more in {
-            "noised-mean-norm": {}, "norm-of-release": {}, "mean-of-raw-norms": {},
+            "noised-mean-norm": {},
+            "norm-of-release": {},
+            "mean-of-raw-norms": {},
             "private-quantile": {"count_noise": 3.0},
         }.items()
     },
@@ -55,58 +81,102 @@ BASES: dict[str, Any] = {
         for name, more in {
             "reptile": {},
             "passes": {"participation": {"kind": "passes", "cohort": 2, "rounds": 8}},
-            "decay": {"server": TEXT["server"] | {"schedule": {"kind": "exponential", "decay": 0.1}}},
-            "private": {"task": {"ways": 1, "shots": 6, "text": {"vocabulary": "private"}}},
+            "decay": {
+                "server": TEXT["server"]
+                | {"schedule": {"kind": "exponential", "decay": 0.1}}
+            },
+            "private": {
+                "task": {"ways": 1, "shots": 6, "text": {"vocabulary": "private"}}
+            },
         }.items()
     },
     **{
         f"dp-cells {kind}": make_config(
-            {"method": "dp-cells", "model": {"genotype": {"kind": kind} | more}}, general=LOTS
+            {"method": "dp-cells", "model": {"genotype": {"kind": kind} | more}},
+            general=LOTS,
         )
         for kind, more in {
-            "same": {}, "found": {"search": named(RUNS["dp-fnas"])},
-            "stated": {kind: [[["skip_connect", 0], ["skip_connect", 1]]] * 4 for kind in ("normal", "reduction")},
+            "same": {},
+            "found": {"search": named(RUNS["dp-fnas"])},
+            "stated": {
+                kind: [[["skip_connect", 0], ["skip_connect", 1]]] * 4
+                for kind in ("normal", "reduction")
+            },
         }.items()
     },
     "dp-agr started": make_config(
-        {"initial": {"kind": "run", "run": named(make_config({"method": "maml", "dataset": "other"}))}}
+        {
+            "initial": {
+                "kind": "run",
+                "run": named(make_config({"method": "maml", "dataset": "other"})),
+            }
+        }
     ),
     "dp-agr file": make_config({"initial": FILE}),
     "dp-agr adam-bc": make_config({"server": {"optimizer": "adam-bc"}}),
-    "dp-agr automatic": make_config({"transform": "automatic", "clipping": {"kind": "constant", "threshold": 1}}),
+    "dp-agr automatic": make_config(
+        {"transform": "automatic", "clipping": {"kind": "constant", "threshold": 1}}
+    ),
     **{
         f"dp-fl {kind}": make_config(
-            {"method": "dp-fl", "model": {"kind": "linear", "features": {"kind": kind} | more}}, general=LOTS
+            {
+                "method": "dp-fl",
+                "model": {"kind": "linear", "features": {"kind": kind} | more},
+            },
+            general=LOTS,
         )
         for kind, more in {"scattering": {}, "random": {}}.items()
     },
     "dp-fedavg adam": make_config(
-        {"method": "dp-fedavg", "client_update": {"optimizer": "adam"}}, general=DIFFERENCE
+        {"method": "dp-fedavg", "client_update": {"optimizer": "adam"}},
+        general=DIFFERENCE,
     ),
     **{
-        f"dp-agr {kind}": make_config({"clients": {"partition": kind}}) for kind in ("disjoint", "alphabets")
+        f"dp-agr {kind}": make_config({"clients": {"partition": kind}})
+        for kind in ("disjoint", "alphabets")
     },
     "dp-fedavg dirichlet": make_config(
-        {"method": "dp-fedavg", "clients": {"partition": "dirichlet", "concentration": 0.5}}, general=DIFFERENCE
+        {
+            "method": "dp-fedavg",
+            "clients": {"partition": "dirichlet", "concentration": 0.5},
+        },
+        general=DIFFERENCE,
     ),
     "dp-fedavg proximal": make_config(
-        {"method": "dp-fedavg", "client_update": {"kind": "proximal"}}, general=DIFFERENCE
+        {"method": "dp-fedavg", "client_update": {"kind": "proximal"}},
+        general=DIFFERENCE,
     ),
-}  # fmt: skip
+}
 
 NODES = [[["sep_conv_3x3", 0], ["skip_connect", 1]]] * 4
 """Of a cell, other than those of the base."""
 
 FIXED_BY_OTHERS = {
     # A run with another value is refused, or is another method's.
-    ("MedianOfRun", "threshold"), ("MedianOfRun", "kind"), ("BallsAndBins", "cohort"), ("BallsAndBins", "rounds"),
-    ("LstmModel", "kind"), ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"), ("Reptile", "kind"),
-    ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"), ("Correlated", "kind"),
-    ("Skellam", "kind"), ("Scaffold", "kind"),
-    ("SummedSteps", "kind"), ("SearchSteps", "kind"), ("DartsSearch", "kind"),
+    ("MedianOfRun", "threshold"),
+    ("MedianOfRun", "kind"),
+    ("BallsAndBins", "cohort"),
+    ("BallsAndBins", "rounds"),
+    ("LstmModel", "kind"),
+    ("LocalSteps", "kind"),
+    ("ModelDifference", "kind"),
+    ("Maml", "kind"),
+    ("Reptile", "kind"),
+    ("Average", "kind"),
+    ("Step", "kind"),
+    ("PoissonLots", "kind"),
+    ("Correlated", "kind"),
+    ("Skellam", "kind"),
+    ("Scaffold", "kind"),
+    ("SummedSteps", "kind"),
+    ("SearchSteps", "kind"),
+    ("DartsSearch", "kind"),
     # Another kind needs what the base has not: a file, a run, a threshold of 1.
-    ("RandomInitial", "kind"), ("AsTheyAre", "kind"), ("Fragments", "partition"), ("Dirichlet", "partition"),
-}  # fmt: skip
+    ("RandomInitial", "kind"),
+    ("AsTheyAre", "kind"),
+    ("Fragments", "partition"),
+    ("Dirichlet", "partition"),
+}
 
 
 def others(value: Any) -> list[Any]:
@@ -127,18 +197,43 @@ def others(value: Any) -> list[Any]:
         ]
     return {
         "0" * 64: ["1" * 64],
-        "own.net:Net": ["own.net:Other"], "batch": ["record"], "record": ["batch"], "mean": ["sum"], "sum": ["mean"],
-        "full": ["disjoint"], "server": ["prefix"],
-        "sep_conv_3x3": ["skip_connect"], "holds": ["as_claimed"], "as_claimed": ["holds"], "shared": ["disjoint"],
-    }.get(value, [f"{value}-other", "adam", "sgd", "constant", "cosine", "poisson", "balls-and-bins"])  # fmt: skip
+        "own.net:Net": ["own.net:Other"],
+        "batch": ["record"],
+        "record": ["batch"],
+        "mean": ["sum"],
+        "sum": ["mean"],
+        "full": ["disjoint"],
+        "server": ["prefix"],
+        "sep_conv_3x3": ["skip_connect"],
+        "holds": ["as_claimed"],
+        "as_claimed": ["holds"],
+        "shared": ["disjoint"],
+    }.get(
+        value,
+        [
+            f"{value}-other",
+            "adam",
+            "sgd",
+            "constant",
+            "cosine",
+            "poisson",
+            "balls-and-bins",
+        ],
+    )
 
 
 def other_kinds(part: Section) -> Iterator[dict[str, Any]]:
     """The part's values under the other kinds of its family, as far as these have them."""
-    family = next(base for base in reversed(type(part).__mro__) if getattr(base, "place", ""))
+    family = next(
+        base for base in reversed(type(part).__mro__) if getattr(base, "place", "")
+    )
     for kind, cls in kinds_of(family).items():
         if cls is not type(part):
-            yield {key: value for key, value in part.plain().items() if key in cls.model_fields} | {cls.tag: kind}
+            yield {
+                key: value
+                for key, value in part.plain().items()
+                if key in cls.model_fields
+            } | {cls.tag: kind}
 
 
 def sections(value: Section, prefix: str = "") -> Iterator[tuple[str, Section]]:
@@ -157,18 +252,33 @@ def changes(name: str) -> dict[tuple[str, str], tuple[str, Method]]:
     """
     run, made = BASES[name], {}
     values = run.plain()
-    top = [("", run), *((f"{key}.", getattr(run, key)) for key in type(run).model_fields)]
-    every = [(prefix, part) for start, section in top if isinstance(section, Section) for prefix, part in
-             sections(section, start)]  # fmt: skip
+    top = [
+        ("", run),
+        *((f"{key}.", getattr(run, key)) for key in type(run).model_fields),
+    ]
+    every = [
+        (prefix, part)
+        for start, section in top
+        if isinstance(section, Section)
+        for prefix, part in sections(section, start)
+    ]
     for prefix, section in [("", run), *every]:
         for key in type(section).model_fields:
             value = getattr(section, key)
             if isinstance(value, Section) or prefix + key == "method":
                 continue
-            for other in other_kinds(section) if key == getattr(section, "tag", "kind") else others(value):
+            for other in (
+                other_kinds(section)
+                if key == getattr(section, "tag", "kind")
+                else others(value)
+            ):
                 if other == value:
                     continue
-                where = prefix.removesuffix(".") if key == getattr(section, "tag", "kind") else prefix + key
+                where = (
+                    prefix.removesuffix(".")
+                    if key == getattr(section, "tag", "kind")
+                    else prefix + key
+                )
                 try:
                     changed = read_run(set_key(values, where, other))
                 except BenchError:
@@ -207,13 +317,21 @@ def test_results_are_of_the_methods_version_and_of_the_text_of_ones_own_module(
 
 def test_every_key_of_every_part_was_changed() -> None:
     tried = {type(part) for run in BASES.values() for part in run.sections}
-    families = {base for part in tried for base in part.__mro__ if "place" in vars(base) and base.place}
+    families = {
+        base
+        for part in tried
+        for base in part.__mro__
+        if "place" in vars(base) and base.place
+    }
     assert len(families) >= 7
     for base in families:
         assert set(kinds_of(base).values()) <= tried, base
     moved = {key for name in BASES for key in changes(name)}
     assert {
-        (part.__name__, key) for part in tried for key in part.model_fields if not is_section(part, key)
+        (part.__name__, key)
+        for part in tried
+        for key in part.model_fields
+        if not is_section(part, key)
     } - moved <= (FIXED_BY_OTHERS)
 
 
@@ -223,7 +341,8 @@ def is_section(part: type[Section], key: str) -> bool:
 
 def test_two_schedules_that_differ_in_their_end_alone_are_two_runs() -> None:
     ends = [
-        make_config({"server": {"schedule": {"kind": "cosine", "final_rate": rate}}}) for rate in (0.0, 0.001, 0.002)
+        make_config({"server": {"schedule": {"kind": "cosine", "final_rate": rate}}})
+        for rate in (0.0, 0.001, 0.002)
     ]
     assert len({run.key for run in ends} | {make_config().key}) == 4
 
@@ -231,7 +350,13 @@ def test_two_schedules_that_differ_in_their_end_alone_are_two_runs() -> None:
 def test_a_key_that_no_part_reads_makes_no_second_run() -> None:
     """There is none: a constant threshold has no percentile, and MAML has no optimiser."""
     assert "percentile" not in own(BASES["dp-agr constant"])["clipping"].plain()
-    assert make_config({"clipping": {"kind": "constant"}}).key == BASES["dp-agr constant"].key
-    for overlay in ({"clipping": {"kind": "constant", "percentile": 50}}, {"client_update": {"optimizer": "sgd"}}):
+    assert (
+        make_config({"clipping": {"kind": "constant"}}).key
+        == BASES["dp-agr constant"].key
+    )
+    for overlay in (
+        {"clipping": {"kind": "constant", "percentile": 50}},
+        {"client_update": {"optimizer": "sgd"}},
+    ):
         with pytest.raises(BenchError, match=r"^unknown key "):
             make_config(overlay)

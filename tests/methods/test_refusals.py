@@ -12,23 +12,37 @@ from dpfedbench.settings.run import Run
 from tests.federation.conftest import DIFFERENCE, LOTS, RUN, make_config
 
 GENERAL = {
-    **dict.fromkeys(("adap-dp-fl", "dp-fl", "fedavg", "fnas", "dp-fnas", "cells", "dp-cells"), LOTS),
+    **dict.fromkeys(
+        ("adap-dp-fl", "dp-fl", "fedavg", "fnas", "dp-fnas", "cells", "dp-cells"), LOTS
+    ),
     "dp-fedavg": DIFFERENCE,
     "dp-scaffold": DIFFERENCE,
 }
 SIZES = {"transfer", "dp-transfer"}
-FILE = {"kind": "file", "path": "model.safetensors", "sha256": "0" * 64, "source": "drawings", "public": True}
+FILE = {
+    "kind": "file",
+    "path": "model.safetensors",
+    "sha256": "0" * 64,
+    "source": "drawings",
+    "public": True,
+}
 
 
 def run_of(method: str, *overlays: Any) -> Any:
     sizes = {"participation": {"cohort": 8, "rounds": 6}} if method in SIZES else {}
     start = {"initial": FILE} if method == "public-alone" else {}
-    return make_config({"method": method}, sizes, start, *overlays, general=GENERAL.get(method, RUN))
+    return make_config(
+        {"method": method}, sizes, start, *overlays, general=GENERAL.get(method, RUN)
+    )
 
 
 def own(run: Any) -> dict[str, Any]:
     """The sections that the method has beside those of every run, by key."""
-    return {key: getattr(run, key) for key in type(run).model_fields if key not in Run.model_fields}
+    return {
+        key: getattr(run, key)
+        for key in type(run).model_fields
+        if key not in Run.model_fields
+    }
 
 
 def kinds(run: Any) -> dict[str, Any]:
@@ -36,21 +50,35 @@ def kinds(run: Any) -> dict[str, Any]:
     return {
         key: {"kind": part.kind} if hasattr(part, "kind") else part.plain()
         for key, part in own(run).items()
-    }  # fmt: skip
+    }
 
 
 def promises(run: Any) -> Any:
     """What the method's name says of a run: what is protected, whose it is, from whom; and what clients hold."""
-    private = [(sum_.unit, sum_.observer, sum_.within_task is None) for sum_ in run.sums if sum_.private]
+    private = [
+        (sum_.unit, sum_.observer, sum_.within_task is None)
+        for sum_ in run.sums
+        if sum_.private
+    ]
     server = run.trained and run.server_sum().private
-    return private, run.private, server, run.client_data, run.pretrains, run.delta is None, run.own_delta is None
+    return (
+        private,
+        run.private,
+        server,
+        run.client_data,
+        run.pretrains,
+        run.delta is None,
+        run.own_delta is None,
+    )
 
 
 RUNS = {name: run_of(name) for name in METHODS}
 
 
 @pytest.mark.parametrize(("name", "other"), list(itertools.permutations(METHODS, 2)))
-def test_a_method_refuses_the_parts_of_another_or_stays_what_it_is(name: str, other: str) -> None:
+def test_a_method_refuses_the_parts_of_another_or_stays_what_it_is(
+    name: str, other: str
+) -> None:
     """All at once, and one by one."""
     run, parts = RUNS[name], kinds(RUNS[other])
     overlays = [parts, *({key: value} for key, value in parts.items())]
@@ -67,7 +95,12 @@ def test_a_method_refuses_the_parts_of_another_or_stays_what_it_is(name: str, ot
         for key, part in own(changed).items():
             shape = shapes(METHODS[name])[key]
             assert type(part) in (*shape.parts.values(), *shape.sections)
-    assert accepted or set(own(run)).isdisjoint(parts) or name in SIZES | set(GENERAL) or other in SIZES | set(GENERAL)
+    assert (
+        accepted
+        or set(own(run)).isdisjoint(parts)
+        or name in SIZES | set(GENERAL)
+        or other in SIZES | set(GENERAL)
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -77,7 +110,9 @@ def test_no_part_of_a_method_can_be_left_out(name: str) -> None:
     for key in own(run):
         with pytest.raises(BenchError, match=rf"^{key} is null"):
             run_of(name, {key: None})
-    for key, parts in itertools.chain.from_iterable(kinds(each).items() for each in RUNS.values()):
+    for key, parts in itertools.chain.from_iterable(
+        kinds(each).items() for each in RUNS.values()
+    ):
         if key not in own(run):
             with pytest.raises(BenchError, match=rf"^unknown key {key}: "):
                 run_of(name, {key: parts})
@@ -93,13 +128,21 @@ def test_every_kind_that_a_method_does_not_name_is_refused(name: str) -> None:
         for kind in set(shape.families) - set(shape.parts):
             with pytest.raises(BenchError) as caught:
                 run_of(name, {key: {"kind": kind}})
-            assert str(caught.value).startswith(f"{key}.kind is {kind}, which {name} does not take: it takes ")
+            assert str(caught.value).startswith(
+                f"{key}.kind is {kind}, which {name} does not take: it takes "
+            )
             assert "\n" not in str(caught.value)
-        with pytest.raises(BenchError, match=rf'^{key}\.kind is "nothing-such": expected one of '):
+        with pytest.raises(
+            BenchError, match=rf'^{key}\.kind is "nothing-such": expected one of '
+        ):
             run_of(name, {key: {"kind": "nothing-such"}})
 
 
-PRIVACY = {"clipping": {"kind": "constant"}, "noise": {"multiplier": 1.0}, "budget": {"epsilon": 2.0}}
+PRIVACY = {
+    "clipping": {"kind": "constant"},
+    "noise": {"multiplier": 1.0},
+    "budget": {"epsilon": 2.0},
+}
 
 
 @pytest.mark.parametrize(
@@ -111,21 +154,63 @@ PRIVACY = {"clipping": {"kind": "constant"}, "noise": {"multiplier": 1.0}, "budg
         ("reptile", PRIVACY, "unknown key clipping: "),
         ("fedavg", PRIVACY, "unknown key clipping: "),
         ("random", {"participation": {"cohort": 2}}, "unknown key participation: "),
-        ("dp-agr", {"clipping": None}, "clipping is null, but dp-agr needs one: it takes "),
-        ("dp-agr", {"noise": None}, "noise is null, but dp-agr needs one: it takes fixed"),
-        ("dp-agr", {"clipping": None, "noise": None, "budget": None}, "clipping is null, but dp-agr needs one: "),
-        ("dp-agr", {"client_update": "local-steps"}, "client_update.kind is local-steps, which dp-agr does not take: "),
-        ("dp-agr", {"noise": {"kind": "decaying"}}, "noise.kind is decaying, which dp-agr does not take: it takes "),
+        (
+            "dp-agr",
+            {"clipping": None},
+            "clipping is null, but dp-agr needs one: it takes ",
+        ),
+        (
+            "dp-agr",
+            {"noise": None},
+            "noise is null, but dp-agr needs one: it takes fixed",
+        ),
+        (
+            "dp-agr",
+            {"clipping": None, "noise": None, "budget": None},
+            "clipping is null, but dp-agr needs one: ",
+        ),
+        (
+            "dp-agr",
+            {"client_update": "local-steps"},
+            "client_update.kind is local-steps, which dp-agr does not take: ",
+        ),
+        (
+            "dp-agr",
+            {"noise": {"kind": "decaying"}},
+            "noise.kind is decaying, which dp-agr does not take: it takes ",
+        ),
         ("dp-agr", {"within_task": {"multiplier": 1.0}}, "unknown key within_task: "),
-        ("dp-fl", {"noise": {"kind": "decaying"}}, "noise.kind is decaying, which dp-fl does not take: it takes fixed"),
-        ("dp-fl", {"clipping": "norm-of-release"}, "clipping.kind is norm-of-release, which dp-fl does not take: it "),
+        (
+            "dp-fl",
+            {"noise": {"kind": "decaying"}},
+            "noise.kind is decaying, which dp-fl does not take: it takes fixed",
+        ),
+        (
+            "dp-fl",
+            {"clipping": "norm-of-release"},
+            "clipping.kind is norm-of-release, which dp-fl does not take: it ",
+        ),
         ("dp-reptile", PRIVACY, "unknown key clipping: "),
-        ("dp-fedavg", {"client_update": "maml"}, "client_update.kind is maml, which dp-fedavg does not take: it "),
-        ("fedavg", {"client_update": "model-difference"}, "client_update.kind model-difference, participation.kind "),
-        ("dp-maml-sample", {"client_update": {"order": 2}}, "client_update.order is 2, but "),
+        (
+            "dp-fedavg",
+            {"client_update": "maml"},
+            "client_update.kind is maml, which dp-fedavg does not take: it ",
+        ),
+        (
+            "fedavg",
+            {"client_update": "model-difference"},
+            "client_update.kind model-difference, participation.kind ",
+        ),
+        (
+            "dp-maml-sample",
+            {"client_update": {"order": 2}},
+            "client_update.order is 2, but ",
+        ),
     ],
-)  # fmt: skip
-def test_what_would_be_another_method_is_one_line(method: str, overlay: dict, line: str) -> None:
+)
+def test_what_would_be_another_method_is_one_line(
+    method: str, overlay: dict, line: str
+) -> None:
     with pytest.raises(BenchError) as caught:
         run_of(method, overlay)
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
@@ -144,22 +229,49 @@ def test_privacy_is_read_off_the_sums() -> None:
     clients, server = ("client", "everyone", True), ("record", "server", True)
     within, within_everyone = ("record", "server", False), ("record", "everyone", False)
     expected = {
-        "random": [], "public-alone": [], "maml": [], "reptile": [], "transfer": [], "fedavg": [],
-        "dp-agr": [clients], "dp-agr-ftrl": [clients], "dp-maml": [clients], "dp-fedavg": [clients],
+        "random": [],
+        "public-alone": [],
+        "maml": [],
+        "reptile": [],
+        "transfer": [],
+        "fedavg": [],
+        "dp-agr": [clients],
+        "dp-agr-ftrl": [clients],
+        "dp-maml": [clients],
+        "dp-fedavg": [clients],
         "dp-scaffold": [clients, clients],
-        "dp-agrlr": [within, within, clients], "dp-maml-sample": [within_everyone, ("record", "everyone", True)],
-        "dp-reptile": [within], "dp-fl": [server], "adap-dp-fl": [server],
-        "dp-transfer": [("record", "everyone", True)], "local-reptile": [("client", "server", False)],
+        "dp-agrlr": [within, within, clients],
+        "dp-maml-sample": [within_everyone, ("record", "everyone", True)],
+        "dp-reptile": [within],
+        "dp-fl": [server],
+        "adap-dp-fl": [server],
+        "dp-transfer": [("record", "everyone", True)],
+        "local-reptile": [("client", "server", False)],
         "dp-agr-secagg": [("client", "server", True)],
-            "fnas": [], "dp-fnas": [server, server], "cells": [], "dp-cells": [server],
-    }  # fmt: skip
+        "fnas": [],
+        "dp-fnas": [server, server],
+        "cells": [],
+        "dp-cells": [server],
+    }
     assert {name: promises(run)[0] for name, run in RUNS.items()} == expected
-    assert {name for name, run in RUNS.items() if run.private} == {name for name in expected if expected[name]}
+    assert {name for name, run in RUNS.items() if run.private} == {
+        name for name in expected if expected[name]
+    }
 
 
 def test_parts_of_every_family_are_tried() -> None:
     """Were a family never a method's field, nothing above would try it."""
-    tried = {kind for run in RUNS.values() for key in own(run) for kind in shapes(type(run))[key].families}
-    for base in {base for run in RUNS.values() for part in own(run).values() for base in type(part).__mro__}:
+    tried = {
+        kind
+        for run in RUNS.values()
+        for key in own(run)
+        for kind in shapes(type(run))[key].families
+    }
+    for base in {
+        base
+        for run in RUNS.values()
+        for part in own(run).values()
+        for base in type(part).__mro__
+    }:
         if getattr(base, "place", ""):
             assert set(kinds_of(base)) <= tried

@@ -10,8 +10,16 @@ from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Net
 
 
-def conv4(image_shape=(28, 28, 1), filters=8, ways=5, normalisation="batch", rates=None):
-    build = functools.partial(Conv4, image_shape=image_shape, filters=filters, ways=ways, normalisation=normalisation)
+def conv4(
+    image_shape=(28, 28, 1), filters=8, ways=5, normalisation="batch", rates=None
+):
+    build = functools.partial(
+        Conv4,
+        image_shape=image_shape,
+        filters=filters,
+        ways=ways,
+        normalisation=normalisation,
+    )
     net = Net(build, input_shape=image_shape, outputs=ways)
     return net if rates is None else net.with_rates(*rates)
 
@@ -28,7 +36,9 @@ def of(make, shape=(8, 8, 2), outputs=3, **more):
 
 def layers(*between):
     """A convolution, what a test puts behind it, and a linear layer."""
-    return nn.Sequential(nn.Conv2d(2, 4, 3), *between, nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), *between, nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
+    )
 
 
 class Recurrent(nn.Module):
@@ -36,7 +46,11 @@ class Recurrent(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.embedding, self.lstm, self.linear = nn.Embedding(7, 5), nn.LSTM(5, 6, batch_first=True), nn.Linear(6, 7)
+        self.embedding, self.lstm, self.linear = (
+            nn.Embedding(7, 5),
+            nn.LSTM(5, 6, batch_first=True),
+            nn.Linear(6, 7),
+        )
 
     def forward(self, x):
         return self.linear(self.lstm(self.embedding(x))[0][:, -1])
@@ -63,7 +77,12 @@ class Ordered(nn.Module):
         self.factors = nn.Parameter(torch.ones(2, 3))
 
     def forward(self, x):
-        return torch.stack([one.mean((1, 2)) @ self.factors * (2.0 if one.sum() > 64 else 1.0) for one in x])
+        return torch.stack(
+            [
+                one.mean((1, 2)) @ self.factors * (2.0 if one.sum() > 64 else 1.0)
+                for one in x
+            ]
+        )
 
 
 class Attending(nn.Module):
@@ -75,7 +94,9 @@ class Attending(nn.Module):
 
     def forward(self, x):
         sides = self.sides(x.transpose(1, 2).flatten(2)).chunk(3, dim=-1)
-        return self.linear(nn.functional.scaled_dot_product_attention(*sides).flatten(1))
+        return self.linear(
+            nn.functional.scaled_dot_product_attention(*sides).flatten(1)
+        )
 
 
 class OwnLoss(nn.Module):

@@ -28,7 +28,11 @@ class Parted(nn.Module):
         return self.factor(self.body(x))
 
 
-WAYS = {"torch": lambda: layers(nn.GroupNorm(2, 4)), "torch-opacus": Careful, "torch-loop": Ordered}
+WAYS = {
+    "torch": lambda: layers(nn.GroupNorm(2, 4)),
+    "torch-opacus": Careful,
+    "torch-loop": Ordered,
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -36,7 +40,10 @@ def test_rows_of_a_part_are_its_columns_of_all(way):
     net = of(lambda: Parted(WAYS[way]))
     choice, rng = choose(net), np.random.default_rng(0)
     assert choice.name == way
-    assert net.blocks == {"body": slice(0, net.dimension - 12), "factor": slice(net.dimension - 12, net.dimension)}
+    assert net.blocks == {
+        "body": slice(0, net.dimension - 12),
+        "factor": slice(net.dimension - 12, net.dimension),
+    }
     theta, gradients = net.initial(rng), choice.make()
     x, y = rng.integers(0, 256, (6, 8, 8, 2), np.uint8), rng.integers(0, 3, 6)
     rows = np.empty((6, net.dimension), np.float32)
@@ -45,9 +52,13 @@ def test_rows_of_a_part_are_its_columns_of_all(way):
         own = np.empty((6, gradients.width(block)), np.float32)
         gradients.each(theta, x, y, own, block=block)
         np.testing.assert_allclose(own, rows[:, place], rtol=1e-5, atol=1e-6)
-        total = PrivateSum(dimension=gradients.width(block), threshold=1.0, noise_multiplier=1.0)
+        total = PrivateSum(
+            dimension=gradients.width(block), threshold=1.0, noise_multiplier=1.0
+        )
         _, norms = gradients.add_each(theta, x, y, total, block=block)
-        np.testing.assert_allclose(norms, np.linalg.norm(rows[:, place], axis=1), rtol=1e-5)
+        np.testing.assert_allclose(
+            norms, np.linalg.norm(rows[:, place], axis=1), rtol=1e-5
+        )
 
 
 def test_the_head_is_the_last_layer_of_the_first_part_and_most_networks_have_none():
@@ -55,7 +66,9 @@ def test_the_head_is_the_last_layer_of_the_first_part_and_most_networks_have_non
     assert of(layers).blocks == {}
 
 
-@pytest.mark.parametrize("blocks", [{"a": ("factor.weight",)}, {"a": ("factor.bias", "factor.weight")}])
+@pytest.mark.parametrize(
+    "blocks", [{"a": ("factor.weight",)}, {"a": ("factor.bias", "factor.weight")}]
+)
 def test_parts_must_name_all_parameters_in_order(blocks):
     class Own(nn.Module):
         def __init__(self):
@@ -65,5 +78,7 @@ def test_parts_must_name_all_parameters_in_order(blocks):
         def forward(self, x):
             return self.factor(x.flatten(1))
 
-    with pytest.raises(BenchError, match="must name all of its parameters, in their order"):
+    with pytest.raises(
+        BenchError, match="must name all of its parameters, in their order"
+    ):
         _ = of(Own).blocks

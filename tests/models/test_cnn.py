@@ -34,7 +34,8 @@ def torch_layers(net, theta):
         "9.weight": w["fc2.weight"],
     }
     state |= {
-        f"{layer}.bias": w[f"{name}.bias"] for layer, name in ((0, "conv1"), (3, "conv2"), (7, "fc1"), (9, "fc2"))
+        f"{layer}.bias": w[f"{name}.bias"]
+        for layer, name in ((0, "conv1"), (3, "conv2"), (7, "fc1"), (9, "fc2"))
     }
     layers.load_state_dict(state)
     return layers
@@ -43,10 +44,15 @@ def torch_layers(net, theta):
 @pytest.mark.parametrize("net", [cnn(), cnn(image_shape=(26, 29, 3), classes=7)])
 def test_logits_equal_those_of_torch_layers(net):
     rng = np.random.default_rng(0)
-    theta, images = net.initial(rng), torch.from_numpy(rng.random((5, *net.input_shape), dtype=np.float32))
+    theta, images = (
+        net.initial(rng),
+        torch.from_numpy(rng.random((5, *net.input_shape), dtype=np.float32)),
+    )
     with torch.no_grad():
         expected = torch_layers(net, theta)(images.permute(0, 3, 1, 2))
-        torch.testing.assert_close(net.logits(torch.from_numpy(theta), images), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            net.logits(torch.from_numpy(theta), images), expected, rtol=1e-5, atol=1e-6
+        )
 
 
 def test_dimension_is_that_of_the_paper():
@@ -61,7 +67,9 @@ def test_initial_weights_are_distributed_as_those_of_torch():
         inputs = {"conv1": 64, "conv2": 256, "fc1": 512, "fc2": 32}[name.split(".")[0]]
         assert tensor.abs().max() <= 1 / math.sqrt(inputs)
         if tensor.numel() > 300:
-            assert tensor.std().item() == pytest.approx(1 / math.sqrt(3 * inputs), rel=0.1)
+            assert tensor.std().item() == pytest.approx(
+                1 / math.sqrt(3 * inputs), rel=0.1
+            )
 
 
 def test_named_tensors_round_trip_and_refuse_another_net():
@@ -82,7 +90,13 @@ def test_sides_that_fit(side):
 
 
 @pytest.mark.parametrize(
-    "change", [{"image_shape": (25, 28, 1)}, {"image_shape": (28, 30, 1)}, {"image_shape": (28, 28, 0)}, {"classes": 1}]
+    "change",
+    [
+        {"image_shape": (25, 28, 1)},
+        {"image_shape": (28, 30, 1)},
+        {"image_shape": (28, 28, 0)},
+        {"classes": 1},
+    ],
 )
 def test_impossible_shapes_are_refused(change):
     with pytest.raises(BenchError):

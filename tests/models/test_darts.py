@@ -11,7 +11,9 @@ from torch.nn import functional
 from dpfedbench.errors import BenchError
 from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
 
-PlainSearch = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "search.py"))["PlainSearch"]
+PlainSearch = runpy.run_path(
+    str(Path(__file__).parents[2] / "benchmarks" / "search.py")
+)["PlainSearch"]
 SHAPES = {7: ((28, 28, 1), 4), 8: ((32, 32, 3), 4)}
 
 
@@ -30,7 +32,10 @@ def settings(**more):
 def test_the_search_network_has_as_many_weights_as_darts(own, shape, weights):
     net = own.net(input_shape=shape, outputs=10)
     size = own.space.size
-    assert net.blocks == {"weights": slice(0, weights), "architecture": slice(weights, weights + size)}
+    assert net.blocks == {
+        "weights": slice(0, weights),
+        "architecture": slice(weights, weights + size),
+    }
     assert net.dimension == weights + size
     assert net.head == ("classifier.weight", "classifier.bias")
 
@@ -41,7 +46,9 @@ def test_logits_and_slopes_are_those_of_darts_in_torchs_layers(side, nodes, grou
     shape, pooling = SHAPES[side]
     own = settings(pooling=pooling, nodes=nodes, groups=groups)
     net, rng = own.net(input_shape=shape, outputs=5), np.random.default_rng(0)
-    theta = torch.from_numpy(net.initial(rng).astype(np.float64) + 0.1 * rng.standard_normal(net.dimension))
+    theta = torch.from_numpy(
+        net.initial(rng).astype(np.float64) + 0.1 * rng.standard_normal(net.dimension)
+    )
     x, y = rng.integers(0, 256, (3, *shape), np.uint8), rng.integers(0, 5, 3)
     theta.requires_grad_()
     plain = PlainSearch(own, shape, 5).double()
@@ -60,21 +67,43 @@ def test_first_weights_are_those_of_darts():
     own = settings()
     net = own.net(input_shape=(28, 28, 1), outputs=10)
     named = net.tensors(torch.from_numpy(net.initial(np.random.default_rng(0))))
-    assert named["stem.weight"].abs().max() <= 1 / 3 < 1.1 * named["stem.weight"].abs().max()
-    assert (named["stem_norm.scale"] == 1).all() and (named["stem_norm.shift"] == 0).all()
-    drawn = torch.cat([named[f"architecture.{kind}"].ravel() for kind in own.space.kinds])
+    assert (
+        named["stem.weight"].abs().max()
+        <= 1 / 3
+        < 1.1 * named["stem.weight"].abs().max()
+    )
+    assert (named["stem_norm.scale"] == 1).all() and (
+        named["stem_norm.shift"] == 0
+    ).all()
+    drawn = torch.cat(
+        [named[f"architecture.{kind}"].ravel() for kind in own.space.kinds]
+    )
     # 80 draws of deviation 0.001: their own is within a third of it (four deviations: 6e-5).
     assert 0.67e-3 < drawn.std() < 1.33e-3
 
 
 @pytest.mark.parametrize(
-    "genotype", [{"kind": "random", "seed": 3}, {"kind": "same"}, {"kind": "same", "operation": "skip_connect"}]
+    "genotype",
+    [
+        {"kind": "random", "seed": 3},
+        {"kind": "same"},
+        {"kind": "same", "operation": "skip_connect"},
+    ],
 )
 def test_no_record_of_a_network_depends_on_another(genotype):
     for own in (
         settings(),
         settings(groups=1),
-        DartsCells.read(dict(kind="darts-cells", filters=4, cells=3, nodes=2, pooling=4, genotype=genotype)),
+        DartsCells.read(
+            dict(
+                kind="darts-cells",
+                filters=4,
+                cells=3,
+                nodes=2,
+                pooling=4,
+                genotype=genotype,
+            )
+        ),
     ):
         net = own.net(input_shape=(28, 28, 1), outputs=10)
         net.refuse_record_level()
@@ -90,28 +119,57 @@ def test_no_record_of_a_network_depends_on_another(genotype):
 def test_a_known_cell_computes_what_it_says():
     """One node without normalisation between: the skips of both inputs, added up."""
     net = DartsCells.read(
-        {"kind": "darts-cells", "filters": 2, "cells": 1, "nodes": 1, "reductions": [], "affine": False,
-         "genotype": {"kind": "same", "operation": "skip_connect"}}
-    ).net(input_shape=(4, 4, 1), outputs=3)  # fmt: skip
+        {
+            "kind": "darts-cells",
+            "filters": 2,
+            "cells": 1,
+            "nodes": 1,
+            "reductions": [],
+            "affine": False,
+            "genotype": {"kind": "same", "operation": "skip_connect"},
+        }
+    ).net(input_shape=(4, 4, 1), outputs=3)
     theta = torch.from_numpy(net.initial(np.random.default_rng(0)))
-    named, x = net.tensors(theta), np.random.default_rng(1).random((2, 4, 4, 1), np.float32)
+    named, x = (
+        net.tensors(theta),
+        np.random.default_rng(1).random((2, 4, 4, 1), np.float32),
+    )
 
     def normed(maps):
         centred = maps - maps.mean((2, 3), keepdim=True)
         return centred / (centred.square().mean((2, 3), keepdim=True) + 1e-5).sqrt()
 
-    stem = normed(functional.conv2d(torch.from_numpy(x[..., 0])[:, None], named["stem.weight"], padding=1))
+    stem = normed(
+        functional.conv2d(
+            torch.from_numpy(x[..., 0])[:, None], named["stem.weight"], padding=1
+        )
+    )
     both = sum(
-        normed(functional.conv2d(stem.relu(), named[f"cells.0.preparations.{place}.pointwise.weight"]))
+        normed(
+            functional.conv2d(
+                stem.relu(), named[f"cells.0.preparations.{place}.pointwise.weight"]
+            )
+        )
         for place in (0, 1)
     )
-    wanted = both.relu().mean((2, 3)) @ named["classifier.weight"].T + named["classifier.bias"]
+    wanted = (
+        both.relu().mean((2, 3)) @ named["classifier.weight"].T
+        + named["classifier.bias"]
+    )
     torch.testing.assert_close(net.logits(theta, x), wanted)
 
 
 def test_reductions_are_after_one_and_two_thirds():
-    assert [settings(cells=cells).halving for cells in (1, 2, 3, 8, 20)] == [(0,), (0, 1), (1, 2), (2, 5), (6, 13)]
-    assert settings(cells=1).space.kinds == ("reduction",) and settings(reductions=[]).space.kinds == ("normal",)
+    assert [settings(cells=cells).halving for cells in (1, 2, 3, 8, 20)] == [
+        (0,),
+        (0, 1),
+        (1, 2),
+        (2, 5),
+        (6, 13),
+    ]
+    assert settings(cells=1).space.kinds == ("reduction",) and settings(
+        reductions=[]
+    ).space.kinds == ("normal",)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +187,12 @@ def test_impossible_networks_are_refused(values, said):
 
 def test_a_genotype_of_another_space_is_refused():
     own = DartsCells.read(
-        {"kind": "darts-cells", "nodes": 2, "operations": ["skip_connect"], "genotype": {"kind": "same"}}
+        {
+            "kind": "darts-cells",
+            "nodes": 2,
+            "operations": ["skip_connect"],
+            "genotype": {"kind": "same"},
+        }
     )
     with pytest.raises(BenchError, match="another search space"):
         own.net(input_shape=(28, 28, 1), outputs=10)

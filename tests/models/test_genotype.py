@@ -33,11 +33,14 @@ def test_sizes_are_those_of_darts():
 def test_the_strongest_two_inputs_are_kept_and_none_is_not():
     found = SMALL.genotype(
         weights(
-            normal_0_0=(0.0, 0.9, 0.1), normal_0_1=(0.98, 0.005, 0.015),
+            normal_0_0=(0.0, 0.9, 0.1),
+            normal_0_1=(0.98, 0.005, 0.015),
             # Node 1: `none` is the strongest of all on the edge from state 0; without it the others are stronger.
-            normal_1_0=(0.8, 0.15, 0.05), normal_1_1=(0.5, 0.1, 0.4), normal_1_2=(0.1, 0.7, 0.2),
+            normal_1_0=(0.8, 0.15, 0.05),
+            normal_1_1=(0.5, 0.1, 0.4),
+            normal_1_2=(0.1, 0.7, 0.2),
         )
-    )  # fmt: skip
+    )
     assert found.cells["normal"] == (
         (("skip_connect", 0), ("sep_conv_3x3", 1)),
         (("sep_conv_3x3", 1), ("skip_connect", 2)),
@@ -47,11 +50,19 @@ def test_the_strongest_two_inputs_are_kept_and_none_is_not():
 
 
 def test_shares_are_a_softmax_and_their_entropy_is_in_nats():
-    assert SMALL.entropy(np.zeros(SMALL.size)) == pytest.approx({"normal": math.log(3), "reduction": math.log(3)})
-    rows = {f"normal_{node}_{state}": (0.5, 0.5, 0.0) for node in range(2) for state in range(2 + node)}
+    assert SMALL.entropy(np.zeros(SMALL.size)) == pytest.approx(
+        {"normal": math.log(3), "reduction": math.log(3)}
+    )
+    rows = {
+        f"normal_{node}_{state}": (0.5, 0.5, 0.0)
+        for node in range(2)
+        for state in range(2 + node)
+    }
     own = weights(**rows)
     assert SMALL.entropy(own)["normal"] == pytest.approx(math.log(2))
-    assert SMALL.weights(own + 7.0)["normal"] == pytest.approx(np.tile([0.5, 0.5, 0.0], (5, 1)))
+    assert SMALL.weights(own + 7.0)["normal"] == pytest.approx(
+        np.tile([0.5, 0.5, 0.0], (5, 1))
+    )
     with pytest.raises(ValueError, match=r"\[30\]"):
         SMALL.weights(np.zeros(29))
 
@@ -65,7 +76,12 @@ def test_random_genotypes_are_uniform():
         (first, one), (second, two) = space.random(rng).cells["normal"][2]
         pairs.append((one, two))
         operations += [first, second]
-    shares = np.array([pairs.count(pair) for pair in {(a, b) for b in range(4) for a in range(b)}]) / 3000
+    shares = (
+        np.array(
+            [pairs.count(pair) for pair in {(a, b) for b in range(4) for a in range(b)}]
+        )
+        / 3000
+    )
     assert len(shares) == 6 and np.abs(shares - 1 / 6).max() < 0.034
     counts = np.array([operations.count(name) for name in OPERATIONS]) / 6000
     assert counts[0] == 0 and np.abs(counts[1:] - 1 / 7).max() < 0.023
@@ -77,7 +93,9 @@ def test_a_genotype_is_read_back(tmp_path):
     assert read_genotype(tmp_path / "genotype.json") == found
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"operations": 3, "nodes": 1, "cells": {}}', "no"])
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"operations": 3, "nodes": 1, "cells": {}}', "no"]
+)
 def test_a_file_that_is_no_genotype_is_refused(tmp_path, content):
     (tmp_path / "genotype.json").write_text(content)
     with pytest.raises(BenchError, match=r"genotype\.json") as caught:
@@ -118,7 +136,10 @@ def test_a_genotype_of_another_space_is_refused(space, said):
     [
         ((((("skip_connect", 0), ("skip_connect", 0)),)), "2 inputs, each another"),
         ((((("skip_connect", 0),),)), "2 inputs, each another"),
-        ((((("skip_connect", 0), ("skip_connect", 2)),)), "reads state 2: give one of 0 to 1"),
+        (
+            (((("skip_connect", 0), ("skip_connect", 2)),)),
+            "reads state 2: give one of 0 to 1",
+        ),
         ((((("none", 0), ("skip_connect", 1)),)), "has none"),
     ],
 )
@@ -129,12 +150,25 @@ def test_impossible_edges_are_refused(nodes, said):
 
 def test_sources():
     space = Space(nodes=2)
-    assert RandomGenotype(seed=1).of(space) == RandomGenotype(seed=1).of(space) != RandomGenotype(seed=2).of(space)
-    assert SameGenotype(operation="skip_connect").of(space) == space.same("skip_connect")
+    assert (
+        RandomGenotype(seed=1).of(space)
+        == RandomGenotype(seed=1).of(space)
+        != RandomGenotype(seed=2).of(space)
+    )
+    assert SameGenotype(operation="skip_connect").of(space) == space.same(
+        "skip_connect"
+    )
     with pytest.raises(BenchError, match="has conv"):
         SameGenotype(operation="conv").of(space)
-    cell = [[["skip_connect", 0], ["sep_conv_3x3", 1]], [["sep_conv_5x5", 2], ["skip_connect", 0]]]
-    stated = StatedGenotype.read({"kind": "stated", "normal": cell, "reduction": cell}).of(space)
+    cell = [
+        [["skip_connect", 0], ["sep_conv_3x3", 1]],
+        [["sep_conv_5x5", 2], ["skip_connect", 0]],
+    ]
+    stated = StatedGenotype.read(
+        {"kind": "stated", "normal": cell, "reduction": cell}
+    ).of(space)
     assert stated.cells["normal"][1] == (("skip_connect", 0), ("sep_conv_5x5", 2))
     with pytest.raises(BenchError, match=r"not \[operation, state\]"):
-        StatedGenotype.read({"kind": "stated", "normal": [[["skip_connect", "a"]]]}).of(space)
+        StatedGenotype.read({"kind": "stated", "normal": [[["skip_connect", "a"]]]}).of(
+            space
+        )

@@ -13,28 +13,49 @@ from .nets import Ordered, OwnLoss, Recurrent, cnn, conv4, layers, of
 
 
 def test_named_tensors_round_trip_and_refuse_another_net():
-    for net in (conv4(filters=4), of(lambda: layers(nn.GroupNorm(2, 4))), conv4(rates=(2, 0.1))):
+    for net in (
+        conv4(filters=4),
+        of(lambda: layers(nn.GroupNorm(2, 4))),
+        conv4(rates=(2, 0.1)),
+    ):
         theta = net.initial(np.random.default_rng(0))
         tensors = net.tensors(torch.from_numpy(theta))
         assert np.array_equal(net.flatten(tensors), theta)
         assert sum(t.numel() for t in tensors.values()) == net.dimension == len(theta)
-        assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == net.shapes
+        assert {
+            name: tuple(tensor.shape) for name, tensor in tensors.items()
+        } == net.shapes
         with pytest.raises(BenchError, match="do not fit"):
             conv4(filters=5).flatten(tensors)
 
 
 def test_conv4s_tensors_are_those_of_model_files():
     shapes = conv4((28, 28, 3), 4, 5).shapes
-    assert list(shapes)[:4] == ["block1.weight", "block1.scale", "block1.shift", "block2.weight"]
-    assert shapes["block1.weight"] == (3, 3, 3, 4) and shapes["head.weight"] == (4, 5) and shapes["head.bias"] == (5,)
+    assert list(shapes)[:4] == [
+        "block1.weight",
+        "block1.scale",
+        "block1.shift",
+        "block2.weight",
+    ]
+    assert (
+        shapes["block1.weight"] == (3, 3, 3, 4)
+        and shapes["head.weight"] == (4, 5)
+        and shapes["head.bias"] == (5,)
+    )
 
 
 def test_initial_weights_are_the_modules_own_and_torchs_generator_stays():
     net = of(lambda: layers(nn.GroupNorm(2, 4)))
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    first, again, other = (net.initial(np.random.default_rng(seed)) for seed in (1, 1, 2))
-    assert np.array_equal(first, again) and not np.array_equal(first, other) and first.dtype == np.float32
+    first, again, other = (
+        net.initial(np.random.default_rng(seed)) for seed in (1, 1, 2)
+    )
+    assert (
+        np.array_equal(first, again)
+        and not np.array_equal(first, other)
+        and first.dtype == np.float32
+    )
     assert torch.equal(before, torch.get_rng_state())
     bound = 1 / np.sqrt(2 * 9)
     weights = net.tensors(torch.from_numpy(first))["0.weight"]
@@ -44,13 +65,16 @@ def test_initial_weights_are_the_modules_own_and_torchs_generator_stays():
 def test_learnt_rates_follow_the_weights():
     net = conv4(rates=(2, 0.1))
     assert net.dimension == net.weights + 2 * 14 == conv4().dimension + 28
-    assert set(net.initial(np.random.default_rng(0))[net.weights :].tolist()) == {np.float32(0.1)}
+    assert set(net.initial(np.random.default_rng(0))[net.weights :].tolist()) == {
+        np.float32(0.1)
+    }
     theta, x = torch.zeros(net.dimension), torch.zeros(2, 28, 28, 1)
     assert net.logits(theta, x).shape == (2, 5)
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [(conv4(ways=4), conv4(ways=3, rates=(2, 0.1))), (cnn(classes=4), cnn(classes=3))]
+    ("old", "new"),
+    [(conv4(ways=4), conv4(ways=3, rates=(2, 0.1))), (cnn(classes=4), cnn(classes=3))],
 )
 def test_a_fresh_head_keeps_the_body_bit_for_bit(old, new):
     theta = np.random.default_rng(0).standard_normal(old.dimension).astype(np.float32)
@@ -68,12 +92,18 @@ def test_bytes_are_pixels_of_0_to_1():
     net, theta = cnn(), torch.from_numpy(cnn().initial(np.random.default_rng(0)))
     x = np.random.default_rng(1).integers(0, 256, (2, 28, 28, 1), np.uint8)
     x.setflags(write=False)
-    assert torch.equal(net.logits(theta, x), net.logits(theta, x.astype(np.float32) / np.float32(255)))
+    assert torch.equal(
+        net.logits(theta, x), net.logits(theta, x.astype(np.float32) / np.float32(255))
+    )
 
 
 def test_a_module_has_its_own_loss_and_measure():
     net = of(OwnLoss)
-    theta, x, y = torch.zeros(net.dimension), np.zeros((4, 8, 8, 2), np.float32), np.zeros((4, 2), np.int64)
+    theta, x, y = (
+        torch.zeros(net.dimension),
+        np.zeros((4, 8, 8, 2), np.float32),
+        np.zeros((4, 2), np.int64),
+    )
     assert net.losses(theta, x, y).tolist() == pytest.approx([2 * np.log(3)] * 4)
     right, answers = net.correct(theta, x, y)
     assert right.tolist() == answers.tolist() == [2] * 4
@@ -127,7 +157,10 @@ FINE = {"track_running_stats": False}
     ("net", "layer"),
     [
         (of(lambda: layers(nn.BatchNorm2d(4, **FINE))), r"layer 1 \(BatchNorm2d\)"),
-        (of(lambda: layers(nn.BatchNorm2d(4, affine=False, **FINE))), r"layer 1 \(BatchNorm2d\)"),
+        (
+            of(lambda: layers(nn.BatchNorm2d(4, affine=False, **FINE))),
+            r"layer 1 \(BatchNorm2d\)",
+        ),
         (conv4(), r"layer block1 \(_Block\)"),
         (of(Batch), r"layer mixer \(Mixer\)"),
     ],
@@ -135,7 +168,9 @@ FINE = {"track_running_stats": False}
 )
 def test_networks_that_mix_records_are_refused_for_records_by_the_layer(net, layer):
     net.check()
-    with pytest.raises(BenchError, match=rf"mixes records in {layer}: .*GroupNorm") as refused:
+    with pytest.raises(
+        BenchError, match=rf"mixes records in {layer}: .*GroupNorm"
+    ) as refused:
         net.refuse_record_level()
     assert "\n" not in str(refused.value)
 
@@ -143,10 +178,14 @@ def test_networks_that_mix_records_are_refused_for_records_by_the_layer(net, lay
 @pytest.mark.parametrize(
     "net",
     [
-        cnn(), conv4(normalisation="record"), of(lambda: layers(nn.GroupNorm(1, 4))), of(Ordered),
-        of(lambda: layers(nn.InstanceNorm2d(4, affine=True))), of(Recurrent, (6,), 7),
+        cnn(),
+        conv4(normalisation="record"),
+        of(lambda: layers(nn.GroupNorm(1, 4))),
+        of(Ordered),
+        of(lambda: layers(nn.InstanceNorm2d(4, affine=True))),
+        of(Recurrent, (6,), 7),
     ],
-)  # fmt: skip
+)
 def test_networks_whose_records_stand_alone_are_taken(net):
     net.refuse_record_level()
 
@@ -154,15 +193,33 @@ def test_networks_whose_records_stand_alone_are_taken(net):
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (of(lambda: layers(nn.BatchNorm2d(4))), r"layer 1 \(BatchNorm2d\) keeps running statistics"),
-        (of(lambda: layers(nn.BatchNorm2d(4, affine=False))), r"layer 1 \(BatchNorm2d\) keeps running statistics"),
-        (of(lambda: layers(nn.InstanceNorm2d(4, track_running_stats=True))), r"InstanceNorm2d\) keeps running stat"),
+        (
+            of(lambda: layers(nn.BatchNorm2d(4))),
+            r"layer 1 \(BatchNorm2d\) keeps running statistics",
+        ),
+        (
+            of(lambda: layers(nn.BatchNorm2d(4, affine=False))),
+            r"layer 1 \(BatchNorm2d\) keeps running statistics",
+        ),
+        (
+            of(lambda: layers(nn.InstanceNorm2d(4, track_running_stats=True))),
+            r"InstanceNorm2d\) keeps running stat",
+        ),
         (with_layer(Counting), r"mixer .*keeps running statistics"),
-        (of(lambda: layers(nn.Dropout(0.1))), r"layer 1 \(Dropout\) draws random numbers"),
+        (
+            of(lambda: layers(nn.Dropout(0.1))),
+            r"layer 1 \(Dropout\) draws random numbers",
+        ),
         (with_layer(Noisy), r"mixer .*draws random numbers"),
-        (of(layers, (9, 8, 2)), r"Sequential fails on records of shape \(9, 8, 2\): .*mat1 and mat2"),
+        (
+            of(layers, (9, 8, 2)),
+            r"Sequential fails on records of shape \(9, 8, 2\): .*mat1 and mat2",
+        ),
         (of(layers, (8, 8, 3)), r"fails on records of shape \(8, 8, 3\): .*channels"),
-        (of(layers, outputs=4), r"gives an array \[3, 3\] for 3 records, not logits \[3, 4\]"),
+        (
+            of(layers, outputs=4),
+            r"gives an array \[3, 3\] for 3 records, not logits \[3, 4\]",
+        ),
     ],
 )
 def test_networks_that_cannot_be_used_are_refused(net, message):
@@ -206,13 +263,18 @@ def own(tmp_path, monkeypatch):
 
 
 def own_net(path, arguments):
-    own = OwnModule.read({"kind": "module", "module": path, "arguments": arguments}, "model")
+    own = OwnModule.read(
+        {"kind": "module", "module": path, "arguments": arguments}, "model"
+    )
     return own.net(input_shape=(8, 8, 2), outputs=3)
 
 
 def test_a_forward_pass_that_fails_is_said_with_its_file_and_line(own):
     net = own_net("mine_of_test.nets:Failing", {"width": 4})
-    with pytest.raises(BenchError, match=r"Failing fails on records .*nets\.py, line 11: 'Tensor' object has"):
+    with pytest.raises(
+        BenchError,
+        match=r"Failing fails on records .*nets\.py, line 11: 'Tensor' object has",
+    ):
         net.check()
 
 
@@ -239,20 +301,39 @@ def test_a_model_of_text_without_losses_is_told_what_it_needs():
 def test_a_module_by_its_path(own):
     net = own_net("mine_of_test.nets:Small", {"width": 4})
     net.check()
-    assert net.dimension == 129 * 4 + 5 * 3 and net.head == ("body.2.weight", "body.2.bias")
+    assert net.dimension == 129 * 4 + 5 * 3 and net.head == (
+        "body.2.weight",
+        "body.2.bias",
+    )
 
 
 @pytest.mark.parametrize(
     ("path", "arguments", "message"),
     [
-        ("mine_of_test.nets", {}, 'model.module is "mine_of_test.nets": expected text like'),
+        (
+            "mine_of_test.nets",
+            {},
+            'model.module is "mine_of_test.nets": expected text like',
+        ),
         ("mine_of_test.none:Small", {}, "mine_of_test.none cannot be imported"),
-        ("mine_of_test.broken:Small", {}, r"cannot be imported \(.*broken\.py, line 1: ModuleNot.*no_such_package"),
+        (
+            "mine_of_test.broken:Small",
+            {},
+            r"cannot be imported \(.*broken\.py, line 1: ModuleNot.*no_such_package",
+        ),
         ("mine_of_test.nets:Large", {}, "mine_of_test.nets has no Large"),
         ("mine_of_test.nets:number", {}, "is not a torch.nn.Module"),
         ("mine_of_test.nets:Small", {}, "do not fit mine_of_test.nets:Small: .*width"),
-        ("mine_of_test.nets:Unmade", {}, r"mine_of_test.nets\.py, line 14: ValueError: not today"),
-        ("mine_of_test.nets:Small", {"width": 4, "depth": 2}, "do not fit mine_of_test.nets:Small: .*depth"),
+        (
+            "mine_of_test.nets:Unmade",
+            {},
+            r"mine_of_test.nets\.py, line 14: ValueError: not today",
+        ),
+        (
+            "mine_of_test.nets:Small",
+            {"width": 4, "depth": 2},
+            "do not fit mine_of_test.nets:Small: .*depth",
+        ),
     ],
 )
 def test_a_path_that_leads_to_no_module_is_refused(own, path, arguments, message):
@@ -261,7 +342,9 @@ def test_a_path_that_leads_to_no_module_is_refused(own, path, arguments, message
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("change", [{"image_shape": (27, 28, 1)}, {"filters": 0}, {"ways": 1}])
+@pytest.mark.parametrize(
+    "change", [{"image_shape": (27, 28, 1)}, {"filters": 0}, {"ways": 1}]
+)
 def test_impossible_shapes_of_conv4_are_refused(change):
     with pytest.raises(BenchError):
         conv4(**({"image_shape": (28, 28, 1), "filters": 4, "ways": 5} | change))

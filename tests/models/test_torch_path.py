@@ -22,7 +22,9 @@ STEPS, RATE = 3, 0.3
 
 def conv4(normalisation="batch"):
     def build():
-        return Conv4(image_shape=(28, 28, 1), filters=4, ways=5, normalisation=normalisation)
+        return Conv4(
+            image_shape=(28, 28, 1), filters=4, ways=5, normalisation=normalisation
+        )
 
     return Net(build, input_shape=(28, 28, 1), outputs=5)
 
@@ -32,7 +34,9 @@ NETS = {
     "learnt rates": conv4().with_rates(STEPS, RATE),
     "by record": conv4("record"),
 }
-DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+DEVICES = pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+)
 
 
 @pytest.fixture
@@ -47,7 +51,11 @@ def at_once(monkeypatch):
 
 
 def contributions(gradients, theta, parts, order, weights):
-    out = torch.empty((len(parts[0]), gradients.net.dimension), dtype=torch.float64, device=gradients.device)
+    out = torch.empty(
+        (len(parts[0]), gradients.net.dimension),
+        dtype=torch.float64,
+        device=gradients.device,
+    )
     meta = MetaGradient(gradients, steps=STEPS, rate=RATE, order=order)
     losses, accuracies = meta.contribution(theta, *parts, out, weights)
     return out.cpu().numpy(), losses, accuracies
@@ -55,10 +63,14 @@ def contributions(gradients, theta, parts, order, weights):
 
 @DEVICES
 @pytest.mark.parametrize("form", ["convolutions", "products"])
-@pytest.mark.parametrize("weights", [None, np.array([0.2, 0.3, 0.5])], ids=["last loss", "multi-step loss"])
+@pytest.mark.parametrize(
+    "weights", [None, np.array([0.2, 0.3, 0.5])], ids=["last loss", "multi-step loss"]
+)
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("name", NETS)
-def test_meta_gradients_of_chunks_are_those_of_the_kernels(at_once, name, order, weights, form, device):
+def test_meta_gradients_of_chunks_are_those_of_the_kernels(
+    at_once, name, order, weights, form, device
+):
     net, parts = NETS[name], tasks(count=3)
     theta = drawn(net)
     kernel = choose(net, dtype=torch.float64).make()
@@ -69,7 +81,9 @@ def test_meta_gradients_of_chunks_are_those_of_the_kernels(at_once, name, order,
     found = contributions(chunks, theta, parts, order, weights)
     for part in (slice(None, net.weights), slice(net.weights, None)):
         scale = np.abs(wanted[0][:, part]).max(initial=0)
-        np.testing.assert_allclose(found[0][:, part], wanted[0][:, part], rtol=0, atol=1e-10 * scale)
+        np.testing.assert_allclose(
+            found[0][:, part], wanted[0][:, part], rtol=0, atol=1e-10 * scale
+        )
     np.testing.assert_allclose(found[1], wanted[1], rtol=1e-10)
     np.testing.assert_array_equal(found[2], wanted[2])
 
@@ -82,20 +96,33 @@ def test_gradients_of_records_are_those_of_autograd_on_each_device(name, form, d
     rng = np.random.default_rng(0)
     theta = net.initial(rng).astype(np.float64)
     x, y = rng.random((7, 28, 28, 1)), np.arange(7) % 5
-    gradients, out = TorchGradients(net, device=device, dtype=torch.float64), torch.empty(7, net.dimension).double()
+    gradients, out = (
+        TorchGradients(net, device=device, dtype=torch.float64),
+        torch.empty(7, net.dimension).double(),
+    )
     rows = out.to(device)
     gradients.as_products = form == "products"
     gradients.each(theta, x, y, rows)
     for i in range(7):
         leaf = torch.from_numpy(theta).requires_grad_()
-        loss = net.losses(leaf, torch.from_numpy(x[i : i + 1]), torch.from_numpy(y[i : i + 1])).mean()
+        loss = net.losses(
+            leaf, torch.from_numpy(x[i : i + 1]), torch.from_numpy(y[i : i + 1])
+        ).mean()
         (wanted,) = torch.autograd.grad(loss, leaf)
-        torch.testing.assert_close(rows[i].cpu(), wanted, rtol=0, atol=1e-10 * float(wanted.abs().max()))
+        torch.testing.assert_close(
+            rows[i].cpu(), wanted, rtol=0, atol=1e-10 * float(wanted.abs().max())
+        )
 
 
 @pytest.mark.parametrize(
     "how",
-    [{}, {"padding": 1}, {"padding": (2, 0), "stride": 2}, {"stride": (1, 3), "dilation": 2}, {"padding": "same"}],
+    [
+        {},
+        {"padding": 1},
+        {"padding": (2, 0), "stride": 2},
+        {"stride": (1, 3), "dilation": 2},
+        {"padding": "same"},
+    ],
     ids=str,
 )
 def test_a_convolution_as_a_product_is_the_convolution(how):
@@ -119,7 +146,9 @@ def test_a_convolution_as_a_product_is_the_convolution(how):
 
 @DEVICES
 def test_a_gpu_gets_products_and_a_cpu_convolutions(device):
-    assert TorchGradients(NETS["plain"], device=device).as_products == (device == "cuda")
+    assert TorchGradients(NETS["plain"], device=device).as_products == (
+        device == "cuda"
+    )
 
 
 @DEVICES
@@ -142,7 +171,9 @@ class Small:
             count = max(len(one) for one in arguments if isinstance(one, torch.Tensor))
             self.seen.append(count)
             if count > self.most:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
+                raise torch.OutOfMemoryError(
+                    "CUDA out of memory. Tried to allocate 9.00 GiB."
+                )
             return inner(*arguments)
 
         return call
@@ -162,7 +193,9 @@ def small(monkeypatch):
 def test_a_chunk_that_is_too_large_is_halved_and_said_once(at_once, small, capsys):
     net, parts = NETS["plain"], tasks(count=7)
     theta = drawn(net)
-    wanted, *_ = contributions(TorchGradients(net, dtype=torch.float64), theta, parts, 2, None)
+    wanted, *_ = contributions(
+        TorchGradients(net, dtype=torch.float64), theta, parts, 2, None
+    )
     device = small(2)
     gradients = TorchGradients(net, dtype=torch.float64)
     gradients._limit = 10**6
@@ -180,8 +213,16 @@ def test_a_chunk_that_is_too_large_is_halved_and_said_once(at_once, small, capsy
 def test_records_too_are_computed_in_halves(small, capsys):
     net = RECORD["conv4 by record"]
     rng = np.random.default_rng(0)
-    theta, x, y = net.initial(rng).astype(np.float64), rng.random((9, 28, 28, 1)), np.arange(9) % 5
-    gradients, wanted, found = TorchGradients(net, dtype=torch.float64), np.empty((9, net.dimension)), None
+    theta, x, y = (
+        net.initial(rng).astype(np.float64),
+        rng.random((9, 28, 28, 1)),
+        np.arange(9) % 5,
+    )
+    gradients, wanted, found = (
+        TorchGradients(net, dtype=torch.float64),
+        np.empty((9, net.dimension)),
+        None,
+    )
     measured = gradients.each(theta, x, y, wanted)
     small(4)
     found = np.empty_like(wanted)
@@ -191,7 +232,9 @@ def test_records_too_are_computed_in_halves(small, capsys):
     assert capsys.readouterr().err.count("out of memory") == 1
 
 
-def test_no_room_for_one_task_is_one_line_that_names_the_memory(at_once, small, monkeypatch):
+def test_no_room_for_one_task_is_one_line_that_names_the_memory(
+    at_once, small, monkeypatch
+):
     net, parts = NETS["plain"], tasks(count=2)
     small(0)
     gradients = TorchGradients(net, dtype=torch.float64)

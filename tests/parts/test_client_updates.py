@@ -11,10 +11,18 @@ from tests.federation.conftest import DIFFERENCE, LOTS, make_config
 
 
 def test_each_says_what_its_clients_hold():
-    assert {kind: update.client_data for kind, update in kinds_of(ClientUpdate).items()} == {
-        "maml": "tasks", "reptile": "tasks", "local-steps": "records", "model-difference": "records",
-        "proximal": "records", "scaffold": "records", "search-steps": "records", "summed-steps": "records",
-    }  # fmt: skip
+    assert {
+        kind: update.client_data for kind, update in kinds_of(ClientUpdate).items()
+    } == {
+        "maml": "tasks",
+        "reptile": "tasks",
+        "local-steps": "records",
+        "model-difference": "records",
+        "proximal": "records",
+        "scaffold": "records",
+        "search-steps": "records",
+        "summed-steps": "records",
+    }
 
 
 def test_the_weights_of_the_steps_are_those_of_the_authors_code():
@@ -25,7 +33,9 @@ def test_the_weights_of_the_steps_are_those_of_the_authors_code():
     np.testing.assert_allclose(half, [0.1] * 4 + [0.6])
     np.testing.assert_allclose(late, [0.02] * 4 + [0.92])
     assert maml.step_weights(10) is None
-    assert maml.replace(multi_step_rounds=1000).step_weights(999)[0] == pytest.approx(0.006)
+    assert maml.replace(multi_step_rounds=1000).step_weights(999)[0] == pytest.approx(
+        0.006
+    )
 
 
 def test_learnt_rates_are_released_with_the_weights():
@@ -34,7 +44,9 @@ def test_learnt_rates_are_released_with_the_weights():
     plain = make_config().net((28, 28, 1), 64)
     net = config.net((28, 28, 1), 64)
     assert net.weights == plain.dimension and net.dimension == plain.dimension + 2 * 14
-    assert set(net.initial(np.random.default_rng(0))[net.weights :].tolist()) == {np.float32(0.1)}
+    assert set(net.initial(np.random.default_rng(0))[net.weights :].tolist()) == {
+        np.float32(0.1)
+    }
     assert config.tested_net((28, 28, 1)).dimension == net.dimension
 
 
@@ -44,11 +56,27 @@ RECORD = {"model": {"normalisation": "record"}}
 @pytest.mark.parametrize(
     ("overlay", "general", "line"),
     [
-        ({"client_update": {"inner_steps": 0}}, None, "client_update.inner_steps is 0: expected a whole number"),
-        ({"client_update": {"inner_rate": 0.0}}, None, "client_update.inner_rate is 0.0: expected a number above 0"),
+        (
+            {"client_update": {"inner_steps": 0}},
+            None,
+            "client_update.inner_steps is 0: expected a whole number",
+        ),
+        (
+            {"client_update": {"inner_rate": 0.0}},
+            None,
+            "client_update.inner_rate is 0.0: expected a number above 0",
+        ),
         ({"client_update": {"order": 3}}, None, "client_update.order is 3: expected "),
-        ({"client_update": {"optimizer": "sgd"}}, None, "unknown key client_update.optimizer: "),
-        ({"client_update": {"keep_state": False}}, DIFFERENCE, "unknown key client_update.keep_state: "),
+        (
+            {"client_update": {"optimizer": "sgd"}},
+            None,
+            "unknown key client_update.optimizer: ",
+        ),
+        (
+            {"client_update": {"keep_state": False}},
+            DIFFERENCE,
+            "unknown key client_update.keep_state: ",
+        ),
         ({"client_update": {"order": 1}}, LOTS, "unknown key client_update.order: "),
         (
             {"method": "dp-reptile", "client_update": {"batches": "disjoint"}},

@@ -7,8 +7,15 @@ import pytest
 import torch
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.clipping.mean_norms import MeanOfRawNorms, NoisedMeanNorm, NormOfRelease
-from dpfedbench.parts.clipping.percentiles import PercentileOfRawNorms, PercentileOfReleases
+from dpfedbench.parts.clipping.mean_norms import (
+    MeanOfRawNorms,
+    NoisedMeanNorm,
+    NormOfRelease,
+)
+from dpfedbench.parts.clipping.percentiles import (
+    PercentileOfRawNorms,
+    PercentileOfReleases,
+)
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
 from dpfedbench.parts.clipping.rule import ClippingRule, Constant
 from dpfedbench.settings.part import kinds_of
@@ -32,7 +39,10 @@ READS_A_RELEASE_OF_ITS_OWN = ("quantile", "scalar")
 def observe(rule, state, released, *, denominator=4.0, extra=None, raw=None):
     """One round, as the book tells a rule of it."""
     released = torch.as_tensor(released, dtype=torch.float64)
-    rule.observe(state, Seen(released=released, extra=extra, denominator=denominator, raw_norms=raw))
+    rule.observe(
+        state,
+        Seen(released=released, extra=extra, denominator=denominator, raw_norms=raw),
+    )
     return state["threshold"]
 
 
@@ -40,13 +50,21 @@ def thresholds(rule, releases, raw_norms, state=None, first=1.0):
     """The thresholds of a run with given releases and raw norms, which only a rule that is not private sees."""
     state = rule.begin(first) if state is None else state
     return [
-        observe(rule, state, released, extra=float(released[0]), raw=None if rule.private else norms)
+        observe(
+            rule,
+            state,
+            released,
+            extra=float(released[0]),
+            raw=None if rule.private else norms,
+        )
         for released, norms in zip(releases, raw_norms, strict=True)
     ]
 
 
 def test_every_rule_is_tested_here():
-    assert set(kinds_of(ClippingRule)) - {rule.kind for rule in RULES.values()} == {"median-of-run"}
+    assert set(kinds_of(ClippingRule)) - {rule.kind for rule in RULES.values()} == {
+        "median-of-run"
+    }
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -54,33 +72,48 @@ def test_a_rule_is_private_if_and_only_if_it_follows_from_releases(name):
     """Property 9: the same thresholds for any raw gradients, given the same releases."""
     rule, rng = RULES[name], np.random.default_rng(0)
     releases = [torch.from_numpy(rng.normal(size=5)) for _ in range(12)]
-    norms = [[list(scale * rng.random(4)) for _ in range(12)] for scale in (0.1, 1.0, 50.0)]
+    norms = [
+        [list(scale * rng.random(4)) for _ in range(12)] for scale in (0.1, 1.0, 50.0)
+    ]
     # All see the norms here, whatever they say of themselves.
     runs = []
     for raw in norms:
         state = rule.begin(1.0)
-        runs.append([observe(rule, state, r, extra=float(r[0]), raw=n) for r, n in zip(releases, raw, strict=True)])
+        runs.append(
+            [
+                observe(rule, state, r, extra=float(r[0]), raw=n)
+                for r, n in zip(releases, raw, strict=True)
+            ]
+        )
     assert rule.private == all(run == runs[0] for run in runs)
     assert rule.private == (rule.reason == rule.notice == "")
 
 
 def test_the_window_and_the_percentile_by_hand():
     """Norms 1, 2, 3 fill the window; their 50th percentile is 2, then of 2, 3, 10 it is 3."""
-    rule = PercentileOfReleases(form="sum", percentile=50.0, window=3, never_rising=False)
+    rule = PercentileOfReleases(
+        form="sum", percentile=50.0, window=3, never_rising=False
+    )
     releases = [torch.tensor([float(norm), 0.0]) for norm in (1, 2, 3, 10)]
     assert thresholds(rule, releases, [[]] * 4, first=9.0) == [9.0, 9.0, 2.0, 3.0]
     # 90th percentile of 1, 2, 3 by linear interpolation: 2 + 0.8.
-    rule = PercentileOfReleases(form="sum", percentile=90.0, window=3, never_rising=False)
+    rule = PercentileOfReleases(
+        form="sum", percentile=90.0, window=3, never_rising=False
+    )
     assert thresholds(rule, releases[:3], [[]] * 3, first=9.0)[-1] == pytest.approx(2.8)
 
 
 def test_the_mean_form_divides_by_the_denominator():
-    rule = PercentileOfReleases(form="mean", percentile=50.0, window=1, never_rising=False)
+    rule = PercentileOfReleases(
+        form="mean", percentile=50.0, window=1, never_rising=False
+    )
     assert observe(rule, rule.begin(9.0), [3.0, 4.0]) == 1.25
 
 
 def test_never_rising_takes_no_larger_threshold():
-    rule = PercentileOfReleases(form="sum", percentile=50.0, window=1, never_rising=True)
+    rule = PercentileOfReleases(
+        form="sum", percentile=50.0, window=1, never_rising=True
+    )
     releases = [torch.tensor([float(norm)]) for norm in (4, 2, 3, 1)]
     assert thresholds(rule, releases, [[]] * 4, first=2.5) == [2.5, 2.0, 2.0, 1.0]
 
@@ -88,10 +121,14 @@ def test_never_rising_takes_no_larger_threshold():
 def test_the_mean_form_collapses_onto_its_own_noise_and_stays_positive():
     """With no gradient at all C shrinks by z sqrt(d)/L a window: here 0.1, down to the stated floor."""
     rng = np.random.default_rng(1)
-    rule = PercentileOfReleases(form="mean", percentile=90.0, window=2, never_rising=True)
+    rule = PercentileOfReleases(
+        form="mean", percentile=90.0, window=2, never_rising=True
+    )
     state = rule.begin(0.2)
     for _ in range(80):
-        observe(rule, state, state["threshold"] * rng.normal(size=100), denominator=100.0)
+        observe(
+            rule, state, state["threshold"] * rng.normal(size=100), denominator=100.0
+        )
     assert state["threshold"] == SMALLEST_THRESHOLD > 0
 
 
@@ -104,10 +141,19 @@ def test_raw_norms_pool_the_clients_of_the_window():
 
 def test_the_readings_of_adap_dp_fl_by_hand():
     """Eq. 6 to 8 over 4: |(3, 4)| / 4 times 0.5; |-12| / 4; the mean of 1, 2 and 6, of which one is not finite."""
-    vector, scalar, raw = NormOfRelease(factor=0.5), NoisedMeanNorm(), MeanOfRawNorms(factor=2.0)
-    assert observe(vector, vector.begin(1.0), [3.0, 4.0]) == pytest.approx(0.625, rel=1e-12)
+    vector, scalar, raw = (
+        NormOfRelease(factor=0.5),
+        NoisedMeanNorm(),
+        MeanOfRawNorms(factor=2.0),
+    )
+    assert observe(vector, vector.begin(1.0), [3.0, 4.0]) == pytest.approx(
+        0.625, rel=1e-12
+    )
     assert observe(scalar, scalar.begin(1.0), [3.0, 4.0], extra=-12.0) == 3.0
-    assert observe(raw, raw.begin(1.0), [3.0, 4.0], raw=[1.0, 2.0, 6.0, float("inf")]) == 6.0
+    assert (
+        observe(raw, raw.begin(1.0), [3.0, 4.0], raw=[1.0, 2.0, 6.0, float("inf")])
+        == 6.0
+    )
     # An empty lot says nothing of norms.
     assert observe(raw, raw.begin(7.0), [3.0, 4.0], raw=[]) == 7.0
 
@@ -122,9 +168,20 @@ def test_the_norm_query_takes_each_norm_as_it_is_and_its_sum_clips_it():
 
     rule = NoisedMeanNorm()
     extra = rule.extra(rule.begin(2.0), noise_multiplier=3.0, cohort=8.0)
-    assert (extra.threshold, extra.noise_multiplier, extra.counted, extra.within) == (2.0, 3.0, False, False)
-    total = PrivateSum(dimension=1, threshold=extra.threshold, noise_multiplier=extra.noise_multiplier)
-    total.add(torch.from_numpy(rule.values({"threshold": 2.0}, np.array([0.5, 1e30, 2.0, np.nan]))))
+    assert (extra.threshold, extra.noise_multiplier, extra.counted, extra.within) == (
+        2.0,
+        3.0,
+        False,
+        False,
+    )
+    total = PrivateSum(
+        dimension=1, threshold=extra.threshold, noise_multiplier=extra.noise_multiplier
+    )
+    total.add(
+        torch.from_numpy(
+            rule.values({"threshold": 2.0}, np.array([0.5, 1e30, 2.0, np.nan]))
+        )
+    )
     assert total.release(Silent()).item() == 4.5 and total.non_finite == 1
 
 
@@ -133,7 +190,9 @@ def test_the_private_quantile_by_hand():
     rule = PrivateQuantile(percentile=90.0, quantile_rate=0.5, never_rising=False)
     state = rule.begin(2.0)
     assert observe(rule, state, [0.0], extra=2.0) == pytest.approx(2 * np.exp(-0.05))
-    assert observe(rule, state, [0.0], extra=-1.0) == pytest.approx(2 * np.exp(-0.05 + 0.325))
+    assert observe(rule, state, [0.0], extra=-1.0) == pytest.approx(
+        2 * np.exp(-0.05 + 0.325)
+    )
     held = PrivateQuantile(percentile=90.0, quantile_rate=0.5, never_rising=True)
     state = held.begin(2.0)
     assert observe(held, state, [0.0], extra=-1.0) == 2.0
@@ -142,7 +201,10 @@ def test_the_private_quantile_by_hand():
 
 def test_the_private_quantile_finds_the_quantile():
     """Log-normal norms, no noise: the 90th percentile is e^1.2816 = 3.60, from far below and from far above."""
-    rng, rule = np.random.default_rng(3), PrivateQuantile(percentile=90.0, quantile_rate=0.2, never_rising=False)
+    rng, rule = (
+        np.random.default_rng(3),
+        PrivateQuantile(percentile=90.0, quantile_rate=0.2, never_rising=False),
+    )
     for first in (0.01, 500.0):
         state, seen = rule.begin(first), []
         for _ in range(600):
@@ -161,9 +223,21 @@ def test_an_indicator_is_a_half_and_that_of_a_zero_contribution_is_zero():
 def test_the_count_is_noised_by_its_configured_deviation_or_a_twentieth_of_the_cohort():
     """Indicators are a half, so that a deviation of 3 is a multiplier of 6; a twentieth of 100 is 5, so 10."""
     state = {"threshold": 1.0}
-    given = PrivateQuantile(count_noise=3.0).extra(state, noise_multiplier=1.0, cohort=100.0)
-    assert (given.threshold, given.noise_multiplier, given.counted, given.within) == (0.5, 6.0, True, True)
-    assert PrivateQuantile().extra(state, noise_multiplier=1.0, cohort=100.0).noise_multiplier == 10.0
+    given = PrivateQuantile(count_noise=3.0).extra(
+        state, noise_multiplier=1.0, cohort=100.0
+    )
+    assert (given.threshold, given.noise_multiplier, given.counted, given.within) == (
+        0.5,
+        6.0,
+        True,
+        True,
+    )
+    assert (
+        PrivateQuantile()
+        .extra(state, noise_multiplier=1.0, cohort=100.0)
+        .noise_multiplier
+        == 10.0
+    )
 
 
 def test_a_threshold_stays_within_what_a_sum_can_be_clipped_to():
@@ -184,30 +258,59 @@ def test_state_goes_through_a_restart(name):
 
 
 def test_one_rule_keeps_the_thresholds_of_several_clients_apart():
-    rule = PercentileOfReleases(form="sum", percentile=50.0, window=1, never_rising=False)
+    rule = PercentileOfReleases(
+        form="sum", percentile=50.0, window=1, never_rising=False
+    )
     first, second = rule.begin(1.0), rule.begin(1.0)
-    assert (observe(rule, first, [2.0]), observe(rule, second, [5.0]), first["threshold"]) == (2.0, 5.0, 2.0)
+    assert (
+        observe(rule, first, [2.0]),
+        observe(rule, second, [5.0]),
+        first["threshold"],
+    ) == (2.0, 5.0, 2.0)
 
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_first_threshold_that_cannot_be_is_refused(threshold):
-    with pytest.raises(BenchError, match=r"^clipping\.threshold is .*: it must be finite and above 0$"):
+    with pytest.raises(
+        BenchError, match=r"^clipping\.threshold is .*: it must be finite and above 0$"
+    ):
         Constant().begin(threshold)
 
 
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"threshold": 0.0}, "clipping.threshold is 0.0: expected a number above 0 or null"),
-        ({"threshold": None}, "clipping.threshold is null: the rule percentile-of-releases needs a first threshold"),
-        ({"percentile": 101.0}, "clipping.percentile is 101.0: expected a number at least 0 and at most 100"),
+        (
+            {"threshold": 0.0},
+            "clipping.threshold is 0.0: expected a number above 0 or null",
+        ),
+        (
+            {"threshold": None},
+            "clipping.threshold is null: the rule percentile-of-releases needs a first threshold",
+        ),
+        (
+            {"percentile": 101.0},
+            "clipping.percentile is 101.0: expected a number at least 0 and at most 100",
+        ),
         ({"window": 0}, "clipping.window is 0: expected "),
         ({"form": "median"}, 'clipping.form is "median": expected '),
         ({"kind": "quantile"}, 'clipping.kind is "quantile": expected one of '),
-        ({"kind": "constant", "percentile": 50}, "unknown key clipping.percentile: constant has no percentile, "),
-        ({"kind": "private-quantile", "percentile": -1}, "clipping.percentile is -1: expected "),
-        ({"kind": "private-quantile", "quantile_rate": 0}, "clipping.quantile_rate is 0: expected a number above 0"),
-        ({"kind": "norm-of-release"}, "clipping.kind is norm-of-release, which dp-agr does not take: it takes "),
+        (
+            {"kind": "constant", "percentile": 50},
+            "unknown key clipping.percentile: constant has no percentile, ",
+        ),
+        (
+            {"kind": "private-quantile", "percentile": -1},
+            "clipping.percentile is -1: expected ",
+        ),
+        (
+            {"kind": "private-quantile", "quantile_rate": 0},
+            "clipping.quantile_rate is 0: expected a number above 0",
+        ),
+        (
+            {"kind": "norm-of-release"},
+            "clipping.kind is norm-of-release, which dp-agr does not take: it takes ",
+        ),
     ],
 )
 def test_bad_values_are_one_line(values, line):
@@ -217,6 +320,13 @@ def test_bad_values_are_one_line(values, line):
 
 
 def test_a_release_more_a_lot_needs_a_multiplier():
-    scalar = {"clipping": {"kind": "noised-mean-norm"}, "noise": {"multiplier": None}, "budget": {"epsilon": 1.0}}
-    with pytest.raises(BenchError, match=r"^noise\.multiplier is null, but noised-mean-norm is a release more a lot"):
+    scalar = {
+        "clipping": {"kind": "noised-mean-norm"},
+        "noise": {"multiplier": None},
+        "budget": {"epsilon": 1.0},
+    }
+    with pytest.raises(
+        BenchError,
+        match=r"^noise\.multiplier is null, but noised-mean-norm is a release more a lot",
+    ):
         make_config(scalar, general=LOTS)

@@ -24,16 +24,24 @@ from dpsum.randomness import stream
 from dpsum.sums import Sum, Together
 from tests.federation.conftest import LOTS, make_config
 
-SAMPLER = PoissonLots(cohort=8, rounds=12).lots(clients=4, seed=0, steps=1, records=100).describe()
+SAMPLER = (
+    PoissonLots(cohort=8, rounds=12)
+    .lots(clients=4, seed=0, steps=1, records=100)
+    .describe()
+)
 GIVEN = {"claims": {"poisson-lots": WHOLE_ORDERS}, "counted": True, "stepwise": True}
 
 
 def plan(noise, budget=None, *, uncounted=0):
     rule = NoisedMeanNorm() if uncounted else Constant()
     sum_ = Sum(
-        name="gradient-sum", unit="record", observer="server", clipping=rule, noise=noise,
+        name="gradient-sum",
+        unit="record",
+        observer="server",
+        clipping=rule,
+        noise=noise,
         budget=budget or Budget(delta=1e-4),
-    )  # fmt: skip
+    )
     return Together((sum_,)).plan(SAMPLER, **GIVEN)
 
 
@@ -53,7 +61,9 @@ def test_independent_noise_is_drawn_from_the_rounds_own_stream():
 
     for noise in (Fixed(), Decaying()):
         drawn = noise.standard(stream_of, 7, 50)
-        assert drawn.dtype == np.float64 and np.array_equal(drawn, stream(3, "noise", 7).standard_normal(50))
+        assert drawn.dtype == np.float64 and np.array_equal(
+            drawn, stream(3, "noise", 7).standard_normal(50)
+        )
     assert asked == [7, 7]
 
 
@@ -82,18 +92,56 @@ class LaplaceDraws:
 @pytest.mark.parametrize(
     ("bases", "changed", "said"),
     [
-        ((Fixed,), {"standard": laplace}, "standard of its own, but the mechanism 'gaussian' of Noise"),
-        ((Fixed,), {"private_sum": times_ten}, "private_sum of its own, but the mechanism 'gaussian' of Noise"),
-        ((LaplaceDraws, Fixed), {}, "standard of its own, but the mechanism 'gaussian'"),
-        ((Fixed,), {"combines": lambda self, index: [1.0]}, "combines of its own, but the mechanism 'gaussian'"),
-        ((Skellam,), {"secure": lambda self, **values: {}}, "secure of its own, but the mechanism 'skellam'"),
-        ((Planned,), {"standard": laplace}, "standard of its own, but the mechanism 'correlated-gaussian' of Encoded"),
-        ((Fixed,), {"standard": laplace, "mechanism": "gaussian"}, "both name the mechanism 'gaussian': give one of"),
-        ((Planned,), {"mechanism": "gaussian"}, "and dpsum.noise both name the mechanism 'gaussian'"),
-        ((Fixed,), {"mechanism": "skellam"}, "and dpsum.noise both name the mechanism 'skellam'"),
+        (
+            (Fixed,),
+            {"standard": laplace},
+            "standard of its own, but the mechanism 'gaussian' of Noise",
+        ),
+        (
+            (Fixed,),
+            {"private_sum": times_ten},
+            "private_sum of its own, but the mechanism 'gaussian' of Noise",
+        ),
+        (
+            (LaplaceDraws, Fixed),
+            {},
+            "standard of its own, but the mechanism 'gaussian'",
+        ),
+        (
+            (Fixed,),
+            {"combines": lambda self, index: [1.0]},
+            "combines of its own, but the mechanism 'gaussian'",
+        ),
+        (
+            (Skellam,),
+            {"secure": lambda self, **values: {}},
+            "secure of its own, but the mechanism 'skellam'",
+        ),
+        (
+            (Planned,),
+            {"standard": laplace},
+            "standard of its own, but the mechanism 'correlated-gaussian' of Encoded",
+        ),
+        (
+            (Fixed,),
+            {"standard": laplace, "mechanism": "gaussian"},
+            "both name the mechanism 'gaussian': give one of",
+        ),
+        (
+            (Planned,),
+            {"mechanism": "gaussian"},
+            "and dpsum.noise both name the mechanism 'gaussian'",
+        ),
+        (
+            (Fixed,),
+            {"mechanism": "skellam"},
+            "and dpsum.noise both name the mechanism 'skellam'",
+        ),
     ],
-)  # fmt: skip
-def test_what_draws_or_sums_otherwise_names_a_mechanism_of_its_own(bases, changed, said):
+)
+def test_what_draws_or_sums_otherwise_names_a_mechanism_of_its_own(
+    bases, changed, said
+):
     """Else it would have the Gaussian's epsilon printed beside it, as proved."""
     with pytest.raises(BenchError, match=said):
         type("Other", bases, {"__module__": __name__, "__annotations__": {}} | changed)
@@ -108,7 +156,10 @@ def test_a_mechanism_of_ones_own_is_taken_and_has_no_analysis():
         """Changes nothing of it."""
 
     assert Wider().mechanism == "laplace"
-    with pytest.raises(BenchError, match=r"^no analysis for laplace noise with the sampler 'one-pass', so no epsilon"):
+    with pytest.raises(
+        BenchError,
+        match=r"^no analysis for laplace noise with the sampler 'one-pass', so no epsilon",
+    ):
         find(Wider().mechanism, "one-pass")
 
 
@@ -140,7 +191,9 @@ def test_noise_decays_after_three_falls_in_a_row():
         budget.observe(float(loss))
         at.append(budget.noise_multiplier)
     z = 2.0
-    assert at == pytest.approx([z, z, z, z, z * 0.9, z * 0.9, z * 0.9, z * 0.9, *[z * 0.81] * 4, z * 0.729])
+    assert at == pytest.approx(
+        [z, z, z, z, z * 0.9, z * 0.9, z * 0.9, z * 0.9, *[z * 0.81] * 4, z * 0.729]
+    )
 
 
 def test_noise_that_stays_follows_no_loss():
@@ -158,20 +211,43 @@ def test_a_null_multiplier_is_the_least_that_the_budget_allows():
     found = plan(Fixed(multiplier=None), budget)
     assert found.lots_allowed == 12
     assert plan(Fixed(multiplier=found.noise_multiplier), budget).lots_allowed == 12
-    assert plan(Fixed(multiplier=0.99 * found.noise_multiplier), budget).lots_allowed < 12
+    assert (
+        plan(Fixed(multiplier=0.99 * found.noise_multiplier), budget).lots_allowed < 12
+    )
 
 
 @pytest.mark.parametrize(
     ("overlay", "line"),
     [
-        ({"noise": {"multiplier": None}}, "noise.multiplier and budget.epsilon are both null: give one"),
-        ({"noise": {"multiplier": 0}}, "noise.multiplier is 0: expected a number above 0 or null"),
-        ({"noise": {"kind": "fixed", "decay": 0.9}}, "unknown key noise.decay: fixed has no decay, decaying has"),
-        ({"noise": {"kind": "decaying", "decay": 1.0}}, "noise.decay is 1.0: expected a number above 0 and below 1"),
+        (
+            {"noise": {"multiplier": None}},
+            "noise.multiplier and budget.epsilon are both null: give one",
+        ),
+        (
+            {"noise": {"multiplier": 0}},
+            "noise.multiplier is 0: expected a number above 0 or null",
+        ),
+        (
+            {"noise": {"kind": "fixed", "decay": 0.9}},
+            "unknown key noise.decay: fixed has no decay, decaying has",
+        ),
+        (
+            {"noise": {"kind": "decaying", "decay": 1.0}},
+            "noise.decay is 1.0: expected a number above 0 and below 1",
+        ),
         ({"noise": {"kind": "decaying", "falls": 0}}, "noise.falls is 0: expected "),
-        ({"noise": {"kind": "decaying", "multiplier": None}}, "noise.multiplier is null, but noise that decays needs"),
-        ({"noise": {"kind": "decaying"}, "validation": {"every": 0}}, "noise.kind is decaying, but validation.every"),
-        ({"noise": {"kind": "decaying"}, "validation": {"public": False}}, "validation.public is false, but its loss"),
+        (
+            {"noise": {"kind": "decaying", "multiplier": None}},
+            "noise.multiplier is null, but noise that decays needs",
+        ),
+        (
+            {"noise": {"kind": "decaying"}, "validation": {"every": 0}},
+            "noise.kind is decaying, but validation.every",
+        ),
+        (
+            {"noise": {"kind": "decaying"}, "validation": {"public": False}},
+            "validation.public is false, but its loss",
+        ),
     ],
 )
 def test_bad_values_are_one_line(overlay, line):

@@ -19,14 +19,22 @@ LEVEL = 1e-3  # of each statistical test below, with fixed seeds
 
 
 def plan(kind, clients=1200, cohort=100, rounds=12, seed=0):
-    return kinds_of(Participation)[kind](cohort=cohort, rounds=rounds).plan(clients=clients, seed=seed)
+    return kinds_of(Participation)[kind](cohort=cohort, rounds=rounds).plan(
+        clients=clients, seed=seed
+    )
 
 
 def test_these_are_all_there_are():
     assert set(kinds_of(Participation)) == {
-        "one-pass", "balls-and-bins", "poisson", "poisson-lots", "passes", "fixed-size", "shuffled-epochs",
+        "one-pass",
+        "balls-and-bins",
+        "poisson",
+        "poisson-lots",
+        "passes",
+        "fixed-size",
+        "shuffled-epochs",
         "min-separation",
-    }  # fmt: skip
+    }
 
 
 def test_one_pass_takes_each_client_exactly_once():
@@ -36,9 +44,16 @@ def test_one_pass_takes_each_client_exactly_once():
 
 
 def test_balls_and_bins_takes_each_client_exactly_once_in_a_uniform_round():
-    everyone = np.concatenate([plan("balls-and-bins").cohort(index) for index in range(12)])
+    everyone = np.concatenate(
+        [plan("balls-and-bins").cohort(index) for index in range(12)]
+    )
     assert sorted(everyone) == list(range(1200))
-    counts = np.array([[len(plan("balls-and-bins", seed=seed).cohort(i)) for i in range(12)] for seed in range(50)])
+    counts = np.array(
+        [
+            [len(plan("balls-and-bins", seed=seed).cohort(i)) for i in range(12)]
+            for seed in range(50)
+        ]
+    )
     assert stats.chisquare(counts.sum(axis=0)).pvalue > LEVEL
     # Multinomial, not fixed-size: the spread of counts fits, from both sides.
     statistic = ((counts - 100) ** 2 / 100).sum()
@@ -57,8 +72,18 @@ def test_poisson_takes_each_client_at_its_rate_and_apart_from_others():
     for index in range(200):
         members[index, sampler.cohort(index)] = True
     assert stats.binomtest(int(members.sum()), members.size, 1 / 12).pvalue > LEVEL
-    assert stats.binomtest(int((members[:, ::2] & members[:, 1::2]).sum()), 200 * 600, 1 / 144).pvalue > LEVEL
-    assert stats.binomtest(int((members[::2] & members[1::2]).sum()), 100 * 1200, 1 / 144).pvalue > LEVEL
+    assert (
+        stats.binomtest(
+            int((members[:, ::2] & members[:, 1::2]).sum()), 200 * 600, 1 / 144
+        ).pvalue
+        > LEVEL
+    )
+    assert (
+        stats.binomtest(
+            int((members[::2] & members[1::2]).sum()), 100 * 1200, 1 / 144
+        ).pvalue
+        > LEVEL
+    )
 
 
 def test_fixed_sizes_are_drawn_without_replacement_and_anew():
@@ -71,13 +96,19 @@ def test_fixed_sizes_are_drawn_without_replacement_and_anew():
         there[index, cohort] = True
     # Sums over clients of a round are fixed, so that the statistic has 1,199 degrees of freedom.
     square = ((there.sum(axis=0) - 100) ** 2).sum() / (100 * (1 - 1 / 12)) * 1199 / 1200
-    assert stats.chi2(1199).ppf(LEVEL / 2) < square < stats.chi2(1199).ppf(1 - LEVEL / 2)
+    assert (
+        stats.chi2(1199).ppf(LEVEL / 2) < square < stats.chi2(1199).ppf(1 - LEVEL / 2)
+    )
     pairs = int((there[:, :600] & there[:, 600:]).sum())
     chance = 100 * 99 / (1200 * 1199)
-    assert abs(pairs / (600 * 1200) - chance) < stats.norm.ppf(1 - LEVEL / 2) * math.sqrt(chance / (600 * 1200))
+    assert abs(pairs / (600 * 1200) - chance) < stats.norm.ppf(
+        1 - LEVEL / 2
+    ) * math.sqrt(chance / (600 * 1200))
 
 
-@pytest.mark.parametrize(("kind", "moves"), [("shuffled-epochs", True), ("min-separation", False)])
+@pytest.mark.parametrize(
+    ("kind", "moves"), [("shuffled-epochs", True), ("min-separation", False)]
+)
 def test_passes_take_each_client_once_and_go_on(kind, moves):
     """Thirty rounds of 100 of 1,200: two passes and a half, each in an order of its own or all in the same."""
     sampler = plan(kind, rounds=30)
@@ -96,7 +127,9 @@ def test_passes_take_each_client_once_and_go_on(kind, moves):
         plan(kind, cohort=99)
 
 
-@pytest.mark.parametrize("kind", ["one-pass", "balls-and-bins", "poisson", "fixed-size", "min-separation"])
+@pytest.mark.parametrize(
+    "kind", ["one-pass", "balls-and-bins", "poisson", "fixed-size", "min-separation"]
+)
 def test_cohorts_do_not_depend_on_when_they_are_asked_for(kind):
     fresh = plan(kind).cohort(7)
     used = plan(kind)
@@ -121,7 +154,9 @@ def test_the_denominator_is_public(kind):
 
 def test_lots_are_poisson():
     """Property 7. The frequency, and that two records are together as often as apart from one another: 99.99 %."""
-    lots = PoissonLots(cohort=20, rounds=4000).lots(clients=2, seed=0, steps=1, records=100)
+    lots = PoissonLots(cohort=20, rounds=4000).lots(
+        clients=2, seed=0, steps=1, records=100
+    )
     drawn = np.zeros((4000, 100), bool)
     for index in range(4000):
         drawn[index, lots.lot(index, 0, 1)] = True
@@ -138,8 +173,15 @@ def test_lots_of_ones_own_have_no_others_analysis():
     class Fixed(PoissonLots):
         kind: Literal["fixed-lots"] = "fixed-lots"  # type: ignore[assignment]
 
-    sampler = Fixed(cohort=8, rounds=3).lots(clients=4, seed=0, steps=1, records=100).describe()
-    with pytest.raises(BenchError, match=r"^no analysis for gaussian noise with the sampler 'fixed-lots'"):
+    sampler = (
+        Fixed(cohort=8, rounds=3)
+        .lots(clients=4, seed=0, steps=1, records=100)
+        .describe()
+    )
+    with pytest.raises(
+        BenchError,
+        match=r"^no analysis for gaussian noise with the sampler 'fixed-lots'",
+    ):
         find("gaussian", sampler["kind"])
 
 
@@ -149,10 +191,17 @@ def test_lots_say_by_what_they_are_divided_and_how_often_a_record_is_in_one():
     lots = given.lots(clients=2, seed=0, steps=3, records=100)
     assert lots.denominator == 20.0
     assert lots.describe() == {
-        "kind": "poisson-lots", "clients": 2, "records": 100, "cohort": 20, "rounds": 15, "rate": 0.2,
-    }  # fmt: skip
+        "kind": "poisson-lots",
+        "clients": 2,
+        "records": 100,
+        "cohort": 20,
+        "rounds": 15,
+        "rate": 0.2,
+    }
     assert given.plan(clients=2, seed=0).cohort(4).tolist() == [0, 1]
-    with pytest.raises(BenchError, match="a client holds 19 records: a lot must be from 1 to that"):
+    with pytest.raises(
+        BenchError, match="a client holds 19 records: a lot must be from 1 to that"
+    ):
         given.lots(clients=2, seed=0, steps=3, records=19)
 
 
@@ -177,17 +226,38 @@ def test_numbers_that_do_not_go_together_are_refused(kind, numbers):
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"cohort": 49}, "participation.cohort is 49, more than clients.count (48): lower it or raise that"),
-        ({"cohort": 5}, "participation.cohort (5) does not divide clients.count (48), as one-pass needs: try 4"),
-        ({"rounds": 13}, "participation.rounds is 13, but 48 clients in cohorts of 4 last for 12 rounds of one-pass: "),
-        ({"kind": "balls-and-bins", "rounds": 11}, "participation.cohort x participation.rounds is 44, but "),
-        ({"kind": "balls-and-bins", "cohort": 5}, "participation.cohort (5) does not divide clients.count (48), as "),
+        (
+            {"cohort": 49},
+            "participation.cohort is 49, more than clients.count (48): lower it or raise that",
+        ),
+        (
+            {"cohort": 5},
+            "participation.cohort (5) does not divide clients.count (48), as one-pass needs: try 4",
+        ),
+        (
+            {"rounds": 13},
+            "participation.rounds is 13, but 48 clients in cohorts of 4 last for 12 rounds of one-pass: ",
+        ),
+        (
+            {"kind": "balls-and-bins", "rounds": 11},
+            "participation.cohort x participation.rounds is 44, but ",
+        ),
+        (
+            {"kind": "balls-and-bins", "cohort": 5},
+            "participation.cohort (5) does not divide clients.count (48), as ",
+        ),
         (
             {"kind": "min-separation", "cohort": 5},
             "participation.cohort (5) does not divide clients.count (48), as min-",
         ),
-        ({"kind": "poisson", "cohort": 0}, "participation.cohort is 0: expected a whole number at least 1"),
-        ({"kind": "one-pas"}, 'participation.kind is "one-pas": expected one of balls-and-bins, '),
+        (
+            {"kind": "poisson", "cohort": 0},
+            "participation.cohort is 0: expected a whole number at least 1",
+        ),
+        (
+            {"kind": "one-pas"},
+            'participation.kind is "one-pas": expected one of balls-and-bins, ',
+        ),
     ],
 )
 def test_a_run_that_they_do_not_fit_is_refused_in_one_line(values, line):
@@ -197,4 +267,9 @@ def test_a_run_that_they_do_not_fit_is_refused_in_one_line(values, line):
 
 
 def test_a_lot_may_be_larger_than_the_number_of_clients():
-    assert make_config({"participation": {"cohort": 90}}, general=LOTS).participation.cohort == 90
+    assert (
+        make_config(
+            {"participation": {"cohort": 90}}, general=LOTS
+        ).participation.cohort
+        == 90
+    )

@@ -21,13 +21,24 @@ from tests.partitions import SIZES, made_clients
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "add-a-part.md"
 GROUPS = {"arab": 24, "latn": 12, "grek": 4}
-NAMES = tuple(f"{group}/letter{number}" for group, count in GROUPS.items() for number in range(count))
+NAMES = tuple(
+    f"{group}/letter{number}"
+    for group, count in GROUPS.items()
+    for number in range(count)
+)
 
 
 def letters(groups=None):
     """A data set of forty classes in three groups, all of them for training."""
-    groups = tuple(name.rpartition("/")[0] for name in NAMES) if groups is None else groups
-    return SimpleNamespace(name="letters", splits={"train": np.arange(40)}, examples_per_class=6, groups=groups)
+    groups = (
+        tuple(name.rpartition("/")[0] for name in NAMES) if groups is None else groups
+    )
+    return SimpleNamespace(
+        name="letters",
+        splits={"train": np.arange(40)},
+        examples_per_class=6,
+        groups=groups,
+    )
 
 
 def drawn(clients, ways=3, seed=0, dataset=None, **own):
@@ -38,41 +49,71 @@ def drawn(clients, ways=3, seed=0, dataset=None, **own):
 def test_each_run_of_the_past_reads_as_it_did():
     """Keys that every partition had, at their defaults; the folders of clients; and what a run is known by."""
     old = {"partition": "shared", "fragments": None, "concentration": None, "least": 10}
-    run = read_run(make_config().plain() | {"clients": SIZES | {"count": 48, "examples_per_class": 4} | old})
+    run = read_run(
+        make_config().plain()
+        | {"clients": SIZES | {"count": 48, "examples_per_class": 4} | old}
+    )
     assert run.clients.identity() == {
-        "count": 48, "examples_per_class": 4, "query_per_class": 1, "support_per_class": 1,
-    }  # fmt: skip
+        "count": 48,
+        "examples_per_class": 4,
+        "query_per_class": 1,
+        "support_per_class": 1,
+    }
     assert run.clients_folder == "glyphs/3way-48clients-4examples-shared-seed0"
     disjoint = make_config({"clients": {"partition": "disjoint"}})
     assert disjoint.clients.identity()["partition"] == "disjoint"
     assert disjoint.clients_folder == "glyphs/3way-48clients-4examples-disjoint-seed0"
     fragments = make_config(general=LOTS)
-    assert {"partition": "fragments", "fragments": 20}.items() <= fragments.clients.identity().items()
+    assert {
+        "partition": "fragments",
+        "fragments": 20,
+    }.items() <= fragments.clients.identity().items()
     assert fragments.clients_folder == "digits/4clients-20fragments-seed0"
     wanted = {"partition": "dirichlet", "concentration": 0.3}
-    dirichlet = make_config({"method": "dp-fedavg", "clients": wanted}, general=DIFFERENCE)
-    assert wanted.items() <= dirichlet.clients.identity().items() and "least" not in dirichlet.clients.identity()
+    dirichlet = make_config(
+        {"method": "dp-fedavg", "clients": wanted}, general=DIFFERENCE
+    )
+    assert (
+        wanted.items() <= dirichlet.clients.identity().items()
+        and "least" not in dirichlet.clients.identity()
+    )
     assert dirichlet.clients_folder == "digits/4clients-dirichlet0.3-least10-seed0"
 
 
 @pytest.mark.parametrize("kind", sorted(kinds_of(Clients)))
 def test_a_partition_is_made_again_of_what_it_is_drawn_from(kind):
-    own = {"fragments": {"fragments": 8}, "dirichlet": {"concentration": 0.5}}.get(kind, {})
+    own = {"fragments": {"fragments": 8}, "dirichlet": {"concentration": 0.5}}.get(
+        kind, {}
+    )
     part = made_clients(kind, count=4, **own)
     again, ways = Clients.of(part.drawn_from(5))
-    assert again.drawn_from(ways) == part.drawn_from(5) and again.folder(ways) == part.folder(ways)
+    assert again.drawn_from(ways) == part.drawn_from(5) and again.folder(
+        ways
+    ) == part.folder(ways)
     assert ways == (5 if part.holds == "tasks" else 1) and again.text == ""
 
 
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        ({"partition": "sharde"}, "clients.partition is \"sharde\": expected one of .*, the nearest is shared"),
-        ({"partition": "shared", "fragments": 3}, "clients.fragments: shared has no fragments, fragments has"),
-        ({"partition": "shared", "least": 11}, "unknown key clients.least: shared has no least, dirichlet has"),
-        ({"partition": "fragments", "fragments": 48}, "take alphabets or disjoint or shared, whose clients hold tasks"),
+        (
+            {"partition": "sharde"},
+            'clients.partition is "sharde": expected one of .*, the nearest is shared',
+        ),
+        (
+            {"partition": "shared", "fragments": 3},
+            "clients.fragments: shared has no fragments, fragments has",
+        ),
+        (
+            {"partition": "shared", "least": 11},
+            "unknown key clients.least: shared has no least, dirichlet has",
+        ),
+        (
+            {"partition": "fragments", "fragments": 48},
+            "take alphabets or disjoint or shared, whose clients hold tasks",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_in_one_line(clients, message):
     with pytest.raises(BenchError, match=message):
         read_run(make_config().plain() | {"clients": SIZES | {"count": 48} | clients})
@@ -83,7 +124,9 @@ def test_clients_of_alphabets_hold_distinct_classes_and_depend_on_the_seed_alone
     assert (np.diff(np.sort(classes, axis=1), axis=1) > 0).all() and classes.max() < 40
     assert (np.diff(np.sort(examples, axis=2), axis=2) > 0).all() and examples.max() < 6
     fewer, other = drawn(4200), drawn(5000, seed=1)
-    assert np.array_equal(fewer[0], classes[:4200]) and np.array_equal(fewer[1], examples[:4200])
+    assert np.array_equal(fewer[0], classes[:4200]) and np.array_equal(
+        fewer[1], examples[:4200]
+    )
     assert not np.array_equal(other[0], classes)
 
 
@@ -126,7 +169,10 @@ def test_logarithms_of_a_dirichlet_draw_have_its_moments():
 
 
 def test_a_data_set_without_groups_is_refused_in_one_line():
-    with pytest.raises(BenchError, match="but the training classes of letters are in no groups: take classes"):
+    with pytest.raises(
+        BenchError,
+        match="but the training classes of letters are in no groups: take classes",
+    ):
         drawn(4, dataset=letters(groups=("",) * 40))
 
 
@@ -134,7 +180,11 @@ def test_a_partition_of_ones_own_is_one_file_outside_the_repository(tmp_path):
     """The example of docs/add-a-part.md, in a folder of one's own: found, checked, and another run where it differs."""
     (_, file), *_ = [
         re.fullmatch(r"python src/dpfedbench/(\S+)\n(.*)", block, flags=re.S).groups()
-        for block in re.findall(r"```(python src/dpfedbench/parts/partitions.*?)```", PAGE.read_text(), flags=re.S)
+        for block in re.findall(
+            r"```(python src/dpfedbench/parts/partitions.*?)```",
+            PAGE.read_text(),
+            flags=re.S,
+        )
     ]
     place = tmp_path / "parts" / "partitions"
     place.mkdir(parents=True)
@@ -151,15 +201,25 @@ assert run.key != other.key and run.clients_folder != other.clients_folder and r
 print(run.clients.identity()["partition"], len(run.made_by.split()))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"DPFEDBENCH_CODE": str(tmp_path)}, capture_output=True,
-        text=True, cwd=PAGE.parents[1],
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        env=os.environ | {"DPFEDBENCH_CODE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        cwd=PAGE.parents[1],
+    )
     assert done.stdout.split() == ["halving", "2"], done.stderr
 
 
 def test_groups_are_read_off_the_names_of_classes():
     """Omniglot's alphabets, the scripts of drawn letters, and nothing where a name says nothing."""
-    names = ("background/Greek/character01", "U+0416 CYRILLIC CAPITAL LETTER ZHE", "U+1F600", "dog")
+    names = (
+        "background/Greek/character01",
+        "U+0416 CYRILLIC CAPITAL LETTER ZHE",
+        "U+1F600",
+        "dog",
+    )
     images = np.zeros((4, 2, 1, 1, 1), np.uint8)
-    dataset = ImageDataset(name="some", images=images, splits={}, class_names=names, summary={})
+    dataset = ImageDataset(
+        name="some", images=images, splits={}, class_names=names, summary={}
+    )
     assert dataset.groups == ("background/Greek", "CYRILLIC", "", "")

@@ -14,13 +14,22 @@ from dpsum.private_sum import PrivateSum
 
 def test_each_pass_has_every_client_once_in_an_order_of_its_own() -> None:
     plan = Passes(cohort=3, rounds=8).plan(clients=12, seed=0)
-    first, second = (np.concatenate([plan.cohort(4 * number + block) for block in range(4)]) for number in (0, 1))
-    assert sorted(first) == sorted(second) == list(range(12)) and first.tolist() != second.tolist()
+    first, second = (
+        np.concatenate([plan.cohort(4 * number + block) for block in range(4)])
+        for number in (0, 1)
+    )
+    assert (
+        sorted(first) == sorted(second) == list(range(12))
+        and first.tolist() != second.tolist()
+    )
     assert plan.denominator == 3 and plan.describe()["kind"] == "passes"
 
 
 def test_nothing_is_printed_of_a_private_sum_over_passes() -> None:
-    with pytest.raises(BenchError, match="no analysis for gaussian noise with the sampler 'passes', so no epsilon"):
+    with pytest.raises(
+        BenchError,
+        match="no analysis for gaussian noise with the sampler 'passes', so no epsilon",
+    ):
         find("gaussian", "passes")
 
 
@@ -32,7 +41,9 @@ def test_the_rate_falls_by_the_same_share_each_round() -> None:
 
 
 def test_replace_one_doubles_sensitivity_and_noise() -> None:
-    made = PrivateSum(dimension=2, threshold=0.25, noise_multiplier=0.5, adjacency="replace-one")
+    made = PrivateSum(
+        dimension=2, threshold=0.25, noise_multiplier=0.5, adjacency="replace-one"
+    )
     assert (made.sensitivity, made.noise_std) == (0.5, 0.25)
     with pytest.raises(KeyError):
         PrivateSum(dimension=2, threshold=0.25, noise_multiplier=0.5, adjacency="none")

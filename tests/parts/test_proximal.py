@@ -31,11 +31,15 @@ def difference(update):
 
     def workers(make):
         return SimpleNamespace(
-            count=1, running=lambda: ThreadPoolExecutor(1), worker=lambda: contextlib.nullcontext(make(Quadratic()))
+            count=1,
+            running=lambda: ThreadPoolExecutor(1),
+            worker=lambda: contextlib.nullcontext(make(Quadratic())),
         )
 
     held = SimpleNamespace(images=[np.zeros((11, 1))], labels=[np.zeros(11, int)])
-    setup = SimpleNamespace(held=held, net=SimpleNamespace(dimension=2), workers=workers)
+    setup = SimpleNamespace(
+        held=held, net=SimpleNamespace(dimension=2), workers=workers
+    )
     ((found, _, _),) = update.clients(setup).contributions(START, np.array([0]), 0)
     return found[0].numpy().copy()
 
@@ -45,7 +49,10 @@ def test_two_steps_by_hand():
 
     There F' = (-0.75, -2.25) and 2 (w - w_0) = (1, 3), so the second ends at (1.5, -0.5) - 0.5 (0.25, 0.75).
     """
-    one, two = (difference(Proximal(mu=2.0, inner_steps=steps, inner_rate=0.5)) for steps in (1, 2))
+    one, two = (
+        difference(Proximal(mu=2.0, inner_steps=steps, inner_rate=0.5))
+        for steps in (1, 2)
+    )
     assert one.tolist() == [-0.5, -1.5]
     assert two.tolist() == [1 - 1.375, -2 + 0.875]
 

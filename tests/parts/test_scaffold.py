@@ -46,14 +46,23 @@ class Fake(Processes):
 def clients(update, threshold=None, processes=None):
     def workers(make):
         return SimpleNamespace(
-            count=1, running=lambda: ThreadPoolExecutor(1), worker=lambda: contextlib.nullcontext(make(Quadratic()))
+            count=1,
+            running=lambda: ThreadPoolExecutor(1),
+            worker=lambda: contextlib.nullcontext(make(Quadratic())),
         )
 
-    held = SimpleNamespace(images=[np.zeros((4, 1))] * 3, labels=[np.full(4, client) for client in range(3)])
+    held = SimpleNamespace(
+        images=[np.zeros((4, 1))] * 3,
+        labels=[np.full(4, client) for client in range(3)],
+    )
     rule = None if threshold is None else SimpleNamespace(threshold=threshold)
     run = SimpleNamespace(sums=[SimpleNamespace(name=CONTROL, clipping=rule)])
     setup = SimpleNamespace(
-        held=held, net=SimpleNamespace(dimension=2), workers=workers, run=run, processes=processes or Processes()
+        held=held,
+        net=SimpleNamespace(dimension=2),
+        workers=workers,
+        run=run,
+        processes=processes or Processes(),
     )
     return update.clients(setup)
 
@@ -89,7 +98,9 @@ def by_hand(cohorts):
     return x, c, own
 
 
-SCAFFOLD, FEDAVG = (kind(inner_steps=STEPS, inner_rate=RATE) for kind in (Scaffold, ModelDifference))
+SCAFFOLD, FEDAVG = (
+    kind(inner_steps=STEPS, inner_rate=RATE) for kind in (Scaffold, ModelDifference)
+)
 EVERYONE, SOME = [[0, 1, 2]] * 12, [[0, 2], [1], [0, 1, 2], [2, 1], [0], [1, 2]] * 2
 
 
@@ -98,8 +109,12 @@ def test_each_round_is_that_of_the_algorithm(cohorts):
     theta, own = trained(SCAFFOLD, cohorts)
     x, c, controls = by_hand(cohorts)
     state = own.state()
-    assert np.allclose(theta, x, atol=1e-5) and np.allclose(state["server"], c, atol=1e-5)
-    assert np.allclose([state["own"][client] for client in range(3)], controls, atol=1e-5)
+    assert np.allclose(theta, x, atol=1e-5) and np.allclose(
+        state["server"], c, atol=1e-5
+    )
+    assert np.allclose(
+        [state["own"][client] for client in range(3)], controls, atol=1e-5
+    )
     assert np.allclose(c, controls.mean(axis=0))
 
 
@@ -115,7 +130,9 @@ def test_fedavg_stays_off_the_optimum_and_scaffold_comes_to_it():
 def test_control_variates_that_are_not_taken_off_are_noticed(monkeypatch):
     """The fault: steps along the clients' own gradients. It ends where FedAvg does."""
     kind = type(clients(SCAFFOLD))
-    monkeypatch.setattr(kind, "followed", lambda self, client, gradient, model, start: gradient)
+    monkeypatch.setattr(
+        kind, "followed", lambda self, client, gradient, model, start: gradient
+    )
     assert np.linalg.norm(trained(SCAFFOLD, EVERYONE * 40)[0] - BEST) > 0.1
 
 
@@ -130,19 +147,28 @@ def test_a_client_keeps_what_it_sent_where_that_is_clipped():
         total += sent[1].numpy().sum(axis=0) / 3
         own.hear([sent[1].numpy().sum(axis=0, dtype=np.float64) / 3])
     state = own.state()
-    assert np.allclose(torch.stack(list(state["own"].values())).mean(dim=0), total, atol=1e-6)
+    assert np.allclose(
+        torch.stack(list(state["own"].values())).mean(dim=0), total, atol=1e-6
+    )
     assert np.allclose(state["server"], total, atol=1e-6)
 
 
 def test_two_processes_keep_what_one_would():
     """Each computes its clients alone; what both have together is what one process has, to the bit, also once it is
     restored."""
-    alone, parts = clients(SCAFFOLD), [clients(SCAFFOLD, processes=Fake(rank, 2)) for rank in range(2)]
+    alone, parts = (
+        clients(SCAFFOLD),
+        [clients(SCAFFOLD, processes=Fake(rank, 2)) for rank in range(2)],
+    )
     theta = np.array([1.0, -1.0], np.float32)
     for _ in range(3):
         ((whole, _, _),) = alone.contributions(theta, np.arange(3), 0)
-        rows = [next(iter(part.contributions(theta, np.arange(3), 0)))[0] for part in parts]
-        assert torch.equal(rows[0][:, [0, 2]], whole[:, [0, 2]]) and torch.equal(rows[1][:, [1]], whole[:, [1]])
+        rows = [
+            next(iter(part.contributions(theta, np.arange(3), 0)))[0] for part in parts
+        ]
+        assert torch.equal(rows[0][:, [0, 2]], whole[:, [0, 2]]) and torch.equal(
+            rows[1][:, [1]], whole[:, [1]]
+        )
         means = [whole[1].numpy().sum(axis=0, dtype=np.float64) / 3]
         for each in (alone, *parts):
             each.hear(means)
@@ -152,12 +178,20 @@ def test_two_processes_keep_what_one_would():
         }
         for part in parts:
             part.restore(alone.state())
-        assert sorted(parts[0].state()["own"]) == [0, 2] and sorted(parts[1].state()["own"]) == [1]
+        assert sorted(parts[0].state()["own"]) == [0, 2] and sorted(
+            parts[1].state()["own"]
+        ) == [1]
 
 
 def test_steps_of_another_optimiser_are_refused():
     for optimizer in ("adam", {"kind": "sgd", "momentum": 0.5}):
-        with pytest.raises(BenchError, match=r"client_update\.optimizer has to be sgd without momentum"):
+        with pytest.raises(
+            BenchError, match=r"client_update\.optimizer has to be sgd without momentum"
+        ):
             make_config(
-                {"method": "fedavg", "client_update": {"kind": "scaffold", "optimizer": optimizer}}, general=DIFFERENCE
+                {
+                    "method": "fedavg",
+                    "client_update": {"kind": "scaffold", "optimizer": optimizer},
+                },
+                general=DIFFERENCE,
             )

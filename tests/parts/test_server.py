@@ -18,7 +18,9 @@ COSINE = Step(rate=0.01, optimizer=Adam(), schedule=Cosine(final_rate=0.001))
 def test_the_rate_follows_half_a_cosine_to_its_end():
     """Eight steps from 0.01 towards 0.001: half-way it is their mean; the ninth would be at the end."""
     rates = [Cosine(final_rate=0.001).rate(0.01, step, 8) for step in range(9)]
-    expected = [0.001 + 0.009 * (1 + math.cos(math.pi * step / 8)) / 2 for step in range(9)]
+    expected = [
+        0.001 + 0.009 * (1 + math.cos(math.pi * step / 8)) / 2 for step in range(9)
+    ]
     assert rates == pytest.approx(expected, rel=1e-9)
     assert (rates[0], rates[4], rates[8]) == pytest.approx((0.01, 0.0055, 0.001))
 
@@ -65,7 +67,13 @@ def test_an_average_is_the_mean_of_the_models():
     add_to(total, torch.tensor([[1.0, 2.0]]))
     add_to(total, torch.tensor([[3.0, 6.0], [5.0, 4.0]]))
     theta = torch.zeros(2)
-    Average().step(theta, Average().mean(torch.from_numpy(total.release()), 3.0), {}, index=0, rounds=1)
+    Average().step(
+        theta,
+        Average().mean(torch.from_numpy(total.release()), 3.0),
+        {},
+        index=0,
+        rounds=1,
+    )
     assert theta.tolist() == [3.0, 4.0]
 
 
@@ -73,13 +81,22 @@ def test_an_average_is_the_mean_of_the_models():
     ("values", "line"),
     [
         ({"rate": 0}, "server.rate is 0: expected a number above 0"),
-        ({"optimizer": "yogi"}, 'server.optimizer.kind is "yogi": expected one of adam, adam-bc, sgd, the nearest is '),
-        ({"schedule": {"kind": "cosine", "final_rate": 0.02}}, "server.schedule.final_rate is 0.02, above server.rate"),
+        (
+            {"optimizer": "yogi"},
+            'server.optimizer.kind is "yogi": expected one of adam, adam-bc, sgd, the nearest is ',
+        ),
+        (
+            {"schedule": {"kind": "cosine", "final_rate": 0.02}},
+            "server.schedule.final_rate is 0.02, above server.rate",
+        ),
         (
             {"schedule": {"kind": "constant", "final_rate": 0.0}},
             "unknown key server.schedule.final_rate: constant has ",
         ),
-        ({"kind": "average"}, "server.kind is average, which dp-agr does not take: it takes step"),
+        (
+            {"kind": "average"},
+            "server.kind is average, which dp-agr does not take: it takes step",
+        ),
     ],
 )
 def test_bad_values_are_one_line(values, line):

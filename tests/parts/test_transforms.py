@@ -8,7 +8,10 @@ from dpfedbench.errors import BenchError
 from dpfedbench.parts.transforms.automatic import Automatic
 from tests.federation.conftest import LOTS, given_rounds, make_config, rounds_of, train
 
-AUTOMATIC = {"transform": "automatic", "clipping": {"kind": "constant", "threshold": 1.0}}
+AUTOMATIC = {
+    "transform": "automatic",
+    "clipping": {"kind": "constant", "threshold": 1.0},
+}
 
 
 class Silent:
@@ -48,7 +51,8 @@ def test_one_that_is_not_finite_counts_as_zero(value):
     opened.add(rows)
     assert opened.sum.non_finite == 1
     torch.testing.assert_close(
-        torch.from_numpy(opened.sum.release(Silent())), torch.full((7,), 2 / (7**0.5 + 0.01), dtype=torch.float64)
+        torch.from_numpy(opened.sum.release(Silent())),
+        torch.full((7,), 2 / (7**0.5 + 0.01), dtype=torch.float64),
     )
 
 
@@ -62,27 +66,44 @@ def test_records_are_transformed_too(silos, tmp_path):
     """A lot's release without noise: the sum of g / (|g| + gamma), of gradients had one by one."""
     run = make_config({"method": "dp-fl", **AUTOMATIC}, general=LOTS)
     rounds = rounds_of(run, silos, tmp_path / "one")
-    images, labels = rounds.clients._held.images[0][:9], rounds.clients._held.labels[0][:9]
+    images, labels = (
+        rounds.clients._held.images[0][:9],
+        rounds.clients._held.labels[0][:9],
+    )
     theta = rounds.theta.numpy()
     opened, gradients = rounds.clients.entry.open(0), rounds.gradients.make()
     gradients.add_each(theta, images, labels, opened)
     rows = torch.empty((9, rounds.net.dimension))
     gradients.each(theta, images, labels, rows)
     expected = (rows / (rows.norm(dim=1, keepdim=True) + 0.01)).double().sum(dim=0)
-    torch.testing.assert_close(torch.from_numpy(opened.sum.release(Silent())), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.from_numpy(opened.sum.release(Silent())), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_runs_train_and_differ_from_clipped_ones(federation, tmp_path):
-    found = [train(make_config(change), federation, tmp_path / name) for name, change in
-             (("a", AUTOMATIC), ("b", {"clipping": AUTOMATIC["clipping"]}))]  # fmt: skip
+    found = [
+        train(make_config(change), federation, tmp_path / name)
+        for name, change in (
+            ("a", AUTOMATIC),
+            ("b", {"clipping": AUTOMATIC["clipping"]}),
+        )
+    ]
     assert found[0]["model.safetensors"] != found[1]["model.safetensors"]
     # The ledger says the same mechanism: the transformation is no release and changes no sensitivity.
     assert found[0]["ledger.jsonl"] == found[1]["ledger.jsonl"]
 
 
 @pytest.mark.parametrize(
-    "clipping", [{"kind": "constant", "threshold": 0.5}, {"kind": "percentile-of-releases", "threshold": 1.0}]
+    "clipping",
+    [
+        {"kind": "constant", "threshold": 0.5},
+        {"kind": "percentile-of-releases", "threshold": 1.0},
+    ],
 )
 def test_another_threshold_is_refused(clipping):
-    with pytest.raises(BenchError, match=r"^transform\.kind is automatic, .* set clipping to \{kind: constant"):
+    with pytest.raises(
+        BenchError,
+        match=r"^transform\.kind is automatic, .* set clipping to \{kind: constant",
+    ):
         make_config({"transform": "automatic", "clipping": clipping})

@@ -10,12 +10,24 @@ from dpfedbench.errors import BenchError
 from dpsum.ledger import Ledger, Release, read_ledger
 
 EVENT = Release(
-    round=0, name="query-gradient-sum", unit="client", adjacency="zero-out", observer="everyone", noise_multiplier=1.0,
-    threshold=0.5, sensitivity=0.5, noise_std=0.5, dimension=3,
-    sampler={"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25}, denominator=2.0,
-    noise_stream="0/noise/0", data_dependent_threshold=False, reason="", mechanism="gaussian",
+    round=0,
+    name="query-gradient-sum",
+    unit="client",
+    adjacency="zero-out",
+    observer="everyone",
+    noise_multiplier=1.0,
+    threshold=0.5,
+    sensitivity=0.5,
+    noise_std=0.5,
+    dimension=3,
+    sampler={"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25},
+    denominator=2.0,
+    noise_stream="0/noise/0",
+    data_dependent_threshold=False,
+    reason="",
+    mechanism="gaussian",
     counted_by_paper=True,
-)  # fmt: skip
+)
 
 
 def events(count):
@@ -55,7 +67,9 @@ def test_a_restart_misses_lines_that_its_checkpoint_knows_of(tmp_path, cut):
     ledger = written(tmp_path / "ledger.jsonl", 4)
     lines = ledger.path.read_text().splitlines(keepends=True)
     ledger.path.write_text("".join(lines[cut]))
-    with pytest.raises(BenchError, match=r"not the ledger that the checkpoint .* delete the folder"):
+    with pytest.raises(
+        BenchError, match=r"not the ledger that the checkpoint .* delete the folder"
+    ):
         Ledger(ledger.path).go_on_after(ledger.chain)
 
 
@@ -66,20 +80,28 @@ def test_each_line_vouches_for_those_before_it(tmp_path):
     changed = lines[1].replace('"noise_multiplier": 1.0', '"noise_multiplier": 2.0')
     assert changed != lines[1]
     for others in (
-        [lines[0], changed, *lines[2:]], lines[1:], [lines[0], *lines[2:]], [lines[1], lines[0], *lines[2:]],
+        [lines[0], changed, *lines[2:]],
+        lines[1:],
+        [lines[0], *lines[2:]],
+        [lines[1], lines[0], *lines[2:]],
         [lines[0], *lines],
-    ):  # fmt: skip
+    ):
         ledger.path.write_text("".join(others))
         with pytest.raises(BenchError, match="line before it is not the one"):
             read_ledger(ledger.path)
     for others in (lines[:3], [*lines[:3], lines[3].replace("1.0", "2.0")], []):
         ledger.path.write_text("".join(others))
         read_ledger(ledger.path)
-        with pytest.raises(BenchError, match=rf"has {len(others)} lines, and training.json .* of 4 that end otherwise"):
+        with pytest.raises(
+            BenchError,
+            match=rf"has {len(others)} lines, and training.json .* of 4 that end otherwise",
+        ):
             read_ledger(ledger.path, ledger.chain)
 
 
-@pytest.mark.parametrize("line", ["not json", "{}", json.dumps({**dataclasses.asdict(EVENT), "extra": 1})])
+@pytest.mark.parametrize(
+    "line", ["not json", "{}", json.dumps({**dataclasses.asdict(EVENT), "extra": 1})]
+)
 def test_what_is_no_release_is_refused_by_line(tmp_path, line):
     ledger = written(tmp_path / "ledger.jsonl", 1)
     ledger.path.write_text(ledger.path.read_text() + line + "\n")
@@ -94,18 +116,30 @@ def test_a_missing_ledger_is_named(tmp_path):
 
 def test_a_ledger_of_a_former_version_says_what_to_do_and_is_kept(tmp_path):
     ledger = written(tmp_path / "ledger.jsonl", 1)
-    former = {name: value for name, value in dataclasses.asdict(EVENT).items() if name != "mechanism"}
+    former = {
+        name: value
+        for name, value in dataclasses.asdict(EVENT).items()
+        if name != "mechanism"
+    }
     ledger.path.write_text(json.dumps(former) + "\n")
-    with pytest.raises(BenchError, match=r"mechanism of a release.*train the run again") as raised:
+    with pytest.raises(
+        BenchError, match=r"mechanism of a release.*train the run again"
+    ) as raised:
         read_ledger(ledger.path)
-    assert "\n" not in str(raised.value) and json.loads(ledger.path.read_text()) == former
+    assert (
+        "\n" not in str(raised.value) and json.loads(ledger.path.read_text()) == former
+    )
 
 
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
         ("noise_multiplier", "1.0", "noise_multiplier is '1.0', not a number"),
-        ("noise_multiplier", 1e308, "noise_multiplier is 1e+308, not a number from 1e-150 to 1e+150"),
+        (
+            "noise_multiplier",
+            1e308,
+            "noise_multiplier is 1e+308, not a number from 1e-150 to 1e+150",
+        ),
         ("noise_multiplier", 1e-300, "noise_multiplier is 1e-300, not a number"),
         ("noise_multiplier", float("nan"), "noise_multiplier is nan, not a number"),
         ("noise_multiplier", [1.0], "noise_multiplier is [1.0], not a number"),
@@ -120,8 +154,16 @@ def test_a_ledger_of_a_former_version_says_what_to_do_and_is_kept(tmp_path):
         ("counted_by_paper", "yes", "counted_by_paper is 'yes', not true or false"),
         ("sampler", "poisson", "sampler is 'poisson', not a group of keys"),
         ("sampler", {"rate": 0.1}, "sampler has no kind"),
-        ("sampler", {"kind": "poisson", "rate": 7, "rounds": 3}, "sampler.rate is 7, not a number from 0 to 1"),
-        ("sampler", {"kind": "poisson", "rate": 0.5, "rounds": "3"}, "sampler.rounds is '3', not a number"),
+        (
+            "sampler",
+            {"kind": "poisson", "rate": 7, "rounds": 3},
+            "sampler.rate is 7, not a number from 0 to 1",
+        ),
+        (
+            "sampler",
+            {"kind": "poisson", "rate": 0.5, "rounds": "3"},
+            "sampler.rounds is '3', not a number",
+        ),
         ("combines", [0.5, "x"], "combines is 'x', not a number"),
     ],
 )
@@ -131,7 +173,9 @@ def test_a_value_that_no_mechanism_wrote_is_one_line(tmp_path, field, value, sai
     path.write_text(json.dumps(values) + "\n", encoding="utf-8")
     with pytest.raises(BenchError) as caught:
         read_ledger(path)
-    assert f"{path}, line 1, is not a release ({said}" in str(caught.value) and "\n" not in str(caught.value)
+    assert f"{path}, line 1, is not a release ({said}" in str(
+        caught.value
+    ) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -157,11 +201,16 @@ def test_two_runs_in_one_file_are_told_from_a_changed_line(tmp_path):
     path = tmp_path / "ledger.jsonl"
     for _ in range(2):  # as a script that is run twice does
         written(path, 3)
-    with pytest.raises(BenchError, match=r"ledger\.jsonl, line 4, is written as the first of a run.*delete the file"):
+    with pytest.raises(
+        BenchError,
+        match=r"ledger\.jsonl, line 4, is written as the first of a run.*delete the file",
+    ):
         read_ledger(path)
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[:1] + lines[2:3]), encoding="utf-8")
-    with pytest.raises(BenchError, match=r"line 2, is not a release .the line before it is not the one"):
+    with pytest.raises(
+        BenchError, match=r"line 2, is not a release .the line before it is not the one"
+    ):
         read_ledger(path)
 
 
@@ -170,5 +219,8 @@ def test_a_ledger_on_a_full_disk_is_named(tmp_path):
     ledger.path = Path("/dev/full")
     if not ledger.path.exists():
         pytest.skip("no /dev/full here")
-    with pytest.raises(BenchError, match="no room to write /dev/full: free some space and run the same command again"):
+    with pytest.raises(
+        BenchError,
+        match="no room to write /dev/full: free some space and run the same command again",
+    ):
         ledger.append(EVENT)

@@ -21,17 +21,23 @@ class Silent:
         return np.zeros(size)
 
 
-ways = pytest.mark.parametrize("add", [lambda total, rows: total.add(rows), add_to], ids=["numpy", "compiled"])
+ways = pytest.mark.parametrize(
+    "add", [lambda total, rows: total.add(rows), add_to], ids=["numpy", "compiled"]
+)
 
 
 def pre_noise(contributions, threshold=0.5, add=PrivateSum.add):
-    total = PrivateSum(dimension=contributions.shape[1], threshold=threshold, noise_multiplier=1.0)
+    total = PrivateSum(
+        dimension=contributions.shape[1], threshold=threshold, noise_multiplier=1.0
+    )
     add(total, contributions)
     return total.release(Silent())
 
 
 def noise(threshold, multiplier, dimension, *names):
-    return PrivateSum(dimension=dimension, threshold=threshold, noise_multiplier=multiplier).release(stream(*names))
+    return PrivateSum(
+        dimension=dimension, threshold=threshold, noise_multiplier=multiplier
+    ).release(stream(*names))
 
 
 class TestNoise:
@@ -42,7 +48,9 @@ class TestNoise:
     def accepted(self, draws, deviation):
         return stats.kstest(draws / deviation, "norm").pvalue > self.LEVEL
 
-    @pytest.mark.parametrize(("threshold", "multiplier"), [(0.5, 1.0), (0.2, 3.0), (7.0, 0.4)])
+    @pytest.mark.parametrize(
+        ("threshold", "multiplier"), [(0.5, 1.0), (0.2, 3.0), (7.0, 0.4)]
+    )
     def test_its_deviation_is_z_times_c(self, threshold, multiplier):
         draws = noise(threshold, multiplier, 100_000, 0, "test")
         assert self.accepted(draws, multiplier * threshold)
@@ -67,13 +75,19 @@ class TestNoise:
         assert len(np.unique(draws)) == draws.size
 
     def test_it_is_the_same_after_a_restart_and_never_another_rounds(self):
-        assert np.array_equal(noise(1.0, 1.0, 50, 3, "noise", 7), noise(1.0, 1.0, 50, 3, "noise", 7))
-        assert not np.array_equal(noise(1.0, 1.0, 50, 3, "noise", 7), noise(1.0, 1.0, 50, 3, "noise", 8))
+        assert np.array_equal(
+            noise(1.0, 1.0, 50, 3, "noise", 7), noise(1.0, 1.0, 50, 3, "noise", 7)
+        )
+        assert not np.array_equal(
+            noise(1.0, 1.0, 50, 3, "noise", 7), noise(1.0, 1.0, 50, 3, "noise", 8)
+        )
 
     def test_an_empty_sum_is_noised_too(self):
         draws = noise(0.5, 2.0, 1000, 0, "empty")
         assert np.abs(draws).min() > 0
-        assert draws.std() == pytest.approx(1.0, rel=0.1)  # 4.5 deviations of a deviation's estimate
+        assert draws.std() == pytest.approx(
+            1.0, rel=0.1
+        )  # 4.5 deviations of a deviation's estimate
 
 
 def test_a_release_can_be_had_once():
@@ -93,14 +107,22 @@ def test_neighbouring_sums_differ_by_at_most_the_sensitivity(add):
     worst = 0.0
     for _ in range(2_500):
         n, threshold = int(rng.integers(1, 6)), float(10 ** rng.uniform(-6, 3))
-        inputs = torch.from_numpy((rng.normal(size=(n, 7)) * 10 ** rng.uniform(-8, 8)).astype(np.float32))
+        inputs = torch.from_numpy(
+            (rng.normal(size=(n, 7)) * 10 ** rng.uniform(-8, 8)).astype(np.float32)
+        )
         for _ in range(int(rng.integers(0, 4))):
-            inputs[rng.integers(n), rng.integers(7)] = special[rng.integers(len(special))]
+            inputs[rng.integers(n), rng.integers(7)] = special[
+                rng.integers(len(special))
+            ]
         whole = pre_noise(inputs, threshold, add)
         for _ in range(4):
             neighbour = inputs.clone()
             neighbour[rng.integers(n)] = 0.0
-            worst = max(worst, np.linalg.norm(whole - pre_noise(neighbour, threshold, add)) / threshold)
+            worst = max(
+                worst,
+                np.linalg.norm(whole - pre_noise(neighbour, threshold, add))
+                / threshold,
+            )
     assert 0.99 < worst <= 1 + 1e-6
 
 
@@ -121,9 +143,15 @@ def test_clipping_is_one_norm_over_all_parameters(add):
 @pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e30, 1e36])
 def test_extreme_contributions_are_clipped_and_not_lost(scale, add):
     """Squares of these leave single precision: a norm taken there would be 0 or infinite."""
-    x = torch.from_numpy((scale * np.random.default_rng(3).uniform(0.5, 1, size=(1, 1000))).astype(np.float32))
+    x = torch.from_numpy(
+        (scale * np.random.default_rng(3).uniform(0.5, 1, size=(1, 1000))).astype(
+            np.float32
+        )
+    )
     threshold = min(1.0, scale)
-    assert np.linalg.norm(pre_noise(x, threshold, add)) == pytest.approx(threshold, rel=1e-9)
+    assert np.linalg.norm(pre_noise(x, threshold, add)) == pytest.approx(
+        threshold, rel=1e-9
+    )
 
 
 @ways
@@ -138,10 +166,16 @@ def test_a_contribution_within_the_threshold_is_left_as_it_is(add):
 def test_contributions_are_added_one_after_another_each_product_and_sum_rounded(add):
     """As numpy does it: a compiler that is let reorder or fuse gives other bits."""
     rng = np.random.default_rng(5)
-    x = torch.from_numpy((rng.normal(size=(11, 3000)) * 10 ** rng.uniform(-3, 3, size=(11, 1))).astype(np.float32))
+    x = torch.from_numpy(
+        (rng.normal(size=(11, 3000)) * 10 ** rng.uniform(-3, 3, size=(11, 1))).astype(
+            np.float32
+        )
+    )
     total = PrivateSum(dimension=3000, threshold=0.5, noise_multiplier=1.0)
     norms = add(total, x)
-    np.testing.assert_allclose(norms, np.linalg.norm(x.double().numpy(), axis=1), rtol=1e-14)
+    np.testing.assert_allclose(
+        norms, np.linalg.norm(x.double().numpy(), axis=1), rtol=1e-14
+    )
     expected = np.zeros(3000)
     for row, norm in zip(x.double().numpy(), norms, strict=True):
         expected += (1.0 if norm <= 0.5 else 0.5 / norm) * row
@@ -150,7 +184,9 @@ def test_contributions_are_added_one_after_another_each_product_and_sum_rounded(
 
 @ways
 def test_chunks_change_no_bit(add):
-    x = torch.from_numpy(np.random.default_rng(2).normal(size=(13, 50)).astype(np.float32))
+    x = torch.from_numpy(
+        np.random.default_rng(2).normal(size=(13, 50)).astype(np.float32)
+    )
     whole = pre_noise(x, add=add)
     for size in (1, 2, 5):
         total = PrivateSum(dimension=50, threshold=0.5, noise_multiplier=1.0)
@@ -160,10 +196,16 @@ def test_chunks_change_no_bit(add):
 
 
 @pytest.mark.parametrize("limit", [0.5, 30.0, math.inf])
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
-def test_rows_are_clipped_and_added_on_the_device_as_by_the_compiled_loop(limit, device):
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+)
+def test_rows_are_clipped_and_added_on_the_device_as_by_the_compiled_loop(
+    limit, device
+):
     """Rows of norms from 0 to 1e33, whose squares no float32 holds, below, above and (the fourth) at the limit."""
-    x = torch.from_numpy(np.random.default_rng(3).normal(size=(40, 257)).astype(np.float32))
+    x = torch.from_numpy(
+        np.random.default_rng(3).normal(size=(40, 257)).astype(np.float32)
+    )
     x *= torch.logspace(-30, 32, 40)[:, None]
     x[3], x[5], x[7, 0], x[9, -1] = 0.0, 0.0, math.nan, math.inf
     x[3, 0] = limit if math.isfinite(limit) else 1.0
@@ -173,20 +215,34 @@ def test_rows_are_clipped_and_added_on_the_device_as_by_the_compiled_loop(limit,
     add_rows(rows_of(x), limit, wanted, norms)
     add_on_device(x.to(device), limit, found, own)
     np.testing.assert_allclose(own, norms, rtol=1e-13)
-    np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-13 * min(limit * 40, np.abs(wanted).max()))
+    np.testing.assert_allclose(
+        found, wanted, rtol=1e-11, atol=1e-13 * min(limit * 40, np.abs(wanted).max())
+    )
 
 
 @pytest.mark.cuda
 def test_contributions_on_a_gpu_are_clipped_where_they_are():
-    x = torch.from_numpy(np.random.default_rng(4).normal(size=(13, 50)).astype(np.float32))
-    assert pre_noise(x.cuda(), add=add_to).tolist() == pytest.approx(pre_noise(x).tolist(), rel=1e-12)
+    x = torch.from_numpy(
+        np.random.default_rng(4).normal(size=(13, 50)).astype(np.float32)
+    )
+    assert pre_noise(x.cuda(), add=add_to).tolist() == pytest.approx(
+        pre_noise(x).tolist(), rel=1e-12
+    )
 
 
 @ways
 @pytest.mark.parametrize("kind", ["private", "plain"])
 def test_not_finite_contributions_are_zero_and_counted(kind, add):
     """Property 15."""
-    x = torch.tensor([[0.1, 0.2], [math.nan, 0.0], [0.0, math.inf], [-math.inf, math.nan], [0.3, 0.0]])
+    x = torch.tensor(
+        [
+            [0.1, 0.2],
+            [math.nan, 0.0],
+            [0.0, math.inf],
+            [-math.inf, math.nan],
+            [0.3, 0.0],
+        ]
+    )
     if kind == "private":
         total = PrivateSum(dimension=2, threshold=10.0, noise_multiplier=1.0)
     else:
@@ -201,7 +257,11 @@ def test_a_private_sum_shows_no_norms_and_no_sum_without_noise():
     total.add(torch.ones(2, 2))
     assert not hasattr(total, "norms")
     total.release(stream(0, "x"))
-    held = [value for value in vars(total).values() if isinstance(value, np.ndarray | torch.Tensor) and len(value)]
+    held = [
+        value
+        for value in vars(total).values()
+        if isinstance(value, np.ndarray | torch.Tensor) and len(value)
+    ]
     assert held == []
 
 

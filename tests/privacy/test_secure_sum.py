@@ -25,10 +25,17 @@ C, Z, CLIENTS = 0.5, 1.0, 10
 GIVEN = {"threshold": C, "noise_multiplier": Z}
 
 
-def lattice_of(dimension=100, bits=16, counted=CLIENTS, deviations=4.0, clients=CLIENTS):
+def lattice_of(
+    dimension=100, bits=16, counted=CLIENTS, deviations=4.0, clients=CLIENTS
+):
     return Lattice.of(
-        dimension=dimension, bits=bits, deviations=deviations, clients=clients, counted=counted, **GIVEN
-    )  # fmt: skip
+        dimension=dimension,
+        bits=bits,
+        deviations=deviations,
+        clients=clients,
+        counted=counted,
+        **GIVEN,
+    )
 
 
 def sum_of(lattice=None, dimension=100, dropped=0, seed=0, colluding=0):
@@ -36,14 +43,20 @@ def sum_of(lattice=None, dimension=100, dropped=0, seed=0, colluding=0):
         return stream(seed, f"noise{what}", *indices)
 
     return SecureSum(
-        dimension=dimension, lattice=lattice or lattice_of(dimension), dropped=dropped, streams=streams,
-        colluding=colluding, **GIVEN,
-    )  # fmt: skip
+        dimension=dimension,
+        lattice=lattice or lattice_of(dimension),
+        dropped=dropped,
+        streams=streams,
+        colluding=colluding,
+        **GIVEN,
+    )
 
 
 def contributions(count=CLIENTS, dimension=100, size=1.0, seed=0):
     rng = np.random.default_rng(seed)
-    return torch.from_numpy((size * rng.standard_normal((count, dimension))).astype(np.float32))
+    return torch.from_numpy(
+        (size * rng.standard_normal((count, dimension))).astype(np.float32)
+    )
 
 
 class Silent(SecureSum):
@@ -56,9 +69,13 @@ class Silent(SecureSum):
 @pytest.mark.parametrize("size", [1, 2, 8, 64, 512])
 def test_the_rotation_is_hadamards_matrix_and_orthogonal(size):
     values = np.random.default_rng(0).standard_normal(size)
-    assert rotated(values) == pytest.approx(hadamard(size) @ values / math.sqrt(size), abs=1e-12)
+    assert rotated(values) == pytest.approx(
+        hadamard(size) @ values / math.sqrt(size), abs=1e-12
+    )
     assert rotated(rotated(values)) == pytest.approx(values, abs=1e-12)
-    assert np.linalg.norm(rotated(values)) == pytest.approx(np.linalg.norm(values), rel=1e-12)
+    assert np.linalg.norm(rotated(values)) == pytest.approx(
+        np.linalg.norm(values), rel=1e-12
+    )
 
 
 def test_a_rotated_canary_has_all_coordinates_alike():
@@ -88,12 +105,16 @@ def test_without_the_condition_the_bound_would_not_hold():
     tight = 11.0
     free = [rounded(values, math.inf, rng) for _ in range(200)]
     assert max(float(np.linalg.norm(one)) for one in free) > tight
-    assert all(float(np.linalg.norm(rounded(values, tight, rng))) <= tight for _ in range(200))
+    assert all(
+        float(np.linalg.norm(rounded(values, tight, rng))) <= tight for _ in range(200)
+    )
     assert bound >= math.sqrt(64 + 64)
 
 
 def test_rounding_that_never_fits_goes_towards_zero():
-    assert rounded(np.array([2.7, -2.7, 0.2]), 2.9, np.random.default_rng(0)).tolist() == [2, -2, 0]
+    assert rounded(
+        np.array([2.7, -2.7, 0.2]), 2.9, np.random.default_rng(0)
+    ).tolist() == [2, -2, 0]
 
 
 def test_rounding_keeps_the_mean():
@@ -106,7 +127,9 @@ def test_rounding_keeps_the_mean():
     assert stats.chi2(64).sf(float(scores @ scores)) > LEVEL
 
 
-@pytest.mark.parametrize(("dimension", "bits"), [(1, 16), (100, 16), (100, 10), (3000, 14)])
+@pytest.mark.parametrize(
+    ("dimension", "bits"), [(1, 16), (100, 16), (100, 10), (3000, 14)]
+)
 def test_the_lattice_solves_its_equation(dimension, bits):
     """Half the modulus is so many deviations of the aligned signal, the rounding and all noise: by hand."""
     lattice = lattice_of(dimension, bits, counted=8)
@@ -116,14 +139,18 @@ def test_the_lattice_solves_its_equation(dimension, bits):
     if reach < (norm + math.sqrt(d)) ** 2:
         signal = (CLIENTS * norm) ** 2 / d
         noise = Z**2 * reach * CLIENTS / 8
-        assert 4 * math.sqrt(signal + CLIENTS / 4 + noise) == pytest.approx(2 ** (bits - 1), rel=1e-9)
+        assert 4 * math.sqrt(signal + CLIENTS / 4 + noise) == pytest.approx(
+            2 ** (bits - 1), rel=1e-9
+        )
 
 
 def test_a_modulus_too_small_names_the_smallest():
     with pytest.raises(BenchError) as caught:
         lattice_of(30_000, 8, clients=400, counted=400)
     said_ = str(caught.value)
-    assert said_.startswith("noise.bits is 8, too few for the sum of 400 clients' 32768 coordinates at z = 1")
+    assert said_.startswith(
+        "noise.bits is 8, too few for the sum of 400 clients' 32768 coordinates at z = 1"
+    )
     least = int(said_.rsplit(" ", 1)[1])
     assert lattice_of(30_000, least, clients=400, counted=400).bits == least
     with pytest.raises(BenchError, match="too few"):
@@ -159,7 +186,9 @@ def test_without_a_wrap_the_sum_modulo_is_the_sum():
     released = total.release(None)
     signs = stream(0, "noise-rotation").integers(2, size=128) * 2.0 - 1.0
     whole = (kept + noise).sum(axis=0)
-    expected = (signs * (hadamard(128) @ whole) / math.sqrt(128) * total.lattice.granularity)[:100]
+    expected = (
+        signs * (hadamard(128) @ whole) / math.sqrt(128) * total.lattice.granularity
+    )[:100]
     assert released == pytest.approx(expected, abs=1e-12)
     assert total.told == {"wrapped": 0, "dropped": 0}
 
@@ -187,7 +216,11 @@ def test_one_client_moves_the_sum_by_the_sensitivity_at_most(bits, size):
     lattice = lattice_of(bits=bits)
     for seed in range(20):
         total = Silent(
-            dimension=100, lattice=lattice, dropped=0, streams=lambda what, *at: stream(1, what, *at), **GIVEN
+            dimension=100,
+            lattice=lattice,
+            dropped=0,
+            streams=lambda what, *at: stream(1, what, *at),
+            **GIVEN,
         )
         row = contributions(1, size=size, seed=seed)
         total.add(torch.cat([row, torch.zeros(CLIENTS - 1, 100)]))
@@ -198,18 +231,26 @@ def test_one_client_moves_the_sum_by_the_sensitivity_at_most(bits, size):
 def test_the_mean_is_that_of_the_clipped_rows():
     """The noiseless sum is the clipped sum, up to rounding: deviation at most half a unit a client and coordinate."""
     total = Silent(
-        dimension=100, lattice=lattice_of(), dropped=0, streams=lambda what, *at: stream(1, what, *at), **GIVEN
+        dimension=100,
+        lattice=lattice_of(),
+        dropped=0,
+        streams=lambda what, *at: stream(1, what, *at),
+        **GIVEN,
     )
     rows = contributions()
     norms = total.add(rows)
-    clipped = (rows.double() * (C / torch.from_numpy(norms)).clamp(max=1)[:, None]).sum(dim=0)
+    clipped = (rows.double() * (C / torch.from_numpy(norms)).clamp(max=1)[:, None]).sum(
+        dim=0
+    )
     off = (total.release(None) - clipped.numpy()) / total.lattice.granularity
     assert np.abs(off).max() < 6 * math.sqrt(CLIENTS) / 2
 
 
 def test_the_noise_is_skellam():
     """Of a share and of all shares: chi-squared against scipy.stats.skellam over 2^15 draws, level 1e-3."""
-    lattice = Lattice(granularity=1.0, bits=16, coordinates=1 << 15, clients=4, counted=4)
+    lattice = Lattice(
+        granularity=1.0, bits=16, coordinates=1 << 15, clients=4, counted=4
+    )
     total = sum_of(lattice, dimension=1 << 15)
     total._bound = 4.0  # what the share follows from is the lattice's; here a small one, whose law shows
     share = {"share_variance": 4.0}
@@ -221,8 +262,12 @@ def test_the_noise_is_skellam():
 
     def fits(drawn, variance):
         law = stats.skellam(variance / 2, variance / 2)
-        edges = np.arange(-3 * int(math.sqrt(variance)), 3 * int(math.sqrt(variance)) + 1)
-        counts = np.concatenate([[(drawn < edges[0]).sum()], [(drawn == x).sum() for x in edges]])
+        edges = np.arange(
+            -3 * int(math.sqrt(variance)), 3 * int(math.sqrt(variance)) + 1
+        )
+        counts = np.concatenate(
+            [[(drawn < edges[0]).sum()], [(drawn == x).sum() for x in edges]]
+        )
         counts = np.append(counts, len(drawn) - counts.sum())
         expected = np.concatenate([[law.cdf(edges[0] - 1)], law.pmf(edges)])
         expected = np.append(expected, 1 - expected.sum())
@@ -230,7 +275,10 @@ def test_the_noise_is_skellam():
 
     assert fits(shares[0], 4.0) > LEVEL
     assert fits(np.sum(shares, axis=0), 16.0) > LEVEL
-    assert fits(np.rint(2 * np.random.default_rng(0).standard_normal(1 << 15)), 4.0) < LEVEL
+    assert (
+        fits(np.rint(2 * np.random.default_rng(0).standard_normal(1 << 15)), 4.0)
+        < LEVEL
+    )
     assert abs(np.corrcoef(shares[0], shares[1])[0, 1]) < 5 / math.sqrt(1 << 15)
 
 
@@ -238,25 +286,37 @@ def test_all_shares_that_are_counted_come_to_z_times_the_sensitivity():
     """Deviation of the released noise over 2^14 coordinates: within 5 of its own deviations, false alarm 1e-6."""
     size = 1 << 14
     for counted, dropped in ((CLIENTS, 0), (6, 0), (6, 4)):
-        total = sum_of(lattice_of(size, counted=counted), dimension=size, dropped=dropped)
+        total = sum_of(
+            lattice_of(size, counted=counted), dimension=size, dropped=dropped
+        )
         total.add(torch.zeros(CLIENTS, size))
         spread = float(total.release(None).std(ddof=1)) / total.noise_std
-        assert spread == pytest.approx(math.sqrt((CLIENTS - dropped) / counted), rel=5 / math.sqrt(2 * size))
+        assert spread == pytest.approx(
+            math.sqrt((CLIENTS - dropped) / counted), rel=5 / math.sqrt(2 * size)
+        )
 
 
 def test_too_few_shares_release_nothing():
     total = sum_of(lattice_of(counted=8), dropped=3)
     total.add(contributions())
-    with pytest.raises(BenchError, match=r"^7 clients' noise is in the sum, fewer than the 8 that the account counts"):
+    with pytest.raises(
+        BenchError,
+        match=r"^7 clients' noise is in the sum, fewer than the 8 that the account counts",
+    ):
         total.release(None)
 
 
 def skellam_of(**values):
     """The sum of a cohort of ten by the noise part, as the book has it made."""
     return Skellam(multiplier=Z, **values).private_sum(
-        PrivateSum, streams=lambda what, *at: stream(0, f"noise{what}", *at), cohort=CLIENTS, dimension=100,
-        threshold=C, noise_multiplier=Z, adjacency="zero-out",
-    )  # fmt: skip
+        PrivateSum,
+        streams=lambda what, *at: stream(0, f"noise{what}", *at),
+        cohort=CLIENTS,
+        dimension=100,
+        threshold=C,
+        noise_multiplier=Z,
+        adjacency="zero-out",
+    )
 
 
 @pytest.mark.parametrize(("dropped", "enough"), [(2, True), (3, False)])
@@ -267,10 +327,15 @@ def test_colluders_are_not_among_the_shares_that_must_remain(dropped, enough):
     honest = CLIENTS - dropped - 1
     assert total.lattice.counted == 7 and (honest >= 7) == enough
     if enough:
-        assert honest * total.secure["share_variance"] >= (Z * total.lattice.bound(C)) ** 2 * (1 - 1e-12)
+        assert honest * total.secure["share_variance"] >= (
+            Z * total.lattice.bound(C)
+        ) ** 2 * (1 - 1e-12)
         total.release(None)
     else:
-        with pytest.raises(BenchError, match=r"^7 clients' noise is in the sum, of whom 1 may tell theirs, fewer than"):
+        with pytest.raises(
+            BenchError,
+            match=r"^7 clients' noise is in the sum, of whom 1 may tell theirs, fewer than",
+        ):
             total.release(None)
 
 
@@ -301,19 +366,30 @@ def test_rounds_draw_their_own():
     chance below 1e-9; independent noise of 128 coordinates correlates by 0.5 with one below 1e-7.
     """
     sum_ = Sum(
-        name="sum", unit="client", observer="server", clipping=Constant(threshold=C), budget=Budget(profile="holds"),
+        name="sum",
+        unit="client",
+        observer="server",
+        clipping=Constant(threshold=C),
+        budget=Budget(profile="holds"),
         noise=Skellam(multiplier=Z, dropped=0.3, dropped_at_most=0.3),
-    )  # fmt: skip
+    )
     entry = Mechanism.of(
-        sum_, sampler=OnePass(cohort=CLIENTS, rounds=8).plan(clients=80, seed=0).describe(), denominator=CLIENTS,
-        dimension=128, budget=dpsum.Budget(), ledger=[], seed=0,
-    )  # fmt: skip
+        sum_,
+        sampler=OnePass(cohort=CLIENTS, rounds=8).plan(clients=80, seed=0).describe(),
+        denominator=CLIENTS,
+        dimension=128,
+        budget=dpsum.Budget(),
+        ledger=[],
+        seed=0,
+    )
     first, second, again = (entry.open(index).sum for index in (0, 1, 0))
 
     def rounding(total):
         """Up or down, of halves."""
         total._signs = np.ones(128)
-        return total._encoded(rotated(np.full(128, total.lattice.granularity / 2)), 0.01, 0)
+        return total._encoded(
+            rotated(np.full(128, total.lattice.granularity / 2)), 0.01, 0
+        )
 
     for drawn in (lambda total: total._signs, lambda total: total._share(4), rounding):
         one, other, same = (drawn(total) for total in (first, second, again))
@@ -342,4 +418,6 @@ def test_what_does_not_fit_is_refused():
 def test_the_ledger_says_the_shares():
     total = sum_of(lattice_of(counted=8))
     assert total.secure == total.lattice.said(**GIVEN)
-    assert total.secure["share_variance"] * 8 == pytest.approx((total.noise_std / total.lattice.granularity) ** 2)
+    assert total.secure["share_variance"] * 8 == pytest.approx(
+        (total.noise_std / total.lattice.granularity) ** 2
+    )

@@ -44,8 +44,15 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(run.to_yaml(), encoding="utf-8")
     mean = sum(accuracies) / len(accuracies)
-    metrics = {"accuracy": mean, "ci_low": mean - 1, "ci_high": mean + 1, "tasks": len(accuracies)}
-    (folder / "metrics.json").write_text(json.dumps(metrics | {"per_task": accuracies}), encoding="utf-8")
+    metrics = {
+        "accuracy": mean,
+        "ci_low": mean - 1,
+        "ci_high": mean + 1,
+        "tasks": len(accuracies),
+    }
+    (folder / "metrics.json").write_text(
+        json.dumps(metrics | {"per_task": accuracies}), encoding="utf-8"
+    )
     training = {
         "rounds_run": participation["rounds"],
         "seconds": 30.0,
@@ -69,25 +76,48 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
                 "observer": "everyone",
                 "explanation": f"what {name} rests on",
             }
-    account = {"delta": run.delta, "unit": "client" if profiles else None, "profiles": profiles}
-    account |= {"noise_multiplier": z, "reasons": {} if profiles else {"holds": "no release claims privacy"}}
-    audit = {"epsilon": 0.8 / z, "method": "f-DP by ranks", "confidence": 0.95, "reason": "", "epsilon_ideal": 0.9 / z}
+    account = {
+        "delta": run.delta,
+        "unit": "client" if profiles else None,
+        "profiles": profiles,
+    }
+    account |= {
+        "noise_multiplier": z,
+        "reasons": {} if profiles else {"holds": "no release claims privacy"},
+    }
+    audit = {
+        "epsilon": 0.8 / z,
+        "method": "f-DP by ranks",
+        "confidence": 0.95,
+        "reason": "",
+        "epsilon_ideal": 0.9 / z,
+    }
     audit |= {"unit": "client", "observer": "everyone"}
-    if run.own_delta and run.server_sum().private:  # two-fold: each record is protected from the server as well
+    if (
+        run.own_delta and run.server_sum().private
+    ):  # two-fold: each record is protected from the server as well
         own = {"unit": "record", "observer": "the server"}
         of_records = {name: profile | own for name, profile in profiles.items()}
-        account["also"] = [account | {"unit": "record", "profiles": of_records, "delta": run.own_delta}]
+        account["also"] = [
+            account | {"unit": "record", "profiles": of_records, "delta": run.own_delta}
+        ]
         audit["also"] = [audit | own]
     (folder / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
     (folder / "privacy.json").write_text(json.dumps(account), encoding="utf-8")
     rounds = np.arange(1, participation["rounds"] + 1)
-    history = pd.DataFrame({"round": rounds, "clients": participation["cohort"], "seconds": 1.0})
+    history = pd.DataFrame(
+        {"round": rounds, "clients": participation["cohort"], "seconds": 1.0}
+    )
     decay = 2.0 * np.exp(-rounds / 15) + 0.3 + 0.02 * run.seed
     if run.private:
         history["threshold"] = np.minimum.accumulate(decay) * 0.5
         history["released_norm"] = 100 * decay
     else:
-        history["norm_q10"], history["norm_q50"], history["norm_q90"] = decay * 0.6, decay, decay * 1.7
+        history["norm_q10"], history["norm_q50"], history["norm_q90"] = (
+            decay * 0.6,
+            decay,
+            decay * 1.7,
+        )
     if run.validation.every:
         measured = rounds % run.validation.every == 0
         history["validation_accuracy"] = np.where(measured, 90 - 20 * decay, np.nan)
@@ -102,11 +132,22 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
 def configuration() -> dict[str, Any]:
     """The default configuration, as Snakemake merges it, of three papers and with a shorter Table 2."""
     root = Path(__file__).resolve().parents[2] / "config"
-    papers = ("adap-dp-fl", "dp-fedmeta", "dp-maml", "frontier")  # whatever else lies there
-    files = [root / "config.yaml", *(root / "experiments" / f"{paper}.yaml" for paper in papers)]
+    papers = (
+        "adap-dp-fl",
+        "dp-fedmeta",
+        "dp-maml",
+        "frontier",
+    )  # whatever else lies there
+    files = [
+        root / "config.yaml",
+        *(root / "experiments" / f"{paper}.yaml" for paper in papers),
+    ]
     found = overlaid(*map(parsed, files))
     # Table 2 with the rows of one data set, which is what the tests of tables and page count.
-    found["experiments"]["dp-fedmeta"]["tables"]["table2"]["tasks"] = ["omniglot-1shot", "omniglot-5shot"]
+    found["experiments"]["dp-fedmeta"]["tables"]["table2"]["tasks"] = [
+        "omniglot-1shot",
+        "omniglot-5shot",
+    ]
     return found
 
 
@@ -126,11 +167,16 @@ def results(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
         level = LEVELS[run.method] + 1.5 * run.seed
         noise, clipping = (run.plain().get(key, {}) for key in ("noise", "clipping"))
         if noise.get("multiplier"):
-            level -= 6 * math.log2(noise["multiplier"]) + abs(clipping.get("percentile", 50) - 80) / 8
+            level -= (
+                6 * math.log2(noise["multiplier"])
+                + abs(clipping.get("percentile", 50) - 80) / 8
+            )
         if clipping.get("kind") == "constant":
             level -= 5
         spread = np.random.default_rng(run.seed).normal(0, 8, 40)
-        write_run(folder, run, [float(value) for value in np.clip(level + spread, 0, 100)])
+        write_run(
+            folder, run, [float(value) for value in np.clip(level + spread, 0, 100)]
+        )
     return folder
 
 
@@ -157,26 +203,51 @@ def with_accounts(results: Path, folders: tuple[str, ...], **profiles: Any) -> N
         path = results / "runs" / folder / "privacy.json"
         account = json.loads(path.read_text(encoding="utf-8"))
         for name, given in profiles.items():
-            account["profiles"][name] = account["profiles"].get(name, account["profiles"]["holds"]) | given
+            account["profiles"][name] = (
+                account["profiles"].get(name, account["profiles"]["holds"]) | given
+            )
         path.write_text(json.dumps(account), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
 def site(
-    tmp_path_factory: pytest.TempPathFactory, plan: Plan, results: Path, published: Path, configuration: dict[str, Any]
+    tmp_path_factory: pytest.TempPathFactory,
+    plan: Plan,
+    results: Path,
+    published: Path,
+    configuration: dict[str, Any],
 ) -> Site:
     """Table 2 and two figures of DP-FedMeta, and the table of privacy and its figure, on a page."""
     folder = tmp_path_factory.mktemp("site") / "results"
     shutil.copytree(results, folder)
     # With one ε; with a range and an account of images; of another paper without a finite ε; and what the second mends.
     entries = [Private.read(entry) for entry in plan.private()]
-    found = [entry for entry in entries if entry.paper == "dp-fedmeta" and entry.repaired]
-    private = [dataclasses.replace(found[0], variant="one-pass"), dataclasses.replace(found[1], variant="Poisson")]
+    found = [
+        entry for entry in entries if entry.paper == "dp-fedmeta" and entry.repaired
+    ]
+    private = [
+        dataclasses.replace(found[0], variant="one-pass"),
+        dataclasses.replace(found[1], variant="Poisson"),
+    ]
     other = {name: "adap-dp-fl" for name in ("paper", "method", "title")}
-    other |= {"variant": "C <b>from</b> raw norms", "dataset": "digits", "audited": found[2].folders[0]}
+    other |= {
+        "variant": "C <b>from</b> raw norms",
+        "dataset": "digits",
+        "audited": found[2].folders[0],
+    }
     private += [dataclasses.replace(found[2], **other)]  # type: ignore[arg-type]
-    private += [next(entry for entry in entries if entry.variant == "dp-agr" and entry.task == found[0].task)]
-    with_accounts(folder, private[3].folders, as_claimed={"epsilon_low": 1.52, "epsilon_high": 1.52, "status": "void"})
+    private += [
+        next(
+            entry
+            for entry in entries
+            if entry.variant == "dp-agr" and entry.task == found[0].task
+        )
+    ]
+    with_accounts(
+        folder,
+        private[3].folders,
+        as_claimed={"epsilon_low": 1.52, "epsilon_high": 1.52, "status": "void"},
+    )
     with_accounts(
         folder,
         private[1].folders,
@@ -185,44 +256,89 @@ def site(
     )
     own = {"unit": "record", "observer": "the server"}
     with_accounts(
-        folder, private[2].folders, holds=own | {"epsilon_high": "inf", "status": "void", "explanation": REASON}
+        folder,
+        private[2].folders,
+        holds=own | {"epsilon_high": "inf", "status": "void", "explanation": REASON},
     )
     place = folder / "runs" / private[2].folders[0] / "audit.json"
-    place.write_text(json.dumps(json.loads(place.read_text(encoding="utf-8")) | own), encoding="utf-8")
+    place.write_text(
+        json.dumps(json.loads(place.read_text(encoding="utf-8")) | own),
+        encoding="utf-8",
+    )
     items = []
     for name in SITE_ITEMS:
         item = plan.items["dp-fedmeta", name].describe()
-        path = folder / ("tables" if item.kind == "table" else "figures") / "dp-fedmeta" / name
+        path = (
+            folder
+            / ("tables" if item.kind == "table" else "figures")
+            / "dp-fedmeta"
+            / name
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         if item.kind == "table":
             path = path.with_suffix(".csv")
             table = tables.read(item, folder, published)
             path.write_text(values.csv_text(tables.tidy(table)), encoding="utf-8")
-            path.with_suffix(".md").write_text(tables.to_markdown(table, "it"), encoding="utf-8")
+            path.with_suffix(".md").write_text(
+                tables.to_markdown(table, "it"), encoding="utf-8"
+            )
         else:
             path = path.with_suffix(".png")
             drawing, drawn = figures.make(item, folder, published)
             drawing.savefig(path)
-            path.with_suffix(".csv").write_text(values.csv_text(drawn), encoding="utf-8")
+            path.with_suffix(".csv").write_text(
+                values.csv_text(drawn), encoding="utf-8"
+            )
         relative = path.relative_to(folder).as_posix()
-        items.append(page.Made(path=relative, command=f"snakemake results/{relative}", item=item))
-    shutil.copy(folder / "figures" / "dp-fedmeta" / "frontier.csv", folder / "tables" / "frontier.csv")
-    for name in ("tables/answer.csv", "tables/privacy.csv", "tables/privacy.md", "figures/privacy.csv"):
-        (folder / name).write_text("what a link leads to, and nobody reads\n", encoding="utf-8")
-    shutil.copy(folder / "figures" / "dp-fedmeta" / "figure4b.png", folder / "figures" / "privacy.png")
-    for relative in ("tables/answer.csv", "tables/privacy.csv", "tables/frontier.csv", "figures/privacy.png"):
-        items.append(page.Made(path=relative, command=f"snakemake results/{relative}", item=None))
+        items.append(
+            page.Made(path=relative, command=f"snakemake results/{relative}", item=item)
+        )
+    shutil.copy(
+        folder / "figures" / "dp-fedmeta" / "frontier.csv",
+        folder / "tables" / "frontier.csv",
+    )
+    for name in (
+        "tables/answer.csv",
+        "tables/privacy.csv",
+        "tables/privacy.md",
+        "figures/privacy.csv",
+    ):
+        (folder / name).write_text(
+            "what a link leads to, and nobody reads\n", encoding="utf-8"
+        )
+    shutil.copy(
+        folder / "figures" / "dp-fedmeta" / "figure4b.png",
+        folder / "figures" / "privacy.png",
+    )
+    for relative in (
+        "tables/answer.csv",
+        "tables/privacy.csv",
+        "tables/frontier.csv",
+        "figures/privacy.png",
+    ):
+        items.append(
+            page.Made(path=relative, command=f"snakemake results/{relative}", item=None)
+        )
     stand_ins = {"omniglot": "glyphs"}
     shutil.copy(Path(__file__).resolve().parents[2] / "pyproject.toml", folder.parent)
-    write_json(folder / "provenance.json", provenance(folder.parent, "snakemake all", stand_ins=stand_ins))
+    write_json(
+        folder / "provenance.json",
+        provenance(folder.parent, "snakemake all", stand_ins=stand_ins),
+    )
     papers = {
-        name: {key: paper[key] for key in ("title", "source")} for name, paper in configuration["experiments"].items()
+        name: {key: paper[key] for key in ("title", "source")}
+        for name, paper in configuration["experiments"].items()
     }
     datasets = [{"name": "glyphs", "version": "1", "source": "drawn", "licence": "MIT"}]
     arguments = {
-        "private": private, "results": folder, "folder": folder, "published": published, "papers": papers,
-        "datasets": datasets, "made": "today",
-    }  # fmt: skip
+        "private": private,
+        "results": folder,
+        "folder": folder,
+        "published": published,
+        "papers": papers,
+        "datasets": datasets,
+        "made": "today",
+    }
     (folder / "index.html").write_text(page.make(items, **arguments), encoding="utf-8")
     return Site(folder, items, arguments)
 
@@ -232,7 +348,9 @@ def described(plan: Plan) -> Callable[..., Described]:
     """A table or figure, of DP-FedMeta where nothing else is said, as reporting gets it from Snakemake."""
 
     def describe(name: str, paper: str = "dp-fedmeta") -> Described:
-        return Described.read(json.loads(json.dumps(plan.items[paper, name].describe().plain())))
+        return Described.read(
+            json.loads(json.dumps(plan.items[paper, name].describe().plain()))
+        )
 
     return describe
 

@@ -23,7 +23,14 @@ def lines_of(description: Item) -> dict[str, figures.Line]:
 def test_delta_over_the_tasks_is_what_the_accountants_say(described: Describe) -> None:
     found = lines_of(described("figure12", "dp-maml"))
     assert found["claimed"].x is not None
-    assert found["claimed"].x.tolist() == [380800, 400000, 440000, 480000, 520000, 560000]
+    assert found["claimed"].x.tolist() == [
+        380800,
+        400000,
+        440000,
+        480000,
+        520000,
+        560000,
+    ]
     # Falls with N, as in print, and crosses 1e-6 within the range: at N = 400,000 epsilon 1.5 is not quite kept.
     assert (np.diff(found["claimed"].value) < 0).all()
     assert found["claimed"].value[1] == pytest.approx(1.18e-6, rel=0.02)
@@ -33,7 +40,9 @@ def test_delta_over_the_tasks_is_what_the_accountants_say(described: Describe) -
     assert (found["secret"].value < 1e-9).all()
 
 
-def test_delta_over_the_rounds_is_the_least_that_keeps_epsilon(described: Describe) -> None:
+def test_delta_over_the_rounds_is_the_least_that_keeps_epsilon(
+    described: Describe,
+) -> None:
     description = described("figure7b", "dp-maml")
     found = lines_of(description)
     mechanism = description.cells[0].mechanism
@@ -41,29 +50,62 @@ def test_delta_over_the_rounds_is_the_least_that_keeps_epsilon(described: Descri
     sampler = mechanism.sampler
     for series, z, epsilon in (("z1", 1.0, 1.5), ("z2", 2.0, 0.34), ("z3", 3.0, 0.23)):
         line = found[series]
-        assert line.x is not None and (line.x[0], line.x[-1]) == (1, 250) and (np.diff(line.value) > 0).all()
+        assert (
+            line.x is not None
+            and (line.x[0], line.x[-1]) == (1, 250)
+            and (np.diff(line.value) > 0).all()
+        )
         last = float(line.value[-1])
         assert 1e-6 < last < 2e-6  # "the final delta values are around 1e-6"
-        assert epsilon_after("as_claimed", sampler, z, 250, last, claims=METHODS["dp-maml"].claims) <= epsilon
-        assert epsilon_after("as_claimed", sampler, z, 250, last / 1.01, claims=METHODS["dp-maml"].claims) > epsilon
+        assert (
+            epsilon_after(
+                "as_claimed", sampler, z, 250, last, claims=METHODS["dp-maml"].claims
+            )
+            <= epsilon
+        )
+        assert (
+            epsilon_after(
+                "as_claimed",
+                sampler,
+                z,
+                250,
+                last / 1.01,
+                claims=METHODS["dp-maml"].claims,
+            )
+            > epsilon
+        )
 
 
-def test_a_figure_of_accounts_reads_no_run(described: Describe, published: Path, tmp_path: Path) -> None:
-    drawing, drawn = figures.make(described("figure12", "dp-maml"), tmp_path / "nowhere", published)
-    assert len(drawn) == 24 and set(drawn["curve"]) == {"delta"} and drawn["low"].isna().all()
+def test_a_figure_of_accounts_reads_no_run(
+    described: Describe, published: Path, tmp_path: Path
+) -> None:
+    drawing, drawn = figures.make(
+        described("figure12", "dp-maml"), tmp_path / "nowhere", published
+    )
+    assert (
+        len(drawn) == 24
+        and set(drawn["curve"]) == {"delta"}
+        and drawn["low"].isna().all()
+    )
     drawing.savefig(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-def test_the_page_shows_it_beside_the_figures_of_runs(described: Describe, site: Any, published: Path) -> None:
+def test_the_page_shows_it_beside_the_figures_of_runs(
+    described: Describe, site: Any, published: Path
+) -> None:
     description = described("figure12", "dp-maml")
     place = site.folder / "figures" / "dp-maml"
     place.mkdir(parents=True)
     drawing, _ = figures.make(description, site.folder, published)
     drawing.savefig(place / "figure12.png")
-    item = page.Made(path="figures/dp-maml/figure12.png", command="snakemake it", item=description)
+    item = page.Made(
+        path="figures/dp-maml/figure12.png", command="snakemake it", item=description
+    )
     text = page.make([*site.items, item], **site.arguments)
-    assert "Accounting alone: nothing is trained." in text and "DP-MAML, Figure 12" in text
+    assert (
+        "Accounting alone: nothing is trained." in text and "DP-MAML, Figure 12" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,6 +123,8 @@ def test_histories_of_public_tasks(
     assert set(drawn.loc[drawn["source"] == "measured", "curve"]) == columns
 
 
-def test_two_keys_swept_together_are_drawn_over_the_first(described: Describe, results: Path, published: Path) -> None:
+def test_two_keys_swept_together_are_drawn_over_the_first(
+    described: Describe, results: Path, published: Path
+) -> None:
     _, drawn = figures.make(described("figure6b", "dp-maml"), results, published)
     assert drawn["x"].tolist() == [30, 100, 300]

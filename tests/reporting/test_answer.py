@@ -15,36 +15,100 @@ from dpsum.accounting.account import Account
 from dpsum.accounting.profiles import Entry
 
 
-def row(name: str, accuracy: float, holds: tuple[float, float], claimed: float = math.nan, **given: Any) -> Row:
+def row(
+    name: str,
+    accuracy: float,
+    holds: tuple[float, float],
+    claimed: float = math.nan,
+    **given: Any,
+) -> Row:
     """A configuration of DP-AGR on letters in its paper's table, with what is said otherwise."""
     told: dict[str, Any] = {
-        "method": "dp-agr", "paper": "dp-fedmeta", "dataset": "glyphs", "task": "5-way 1-shot", "unit": "client",
-        "adjacency": "zero-out", "observer": "everyone", "delta": 1e-6, "status": "proved", "repairs": "",
-        "printed": None, "start": "",
-    } | given  # fmt: skip
+        "method": "dp-agr",
+        "paper": "dp-fedmeta",
+        "dataset": "glyphs",
+        "task": "5-way 1-shot",
+        "unit": "client",
+        "adjacency": "zero-out",
+        "observer": "everyone",
+        "delta": 1e-6,
+        "status": "proved",
+        "repairs": "",
+        "printed": None,
+        "start": "",
+    } | given
     folder = f"{told['method']}/{name}/seed0"
     entry = Private(
-        paper=told["paper"], tables=(Place(paper=told["paper"], item="table", series=name, repairs=told["repairs"]),),
-        method=told["method"], title=told["method"].upper(), variant=name, multiplier=None, dataset=told["dataset"],
-        task=told["task"], folders=(folder,), audited=folder, start=told["start"],
-    )  # fmt: skip
+        paper=told["paper"],
+        tables=(
+            Place(
+                paper=told["paper"], item="table", series=name, repairs=told["repairs"]
+            ),
+        ),
+        method=told["method"],
+        title=told["method"].upper(),
+        variant=name,
+        multiplier=None,
+        dataset=told["dataset"],
+        task=told["task"],
+        folders=(folder,),
+        audited=folder,
+        start=told["start"],
+    )
     nothing = Account(delta=told["delta"], reasons={})
     cell = CellResult(
-        runs=(RunFiles(folder=Path(folder), metrics={}, account=nothing, training={}),), milliseconds=None, tasks=2,
-        accuracy=Interval(mean=accuracy, low=accuracy - 1, high=accuracy + 1, count=3, over="seeds"), counted="task",
+        runs=(RunFiles(folder=Path(folder), metrics={}, account=nothing, training={}),),
+        milliseconds=None,
+        tasks=2,
+        accuracy=Interval(
+            mean=accuracy, low=accuracy - 1, high=accuracy + 1, count=3, over="seeds"
+        ),
+        counted="task",
         validated=None,
-        claimed=epsilon(claimed, claimed), holds=epsilon(*holds), delta=told["delta"], unit=told["unit"], notices=(),
-    )  # fmt: skip
+        claimed=epsilon(claimed, claimed),
+        holds=epsilon(*holds),
+        delta=told["delta"],
+        unit=told["unit"],
+        notices=(),
+    )
     return Row(
-        entry=entry, noise_multiplier=1.0, printed=told["printed"], claimed=epsilon(claimed, claimed),
-        holds=epsilon(*holds, **{key: told[key] for key in ("status", "unit", "adjacency", "observer", "delta")}),
-        audited=0.0, ideal=None, audit="", image_level=None, cell=cell, reason="",
-    )  # fmt: skip
+        entry=entry,
+        noise_multiplier=1.0,
+        printed=told["printed"],
+        claimed=epsilon(claimed, claimed),
+        holds=epsilon(
+            *holds,
+            **{
+                key: told[key]
+                for key in ("status", "unit", "adjacency", "observer", "delta")
+            },
+        ),
+        audited=0.0,
+        ideal=None,
+        audit="",
+        image_level=None,
+        cell=cell,
+        reason="",
+    )
 
 
 def epsilon(low: float, high: float, **given: Any) -> Entry:
-    of_what = {"delta": 1e-6, "unit": "client", "adjacency": "zero-out", "observer": "everyone"}
-    return Entry(**{"epsilon_low": low, "epsilon_high": high, "status": "proved", "explanation": ""} | of_what | given)
+    of_what = {
+        "delta": 1e-6,
+        "unit": "client",
+        "adjacency": "zero-out",
+        "observer": "everyone",
+    }
+    return Entry(
+        **{
+            "epsilon_low": low,
+            "epsilon_high": high,
+            "status": "proved",
+            "explanation": "",
+        }
+        | of_what
+        | given
+    )
 
 
 PUBLISHED = row("published", 85, (4.8, 4.9), claimed=3.5, printed=1.5)
@@ -56,8 +120,17 @@ def best(*others: Row) -> str | None:
     return None if found.repair is None else found.repair.entry.variant
 
 
-def test_the_best_repair_is_the_most_accurate_whose_upper_end_is_within_the_claim() -> None:
-    assert best(row("low", 70, (1.4, 1.5)), row("high", 80, (3.3, 3.5)), row("beyond", 84, (3.4, 3.51))) == "high"
+def test_the_best_repair_is_the_most_accurate_whose_upper_end_is_within_the_claim() -> (
+    None
+):
+    assert (
+        best(
+            row("low", 70, (1.4, 1.5)),
+            row("high", 80, (3.3, 3.5)),
+            row("beyond", 84, (3.4, 3.51)),
+        )
+        == "high"
+    )
 
 
 def test_a_repair_with_infinite_epsilon_never_wins() -> None:
@@ -69,18 +142,38 @@ def test_a_repair_with_infinite_epsilon_never_wins() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"dataset": "digits"}, {"task": "5-way 5-shot"}, {"unit": "record"}, {"adjacency": "replace-one"},
-        {"observer": "server"}, {"delta": 1e-5}, {"status": "as run"}, {"status": "void"}, {"method": "dp-maml"},
+        {"dataset": "digits"},
+        {"task": "5-way 5-shot"},
+        {"unit": "record"},
+        {"adjacency": "replace-one"},
+        {"observer": "server"},
+        {"delta": 1e-5},
+        {"status": "as run"},
+        {"status": "void"},
+        {"method": "dp-maml"},
         {"start": "from maml on glyph-symbols"},
     ],
-)  # fmt: skip
-def test_what_is_of_something_else_or_not_proved_is_no_repair(other: dict[str, Any]) -> None:
+)
+def test_what_is_of_something_else_or_not_proved_is_no_repair(
+    other: dict[str, Any],
+) -> None:
     assert best(row("other", 99, (1.0, 1.0), **other)) is None
 
 
 def test_a_smaller_delta_and_another_method_of_the_same_paper_count() -> None:
     assert best(row("smaller", 60, (1.0, 1.0), delta=1e-7)) == "smaller"
-    assert best(row("correlated", 60, (1.0, 1.0), method="dp-agr-ftrl", paper="correlated-noise")) == "correlated"
+    assert (
+        best(
+            row(
+                "correlated",
+                60,
+                (1.0, 1.0),
+                method="dp-agr-ftrl",
+                paper="correlated-noise",
+            )
+        )
+        == "correlated"
+    )
 
 
 def test_a_claim_that_holds_needs_no_repair() -> None:
@@ -104,18 +197,26 @@ def test_what_a_repair_mends_answers_for_its_paper() -> None:
 
 
 def test_without_a_claim_the_table_says_why_it_is_empty() -> None:
-    unclaimed = answer.read([row("unclaimed", 50, (9.0, 9.0), method="dp-maml", paper="dp-maml")])
+    unclaimed = answer.read(
+        [row("unclaimed", 50, (9.0, 9.0), method="dp-maml", paper="dp-maml")]
+    )
     text = answer.listing(unclaimed, {}).markdown("snakemake x")
     assert unclaimed == [] and "|" not in text
-    assert text == f"# {answer.TITLE}\n\n- {answer.NO_CLAIM}\n- Made by `snakemake x`.\n"
-    assert answer.NO_CLAIM not in answer.listing(answer.read([PUBLISHED]), {}).markdown("snakemake x")
+    assert (
+        text == f"# {answer.TITLE}\n\n- {answer.NO_CLAIM}\n- Made by `snakemake x`.\n"
+    )
+    assert answer.NO_CLAIM not in answer.listing(answer.read([PUBLISHED]), {}).markdown(
+        "snakemake x"
+    )
     assert list(answer.tidy(unclaimed)) == list(answer.tidy(answer.read([PUBLISHED])))
 
 
 def test_the_row_says_claim_range_accuracy_and_repair() -> None:
     found = answer.read([PUBLISHED, row("low", 70, (1.4, 1.5))])
     (shown,) = answer.listing(found, {"dp-fedmeta": "DP-FedMeta"}).rows
-    assert {name: value.line.replace("\u00a0", " ") for name, value in shown.items()} == {
+    assert {
+        name: value.line.replace("\u00a0", " ") for name, value in shown.items()
+    } == {
         "paper": "DP-FedMeta (DP-AGR; glyphs, 5-way 1-shot; of a client, δ = 1e-06)",
         "ε claimed": "3.5 (printed: 1.5)",
         "ε that holds": "4.8 to 4.9",
@@ -124,7 +225,18 @@ def test_the_row_says_claim_range_accuracy_and_repair() -> None:
         "best valid repair": "low (ε = 1.5 holds)",
     }
     (record,) = answer.tidy(found).to_dict("records")
-    assert (record["epsilon_claimed"], record["epsilon_holds_low"], record["epsilon_holds"]) == (3.5, 4.8, 4.9)
-    assert (record["repair_variant"], record["repair_epsilon_holds"], record["repair_accuracy"]) == ("low", 1.5, 70)
+    assert (
+        record["epsilon_claimed"],
+        record["epsilon_holds_low"],
+        record["epsilon_holds"],
+    ) == (3.5, 4.8, 4.9)
+    assert (
+        record["repair_variant"],
+        record["repair_epsilon_holds"],
+        record["repair_accuracy"],
+    ) == ("low", 1.5, 70)
     (nothing,) = answer.listing(answer.read([PUBLISHED]), {}).rows
-    assert nothing["repair reaches, %"].text == "none here" and nothing["paper"].text == "dp-fedmeta"
+    assert (
+        nothing["repair reaches, %"].text == "none here"
+        and nothing["paper"].text == "dp-fedmeta"
+    )

@@ -24,7 +24,13 @@ from .conftest import with_accounts
 from .test_answer import PUBLISHED, epsilon, row
 
 PROVED = epsilon(1.49, 1.5)
-AUDIT = {"epsilon": 1.6, "epsilon_holds": 1.5, "confidence": 0.95, "chance": 0.03, "unit": "client"}
+AUDIT = {
+    "epsilon": 1.6,
+    "epsilon_holds": 1.5,
+    "confidence": 0.95,
+    "chance": 0.03,
+    "unit": "client",
+}
 BY_CHANCE = "audited above what holds, as 3 % of audits of right code are"
 LEAK = "refuted, audited above what holds, as 1e-10 % of audits of right code are"
 
@@ -36,19 +42,36 @@ LEAK = "refuted, audited above what holds, as 1e-10 % of audits of right code ar
         ({}, 1, f"proved, {BY_CHANCE}"),
         ({"chance": 1e-12}, 92, LEAK),
         # One of 92 is as far above with a chance of 4.6 %, one of nine with less than half a percent.
-        ({"chance": 5e-4}, 92, "proved, audited above what holds, as 0.05 % of audits of right code are"),
-        ({"chance": 5e-4}, 9, "refuted, audited above what holds, as 0.05 % of audits of right code are"),
+        (
+            {"chance": 5e-4},
+            92,
+            "proved, audited above what holds, as 0.05 % of audits of right code are",
+        ),
+        (
+            {"chance": 5e-4},
+            9,
+            "refuted, audited above what holds, as 0.05 % of audits of right code are",
+        ),
         # Of its own seed's account, where another seed's is larger.
         ({"epsilon": 1.45, "epsilon_holds": 1.4}, 1, f"proved, {BY_CHANCE}"),
     ],
 )
-def test_what_stands_beside_an_audit(audit: dict[str, Any], count: int, stands: str) -> None:
+def test_what_stands_beside_an_audit(
+    audit: dict[str, Any], count: int, stands: str
+) -> None:
     assert marked(PROVED, AUDIT | audit, count).stands == stands
 
 
 def test_an_audit_that_does_not_say_its_chance_has_the_one_that_is_stated() -> None:
-    audit = {key: value for key, value in AUDIT.items() if key not in ("chance", "epsilon_holds")}
-    assert marked(PROVED, audit, 1).stands == "proved, audited above what holds, as 5 % of audits of right code are"
+    audit = {
+        key: value
+        for key, value in AUDIT.items()
+        if key not in ("chance", "epsilon_holds")
+    }
+    assert (
+        marked(PROVED, audit, 1).stands
+        == "proved, audited above what holds, as 5 % of audits of right code are"
+    )
 
 
 @pytest.mark.parametrize("status", ["void", "none"])
@@ -62,7 +85,10 @@ def test_of_right_code_one_table_in_a_hundred_has_a_row_refuted(count: int) -> N
     """Chances of right code are uniform: 3,000 tables, of which at most 30 on average; more than 53 has one of 1e-4."""
     chances = np.random.default_rng(0).random((3000, count))
     refuted = [
-        any(marked(PROVED, AUDIT | {"chance": float(one)}, count).status == "refuted" for one in table)
+        any(
+            marked(PROVED, AUDIT | {"chance": float(one)}, count).status == "refuted"
+            for one in table
+        )
         for table in chances[chances.min(axis=1) < 0.05]
     ]
     assert (0 if count == 1 else 8) <= sum(refuted) <= 53 and LEVEL == 0.01
@@ -71,20 +97,37 @@ def test_of_right_code_one_table_in_a_hundred_has_a_row_refuted(count: int) -> N
 def test_of_the_worst_of_several_mechanisms_the_chance_is_all_of_theirs() -> None:
     """`audit` multiplies it by how many there are; a bound that has no chance of its own errs as often as it states."""
     release = Release(
-        round=0, name="sum", mechanism="gaussian", unit="client", adjacency="zero-out", observer="everyone",
-        noise_multiplier=1.0, threshold=1.0, sensitivity=1.0, noise_std=1.0, dimension=1, denominator=1.0,
-        sampler={"kind": "one-pass", "clients": 4, "cohort": 2, "rounds": 2}, noise_stream="0", reason="",
-        counted_by_paper=True, data_dependent_threshold=False,
-    )  # fmt: skip
+        round=0,
+        name="sum",
+        mechanism="gaussian",
+        unit="client",
+        adjacency="zero-out",
+        observer="everyone",
+        noise_multiplier=1.0,
+        threshold=1.0,
+        sensitivity=1.0,
+        noise_std=1.0,
+        dimension=1,
+        denominator=1.0,
+        sampler={"kind": "one-pass", "clients": 4, "cohort": 2, "rounds": 2},
+        noise_stream="0",
+        reason="",
+        counted_by_paper=True,
+        data_dependent_threshold=False,
+    )
     bound = Bound(name="Clopper-Pearson", epsilon=2.0, assumes="", found={})
     found = _entry([bound], release, 1.5, delta=1e-6, confidence=0.975)
     assert found["chance"] == pytest.approx(0.025)
-    assert found["status"].startswith("above what holds (1.5): a leak or chance; 2.5 % of audits")
+    assert found["status"].startswith(
+        "above what holds (1.5): a leak or chance; 2.5 % of audits"
+    )
 
 
 def audited(results: Path, entry: Private, **values: Any) -> None:
     path = results / "runs" / entry.audited / "audit.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values), encoding="utf-8")
+    path.write_text(
+        json.dumps(json.loads(path.read_text("utf-8")) | values), encoding="utf-8"
+    )
 
 
 @pytest.fixture
@@ -93,8 +136,15 @@ def two(plan: Plan, results: Path, tmp_path: Path) -> tuple[Path, list[Private]]
     folder = tmp_path / "results"
     shutil.copytree(results, folder)
     entries = [Private.read(entry) for entry in plan.private("dp-fedmeta")]
-    entries = [entry for entry in entries if any(place.item == "table2" for place in entry.tables)]
-    leak, chance = (next(entry for entry in entries if entry.method == name) for name in ("dp-agr", "dp-agrlr"))
+    entries = [
+        entry
+        for entry in entries
+        if any(place.item == "table2" for place in entry.tables)
+    ]
+    leak, chance = (
+        next(entry for entry in entries if entry.method == name)
+        for name in ("dp-agr", "dp-agrlr")
+    )
     assert leak.audited != chance.audited
     audited(folder, leak, epsilon=9.0, chance=1e-12)
     audited(folder, chance, epsilon=5.0, chance=0.03)
@@ -111,60 +161,112 @@ def test_the_table_of_privacy_leaves_no_proved_beside_it_unmarked(
     assert set(above["method"]) == {"dp-agr", "dp-agrlr"}
     assert not (above[["holds_status", "claimed_status"]] == "proved").any().any()
     assert set(above.loc[above["method"] == "dp-agr", "holds_status"]) == {LEAK}
-    assert set(above.loc[above["method"] == "dp-agrlr", "holds_status"]) == {f"proved, {BY_CHANCE}"}
+    assert set(above.loc[above["method"] == "dp-agrlr", "holds_status"]) == {
+        f"proved, {BY_CHANCE}"
+    }
     rest = table.drop(above.index)
     assert set(rest["holds_status"]) == {"proved"}
     text = privacy.listing(rows).markdown("it")
     assert f"4.89 ({LEAK})" in text and f"4.89 (proved, {BY_CHANCE})" in text
     figure = privacy_figure.draw(rows)
-    drawn = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
-    assert any("refuted by its audit" in label for label in drawn) and any("audited above" in label for label in drawn)
+    drawn = [
+        label.get_text() for axes in figure.axes for label in axes.get_yticklabels()
+    ]
+    assert any("refuted by its audit" in label for label in drawn) and any(
+        "audited above" in label for label in drawn
+    )
 
 
 def test_a_table_of_a_paper_and_the_page_mark_it(
-    two: tuple[Path, list[Private]], described: Callable[..., Item], published: Path, site: Any
+    two: tuple[Path, list[Private]],
+    described: Callable[..., Item],
+    published: Path,
+    site: Any,
 ) -> None:
     results, entries = two
     item = described("table2")
     read = tables.read(item, results, published, Audits(entries, results))
-    shown = {row.cell.method: read.fields(row)["ε that holds"].line for row in read.rows}
-    assert shown["dp-agr"] == f"4.89 ({LEAK})" and shown["dp-agrlr"] == f"4.89 (proved, {BY_CHANCE})"
+    shown = {
+        row.cell.method: read.fields(row)["ε that holds"].line for row in read.rows
+    }
+    assert (
+        shown["dp-agr"] == f"4.89 ({LEAK})"
+        and shown["dp-agrlr"] == f"4.89 (proved, {BY_CHANCE})"
+    )
     assert shown["maml"] == "–" and shown["dp-reptile"] == "4.89"
     # The file of the table does not wait for audits, and says where they are.
     where = "The table of privacy and the page say whether an audit exceeds it."
     alone = tables.to_markdown(tables.read(item, results, published), "it")
-    assert where in alone and LEAK not in alone and where not in tables.to_markdown(read, "it")
+    assert (
+        where in alone
+        and LEAK not in alone
+        and where not in tables.to_markdown(read, "it")
+    )
     shutil.copytree(site.folder / "tables", results / "tables")
     shutil.copy(site.folder / "provenance.json", results)
-    made = [one for one in site.items if one.item == item] + [one for one in site.items if "answer" in one.path]
-    html = page.make(made, **site.arguments | {"private": entries, "results": results, "folder": results})
-    assert html.count(LEAK) >= 3  # the table's row, the configuration's line among the runs, the answer
+    made = [one for one in site.items if one.item == item] + [
+        one for one in site.items if "answer" in one.path
+    ]
+    html = page.make(
+        made,
+        **site.arguments | {"private": entries, "results": results, "folder": results},
+    )
+    assert (
+        html.count(LEAK) >= 3
+    )  # the table's row, the configuration's line among the runs, the answer
     assert html.count(BY_CHANCE) >= 2
 
 
 def test_the_answer_takes_no_repair_that_is_refuted_and_marks_what_is_above() -> None:
     better = row("better", 84, (1.4, 1.5))
-    leak, chance = ({"holds": marked(better.holds, AUDIT | {"chance": given}, 92)} for given in (1e-12, 0.03))
-    (found,) = answer.read([PUBLISHED, row("good", 70, (1.4, 1.5)), dataclasses.replace(better, **leak)])
+    leak, chance = (
+        {"holds": marked(better.holds, AUDIT | {"chance": given}, 92)}
+        for given in (1e-12, 0.03)
+    )
+    (found,) = answer.read(
+        [PUBLISHED, row("good", 70, (1.4, 1.5)), dataclasses.replace(better, **leak)]
+    )
     assert found.repair is not None and found.repair.entry.variant == "good"
-    (found,) = answer.read([PUBLISHED, row("good", 70, (1.4, 1.5)), dataclasses.replace(better, **chance)])
+    (found,) = answer.read(
+        [PUBLISHED, row("good", 70, (1.4, 1.5)), dataclasses.replace(better, **chance)]
+    )
     assert found.repair is not None and found.repair.entry.variant == "better"
-    assert answer.tidy([found])["repair_holds_status"].tolist() == [f"proved, {BY_CHANCE}"]
+    assert answer.tidy([found])["repair_holds_status"].tolist() == [
+        f"proved, {BY_CHANCE}"
+    ]
     (fields,) = answer.listing([found], {}).rows
     assert fields["best valid repair"].note == f"ε\u00a0=\u00a01.5 holds, {BY_CHANCE}"
-    published = dataclasses.replace(PUBLISHED, holds=marked(PUBLISHED.holds, AUDIT | {"chance": 1e-12}, 92))
-    assert answer.listing(answer.read([published]), {}).rows[0]["ε that holds"].note == LEAK
+    published = dataclasses.replace(
+        PUBLISHED, holds=marked(PUBLISHED.holds, AUDIT | {"chance": 1e-12}, 92)
+    )
+    assert (
+        answer.listing(answer.read([published]), {}).rows[0]["ε that holds"].note
+        == LEAK
+    )
 
 
-def test_an_account_in_python_says_it_of_every_profile(plan: Plan, results: Path, tmp_path: Path) -> None:
+def test_an_account_in_python_says_it_of_every_profile(
+    plan: Plan, results: Path, tmp_path: Path
+) -> None:
     """At another delta too, where it is set against what holds at the audit's own."""
     shutil.copytree(results, tmp_path / "results")
-    entry = next(entry for entry in map(Private.read, plan.private("dp-fedmeta")) if entry.method == "dp-agr")
+    entry = next(
+        entry
+        for entry in map(Private.read, plan.private("dp-fedmeta"))
+        if entry.method == "dp-agr"
+    )
     with_accounts(tmp_path / "results", entry.folders, as_claimed={"status": "void"})
     audited(tmp_path / "results", entry, epsilon=9.0, epsilon_holds=4.887, chance=1e-12)
     run = tmp_path / "results" / "runs" / entry.folders[0]
     account = Account.read(run / "privacy.json")
     found = beside(account, read_audits(run / "audit.json"))
-    assert {name: one.status for name, one in found.profiles.items()} == {"as_claimed": "void", "holds": LEAK}
-    assert found.profiles["holds"].epsilon_high == account.profiles["holds"].epsilon_high
-    assert beside(account, {}) == account and math.isfinite(found.profiles["holds"].epsilon_high)
+    assert {name: one.status for name, one in found.profiles.items()} == {
+        "as_claimed": "void",
+        "holds": LEAK,
+    }
+    assert (
+        found.profiles["holds"].epsilon_high == account.profiles["holds"].epsilon_high
+    )
+    assert beside(account, {}) == account and math.isfinite(
+        found.profiles["holds"].epsilon_high
+    )

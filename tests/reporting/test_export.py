@@ -13,32 +13,67 @@ from dpfedbench.reporting.described import Item
 Describe = Callable[[str], Item]
 
 
-def test_a_table_in_latex_has_the_tables_rows(described: Describe, results: Path, published: Path) -> None:
+def test_a_table_in_latex_has_the_tables_rows(
+    described: Describe, results: Path, published: Path
+) -> None:
     table = tables.read(described("table2"), results, published)
     text = export.latex(table, "snakemake --cores all results/x_y.tex")
     code = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
     assert code.isascii(), "signs that plain pdfLaTeX does not know"
-    assert code.startswith("\\begin{table}[tbp]\n\\caption{") and code.endswith("\\end{table}")
-    assert r"\label{tab:dp-fedmeta-table2}" in code and code.count(r"\begin{") == code.count(r"\end{")
+    assert code.startswith("\\begin{table}[tbp]\n\\caption{") and code.endswith(
+        "\\end{table}"
+    )
+    assert r"\label{tab:dp-fedmeta-table2}" in code and code.count(
+        r"\begin{"
+    ) == code.count(r"\end{")
     for rule in ("toprule", "midrule", "bottomrule"):
         assert code.count(f"\\{rule}\n") == 1
-    heading, *lines = [re.split(r"(?<!\\) & ", line[:-3]) for line in code.splitlines() if line.endswith(r"\\")]
-    assert len(lines) == len(table.rows) and {len(line) for line in lines} == {len(heading)}
-    assert r"$\varepsilon$ that holds" in heading and r"accuracy, \% (95 \% interval)" in heading
-    row = next(dict(zip(heading, line, strict=True)) for line in lines if line[heading.index("method")] == "DP-AGR")
-    assert (row["data"], row["task"], row[r"$\varepsilon$ that holds"]) == ("glyphs", "5-way 1-shot", "4.89")
+    heading, *lines = [
+        re.split(r"(?<!\\) & ", line[:-3])
+        for line in code.splitlines()
+        if line.endswith(r"\\")
+    ]
+    assert len(lines) == len(table.rows) and {len(line) for line in lines} == {
+        len(heading)
+    }
+    assert (
+        r"$\varepsilon$ that holds" in heading
+        and r"accuracy, \% (95 \% interval)" in heading
+    )
+    row = next(
+        dict(zip(heading, line, strict=True))
+        for line in lines
+        if line[heading.index("method")] == "DP-AGR"
+    )
+    assert (row["data"], row["task"], row[r"$\varepsilon$ that holds"]) == (
+        "glyphs",
+        "5-way 1-shot",
+        "4.89",
+    )
     agr = next(found for found in table.rows if found.cell.series == "dp-agr")
     assert row[r"accuracy, \% (95 \% interval)"].startswith(f"{agr.value.mean:.1f} (")
-    assert "% Made by: snakemake --cores all results/x_y.tex\n" in text and agr.cell.group in text
+    assert (
+        "% Made by: snakemake --cores all results/x_y.tex\n" in text
+        and agr.cell.group in text
+    )
 
 
-def test_what_latex_would_read_is_escaped(described: Describe, results: Path, published: Path) -> None:
+def test_what_latex_would_read_is_escaped(
+    described: Describe, results: Path, published: Path
+) -> None:
     item = described("table2")
     spec = {**item.spec, "title": r"50 % of R&D_1 #2 \input{x} ε = ∞"}
-    cells = tuple(dataclasses.replace(cell, variant="a_b & 5%") for cell in item.cells[:1])
-    table = tables.read(dataclasses.replace(item, spec=spec, cells=cells), results, published)
+    cells = tuple(
+        dataclasses.replace(cell, variant="a_b & 5%") for cell in item.cells[:1]
+    )
+    table = tables.read(
+        dataclasses.replace(item, spec=spec, cells=cells), results, published
+    )
     text = export.latex(table, "snakemake")
-    assert r"\caption{50 \% of R\&D\_1 \#2 \textbackslash input\{x\} $\varepsilon$ = $\infty$}" in text
+    assert (
+        r"\caption{50 \% of R\&D\_1 \#2 \textbackslash input\{x\} $\varepsilon$ = $\infty$}"
+        in text
+    )
     assert r"a\_b \& 5\%" in text
 
 

@@ -54,13 +54,19 @@ def test_every_figure_is_drawn_with_labels_and_its_numbers(
     assert len(pd.read_csv(io.StringIO(values.csv_text(drawn)))) == len(drawn)
 
 
-def test_a_sweep_draws_the_cells_accuracies(described: Describe, results: Path, published: Path) -> None:
+def test_a_sweep_draws_the_cells_accuracies(
+    described: Describe, results: Path, published: Path
+) -> None:
     description = described("figure4a")
     _, drawn = figures.make(description, results, published)
     measured = drawn[drawn["source"] == "measured"]
     for (_, row), cell in zip(measured.iterrows(), description.cells, strict=True):
         accuracy = read_cell(results, cell.folders).accuracy
-        assert (row["value"], row["low"], row["high"]) == (accuracy.mean, accuracy.low, accuracy.high)
+        assert (row["value"], row["low"], row["high"]) == (
+            accuracy.mean,
+            accuracy.low,
+            accuracy.high,
+        )
         assert row["x"] == cell.x or (np.isnan(row["x"]) and cell.x is None)
 
 
@@ -73,7 +79,10 @@ def test_published_points_are_marked_and_not_comparable_on_a_stand_in(
     assert "published: 73 (approximate, at large z), not comparable" in said
     assert "Not comparable: published on omniglot, measured on glyphs." in said
     points = drawn[drawn["source"] != "measured"]
-    assert set(points["dataset"]) == {"omniglot"} and sorted(points["value"]) == [73.0, 93.9]
+    assert set(points["dataset"]) == {"omniglot"} and sorted(points["value"]) == [
+        73.0,
+        93.9,
+    ]
 
 
 def test_published_points_are_comparable_on_the_papers_data(
@@ -83,21 +92,32 @@ def test_published_points_are_comparable_on_the_papers_data(
     cells = tuple(dataclasses.replace(cell, mismatch="") for cell in description.cells)
     description = dataclasses.replace(description, cells=cells)
     figure, _ = figures.make(description, results, published)
-    assert "published: 93.9 (k=90)" in texts(figure) and "not comparable" not in texts(figure)
+    assert "published: 93.9 (k=90)" in texts(figure) and "not comparable" not in texts(
+        figure
+    )
 
 
-def test_an_axis_that_moves_the_privacy_says_both_epsilons(described: Describe, results: Path, published: Path) -> None:
+def test_an_axis_that_moves_the_privacy_says_both_epsilons(
+    described: Describe, results: Path, published: Path
+) -> None:
     with_noise, _ = figures.make(described("figure4b"), results, published)
     without, _ = figures.make(described("figure4a"), results, published)
     said = texts(with_noise).splitlines()
-    assert {"● ε claimed", "● ε that holds", "1.5", "4.89"} <= set(said) and "δ = 1e-06" in texts(with_noise)
+    assert {"● ε claimed", "● ε that holds", "1.5", "4.89"} <= set(
+        said
+    ) and "δ = 1e-06" in texts(with_noise)
     assert "ε claimed" not in texts(without)
     # They stand above the axes, where no curve is, and none lies over another or over the title.
     with_noise.draw_without_rendering()
     (axes,) = with_noise.axes
     boxes = [text.get_window_extent() for text in (*axes.texts, axes.title)]
     assert len(boxes) > 5 and min(box.ymin for box in boxes) >= axes.bbox.ymax
-    assert not [(one, two) for place, one in enumerate(boxes) for two in boxes[:place] if one.overlaps(two)]
+    assert not [
+        (one, two)
+        for place, one in enumerate(boxes)
+        for two in boxes[:place]
+        if one.overlaps(two)
+    ]
 
 
 def line(*given: float) -> Line:
@@ -110,20 +130,31 @@ def test_a_history_that_hardly_moves_is_level_and_says_so(
 ) -> None:
     """The entropy of a search that learns nothing: ln 8 to six digits, which an axis of its own range makes a slope."""
     item = described("figure2b")
-    still, moving = [line(2.07944, 2.079405), line(2.07944, 2.07941)], [line(2.07944, 2.079405), line(2.07944, 1.5)]
+    still, moving = (
+        [line(2.07944, 2.079405), line(2.07944, 2.07941)],
+        [line(2.07944, 2.079405), line(2.07944, 1.5)],
+    )
     for lines, level in ((still, True), (moving, False)):
         monkeypatch.setattr(figures, "history_lines", lambda *_, lines=lines: lines)
         monkeypatch.setattr(figures, "drawn", lambda *_: None)
         figure, _ = figures.make(
-            dataclasses.replace(item, spec={**item.spec, "y": {"label": "nats"}}), results, published
+            dataclasses.replace(item, spec={**item.spec, "y": {"label": "nats"}}),
+            results,
+            published,
         )
         low, high = figure.axes[0].get_ylim()
         assert not level or high - low > 1000 * 3.5e-5
-        assert ("Nothing moves: all values lie\nbetween 2.079405 and 2.079440." in texts(figure)) == level
+        assert (
+            "Nothing moves: all values lie\nbetween 2.079405 and 2.079440."
+            in texts(figure)
+        ) == level
 
 
 def over(item: Item, epsilon: str) -> Item:
-    return dataclasses.replace(item, spec={**item.spec, "x": {**item.spec["x"], "show": epsilon, "scale": "log"}})
+    return dataclasses.replace(
+        item,
+        spec={**item.spec, "x": {**item.spec["x"], "show": epsilon, "scale": "log"}},
+    )
 
 
 def test_a_sweep_may_stand_over_the_epsilon_that_holds(
@@ -135,10 +166,14 @@ def test_a_sweep_may_stand_over_the_epsilon_that_holds(
         figure, drawn = figures.make(over(item, epsilon), results, published)
         line = drawn[(drawn["source"] == "measured") & drawn["x"].notna()]
         expected = sorted(
-            (at_one / cell.x, read_cell(results, cell.folders).accuracy.mean) for cell in item.cells if cell.x
+            (at_one / cell.x, read_cell(results, cell.folders).accuracy.mean)
+            for cell in item.cells
+            if cell.x
         )
         assert line[["x", "value"]].to_numpy() == pytest.approx(np.array(expected))
-        assert figure.axes[0].lines[0].get_xdata().tolist() == pytest.approx([x for x, _ in expected])
+        assert figure.axes[0].lines[0].get_xdata().tolist() == pytest.approx(
+            [x for x, _ in expected]
+        )
         assert "ε at δ = 1e-06." in texts(figure) and not figure.axes[0].texts
     # A point of which no finite ε holds is in the CSV, and in no place of the axis.
     shutil.copytree(results / "runs", tmp_path / "runs")
@@ -148,17 +183,34 @@ def test_a_sweep_may_stand_over_the_epsilon_that_holds(
         account["profiles"]["holds"]["epsilon_high"] = "inf"
         path.write_text(json.dumps(account), encoding="utf-8")
     figure, drawn = figures.make(over(item, "epsilon_holds"), tmp_path, published)
-    assert np.isinf(drawn["x"]).sum() == 1 and np.isfinite(figure.axes[0].lines[0].get_xdata()).all()
-    assert "no finite ε for 1 point, which the CSV has" in " ".join(texts(figure).split())
+    assert (
+        np.isinf(drawn["x"]).sum() == 1
+        and np.isfinite(figure.axes[0].lines[0].get_xdata()).all()
+    )
+    assert "no finite ε for 1 point, which the CSV has" in " ".join(
+        texts(figure).split()
+    )
 
 
-def test_over_an_epsilon_what_claims_no_privacy_is_level(described: Describe, results: Path, published: Path) -> None:
+def test_over_an_epsilon_what_claims_no_privacy_is_level(
+    described: Describe, results: Path, published: Path
+) -> None:
     item = described("table2")
     cells = tuple(
-        dataclasses.replace(cell, label=cell.series) for cell in item.cells if cell.series in ("maml", "dp-agr")
+        dataclasses.replace(cell, label=cell.series)
+        for cell in item.cells
+        if cell.series in ("maml", "dp-agr")
     )[:2]
-    spec = {"title": "t", "x": {"label": "ε that holds", "show": "epsilon_holds", "scale": "log"}, "y": {"label": "%"}}
-    figure, drawn = figures.make(dataclasses.replace(item, kind="sweep", cells=cells, spec=spec), results, published)
+    spec = {
+        "title": "t",
+        "x": {"label": "ε that holds", "show": "epsilon_holds", "scale": "log"},
+        "y": {"label": "%"},
+    }
+    figure, drawn = figures.make(
+        dataclasses.replace(item, kind="sweep", cells=cells, spec=spec),
+        results,
+        published,
+    )
     placed = drawn[drawn["source"] == "measured"].set_index("series")["x"]
     assert np.isnan(placed["maml"]) and placed["dp-agr"] == 4.887
     assert "maml: claims no privacy." in " ".join(texts(figure).split())
@@ -169,11 +221,26 @@ def test_the_numbers_of_a_figure_have_their_epsilons(
     described: Describe, results: Path, published: Path, name: str
 ) -> None:
     _, drawn = figures.make(described(name), results, published)
-    private = drawn[drawn["series"].isin([cell.series for cell in described(name).cells if cell.method == "dp-agr"])]
-    found = private[["epsilon_claimed", "epsilon_holds", "delta", "unit"]].drop_duplicates().to_numpy().tolist()
+    private = drawn[
+        drawn["series"].isin(
+            [cell.series for cell in described(name).cells if cell.method == "dp-agr"]
+        )
+    ]
+    found = (
+        private[["epsilon_claimed", "epsilon_holds", "delta", "unit"]]
+        .drop_duplicates()
+        .to_numpy()
+        .tolist()
+    )
     assert found == [[1.5, 4.887, 1e-6, "client"]]
     rest = drawn.drop(private.index)
-    assert len(rest) and rest[["epsilon_claimed", "epsilon_holds", "delta", "unit"]].isna().all().all()
+    assert (
+        len(rest)
+        and rest[["epsilon_claimed", "epsilon_holds", "delta", "unit"]]
+        .isna()
+        .all()
+        .all()
+    )
 
 
 def test_a_history_draws_means_over_seeds_and_divides_where_told(
@@ -182,11 +249,17 @@ def test_a_history_draws_means_over_seeds_and_divides_where_told(
     description = described("figure2b")
     _, drawn = figures.make(description, results, published)
     agr = next(cell for cell in description.cells if cell.series == "dp-agr")
-    tables = [pd.read_csv(results / "runs" / folder / "history.csv") for folder in agr.folders]
-    expected = np.mean([table["released_norm"] / table["clients"] for table in tables], axis=0)
+    tables = [
+        pd.read_csv(results / "runs" / folder / "history.csv") for folder in agr.folders
+    ]
+    expected = np.mean(
+        [table["released_norm"] / table["clients"] for table in tables], axis=0
+    )
     found = drawn[drawn["curve"] == "released_norm"]
     assert found["value"].to_numpy() == pytest.approx(expected)
-    assert (found["low"] <= found["value"]).all() and (found["value"] <= found["high"]).all()
+    assert (found["low"] <= found["value"]).all() and (
+        found["value"] <= found["high"]
+    ).all()
     maml = drawn[drawn["curve"] == "norm_q50"]
     assert (maml["high"] / maml["value"]).to_numpy() == pytest.approx(1.7)
 
@@ -211,7 +284,9 @@ def test_a_column_that_is_not_there_is_named(
     table = pd.read_csv(path)
     table["threshold"] = np.nan
     table.to_csv(path, index=False)
-    with pytest.raises(BenchError, match=r"has no threshold to draw: name one of round"):
+    with pytest.raises(
+        BenchError, match=r"has no threshold to draw: name one of round"
+    ):
         figures.make(description, tmp_path, published)
     path.write_text("", encoding="utf-8")
     with pytest.raises(BenchError, match="cannot be read"):
@@ -234,7 +309,9 @@ def test_colours_are_okabe_and_itos() -> None:
         assert tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5)) in wong
 
 
-def test_a_notice_that_is_not_true_of_all_says_of_which(results: Path, described: Describe) -> None:
+def test_a_notice_that_is_not_true_of_all_says_of_which(
+    results: Path, described: Describe
+) -> None:
     cell = read_cell(results, described("figure4b").cells[0].folders)
     raw = dataclasses.replace(cell, notices=(*cell.notices, "reads raw norms"))
     assert attributed_notices([("a", cell), ("b", raw)]) == [

@@ -9,10 +9,17 @@ import pytest
 
 from tests.reporting.conftest import Site
 
-playwright = pytest.importorskip("playwright.sync_api", reason="`uv sync --group browser` installs playwright")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="`uv sync --group browser` installs playwright"
+)
+CHROMIUM = (
+    os.environ.get("CHROMIUM")
+    or shutil.which("chromium")
+    or shutil.which("google-chrome")
+)
 pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium here: `apt-get install chromium`, or set CHROMIUM"
+    CHROMIUM is None,
+    reason="no Chromium here: `apt-get install chromium`, or set CHROMIUM",
 )
 
 PHONE = {"width": 390, "height": 844}
@@ -35,10 +42,14 @@ def opened(browser: Any, site: Site) -> Iterator[Open]:
     contexts, faults = [], []
 
     def on_request(request: Any) -> None:
-        if request.url.partition("#")[0] != site.page.as_uri() and not request.url.startswith("data:"):
+        if request.url.partition("#")[
+            0
+        ] != site.page.as_uri() and not request.url.startswith("data:"):
             faults.append(f"request {request.url}")
 
-    def open_page(viewport: dict[str, int] = DESKTOP, fragment: str = "", **settings: Any) -> Any:
+    def open_page(
+        viewport: dict[str, int] = DESKTOP, fragment: str = "", **settings: Any
+    ) -> Any:
         contexts.append(browser.new_context(viewport=viewport, **settings))
         tab = contexts[-1].new_page()
         tab.on("console", lambda message: faults.append(f"console {message.text}"))
@@ -54,7 +65,11 @@ def opened(browser: Any, site: Site) -> Iterator[Open]:
 
 
 def shown(tab: Any, query: str) -> list[str]:
-    return [element.inner_text() for element in tab.locator(query).all() if element.is_visible()]
+    return [
+        element.inner_text()
+        for element in tab.locator(query).all()
+        if element.is_visible()
+    ]
 
 
 def methods(tab: Any, table: str) -> list[str]:
@@ -65,41 +80,66 @@ TABLE = "tables-dp-fedmeta-table2"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP, WIDE], ids=["phone", "desktop", "wide"])
+@pytest.mark.parametrize(
+    "viewport", [PHONE, DESKTOP, WIDE], ids=["phone", "desktop", "wide"]
+)
 def test_the_first_screen_holds_what_was_run_and_the_answer(
     opened: Open, viewport: dict[str, int], scheme: str
 ) -> None:
     tab = opened(viewport, color_scheme=scheme)
-    boxes = {name: tab.locator(query).bounding_box() for name, query in {
-        "title": "h1", "what was run": "header p", "answer": "#tables-answer table",
-    }.items()}  # fmt: skip
+    boxes = {
+        name: tab.locator(query).bounding_box()
+        for name, query in {
+            "title": "h1",
+            "what was run": "header p",
+            "answer": "#tables-answer table",
+        }.items()
+    }
     for name, box in boxes.items():
-        assert box["y"] + box["height"] <= viewport["height"] and box["x"] + box["width"] <= viewport["width"], name
+        assert (
+            box["y"] + box["height"] <= viewport["height"]
+            and box["x"] + box["width"] <= viewport["width"]
+        ), name
     # There is room for five papers.
     row = tab.locator("#tables-answer tbody tr").first.bounding_box()
     assert viewport["height"] - row["y"] >= 5 * row["height"]
     # The first table does not scroll sideways, and the frontier is the first figure.
     answer = tab.locator("#tables-answer .scroll")
     assert answer.evaluate("(element) => element.scrollWidth <= element.clientWidth")
-    assert tab.locator("figure").first.get_attribute("id") == "figures-dp-fedmeta-frontier"
+    assert (
+        tab.locator("figure").first.get_attribute("id") == "figures-dp-fedmeta-frontier"
+    )
     assert "on glyphs" in tab.locator("header p").inner_text()
-    dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    dark = (
+        tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        != "rgb(255, 255, 255)"
+    )
     assert dark == (scheme == "dark")
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])
 def test_the_body_never_scrolls_sideways(opened: Open, width: int) -> None:
     tab = opened({"width": width, "height": 800})
-    tab.evaluate("document.querySelectorAll('details').forEach((element) => { element.open = true; })")
+    tab.evaluate(
+        "document.querySelectorAll('details').forEach((element) => { element.open = true; })"
+    )
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    assert tab.locator("img").evaluate_all("(all) => all.every((image) => image.naturalWidth > 0)")
+    assert tab.locator("img").evaluate_all(
+        "(all) => all.every((image) => image.naturalWidth > 0)"
+    )
 
 
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP, WIDE], ids=["phone", "desktop", "wide"])
-def test_text_in_figures_can_be_read_at_the_size_that_is_shown(opened: Open, viewport: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "viewport", [PHONE, DESKTOP, WIDE], ids=["phone", "desktop", "wide"]
+)
+def test_text_in_figures_can_be_read_at_the_size_that_is_shown(
+    opened: Open, viewport: dict[str, int]
+) -> None:
     """Figures have 160 pixels an inch and text of 7.5 points or more, which is to be at least 9 pixels high."""
     images = opened(viewport).locator("figure.item img")
-    scales = images.evaluate_all("(all) => all.map((image) => image.width / image.naturalWidth)")
+    scales = images.evaluate_all(
+        "(all) => all.map((image) => image.width / image.naturalWidth)"
+    )
     assert len(scales) == 4 and all(7.5 * 160 / 72 * scale >= 9 for scale in scales)
 
 
@@ -109,24 +149,43 @@ def test_a_long_reason_is_folded_until_it_is_asked_for(opened: Open) -> None:
     low = reason.bounding_box()["height"]
     assert reason.count() == 1 and "same chance" not in reason.inner_text()
     reason.locator("summary").click()
-    assert reason.inner_text().count("same chance") >= 4 and reason.bounding_box()["height"] > low
+    assert (
+        reason.inner_text().count("same chance") >= 4
+        and reason.bounding_box()["height"] > low
+    )
 
 
 def test_a_filter_by_method_keeps_its_rows_figures_and_runs(opened: Open) -> None:
     tab = opened()
-    everything = {query: len(shown(tab, query)) for query in ("tbody tr[data-facets]", "figure.item", ".run")}
+    everything = {
+        query: len(shown(tab, query))
+        for query in ("tbody tr[data-facets]", "figure.item", ".run")
+    }
     tab.get_by_label("Method").select_option("maml")
     assert methods(tab, TABLE) == ["Non-private MAML"] * 2
-    assert methods(tab, "tables-privacy") == [] and not tab.locator("#tables-privacy").is_visible()
+    assert (
+        methods(tab, "tables-privacy") == []
+        and not tab.locator("#tables-privacy").is_visible()
+    )
     assert not tab.locator("#tables-answer").is_visible()
     # The frontier and Figure 2b show MAML, 4b does not; the figure of privacy cannot be filtered.
     assert not tab.locator("#figures-dp-fedmeta-figure4b").is_visible()
-    assert tab.locator("#figures-dp-fedmeta-figure2b").is_visible() and tab.locator("#figures-privacy").is_visible()
-    assert all("MAML" in text for text in shown(tab, ".run .name")) and len(shown(tab, ".run")) == 2
+    assert (
+        tab.locator("#figures-dp-fedmeta-figure2b").is_visible()
+        and tab.locator("#figures-privacy").is_visible()
+    )
+    assert (
+        all("MAML" in text for text in shown(tab, ".run .name"))
+        and len(shown(tab, ".run")) == 2
+    )
     said = tab.locator(".filters output").inner_text()
-    assert said.startswith(f"3 of {everything['tbody tr[data-facets]']} rows, 3 of 4 figures, 2 of ")
+    assert said.startswith(
+        f"3 of {everything['tbody tr[data-facets]']} rows, 3 of 4 figures, 2 of "
+    )
     tab.get_by_role("button", name="Show all").click()
-    playwright.expect(tab.locator(".filters output")).to_have_text("everything is shown")  # a moment after the click
+    playwright.expect(tab.locator(".filters output")).to_have_text(
+        "everything is shown"
+    )  # a moment after the click
     assert {query: len(shown(tab, query)) for query in everything} == everything
 
 
@@ -156,19 +215,30 @@ def test_a_head_sorts_up_then_down_by_mouse_and_keyboard(opened: Open) -> None:
     head.get_by_role("button").focus()
     tab.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "descending"
-    assert [float(text.split()[0]) for text in shown(tab, column)] == sorted(before, reverse=True)
+    assert [float(text.split()[0]) for text in shown(tab, column)] == sorted(
+        before, reverse=True
+    )
     # By another column: one aria-sort in the table, and rows without a value last both ways.
     holds = tab.locator(f"#{TABLE} thead th", has_text="holds")
     for _ in range(2):
         holds.get_by_role("button").click()
-        assert [text == "–" for text in shown(tab, f"#{TABLE} tbody td:nth-child(5)")] == [False] * 6 + [True] * 4
+        assert [
+            text == "–" for text in shown(tab, f"#{TABLE} tbody td:nth-child(5)")
+        ] == [False] * 6 + [True] * 4
     assert tab.locator(f"#{TABLE} [aria-sort]").count() == 1
 
 
 def test_infinity_sorts_above_every_number(opened: Open) -> None:
     tab = opened()
-    tab.locator("#tables-privacy thead th", has_text="ε holds").get_by_role("button").click()
-    assert shown(tab, "#tables-privacy tbody td:nth-child(6)") == ["1.49 to 1.51", "4.887", "4.887", "4.887 to ∞"]
+    tab.locator("#tables-privacy thead th", has_text="ε holds").get_by_role(
+        "button"
+    ).click()
+    assert shown(tab, "#tables-privacy tbody td:nth-child(6)") == [
+        "1.49 to 1.51",
+        "4.887",
+        "4.887",
+        "4.887 to ∞",
+    ]
 
 
 def test_a_row_leads_to_its_run_which_opens(opened: Open) -> None:
@@ -189,8 +259,14 @@ def test_a_row_leads_to_its_run_which_opens(opened: Open) -> None:
     playwright.expect(run).to_have_attribute("open", "")
 
 
-def test_an_address_with_a_run_opens_it_and_a_link_undoes_a_filter_that_hides_its_target(opened: Open) -> None:
-    anchor = opened().locator(f"#{TABLE} tbody a", has_text="MAML").first.get_attribute("href")
+def test_an_address_with_a_run_opens_it_and_a_link_undoes_a_filter_that_hides_its_target(
+    opened: Open,
+) -> None:
+    anchor = (
+        opened()
+        .locator(f"#{TABLE} tbody a", has_text="MAML")
+        .first.get_attribute("href")
+    )
     tab = opened(fragment=str(anchor), reduced_motion="reduce")
     playwright.expect(tab.locator(str(anchor))).to_have_attribute("open", "")
     tab.get_by_label("Method").select_option("dp-agr")

@@ -31,22 +31,33 @@ LETTERS = ("glyphs", "5-way 1-shot")
 def entries(plan: Plan) -> list[Private]:
     """The client-level configurations, whose runs the fixture has made."""
     found = [Private.read(entry) for entry in plan.private()]
-    return [entry for entry in found if entry.paper == "dp-fedmeta" and entry.method != "dp-transfer"]
+    return [
+        entry
+        for entry in found
+        if entry.paper == "dp-fedmeta" and entry.method != "dp-transfer"
+    ]
 
 
 def test_each_private_configuration_has_one_row_and_all_seeds(plan: Plan) -> None:
     entries = [Private.read(entry) for entry in plan.private()]
     keys = {str(Path(run.folder).parent) for run in plan.runs.values() if run.private}
-    assert {str(Path(entry.folders[0]).parent) for entry in entries} == keys and len(entries) == len(keys)
+    assert {str(Path(entry.folders[0]).parent) for entry in entries} == keys and len(
+        entries
+    ) == len(keys)
     folders = [folder for entry in entries for folder in entry.folders]
-    assert sorted(folders) == sorted(run.folder for run in plan.runs.values() if run.private)
+    assert sorted(folders) == sorted(
+        run.folder for run in plan.runs.values() if run.private
+    )
 
 
-def test_a_configuration_that_a_table_shows_is_named_as_there(entries: list[Private]) -> None:
+def test_a_configuration_that_a_table_shows_is_named_as_there(
+    entries: list[Private],
+) -> None:
     named = {
         entry.variant: entry
         for entry in entries
-        if (entry.paper, entry.dataset, entry.task) == ("dp-fedmeta", "glyphs", "5-way 1-shot")
+        if (entry.paper, entry.dataset, entry.task)
+        == ("dp-fedmeta", "glyphs", "5-way 1-shot")
     }
     published = named["dp-agr"]
     assert [place.item for place in published.tables] == ["table2", "repairs"]
@@ -60,44 +71,74 @@ def two_fold(entries: list[Private]) -> int:
     return sum(entry.method == "dp-agrlr" for entry in entries)
 
 
-def test_two_fold_privacy_has_a_row_for_each_unit(entries: list[Private], results: Path, published: Path) -> None:
+def test_two_fold_privacy_has_a_row_for_each_unit(
+    entries: list[Private], results: Path, published: Path
+) -> None:
     read = privacy.read(entries, results, published)
     rows = privacy.tidy(read).loc[lambda table: table["method"] == "dp-agrlr"]
-    assert set(rows.groupby("runs")["unit"].agg(tuple)) == {("client", "record")} and two_fold(entries) > 1
-    assert set(privacy.drawn(read).loc[lambda shown: shown["method"] == "dp-agrlr", "unit"]) == {
-        "client", "record",
-    }  # fmt: skip
+    assert (
+        set(rows.groupby("runs")["unit"].agg(tuple)) == {("client", "record")}
+        and two_fold(entries) > 1
+    )
+    assert set(
+        privacy.drawn(read).loc[lambda shown: shown["method"] == "dp-agrlr", "unit"]
+    ) == {
+        "client",
+        "record",
+    }
 
 
-def test_no_cell_is_empty(entries: list[Private], results: Path, published: Path) -> None:
+def test_no_cell_is_empty(
+    entries: list[Private], results: Path, published: Path
+) -> None:
     rows = privacy.read(entries, results, published)
     table = privacy.tidy(rows)
     assert len(table) == len(entries) + two_fold(entries)
     read = pd.read_csv(io.StringIO(csv_text(rows)), keep_default_na=False, dtype=str)
     assert (read != "").all().all()
-    row = table[(table["variant"] == "dp-agr") & (table["task"] == "5-way 1-shot")].iloc[0]
-    assert (row["epsilon_printed"], row["epsilon_claimed"], row["epsilon_holds_high"]) == (1.5, 1.5, 4.887)
-    assert (row["epsilon_audited"], row["audit"], row["seeds"]) == (0.8, "f-DP by ranks, 95 % confidence", 3)
+    row = table[
+        (table["variant"] == "dp-agr") & (table["task"] == "5-way 1-shot")
+    ].iloc[0]
+    assert (
+        row["epsilon_printed"],
+        row["epsilon_claimed"],
+        row["epsilon_holds_high"],
+    ) == (1.5, 1.5, 4.887)
+    assert (row["epsilon_audited"], row["audit"], row["seeds"]) == (
+        0.8,
+        "f-DP by ranks, 95 % confidence",
+        3,
+    )
     assert row["epsilon_ideal"] == 0.9
     # The paper prints an epsilon for z = 1 alone, and none for a repair.
     assert table[table["variant"] == "z=2"].iloc[0]["epsilon_printed"] == "not printed"
     assert set(table[table["role"] == "repaired"]["epsilon_printed"]) == {"not printed"}
 
 
-def test_an_infinite_epsilon_says_why(entries: list[Private], results: Path, published: Path, tmp_path: Path) -> None:
+def test_an_infinite_epsilon_says_why(
+    entries: list[Private], results: Path, published: Path, tmp_path: Path
+) -> None:
     entry = next(entry for entry in entries if entry.variant == "z=2")
     for folder in entry.folders:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
         path = tmp_path / "runs" / folder / "privacy.json"
         account = json.loads(path.read_text())
-        account["profiles"]["holds"] |= {"epsilon_high": "inf", "explanation": "a release without an event: raw norms"}
+        account["profiles"]["holds"] |= {
+            "epsilon_high": "inf",
+            "explanation": "a release without an event: raw norms",
+        }
         path.write_text(json.dumps(account))
     row = privacy.read([entry], tmp_path, published)[0]
-    assert math.isinf(row.holds.epsilon_high) and "a release without an event: raw norms" in row.reason
+    assert (
+        math.isinf(row.holds.epsilon_high)
+        and "a release without an event: raw norms" in row.reason
+    )
     assert "inf" in csv_text(privacy.read([entry], tmp_path, published))
 
 
-def test_a_missing_audit_is_one_line(entries: list[Private], results: Path, published: Path, tmp_path: Path) -> None:
+def test_a_missing_audit_is_one_line(
+    entries: list[Private], results: Path, published: Path, tmp_path: Path
+) -> None:
     entry = entries[0]
     for folder in entry.folders:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
@@ -115,10 +156,14 @@ def test_an_audit_that_did_not_see_the_mechanism_is_marked(
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
     place = tmp_path / "runs" / entry.audited / "audit.json"
     for another in (False, True):
-        place.write_text(json.dumps(json.loads(place.read_text()) | {"another_mechanism": another}))
+        place.write_text(
+            json.dumps(json.loads(place.read_text()) | {"another_mechanism": another})
+        )
         rows = privacy.read([entry], tmp_path, published)
         (line,) = (
-            line for line in privacy.listing(rows).markdown("it").splitlines() if line.startswith("| dp-fedmeta |")
+            line
+            for line in privacy.listing(rows).markdown("it").splitlines()
+            if line.startswith("| dp-fedmeta |")
         )
         assert (f" ({note}) |" in line) == another
         assert privacy.for_page(rows).rows[0]["ε audited"].note == note * another
@@ -130,67 +175,134 @@ def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
 ) -> None:
     entry = next(entry for entry in entries if entry.audited != entry.folders[0])
     row = privacy.read([entry], results, published)[0]
-    assert f"audit: made for {Path(entry.audited).parent}, whose mechanism is the same" in row.reason
+    assert (
+        f"audit: made for {Path(entry.audited).parent}, whose mechanism is the same"
+        in row.reason
+    )
     for folder in {*entry.folders, entry.audited}:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
     (tmp_path / "runs" / entry.folders[0] / "audit.json").unlink()  # not needed
     privacy.read([entry], tmp_path, published)
-    texts = dict.fromkeys(("name", "mechanism", "unit", "adjacency", "observer", "noise_stream", "reason"), "x")
-    flags = {"sampler": {"kind": "x"}, "counted_by_paper": True, "data_dependent_threshold": False, "combines": None}
+    texts = dict.fromkeys(
+        (
+            "name",
+            "mechanism",
+            "unit",
+            "adjacency",
+            "observer",
+            "noise_stream",
+            "reason",
+        ),
+        "x",
+    )
+    flags = {
+        "sampler": {"kind": "x"},
+        "counted_by_paper": True,
+        "data_dependent_threshold": False,
+        "combines": None,
+    }
     flags |= {"part": None, "secure": None}
-    release: dict[str, Any] = dict.fromkeys((field.name for field in dataclasses.fields(Release)), 1) | texts | flags
+    release: dict[str, Any] = (
+        dict.fromkeys((field.name for field in dataclasses.fields(Release)), 1)
+        | texts
+        | flags
+    )
     ledger = Ledger(tmp_path / "runs" / entry.audited / "ledger.jsonl")
     ledger.append(Release(**release))
     with pytest.raises(BenchError, match="lines were cut off or changed"):
         privacy.read([entry], tmp_path, published)
     training = ledger.path.with_name("training.json")
-    training.write_text(json.dumps(json.loads(training.read_text()) | {"ledger": ledger.chain}))
-    with pytest.raises(BenchError, match=rf"the run's ledger has 0 releases, the audited {entry.audited} 1: delete"):
+    training.write_text(
+        json.dumps(json.loads(training.read_text()) | {"ledger": ledger.chain})
+    )
+    with pytest.raises(
+        BenchError,
+        match=rf"the run's ledger has 0 releases, the audited {entry.audited} 1: delete",
+    ):
         privacy.read([entry], tmp_path, published)
 
 
-def test_markdown_has_a_line_a_row(entries: list[Private], results: Path, published: Path) -> None:
-    text = privacy.listing(privacy.read(entries, results, published)).markdown("uv run snakemake")
-    assert sum(line.startswith("| dp-fedmeta |") for line in text.splitlines()) == len(entries) + two_fold(entries)
+def test_markdown_has_a_line_a_row(
+    entries: list[Private], results: Path, published: Path
+) -> None:
+    text = privacy.listing(privacy.read(entries, results, published)).markdown(
+        "uv run snakemake"
+    )
+    assert sum(line.startswith("| dp-fedmeta |") for line in text.splitlines()) == len(
+        entries
+    ) + two_fold(entries)
     assert "(repaired)" in text and "uv run snakemake" in text
 
 
 def first_task(entries: list[Private]) -> list[Private]:
-    return [entry for entry in entries if entry.tables and (entry.dataset, entry.task) == LETTERS]
+    return [
+        entry
+        for entry in entries
+        if entry.tables and (entry.dataset, entry.task) == LETTERS
+    ]
 
 
-def test_the_figure_draws_the_first_task_of_each_table(entries: list[Private], results: Path, published: Path) -> None:
+def test_the_figure_draws_the_first_task_of_each_table(
+    entries: list[Private], results: Path, published: Path
+) -> None:
     table = privacy.read(entries, results, published)
     figure = privacy_figure.draw(table)
     shown = first_task(entries)
     assert len(shown) < sum(bool(entry.tables) for entry in entries)
     left, right = figure.axes
-    assert len(left.get_yticks()) == len(shown) + two_fold(shown) == len(privacy.drawn(table))
+    assert (
+        len(left.get_yticks())
+        == len(shown) + two_fold(shown)
+        == len(privacy.drawn(table))
+    )
     # Each repair stands directly below the published variant, and its accuracy is filled.
     labels = [label.get_text() for label in left.get_yticklabels()]
     repairs = [place for place, label in enumerate(labels) if label.startswith("↳")]
-    assert len(repairs) == sum(place.repairs != "" for entry in shown for place in entry.tables) == 3
+    assert (
+        len(repairs)
+        == sum(place.repairs != "" for entry in shown for place in entry.tables)
+        == 3
+    )
     assert repairs == [1, 2, 3] and labels[0] == "dp-agr: as published"
-    filled = [place for place, bars in enumerate(right.containers) if bars[0].get_markerfacecolor() != "white"]
+    filled = [
+        place
+        for place, bars in enumerate(right.containers)
+        if bars[0].get_markerfacecolor() != "white"
+    ]
     assert filled == repairs
 
 
-def test_the_figure_of_all_papers_is_one_screen(entries: list[Private], results: Path, published: Path) -> None:
+def test_the_figure_of_all_papers_is_one_screen(
+    entries: list[Private], results: Path, published: Path
+) -> None:
     """As many rows as the default run has: 50 of seven papers, on a page of 1,280 by 800 pixels."""
     row = privacy.read(entries, results, published)[0]
     counts = {"a": 18, "b": 4, "c": 8, "d": 12, "e": 3, "f": 3, "g": 2}
-    of = [{"paper": paper, "variant": f"variant {place}"} for paper in counts for place in range(counts[paper])]
-    table = [dataclasses.replace(row, entry=dataclasses.replace(row.entry, tables=(), **one)) for one in of]
+    of = [
+        {"paper": paper, "variant": f"variant {place}"}
+        for paper in counts
+        for place in range(counts[paper])
+    ]
+    table = [
+        dataclasses.replace(row, entry=dataclasses.replace(row.entry, tables=(), **one))
+        for one in of
+    ]
     figure = privacy_figure.draw(table, {"a": "Paper A"})
     figure.draw_without_rendering()
     width, height = figure.get_size_inches()
     assert height * 1280 / width <= 800
-    assert sorted(len(axes.get_yticks()) for axes in figure.axes[::2]) == sorted(counts.values())
+    assert sorted(len(axes.get_yticks()) for axes in figure.axes[::2]) == sorted(
+        counts.values()
+    )
     headings = [axes.texts[0].get_text() for axes in figure.axes[1::2]]
-    assert headings[0].startswith("Paper A, glyphs") and headings[1].startswith("b, glyphs")
+    assert headings[0].startswith("Paper A, glyphs") and headings[1].startswith(
+        "b, glyphs"
+    )
     for axes in figure.axes[::2]:
         boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
-        assert all(upper.ymin >= lower.ymax for upper, lower in itertools.pairwise(boxes))
+        assert all(
+            upper.ymin >= lower.ymax for upper, lower in itertools.pairwise(boxes)
+        )
 
 
 def test_of_a_paper_with_figures_only_its_first_task_is_drawn(
@@ -198,28 +310,55 @@ def test_of_a_paper_with_figures_only_its_first_task_is_drawn(
 ) -> None:
     alone = [dataclasses.replace(entry, tables=()) for entry in entries]
     table = privacy.read(alone, results, published)
-    figure, shown = privacy_figure.draw(table), [entry for entry in alone if (entry.dataset, entry.task) == LETTERS]
+    figure, shown = (
+        privacy_figure.draw(table),
+        [entry for entry in alone if (entry.dataset, entry.task) == LETTERS],
+    )
     assert 0 < len(shown) < len(alone) and (alone[0].dataset, alone[0].task) == LETTERS
     left, right = figure.axes
-    assert all(bars[0].get_markerfacecolor() == "white" for bars in right.containers)  # nothing is repaired
-    assert len(left.get_yticks()) == len(shown) + two_fold(shown) == len(privacy.drawn(table))
+    assert all(
+        bars[0].get_markerfacecolor() == "white" for bars in right.containers
+    )  # nothing is repaired
+    assert (
+        len(left.get_yticks())
+        == len(shown) + two_fold(shown)
+        == len(privacy.drawn(table))
+    )
 
 
-def test_repairs_are_drawn_without_what_they_repair(entries: list[Private], results: Path, published: Path) -> None:
+def test_repairs_are_drawn_without_what_they_repair(
+    entries: list[Private], results: Path, published: Path
+) -> None:
     """As where a configuration leaves the published series out of the table."""
-    repairs = [entry for entry in first_task(entries) if any(place.repairs for place in entry.tables)]
+    repairs = [
+        entry
+        for entry in first_task(entries)
+        if any(place.repairs for place in entry.tables)
+    ]
     left, right = privacy_figure.draw(privacy.read(repairs, results, published)).axes
     assert len(right.containers) == len(left.get_yticks()) == len(repairs) == 3
 
 
-def test_each_point_is_its_own_rows(entries: list[Private], results: Path, published: Path) -> None:
+def test_each_point_is_its_own_rows(
+    entries: list[Private], results: Path, published: Path
+) -> None:
     """Tasks of two data sets have the same name, and a table the same series for both."""
     table = [
-        dataclasses.replace(row, cell=dataclasses.replace(row.cell, accuracy=Interval(
-            mean=20.0 + place, low=19.9 + place, high=20.2 + place, count=3, over="seeds",
-        )))
+        dataclasses.replace(
+            row,
+            cell=dataclasses.replace(
+                row.cell,
+                accuracy=Interval(
+                    mean=20.0 + place,
+                    low=19.9 + place,
+                    high=20.2 + place,
+                    count=3,
+                    over="seeds",
+                ),
+            ),
+        )
         for place, row in enumerate(privacy.read(entries, results, published))
-    ]  # fmt: skip
+    ]
     _, right = privacy_figure.draw(table).axes
     found = {float(bars[0].get_xdata()[0]) for bars in right.containers}
     shown = privacy.drawn(table)

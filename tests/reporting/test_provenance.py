@@ -31,9 +31,15 @@ def test_a_rules_environment_has_versions() -> None:
     """In it the package is not installed: -S reads no .pth."""
     places = [str(ROOT / "src"), *site.getsitepackages()]
     code = f"import sys; sys.path[:0] = {places!r}; from dpfedbench.reporting.provenance import versions; "
-    done = subprocess.run([sys.executable, "-S", "-c", f"{code}print(versions({str(ROOT)!r}))"], capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"{code}print(versions({str(ROOT)!r}))"],
+        capture_output=True,
+    )
     found = ast.literal_eval(done.stdout.decode())
-    assert found["torch"].split("+")[0] == importlib.metadata.version("torch").split("+")[0]
+    assert (
+        found["torch"].split("+")[0]
+        == importlib.metadata.version("torch").split("+")[0]
+    )
     assert found["dpfedbench"][0].isdigit() and "not installed" not in found.values()
 
 
@@ -41,7 +47,17 @@ def test_revision_tells_a_clean_tree_from_a_changed_one(tmp_path: Path) -> None:
     assert revision(tmp_path) is None
     identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
     subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True)
-    commit = ["git", "-C", str(tmp_path), *identity, "commit", "-q", "--allow-empty", "-m", "first"]
+    commit = [
+        "git",
+        "-C",
+        str(tmp_path),
+        *identity,
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "first",
+    ]
     subprocess.run(commit, check=True)
     clean = revision(tmp_path)
     assert clean is not None and len(clean) == 40

@@ -28,30 +28,48 @@ ASKED = (
 )
 
 HOLDS = {
-    "epsilon_low": 1, "epsilon_high": 1, "delta": 0.1, "unit": "client", "adjacency": "zero-out", "observer": "all",
-    "status": "proved", "explanation": "",
-}  # fmt: skip
-OTHER_DELTA = json.dumps({"profiles": {"holds": HOLDS}, "delta": 0.1, "unit": "client", "reasons": {}})
+    "epsilon_low": 1,
+    "epsilon_high": 1,
+    "delta": 0.1,
+    "unit": "client",
+    "adjacency": "zero-out",
+    "observer": "all",
+    "status": "proved",
+    "explanation": "",
+}
+OTHER_DELTA = json.dumps(
+    {"profiles": {"holds": HOLDS}, "delta": 0.1, "unit": "client", "reasons": {}}
+)
 
 
-def made(described: Describe, results: Path, published: Path) -> tuple[list[dict[str, str]], str]:
+def made(
+    described: Describe, results: Path, published: Path
+) -> tuple[list[dict[str, str]], str]:
     table = tables.read(described("table2"), results, published)
     text = values.csv_text(tables.tidy(table))
-    return list(csv.DictReader(io.StringIO(text))), tables.to_markdown(table, "snakemake it")
+    return list(csv.DictReader(io.StringIO(text))), tables.to_markdown(
+        table, "snakemake it"
+    )
 
 
-def test_columns_are_those_asked_for(described: Describe, results: Path, published: Path) -> None:
+def test_columns_are_those_asked_for(
+    described: Describe, results: Path, published: Path
+) -> None:
     rows, _ = made(described, results, published)
     assert list(rows[0]) == ASKED.split(", ")
 
 
-def test_values_are_those_of_the_runs(described: Describe, results: Path, published: Path) -> None:
+def test_values_are_those_of_the_runs(
+    described: Describe, results: Path, published: Path
+) -> None:
     rows, _ = made(described, results, published)
     description = described("table2")
     for row, cell in zip(rows, description.cells, strict=True):
         means = []
         for folder in cell.folders:
-            metrics = json.loads((results / "runs" / folder / "metrics.json").read_text(encoding="utf-8"))
+            metrics = json.loads(
+                (results / "runs" / folder / "metrics.json").read_text(encoding="utf-8")
+            )
             means.append(np.mean(metrics["per_task"]))
         assert float(row["value"]) == pytest.approx(np.mean(means), rel=1e-5)
         assert float(row["ci_low"]) < float(row["value"]) < float(row["ci_high"])
@@ -66,7 +84,9 @@ def test_privacy_is_given_where_it_is_claimed_and_empty_elsewhere(
         private = row["method"] in ("dp-agr", "dp-agrlr", "dp-reptile")
         assert row["epsilon_claimed"] == ("1.5" if private else "")
         assert row["epsilon_holds"] == ("4.887" if private else "")
-        assert row["delta"] == ({"dp-reptile": "0.001"}.get(row["method"], "1e-06") if private else "")
+        assert row["delta"] == (
+            {"dp-reptile": "0.001"}.get(row["method"], "1e-06") if private else ""
+        )
         assert row["unit"] == ("client" if private else "")
 
 
@@ -74,28 +94,42 @@ def test_published_values_are_beside_ours_and_not_comparable_on_a_stand_in(
     described: Describe, results: Path, published: Path
 ) -> None:
     rows, text = made(described, results, published)
-    found = {(row["task"], row["method"]): (row["published"], row["comparable"]) for row in rows}
+    found = {
+        (row["task"], row["method"]): (row["published"], row["comparable"])
+        for row in rows
+    }
     # Table 2 of the paper, Omniglot.
     assert found["5-way 1-shot", "dp-agr"] == ("93.9", "false")
     assert found["5-way 5-shot", "maml"] == ("99.8", "false")
     assert {row["dataset"] for row in rows} == {"glyphs"}
     assert "93.9 (not comparable)" in text
-    assert "Not comparable with the published value: published on omniglot, measured on glyphs." in text
+    assert (
+        "Not comparable with the published value: published on omniglot, measured on glyphs."
+        in text
+    )
 
 
-def test_comparable_where_data_and_scale_are_the_papers(described: Describe, results: Path, published: Path) -> None:
+def test_comparable_where_data_and_scale_are_the_papers(
+    described: Describe, results: Path, published: Path
+) -> None:
     description = described("table2")
 
     def comparable(**changed: str) -> set[bool]:
-        cells = tuple(dataclasses.replace(cell, **changed) for cell in description.cells)  # type: ignore[arg-type]
-        table = tables.read(dataclasses.replace(description, cells=cells), results, published)
+        cells = tuple(
+            dataclasses.replace(cell, **changed) for cell in description.cells
+        )  # type: ignore[arg-type]
+        table = tables.read(
+            dataclasses.replace(description, cells=cells), results, published
+        )
         return set(tables.tidy(table)["comparable"])
 
     assert comparable(mismatch="") == {True}
     assert comparable(mismatch="", published_dataset="none") == {False}
 
 
-def test_people_are_told_what_the_numbers_are(described: Describe, results: Path, published: Path) -> None:
+def test_people_are_told_what_the_numbers_are(
+    described: Describe, results: Path, published: Path
+) -> None:
     _, text = made(described, results, published)
     for said in (
         "The interval is over the per-seed means (Student's t",
@@ -107,7 +141,11 @@ def test_people_are_told_what_the_numbers_are(described: Describe, results: Path
     ):
         assert said in text
     header = next(line for line in text.splitlines() if line.startswith("| data"))
-    assert all(line.count("|") == header.count("|") for line in text.splitlines() if line.startswith("|"))
+    assert all(
+        line.count("|") == header.count("|")
+        for line in text.splitlines()
+        if line.startswith("|")
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,11 +153,14 @@ def test_people_are_told_what_the_numbers_are(described: Describe, results: Path
     [
         (epsilon(1.5, 1.5, status="proved"), "1.5"),
         (epsilon(1.2, 1.5, status="proved"), "1.2 to 1.5"),
-        (epsilon(4.44, math.inf, status="lower bound only"), "4.44 to ∞ (lower bound only)"),
+        (
+            epsilon(4.44, math.inf, status="lower bound only"),
+            "4.44 to ∞ (lower bound only)",
+        ),
         (epsilon(math.inf, math.inf, status="void"), "∞ (void)"),
         (epsilon(math.nan, math.nan, status="none"), "–"),
     ],
-)  # fmt: skip
+)
 def test_an_epsilon_says_its_range_and_status(shown: Entry, text: str) -> None:
     assert values.epsilon(shown).line == text
 
@@ -156,13 +197,20 @@ def test_the_worst_seed_stands_for_a_cell_and_no_bound_is_infinite(
     ],
 )
 def test_a_damaged_run_is_refused_in_one_line(
-    described: Describe, results: Path, tmp_path: Path, name: str, content: str | None, part: str
+    described: Describe,
+    results: Path,
+    tmp_path: Path,
+    name: str,
+    content: str | None,
+    part: str,
 ) -> None:
     folders = described("table2").cells[2].folders
     for folder in folders:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
     damaged = tmp_path / "runs" / folders[0] / name
-    damaged.unlink() if content is None else damaged.write_text(content, encoding="utf-8")
+    damaged.unlink() if content is None else damaged.write_text(
+        content, encoding="utf-8"
+    )
     with pytest.raises(BenchError) as caught:
         read_cell(tmp_path, folders)
     assert part in str(caught.value) and "\n" not in str(caught.value)
@@ -181,9 +229,17 @@ def test_published_numbers_are_whole(published: Path, tmp_path: Path) -> None:
         read_published(tmp_path / "published.csv", "dp-fedmeta", "table2")
 
 
-@pytest.mark.parametrize(("paper", "name", "rows"), [("dp-fedmeta", "table3-time", 6), ("dp-maml", "table4-time", 4)])
+@pytest.mark.parametrize(
+    ("paper", "name", "rows"),
+    [("dp-fedmeta", "table3-time", 6), ("dp-maml", "table4-time", 4)],
+)
 def test_a_table_of_time_is_of_time(
-    described: Describe, results: Path, published: Path, paper: str, name: str, rows: int
+    described: Describe,
+    results: Path,
+    published: Path,
+    paper: str,
+    name: str,
+    rows: int,
 ) -> None:
     table = tables.read(described(name, paper), results, published)
     tidy = tables.tidy(table)
@@ -193,13 +249,25 @@ def test_a_table_of_time_is_of_time(
     assert not tidy["comparable"].any()
     text = tables.to_markdown(table, "snakemake it")
     assert "time, ms a task (95 % interval)" in text and "accuracy" not in text
-    assert "| **10** (one seed) |" in text and "published, ms" in text and "the papers used other machines" in text
+    assert (
+        "| **10** (one seed) |" in text
+        and "published, ms" in text
+        and "the papers used other machines" in text
+    )
 
 
-def test_a_run_without_a_time_is_named(described: Describe, results: Path, published: Path, tmp_path: Path) -> None:
+def test_a_run_without_a_time_is_named(
+    described: Describe, results: Path, published: Path, tmp_path: Path
+) -> None:
     description = described("table3-time")
     shutil.copytree(results, tmp_path / "results")
-    place = tmp_path / "results" / "runs" / description.cells[0].folders[0] / "training.json"
+    place = (
+        tmp_path
+        / "results"
+        / "runs"
+        / description.cells[0].folders[0]
+        / "training.json"
+    )
     training = json.loads(place.read_text(encoding="utf-8"))
     del training["milliseconds_per_client"]
     told = r"table3-time shows times, but .* has none: leave out private runs with secret cohorts"
@@ -209,37 +277,82 @@ def test_a_run_without_a_time_is_named(described: Describe, results: Path, publi
             tables.read(description, tmp_path / "results", published)
 
 
-def test_a_training_time_that_is_not_told_is_no_number(described: Describe, results: Path, published: Path) -> None:
+def test_a_training_time_that_is_not_told_is_no_number(
+    described: Describe, results: Path, published: Path
+) -> None:
     """A private run whose cohorts are secret has none."""
     table = tables.read(described("table2"), results, published)
-    runs = [dataclasses.replace(run, training={**run.training, "seconds": None}) for run in table.rows[0].result.runs]
-    told = dataclasses.replace(table.rows[0], result=dataclasses.replace(table.rows[0].result, runs=tuple(runs)))
-    item = dataclasses.replace(table.item, spec={**table.item.spec, "columns": ["seconds"]})
+    runs = [
+        dataclasses.replace(run, training={**run.training, "seconds": None})
+        for run in table.rows[0].result.runs
+    ]
+    told = dataclasses.replace(
+        table.rows[0],
+        result=dataclasses.replace(table.rows[0].result, runs=tuple(runs)),
+    )
+    item = dataclasses.replace(
+        table.item, spec={**table.item.spec, "columns": ["seconds"]}
+    )
     shown = dataclasses.replace(table, item=item, rows=[told, *table.rows[1:]])
-    assert [shown.fields(row)["training, s"].text for row in shown.rows[:2]] == ["–", "30"]
+    assert [shown.fields(row)["training, s"].text for row in shown.rows[:2]] == [
+        "–",
+        "30",
+    ]
     assert values.csv_text(tables.tidy(shown)).splitlines()[1].endswith(",")
 
 
-def test_markup_and_formulas_are_text(described: Describe, results: Path, published: Path) -> None:
+def test_markup_and_formulas_are_text(
+    described: Describe, results: Path, published: Path
+) -> None:
     item = described("table2")
     first = dataclasses.replace(item.cells[0], variant="=cmd|' /C calc'!A1 <i>")
     spec = dict(item.spec) | {"title": "a <script>"}
-    table = tables.read(dataclasses.replace(item, spec=spec, cells=(first, *item.cells[1:])), results, published)
+    table = tables.read(
+        dataclasses.replace(item, spec=spec, cells=(first, *item.cells[1:])),
+        results,
+        published,
+    )
     text = tables.to_markdown(table, "it")
-    assert text.startswith("# a &lt;script>\n") and r"=cmd\|' /C calc'!A1 &lt;i>" in text and "<i>" not in text
+    assert (
+        text.startswith("# a &lt;script>\n")
+        and r"=cmd\|' /C calc'!A1 &lt;i>" in text
+        and "<i>" not in text
+    )
     row = next(csv.DictReader(io.StringIO(values.csv_text(tables.tidy(table)))))
     assert row["variant"] == "'=cmd|' /C calc'!A1 <i>" and float(row["value"]) > 0
 
 
-@pytest.mark.parametrize(("again", "value"), [("1", "93.8"), ("1.0", "93.9")], ids=["same x", "x written otherwise"])
-def test_a_number_that_is_published_twice_is_refused(tmp_path: Path, again: str, value: str) -> None:
+@pytest.mark.parametrize(
+    ("again", "value"),
+    [("1", "93.8"), ("1.0", "93.9")],
+    ids=["same x", "x written otherwise"],
+)
+def test_a_number_that_is_published_twice_is_refused(
+    tmp_path: Path, again: str, value: str
+) -> None:
     """Whichever line came first would win; also where both say the same, since one of them is then mended alone."""
-    place, key = tmp_path / "published.csv", "dp-fedmeta,table2,omniglot,5-way 1-shot,dp-agr"
-    lines = ["paper,item,dataset,task,method,variant,x,value,source", f"{key},best,1,93.9,Table 2"]
-    others = [f"{key},best,2,93.9,Table 2", f"{key},,1,93.9,Table 2", f"{key.replace('2', '3')},best,1,93.9,Table 3"]
+    place, key = (
+        tmp_path / "published.csv",
+        "dp-fedmeta,table2,omniglot,5-way 1-shot,dp-agr",
+    )
+    lines = [
+        "paper,item,dataset,task,method,variant,x,value,source",
+        f"{key},best,1,93.9,Table 2",
+    ]
+    others = [
+        f"{key},best,2,93.9,Table 2",
+        f"{key},,1,93.9,Table 2",
+        f"{key.replace('2', '3')},best,1,93.9,Table 3",
+    ]
     place.write_text("\n".join([*lines, *others]), encoding="utf-8")
-    assert [row.x for row in read_published(place, "dp-fedmeta", "table2")] == [1.0, 2.0, 1.0]
-    place.write_text("\n".join([*lines, f"{key},best,{again},{value},Table 2"]), encoding="utf-8")
+    assert [row.x for row in read_published(place, "dp-fedmeta", "table2")] == [
+        1.0,
+        2.0,
+        1.0,
+    ]
+    place.write_text(
+        "\n".join([*lines, f"{key},best,{again},{value},Table 2"]), encoding="utf-8"
+    )
     with pytest.raises(BenchError) as caught:
         read_published(place, "dp-fedmeta", "table2")
     assert str(caught.value) == (

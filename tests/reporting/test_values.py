@@ -12,7 +12,9 @@ from dpfedbench.reporting import tables, values
 from dpfedbench.reporting.described import Item
 
 
-@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1+cmd", "-2+3+cmd", "@SUM(A1)", "\tx"])
+@pytest.mark.parametrize(
+    "text", ["=cmd|' /C calc'!A0", "+1+cmd", "-2+3+cmd", "@SUM(A1)", "\tx"]
+)
 def test_a_text_that_is_a_formula_is_defused(text: str) -> None:
     frame = pd.DataFrame({"variant": [text, "z\r\n= 1"], "value": [-1.5, 2.0]})
     read = pd.read_csv(io.StringIO(values.csv_text(frame), newline=""))
@@ -22,19 +24,31 @@ def test_a_text_that_is_a_formula_is_defused(text: str) -> None:
 
 def test_a_reader_of_numbers_meets_no_apostrophe() -> None:
     """Numbers, and texts that are numbers, are what they were."""
-    frame = pd.DataFrame({"a": [-1.5, float("-inf")], "b": ["-3", "+1e3"], "c": [-1, "-x"]})
+    frame = pd.DataFrame(
+        {"a": [-1.5, float("-inf")], "b": ["-3", "+1e3"], "c": [-1, "-x"]}
+    )
     read = pd.read_csv(io.StringIO(values.csv_text(frame)))
-    assert read["a"].tolist() == [-1.5, float("-inf")] and read["b"].tolist() == [-3.0, 1000.0]
+    assert read["a"].tolist() == [-1.5, float("-inf")] and read["b"].tolist() == [
+        -3.0,
+        1000.0,
+    ]
     assert read["c"].tolist() == ["-1", "'-x"]
 
 
-def test_html_in_titles_is_text_in_markdown(described: Callable[..., Item], results: Path, published: Path) -> None:
+def test_html_in_titles_is_text_in_markdown(
+    described: Callable[..., Item], results: Path, published: Path
+) -> None:
     item = described("table2")
     hostile = "<img src=x onerror=alert(1)>\n\n<script>|alert(1)</script>"
     cells = tuple(dataclasses.replace(cell, variant=hostile) for cell in item.cells)
     item = dataclasses.replace(item, spec=item.spec | {"title": hostile}, cells=cells)
     text = tables.to_markdown(tables.read(item, results, published), "snakemake")
     assert "<img" not in text and "<script" not in text
-    assert text.splitlines()[0] == "# &lt;img src=x onerror=alert(1)> &lt;script>|alert(1)&lt;/script>"
-    rows = [line.replace(r"\|", "") for line in text.splitlines() if line.startswith("|")]
+    assert (
+        text.splitlines()[0]
+        == "# &lt;img src=x onerror=alert(1)> &lt;script>|alert(1)&lt;/script>"
+    )
+    rows = [
+        line.replace(r"\|", "") for line in text.splitlines() if line.startswith("|")
+    ]
     assert len({row.count("|") for row in rows}) == 1

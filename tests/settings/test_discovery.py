@@ -50,7 +50,10 @@ def step(code: str) -> type[Any]:
         ("(self, weights, gradient, state, rate)", True),
         ("(self, weights, gradient, state, rate, more=1)", True),
         ("(self, *arguments, **more)", True),
-        ("(self, weights, _gradient, state, _rate)", True),  # nobody calls what is not used by its name
+        (
+            "(self, weights, _gradient, state, _rate)",
+            True,
+        ),  # nobody calls what is not used by its name
         ("(self, weights, gradient, state)", False),
         ("(self, weights, gradient, state, rate, more)", False),
         ("(self, gradient, weights, state, rate, *, more)", False),
@@ -63,6 +66,7 @@ def test_a_function_takes_what_it_is_called_with(code: str, taken: bool) -> None
         check_functions(step(code), Optimizer)
     else:
         with pytest.raises(
-            BenchError, match=r"Other\.step takes \(self, .*\), but it is called with \(self, weights, gra"
+            BenchError,
+            match=r"Other\.step takes \(self, .*\), but it is called with \(self, weights, gra",
         ):
             check_functions(step(code), Optimizer)

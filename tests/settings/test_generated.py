@@ -17,14 +17,19 @@ jsonschema = pytest.importorskip("jsonschema", reason="Snakemake brings it")
 
 
 def shipped(preset: str | None) -> dict[str, Any]:
-    paths = [ROOT / "config" / "config.yaml", *sorted((ROOT / "config" / "experiments").glob("*.yaml"))]
+    paths = [
+        ROOT / "config" / "config.yaml",
+        *sorted((ROOT / "config" / "experiments").glob("*.yaml")),
+    ]
     paths += [ROOT / "config" / "presets" / f"{preset}.yaml"] if preset else []
     return overlaid(*map(parsed, paths))
 
 
 def test_the_files_are_what_the_classes_say() -> None:
     for path, text in files(ROOT).items():
-        assert path.read_text(encoding="utf-8") == text, f"{path.name} is old: run `python tools/generate_settings.py`"
+        assert path.read_text(encoding="utf-8") == text, (
+            f"{path.name} is old: run `python tools/generate_settings.py`"
+        )
 
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
@@ -38,5 +43,10 @@ def test_the_schemas_take_what_is_shipped(preset: str | None) -> None:
 
 def test_the_schemas_refuse_what_is_unknown() -> None:
     schema = jsonschema.Draft202012Validator(schemas()["config"])
-    for wrong in ({"sedes": [0]}, {"run": {"clipping": {"treshold": 1}}}, {"run": {"seed": 1}}, {"seeds": []}):
+    for wrong in (
+        {"sedes": [0]},
+        {"run": {"clipping": {"treshold": 1}}},
+        {"run": {"seed": 1}},
+        {"seeds": []},
+    ):
         assert not schema.is_valid(shipped(None) | wrong), wrong

@@ -29,7 +29,7 @@ class Toy(Settings):
     title: str | None = None
     any_rule: Rule = Still(threshold=1)
     two: Still | Odd | None = None
-    more: dict[str, Server] = {}  # noqa: RUF012
+    more: dict[str, Server] = {}
 
 
 def values(**changes: Any) -> dict[str, Any]:
@@ -46,7 +46,11 @@ def refusal(cls: type[Settings], given: Any, where: str = "") -> str:
 def test_a_family_is_what_lies_at_its_place() -> None:
     assert kinds_of(Rule) == {"moving": Moving, "odd": Odd, "still": Still}
     assert kinds_of(SharedRule) == {"moving": Moving, "still": Still}
-    assert kind_of(Still) == "still" and kind_of(SharedRule) is None and kind_of(Server) is None
+    assert (
+        kind_of(Still) == "still"
+        and kind_of(SharedRule) is None
+        and kind_of(Server) is None
+    )
 
 
 def test_a_kind_chooses_the_part_and_text_stands_for_it() -> None:
@@ -65,47 +69,126 @@ def test_a_kind_chooses_the_part_and_text_stands_for_it() -> None:
         ({"steps": 1}, "unknown key steps: did you mean server.steps?"),
         ({"window": 1}, "unknown key window: did you mean clipping.window?"),
         ({"zzzz": 1}, "unknown key zzzz: the nearest valid key is "),
-        ({"server": {"steps": 0, "step": 1}}, "unknown key server.step: did you mean server.steps?"),
-        ({"more": {"a": {"ste": 1}}}, "unknown key more.a.ste: did you mean more.a.steps?"),
-        ({"clipping": {"kind": "moving", "treshold": 1}}, "unknown key clipping.treshold: did you mean clipping.thres"),
-        ({"clipping": {"kind": "still", "window": 1}}, "unknown key clipping.window: still has no window, moving has"),
+        (
+            {"server": {"steps": 0, "step": 1}},
+            "unknown key server.step: did you mean server.steps?",
+        ),
+        (
+            {"more": {"a": {"ste": 1}}},
+            "unknown key more.a.ste: did you mean more.a.steps?",
+        ),
+        (
+            {"clipping": {"kind": "moving", "treshold": 1}},
+            "unknown key clipping.treshold: did you mean clipping.thres",
+        ),
+        (
+            {"clipping": {"kind": "still", "window": 1}},
+            "unknown key clipping.window: still has no window, moving has",
+        ),
         ({"server": {}}, "server.steps is missing: steps are needed there"),
         ({"server": 3}, "server is 3: expected a group of keys"),
         ({"server": None}, "server is null: expected a group of keys"),
-        ({"server": {"steps": "five"}}, 'server.steps is "five": expected a whole number at least 1'),
-        ({"server": {"steps": True}}, "server.steps is true: expected a whole number at least 1"),
-        ({"server": {"steps": 1.5}}, "server.steps is 1.5: expected a whole number at least 1"),
-        ({"server": {"steps": 1, "rate": 0}}, "server.rate is 0: expected a number above 0 and at most 1"),
-        ({"server": {"steps": 1, "rate": True}}, "server.rate is true: expected a number above 0 and at most 1"),
-        ({"server": {"steps": 1, "rate": math.nan}}, "server.rate is nan: expected a finite number"),
-        ({"server": {"steps": 1, "rate": "inf"}}, 'server.rate is "inf": expected a number'),
-        ({"server": {"steps": 1, "stop": "yes"}}, 'server.stop is "yes": expected true or false'),
-        ({"server": {"steps": 1, "seeds": [0, "x"]}}, 'server.seeds.1 is "x": expected a whole number'),
+        (
+            {"server": {"steps": "five"}},
+            'server.steps is "five": expected a whole number at least 1',
+        ),
+        (
+            {"server": {"steps": True}},
+            "server.steps is true: expected a whole number at least 1",
+        ),
+        (
+            {"server": {"steps": 1.5}},
+            "server.steps is 1.5: expected a whole number at least 1",
+        ),
+        (
+            {"server": {"steps": 1, "rate": 0}},
+            "server.rate is 0: expected a number above 0 and at most 1",
+        ),
+        (
+            {"server": {"steps": 1, "rate": True}},
+            "server.rate is true: expected a number above 0 and at most 1",
+        ),
+        (
+            {"server": {"steps": 1, "rate": math.nan}},
+            "server.rate is nan: expected a finite number",
+        ),
+        (
+            {"server": {"steps": 1, "rate": "inf"}},
+            'server.rate is "inf": expected a number',
+        ),
+        (
+            {"server": {"steps": 1, "stop": "yes"}},
+            'server.stop is "yes": expected true or false',
+        ),
+        (
+            {"server": {"steps": 1, "seeds": [0, "x"]}},
+            'server.seeds.1 is "x": expected a whole number',
+        ),
         ({"server": {"steps": 1, "seeds": 3}}, "server.seeds is 3: expected a list"),
-        ({"server": [{"steps": 1}]}, 'server is [{"steps": 1}]: expected a group of keys, each written NAME: VALUE'),
-        ({"more": [{"steps": 1}]}, 'more is [{"steps": 1}]: expected a group of keys, each written NAME: VALUE, and'),
+        (
+            {"server": [{"steps": 1}]},
+            'server is [{"steps": 1}]: expected a group of keys, each written NAME: VALUE',
+        ),
+        (
+            {"more": [{"steps": 1}]},
+            'more is [{"steps": 1}]: expected a group of keys, each written NAME: VALUE, and',
+        ),
         ({"title": 3}, "title is 3: expected text or null"),
-        ({"clipping": {"kind": "moving", "threshold": 0}}, "clipping.threshold is 0: expected a number above 0 or"),
-        ({"clipping": {"kind": "moving", "threshold": math.inf}}, "clipping.threshold is inf: expected a finite numbe"),
-        ({"clipping": {"kind": "moving", "form": "x"}}, 'clipping.form is "x": expected one of sum, mean'),
-        ({"clipping": {"kind": "stil"}}, 'clipping.kind is "stil": expected one of moving, still, the nearest is st'),
-        ({"clipping": "odd"}, "clipping.kind is odd, which toy does not take: it takes moving, still"),
-        ({"clipping": Odd()}, "clipping is odd, which toy does not take: it takes moving, still"),
+        (
+            {"clipping": {"kind": "moving", "threshold": 0}},
+            "clipping.threshold is 0: expected a number above 0 or",
+        ),
+        (
+            {"clipping": {"kind": "moving", "threshold": math.inf}},
+            "clipping.threshold is inf: expected a finite numbe",
+        ),
+        (
+            {"clipping": {"kind": "moving", "form": "x"}},
+            'clipping.form is "x": expected one of sum, mean',
+        ),
+        (
+            {"clipping": {"kind": "stil"}},
+            'clipping.kind is "stil": expected one of moving, still, the nearest is st',
+        ),
+        (
+            {"clipping": "odd"},
+            "clipping.kind is odd, which toy does not take: it takes moving, still",
+        ),
+        (
+            {"clipping": Odd()},
+            "clipping is odd, which toy does not take: it takes moving, still",
+        ),
         ({"clipping": 3}, "clipping is 3, but toy needs one: it takes moving, still"),
         ({"clipping": {}}, "clipping.kind is missing: give one of moving, still"),
-        ({"any_rule": None}, "any_rule is null, but toy needs one: it takes moving, odd, still"),
-        ({"two": "moving"}, "two.kind is moving, which toy does not take: it takes still, odd"),
+        (
+            {"any_rule": None},
+            "any_rule is null, but toy needs one: it takes moving, odd, still",
+        ),
+        (
+            {"two": "moving"},
+            "two.kind is moving, which toy does not take: it takes still, odd",
+        ),
         ({"two": {"kind": "odd", "order": 3}}, "two.order is 3: expected one of 1, 2"),
-        ({"two": {"kind": "odd", "order": True}}, "two.order is true: expected one of 1, 2"),
-        ({"two": {"kind": "odd", "inner": {"kind": "still"}}}, "two.inner.threshold is missing: threshold are needed"),
+        (
+            {"two": {"kind": "odd", "order": True}},
+            "two.order is true: expected one of 1, 2",
+        ),
+        (
+            {"two": {"kind": "odd", "inner": {"kind": "still"}}},
+            "two.inner.threshold is missing: threshold are needed",
+        ),
     ],
-)  # fmt: skip
-def test_a_fault_is_one_line_with_the_full_key(changes: dict[str, Any], said: str) -> None:
+)
+def test_a_fault_is_one_line_with_the_full_key(
+    changes: dict[str, Any], said: str
+) -> None:
     assert refusal(Toy, values(**changes)).startswith(said)
 
 
 def test_a_place_of_ones_own_leads_every_key() -> None:
-    assert refusal(Toy, values(server={}), "run.toy").startswith("run.toy.server.steps is missing")
+    assert refusal(Toy, values(server={}), "run.toy").startswith(
+        "run.toy.server.steps is missing"
+    )
     assert refusal(Toy, 3, "run.toy") == "run.toy is 3: expected a group of keys"
 
 
@@ -131,7 +214,9 @@ def test_a_plain_class_beside_the_settings_does_not_loosen_their_keys() -> None:
 
 
 def test_a_section_that_is_made_directly_is_checked_too() -> None:
-    with pytest.raises(BenchError, match="rate is 2: expected a number above 0 and at most 1"):
+    with pytest.raises(
+        BenchError, match="rate is 2: expected a number above 0 and at most 1"
+    ):
         Server(steps=1, rate=2)
     with pytest.raises(BenchError, match="unknown key stepz: did you mean steps"):
         Server(stepz=1)
@@ -145,7 +230,12 @@ def test_a_section_that_is_made_directly_is_checked_too() -> None:
 def test_text_stands_for_what_the_key_wants() -> None:
     toy = Toy.read(
         {
-            "server": {"rate": "1e-6", "steps": "3", "stop": "False", "seeds": ["0", 1.0]},
+            "server": {
+                "rate": "1e-6",
+                "steps": "3",
+                "stop": "False",
+                "seeds": ["0", 1.0],
+            },
             "clipping": {"kind": "moving", "threshold": "null"},
             "title": "null",
             "two": {"kind": "odd", "order": "1"},
@@ -162,20 +252,37 @@ def test_off_is_a_word_where_one_is_wanted() -> None:
     class Switch(Settings):
         kernels: Literal["auto", "off"] = "auto"
 
-    assert Switch.read({"kernels": False}).kernels == "off" == Switch(kernels="off").kernels
-    assert refusal(Switch, {"kernels": True}) == "kernels is true: expected one of auto, off"
+    assert (
+        Switch.read({"kernels": False}).kernels
+        == "off"
+        == Switch(kernels="off").kernels
+    )
+    assert (
+        refusal(Switch, {"kernels": True})
+        == "kernels is true: expected one of auto, off"
+    )
 
 
 def test_one_value_written_in_two_ways_is_one() -> None:
-    one, other = Server.read({"rate": 1, "steps": 3.0}), Server.read({"rate": 1.0, "steps": 3})
+    one, other = (
+        Server.read({"rate": 1, "steps": 3.0}),
+        Server.read({"rate": 1.0, "steps": 3}),
+    )
     assert one == other and one.plain() == other.plain()
     assert repr(one.plain()["rate"]) == "1.0" and repr(one.plain()["steps"]) == "3"
 
 
 def test_plain_values_read_back_to_an_equal_one() -> None:
-    toy = Toy.read(values(two={"kind": "odd", "inner": "moving"}, more={"a": {"steps": 2}}))
+    toy = Toy.read(
+        values(two={"kind": "odd", "inner": "moving"}, more={"a": {"steps": 2}})
+    )
     assert Toy.read(toy.plain()) == toy
-    assert toy.plain()["server"] == {"rate": 0.1, "steps": 3, "stop": True, "seeds": [0]}
+    assert toy.plain()["server"] == {
+        "rate": 0.1,
+        "steps": 3,
+        "stop": True,
+        "seeds": [0],
+    }
 
 
 def test_identity_is_what_differs_from_the_defaults_at_introduction() -> None:
@@ -190,16 +297,25 @@ def test_identity_is_what_differs_from_the_defaults_at_introduction() -> None:
         changed: int = setting(3, introduced=2)
 
     assert Before.read({"a": 1}).identity() == {"a": 1}
-    assert After.read({"a": 1, "changed": 2, "rule": {"kind": "moving", "window": 5}}).identity() == {"a": 1}
+    assert After.read(
+        {"a": 1, "changed": 2, "rule": {"kind": "moving", "window": 5}}
+    ).identity() == {"a": 1}
     assert After.read({"a": 1}).identity() == {"a": 1, "changed": 3}
-    assert Before.read({"a": 1, "rule": {"kind": "moving", "window": 5}}).identity() == {
+    assert Before.read(
+        {"a": 1, "rule": {"kind": "moving", "window": 5}}
+    ).identity() == {
         "a": 1,
         "rule": {"kind": "moving", "window": 5},
     }
-    assert Before.read({"a": 1, "rule": "odd"}).identity() == {"a": 1, "rule": {"kind": "odd"}}
+    assert Before.read({"a": 1, "rule": "odd"}).identity() == {
+        "a": 1,
+        "rule": {"kind": "odd"},
+    }
 
 
-def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> type[Part]:
+def family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str
+) -> type[Part]:
     name = f"made_up_{tmp_path.name}"
     folder = tmp_path / name
     folder.mkdir()
@@ -207,7 +323,9 @@ def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> t
     base = f"class Base(Part):\n    place: ClassVar[str] = '{name}'\n    rate: float = 1.0\n"
     (folder / "__init__.py").write_text(head + base, encoding="utf-8")
     for module, text in modules.items():
-        (folder / f"{module}.py").write_text(f"{head}from {name} import Base\n{text}", encoding="utf-8")
+        (folder / f"{module}.py").write_text(
+            f"{head}from {name} import Base\n{text}", encoding="utf-8"
+        )
     monkeypatch.syspath_prepend(tmp_path)
     import importlib
 
@@ -223,14 +341,29 @@ PART = "class {}(Base):\n    kind: Literal['{}'] = '{}'\n"
 @pytest.mark.parametrize(
     ("modules", "said"),
     [
-        ({"a": PART.format("A", "x", "x"), "b": PART.format("B", "x", "x")}, r"\.a and .*\.b both have a part of kin"),
-        ({"a": "import no_such_module"}, r"\.a does not import \(ModuleNotFoundError: No module named 'no_such"),
+        (
+            {"a": PART.format("A", "x", "x"), "b": PART.format("B", "x", "x")},
+            r"\.a and .*\.b both have a part of kin",
+        ),
+        (
+            {"a": "import no_such_module"},
+            r"\.a does not import \(ModuleNotFoundError: No module named 'no_such",
+        ),
         ({"a": "def f(:"}, r"\.a does not import \(SyntaxError"),
-        ({"a": PART.format("A", "x", "x") + "    rate: str = ''\n"}, "has a key 'rate', which shadows that of Base"),
-        ({"a": PART.format("A", "x", "x") + "    check: int = 1\n"}, "has a key 'check', which shadows Section.check"),
-        ({"a": PART.format("A", "x", "x") + "    place: int = 1\n"}, "has a key 'place', which shadows"),
+        (
+            {"a": PART.format("A", "x", "x") + "    rate: str = ''\n"},
+            "has a key 'rate', which shadows that of Base",
+        ),
+        (
+            {"a": PART.format("A", "x", "x") + "    check: int = 1\n"},
+            "has a key 'check', which shadows Section.check",
+        ),
+        (
+            {"a": PART.format("A", "x", "x") + "    place: int = 1\n"},
+            "has a key 'place', which shadows",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_faulty_family_is_refused_in_one_line(
     modules: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,15 +373,26 @@ def test_a_faulty_family_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_module_with_a_leading_underscore_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = family(tmp_path, monkeypatch, a=PART.format("A", "x", "x"), _shared="import no_such_module")
+def test_a_module_with_a_leading_underscore_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = family(
+        tmp_path,
+        monkeypatch,
+        a=PART.format("A", "x", "x"),
+        _shared="import no_such_module",
+    )
     assert list(kinds_of(base)) == ["x"]
 
 
 def test_a_part_may_have_a_default_or_fewer_values_of_its_own_for_a_key_of_its_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = family(tmp_path, monkeypatch, a=PART.format("A", "x", "x") + "    rate: float = setting(2.0, gt=1)\n")
+    base = family(
+        tmp_path,
+        monkeypatch,
+        a=PART.format("A", "x", "x") + "    rate: float = setting(2.0, gt=1)\n",
+    )
     assert kinds_of(base)["x"]().plain() == {"kind": "x", "rate": 2.0}  # type: ignore[call-arg]
 
 
@@ -269,9 +413,13 @@ def test_a_dataclass_that_gives_a_part_its_behaviour_leaves_its_keys_alone() -> 
     class Below(Base, More):
         kind: Literal["below"] = "below"
 
-    assert Below().threshold is None and Below.model_fields["threshold"].description == "C"
+    assert (
+        Below().threshold is None and Below.model_fields["threshold"].description == "C"
+    )
     assert Below.read({"kind": "below", "threshold": 2}).threshold == 2
-    with pytest.raises(BenchError, match="threshold is -1: expected a number above 0 or null"):
+    with pytest.raises(
+        BenchError, match="threshold is -1: expected a number above 0 or null"
+    ):
         Below.read({"kind": "below", "threshold": -1})
 
 

@@ -38,7 +38,9 @@ def refusal(found: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-def test_an_own_module_has_the_text_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_module_has_the_text_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     model, path = OwnModule(module="netz.mine:Net"), list(sys.path)
     assert model.text == ""  # the training says that it is missing
@@ -60,10 +62,17 @@ def test_an_own_module_needs_no_kind() -> None:
 def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
     base = Run.read(values())
     others = {
-        "method": "other", "dataset": "digits", "model.module": "mine.py:Other", "clients.partition": "disjoint",
-        "validation.public": False, "clients.fragments": 4000, "clients.concentration": 0.5,
-        "model.kind": None, "streams": "own", "task.ways": 6,
-    }  # fmt: skip
+        "method": "other",
+        "dataset": "digits",
+        "model.module": "mine.py:Other",
+        "clients.partition": "disjoint",
+        "validation.public": False,
+        "clients.fragments": 4000,
+        "clients.concentration": 0.5,
+        "model.kind": None,
+        "streams": "own",
+        "task.ways": 6,
+    }
     keys, count = {base.key}, 1
     for key, value in leaves(base.plain()).items():
         if key not in ("seed", "model.kind", "task.text", "initial.kind"):
@@ -72,7 +81,10 @@ def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
             keys.add(Run.read(set_key(base.plain(), key, other)).key)
             count += 1
     assert len(keys) == count
-    assert Run.read(values(seed=7)).key == base.key and Run.read(values(seed=7)).folder != base.folder
+    assert (
+        Run.read(values(seed=7)).key == base.key
+        and Run.read(values(seed=7)).folder != base.folder
+    )
 
 
 def test_a_config_without_a_key_that_came_later_is_the_same_run(tmp_path: Path) -> None:
@@ -90,7 +102,9 @@ def test_folders_can_be_read() -> None:
     assert run.folder == f"toy/glyphs/5way-1shot/{run.key}/seed2"
     assert run.clients_folder == "glyphs/5way-4000clients-7examples-shared-seed2"
     assert run.task_name == "5-way 1-shot"
-    used = Run.read(values(task__shots=0, clients__partition="fragments", clients__fragments=8000))
+    used = Run.read(
+        values(task__shots=0, clients__partition="fragments", clients__fragments=8000)
+    )
     assert used.folder.split("/")[2] == "5class"
     assert used.clients_folder == "glyphs/4000clients-8000fragments-seed0"
 
@@ -98,7 +112,10 @@ def test_folders_can_be_read() -> None:
 def test_another_meta_test_is_the_same_training() -> None:
     run = Run.read(values())
     other = run.tested_at(shots=5, steps=30)
-    assert other.test_name == "5shot-30steps-0.4rate-200tasks-15query" and run.test_name != other.test_name
+    assert (
+        other.test_name == "5shot-30steps-0.4rate-200tasks-15query"
+        and run.test_name != other.test_name
+    )
     with pytest.raises(BenchError, match=r"test\.shots is 0"):
         run.tested_at(shots=0)
     with pytest.raises(BenchError, match="steps is -1"):
@@ -112,14 +129,25 @@ def test_another_meta_test_is_the_same_training() -> None:
     [
         ({"clients__support_per_class": 3}, "more than clients.examples_per_class"),
         ({"clients__partition": "fragments"}, "clients.fragments is null"),
-        ({"clients__partition": "fragments", "clients__fragments": 400}, "more than the 400 fragments"),
-        ({"clients__partition": "fragments", "clients__fragments": 6000}, "try 8000 fragments"),
+        (
+            {"clients__partition": "fragments", "clients__fragments": 400},
+            "more than the 400 fragments",
+        ),
+        (
+            {"clients__partition": "fragments", "clients__fragments": 6000},
+            "try 8000 fragments",
+        ),
         ({"seed": -1}, "seed is -1: expected a whole number at least 0"),
-        ({"dataset": "A b"}, 'dataset is "A b": expected text of lower-case letters, digits and hyphens'),
+        (
+            {"dataset": "A b"},
+            'dataset is "A b": expected text of lower-case letters, digits and hyphens',
+        ),
         ({"task__way": 3}, "unknown key task.way: did you mean task.ways?"),
     ],
 )
-def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], said: str) -> None:
+def test_values_that_do_not_go_together_are_refused(
+    changes: dict[str, Any], said: str
+) -> None:
     assert said in refusal(values(**changes))
 
 
@@ -140,5 +168,7 @@ def test_settings_load_neither_numpy_nor_torch() -> None:
         "import sys, dpfedbench.settings.run, dpfedbench.settings.layers\n"
         "print([name in sys.modules for name in ('numpy', 'torch', 'numba')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[False, False, False]"

@@ -22,7 +22,10 @@ def drawn(federation: tuple[Path, Path], tmp_path: Path) -> Path:
     """The small data set in the place of `glyphs`, whose letters take longer to draw than a small run takes."""
     place = tmp_path / "results" / "data" / "glyphs"
     shutil.copytree(federation[0], place)
-    seal("prepare", [place / name for name in ("images.npy", "classes.csv", "summary.json")])
+    seal(
+        "prepare",
+        [place / name for name in ("images.npy", "classes.csv", "summary.json")],
+    )
     return place
 
 
@@ -30,8 +33,19 @@ def drawn(federation: tuple[Path, Path], tmp_path: Path) -> Path:
 def snakemake(call_snakemake: Snakemake, tmp_path: Path) -> Call:
     """Call Snakemake on the repository's Snakefile, or another root's, with results in a temporary folder."""
 
-    def call(*arguments: str, root: Path = ROOT, directory: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        given = ["--snakefile", str(root / "Snakefile"), "--directory", str(directory), "--cores", "2"]
-        return call_snakemake(*given, *arguments, folder=Path.cwd(), fresh=root != ROOT, timeout=300)
+    def call(
+        *arguments: str, root: Path = ROOT, directory: Path = tmp_path
+    ) -> subprocess.CompletedProcess[str]:
+        given = [
+            "--snakefile",
+            str(root / "Snakefile"),
+            "--directory",
+            str(directory),
+            "--cores",
+            "2",
+        ]
+        return call_snakemake(
+            *given, *arguments, folder=Path.cwd(), fresh=root != ROOT, timeout=300
+        )
 
     return call

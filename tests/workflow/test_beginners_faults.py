@@ -64,11 +64,17 @@ READER = "datasets: {mine: {reader: mine}}\n"
 
 
 def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line for line in done.stderr.splitlines() if not line.startswith(("Using", "Config file"))]
+    return [
+        line
+        for line in done.stderr.splitlines()
+        if not line.startswith(("Using", "Config file"))
+    ]
 
 
 def dry_run(snakemake: Call, folder: Path, *more: str) -> list[str]:
-    done = snakemake("--dry-run", "--quiet", "rules", "--configfile", *more, directory=folder)
+    done = snakemake(
+        "--dry-run", "--quiet", "rules", "--configfile", *more, directory=folder
+    )
     assert done.returncode == 1, done.stdout
     return lines(done)
 
@@ -76,21 +82,41 @@ def dry_run(snakemake: Call, folder: Path, *more: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("seeds: [0\nrun: {}\n", r"faulty\.yaml, line 2: did not find expected ',' or '\]': mend the YAML there"),
-        ("run:\n\tmodel: cnn\n", r"faulty\.yaml, line 2: a tab stands where YAML wants spaces: mend the YAML there"),
+        (
+            "seeds: [0\nrun: {}\n",
+            r"faulty\.yaml, line 2: did not find expected ',' or '\]': mend the YAML there",
+        ),
+        (
+            "run:\n\tmodel: cnn\n",
+            r"faulty\.yaml, line 2: a tab stands where YAML wants spaces: mend the YAML there",
+        ),
         ("", r"faulty\.yaml is empty: give it keys, or leave it out"),
-        ("- seeds\n", r"faulty\.yaml, line 1: it holds a list: expected keys at its top level"),
+        (
+            "- seeds\n",
+            r"faulty\.yaml, line 1: it holds a list: expected keys at its top level",
+        ),
         (
             "seeds: [0]\nrun: {dataset: glyphs,\n  dataset: digits}\n",
             r"faulty\.yaml, line 3: the key dataset is already in line 2, and YAML would keep only one of them",
         ),
-        ("run: &all\n  model: *all\n", r"faulty\.yaml, line 1: this group refers to itself: take out the alias"),
-        (None, r"faulty\.yaml: this file does not exist in .*; if it is a target, put it before --configfile, be"),
+        (
+            "run: &all\n  model: *all\n",
+            r"faulty\.yaml, line 1: this group refers to itself: take out the alias",
+        ),
+        (
+            None,
+            r"faulty\.yaml: this file does not exist in .*; if it is a target, put it before --configfile, be",
+        ),
     ],
 )
 @pytest.mark.parametrize("own_folder", [False, True])
 def test_a_fault_of_yaml(
-    snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, said: str, own_folder: bool
+    snakemake: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str | None,
+    said: str,
+    own_folder: bool,
 ) -> None:
     """Of a file that --configfile names, which Snakemake reads before the Snakefile; and of one in a folder."""
     monkeypatch.chdir(tmp_path)
@@ -100,10 +126,16 @@ def test_a_fault_of_yaml(
     place.mkdir(exist_ok=True)
     if text is not None:
         (place / "faulty.yaml").write_text(text, encoding="utf-8")
-    chosen = ["--config", "experiments_folder=own"] if own_folder else ["--configfile", "faulty.yaml"]
+    chosen = (
+        ["--config", "experiments_folder=own"]
+        if own_folder
+        else ["--configfile", "faulty.yaml"]
+    )
     done = snakemake("--dry-run", *chosen)
     (line,) = lines(done)
-    assert done.returncode == 1 and re.match(rf"configuration: (own/)?{said}", line), line
+    assert done.returncode == 1 and re.match(rf"configuration: (own/)?{said}", line), (
+        line
+    )
 
 
 def test_a_target_behind_the_files_of_a_configuration(
@@ -113,7 +145,10 @@ def test_a_target_behind_the_files_of_a_configuration(
     (tmp_path / "right.yaml").write_text("seeds: [0]\n", encoding="utf-8")
     done = snakemake("--dry-run", "--configfile", "right.yaml", "all")
     assert done.returncode == 1
-    assert re.match("configuration: all: this file does not exist in .*target, put it before --conf", lines(done)[0])
+    assert re.match(
+        "configuration: all: this file does not exist in .*target, put it before --conf",
+        lines(done)[0],
+    )
     assert len(lines(done)) == 1
 
 
@@ -130,63 +165,102 @@ KIND = '    kind: Literal["mine"] = "mine"\n'
     ("file", "text", "said"),
     [
         (
-            "methods/mine.py", changed(METHOD, CLIENT_UPDATE, ""),
+            "methods/mine.py",
+            changed(METHOD, CLIENT_UPDATE, ""),
             r"line 8: Mine has no client_update: say which it takes, for instance client_update: Maml = Maml\(\)",
         ),
         (
-            "methods/mine.py", changed(METHOD, "Mine(OverClients)", "Mine(Method)"),
+            "methods/mine.py",
+            changed(METHOD, "Mine(OverClients)", "Mine(Method)"),
             r"line 8: Mine has no server_sum: extend OverClients, OverLots or OverParties, or write one",
         ),
         (
-            "methods/mine.py", changed(METHOD, '    name: ClassVar[str] = "mine"\n', ""),
+            "methods/mine.py",
+            changed(METHOD, '    name: ClassVar[str] = "mine"\n', ""),
             r'line 8: Mine has no name, by which a configuration names it: write name: ClassVar\[str\] = "mine"',
         ),
         (
-            "methods/mine.py", changed(METHOD, "    name: ClassVar[str]", "    name: str"),
+            "methods/mine.py",
+            changed(METHOD, "    name: ClassVar[str]", "    name: str"),
             r"line 8: .*Mine has a key 'name', which shadows OverClients\.name: that is no key, write name: ClassVar\[",
         ),
         (
-            "methods/mine.py", f"{METHOD}\n    def server_sum(self, rounds):\n        return super().server_sum()\n",
+            "methods/mine.py",
+            f"{METHOD}\n    def server_sum(self, rounds):\n        return super().server_sum()\n",
             r"line 13: Mine\.server_sum takes \(self, rounds\), but it is called with \(self\): give it these",
         ),
         (
-            "methods/mine.py", f"{METHOD}\n    def private(self):\n        return True\n",
+            "methods/mine.py",
+            f"{METHOD}\n    def private(self):\n        return True\n",
             r"line 13: Mine\.private has to be a @property",
         ),
         (
-            "methods/mine.py", f"{METHOD}\n    def check(self):\n        super().check()\n        1 / 0\n",
+            "methods/mine.py",
+            f"{METHOD}\n    def check(self):\n        super().check()\n        1 / 0\n",
             r"line 15: ZeroDivisionError: division by zero",
         ),
-        ("methods/mine.py", f"{METHOD}\nimport torchh\n", r"line 13: ModuleNotFoundError: No module named 'torchh'"),
         (
-            "parts/clipping/mine.py", changed(RULE, KIND, ""),
+            "methods/mine.py",
+            f"{METHOD}\nimport torchh\n",
+            r"line 13: ModuleNotFoundError: No module named 'torchh'",
+        ),
+        (
+            "parts/clipping/mine.py",
+            changed(RULE, KIND, ""),
             r'line 6: Mine has no kind, by which a configuration names it: write kind: Literal\["mine"\] = "mine"',
         ),
         (
-            "parts/clipping/mine.py", changed(RULE, KIND, '    kind: str = "mine"\n'),
+            "parts/clipping/mine.py",
+            changed(RULE, KIND, '    kind: str = "mine"\n'),
             r'line 6: Mine has to say its kind so: kind: Literal\["mine"\] = "mine"',
         ),
         (
-            "parts/clipping/mine.py", changed(RULE, "state: State, seen: Seen", "state: State"),
+            "parts/clipping/mine.py",
+            changed(RULE, "state: State, seen: Seen", "state: State"),
             r"line 9: Mine\.observe takes \(self, state\), but it is called with \(self, state, seen\): give it these",
         ),
         (
-            "parts/optimizers/mine.py", changed(STEPS, "def step", "def steps"),
+            "parts/optimizers/mine.py",
+            changed(STEPS, "def step", "def steps"),
             r"line 6: Mine has no step, which takes \(self, weights, gradient, state, rate\): write it",
         ),
-        ("parts/clipping/mine.py", f"{RULE}\n    def f(:\n", r"line 12: SyntaxError: invalid syntax"),
-        ("parts/noise/unused.py", "import dpfedbench.parts.noise.fixd\n", r"line 1: ModuleNotFoundError: No modu"),
-        ("clipping/mine.py", RULE, r"is not looked for there: move it to .*mycode/parts/clipping/mine\.py"),
-        ("parts/clipping/rule.py", RULE, r"has the name of a file that dpfedbench comes with: give it another"),
-        ("data/mine.py", "def red(local, download_dir, progress=None): ...\n", r"has no function read, which makes th"),
+        (
+            "parts/clipping/mine.py",
+            f"{RULE}\n    def f(:\n",
+            r"line 12: SyntaxError: invalid syntax",
+        ),
+        (
+            "parts/noise/unused.py",
+            "import dpfedbench.parts.noise.fixd\n",
+            r"line 1: ModuleNotFoundError: No modu",
+        ),
+        (
+            "clipping/mine.py",
+            RULE,
+            r"is not looked for there: move it to .*mycode/parts/clipping/mine\.py",
+        ),
+        (
+            "parts/clipping/rule.py",
+            RULE,
+            r"has the name of a file that dpfedbench comes with: give it another",
+        ),
+        (
+            "data/mine.py",
+            "def red(local, download_dir, progress=None): ...\n",
+            r"has no function read, which makes th",
+        ),
         ("data/mine.py", "1 / 0\n", r"line 1: ZeroDivisionError: division by zero"),
     ],
-)  # fmt: skip
-def test_a_fault_of_code_is_met_by_the_plan(snakemake: Call, tmp_path: Path, file: str, text: str, said: str) -> None:
+)
+def test_a_fault_of_code_is_met_by_the_plan(
+    snakemake: Call, tmp_path: Path, file: str, text: str, said: str
+) -> None:
     (tmp_path / "mycode" / file).parent.mkdir(parents=True)
     (tmp_path / "mycode" / file).write_text(text, encoding="utf-8")
     method = "mine" if file.startswith("methods/") else "dp-agr"
-    configuration = RIGHT.replace("METHOD", method) + (READER if file.startswith("data/") else "")
+    configuration = RIGHT.replace("METHOD", method) + (
+        READER if file.startswith("data/") else ""
+    )
     (tmp_path / "mine.yaml").write_text(configuration, encoding="utf-8")
     (line,) = dry_run(snakemake, tmp_path, str(tmp_path / "mine.yaml"))
     assert re.match(rf"configuration: .*mycode/{file}[, ].*{said}", line), line
@@ -195,9 +269,24 @@ def test_a_fault_of_code_is_met_by_the_plan(snakemake: Call, tmp_path: Path, fil
 @pytest.mark.parametrize(
     ("old", "new", "said", "at"),
     [
-        ("clients: {count: 20}", "clients: {cuont: 20}", "did you mean .*count", "cuont"),
-        ("clients: {count: 20}", "clients: {count: many}", "expected a whole number", "many"),
-        ("cohort: 10", "cohort: 30", "lower it", "table1:"),  # what does not go together is said of the item
+        (
+            "clients: {count: 20}",
+            "clients: {cuont: 20}",
+            "did you mean .*count",
+            "cuont",
+        ),
+        (
+            "clients: {count: 20}",
+            "clients: {count: many}",
+            "expected a whole number",
+            "many",
+        ),
+        (
+            "cohort: 10",
+            "cohort: 30",
+            "lower it",
+            "table1:",
+        ),  # what does not go together is said of the item
         ("tasks: [one], ", "", "tasks", "table1:"),
         ("method: METHOD", "method: dp-argl", "the nearest is 'dp-agrlr'", "dp-argl"),
         ("    title: Mine\n", "", "title is missing", "  mine:"),
@@ -207,11 +296,17 @@ def test_a_fault_of_code_is_met_by_the_plan(snakemake: Call, tmp_path: Path, fil
 def test_a_fault_of_a_key_names_the_file_and_the_line(
     snakemake: Call, tmp_path: Path, old: str, new: str, said: str, at: str
 ) -> None:
-    text = changed(RIGHT, old, new).replace("METHOD", "dp-agr").replace("code_folder: mycode\n", "")
+    text = (
+        changed(RIGHT, old, new)
+        .replace("METHOD", "dp-agr")
+        .replace("code_folder: mycode\n", "")
+    )
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
     (shown,) = dry_run(snakemake, tmp_path, str(tmp_path / "mine.yaml"))
     line = text[: text.index(at)].count("\n") + 1
-    assert re.match(rf"configuration: .*{said}.* \[{tmp_path}/mine\.yaml, line {line}\]$", shown), shown
+    assert re.match(
+        rf"configuration: .*{said}.* \[{tmp_path}/mine\.yaml, line {line}\]$", shown
+    ), shown
 
 
 def test_the_right_ones_are_taken(snakemake: Call, tmp_path: Path) -> None:
@@ -219,6 +314,10 @@ def test_the_right_ones_are_taken(snakemake: Call, tmp_path: Path) -> None:
     for file, text in (("methods/mine.py", METHOD), ("parts/clipping/mine.py", RULE)):
         (tmp_path / "mycode" / file).parent.mkdir(parents=True)
         (tmp_path / "mycode" / file).write_text(text, encoding="utf-8")
-    (tmp_path / "mine.yaml").write_text(RIGHT.replace("METHOD", "mine"), encoding="utf-8")
-    done = snakemake("--dry-run", "--quiet", "rules", "--configfile", str(tmp_path / "mine.yaml"))
+    (tmp_path / "mine.yaml").write_text(
+        RIGHT.replace("METHOD", "mine"), encoding="utf-8"
+    )
+    done = snakemake(
+        "--dry-run", "--quiet", "rules", "--configfile", str(tmp_path / "mine.yaml")
+    )
     assert done.returncode == 0, done.stderr

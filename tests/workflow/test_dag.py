@@ -15,17 +15,26 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 def jobs(output: str) -> dict[str, int]:
     """Snakemake's table of jobs."""
     table = output[output.index("Job stats:") :].split("\n\n")[0]
-    return {name: int(count) for name, count in re.findall(r"^(\w+)\s+(\d+)$", table, flags=re.M)}
+    return {
+        name: int(count)
+        for name, count in re.findall(r"^(\w+)\s+(\d+)$", table, flags=re.M)
+    }
 
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_every_preset_has_a_dag(snakemake: Call, preset: str | None) -> None:
-    chosen = ["--configfile", str(ROOT / "config" / "presets" / f"{preset}.yaml")] if preset else []
+    chosen = (
+        ["--configfile", str(ROOT / "config" / "presets" / f"{preset}.yaml")]
+        if preset
+        else []
+    )
     done = snakemake("--dry-run", "--quiet", "rules", *chosen)
     assert done.returncode == 0, done.stderr
     found = jobs(done.stdout + done.stderr)
     # A run is configured, trained, tested and accounted for once, whatever shows it.
-    assert found["configure"] == found["train"] == found["meta_test"] == found["account"]
+    assert (
+        found["configure"] == found["train"] == found["meta_test"] == found["account"]
+    )
     for rule in ("provenance", "page", "privacy", "cells"):
         assert found[rule] == 1
     assert found["table"] >= 5 and found["figure"] >= 9 and found["prepare"] >= 2
@@ -35,7 +44,9 @@ def test_every_preset_has_a_dag(snakemake: Call, preset: str | None) -> None:
 
 def test_the_scale_preset_trains_three_runs_of_one_partition(snakemake: Call) -> None:
     preset = str(ROOT / "config" / "presets" / "scale.yaml")
-    done = snakemake("dp_fedmeta", "--dry-run", "--quiet", "rules", "--configfile", preset)
+    done = snakemake(
+        "dp_fedmeta", "--dry-run", "--quiet", "rules", "--configfile", preset
+    )
     assert done.returncode == 0, done.stderr
     found = jobs(done.stdout + done.stderr)
     assert found["train"] == found["meta_test"] == found["account"] == 3
@@ -52,7 +63,10 @@ def test_a_paper_is_a_target(snakemake: Call, target: str) -> None:
     assert "provenance" not in found and found["page_of_paper"] == found["privacy"] == 1
     made = re.findall(r"output: results/smoke/(?:tables|figures)/([\w-]+)/", said)
     assert made and set(made) == {paper}
-    assert f"results/smoke/{paper}.html" in said and f"results/smoke/tables/{paper}/privacy.csv" in said
+    assert (
+        f"results/smoke/{paper}.html" in said
+        and f"results/smoke/tables/{paper}/privacy.csv" in said
+    )
     # No run is trained, and none audited, that the paper does not show.
     assert found["audited"] > found["audit"] and found["account"] < 25
     # The model that rows of a public start begin from is trained, and shown by another row.
@@ -60,15 +74,23 @@ def test_a_paper_is_a_target(snakemake: Call, target: str) -> None:
 
 
 def test_the_frontier_is_a_target_and_audits_nothing(snakemake: Call) -> None:
-    done = snakemake("frontier", "--dry-run", "--configfile", str(ROOT / "config" / "presets" / "smoke.yaml"))
+    done = snakemake(
+        "frontier",
+        "--dry-run",
+        "--configfile",
+        str(ROOT / "config" / "presets" / "smoke.yaml"),
+    )
     assert done.returncode == 0, done.stderr
     said = done.stdout + done.stderr
     found = jobs(said)
     assert found["frontier"] == found["frontier_table"] == found["figure"] == 1
-    assert found["train"] > 4 and found.keys().isdisjoint({"audit", "privacy", "page", "table"})
-    assert {"results/smoke/figures/dp-fedmeta/frontier.png", "results/smoke/tables/frontier.csv"} <= set(
-        re.findall(r"results/smoke/[\w./-]+", said)
+    assert found["train"] > 4 and found.keys().isdisjoint(
+        {"audit", "privacy", "page", "table"}
     )
+    assert {
+        "results/smoke/figures/dp-fedmeta/frontier.png",
+        "results/smoke/tables/frontier.csv",
+    } <= set(re.findall(r"results/smoke/[\w./-]+", said))
 
 
 def test_audits_take_trained_runs_ledgers_and_no_account(snakemake: Call) -> None:
@@ -78,15 +100,35 @@ def test_audits_take_trained_runs_ledgers_and_no_account(snakemake: Call) -> Non
     said = done.stdout + done.stderr
     found = jobs(said)
     folders = re.findall(r"results/runs/(dp-agr/\S+?)/ledger\.jsonl", said)
-    assert found["train"] == found["configure"] == len(set(folders)) > 1 and found["audit"] == 1
-    assert found.keys() == {"audit", "configure", "partition", "prepare", "train", "total"}
+    assert (
+        found["train"] == found["configure"] == len(set(folders)) > 1
+        and found["audit"] == 1
+    )
+    assert found.keys() == {
+        "audit",
+        "configure",
+        "partition",
+        "prepare",
+        "train",
+        "total",
+    }
     # One that the table of privacy does not need, by itself.
     done = snakemake("--dry-run", *smoke)
-    other = min(re.findall(r"results/runs/(maml/\S+?/seed\d+)/", done.stdout + done.stderr))
-    done = snakemake(f"results/runs/{other}/audit.json", "--dry-run", "--quiet", "rules", *smoke)
+    other = min(
+        re.findall(r"results/runs/(maml/\S+?/seed\d+)/", done.stdout + done.stderr)
+    )
+    done = snakemake(
+        f"results/runs/{other}/audit.json", "--dry-run", "--quiet", "rules", *smoke
+    )
     assert jobs(done.stdout + done.stderr) == {
-        "audit": 1, "audited": 1, "configure": 1, "partition": 1, "prepare": 1, "train": 1, "total": 6,
-    }  # fmt: skip
+        "audit": 1,
+        "audited": 1,
+        "configure": 1,
+        "partition": 1,
+        "prepare": 1,
+        "train": 1,
+        "total": 6,
+    }
 
 
 OWN = """
@@ -100,11 +142,17 @@ experiments:
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_an_experiment_may_lie_outside_the_repository(snakemake: Call, tmp_path: Path, folder: bool) -> None:
+def test_an_experiment_may_lie_outside_the_repository(
+    snakemake: Call, tmp_path: Path, folder: bool
+) -> None:
     """Given by --configfile, or in a folder that the configuration names."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "mine.yaml").write_text(OWN, encoding="utf-8")
-    chosen = ["--config", "experiments_folder=own"] if folder else ["--configfile", str(tmp_path / "own" / "mine.yaml")]
+    chosen = (
+        ["--config", "experiments_folder=own"]
+        if folder
+        else ["--configfile", str(tmp_path / "own" / "mine.yaml")]
+    )
     done = snakemake("mine", "--dry-run", "--quiet", "rules", *chosen)
     assert done.returncode == 0, done.stderr
     found = jobs(done.stdout + done.stderr)
@@ -114,38 +162,75 @@ def test_an_experiment_may_lie_outside_the_repository(snakemake: Call, tmp_path:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("dp-fedmeta", "experiments.dp-fedmeta is made in dp-fedmeta.yaml and again in mine.yaml: give yours another "),
-        ("train", "experiments.train: the workflow itself has a target of this name, choose another"),
+        (
+            "dp-fedmeta",
+            "experiments.dp-fedmeta is made in dp-fedmeta.yaml and again in mine.yaml: give yours another ",
+        ),
+        (
+            "train",
+            "experiments.train: the workflow itself has a target of this name, choose another",
+        ),
     ],
 )
 def test_an_experiment_with_a_name_that_is_taken_is_one_line(
     snakemake: Call, tmp_path: Path, name: str, said: str
 ) -> None:
-    (tmp_path / "mine.yaml").write_text(OWN.replace("  mine:", f"  {name}:"), encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(
+        OWN.replace("  mine:", f"  {name}:"), encoding="utf-8"
+    )
     done = snakemake("--dry-run", "--configfile", str(tmp_path / "mine.yaml"))
-    lines = [text for text in done.stderr.splitlines() if not text.startswith(("Using", "Config file"))]
-    assert done.returncode == 1 and len(lines) == 1 and lines[0].startswith(f"configuration: {said}")
+    lines = [
+        text
+        for text in done.stderr.splitlines()
+        if not text.startswith(("Using", "Config file"))
+    ]
+    assert (
+        done.returncode == 1
+        and len(lines) == 1
+        and lines[0].startswith(f"configuration: {said}")
+    )
 
 
 @pytest.mark.parametrize(
     ("target", "near"),
     [
-        ("results/export/dp-fedmeta/table22.tex", "results/export/dp-fedmeta/table2.tex"),
-        ("results/figures/dp-fedmeta/figure4.png", "results/figures/dp-fedmeta/figure4d.png"),
+        (
+            "results/export/dp-fedmeta/table22.tex",
+            "results/export/dp-fedmeta/table2.tex",
+        ),
+        (
+            "results/figures/dp-fedmeta/figure4.png",
+            "results/figures/dp-fedmeta/figure4d.png",
+        ),
     ],
 )
-def test_what_nothing_makes_is_one_line(snakemake: Call, target: str, near: str) -> None:
+def test_what_nothing_makes_is_one_line(
+    snakemake: Call, target: str, near: str
+) -> None:
     done = snakemake(target, "--dry-run")
-    lines = [text for text in done.stderr.splitlines() if not text.startswith(("Using", "Config file"))]
+    lines = [
+        text
+        for text in done.stderr.splitlines()
+        if not text.startswith(("Using", "Config file"))
+    ]
     assert done.returncode == 1
-    assert lines == [f"configuration: nothing makes {target}: the nearest that can be made is {near}"]
+    assert lines == [
+        f"configuration: nothing makes {target}: the nearest that can be made is {near}"
+    ]
 
 
 def test_a_folder_of_experiments_that_is_not_there_is_one_line(snakemake: Call) -> None:
     done = snakemake("--dry-run", "--config", "experiments_folder=nowhere")
-    said = [text for text in done.stderr.splitlines() if not text.startswith(("Using", "Config file"))]
+    said = [
+        text
+        for text in done.stderr.splitlines()
+        if not text.startswith(("Using", "Config file"))
+    ]
     assert done.returncode == 1 and len(said) == 1
-    assert said[0].startswith("configuration: experiments_folder is nowhere, but ") and "has no such folder" in said[0]
+    assert (
+        said[0].startswith("configuration: experiments_folder is nowhere, but ")
+        and "has no such folder" in said[0]
+    )
 
 
 def test_a_median_threshold_waits_for_its_run_without_privacy(snakemake: Call) -> None:
@@ -153,18 +238,27 @@ def test_a_median_threshold_waits_for_its_run_without_privacy(snakemake: Call) -
     smoke = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
     done = snakemake("results/smoke/figures/dp-maml/figure6a.png", "--dry-run", *smoke)
     assert done.returncode == 0, done.stderr
-    trained = re.findall(r"^rule train:\n    input: (.*)\n", done.stdout + done.stderr, flags=re.M)
+    trained = re.findall(
+        r"^rule train:\n    input: (.*)\n", done.stdout + done.stderr, flags=re.M
+    )
     assert len(trained) == 4  # three private ones, and the run without
     waiting = [line for line in trained if "history.csv" in line]
     assert len(waiting) == 1 and "results/runs/maml/" in waiting[0]
 
 
-def test_a_figure_of_initialisations_trains_each_once_and_tests_it_at_every_shot(snakemake: Call) -> None:
-    done = snakemake("results/figures/dp-fedmeta/figure5.png", "--dry-run", "--quiet", "rules")
+def test_a_figure_of_initialisations_trains_each_once_and_tests_it_at_every_shot(
+    snakemake: Call,
+) -> None:
+    done = snakemake(
+        "results/figures/dp-fedmeta/figure5.png", "--dry-run", "--quiet", "rules"
+    )
     assert done.returncode == 0, done.stderr
     found = jobs(done.stdout + done.stderr)
     # Six initialisations, three shots.
-    assert found["train"] == found["meta_test"] == found["account"] == 6 and found["meta_test_at"] == 6 * 3
+    assert (
+        found["train"] == found["meta_test"] == found["account"] == 6
+        and found["meta_test_at"] == 6 * 3
+    )
     # The same data: the clients of 5-way tasks, and the one holder of all images.
     assert found["prepare"] == 1 and found["partition"] == 2 and found["figure"] == 1
     both = [f"results/figures/dp-maml/figure13{letter}.png" for letter in "ab"]
@@ -172,7 +266,11 @@ def test_a_figure_of_initialisations_trains_each_once_and_tests_it_at_every_shot
     assert done.returncode == 0, done.stderr
     found = jobs(done.stdout + done.stderr)
     # Random and both pre-trained ones are shared; MAML and DP-MAML are meta-trained at 1 and at 5 shots.
-    assert found["train"] == 3 + 2 * 2 and found["meta_test_at"] == 7 * 3 and found["figure"] == 2
+    assert (
+        found["train"] == 3 + 2 * 2
+        and found["meta_test_at"] == 7 * 3
+        and found["figure"] == 2
+    )
 
 
 PAPER = "{title: x, tasks: {a: {dataset: glyphs}}, tables: {t: {title: t, tasks: [a], series: {m: {method: maml}}}}}"
@@ -185,7 +283,10 @@ PAPER = "{title: x, tasks: {a: {dataset: glyphs}}, tables: {t: {title: t, tasks:
             "run={noise: {multiplyer: 1}}",
             "unknown key run.noise.multiplyer: did you mean run.noise.multiplier?",
         ),
-        ("run={noise: {multiplier: 0}}", "run.noise.multiplier is 0: expected a number above 0 or null"),
+        (
+            "run={noise: {multiplier: 0}}",
+            "run.noise.multiplier is 0: expected a number above 0 or null",
+        ),
         ("seeds=[]", "seeds is empty: give at least one"),
         ("prune=maybe", "prune is maybe: expected yes or no"),
         *(
@@ -195,14 +296,23 @@ PAPER = "{title: x, tasks: {a: {dataset: glyphs}}, tables: {t: {title: t, tasks:
             )
             for name in ("train", "verify", "all", "frontier")
         ),
-        ("machine={kernels: offf}", 'machine.kernels is "offf": expected one of auto, off'),
+        (
+            "machine={kernels: offf}",
+            'machine.kernels is "offf": expected one of auto, off',
+        ),
     ],
 )
-def test_a_bad_configuration_is_one_line(snakemake: Call, given: str, line: str) -> None:
+def test_a_bad_configuration_is_one_line(
+    snakemake: Call, given: str, line: str
+) -> None:
     done = snakemake("--dry-run", "--config", given)
     assert done.returncode == 1
     # What Snakemake says of its files stands apart; there is no stack and no second line of ours.
-    said = [text for text in done.stderr.splitlines() if not text.startswith(("Using", "Config file"))]
+    said = [
+        text
+        for text in done.stderr.splitlines()
+        if not text.startswith(("Using", "Config file"))
+    ]
     assert said == [f"configuration: {line}"]
 
 
@@ -212,8 +322,17 @@ def test_lint_is_clean(snakemake: Call) -> None:
 
 
 def test_the_format_is_snakefmts() -> None:
-    command = [sys.executable, "-m", "snakefmt", "--check", str(ROOT / "Snakefile"), str(ROOT / "workflow")]
-    pytest.importorskip("snakefmt", reason="snakefmt is a development tool: uv sync installs it")
+    command = [
+        sys.executable,
+        "-m",
+        "snakefmt",
+        "--check",
+        str(ROOT / "Snakefile"),
+        str(ROOT / "workflow"),
+    ]
+    pytest.importorskip(
+        "snakefmt", reason="snakefmt is a development tool: uv sync installs it"
+    )
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -224,7 +343,9 @@ def test_the_snakefile_holds_includes_and_targets() -> None:
 
 def test_every_rule_says_what_it_does_and_keeps_a_log() -> None:
     for path in (ROOT / "workflow" / "rules").glob("*.smk"):
-        for rule in re.split(r"^rule ", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
+        for rule in re.split(r"^rule ", path.read_text(encoding="utf-8"), flags=re.M)[
+            1:
+        ]:
             assert re.match(r'\w+:\n    """', rule), rule
             for part in ("log:", "conda:", "threads:", "mem_mb=", "runtime=", "gpu="):
                 assert part in rule, (path.name, rule.split(":")[0], part)
@@ -235,8 +356,17 @@ def test_every_table_and_figure_is_in_the_report() -> None:
     for path in (ROOT / "workflow" / "rules").glob("*.smk"):
         text = path.read_text(encoding="utf-8")
         for rule in re.findall(r"^    output:\n((?:        .*\n)+)", text, flags=re.M):
-            for output in re.finditer(r'f"\{REPORT\}/(?:tables/[^"]*\.csv|figures/[^"]*\.png)",?\s*([^)]*)\)?', rule):
+            for output in re.finditer(
+                r'f"\{REPORT\}/(?:tables/[^"]*\.csv|figures/[^"]*\.png)",?\s*([^)]*)\)?',
+                rule,
+            ):
                 found += 1
-                assert rule[: output.start()].rstrip().endswith("report("), (path.name, output[0])
-                assert all(f"{part}=" in output[1] for part in ("caption", "category", "labels")), output[0]
+                assert rule[: output.start()].rstrip().endswith("report("), (
+                    path.name,
+                    output[0],
+                )
+                assert all(
+                    f"{part}=" in output[1]
+                    for part in ("caption", "category", "labels")
+                ), output[0]
     assert found >= 6

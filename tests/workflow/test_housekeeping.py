@@ -23,23 +23,36 @@ def ours(done: subprocess.CompletedProcess[str], start: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "left"), [((), True), (("--config", "prune=no"), True), (("--config", "prune=yes"), False)]
+    ("asked", "left"),
+    [((), True), (("--config", "prune=no"), True), (("--config", "prune=yes"), False)],
 )
 def test_prune_asks_nothing_and_removes_only_if_told(
     snakemake: Call, tmp_path: Path, asked: tuple[str, ...], left: bool
 ) -> None:
     (tmp_path / OLD).mkdir(parents=True)
-    (tmp_path / OLD / "config.yaml").write_text("method: dp-agr\nseed: 3\n", encoding="utf-8")
+    (tmp_path / OLD / "config.yaml").write_text(
+        "method: dp-agr\nseed: 3\n", encoding="utf-8"
+    )
     done = snakemake("prune", *asked)
     assert done.returncode == 0, done.stderr
     said = ours(done, "prune: ")
     assert (tmp_path / OLD).exists() == left
-    assert said[0] == f"prune: {OLD}: {'not needed' if left else 'removed'} (0.0 MB)" and len(said) == 2
+    assert (
+        said[0] == f"prune: {OLD}: {'not needed' if left else 'removed'} (0.0 MB)"
+        and len(said) == 2
+    )
     # The folder is marked with what this version writes, and a second call finds nothing to say.
-    assert json.loads((tmp_path / "results" / "format.json").read_text(encoding="utf-8"))["format"] == FORMAT
+    assert (
+        json.loads((tmp_path / "results" / "format.json").read_text(encoding="utf-8"))[
+            "format"
+        ]
+        == FORMAT
+    )
 
 
-def test_verify_looks_through_a_folder_that_somebody_sent(snakemake: Call, tmp_path: Path) -> None:
+def test_verify_looks_through_a_folder_that_somebody_sent(
+    snakemake: Call, tmp_path: Path
+) -> None:
     """Whichever part of one it is: what is there has to be as it was written."""
     tables = tmp_path / "sent" / "results" / "tables"
     for name in ("one.csv", "two.csv"):
@@ -66,7 +79,9 @@ experiments:
 """
 
 
-def test_cost_is_said_before_a_run(snakemake: Call, tmp_path: Path, drawn: Path) -> None:
+def test_cost_is_said_before_a_run(
+    snakemake: Call, tmp_path: Path, drawn: Path
+) -> None:
     (tmp_path / "own.yaml").write_text(without_others(OWN), encoding="utf-8")
     done = snakemake("cost", "--configfile", str(tmp_path / "own.yaml"))
     assert done.returncode == 0, done.stderr
@@ -74,29 +89,50 @@ def test_cost_is_said_before_a_run(snakemake: Call, tmp_path: Path, drawn: Path)
     # MAML's clients and DP-AGR's do the same work: one kind.
     assert sum(line.startswith("cost: kind of work") for line in said) == 1
     rows = [line.split(" | ")[1:4] for line in said if line.startswith("cost: | ")]
-    wanted = [["maml", "2", "80 clients"], ["dp-agr", "2", "80 clients"], ["total", "4", "160 clients"]]
+    wanted = [
+        ["maml", "2", "80 clients"],
+        ["dp-agr", "2", "80 clients"],
+        ["total", "4", "160 clients"],
+    ]
     assert [row for row in rows if row[1:2] and row[1].isdigit()] == wanted
-    assert not (tmp_path / "results" / "runs").exists() and (tmp_path / "results" / "cost.md").exists()
+    assert (
+        not (tmp_path / "results" / "runs").exists()
+        and (tmp_path / "results" / "cost.md").exists()
+    )
     assert snakemake("verify").returncode == 0
 
 
-def test_a_results_folder_of_a_newer_version_is_one_line(snakemake: Call, tmp_path: Path) -> None:
+def test_a_results_folder_of_a_newer_version_is_one_line(
+    snakemake: Call, tmp_path: Path
+) -> None:
     (tmp_path / "results").mkdir()
     mark = tmp_path / "results" / "format.json"
-    mark.write_text(json.dumps({"format": FORMAT + 1, "written_by": "9.1"}), encoding="utf-8")
+    mark.write_text(
+        json.dumps({"format": FORMAT + 1, "written_by": "9.1"}), encoding="utf-8"
+    )
     done = snakemake("--dry-run")
-    said = [line for line in done.stderr.splitlines() if not line.startswith(("Using", "Config file"))]
+    said = [
+        line
+        for line in done.stderr.splitlines()
+        if not line.startswith(("Using", "Config file"))
+    ]
     assert done.returncode == 1 and len(said) == 1
-    assert said[0].startswith("results: results was written by a newer dpfedbench (9.1, results format")
+    assert said[0].startswith(
+        "results: results was written by a newer dpfedbench (9.1, results format"
+    )
 
 
-def test_slurm_that_is_not_there_is_one_line(snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_that_is_not_there_is_one_line(
+    snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before anything is submitted: Slurm's own programs are asked, and here answer that nobody is there."""
     programs = tmp_path / "bin"
     programs.mkdir()
     down = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
     for name in ("sinfo", "squeue", "sacct", "scontrol"):
-        (programs / name).write_text(f"#!/bin/sh\necho '{down}' >&2\nexit 1\n", encoding="utf-8")
+        (programs / name).write_text(
+            f"#!/bin/sh\necho '{down}' >&2\nexit 1\n", encoding="utf-8"
+        )
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     profile = str(ROOT / "profiles" / "slurm")
@@ -114,6 +150,12 @@ def test_snakemakes_timer_is_off(tmp_path: Path) -> None:
         "from snakemake.cli import main\n"
         f"main(['prune', '--cores', '1', '--snakefile', '{ROOT}/Snakefile', '--directory', '{tmp_path}'])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "a timer was set" not in done.stdout

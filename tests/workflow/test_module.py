@@ -67,18 +67,28 @@ def test_another_snakefile_takes_the_workflow_as_a_module(
     tmp_path: Path, drawn: Path, call_snakemake: Snakemake
 ) -> None:
     """Its own configuration lies over the workflow's, its rules stand on the workflow's, and nothing is copied."""
-    (tmp_path / "Snakefile").write_text(MAIN.replace("ROOT", str(ROOT)), encoding="utf-8")
+    (tmp_path / "Snakefile").write_text(
+        MAIN.replace("ROOT", str(ROOT)), encoding="utf-8"
+    )
     (tmp_path / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
     done = call_snakemake("--cores", "2", "--directory", str(tmp_path), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     with open(tmp_path / "mine.csv", newline="", encoding="utf-8") as handle:
         (row,) = csv.DictReader(handle)
-    assert (row["method"], row["dataset"], row["task"]) == ("random", "glyphs", "3-way 1-shot")
-    (config,) = (tmp_path / "results" / "runs" / "random").glob("*/*/*/seed0/config.yaml")
+    assert (row["method"], row["dataset"], row["task"]) == (
+        "random",
+        "glyphs",
+        "3-way 1-shot",
+    )
+    (config,) = (tmp_path / "results" / "runs" / "random").glob(
+        "*/*/*/seed0/config.yaml"
+    )
     said = yaml.safe_load(config.read_text(encoding="utf-8"))
     # What the caller says, and below it what config/config.yaml says.
     assert said["evaluation"]["tasks"] == 4
-    default = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))["run"]
+    default = yaml.safe_load(
+        (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
+    )["run"]
     assert said["model"] == {"kind": "conv4", **default["model"], "filters": 4}
 
 
@@ -87,7 +97,12 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A host of Git repositories on this machine, with a tag of this one, and a later commit that is broken."""
     host = tmp_path_factory.mktemp("host")
     folder = host / "someone" / "dpfedbench"
-    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if listed.returncode:
         pytest.skip("the tests are not run in a git repository")
     for name in filter(None, listed.stdout.split("\0")):
@@ -100,45 +115,85 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(compiled, place)
     who = ["-c", "user.name=someone", "-c", "user.email=someone@example.org"]
-    for words in (["init", "-q"], ["add", "-A", "-f"], [*who, "commit", "-q", "-m", "all"], ["tag", "v1"]):
+    for words in (
+        ["init", "-q"],
+        ["add", "-A", "-f"],
+        [*who, "commit", "-q", "-m", "all"],
+        ["tag", "v1"],
+    ):
         subprocess.run(["git", *words], cwd=folder, check=True)
     (folder / "Snakefile").write_text("not the tag's", encoding="utf-8")
-    subprocess.run(["git", *who, "commit", "-q", "-a", "-m", "more"], cwd=folder, check=True)
+    subprocess.run(
+        ["git", *who, "commit", "-q", "-a", "-m", "more"], cwd=folder, check=True
+    )
     return host
 
 
-def called_from_git(source: str, folder: Path, host: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def called_from_git(
+    source: str, folder: Path, host: Path, *words: str
+) -> subprocess.CompletedProcess[str]:
     """Call a Snakefile whose module comes from Git; what would be fetched from github.com is a folder here."""
     main = MAIN.replace('"ROOT/Snakefile"', source)
     assert source in main
     (folder / "Snakefile").write_text(main, encoding="utf-8")
     (folder / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
-    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SNAKEMAKE_PROFILE")}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("PYTHONPATH", "SNAKEMAKE_PROFILE")
+    }
     environment |= {"XDG_CACHE_HOME": str(folder / "cache"), "GIT_CONFIG_COUNT": "1"}
-    environment |= {"GIT_CONFIG_KEY_0": f"url.file://{host}/.insteadOf", "GIT_CONFIG_VALUE_0": "https://github.com/"}
-    called = [sys.executable, "-m", "snakemake", "--cores", "2", "--directory", str(folder), *words]
-    return subprocess.run(called, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    environment |= {
+        "GIT_CONFIG_KEY_0": f"url.file://{host}/.insteadOf",
+        "GIT_CONFIG_VALUE_0": "https://github.com/",
+    }
+    called = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--cores",
+        "2",
+        "--directory",
+        str(folder),
+        *words,
+    ]
+    return subprocess.run(
+        called, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
-def test_a_module_comes_from_a_git_host_with_its_own_library(published: Path, tmp_path: Path, drawn: Path) -> None:
+def test_a_module_comes_from_a_git_host_with_its_own_library(
+    published: Path, tmp_path: Path, drawn: Path
+) -> None:
     """Plan, scripts and library are those of the tag; a second call neither clones nor runs anything."""
     source = 'github("someone/dpfedbench", path="workflow/Snakefile", tag="v1")'
-    triggers = ("--rerun-triggers", "mtime", "params", "input")  # the data set was made by no rule of the tag
+    triggers = (
+        "--rerun-triggers",
+        "mtime",
+        "params",
+        "input",
+    )  # the data set was made by no rule of the tag
     done = called_from_git(source, tmp_path, published, *triggers)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "mine.csv").read_text(encoding="utf-8").count("random") == 1
     tag = subprocess.run(
-        ["git", "-C", str(published / "someone" / "dpfedbench"), "rev-parse", "v1"], capture_output=True, text=True
+        ["git", "-C", str(published / "someone" / "dpfedbench"), "rev-parse", "v1"],
+        capture_output=True,
+        text=True,
     )
     (snakefile,) = tmp_path.glob("cache/**/source-cache/dpfedbench/*/Snakefile")
     assert snakefile.parent.name == tag.stdout.strip()
     compiled = snakefile.parent / "src" / "dpfedbench" / "evaluation" / "__pycache__"
     assert any(path.name.startswith("features.") for path in compiled.glob("*.pyc"))
     again = called_from_git(source, tmp_path, published, "--dry-run", *triggers)
-    assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr, again.stderr
+    assert (
+        again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr
+    ), again.stderr
 
 
-def test_a_module_of_a_plain_address_is_refused_in_one_line(published: Path, tmp_path: Path) -> None:
+def test_a_module_of_a_plain_address_is_refused_in_one_line(
+    published: Path, tmp_path: Path
+) -> None:
     files = functools.partial(SimpleHTTPRequestHandler, directory=str(ROOT))
     with ThreadingHTTPServer(("127.0.0.1", 0), files) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -146,47 +201,100 @@ def test_a_module_of_a_plain_address_is_refused_in_one_line(published: Path, tmp
         done = called_from_git(source, tmp_path, published, "--dry-run")
         server.shutdown()
     assert done.returncode == 1
-    assert re.match(r"configuration: a module cannot take dpfedbench from http://127\S+: take github", done.stderr)
+    assert re.match(
+        r"configuration: a module cannot take dpfedbench from http://127\S+: take github",
+        done.stderr,
+    )
     assert done.stderr.count("\n") == 1
 
 
-def test_the_report_plugin_writes_what_made_a_file(snakemake: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_report_plugin_writes_what_made_a_file(
+    snakemake: Callable[..., Any], tmp_path: Path
+) -> None:
     """An RO-Crate: the drawn images, the job that made them, its script, and nothing that is not there."""
     pytest.importorskip("snakemake_report_plugin_fairscape")
     for number in range(4):
         (tmp_path / f"{number}.txt").write_text(f"two words {number}", encoding="utf-8")
     own = f"{{reader: text-folder, licence: MIT, options: {{folder: '{tmp_path}', words: 3}}}}"
     (tmp_path / "own.yaml").write_text(f"datasets: {{mine: {own}}}\n", encoding="utf-8")
-    given = ["results/data/mine/summary.json", "--configfile", str(tmp_path / "own.yaml")]
+    given = [
+        "results/data/mine/summary.json",
+        "--configfile",
+        str(tmp_path / "own.yaml"),
+    ]
     assert snakemake(*given).returncode == 0
-    called = [sys.executable, "-m", "snakemake", "--snakefile", SNAKEFILE, *given, "--cores", "1"]
+    called = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--snakefile",
+        SNAKEFILE,
+        *given,
+        "--cores",
+        "1",
+    ]
     done = subprocess.run(
-        [*called, "--reporter", "fairscape"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*called, "--reporter", "fairscape"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     graph = {
         one["@id"]: one
-        for one in json.loads((tmp_path / "ro-crate-metadata.json").read_text(encoding="utf-8"))["@graph"]
+        for one in json.loads(
+            (tmp_path / "ro-crate-metadata.json").read_text(encoding="utf-8")
+        )["@graph"]
     }
-    (images,) = (one for one in graph.values() if one.get("contentUrl") == "results/data/mine/images.npy")
+    (images,) = (
+        one
+        for one in graph.values()
+        if one.get("contentUrl") == "results/data/mine/images.npy"
+    )
     (maker,) = (graph[made["@id"]] for made in images["generatedBy"])
-    assert "rule 'prepare'" in maker["description"] and maker["command"].endswith("workflow/scripts/prepare.py")
-    assert int(images["contentSize"]) == (tmp_path / "results/data/mine/images.npy").stat().st_size
-    places = [one["contentUrl"] for one in graph.values() if one.get("contentUrl", "").startswith("results/")]
+    assert "rule 'prepare'" in maker["description"] and maker["command"].endswith(
+        "workflow/scripts/prepare.py"
+    )
+    assert (
+        int(images["contentSize"])
+        == (tmp_path / "results/data/mine/images.npy").stat().st_size
+    )
+    places = [
+        one["contentUrl"]
+        for one in graph.values()
+        if one.get("contentUrl", "").startswith("results/")
+    ]
     assert len(places) > 2 and all((tmp_path / place).exists() for place in places)
 
 
-def test_the_catalogue_finds_what_it_asks_for(snakemake: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_catalogue_finds_what_it_asks_for(
+    snakemake: Callable[..., Any], tmp_path: Path
+) -> None:
     """Standardised usage: workflow/Snakefile, which plans the same jobs, config/README.md and the catalogue's file."""
-    usage = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8"))["usage"]
-    assert usage["report"] is True and usage["software-stack-deployment"]["conda"] is True
+    usage = yaml.safe_load(
+        (ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8")
+    )["usage"]
+    assert (
+        usage["report"] is True and usage["software-stack-deployment"]["conda"] is True
+    )
     assert set(usage) <= {"mandatory-flags", "software-stack-deployment", "report"}
     assert "snakefile:" in (ROOT / "config" / "README.md").read_text(encoding="utf-8")
     said = []
     for root in (ROOT, ROOT / "workflow"):
-        done = snakemake("--dry-run", "--quiet", "rules", "--configfile", SMOKE, root=root, directory=tmp_path)
+        done = snakemake(
+            "--dry-run",
+            "--quiet",
+            "rules",
+            "--configfile",
+            SMOKE,
+            root=root,
+            directory=tmp_path,
+        )
         assert done.returncode == 0, done.stderr
-        said.append(dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, flags=re.M)))
+        said.append(
+            dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, flags=re.M))
+        )
     one, other = said
     assert one.pop("all") == other.pop("everything") == "1"
     assert one == other and int(one["train"]) > 10
@@ -200,11 +308,37 @@ SMOKE = str(ROOT / "config" / "presets" / "smoke.yaml")
     ("given", "words"),
     [
         (["run"], ["--snakefile", SNAKEFILE]),
-        (["run", "--preset", "smoke", "-n"], ["--configfile", SMOKE, "--snakefile", SNAKEFILE, "-n"]),
-        (["run", "--preset=smoke", "all"], ["--configfile", SMOKE, "--snakefile", SNAKEFILE, "all"]),
         (
-            ["run", "all", "--configfile", "a.yaml", "b.yaml", "--cores", "1", "--preset", "smoke"],
-            ["--configfile", SMOKE, "a.yaml", "b.yaml", "--snakefile", SNAKEFILE, "all", "--cores", "1"],
+            ["run", "--preset", "smoke", "-n"],
+            ["--configfile", SMOKE, "--snakefile", SNAKEFILE, "-n"],
+        ),
+        (
+            ["run", "--preset=smoke", "all"],
+            ["--configfile", SMOKE, "--snakefile", SNAKEFILE, "all"],
+        ),
+        (
+            [
+                "run",
+                "all",
+                "--configfile",
+                "a.yaml",
+                "b.yaml",
+                "--cores",
+                "1",
+                "--preset",
+                "smoke",
+            ],
+            [
+                "--configfile",
+                SMOKE,
+                "a.yaml",
+                "b.yaml",
+                "--snakefile",
+                SNAKEFILE,
+                "all",
+                "--cores",
+                "1",
+            ],
         ),
     ],
 )
@@ -212,7 +346,9 @@ def test_the_command_is_a_call_of_snakemake(given: list[str], words: list[str]) 
     assert command.snakemake_words(given) == words
 
 
-def test_the_command_says_where_the_snakefile_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_where_the_snakefile_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert command.main(["where"]) == 0
     assert capsys.readouterr().out == f"{SNAKEFILE}\n"
 
@@ -222,11 +358,16 @@ def test_the_command_says_where_the_snakefile_is(capsys: pytest.CaptureFixture[s
     [
         ([], r"usage: dpfedbench run \[--preset NAME\]"),
         (["go"], "usage: "),
-        (["run", "--preset", "smok"], r"there is no preset 'smok': there are .*real.*smoke, the nearest is smoke$"),
+        (
+            ["run", "--preset", "smok"],
+            r"there is no preset 'smok': there are .*real.*smoke, the nearest is smoke$",
+        ),
         (["run", "--preset"], "there is no preset ''"),
     ],
 )
-def test_a_bad_command_is_one_line(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_command_is_one_line(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(BenchError, match=said):
         command.snakemake_words(given)
     assert command.main(given) == 1

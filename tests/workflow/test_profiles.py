@@ -15,14 +15,18 @@ SMOKE = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
 
 
 def profile(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ROOT / "profiles" / name / "config.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.safe_load(
+        (ROOT / "profiles" / name / "config.yaml").read_text(encoding="utf-8")
+    )
     return found
 
 
 def asked(said: str) -> dict[str, dict[str, str]]:
     """For each rule, what one of its jobs asks for."""
     found = {}
-    for rule, text in re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)+)", said, flags=re.M):
+    for rule, text in re.findall(
+        r"^(?:local)?rule (\w+):\n((?:    .*\n)+)", said, flags=re.M
+    ):
         resources = re.search(r"resources: (.*)", text)
         threads = re.search(r"threads: (\d+)", text)
         pairs = dict(re.findall(r"(\w+)=(\w+)", resources[1] if resources else ""))
@@ -33,13 +37,18 @@ def asked(said: str) -> dict[str, dict[str, str]]:
 def gpus(said: str) -> dict[str, str]:
     """For each method, what its trainings ask for."""
     texts = re.findall(r"^rule train:\n((?:    .*\n)+)", said, flags=re.M)
-    return {re.search(r"method=([\w-]+)", text)[1]: re.search(r"gpu=(\d)", text)[1] for text in texts}  # type: ignore[index]
+    return {
+        re.search(r"method=([\w-]+)", text)[1]: re.search(r"gpu=(\d)", text)[1]
+        for text in texts
+    }  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", ["default", "slurm", "cluster"])
 def test_every_profile_has_a_dag(snakemake: Call, name: str) -> None:
     chosen = [] if name == "default" else ["--profile", str(ROOT / "profiles" / name)]
-    done = snakemake("--dry-run", *SMOKE, *chosen, "--config", "machine={threads: 2, gpu: 1}")
+    done = snakemake(
+        "--dry-run", *SMOKE, *chosen, "--config", "machine={threads: 2, gpu: 1}"
+    )
     assert done.returncode == 0, done.stderr
     assert "profiles/default" in done.stderr  # laid over the other one
     found = asked(done.stdout)
@@ -63,24 +72,47 @@ def test_every_profile_has_a_dag(snakemake: Call, name: str) -> None:
         assert {key: found[rule][key] for key in wanted} == wanted, rule
 
 
-def test_a_training_by_several_processes_is_one_job_of_as_many_tasks(snakemake: Call) -> None:
+def test_a_training_by_several_processes_is_one_job_of_as_many_tasks(
+    snakemake: Call,
+) -> None:
     slurm = ("--profile", str(ROOT / "profiles" / "slurm"), "--resources", "gpu=3")
-    done = snakemake("--dry-run", *SMOKE, *slurm, "--config", "machine={threads: 2, processes: 3, gpu: 1}")
+    done = snakemake(
+        "--dry-run",
+        *SMOKE,
+        *slurm,
+        "--config",
+        "machine={threads: 2, processes: 3, gpu: 1}",
+    )
     assert done.returncode == 0, done.stderr
     found = asked(done.stdout)
-    wanted = {"mpi": "srun", "tasks": "3", "cpus_per_task": "2", "tasks_per_gpu": "1", "gpu": "3"}
+    wanted = {
+        "mpi": "srun",
+        "tasks": "3",
+        "cpus_per_task": "2",
+        "tasks_per_gpu": "1",
+        "gpu": "3",
+    }
     assert {key: found["train"][key] for key in wanted} == wanted
     assert "mpi" not in found["meta_test"] and found["meta_test"]["threads"] == "2"
 
 
 def test_the_slurm_profile_can_stand_alone(snakemake: Call) -> None:
     """As a workflow profile it replaces profiles/default, whose settings it then needs to have given for itself."""
-    done = snakemake("--dry-run", "--quiet", "rules", *SMOKE, "--workflow-profile", str(ROOT / "profiles" / "slurm"))
+    done = snakemake(
+        "--dry-run",
+        "--quiet",
+        "rules",
+        *SMOKE,
+        "--workflow-profile",
+        str(ROOT / "profiles" / "slurm"),
+    )
     assert done.returncode == 0, done.stderr
     assert "profiles/default" not in done.stderr
 
 
-def test_a_partition_and_an_account_reach_every_job_that_is_sent(snakemake: Call, tmp_path: Path) -> None:
+def test_a_partition_and_an_account_reach_every_job_that_is_sent(
+    snakemake: Call, tmp_path: Path
+) -> None:
     copy = tmp_path / "profile"
     copy.mkdir()
     text = (ROOT / "profiles" / "slurm" / "config.yaml").read_text(encoding="utf-8")
@@ -89,7 +121,10 @@ def test_a_partition_and_an_account_reach_every_job_that_is_sent(snakemake: Call
     (copy / "config.yaml").write_text(text, encoding="utf-8")
     done = snakemake("--dry-run", *SMOKE, "--profile", str(copy))
     assert done.returncode == 0, done.stderr
-    assert "slurm_partition=my-partition" in done.stdout and "slurm_account=my-account" in done.stdout
+    assert (
+        "slurm_partition=my-partition" in done.stdout
+        and "slurm_account=my-account" in done.stdout
+    )
 
 
 def test_the_slurm_profile_names_every_rule_that_is_sent_and_agrees_with_it() -> None:
@@ -97,22 +132,43 @@ def test_the_slurm_profile_names_every_rule_that_is_sent_and_agrees_with_it() ->
     found = profile("slurm")["set-resources"]
     stated = {}
     for path in (ROOT / "workflow" / "rules").glob("*.smk"):
-        for text in re.split(r"^rule ", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
+        for text in re.split(r"^rule ", path.read_text(encoding="utf-8"), flags=re.M)[
+            1:
+        ]:
             name = text.split(":")[0]
             # Of a batch of audits, an hour for each.
-            numbers = {key: re.search(rf"{key}=(?:lambda wildcards: )?(\d+)", text) for key in ("mem_mb", "runtime")}
-            stated[name] = {key: int(number[1]) for key, number in numbers.items() if number}
+            numbers = {
+                key: re.search(rf"{key}=(?:lambda wildcards: )?(\d+)", text)
+                for key in ("mem_mb", "runtime")
+            }
+            stated[name] = {
+                key: int(number[1]) for key, number in numbers.items() if number
+            }
     local = {"configure", "cost", "prune", "verify", "audited", "cells"}
-    assert found == {name: values for name, values in stated.items() if name not in local}
+    assert found == {
+        name: values for name, values in stated.items() if name not in local
+    }
 
 
 @pytest.mark.parametrize("name", ["default", "slurm", "cluster"])
 def test_every_setting_has_a_comment(name: str) -> None:
-    lines = (ROOT / "profiles" / name / "config.yaml").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (ROOT / "profiles" / name / "config.yaml")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     assert lines[0].startswith("# ")
     for number, line in enumerate(lines):
-        if re.match(r"[a-z-]+:", line):  # a key at the margin: a comment on it, before it or right below it
-            beside = "#" in line or lines[number - 1].startswith("#") or "#" in lines[number + 1]
+        if re.match(
+            r"[a-z-]+:", line
+        ):  # a key at the margin: a comment on it, before it or right below it
+            beside = (
+                "#" in line
+                or lines[number - 1].startswith("#")
+                or "#" in lines[number + 1]
+            )
             block = any("#" in below for below in lines[number + 1 : number + 4])
-            alone = line.startswith(("cores:", "executor:", "set-threads:", "printshellcmds:"))
+            alone = line.startswith(
+                ("cores:", "executor:", "set-threads:", "printshellcmds:")
+            )
             assert beside or block or alone, f"{name}: {line} has no comment"

@@ -51,11 +51,15 @@ experiments:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake) -> Path:
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake
+) -> Path:
     """A copy of the workflow, with stubs for scripts, after a small run of it; whoever changes it changes it back."""
     copy = tmp_path_factory.mktemp("finished") / "copy"
     for name in ("workflow", "config", "profiles", "src"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copy(ROOT / "Snakefile", copy)
     for script in (copy / "workflow" / "scripts").glob("*.py"):
         # What the script imports stays in its text, from which the code of its stage is read.
@@ -67,7 +71,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake
     return copy
 
 
-def run(snakemake: Snakemake, copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    snakemake: Snakemake, copy: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
     given = ["--cores", "2", *arguments, "--configfile", str(copy / "small.yaml")]
     return snakemake(*given, folder=copy, fresh=True)
 
@@ -79,7 +85,9 @@ def again(snakemake: Snakemake, copy: Path) -> set[tuple[str, str]]:
     said = done.stdout + done.stderr
     return {
         (rule, next(iter(re.findall(r"method=([\w-]+)", text)), ""))
-        for rule, text in re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)+)", said, flags=re.M)
+        for rule, text in re.findall(
+            r"^(?:local)?rule (\w+):\n((?:    .*\n)+)", said, flags=re.M
+        )
     }
 
 
@@ -89,7 +97,9 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
-def test_the_report_has_every_table_and_figure(finished: Path, call_snakemake: Snakemake) -> None:
+def test_the_report_has_every_table_and_figure(
+    finished: Path, call_snakemake: Snakemake
+) -> None:
     """`snakemake --report`: each with a caption and its command, under its paper, with labels; and nothing else."""
     done = run(call_snakemake, finished, "--report", "report.html")
     assert done.returncode == 0, done.stderr
@@ -99,28 +109,52 @@ def test_the_report_has_every_table_and_figure(finished: Path, call_snakemake: S
         found = re.search(rf"var {name} = (\{{.*\}});?$", text, flags=re.M)
         assert found is not None
         read[name] = json.loads(found[1])
-    tables = [f"results/tables/dp-fedmeta/{name}.csv" for name in ("readings-gbml", "table2")]
-    figures = [f"results/figures/dp-fedmeta/{name}.png" for name in ("figure2b", "figure4a")]
-    private = ["results/tables/answer.csv", "results/tables/privacy.csv", "results/figures/privacy.png"]
+    tables = [
+        f"results/tables/dp-fedmeta/{name}.csv" for name in ("readings-gbml", "table2")
+    ]
+    figures = [
+        f"results/figures/dp-fedmeta/{name}.png" for name in ("figure2b", "figure4a")
+    ]
+    private = [
+        "results/tables/answer.csv",
+        "results/tables/privacy.csv",
+        "results/figures/privacy.png",
+    ]
     assert {
         category: {name: sorted(paths) for name, paths in parts.items()}
         for category, parts in read["categories"].items()
-    } == {"DP-FedMeta": {"tables": tables, "figures": figures}, "Privacy": {"Other": sorted(private)}}
+    } == {
+        "DP-FedMeta": {"tables": tables, "figures": figures},
+        "Privacy": {"Other": sorted(private)},
+    }
     assert set(read["results"]) == {*tables, *figures, *private}
     for path, result in read["results"].items():
-        caption = " ".join(html.unescape(re.sub("<[^>]+>", "", result["caption"])).split())
+        caption = " ".join(
+            html.unescape(re.sub("<[^>]+>", "", result["caption"])).split()
+        )
         assert caption.startswith(result["labels"]["title"])
         made = private[1] if path in private else path
-        assert caption.endswith(f"snakemake --cores all {made} --configfile small.yaml.")
-        assert result["labels"]["name"] == Path(path).stem and result["labels"]["data"] == "glyphs"
+        assert caption.endswith(
+            f"snakemake --cores all {made} --configfile small.yaml."
+        )
+        assert (
+            result["labels"]["name"] == Path(path).stem
+            and result["labels"]["data"] == "glyphs"
+        )
 
 
 def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
     """One story, since a finished workflow is dear: each change is undone before the next."""
-    snakemake, configured = call_snakemake, (finished / "small.yaml").read_text(encoding="utf-8")
+    snakemake, configured = (
+        call_snakemake,
+        (finished / "small.yaml").read_text(encoding="utf-8"),
+    )
     assert again(snakemake, finished) == set()
     # Partitions are made with the sizes and the seed that their folders say.
-    made = {path.parent.name: ast.literal_eval(path.read_text()) for path in finished.glob("results/clients/*/*/*.npz")}
+    made = {
+        path.parent.name: ast.literal_eval(path.read_text())
+        for path in finished.glob("results/clients/*/*/*.npz")
+    }
     assert {given["seed"] for given in made.values()} == {0, 3}
     for name, given in made.items():
         clients, ways = Clients.of(given["drawn_from"])
@@ -133,20 +167,43 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
     method = finished / "src" / "dpfedbench" / "methods" / "dp_agr.py"
     named = 'name = "dp-agr"'
     edit(method, named, f'version = "1a"\n    {named}')
-    private = {(rule, "dp-agr") for rule in ("train", "meta_test", "account", "audit", "audited")}
+    private = {
+        (rule, "dp-agr")
+        for rule in ("train", "meta_test", "account", "audit", "audited")
+    }
     assert again(snakemake, finished) == private | reported
     edit(method, f'version = "1a"\n    {named}', named)
 
     # Code of the accountants, and of the plots: nothing is trained.
-    edit(finished / "src" / "dpsum" / "accounting" / "tuning.py", "\n", "\n# a comment\n")
+    edit(
+        finished / "src" / "dpsum" / "accounting" / "tuning.py", "\n", "\n# a comment\n"
+    )
     found = again(snakemake, finished)
     assert {rule for rule, _ in found} == {
-        "account", "audit", "audited", "table", "privacy", "figure", "provenance", "page", "all",
-    }  # fmt: skip
-    edit(finished / "src" / "dpsum" / "accounting" / "tuning.py", "\n# a comment\n", "\n")
-    edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n", "\n# a comment\n")
+        "account",
+        "audit",
+        "audited",
+        "table",
+        "privacy",
+        "figure",
+        "provenance",
+        "page",
+        "all",
+    }
+    edit(
+        finished / "src" / "dpsum" / "accounting" / "tuning.py", "\n# a comment\n", "\n"
+    )
+    edit(
+        finished / "src" / "dpfedbench" / "reporting" / "figures.py",
+        "\n",
+        "\n# a comment\n",
+    )
     assert again(snakemake, finished) == reported - {("table", ""), ("privacy", "")}
-    edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n# a comment\n", "\n")
+    edit(
+        finished / "src" / "dpfedbench" / "reporting" / "figures.py",
+        "\n# a comment\n",
+        "\n",
+    )
 
     # What models are tested with, far below the script: their tests again, and no training.
     inner = finished / "src" / "dpfedbench" / "models" / "meta_gradient.py"
@@ -163,7 +220,10 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
     found = again(snakemake, finished)
     of_runs = {"meta_test", "account", "audit", "audited"}
     assert {method for rule, method in found if rule in of_runs} == {"dp-reptile"}
-    assert "train" not in {rule for rule, _ in found} and ("meta_test", "dp-reptile") in found
+    assert (
+        "train" not in {rule for rule, _ in found}
+        and ("meta_test", "dp-reptile") in found
+    )
     edit(part, "\n# a comment\n", "\n")
 
     # How jobs are run: nothing. What the page alone is made with: no table, no figure.
@@ -176,20 +236,35 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
     edit(style, "\n/* a comment */\n", "\n")
 
     # A changed label draws one figure; machine settings and the local folder change nothing.
-    edit(finished / "small.yaml", "{x: {values: [50, 90]}", "{title: other, x: {values: [50, 90]}")
+    edit(
+        finished / "small.yaml",
+        "{x: {values: [50, 90]}",
+        "{title: other, x: {values: [50, 90]}",
+    )
     with open(finished / "small.yaml", "a", encoding="utf-8") as handle:
-        handle.write("machine: {threads: 2, checkpoint_seconds: 5}\ndata: {local_dir: /nowhere}\n")
+        handle.write(
+            "machine: {threads: 2, checkpoint_seconds: 5}\ndata: {local_dir: /nowhere}\n"
+        )
     assert again(snakemake, finished) == {("figure", "")} | shown
-    edit(finished / "small.yaml", "{title: other, x: {values: [50, 90]}", "{x: {values: [50, 90]}")
+    edit(
+        finished / "small.yaml",
+        "{title: other, x: {values: [50, 90]}",
+        "{x: {values: [50, 90]}",
+    )
 
     # A declared search on private data draws streams of its own: its method's runs are others, and trained.
     with open(finished / "small.yaml", "a", encoding="utf-8") as handle:
         handle.write("tuning: {dp-agr: {runs: 3, data: private}}\n")
     stages = ("configure", "train", "meta_test", "account", "audit", "audited")
-    assert again(snakemake, finished) == {("cells", ""), *((stage, "dp-agr") for stage in stages)} | reported
+    assert (
+        again(snakemake, finished)
+        == {("cells", ""), *((stage, "dp-agr") for stage in stages)} | reported
+    )
 
     # Another value in a grid: one run more than the search's five, and the figure that shows it.
     edit(finished / "small.yaml", "values: [50, 90]", "values: [50, 70, 90]")
     done = run(snakemake, finished, "--dry-run", "--quiet", "rules")
-    assert re.search(r"^train\s+6$", done.stdout + done.stderr, flags=re.M), done.stdout + done.stderr
+    assert re.search(r"^train\s+6$", done.stdout + done.stderr, flags=re.M), (
+        done.stdout + done.stderr
+    )
     (finished / "small.yaml").write_text(configured, encoding="utf-8")

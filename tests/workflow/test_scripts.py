@@ -34,7 +34,11 @@ class Files(dict[str, Any]):
             yield from value if isinstance(value, list) else [value]
 
     def __getitem__(self, key: Any) -> Any:
-        return list(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
+        return (
+            list(self.values())[key]
+            if isinstance(key, int)
+            else super().__getitem__(key)
+        )
 
 
 def call(name: str, place: Path, **given: Any) -> None:
@@ -50,7 +54,11 @@ def call(name: str, place: Path, **given: Any) -> None:
     snakemake = SimpleNamespace(**values | given)
     for key in ("input", "output", "params"):
         setattr(snakemake, key, Files(getattr(snakemake, key)))
-    runpy.run_path(str(SCRIPTS / f"{name}.py"), init_globals={"snakemake": snakemake}, run_name="__main__")
+    runpy.run_path(
+        str(SCRIPTS / f"{name}.py"),
+        init_globals={"snakemake": snakemake},
+        run_name="__main__",
+    )
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -65,9 +73,13 @@ def placed(run: Method, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(federation: Places, tmp_path_factory: pytest.TempPathFactory) -> tuple[Method, Path]:
+def finished(
+    federation: Places, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Method, Path]:
     """A trained run in its folder, as of a search: it draws streams of its own."""
-    run = make_config({"participation": {"rounds": 2}, "validation": {"every": 0}, "streams": "own"})
+    run = make_config(
+        {"participation": {"rounds": 2}, "validation": {"every": 0}, "streams": "own"}
+    )
     place = placed(run, tmp_path_factory.mktemp("work"))
     train(run, federation, place)
     return run, place
@@ -88,25 +100,49 @@ def test_the_account_has_the_declared_search_and_the_partition(
         ledger |= {"training": place / "training.json"}
         clients = {} if name == "none" else {"clients": [federation[1] / "clients.npz"]}
         call(
-            "account", tmp_path, input=ledger | clients, output={"account": tmp_path / name}, params={"search": search}
+            "account",
+            tmp_path,
+            input=ledger | clients,
+            output={"account": tmp_path / name},
+            params={"search": search},
         )
-    none, few, many = (read(tmp_path / name)["profiles"] for name in ("none", "few", "many"))
+    none, few, many = (
+        read(tmp_path / name)["profiles"] for name in ("none", "few", "many")
+    )
     assert "tuning" not in none and "image_level" not in none
     ends = [few["holds"], few["tuning"], many["tuning"]]
-    assert sorted({end["epsilon_high"] for end in ends}) == [end["epsilon_high"] for end in ends]
+    assert sorted({end["epsilon_high"] for end in ends}) == [
+        end["epsilon_high"] for end in ends
+    ]
     assert few["image_level"]["epsilon_high"] > few["holds"]["epsilon_high"]
 
 
-def test_a_partition_has_the_rules_sizes_and_seed(federation: Places, tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"clients": 9, "ways": 3, "examples_per_class": 4, "kind": "shared", "seed": 5}
+def test_a_partition_has_the_rules_sizes_and_seed(
+    federation: Places, tmp_path: Path
+) -> None:
+    sizes: dict[str, Any] = {
+        "clients": 9,
+        "ways": 3,
+        "examples_per_class": 4,
+        "kind": "shared",
+        "seed": 5,
+    }
     part = made_clients("shared", count=9, examples_per_class=4)
     call(
-        "partition", tmp_path, input={"images": federation[0] / "images.npy"},
+        "partition",
+        tmp_path,
+        input={"images": federation[0] / "images.npy"},
         params={"drawn_from": part.drawn_from(3), "text": part.text, "seed": 5},
-        output={"clients": tmp_path / "clients.npz"}, wildcards=SimpleNamespace(dataset="glyphs", clients="nine"),
-    )  # fmt: skip
-    found, wanted = Partition.load(tmp_path), make_partition(load_dataset(federation[0]), **sizes)
-    assert np.array_equal(found.classes, wanted.classes) and np.array_equal(found.examples, wanted.examples)
+        output={"clients": tmp_path / "clients.npz"},
+        wildcards=SimpleNamespace(dataset="glyphs", clients="nine"),
+    )
+    found, wanted = (
+        Partition.load(tmp_path),
+        make_partition(load_dataset(federation[0]), **sizes),
+    )
+    assert np.array_equal(found.classes, wanted.classes) and np.array_equal(
+        found.examples, wanted.examples
+    )
 
 
 def test_a_meta_test_is_the_one_that_the_figure_asks_for(
@@ -120,15 +156,31 @@ def test_a_meta_test_is_the_one_that_the_figure_asks_for(
     given |= {"model": place / "model.safetensors"}
     for name, params in (("own", {}), ("other", {"test": asked})):
         machine = {"machine": {"kernels": "off"}}
-        call("meta_test", tmp_path, input=given, output={"metrics": tmp_path / name}, params=params, config=machine)
+        call(
+            "meta_test",
+            tmp_path,
+            input=given,
+            output={"metrics": tmp_path / name},
+            params=params,
+            config=machine,
+        )
     own, other = read(tmp_path / "own"), read(tmp_path / "other")
     keys = ("shots", "steps", "tasks", "query_per_class")
-    assert [other[key] for key in keys] == [asked[key] for key in keys] and len(other["per_task"]) == 5
+    assert [other[key] for key in keys] == [asked[key] for key in keys] and len(
+        other["per_task"]
+    ) == 5
     test = run.evaluation
-    assert [own[key] for key in keys] == [run.task.shots, test.steps, test.tasks, test.query_per_class]
+    assert [own[key] for key in keys] == [
+        run.task.shots,
+        test.steps,
+        test.tasks,
+        test.query_per_class,
+    ]
 
 
-def test_a_training_has_the_machines_settings(federation: Places, tmp_path: Path) -> None:
+def test_a_training_has_the_machines_settings(
+    federation: Places, tmp_path: Path
+) -> None:
     run = make_config({"participation": {"rounds": 1}, "validation": {"every": 0}})
     place = placed(run, tmp_path)
     given = {"config": [place / "config.yaml"], "images": federation[0] / "images.npy"}
@@ -137,11 +189,25 @@ def test_a_training_has_the_machines_settings(federation: Places, tmp_path: Path
     model = {"model": place / "model.safetensors"}
     call("train", place, input=given, output=model, config=machine, threads=2)
     found = read(place / "training.json")
-    assert (found["threads"], found["device"], found["gradients"], found["rounds_run"]) == (2, "cpu", "torch", 1)
+    assert (
+        found["threads"],
+        found["device"],
+        found["gradients"],
+        found["rounds_run"],
+    ) == (2, "cpu", "torch", 1)
     one = (place / "model.safetensors").read_bytes()
     machine["machine"] |= {"threads": 1, "processes": 2}
     call("train", place, input=given, output=model, config=machine, threads=2)
     found = read(place / "training.json")
-    assert (found["processes"], found["threads"], found["gradients"], found["rounds_run"]) == (2, 1, "torch", 1)
+    assert (
+        found["processes"],
+        found["threads"],
+        found["gradients"],
+        found["rounds_run"],
+    ) == (2, 1, "torch", 1)
     assert (place / "model.safetensors").read_bytes() == one
-    assert not (place / "logs" / "train-processes.log").read_text(encoding="utf-8").count("Traceback")
+    assert (
+        not (place / "logs" / "train-processes.log")
+        .read_text(encoding="utf-8")
+        .count("Traceback")
+    )

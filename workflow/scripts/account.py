@@ -19,5 +19,7 @@ if __name__ == "__main__":
             Path(snakemake.output[0]),
             clients_dir=Path(clients[0]).parent if clients else None,
             search=Search.of(snakemake.params.search),
-            references={Path(path).name: Path(path) for path in files.get("references", ())},
+            references={
+                Path(path).name: Path(path) for path in files.get("references", ())
+            },
         )

@@ -11,4 +11,7 @@ if __name__ == "__main__":
         columns = ["paper", "item", "series", "x", "seed", "folder"]
         cells = pd.DataFrame(list(snakemake.params.cells), columns=columns)
         cells["x"] = ["" if pd.isna(x) else f"{x:g}" for x in cells["x"]]
-        write_text(snakemake.output[0], cells.to_csv(sep="\t", index=False, lineterminator="\n"))
+        write_text(
+            snakemake.output[0],
+            cells.to_csv(sep="\t", index=False, lineterminator="\n"),
+        )

@@ -10,4 +10,7 @@ from dpfedbench.manifest import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "configure"):
-        write_text(Path(snakemake.output[0]), yaml.safe_dump(dict(snakemake.params.run), sort_keys=False))
+        write_text(
+            Path(snakemake.output[0]),
+            yaml.safe_dump(dict(snakemake.params.run), sort_keys=False),
+        )

@@ -12,7 +12,12 @@ if __name__ == "__main__":
 
         machine, given = snakemake.config["machine"], snakemake.params
         kernels = machine["kernels"] == "auto"
-        clock = Clock(Path(RESULTS), threads=snakemake.threads, device=machine["device"], kernels=kernels)
+        clock = Clock(
+            Path(RESULTS),
+            threads=snakemake.threads,
+            device=machine["device"],
+            kernels=kernels,
+        )
         runs, folder = [read_run(values) for values in given.runs], Path(given.report)
         report(runs, clock, folder, cores=given.cores, say=logger.info)
         seal("cost", [folder / "cost.csv", folder / "cost.md"])

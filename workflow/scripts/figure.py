@@ -5,7 +5,9 @@ from dpfedbench.manifest import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with rule_job(snakemake, f"figure {snakemake.wildcards.paper} {snakemake.wildcards.item}"):
+    with rule_job(
+        snakemake, f"figure {snakemake.wildcards.paper} {snakemake.wildcards.item}"
+    ):
         from dpfedbench.reporting import figures, values
         from dpfedbench.reporting.described import Item
 

@@ -8,6 +8,11 @@ if __name__ == "__main__":
     with rule_job(snakemake, "table of libraries"):
         from dpfedbench.reporting import libraries, values
 
-        table, command = libraries.read(snakemake.input), snakemake.config["command"].replace("{target}", "libraries")
+        table, command = (
+            libraries.read(snakemake.input),
+            snakemake.config["command"].replace("{target}", "libraries"),
+        )
         write_text(snakemake.output.csv, values.csv_text(table))
-        write_text(snakemake.output.markdown, libraries.listing(table).markdown(command))
+        write_text(
+            snakemake.output.markdown, libraries.listing(table).markdown(command)
+        )

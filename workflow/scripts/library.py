@@ -25,8 +25,12 @@ from dpfedbench.manifest import rule_job
 
 def pins(environment: Path) -> list[str]:
     """The pip section of an environment's file."""
-    dependencies = yaml.safe_load(environment.read_text(encoding="utf-8"))["dependencies"]
-    return list(next(section["pip"] for section in dependencies if isinstance(section, dict)))
+    dependencies = yaml.safe_load(environment.read_text(encoding="utf-8"))[
+        "dependencies"
+    ]
+    return list(
+        next(section["pip"] for section in dependencies if isinstance(section, dict))
+    )
 
 
 def lacking(wanted: Sequence[str]) -> list[str]:
@@ -74,7 +78,9 @@ def layer(package: str, wanted: Sequence[str], folder: Path) -> list[Path]:
     return [folder]
 
 
-def run(source: Path, environment: Path, *, rows: Path, packages: Path, told: Path) -> None:
+def run(
+    source: Path, environment: Path, *, rows: Path, packages: Path, told: Path
+) -> None:
     """Write the rows of a library to `told`.
 
     Raises:
@@ -82,8 +88,12 @@ def run(source: Path, environment: Path, *, rows: Path, packages: Path, told: Pa
     """
     folders = layer(runpy.run_path(str(source))["PACKAGE"], pins(environment), packages)
     with tempfile.TemporaryDirectory() as own, atomic_path(told) as temporary:
-        Path(own, "dpsum").symlink_to(Path(dpsum.__file__).parent)  # alone: beside it other packages may lie
-        places = os.pathsep.join(str(place.resolve()) for place in (*folders, Path(own)))
+        Path(own, "dpsum").symlink_to(
+            Path(dpsum.__file__).parent
+        )  # alone: beside it other packages may lie
+        places = os.pathsep.join(
+            str(place.resolve()) for place in (*folders, Path(own))
+        )
         done = subprocess.run(
             [sys.executable, "-P", str(rows), str(source), str(temporary)],
             env=os.environ | {"PYTHONPATH": places},

@@ -10,7 +10,10 @@ if __name__ == "__main__":
         from dpfedbench.evaluation import evaluate
         from dpfedbench.methods import read_run_file
 
-        run, test = read_run_file(snakemake.input.config[0]), snakemake.params.get("test")
+        run, test = (
+            read_run_file(snakemake.input.config[0]),
+            snakemake.params.get("test"),
+        )
         evaluate(
             run.tested_at(**test) if test else run,
             data_dir=Path(snakemake.input.images).parent,
@@ -18,5 +21,8 @@ if __name__ == "__main__":
             out_path=Path(snakemake.output[0]),
             threads=snakemake.threads,
             kernels=snakemake.config["machine"]["kernels"] == "auto",
-            references={Path(path).name: Path(path) for path in snakemake.input.get("references", ())},
+            references={
+                Path(path).name: Path(path)
+                for path in snakemake.input.get("references", ())
+            },
         )

@@ -19,7 +19,9 @@ if __name__ == "__main__":
         shown = [
             Made(
                 path=given["path"],
-                command=command.replace("{target}", (folder / given["path"]).as_posix()),
+                command=command.replace(
+                    "{target}", (folder / given["path"]).as_posix()
+                ),
                 item=given["item"] and Item.read(given["item"]),
             )
             for given in snakemake.params.shown

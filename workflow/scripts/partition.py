@@ -6,9 +6,14 @@ from dpfedbench.manifest import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with rule_job(snakemake, f"partition {snakemake.wildcards.dataset} {snakemake.wildcards.clients}"):
+    with rule_job(
+        snakemake,
+        f"partition {snakemake.wildcards.dataset} {snakemake.wildcards.clients}",
+    ):
         from dpfedbench.settings.sections import Clients
 
         clients, ways = Clients.of(snakemake.params.drawn_from)
-        made = clients.make(Path(snakemake.input[0]).parent, ways=ways, seed=snakemake.params.seed)
+        made = clients.make(
+            Path(snakemake.input[0]).parent, ways=ways, seed=snakemake.params.seed
+        )
         made.save(Path(snakemake.output.clients).parent)

@@ -9,7 +9,9 @@ from typing import Any
 from dpfedbench.manifest import rule_job
 
 
-def reporter(logger: logging.Logger, every: float = 5.0) -> Callable[[str, int, int], None]:
+def reporter(
+    logger: logging.Logger, every: float = 5.0
+) -> Callable[[str, int, int], None]:
     """A callback that logs progress: at each new stage, at its end, and every so many seconds."""
     state: dict[str, Any] = {"what": None, "time": 0.0}
 

@@ -15,7 +15,9 @@ if __name__ == "__main__":
         rows = privacy.read(entries, "results", snakemake.input.published)
         answers = answer.read(rows)
         write_text(made.answer, values.csv_text(answer.tidy(answers)))
-        write_text(made.answer_markdown, answer.listing(answers, papers).markdown(command))
+        write_text(
+            made.answer_markdown, answer.listing(answers, papers).markdown(command)
+        )
         with atomic_path(made.image) as temporary:
             privacy_figure.draw(rows, papers).savefig(temporary)
         write_text(made.csv, values.csv_text(privacy.tidy(rows), "none"))

@@ -11,6 +11,14 @@ if __name__ == "__main__":
         from dpfedbench.reporting.provenance import provenance
 
         target = snakemake.wildcards.get("paper", "").replace("-", "_")
-        command = snakemake.config["command"].replace("{target}", target).replace("  ", " ").strip()
-        root, given = Path(snakemake.scriptdir).resolve().parents[1], dict(snakemake.params.items())
+        command = (
+            snakemake.config["command"]
+            .replace("{target}", target)
+            .replace("  ", " ")
+            .strip()
+        )
+        root, given = (
+            Path(snakemake.scriptdir).resolve().parents[1],
+            dict(snakemake.params.items()),
+        )
         write_json(snakemake.output[0], provenance(root, command, **given))

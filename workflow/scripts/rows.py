@@ -25,7 +25,13 @@ CALLS = 200
 
 
 def row(
-    watched: Any, *, delta: float, audit: bool = True, profile: str = "holds", claimed: float | None = None, **said: str
+    watched: Any,
+    *,
+    delta: float,
+    audit: bool = True,
+    profile: str = "holds",
+    claimed: float | None = None,
+    **said: str,
 ) -> dict[str, Any]:
     """A row of the table.
 
@@ -64,10 +70,21 @@ def main(source: Path, told: Path) -> None:
         os.chdir(folder)  # libraries leave files
         for run in library["runs"](Path(folder)):
             rows.append(row(**run))
-            print("{what}: claimed {claimed}, holds {holds}, audited {audited}".format(**rows[-1]), flush=True)
+            print(
+                "{what}: claimed {claimed}, holds {holds}, audited {audited}".format(
+                    **rows[-1]
+                ),
+                flush=True,
+            )
     package = library["PACKAGE"]
-    text = {"package": package, "version": importlib.metadata.version(package), "rows": rows}
-    told.write_text(json.dumps(text, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = {
+        "package": package,
+        "version": importlib.metadata.version(package),
+        "rows": rows,
+    }
+    told.write_text(
+        json.dumps(text, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -24,9 +24,17 @@ if __name__ == "__main__":
 
             log = Path(snakemake.log[0])
             arguments |= {"config": str(config), "references": files}
-            train_together(arguments, processes=processes, log=log.with_name(f"{log.stem}-processes.log"))
+            train_together(
+                arguments,
+                processes=processes,
+                log=log.with_name(f"{log.stem}-processes.log"),
+            )
         else:
             from dpfedbench.federation.engine import train
             from dpfedbench.methods import read_run_file
 
-            train(read_run_file(config), references={Path(path).name: Path(path) for path in files}, **arguments)
+            train(
+                read_run_file(config),
+                references={Path(path).name: Path(path) for path in files},
+                **arguments,
+            )

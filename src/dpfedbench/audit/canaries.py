@@ -53,12 +53,16 @@ class ClientSource(Clients):
     def __init__(self, net: Coordinates, units: Units, *, each: int = 1) -> None:
         self.net, self.units, self.each, self.messages = net, units, each, 1
 
-    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
         """Their contributions, whatever the model and the round are."""
         for start in range(0, len(cohort), _CHUNK):
             ids = cohort[start : start + _CHUNK]
             out = np.zeros((len(ids) * self.each, self.net.dimension), np.float32)
-            self.units.fill(ids, out[:: self.each])  # of a client that makes several, the first counts
+            self.units.fill(
+                ids, out[:: self.each]
+            )  # of a client that makes several, the first counts
             rows = torch.from_numpy(out)
             told = rows if self.messages == 1 else rows.expand(self.messages, -1, -1)
             yield told, np.zeros(len(ids)), np.zeros(len(ids))
@@ -76,17 +80,27 @@ class RecordSource:
         self.net, self.holders = net, holders
         self._room = np.empty((_CHUNK, net.dimension), np.float32)
         self.images = [np.arange(len(units.place)) for units in holders]
-        self.labels = [np.full(len(units.place), client) for client, units in enumerate(holders)]
+        self.labels = [
+            np.full(len(units.place), client) for client, units in enumerate(holders)
+        ]
 
     def add_each(
-        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any, *, block: str = ""
-    ) -> tuple[Measured, np.ndarray]:  # fmt: skip
+        self,
+        theta: np.ndarray,
+        x: np.ndarray,
+        y: np.ndarray,
+        total: Any,
+        *,
+        block: str = "",
+    ) -> tuple[Measured, np.ndarray]:
         """Add the records' gradients, whatever the model is, as `models.gradients.Gradients.add_each` does."""
         norms = np.empty(len(x))
         for start in range(0, len(x), _CHUNK):
             ids = x[start : start + _CHUNK]
             self.holders[y[0]].fill(ids, self._room[: len(ids)])
-            norms[start : start + _CHUNK] = total.add(torch.from_numpy(self._room[: len(ids)]))
+            norms[start : start + _CHUNK] = total.add(
+                torch.from_numpy(self._room[: len(ids)])
+            )
         return nothing(len(x)), norms
 
 
@@ -129,12 +143,23 @@ def run_rounds(
         source.messages = 1 + len(run.further_sums())
     # The observer is shown each line as it is written; a file of them would be made and removed thousands of times.
     made = Rounds(
-        run, net=source.net, held=source, gradients=gradients_of(source), measures=NoMeasures(),
-        ledger=Ledger(Path(os.devnull)), observer=observer, plan=plan, first=first,
+        run,
+        net=source.net,
+        held=source,
+        gradients=gradients_of(source),
+        measures=NoMeasures(),
+        ledger=Ledger(Path(os.devnull)),
+        observer=observer,
+        plan=plan,
+        first=first,
         clients=source if isinstance(source, Clients) else None,
-    )  # fmt: skip
+    )
     budgeted = made.budget.budgeted
-    following = [entry for entry in budgeted if entry.sum.noise is not None and entry.sum.noise.follows_loss]
+    following = [
+        entry
+        for entry in budgeted
+        if entry.sum.noise is not None and entry.sum.noise.follows_loss
+    ]
     for index in range(rounds):
         for entry in following if multipliers else ():
             made.budget.plan_of(entry).noise_multiplier = multipliers[index]
@@ -165,7 +190,11 @@ class Experiment:
 def extra_of(sum_: Sum, threshold: float) -> Extra | None:
     """The release that a sum's rule makes beside it."""
     rule = sum_.clipping
-    return None if rule is None else rule.extra(rule.begin(threshold), noise_multiplier=1.0, cohort=1.0)
+    return (
+        None
+        if rule is None
+        else rule.extra(rule.begin(threshold), noise_multiplier=1.0, cohort=1.0)
+    )
 
 
 def lines_of(sum_: Sum, releases: Sequence[Release]) -> list[Release]:
@@ -219,7 +248,9 @@ def one_run(
         lots = rounds * steps
         holders = 1 if added else min(clients, max(1, _STEPS // lots))
         holders = holders if isinstance(records, int) else len(sizes)
-        each = min(min(canaries, max(1000, _WORK // lots)) // holders, 3 * min(sizes) // 4)
+        each = min(
+            min(canaries, max(1000, _WORK // lots)) // holders, 3 * min(sizes) // 4
+        )
     coins = stream(seed, "audit-coins").integers(2, size=(holders, each)).astype(bool)
     net = Coordinates(ordinary=ORDINARY, reserved=each, dimension=dimension)
     plan = run.participation.plan(clients=clients, seed=seed)
@@ -227,23 +258,42 @@ def one_run(
     parts = len({own_sum.part for own_sum in own_sums})
     counts = [size * parts for size in sizes] if own else [clients]
 
-    def units_of(row: np.ndarray, holder: int, places: np.ndarray | None = None) -> Units:
-        return canary_units(counts[holder], row, norm=threshold, seed=seed, holder=holder, places=places)
+    def units_of(
+        row: np.ndarray, holder: int, places: np.ndarray | None = None
+    ) -> Units:
+        return canary_units(
+            counts[holder], row, norm=threshold, seed=seed, holder=holder, places=places
+        )
 
     def places(holder: int) -> np.ndarray | None:
-        return run.client.places(sum_, seed=seed, client=holder, records=counts[holder]) if own else None
+        return (
+            run.client.places(sum_, seed=seed, client=holder, records=counts[holder])
+            if own
+            else None
+        )
 
-    units = [units_of(row & inserted, holder, places(holder)) for holder, row in enumerate(coins)]
-    units += [units_of(np.zeros(0, bool), holder) for holder in range(1, clients if added else 1)]
+    units = [
+        units_of(row & inserted, holder, places(holder))
+        for holder, row in enumerate(coins)
+    ]
+    units += [
+        units_of(np.zeros(0, bool), holder)
+        for holder in range(1, clients if added else 1)
+    ]
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource
     scores: Scores
     if own:
-        source, scores = RecordSource(net, units), RoundByRound(net, sum_.name, holders, added=added)
+        source, scores = (
+            RecordSource(net, units),
+            RoundByRound(net, sum_.name, holders, added=added),
+        )
     else:
         members, once = None, run.participation.once
         if find(sum_.noise.mechanism, plan.describe()["kind"]).known:
-            members = [cohort[cohort < each] for cohort in map(plan.cohort, range(rounds))]
+            members = [
+                cohort[cohort < each] for cohort in map(plan.cohort, range(rounds))
+            ]
             # Who is in no round is known, and there is nothing to guess.
             taking_part = np.isin(np.arange(each), np.concatenate(members))
         correlated = sum_.noise.combines(0) is not None
@@ -257,10 +307,20 @@ def one_run(
         query = run.task.ways * run.clients.query_per_class
         source = ClientSource(net, units[0], each=query if sum_.unit == "record" else 1)
     run_rounds(
-        run, source, scores, rounds=rounds, first=threshold, multipliers=multipliers, plan=plan, progress=progress
+        run,
+        source,
+        scores,
+        rounds=rounds,
+        first=threshold,
+        multipliers=multipliers,
+        plan=plan,
+        progress=progress,
     )
     if isinstance(scores, Decorrelated):
-        sent = [np.delete(plan.cohort(index), absent) for index, absent in enumerate(scores.absent)]
+        sent = [
+            np.delete(plan.cohort(index), absent)
+            for index, absent in enumerate(scores.absent)
+        ]
         taking_part = np.isin(np.arange(each), np.concatenate(sent))
     return Experiment(
         holders=holders,

@@ -37,23 +37,43 @@ Show = Callable[[Mechanism, Total, np.ndarray], None]
 
 
 def _released(
-    run: Method, net: Coordinates, make: Callable[[Setup], Clients], show: Show, *, clients: int, held: Any = None
+    run: Method,
+    net: Coordinates,
+    make: Callable[[Setup], Clients],
+    show: Show,
+    *,
+    clients: int,
+    held: Any = None,
 ) -> list[Release]:
     """Let so many clients make their own releases once, and show each; the ledger's lines."""
-    lines, budget = list[Release](), Budget(claims=run.claims, unaccounted=run.unaccounted)
+    lines, budget = (
+        list[Release](),
+        Budget(claims=run.claims, unaccounted=run.unaccounted),
+    )
     enter = functools.partial(
-        Mechanism.of, budget=budget, ledger=Ledger(Path(os.devnull)), seed=run.seed, arithmetic=TORCH,
+        Mechanism.of,
+        budget=budget,
+        ledger=Ledger(Path(os.devnull)),
+        seed=run.seed,
+        arithmetic=TORCH,
         observer=lambda line, _: lines.append(line),
-    )  # fmt: skip
+    )
     model: Any = net
     setup = Setup(
-        run=run, net=model, held=held, gradients=gradients_of(held), own=run.own_sums(), enter=enter,
+        run=run,
+        net=model,
+        held=held,
+        gradients=gradients_of(held),
+        own=run.own_sums(),
+        enter=enter,
         plan=run.participation.plan(clients=run.clients.count, seed=run.seed),
-    )  # fmt: skip
+    )
     made = make(setup)
     for mechanism in budget.mechanisms:
         mechanism.on_release = functools.partial(show, mechanism)
-    for _ in made.contributions(np.zeros(net.dimension, np.float32), np.arange(clients), 0):
+    for _ in made.contributions(
+        np.zeros(net.dimension, np.float32), np.arange(clients), 0
+    ):
         pass
     return lines
 
@@ -78,9 +98,13 @@ class TaskSource:
         (support_x, query_x), (support_y, query_y) = (
             np.split(values, [self._support], axis=1) for values in (numbers, labels)
         )
-        return TaskBatch(support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y)
+        return TaskBatch(
+            support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y
+        )
 
-    def each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor) -> Measured:
+    def each(
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor
+    ) -> Measured:
         """The examples' gradients, whatever the model is, as `models.gradients.Gradients.each` does."""
         self.read = x
         rows = out.numpy()
@@ -88,32 +112,51 @@ class TaskSource:
         rows[np.arange(len(x)), self.net.ordinary + x] = LARGE * self._present[y[0], x]
         return nothing(len(x))
 
-    def add_each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any) -> tuple[Measured, np.ndarray]:
+    def add_each(
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any
+    ) -> tuple[Measured, np.ndarray]:
         """Add the examples' gradients, as `models.gradients.Gradients.add_each` does."""
         rows = torch.empty((len(x), self.net.dimension))
         return self.each(theta, x, y, rows), total.add(rows)
 
 
-def one_run_of_examples(run: Method, *, seed: int, canaries: int, inserted: bool = True) -> Experiment:
+def one_run_of_examples(
+    run: Method, *, seed: int, canaries: int, inserted: bool = True
+) -> Experiment:
     """An experiment with the sums over clients' own examples: each example is a canary, and nothing else is in them.
 
     The canaries are rounded down to whole clients. Unless `inserted` none is ever there, whatever its coin (a null).
     """
     ways, shape = run.task.ways, run.clients
-    support, examples = ways * shape.support_per_class, ways * (shape.support_per_class + shape.query_per_class)
+    support, examples = (
+        ways * shape.support_per_class,
+        ways * (shape.support_per_class + shape.query_per_class),
+    )
     clients = max(1, canaries // examples)
-    coins = stream(seed, "audit-coins").integers(2, size=(clients, examples)).astype(bool)
+    coins = (
+        stream(seed, "audit-coins").integers(2, size=(clients, examples)).astype(bool)
+    )
     net = Coordinates(ordinary=1, reserved=examples)
     source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
     scores, shown = np.zeros(coins.shape), np.zeros(coins.shape, bool)
-    squares, drawn = np.zeros(coins.shape), dict[float, list[float]]()  # of known releases; z of those drawn at a rate
+    squares, drawn = (
+        np.zeros(coins.shape),
+        dict[float, list[float]](),
+    )  # of known releases; z of those drawn at a rate
 
     def show(mechanism: Mechanism, total: Total, released: np.ndarray) -> None:
         # Which examples were sampled in secret the observer does not know.
         assert mechanism.sum.noise is not None
-        client, threshold, z = total.holder, total.sum.threshold, total.sum.noise_multiplier
+        client, threshold, z = (
+            total.holder,
+            total.sum.threshold,
+            total.sum.noise_multiplier,
+        )
         known = find(mechanism.sum.noise.mechanism, mechanism.sampler["kind"]).known
-        rate, own = mechanism.sampler["rate"], source.read if known else np.arange(examples)
+        rate, own = (
+            mechanism.sampler["rate"],
+            source.read if known else np.arange(examples),
+        )
         ratio = (2 * released[net.ordinary + own] / threshold - 1) / (2 * z**2)
         if known or rate == 1:
             scores[client, own] += ratio
@@ -123,23 +166,44 @@ def one_run_of_examples(run: Method, *, seed: int, canaries: int, inserted: bool
             drawn.setdefault(rate, []).extend([z] * (client == 0))
         shown[client, own] = True
 
-    lines = _released(run.replace(seed=seed), net, run.client.clients, show, clients=clients, held=source)
+    lines = _released(
+        run.replace(seed=seed),
+        net,
+        run.client.clients,
+        show,
+        clients=clients,
+        held=source,
+    )
 
     def ideal(generator: np.random.Generator) -> np.ndarray:
         scores = gaussian(coins[shown], squares[shown], generator)
-        return scores + sum(secret(coins[shown], z, generator, rate=rate) for rate, z in drawn.items())
+        return scores + sum(
+            secret(coins[shown], z, generator, rate=rate) for rate, z in drawn.items()
+        )
 
-    return Experiment(holders=clients, coins=coins[shown], scores=scores[shown], releases=lines, ideal=ideal)
+    return Experiment(
+        holders=clients,
+        coins=coins[shown],
+        scores=scores[shown],
+        releases=lines,
+        ideal=ideal,
+    )
 
 
-def one_run_of_updates(run: Method, *, seed: int, canaries: int, inserted: bool = True) -> Experiment:
+def one_run_of_updates(
+    run: Method, *, seed: int, canaries: int, inserted: bool = True
+) -> Experiment:
     """An experiment with clients that add noise to their own updates: each client is a canary.
 
     A client is always present, so the two worlds differ in its update: C along a coordinate, or C against it, which is
     the largest possible difference. Unless `inserted` every update points against it, whatever its coin (a null).
     """
     coins = stream(seed, "audit-coins").integers(2, size=canaries).astype(bool)
-    net, scores, squares = Coordinates(ordinary=1, reserved=1), np.zeros(canaries), np.zeros(canaries)
+    net, scores, squares = (
+        Coordinates(ordinary=1, reserved=1),
+        np.zeros(canaries),
+        np.zeros(canaries),
+    )
 
     def show(mechanism: Mechanism, total: Total, released: np.ndarray) -> None:
         client, z = total.holder, total.sum.noise_multiplier
@@ -151,9 +215,16 @@ def one_run_of_updates(run: Method, *, seed: int, canaries: int, inserted: bool 
     signs = np.where(coins & inserted, LARGE, -LARGE)
     updates = ClientSource(net, Units.without_canaries(signs[:, None]))
     lines = _released(
-        run.replace(seed=seed), net, lambda setup: NoisedClients(setup, updates), show, clients=canaries
-    )  # fmt: skip
+        run.replace(seed=seed),
+        net,
+        lambda setup: NoisedClients(setup, updates),
+        show,
+        clients=canaries,
+    )
     return Experiment(
-        holders=canaries, coins=coins, scores=scores, releases=lines,
+        holders=canaries,
+        coins=coins,
+        scores=scores,
+        releases=lines,
         ideal=lambda generator: gaussian(coins, squares, generator),
-    )  # fmt: skip
+    )

@@ -16,7 +16,13 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.audit.attacks import leak_of
-from dpfedbench.audit.canaries import Experiment, audit_seed, extra_of, lines_of, one_run
+from dpfedbench.audit.canaries import (
+    Experiment,
+    audit_seed,
+    extra_of,
+    lines_of,
+    one_run,
+)
 from dpfedbench.audit.own_sums import one_run_of_examples, one_run_of_updates
 from dpfedbench.audit.units import ORDINARY
 from dpfedbench.errors import BenchError
@@ -60,10 +66,21 @@ def family_of(releases: Sequence[Release]) -> Family:
         BenchError: there is no analysis, or the ledger is damaged.
     """
     analysis = of(releases)
-    return Family(analysis, schedule_of(rounds_of(releases, analysis.adjacency)), analysis.sampling_of(releases))
+    return Family(
+        analysis,
+        schedule_of(rounds_of(releases, analysis.adjacency)),
+        analysis.sampling_of(releases),
+    )
 
 
-def bounds_of(experiment: Experiment, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:
+def bounds_of(
+    experiment: Experiment,
+    family: Family,
+    *,
+    delta: float,
+    confidence: float,
+    seed: int,
+) -> list[Bound]:
     """All one-run bounds of an experiment, each by itself at this delta and confidence, the headline first.
 
     The f-DP bound is of the family. Its draws, and the split of another bound, are of the seed.
@@ -71,22 +88,35 @@ def bounds_of(experiment: Experiment, family: Family, *, delta: float, confidenc
     coins, scores = experiment.coins, experiment.scores
     guesses = guess_surest(scores, coins, secret=not of(experiment.releases).known)
     ranked = rank_test(
-        scores, coins, family, delta=delta, confidence=confidence, generator=stream(seed, "audit-rank-test"),
+        scores,
+        coins,
+        family,
+        delta=delta,
+        confidence=confidence,
+        generator=stream(seed, "audit-rank-test"),
         ideal=experiment.ideal,
-    )  # fmt: skip
+    )
     return [
         ranked,
         one_run_dp(guesses, delta=delta, confidence=confidence),
         clopper_pearson(
-            scores[coins], scores[~coins], delta=delta, confidence=confidence, generator=stream(seed, "audit-split")
+            scores[coins],
+            scores[~coins],
+            delta=delta,
+            confidence=confidence,
+            generator=stream(seed, "audit-split"),
         ),
     ]
 
 
 def audit(
-    run: Method, releases: Sequence[Release], *, canaries: int = CANARIES, confidence: float = CONFIDENCE,
+    run: Method,
+    releases: Sequence[Release],
+    *,
+    canaries: int = CANARIES,
+    confidence: float = CONFIDENCE,
     runs: int = RUNS,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The audit of one run with this ledger, as in audit.json.
 
     Args:
@@ -101,53 +131,95 @@ def audit(
     """
     started = time.monotonic()
     names = ("torch", "numpy", "scipy", "numba")
-    versions = {name: importlib.metadata.version(name) for name in names} | {"python": platform.python_version()}
-    nothing: dict[str, Any] = {"epsilon": None, "method": None, "status": "nothing to audit", "versions": versions}
+    versions = {name: importlib.metadata.version(name) for name in names} | {
+        "python": platform.python_version()
+    }
+    nothing: dict[str, Any] = {
+        "epsilon": None,
+        "method": None,
+        "status": "nothing to audit",
+        "versions": versions,
+    }
     if not run.private:
         return nothing | {"reason": "no release claims privacy"}
     if not releases:
-        raise BenchError(f"the ledger is empty, but {run.method} is private: train the run again")
+        raise BenchError(
+            f"the ledger is empty, but {run.method} is private: train the run again"
+        )
     try:
         for pair in {(event.mechanism, event.sampler["kind"]) for event in releases}:
             find(*pair)
     except BenchError as error:
         return nothing | {"reason": str(error)}
     lines = [(sum_, lines_of(sum_, releases)) for sum_ in run.sums if sum_.private]
-    if not all(own for _, own in lines) or sum(len(own) for _, own in lines) != len(releases):
+    if not all(own for _, own in lines) or sum(len(own) for _, own in lines) != len(
+        releases
+    ):
         raise BenchError(
             f"the ledger has releases of {', '.join(sorted({event.name for event in releases}))}, the code as it is "
             f"now of {', '.join(sorted(sum_.name for sum_, _ in lines))}: train the run again"
         )
     served = [(sum_, own) for sum_, own in lines if sum_.within_task is None]
-    updates = [(sum_, own) for sum_, own in lines if sum_.within_task is not None and sum_.unit == "client"]
-    examples = [event for sum_, own in lines if sum_.within_task is not None and sum_.unit == "record" for event in own]
+    updates = [
+        (sum_, own)
+        for sum_, own in lines
+        if sum_.within_task is not None and sum_.unit == "client"
+    ]
+    examples = [
+        event
+        for sum_, own in lines
+        if sum_.within_task is not None and sum_.unit == "record"
+        for event in own
+    ]
     # Of several mechanisms for one unit the worst is told: each has its share of the chance to be wrong.
-    shares = collections.Counter([sum_.unit for sum_, _ in served + updates] + ["record"] * bool(examples))
+    shares = collections.Counter(
+        [sum_.unit for sum_, _ in served + updates] + ["record"] * bool(examples)
+    )
     each = {unit: 1 - (1 - confidence) / share for unit, share in shares.items()}
     entries = [
-        _audit_served(run, sum_, own, canaries=canaries, confidence=each[sum_.unit], runs=runs, observer=observer)
+        _audit_served(
+            run,
+            sum_,
+            own,
+            canaries=canaries,
+            confidence=each[sum_.unit],
+            runs=runs,
+            observer=observer,
+        )
         for sum_, own in served
         for observer in ("", *others(own))
     ]
     by_client = functools.partial(_audit_by_client, run=run, canaries=canaries)
     entries += [
         by_client(
-            one_run_of_updates, releases=own, family=family_of(own), seed=audit_seed(run, 2), delta=sum_.delta,
+            one_run_of_updates,
+            releases=own,
+            family=family_of(own),
+            seed=audit_seed(run, 2),
+            delta=sum_.delta,
             confidence=each["client"],
         )
         for sum_, own in updates
-    ]  # fmt: skip
+    ]
     if examples:
         assert run.own_delta is not None
         family = own_family(examples, run.own_delta)
         entries.append(
             by_client(
-                one_run_of_examples, releases=examples, family=family, seed=audit_seed(run, 1), delta=run.own_delta,
+                one_run_of_examples,
+                releases=examples,
+                family=family,
+                seed=audit_seed(run, 1),
+                delta=run.own_delta,
                 confidence=each["record"],
             )
-        )  # fmt: skip
+        )
     entries = [
-        entry | {"confidence": confidence, "chance": min(1.0, shares[entry["unit"]] * entry["chance"])}
+        entry
+        | {
+            "confidence": confidence,
+            "chance": min(1.0, shares[entry["unit"]] * entry["chance"]),
+        }
         for entry in entries
     ]
     if len({(entry["unit"], entry["observer"]) for entry in entries}) == 1:
@@ -156,37 +228,76 @@ def audit(
     if len(entries) > 2:
         # Of each observer the worst: first the sums' own, then the others'.
         worst = sorted(entries, key=_worst_first)
-        entries = list({(entry["unit"], entry["observer"]): entry for entry in reversed(worst)}.values())
+        entries = list(
+            {
+                (entry["unit"], entry["observer"]): entry for entry in reversed(worst)
+            }.values()
+        )
         entries.sort(key=lambda entry: entry["observer"] != releases[0].observer)
-    report = entries[0] | {"seconds": round(time.monotonic() - started, 2), "versions": versions}
+    report = entries[0] | {
+        "seconds": round(time.monotonic() - started, 2),
+        "versions": versions,
+    }
     return report | ({"also": entries[1:]} if entries[1:] else {})
 
 
 def _audit_by_client(
-    run_once: Callable[..., Experiment], run: Method, releases: Sequence[Release], family: Family, *,
-    seed: int, canaries: int, delta: float | None, confidence: float,
-) -> dict[str, Any]:  # fmt: skip
+    run_once: Callable[..., Experiment],
+    run: Method,
+    releases: Sequence[Release],
+    family: Family,
+    *,
+    seed: int,
+    canaries: int,
+    delta: float | None,
+    confidence: float,
+) -> dict[str, Any]:
     """The audit of a private sum that each client takes by itself (`audit.own_sums`)."""
     assert delta is not None
     experiment = run_once(run, seed=seed, canaries=canaries)
-    check_same_mechanism([event for event in releases if event.round == 0], experiment.releases)
-    bounds = bounds_of(experiment, family, delta=delta, confidence=confidence, seed=seed)
-    return _entry(bounds, releases[0], family.epsilon(1.0, delta), delta=delta, confidence=confidence) | {
-        "canaries": len(experiment.coins), "rounds": 1, "clients_audited": experiment.holders,
-    }  # fmt: skip
+    check_same_mechanism(
+        [event for event in releases if event.round == 0], experiment.releases
+    )
+    bounds = bounds_of(
+        experiment, family, delta=delta, confidence=confidence, seed=seed
+    )
+    return _entry(
+        bounds,
+        releases[0],
+        family.epsilon(1.0, delta),
+        delta=delta,
+        confidence=confidence,
+    ) | {
+        "canaries": len(experiment.coins),
+        "rounds": 1,
+        "clients_audited": experiment.holders,
+    }
 
 
 def own_family(releases: Sequence[Release], delta: float) -> Family:
     """As `family_of`, of the releases that few-shot clients make over their own examples: of the worst name's."""
     worst = max(
         {(event.name, event.noise_multiplier): event for event in releases}.values(),
-        key=lambda event: own_records.epsilon_of(event.sampler, event.noise_multiplier, delta),
+        key=lambda event: own_records.epsilon_of(
+            event.sampler, event.noise_multiplier, delta
+        ),
     )
-    return Family(of(releases), own_records.one_client(worst.sampler, worst.noise_multiplier), worst.sampler)
+    return Family(
+        of(releases),
+        own_records.one_client(worst.sampler, worst.noise_multiplier),
+        worst.sampler,
+    )
 
 
 def _audit_served(
-    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int, observer: str
+    run: Method,
+    sum_: Sum,
+    releases: Sequence[Release],
+    *,
+    canaries: int,
+    confidence: float,
+    runs: int,
+    observer: str,
 ) -> dict[str, Any]:
     """The audit of the server's private sum, or of those of clients that hold records.
 
@@ -201,51 +312,100 @@ def _audit_served(
     every = sum(records) if isinstance(records, list) else records * run.clients.count
     # A client or record that is a canary is not an ordinary one, and there should be both.
     most = every if own else run.clients.count
-    dimension = first.dimension if sum_.noise is not None and sum_.noise.by_dimension else None
-    each = min(canaries, 3 * most // 4, canaries if dimension is None else dimension - ORDINARY)
+    dimension = (
+        first.dimension if sum_.noise is not None and sum_.noise.by_dimension else None
+    )
+    each = min(
+        canaries, 3 * most // 4, canaries if dimension is None else dimension - ORDINARY
+    )
     work = each * len(rounds) * int(first.sampler["cohort"])
-    repeats = 1 if own or of(releases).known else max(1, min(_MORE * canaries // each, _WORK // work))
+    repeats = (
+        1
+        if own or of(releases).known
+        else max(1, min(_MORE * canaries // each, _WORK // work))
+    )
     experiments = [
         one_run(
-            run, sum_, seed=audit_seed(run, 0, index) if index else seed, canaries=each, dimension=dimension,
-            rounds=len(rounds) // steps, threshold=threshold, records=records, steps=steps,
+            run,
+            sum_,
+            seed=audit_seed(run, 0, index) if index else seed,
+            canaries=each,
+            dimension=dimension,
+            rounds=len(rounds) // steps,
+            threshold=threshold,
+            records=records,
+            steps=steps,
             added=others(releases).get(observer, 0),
-            multipliers=[_charged(sum_, threshold, events) for events in rounds][::steps],
-            progress=Progress(f"audit {run.folder}, {index + 1} of {repeats}", len(rounds) // steps, unit="rounds"),
+            multipliers=[_charged(sum_, threshold, events) for events in rounds][
+                ::steps
+            ],
+            progress=Progress(
+                f"audit {run.folder}, {index + 1} of {repeats}",
+                len(rounds) // steps,
+                unit="rounds",
+            ),
         )
         for index in range(repeats)
-    ]  # fmt: skip
+    ]
     experiment = dataclasses.replace(
         experiments[0],
         coins=np.concatenate([each.coins for each in experiments]),
         scores=np.concatenate([each.scores for each in experiments]),
-        ideal=lambda generator: np.concatenate([each.ideal(generator) for each in experiments if each.ideal]),
+        ideal=lambda generator: np.concatenate(
+            [each.ideal(generator) for each in experiments if each.ideal]
+        ),
     )
     check_same_mechanism(releases, experiment.releases)
     if observer:
-        releases = [seen_by(event, others(releases)[observer], observer) for event in releases]
+        releases = [
+            seen_by(event, others(releases)[observer], observer) for event in releases
+        ]
         first, rounds = releases[0], rounds_of(releases)
         experiment = dataclasses.replace(experiment, releases=releases)
     family = family_of(releases)
-    bounds = bounds_of(experiment, family, delta=delta, confidence=confidence, seed=seed)
-    if not rule.private and not rule.reference:  # what comes from another run does not leak from round to round
-        leak = leak_of(run, rule, records=records, first=threshold, delta=delta, confidence=confidence, runs=runs)
+    bounds = bounds_of(
+        experiment, family, delta=delta, confidence=confidence, seed=seed
+    )
+    if (
+        not rule.private and not rule.reference
+    ):  # what comes from another run does not leak from round to round
+        leak = leak_of(
+            run,
+            rule,
+            records=records,
+            first=threshold,
+            delta=delta,
+            confidence=confidence,
+            runs=runs,
+        )
         bounds = [leak, *bounds] if not math.isnan(leak.epsilon) else [*bounds, leak]
     holds = family.epsilon(1.0, delta) if rule.private else math.inf
     return _entry(bounds, first, holds, delta=delta, confidence=confidence) | {
-        "canaries": len(experiment.coins), "rounds": len(rounds),
+        "canaries": len(experiment.coins),
+        "rounds": len(rounds),
         "clients_audited": experiment.holders if own else None,
-    }  # fmt: skip
+    }
 
 
 def _charged(sum_: Sum, threshold: float, events: Sequence[Release]) -> float:
     """z that the budget was charged for in a round: of the sum, or of both releases if the sum pays for the rule."""
     extra = extra_of(sum_, threshold)
     within = extra is not None and extra.within
-    return joint_multiplier([event.noise_multiplier for event in events]) if within else events[0].noise_multiplier
+    return (
+        joint_multiplier([event.noise_multiplier for event in events])
+        if within
+        else events[0].noise_multiplier
+    )
 
 
-def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: float, confidence: float) -> dict[str, Any]:
+def _entry(
+    bounds: Sequence[Bound],
+    first: Release,
+    holds: float,
+    *,
+    delta: float,
+    confidence: float,
+) -> dict[str, Any]:
     """What audit.json says of one mechanism; `holds` is infinite where something released has no event.
 
     `chance` is that of right code to show as much: of one mechanism, and of the worst of several at most their number
@@ -296,9 +456,7 @@ def _knows(first: Release) -> str:
 def _status(headline: Bound, holds: float, chance: float) -> str:
     if headline.epsilon > holds:
         if chance > _CHANCE:
-            return (
-                f"above what holds ({holds:.4g}): a leak or chance; {100 * chance:.2g} % of audits of right code say so"
-            )
+            return f"above what holds ({holds:.4g}): a leak or chance; {100 * chance:.2g} % of audits of right code say so"
         return f"ABOVE what holds ({holds:.4g}): the mechanism leaks more than its account says"
     if _is_another(headline):
         return (
@@ -310,7 +468,10 @@ def _status(headline: Bound, holds: float, chance: float) -> str:
 
 def _plain(bound: Bound) -> dict[str, Any]:
     values = dataclasses.asdict(bound)
-    return values | {name: None if math.isnan(values[name]) else values[name] for name in ("epsilon", "ideal")}
+    return values | {
+        name: None if math.isnan(values[name]) else values[name]
+        for name in ("epsilon", "ideal")
+    }
 
 
 def audit_run(run_dir: Path | str, out_path: Path | str) -> None:

@@ -37,7 +37,9 @@ class Scores:
         self.all_lines, self.lines = list[Release](), list[Release]()
         self.scores: np.ndarray = np.zeros((holders, net.reserved))
 
-    def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
+    def __call__(
+        self, line: Release, made: Sequence[tuple[Released, np.ndarray]]
+    ) -> None:
         self.all_lines.append(line)
         if line.name == self._name:
             self.lines.append(line)
@@ -59,9 +61,15 @@ class RoundByRound(Scores):
     """
 
     def __init__(
-        self, net: Coordinates, name: str, holders: int = 1, *,
-        members: Sequence[np.ndarray] | None = None, once: bool = False, added: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        net: Coordinates,
+        name: str,
+        holders: int = 1,
+        *,
+        members: Sequence[np.ndarray] | None = None,
+        once: bool = False,
+        added: int = 0,
+    ) -> None:
         super().__init__(net, name, holders)
         self._added = added
         self._tally = Tally((holders, net.reserved), members=members, once=once)
@@ -69,7 +77,9 @@ class RoundByRound(Scores):
     def _take(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
         # In units of C: the observer knows the denominator and the thresholds.
         values = np.stack([mean[self._own] for _, mean in made])
-        x = np.asarray(values * line.denominator / np.atleast_1d(line.threshold)[:, None])
+        x = np.asarray(
+            values * line.denominator / np.atleast_1d(line.threshold)[:, None]
+        )
         if self._added:
             x = x[: self._added].sum(axis=0, keepdims=True)
         self._tally.add(line.round, x, self._noise_of(line), line.sampler["rate"])
@@ -81,8 +91,17 @@ class RoundByRound(Scores):
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """As of `Scores`."""
-        rounds, sampler = [(line.round, self._noise_of(line)) for line in self.lines], self.lines[0].sampler
-        return self._tally.ideal(coins, rounds, generator, rate=sampler["rate"], rounds=int(sampler["rounds"]))
+        rounds, sampler = (
+            [(line.round, self._noise_of(line)) for line in self.lines],
+            self.lines[0].sampler,
+        )
+        return self._tally.ideal(
+            coins,
+            rounds,
+            generator,
+            rate=sampler["rate"],
+            rounds=int(sampler["rounds"]),
+        )
 
 
 class _Correlated(Scores):
@@ -103,7 +122,9 @@ class _Correlated(Scores):
         ((released, mean),) = made
         turned = mean * released.total.signs
         self._rows.append(turned[self._own] * line.denominator / line.threshold)
-        self._signs.append(np.broadcast_to(released.total.signs, turned.shape)[self._own])
+        self._signs.append(
+            np.broadcast_to(released.total.signs, turned.shape)[self._own]
+        )
         self.absent.append(released.total.absent)
         if len(self._rows) == self._rounds:
             self._score()
@@ -115,14 +136,18 @@ class _Correlated(Scores):
     def _noise(self) -> float:
         """The deviation of the encoded noise, in units of C."""
         first = self.lines[0]
-        return first.noise_multiplier * float(np.divide(first.sensitivity, first.threshold))
+        return first.noise_multiplier * float(
+            np.divide(first.sensitivity, first.threshold)
+        )
 
     def _encoder(self) -> np.ndarray:
         """C of the rounds that were run, from the ledger's weights."""
         inverse = np.zeros((len(self.lines), len(self.lines)))
         for number, line in enumerate(self.lines):
             inverse[number, : number + 1] = line.combines or [0.0] * number + [1.0]
-        return np.asarray(solve_triangular(inverse, np.eye(len(self.lines)), lower=True))
+        return np.asarray(
+            solve_triangular(inverse, np.eye(len(self.lines)), lower=True)
+        )
 
 
 class Decorrelated(_Correlated):
@@ -136,13 +161,17 @@ class Decorrelated(_Correlated):
     shows it. `members` are the canaries that are in each round.
     """
 
-    def __init__(self, net: Coordinates, name: str, members: Sequence[np.ndarray]) -> None:
+    def __init__(
+        self, net: Coordinates, name: str, members: Sequence[np.ndarray]
+    ) -> None:
         super().__init__(net, name, len(members))
         self._members, self._squares = members, np.zeros((1, net.reserved))
 
     def _score(self) -> None:
         rounds, encoder = self._rounds, self._encoder()
-        rows = np.concatenate([np.full(len(here), index) for index, here in enumerate(self._members)]).astype(int)
+        rows = np.concatenate(
+            [np.full(len(here), index) for index, here in enumerate(self._members)]
+        ).astype(int)
         all_own = np.concatenate(self._members).astype(int)
         # The first round of each canary, and the others of those that come again.
         first = np.sort(np.unique(all_own, return_index=True)[1])
@@ -158,15 +187,29 @@ class Decorrelated(_Correlated):
             return scores
 
         encoded = encoder @ np.stack(self._rows)
-        encoded[:, own] *= np.stack(self._signs)[at, own]  # so that presence raises the coordinate
+        encoded[:, own] *= np.stack(self._signs)[
+            at, own
+        ]  # so that presence raises the coordinate
         columns, several = of_all_rounds(encoder), np.unique(places)
         stated = rounds * self._noise**2 * np.eye(rounds)
-        covariance = (_noise_squares(encoded[:, own], columns) + stated) / (len(own) + rounds)
+        covariance = (_noise_squares(encoded[:, own], columns) + stated) / (
+            len(own) + rounds
+        )
         directions = np.linalg.solve(covariance, encoder)
-        moved, towards = np.einsum("rt,rt->t", directions, encoder)[at], of_all_rounds(directions)
+        moved, towards = (
+            np.einsum("rt,rt->t", directions, encoder)[at],
+            of_all_rounds(directions),
+        )
         moved[several] = np.einsum("rc,rc->c", towards[:, several], columns[:, several])
-        self.scores[0, own] = np.einsum("rc,rc->c", towards, encoded[:, own]) - moved / 2
-        variances = np.array([_variance(line, absent) for line, absent in zip(self.lines, self.absent, strict=True)])
+        self.scores[0, own] = (
+            np.einsum("rc,rc->c", towards, encoded[:, own]) - moved / 2
+        )
+        variances = np.array(
+            [
+                _variance(line, absent)
+                for line, absent in zip(self.lines, self.absent, strict=True)
+            ]
+        )
         squares = (encoder**2 / variances[:, None]).sum(axis=0)[at]
         squares[several] = (columns[:, several] ** 2 / variances[:, None]).sum(axis=0)
         self._squares[0, own] = squares
@@ -187,14 +230,21 @@ class SecretRounds(_Correlated):
     def _columns(self) -> np.ndarray:
         """The encoder of the planned rounds."""
         encoder = self._encoder()
-        return np.pad(encoder, ((0, 0), (0, int(self.lines[0].sampler["rounds"]) - len(encoder))))
+        return np.pad(
+            encoder, ((0, 0), (0, int(self.lines[0].sampler["rounds"]) - len(encoder)))
+        )
 
     def _score(self) -> None:
         columns = self._columns()
-        self.scores = self._ratios(columns, columns[:, : self._rounds] @ np.stack(self._rows) / self._noise**2)
+        self.scores = self._ratios(
+            columns, columns[:, : self._rounds] @ np.stack(self._rows) / self._noise**2
+        )
 
     def _ratios(self, columns: np.ndarray, encoded: np.ndarray) -> np.ndarray:
-        exponents = columns.T @ encoded - ((columns / self._noise) ** 2).sum(axis=0)[:, None] / 2
+        exponents = (
+            columns.T @ encoded
+            - ((columns / self._noise) ** 2).sum(axis=0)[:, None] / 2
+        )
         return np.asarray(logsumexp(exponents, axis=0) - np.log(columns.shape[1]))[None]
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -222,4 +272,7 @@ def _variance(line: Release, absent: Sequence[int]) -> float:
     if line.secure is None:
         return (float(np.max(line.noise_std)) / threshold) ** 2
     came = line.secure["clients"] - len(absent)
-    return float(line.secure["share_variance"] * came) * (line.secure["granularity"] / threshold) ** 2
+    return (
+        float(line.secure["share_variance"] * came)
+        * (line.secure["granularity"] / threshold) ** 2
+    )

@@ -28,11 +28,19 @@ class Coordinates:
         own: where the canaries' are.
     """
 
-    def __init__(self, *, ordinary: int, reserved: int, dimension: int | None = None) -> None:
-        self.ordinary, self.reserved, self.dimension = ordinary, reserved, dimension or ordinary + reserved
+    def __init__(
+        self, *, ordinary: int, reserved: int, dimension: int | None = None
+    ) -> None:
+        self.ordinary, self.reserved, self.dimension = (
+            ordinary,
+            reserved,
+            dimension or ordinary + reserved,
+        )
         self.own = slice(ordinary, ordinary + reserved)
         # A sum over a block of the model has all coordinates here: whichever it is, it has room for the canaries.
-        self.blocks: dict[str, slice] = collections.defaultdict(lambda: slice(0, self.dimension))
+        self.blocks: dict[str, slice] = collections.defaultdict(
+            lambda: slice(0, self.dimension)
+        )
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Zeros, float32 [d]."""
@@ -57,7 +65,11 @@ class Units:
     def without_canaries(cls, gradients: np.ndarray) -> Units:
         """Ordinary units with gradients [units, ordinary]."""
         count = len(gradients)
-        return cls(np.full(count, -1), np.zeros(count, np.float32), gradients.astype(np.float32))
+        return cls(
+            np.full(count, -1),
+            np.zeros(count, np.float32),
+            gradients.astype(np.float32),
+        )
 
     def fill(self, ids: np.ndarray, out: np.ndarray) -> None:
         """Write the contributions of these units to float32 [n, d]."""
@@ -69,8 +81,14 @@ class Units:
 
 
 def canary_units(
-    units: int, coins: np.ndarray, *, norm: float, seed: int, holder: int, places: np.ndarray | None = None
-) -> Units:  # fmt: skip
+    units: int,
+    coins: np.ndarray,
+    *,
+    norm: float,
+    seed: int,
+    holder: int,
+    places: np.ndarray | None = None,
+) -> Units:
     """A canary for each coin, then ordinary units: gradients in random directions, their norms spread around `norm`.
 
     Log-normal, a factor e to each side in one deviation: about as wide as clients' norms are in training. The canaries
@@ -83,6 +101,10 @@ def canary_units(
     rng = stream(seed, "audit-gradients", holder)
     gradients = np.zeros((units, ORDINARY), np.float32)
     drawn = rng.standard_normal((units - canaries, ORDINARY))
-    drawn *= norm * np.exp(rng.standard_normal((units - canaries, 1))) / np.linalg.norm(drawn, axis=1, keepdims=True)
+    drawn *= (
+        norm
+        * np.exp(rng.standard_normal((units - canaries, 1)))
+        / np.linalg.norm(drawn, axis=1, keepdims=True)
+    )
     gradients[np.setdiff1d(np.arange(units), own)] = drawn
     return Units(place, size, gradients)

@@ -22,7 +22,18 @@ from dpfedbench.data.sources import Copy, Source, by_class, read_pickle
 from dpfedbench.errors import BenchError
 
 SIZE = 32
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 """CIFAR-10's."""
 EXAMPLES = {"train": 5000, "test": 1000}
 """Pictures of each class of CIFAR-10."""
@@ -30,14 +41,27 @@ FEW_SHOT_EXAMPLES = 600
 """Pictures of each class of CIFAR-100."""
 
 # Archives of a release, and the folder that is extracted from each.
-BINARY, BINARY_MD5 = "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"  # as its authors' page states it
-FORMS = {"cifar-10-python.tar.gz": "cifar-10-batches-py", BINARY: "cifar-10-batches-bin"}
+BINARY, BINARY_MD5 = (
+    "cifar-10-binary.tar.gz",
+    "c32a1d4ab5d03f1284b67883e8d87530",
+)  # as its authors' page states it
+FORMS = {
+    "cifar-10-python.tar.gz": "cifar-10-batches-py",
+    BINARY: "cifar-10-batches-bin",
+}
 FORMS_100 = {"cifar-100-python.tar.gz": "cifar-100-python"}
 JPEG, JPEG_FOLDER = "cifar-10-images.zip", "cifar-10-images"
 
-_FILES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
-_CIFAR_10 = Source(name="CIFAR-10", places=("cifar-10", "CIFAR10", "cifar10"), largest=64 << 20)  # 31 million bytes
-_CIFAR_100 = Source(name="CIFAR-100", places=("cifar-100", "cifar-fs"), largest=512 << 20)  # 155 million bytes
+_FILES = {
+    "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
+    "test": ("test_batch",),
+}
+_CIFAR_10 = Source(
+    name="CIFAR-10", places=("cifar-10", "CIFAR10", "cifar10"), largest=64 << 20
+)  # 31 million bytes
+_CIFAR_100 = Source(
+    name="CIFAR-100", places=("cifar-100", "cifar-fs"), largest=512 << 20
+)  # 155 million bytes
 
 _SPLIT_TEXT = {
     "train": """
@@ -81,10 +105,15 @@ def read_cifar_10(
         BenchError: no copy and no network; a local copy in neither form; or one that is damaged or incomplete.
     """
     _refuse_another_form(local)
-    copy, blocks = _find(_CIFAR_10, FORMS, local, download_dir, check_md5), dict[str, Any]()
+    copy, blocks = (
+        _find(_CIFAR_10, FORMS, local, download_dir, check_md5),
+        dict[str, Any](),
+    )
     for split in told(SPLITS, progress, "reading CIFAR-10"):
         images, labels = _joined(copy, _FILES[split], "labels")
-        _check_labels(copy, labels, [f"{split}/{name}" for name in CLASSES], examples[split])
+        _check_labels(
+            copy, labels, [f"{split}/{name}" for name in CLASSES], examples[split]
+        )
         blocks |= {f"{split}_images": images, f"{split}_labels": labels}
     return RawRecords(**blocks, class_names=CLASSES, versions={})
 
@@ -114,7 +143,9 @@ def read_cifar_fs(
     split_of = {name: split for split in CLASS_SPLITS for name in SPLIT_CLASSES[split]}
     if sorted(names) != sorted(split_of):
         raise copy.damaged("its classes are not CIFAR-100's")
-    pixels, labels = _joined(copy, told(SPLITS, progress, "reading CIFAR-100"), "fine_labels")
+    pixels, labels = _joined(
+        copy, told(SPLITS, progress, "reading CIFAR-100"), "fine_labels"
+    )
     _check_labels(copy, labels, names, examples)
     order = np.argsort(labels, kind="stable").reshape(len(names), examples)
     return RawImages(
@@ -146,31 +177,60 @@ def read_cifar_10_jpeg(
     copy = _CIFAR_10.find(local, JPEG, JPEG_FOLDER)
     if copy is None and local is not None:
         bare = (local / place for place in _CIFAR_10.places)
-        copy = next((Copy(_CIFAR_10, path) for path in bare if (path / "train").is_dir()), None)
+        copy = next(
+            (Copy(_CIFAR_10, path) for path in bare if (path / "train").is_dir()), None
+        )
     if copy is None:
         raise BenchError(
             f"looked for {JPEG} or the folder {JPEG_FOLDER}, with train/CLASS/*.jpg and test/CLASS/*.jpg, and found "
             f"neither: put it in {_CIFAR_10.place(local)}, or take the data set cifar-10, which is fetched from "
             "where it is published"
         )
-    files = by_class(sorted(copy.files), rf"(?:^|/)((?:train|test)/(?:{'|'.join(CLASSES)}))/[^/]+\.jpg$")
+    files = by_class(
+        sorted(copy.files),
+        rf"(?:^|/)((?:train|test)/(?:{'|'.join(CLASSES)}))/[^/]+\.jpg$",
+    )
     blocks: dict[str, Any] = {}
     for split in SPLITS:
-        classes = {f"{split}/{name}": files.get(f"{split}/{name}", []) for name in CLASSES}
-        pixels = copy.pictures(classes, examples=examples[split], mode="RGB", size=SIZE, side=SIZE, progress=progress)
+        classes = {
+            f"{split}/{name}": files.get(f"{split}/{name}", []) for name in CLASSES
+        }
+        pixels = copy.pictures(
+            classes,
+            examples=examples[split],
+            mode="RGB",
+            size=SIZE,
+            side=SIZE,
+            progress=progress,
+        )
         labels = np.repeat(np.arange(len(CLASSES), dtype=np.int64), examples[split])
-        blocks |= {f"{split}_images": pixels.reshape(-1, SIZE, SIZE, 3), f"{split}_labels": labels}
-    return RawRecords(**blocks, class_names=CLASSES, versions={"pillow": PIL.__version__})
+        blocks |= {
+            f"{split}_images": pixels.reshape(-1, SIZE, SIZE, 3),
+            f"{split}_labels": labels,
+        }
+    return RawRecords(
+        **blocks, class_names=CLASSES, versions={"pillow": PIL.__version__}
+    )
 
 
-def _find(source: Source, forms: Mapping[str, str], local: Path | None, download_dir: Path, check_md5: bool) -> Copy:
+def _find(
+    source: Source,
+    forms: Mapping[str, str],
+    local: Path | None,
+    download_dir: Path,
+    check_md5: bool,
+) -> Copy:
     """A local copy of a release, as an archive or extracted, or else the archive that is fetched."""
     copy = source.find(local, *forms, *forms.values())
     if copy is None:
-        return source.fetch(source.published.url, source.published.tgz_md5, download_dir, local)
+        return source.fetch(
+            source.published.url, source.published.tgz_md5, download_dir, local
+        )
     if check_md5 and copy.path.is_file():
         name = copy.path.name
-        copy.check_published(BINARY_MD5 if name == BINARY else source.published.tgz_md5, forms[name])
+        copy.check_published(
+            BINARY_MD5 if name == BINARY else source.published.tgz_md5, forms[name]
+        )
     return copy
 
 
@@ -178,17 +238,25 @@ def _refuse_another_form(local: Path | None) -> None:
     """Refuse a local copy of CIFAR-10 in no form of the release; none at all is no fault, and is fetched."""
     if local is None or _CIFAR_10.find(local, *FORMS, *FORMS.values()):
         return
-    folder = next((local / place for place in _CIFAR_10.places if (local / place).is_dir()), None)
+    folder = next(
+        (local / place for place in _CIFAR_10.places if (local / place).is_dir()), None
+    )
     content = sorted(file.name for file in folder.iterdir()) if folder else []
     if content:
-        hint = f"; {JPEG} is the data set cifar-10-jpeg" if JPEG in content or JPEG_FOLDER in content else ""
+        hint = (
+            f"; {JPEG} is the data set cifar-10-jpeg"
+            if JPEG in content or JPEG_FOLDER in content
+            else ""
+        )
         raise BenchError(
             f"looked in {folder} for {', '.join(FORMS)}, {' or '.join(FORMS.values())} and found "
             f"{', '.join(content[:3])}{hint}: put one of them there, or move the folder away to download one"
         )
 
 
-def _joined(copy: Copy, names: Iterable[str], labelled: str) -> tuple[np.ndarray, np.ndarray]:
+def _joined(
+    copy: Copy, names: Iterable[str], labelled: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Pictures, uint8 [n, 32, 32, 3], and labels, int64 [n], of some files of a release, in either form."""
     images, labels = list[np.ndarray](), list[np.ndarray]()
     for name in names:
@@ -198,7 +266,9 @@ def _joined(copy: Copy, names: Iterable[str], labelled: str) -> tuple[np.ndarray
                 rows = np.frombuffer(batch, np.uint8).reshape(-1, 1 + 3 * SIZE**2)
                 batch = {"data": rows[:, 1:], labelled: rows[:, 0]}
             labels.append(np.asarray(batch[labelled], np.int64))
-            planes = np.asarray(batch["data"], np.uint8).reshape(len(labels[-1]), 3, SIZE, SIZE)
+            planes = np.asarray(batch["data"], np.uint8).reshape(
+                len(labels[-1]), 3, SIZE, SIZE
+            )
             images.append(planes.transpose(0, 2, 3, 1))
     return np.concatenate(images), np.concatenate(labels)
 
@@ -213,11 +283,17 @@ def _batch(copy: Copy, name: str) -> Any:
     raise copy.damaged(f"it has no {name}")
 
 
-def _check_labels(copy: Copy, labels: np.ndarray, names: list[str], examples: int) -> None:
+def _check_labels(
+    copy: Copy, labels: np.ndarray, names: list[str], examples: int
+) -> None:
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(names):
         raise copy.damaged(f"it has the label {labels.max()}")
     counts = np.bincount(labels, minlength=len(names)).tolist()
     copy.check_counts(dict(zip(names, counts, strict=True)), examples)
 
 
-READERS = {"cifar-10": read_cifar_10, "cifar-10-jpeg": read_cifar_10_jpeg, "cifar-fs": read_cifar_fs}
+READERS = {
+    "cifar-10": read_cifar_10,
+    "cifar-10-jpeg": read_cifar_10_jpeg,
+    "cifar-fs": read_cifar_fs,
+}

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, defused, read_json, sha256, write_json, write_table
+from dpfedbench.files import (
+    atomic_path,
+    defused,
+    read_json,
+    sha256,
+    write_json,
+    write_table,
+)
 from dpfedbench.lazy import np
 
 PREVIEW = 20
@@ -53,10 +60,19 @@ class ClientsFolder:
             BenchError: the folder cannot be written to.
         """
         folder = Path(folder)
-        with atomic_path(folder / "clients.npz") as temporary, open(temporary, "wb") as handle:
+        with (
+            atomic_path(folder / "clients.npz") as temporary,
+            open(temporary, "wb") as handle,
+        ):
             np.savez(handle, **{name: getattr(self, name) for name in self.arrays})  # type: ignore[arg-type]
-        write_table(folder / "preview.csv", ([defused(cell) for cell in row] for row in self.preview()))
-        write_json(folder / "summary.json", {**self.summary, "clients_sha256": sha256(folder / "clients.npz")})
+        write_table(
+            folder / "preview.csv",
+            ([defused(cell) for cell in row] for row in self.preview()),
+        )
+        write_json(
+            folder / "summary.json",
+            {**self.summary, "clients_sha256": sha256(folder / "clients.npz")},
+        )
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
@@ -76,7 +92,14 @@ class ClientsFolder:
                 return cls(summary=summary, **{name: file[name] for name in cls.arrays})
         except FileNotFoundError as error:
             raise BenchError(f"{path} is missing: {mend}") from error
-        except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            OSError,
+            EOFError,
+            zipfile.BadZipFile,
+        ) as error:
             raise BenchError(f"{path} is damaged ({error}): {mend}") from error
 
 
@@ -92,7 +115,9 @@ def of_training(dataset: Any, *, kind: str, seed: int, clients: int) -> dict[str
     }
 
 
-def check_made_for(name: str, dataset: Mapping[str, Any], clients: Mapping[str, Any]) -> None:
+def check_made_for(
+    name: str, dataset: Mapping[str, Any], clients: Mapping[str, Any]
+) -> None:
     """Refuse clients that were made for other images.
 
     Args:

@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from dpfedbench.data.glyphs import BOLD_FACES, LIGHT_FACES, SIZE, WIDE, Bends, library_versions, render, trace
+from dpfedbench.data.glyphs import (
+    BOLD_FACES,
+    LIGHT_FACES,
+    SIZE,
+    WIDE,
+    Bends,
+    library_versions,
+    render,
+    trace,
+)
 from dpfedbench.data.images import Progress, told
 from dpfedbench.data.mnist import DIGITS
 from dpfedbench.data.records import SPLITS, RawRecords
@@ -43,15 +52,21 @@ _STRAY, _GAPS = 1, 1  # straight strokes of a record, drawn over it and taken ou
 _LENGTH, _HALF_WIDTH = (2.0, 11.0), (0.4, 1.0)  # pixels
 
 
-def read_digits(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawRecords:
+def read_digits(
+    local: Path | None, download_dir: Path, progress: Progress | None = None
+) -> RawRecords:
     """Draw the whole set; takes no data from anywhere, so that the folders are not used."""
     blocks: dict[str, Any] = {}
     for split, count in COUNTS.items():
         drawn = [
-            draw_digit(digit, split, count) for digit in told(range(len(DIGITS)), progress, f"drawing {split} digits")
+            draw_digit(digit, split, count)
+            for digit in told(range(len(DIGITS)), progress, f"drawing {split} digits")
         ]
         labels = np.repeat(np.arange(len(DIGITS), dtype=np.int64), count)
-        blocks |= {f"{split}_images": np.concatenate(drawn)[..., None], f"{split}_labels": labels}
+        blocks |= {
+            f"{split}_images": np.concatenate(drawn)[..., None],
+            f"{split}_labels": labels,
+        }
     return RawRecords(**blocks, class_names=DIGITS, versions=library_versions())
 
 
@@ -67,7 +82,10 @@ def draw_digit(digit: int, split: str, count: int) -> np.ndarray:
         uint8 [count, 28, 28], bright on dark.
     """
     blocks = [
-        _draw(stream(SEED, "digits", SPLITS.index(split), digit, block), _fields(str(digit)))
+        _draw(
+            stream(SEED, "digits", SPLITS.index(split), digit, block),
+            _fields(str(digit)),
+        )
         for block in range(-(-count // _BLOCK))
     ]
     return np.concatenate(blocks)[:count]
@@ -75,15 +93,23 @@ def draw_digit(digit: int, split: str, count: int) -> np.ndarray:
 
 def _draw(rng: np.random.Generator, fields: np.ndarray) -> np.ndarray:
     """One block of records of the digit whose faces' distances are `fields`."""
-    bends = Bends.drawn(rng, _BLOCK, (_ROTATION, _SHEAR, _LOG_SCALE, _LOG_ASPECT), _ELASTIC)
+    bends = Bends.drawn(
+        rng, _BLOCK, (_ROTATION, _SHEAR, _LOG_SCALE, _LOG_ASPECT), _ELASTIC
+    )
     faces = rng.integers(len(fields), size=_BLOCK)
     bolder = rng.uniform(*_BOLDER, _BLOCK)
     room = WIDE - SIZE
-    start = np.clip(np.rint(room / 2 + rng.standard_normal((2, _BLOCK, 1)) * _SHIFT).astype(int), 0, room)[..., 0]
+    start = np.clip(
+        np.rint(room / 2 + rng.standard_normal((2, _BLOCK, 1)) * _SHIFT).astype(int),
+        0,
+        room,
+    )[..., 0]
     ink = trace(fields, faces, bends, bolder, start.T, SIZE)
     ink *= 1 - _strokes(rng, _GAPS)
     np.maximum(ink, _strokes(rng, _STRAY), out=ink)
-    ink += rng.uniform(0, 1, (_BLOCK, 1, 1)) * (ndimage.gaussian_filter(ink, (0, 1, 1)) - ink)
+    ink += rng.uniform(0, 1, (_BLOCK, 1, 1)) * (
+        ndimage.gaussian_filter(ink, (0, 1, 1)) - ink
+    )
     ink *= rng.uniform(*_BRIGHTNESS, (_BLOCK, 1, 1))
     ink += rng.uniform(*_NOISE, (_BLOCK, 1, 1)) * rng.standard_normal(ink.shape)
     return np.rint(np.clip(ink, 0, 1) * 255).astype(np.uint8)
@@ -97,7 +123,9 @@ def _strokes(rng: np.random.Generator, each: int) -> np.ndarray:
     half_width = rng.uniform(*_HALF_WIDTH, (each, _BLOCK, 1, 1))
     ink = np.zeros((_BLOCK, SIZE, SIZE))
     place = np.arange(SIZE)
-    for (row, column), turn, length, width in zip(middle, angle, half_length, half_width, strict=True):
+    for (row, column), turn, length, width in zip(
+        middle, angle, half_length, half_width, strict=True
+    ):
         rows, columns = place[:, None] - row, place - column
         along = np.cos(turn) * rows + np.sin(turn) * columns
         across = np.cos(turn) * columns - np.sin(turn) * rows

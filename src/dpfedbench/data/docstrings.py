@@ -29,7 +29,16 @@ _GRAM = 8
 _SHARED = 0.2
 _STATEMENTS = {"body", "handlers", "orelse", "finalbody", "cases"}
 """Fields of a node of a syntax tree that hold statements."""
-_LEFT_OUT = {"tests", "testing", "_vendor", "test", "_version", "version", "__config__", "distutils"}
+_LEFT_OUT = {
+    "tests",
+    "testing",
+    "_vendor",
+    "test",
+    "_version",
+    "version",
+    "__config__",
+    "distutils",
+}
 """Parts of a module's path: tests, copies of other packages, what a build writes, what Python 3.12 does not get."""
 
 
@@ -39,11 +48,15 @@ def documentation(source: str) -> str:
         warnings.simplefilter("ignore")  # escapes that Python 3.12 warns of
         nodes: list[ast.AST] = [ast.parse(source)]
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in nodes:  # which grows: as ast.walk, without the expressions, most of the tree
+    for (
+        node
+    ) in nodes:  # which grows: as ast.walk, without the expressions, most of the tree
         for field in node._fields:
             if field in _STATEMENTS and isinstance(inner := getattr(node, field), list):
                 nodes += inner
-    docstrings = (ast.get_docstring(node) for node in nodes if isinstance(node, documented))
+    docstrings = (
+        ast.get_docstring(node) for node in nodes if isinstance(node, documented)
+    )
     return "\n".join(text for text in docstrings if text)
 
 
@@ -57,15 +70,24 @@ def modules() -> list[tuple[str, Path]]:
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            raise BenchError(f"docstrings needs the package {package}, which is not installed: run uv sync")
+            raise BenchError(
+                f"docstrings needs the package {package}, which is not installed: run uv sync"
+            )
         folder = Path(spec.submodule_search_locations[0])
         paths = (path.relative_to(folder.parent) for path in folder.rglob("*.py"))
-        kept = sorted(path for path in paths if not _LEFT_OUT & {*path.parts[:-1], path.stem})
-        files += [(".".join(path.with_suffix("").parts), folder.parent / path) for path in kept]
+        kept = sorted(
+            path for path in paths if not _LEFT_OUT & {*path.parts[:-1], path.stem}
+        )
+        files += [
+            (".".join(path.with_suffix("").parts), folder.parent / path)
+            for path in kept
+        ]
     return files
 
 
-def read_docstrings(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawTexts:
+def read_docstrings(
+    local: Path | None, download_dir: Path, progress: Progress | None = None
+) -> RawTexts:
     """Read the modules.
 
     Raises:
@@ -75,20 +97,31 @@ def read_docstrings(local: Path | None, download_dir: Path, progress: Progress |
     gc.disable()  # no syntax tree has a circle, and to look for some takes a quarter of the time
     try:
         return cut_into_tasks(
-            _apart(_texts(paths, progress)), words=WORDS, test=0.1, validation=0.1, called="the installed packages",
-            unit="modules", versions={package: importlib.metadata.version(package) for package in PACKAGES},
-        )  # fmt: skip
+            _apart(_texts(paths, progress)),
+            words=WORDS,
+            test=0.1,
+            validation=0.1,
+            called="the installed packages",
+            unit="modules",
+            versions={
+                package: importlib.metadata.version(package) for package in PACKAGES
+            },
+        )
     finally:
         if collecting:
             gc.enable()
 
 
-def _texts(paths: list[tuple[str, Path]], progress: Progress | None) -> Iterator[tuple[str, list[str]]]:
+def _texts(
+    paths: list[tuple[str, Path]], progress: Progress | None
+) -> Iterator[tuple[str, list[str]]]:
     for name, path in told(paths, progress, "docstrings: reading modules"):
         try:
             words = words_of(documentation(path.read_text(encoding="utf-8")))
         except (SyntaxError, ValueError, OSError) as error:
-            raise BenchError(f"{path} cannot be read ({error}): install its package again") from error
+            raise BenchError(
+                f"{path} cannot be read ({error}): install its package again"
+            ) from error
         if words:
             yield name, words
 
@@ -115,11 +148,15 @@ def _grams(places: list[int]) -> set[int]:
 
     That any two of several million sequences share a number has a chance of about a millionth.
     """
-    windows = np.lib.stride_tricks.sliding_window_view(np.array(places, np.uint64), _GRAM)
+    windows = np.lib.stride_tricks.sliding_window_view(
+        np.array(places, np.uint64), _GRAM
+    )
     numbers = np.zeros(len(windows), np.uint64)
     for word in windows.T:
         # A polynomial would let small places cancel: each step is a bijection that mixes all bits (splitmix64).
-        numbers = (numbers + word + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
+        numbers = (numbers + word + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(
+            0xBF58476D1CE4E5B9
+        )
         numbers ^= numbers >> np.uint64(31)
     return set(numbers.tolist())
 

@@ -29,7 +29,11 @@ SEED = 20163
 """Of the scenes; part of the data set's definition, apart from any run's seed."""
 
 _BLOCK = 50  # images drawn from one stream; part of the definition
-_KNOTS, _COARSE, _FINE = 5, 6, 20  # of the letter's bending, and of the ground's two grids of random numbers
+_KNOTS, _COARSE, _FINE = (
+    5,
+    6,
+    20,
+)  # of the letter's bending, and of the ground's two grids of random numbers
 _SOURCE_BOX, _SOURCE_MIDDLE = 40.0, 27.5  # of a letter's distance field, in its pixels
 _WAVE_STEPS = 1024
 
@@ -68,7 +72,12 @@ SIZES = (32, 84)
 
 
 def read(
-    local: Path | None, download_dir: Path, progress: Progress | None = None, *, size: int, images_per_class: int
+    local: Path | None,
+    download_dir: Path,
+    progress: Progress | None = None,
+    *,
+    size: int,
+    images_per_class: int,
 ) -> RawImages:
     """Draw the whole set; takes no data from anywhere, so that the folders are not used.
 
@@ -81,11 +90,15 @@ def read(
         BenchError: another size.
     """
     if size not in SIZES:
-        raise BenchError(f"glyph scenes of {size} pixels are not defined: take {' or '.join(map(str, SIZES))}")
+        raise BenchError(
+            f"glyph scenes of {size} pixels are not defined: take {' or '.join(map(str, SIZES))}"
+        )
     letters = glyphs.listed("glyph_scenes.txt")
     images = np.empty((len(letters), images_per_class, size, size, 3), dtype=np.uint8)
     for scenes, letter in zip(
-        images, told(letters, progress, f"drawing scenes of {size}x{size} pixels, class"), strict=True
+        images,
+        told(letters, progress, f"drawing scenes of {size}x{size} pixels, class"),
+        strict=True,
     ):
         draw_scenes(letter, size, scenes)
     return RawImages(
@@ -96,7 +109,9 @@ def read(
     )
 
 
-def draw_scenes(letter: str, size: int, out: np.ndarray, recipe: Recipe = Recipe()) -> None:
+def draw_scenes(
+    letter: str, size: int, out: np.ndarray, recipe: Recipe = Recipe()
+) -> None:
     """Draw the first scenes of one letter; they do not depend on how many are drawn.
 
     Args:
@@ -108,10 +123,17 @@ def draw_scenes(letter: str, size: int, out: np.ndarray, recipe: Recipe = Recipe
     fields = glyphs.distance_fields(letter)
     for block, start in enumerate(range(0, len(out), _BLOCK)):
         rng = stream(SEED, "glyph-scenes", size, ord(letter), block)
-        _draw(fields, *_lay_out(rng, size, len(fields), recipe), _wave(), out[start : start + _BLOCK])
+        _draw(
+            fields,
+            *_lay_out(rng, size, len(fields), recipe),
+            _wave(),
+            out[start : start + _BLOCK],
+        )
 
 
-def _lay_out(rng: np.random.Generator, size: int, faces: int, recipe: Recipe) -> tuple[Any, ...]:
+def _lay_out(
+    rng: np.random.Generator, size: int, faces: int, recipe: Recipe
+) -> tuple[Any, ...]:
     """All that is random of a block of scenes, in the order of `_draw`'s arguments."""
     n = _BLOCK
     palette = rng.uniform(0.05, 0.95, (n, 3, 3))
@@ -122,29 +144,55 @@ def _lay_out(rng: np.random.Generator, size: int, faces: int, recipe: Recipe) ->
     wave = rng.uniform((2, 0, 0, 0), (9, np.pi, 1, 1), (n, 4))
     face = rng.integers(faces, size=n)
     side = rng.uniform(*recipe.letter_side, n)
-    angle, shear, log_aspect = rng.standard_normal((3, n)) * [[recipe.rotation], [recipe.shear], [recipe.log_aspect]]
+    angle, shear, log_aspect = rng.standard_normal((3, n)) * [
+        [recipe.rotation],
+        [recipe.shear],
+        [recipe.log_aspect],
+    ]
     middle = rng.standard_normal((n, 2)) * recipe.shift
     pen = rng.uniform(*recipe.pen, n)
-    letter = np.stack([side, np.cos(angle), np.sin(angle), shear, np.exp(log_aspect), *middle.T, pen], axis=1)
+    letter = np.stack(
+        [side, np.cos(angle), np.sin(angle), shear, np.exp(log_aspect), *middle.T, pen],
+        axis=1,
+    )
     elastic = rng.standard_normal((n, 2, _KNOTS, _KNOTS)) * recipe.elastic
     # The first of a few colours that stands out from the ground, or else the one that does so most.
     colours = rng.uniform(0, 1, (n, 24, 3))
-    distance = np.sqrt(((colours[:, :, None] - palette[:, None]) ** 2).sum(axis=3)).min(axis=2)
+    distance = np.sqrt(((colours[:, :, None] - palette[:, None]) ** 2).sum(axis=3)).min(
+        axis=2
+    )
     ink = colours[np.arange(n), np.minimum(distance, recipe.contrast).argmax(axis=1)]
     direction = rng.uniform(0, 2 * np.pi, n)
     strength = rng.uniform(0, recipe.light, n)
-    light = np.stack([strength * np.cos(direction), strength * np.sin(direction)], axis=1)
+    light = np.stack(
+        [strength * np.cos(direction), strength * np.sin(direction)], axis=1
+    )
     tint = 1 + rng.uniform(-0.5, 0.5, (n, 3)) * recipe.light
     noise = rng.uniform(*recipe.noise, n)[:, None, None, None] * rng.standard_normal(
         (n, size, size, 3), dtype=np.float32
     )
-    return face, letter, elastic, ink, palette, coarse, fine, texture, wave, light, tint, noise
+    return (
+        face,
+        letter,
+        elastic,
+        ink,
+        palette,
+        coarse,
+        fine,
+        texture,
+        wave,
+        light,
+        tint,
+        noise,
+    )
 
 
 @cache
 def _wave() -> np.ndarray:
     """One period of a cosine between 0 and 1, rounded so that it does not depend on the processor's cosine."""
-    return np.round(0.5 + 0.5 * np.cos(2 * np.pi * np.arange(_WAVE_STEPS) / _WAVE_STEPS), 9)
+    return np.round(
+        0.5 + 0.5 * np.cos(2 * np.pi * np.arange(_WAVE_STEPS) / _WAVE_STEPS), 9
+    )
 
 
 # No fast arithmetic: the order of operations is part of the definition.
@@ -164,8 +212,22 @@ def _smooth(grid, row, column):
 
 @_compiled
 def _draw(
-    fields, face, letter, elastic, ink, palette, coarse, fine, texture, wave, light, tint, noise, table, out
-):  # fmt: skip
+    fields,
+    face,
+    letter,
+    elastic,
+    ink,
+    palette,
+    coarse,
+    fine,
+    texture,
+    wave,
+    light,
+    tint,
+    noise,
+    table,
+    out,
+):
     size = out.shape[1]
     canvas = np.empty((size, size, 3))
     last = fields.shape[1] - 1.001
@@ -177,17 +239,33 @@ def _draw(
             row = (i + 0.5) / size
             for j in range(size):
                 column = (j + 0.5) / size
-                patch = _smooth(coarse[n, 0], row * (_COARSE - 1), column * (_COARSE - 1))
-                other = _smooth(coarse[n, 1], row * (_COARSE - 1), column * (_COARSE - 1))
+                patch = _smooth(
+                    coarse[n, 0], row * (_COARSE - 1), column * (_COARSE - 1)
+                )
+                other = _smooth(
+                    coarse[n, 1], row * (_COARSE - 1), column * (_COARSE - 1)
+                )
                 grain = _smooth(fine[n], row * (_FINE - 1), column * (_FINE - 1))
                 share = min(1.0, max(0.0, 0.5 + 0.9 * patch + rough * grain))
-                phase = row * step_row + column * step_column + wave[n, 2] + bend * other
-                stripe = waves * table[int(phase * _WAVE_STEPS) % _WAVE_STEPS] + max(0.0, 0.4 * other)
+                phase = (
+                    row * step_row + column * step_column + wave[n, 2] + bend * other
+                )
+                stripe = waves * table[int(phase * _WAVE_STEPS) % _WAVE_STEPS] + max(
+                    0.0, 0.4 * other
+                )
                 stripe = min(1.0, stripe)
                 for c in range(3):
-                    colour = palette[n, 0, c] + share * (palette[n, 1, c] - palette[n, 0, c])
+                    colour = palette[n, 0, c] + share * (
+                        palette[n, 1, c] - palette[n, 0, c]
+                    )
                     canvas[i, j, c] = colour + stripe * (palette[n, 2, c] - colour)
-        side, cosine, sine, shear, aspect = letter[n, 0], letter[n, 1], letter[n, 2], letter[n, 3], letter[n, 4]
+        side, cosine, sine, shear, aspect = (
+            letter[n, 0],
+            letter[n, 1],
+            letter[n, 2],
+            letter[n, 3],
+            letter[n, 4],
+        )
         field = fields[face[n]]
         for i in range(size):
             for j in range(size):
@@ -196,13 +274,19 @@ def _draw(
                 column = ((j + 0.5) / size - 0.5 - letter[n, 6]) / side
                 if abs(row) > 0.9 or abs(column) > 0.9:
                     continue
-                down, right = (cosine * row + sine * column) / aspect, (cosine * column - sine * row) * aspect
+                down, right = (
+                    (cosine * row + sine * column) / aspect,
+                    (cosine * column - sine * row) * aspect,
+                )
                 right += shear * down
                 at_row = min(_KNOTS - 1.001, max(0.0, (down + 0.5) * (_KNOTS - 1)))
                 at_column = min(_KNOTS - 1.001, max(0.0, (right + 0.5) * (_KNOTS - 1)))
                 down += _smooth(elastic[n, 0], at_row, at_column)
                 right += _smooth(elastic[n, 1], at_row, at_column)
-                down, right = down * _SOURCE_BOX + _SOURCE_MIDDLE, right * _SOURCE_BOX + _SOURCE_MIDDLE
+                down, right = (
+                    down * _SOURCE_BOX + _SOURCE_MIDDLE,
+                    right * _SOURCE_BOX + _SOURCE_MIDDLE,
+                )
                 y, x = min(last, max(0.0, down)), min(last, max(0.0, right))
                 a, b = int(y), int(x)
                 u, v = y - a, x - b
@@ -215,7 +299,11 @@ def _draw(
                     canvas[i, j, c] += alpha * (ink[n, c] - canvas[i, j, c])
         for i in range(size):
             for j in range(size):
-                gain = 1 + light[n, 0] * (2 * i / size - 1) + light[n, 1] * (2 * j / size - 1)
+                gain = (
+                    1
+                    + light[n, 0] * (2 * i / size - 1)
+                    + light[n, 1] * (2 * j / size - 1)
+                )
                 for c in range(3):
                     value = canvas[i, j, c] * gain * tint[n, c] + noise[n, i, j, c]
                     out[n, i, j, c] = np.uint8(255 * min(1.0, max(0.0, value)) + 0.5)

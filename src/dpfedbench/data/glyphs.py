@@ -37,10 +37,22 @@ SPLIT_COUNTS, SYMBOL_SPLIT_COUNTS = (1150, 50, 423), (500, 50, 50)
 SEED = 20150
 """Of the drawings; part of the data set's definition, apart from any run's seed."""
 
-LIGHT_FACES = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono", "DejaVuSans-Oblique", "DejaVuSerif-Italic",
-               "DejaVuSansMono-Oblique")  # fmt: skip
-BOLD_FACES = ("DejaVuSans-Bold", "DejaVuSerif-Bold", "DejaVuSansMono-Bold", "DejaVuSans-BoldOblique",
-              "DejaVuSerif-BoldItalic", "DejaVuSansMono-BoldOblique")  # fmt: skip
+LIGHT_FACES = (
+    "DejaVuSans",
+    "DejaVuSerif",
+    "DejaVuSansMono",
+    "DejaVuSans-Oblique",
+    "DejaVuSerif-Italic",
+    "DejaVuSansMono-Oblique",
+)
+BOLD_FACES = (
+    "DejaVuSans-Bold",
+    "DejaVuSerif-Bold",
+    "DejaVuSansMono-Bold",
+    "DejaVuSans-BoldOblique",
+    "DejaVuSerif-BoldItalic",
+    "DejaVuSansMono-BoldOblique",
+)
 FEWEST_FACES = 4
 """Letters with fewer light faces than this get bold ones too: their skeletons are a little rougher."""
 
@@ -62,9 +74,12 @@ _PEN = (0.62, 0.86)  # half widths, pixels
 
 
 def draw_all(
-    listed_in: str, counts: tuple[int, int, int], local: Path | None, download_dir: Path,
+    listed_in: str,
+    counts: tuple[int, int, int],
+    local: Path | None,
+    download_dir: Path,
     progress: Progress | None = None,
-) -> RawImages:  # fmt: skip
+) -> RawImages:
     """Draw all characters of a set; takes no data from anywhere.
 
     Args:
@@ -75,10 +90,17 @@ def draw_all(
     """
     characters = listed(listed_in)
     images = np.empty((len(characters), DRAWINGS, SIZE, SIZE, 1), dtype=np.uint8)
-    for drawings, character in zip(images, told(characters, progress, "drawing characters"), strict=True):
+    for drawings, character in zip(
+        images, told(characters, progress, "drawing characters"), strict=True
+    ):
         drawings[..., 0] = draw_letter(character)
     splits = shuffled_splits(len(characters), counts)
-    return RawImages(images=images, class_names=class_names(characters), splits=splits, versions=library_versions())
+    return RawImages(
+        images=images,
+        class_names=class_names(characters),
+        splits=splits,
+        versions=library_versions(),
+    )
 
 
 def listed(name: str) -> tuple[str, ...]:
@@ -100,8 +122,12 @@ def draw_letter(letter: str) -> np.ndarray:
     fields = distance_fields(letter)
     rng = stream(SEED, "glyphs", ord(letter))
     # Every face is used before one is used again.
-    faces = np.concatenate([rng.permutation(len(fields)) for _ in range(-(-DRAWINGS // len(fields)))])[:DRAWINGS]
-    bends = Bends.drawn(rng, DRAWINGS, (_ROTATION, _SHEAR, _LOG_SCALE, _LOG_ASPECT), _ELASTIC)
+    faces = np.concatenate(
+        [rng.permutation(len(fields)) for _ in range(-(-DRAWINGS // len(fields)))]
+    )[:DRAWINGS]
+    bends = Bends.drawn(
+        rng, DRAWINGS, (_ROTATION, _SHEAR, _LOG_SCALE, _LOG_ASPECT), _ELASTIC
+    )
     shift = rng.standard_normal((DRAWINGS, 2)) * _SHIFT
     pen = rng.uniform(*_PEN, DRAWINGS)
     ink = np.empty((DRAWINGS, WIDE, WIDE))
@@ -136,7 +162,10 @@ def library_versions() -> dict[str, str]:
 
 def class_names(letters: tuple[str, ...]) -> tuple[str, ...]:
     """Code points and Unicode's names."""
-    return tuple(f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip() for letter in letters)
+    return tuple(
+        f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip()
+        for letter in letters
+    )
 
 
 class Bends(NamedTuple):
@@ -157,9 +186,17 @@ class Bends(NamedTuple):
     elastic: np.ndarray
 
     @classmethod
-    def drawn(cls, rng: np.random.Generator, count: int, spreads: tuple[float, ...], elastic: float) -> "Bends":
+    def drawn(
+        cls,
+        rng: np.random.Generator,
+        count: int,
+        spreads: tuple[float, ...],
+        elastic: float,
+    ) -> "Bends":
         """At random; `spreads` are the deviations of angle, shear, and the logarithms of scale and aspect."""
-        angle, shear, log_scale, log_aspect = rng.standard_normal((4, count)) * np.array(spreads)[:, None]
+        angle, shear, log_scale, log_aspect = (
+            rng.standard_normal((4, count)) * np.array(spreads)[:, None]
+        )
         knots = rng.standard_normal((count, 2, _KNOTS, _KNOTS)) * elastic
         return cls(angle, shear, np.exp(log_scale), np.exp(log_aspect), knots)
 
@@ -169,9 +206,13 @@ class Bends(NamedTuple):
 
 
 def trace(
-    fields: np.ndarray, faces: np.ndarray, bends: Bends, pen: np.ndarray, start: np.ndarray | None = None,
+    fields: np.ndarray,
+    faces: np.ndarray,
+    bends: Bends,
+    pen: np.ndarray,
+    start: np.ndarray | None = None,
     size: int = WIDE,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Trace shapes on canvases of 40×40 pixels, or on a part of each canvas.
 
     Args:
@@ -186,16 +227,25 @@ def trace(
         Ink in [0, 1], [n, size, size].
     """
     start = np.zeros((len(pen), 2), int) if start is None else start
-    pieces = [slice(first, first + _TOGETHER) for first in range(0, len(pen), _TOGETHER)]
+    pieces = [
+        slice(first, first + _TOGETHER) for first in range(0, len(pen), _TOGETHER)
+    ]
     return np.concatenate(
-        [_trace(fields[faces[some]], bends.of(some), pen[some], start[some], size) for some in pieces]
+        [
+            _trace(fields[faces[some]], bends.of(some), pen[some], start[some], size)
+            for some in pieces
+        ]
     )
 
 
-def _trace(fields: np.ndarray, bends: Bends, pen: np.ndarray, start: np.ndarray, size: int) -> np.ndarray:
+def _trace(
+    fields: np.ndarray, bends: Bends, pen: np.ndarray, start: np.ndarray, size: int
+) -> np.ndarray:
     at = np.arange(size) + start.T[:, :, None]
     down, across = _knot_weights()[at]
-    bend = np.einsum("ndpj,nqj->ndpq", np.einsum("npi,ndij->ndpj", down, bends.elastic), across)
+    bend = np.einsum(
+        "ndpj,nqj->ndpq", np.einsum("npi,ndij->ndpj", down, bends.elastic), across
+    )
     row_offset, column_offset = at - (WIDE - 1) / 2
     rows = row_offset[:, :, None] + bend[:, 0]
     columns = column_offset[:, None, :] + bend[:, 1]
@@ -204,22 +254,35 @@ def _trace(fields: np.ndarray, bends: Bends, pen: np.ndarray, start: np.ndarray,
     cosine, sine = np.cos(angle), np.sin(angle)
     middle = (_CANVAS - 1) / 2
     back_rows = (cosine * rows + sine * columns) / (scale * aspect) * _SCALE
-    back_columns = (cosine * columns - sine * rows) / (scale / aspect) * _SCALE + shear * back_rows
+    back_columns = (cosine * columns - sine * rows) / (
+        scale / aspect
+    ) * _SCALE + shear * back_rows
     distance = _interpolate(fields, back_rows + middle, back_columns + middle)
     distance *= scale / _SCALE
     return np.clip(pen[:, None, None] + 0.5 - distance, 0, 1)
 
 
-def _interpolate(fields: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def _interpolate(
+    fields: np.ndarray, rows: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
     """Bilinear; beyond the canvas, the way to its edge is added."""
-    inside_rows, inside_columns = (np.clip(place, 0, _CANVAS - 1.001) for place in (rows, columns))
+    inside_rows, inside_columns = (
+        np.clip(place, 0, _CANVAS - 1.001) for place in (rows, columns)
+    )
     row, column = inside_rows.astype(np.int32), inside_columns.astype(np.int32)
     down, right = inside_rows - row, inside_columns - column
     flat = fields.ravel()
-    at = (np.arange(len(fields), dtype=np.int32)[:, None, None] * _CANVAS + row) * _CANVAS + column
+    at = (
+        np.arange(len(fields), dtype=np.int32)[:, None, None] * _CANVAS + row
+    ) * _CANVAS + column
     upper = flat[at] * (1 - right) + flat[at + 1] * right
     lower = flat[at + _CANVAS] * (1 - right) + flat[at + _CANVAS + 1] * right
-    return upper * (1 - down) + lower * down + abs(rows - inside_rows) + abs(columns - inside_columns)
+    return (
+        upper * (1 - down)
+        + lower * down
+        + abs(rows - inside_rows)
+        + abs(columns - inside_columns)
+    )
 
 
 def _extent(ink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -238,7 +301,10 @@ def _knot_weights() -> np.ndarray:
     """Smooth bumps, one per knot, over the wide canvas: [wide, knots]; each row's squares sum to one."""
     places = np.linspace(-SIZE / 2, SIZE / 2, _KNOTS)
     spacing = places[1] - places[0]
-    bumps = np.exp(-0.5 * ((np.arange(WIDE)[:, None] - (WIDE - 1) / 2 - places) / (0.6 * spacing)) ** 2)
+    bumps = np.exp(
+        -0.5
+        * ((np.arange(WIDE)[:, None] - (WIDE - 1) / 2 - places) / (0.6 * spacing)) ** 2
+    )
     return bumps / np.sqrt((bumps**2).sum(axis=1, keepdims=True))
 
 
@@ -246,7 +312,9 @@ def distance_fields(letter: str) -> np.ndarray:
     """Distance of each source pixel to the letter's skeleton in each face: float64 [faces, 56, 56]."""
     faces = [face for face in LIGHT_FACES if ord(letter) in codes(face)]
     if len(faces) < FEWEST_FACES:
-        faces += [face for face in BOLD_FACES if ord(letter) in codes(face)][: FEWEST_FACES - len(faces)]
+        faces += [face for face in BOLD_FACES if ord(letter) in codes(face)][
+            : FEWEST_FACES - len(faces)
+        ]
     skeletons = thin(np.stack([render(letter, face) for face in faces]))
     fields = [ndimage.distance_transform_edt(skeleton == 0) for skeleton in skeletons]
     return np.stack(fields)
@@ -254,8 +322,13 @@ def distance_fields(letter: str) -> np.ndarray:
 
 def render(letter: str, face: str) -> np.ndarray:
     """The letter's filled shape, its longer side 40 pixels, in the middle of the canvas: uint8 0 or 1."""
-    shape, canvas = _font(face).getmask(letter, mode="L"), Image.new("L", (_CANVAS, _CANVAS))
-    picture = Image.frombytes("L", shape.size, bytes(shape)) if all(shape.size) else canvas
+    shape, canvas = (
+        _font(face).getmask(letter, mode="L"),
+        Image.new("L", (_CANVAS, _CANVAS)),
+    )
+    picture = (
+        Image.frombytes("L", shape.size, bytes(shape)) if all(shape.size) else canvas
+    )
     box = picture.getbbox()
     if box is not None:
         picture = picture.crop(box)
@@ -264,13 +337,17 @@ def render(letter: str, face: str) -> np.ndarray:
         picture = picture.resize((width, height), Image.Resampling.BOX)
         canvas.paste(picture, ((_CANVAS - width) // 2, (_CANVAS - height) // 2))
     # A little blur rounds corners and stroke ends, from which thinning would grow spurs.
-    return (np.asarray(canvas.filter(ImageFilter.GaussianBlur(1.25))) > 110).astype(np.uint8)
+    return (np.asarray(canvas.filter(ImageFilter.GaussianBlur(1.25))) > 110).astype(
+        np.uint8
+    )
 
 
 @cache
 def _font(face: str) -> ImageFont.FreeTypeFont:
     # Basic layout: one letter needs no shaping, and so no further library whose version would matter.
-    return ImageFont.truetype(_font_path(face), _FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(
+        _font_path(face), _FONT_SIZE, layout_engine=ImageFont.Layout.BASIC
+    )
 
 
 @cache
@@ -297,7 +374,9 @@ def thin(shapes: np.ndarray) -> np.ndarray:
             padded = np.pad(current, ((0, 0), (1, 1), (1, 1)))
             code = np.zeros_like(current)
             for bit, (row, column) in enumerate(_NEIGHBOURS):
-                code |= padded[:, row : row + _CANVAS, column : column + _CANVAS] << np.uint8(bit)
+                code |= padded[
+                    :, row : row + _CANVAS, column : column + _CANVAS
+                ] << np.uint8(bit)
             removed = table[code] & current
             changed |= removed.any(axis=(1, 2))
             current = current ^ removed
@@ -316,7 +395,14 @@ def _thinning_tables() -> tuple[np.ndarray, np.ndarray]:
     tables = np.zeros((2, 256), dtype=np.uint8)
     for code in range(256):
         p2, p3, p4, p5, p6, p7, p8, p9 = (bool(code >> bit & 1) for bit in range(8))
-        pieces = sum((not p2 and (p3 or p4), not p4 and (p5 or p6), not p6 and (p7 or p8), not p8 and (p9 or p2)))
+        pieces = sum(
+            (
+                not p2 and (p3 or p4),
+                not p4 and (p5 or p6),
+                not p6 and (p7 or p8),
+                not p8 and (p9 or p2),
+            )
+        )
         one = sum((p9 or p2, p3 or p4, p5 or p6, p7 or p8))
         other = sum((p2 or p3, p4 or p5, p6 or p7, p8 or p9))
         if pieces == 1 and 2 <= min(one, other) <= 3:

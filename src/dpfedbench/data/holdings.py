@@ -23,10 +23,20 @@ class Tasks:
         BenchError: data missing or damaged.
     """
 
-    def __init__(self, data_dir: Path, clients_dir: Path, *, support_per_class: int, query_per_class: int) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        clients_dir: Path,
+        *,
+        support_per_class: int,
+        query_per_class: int,
+    ) -> None:
         self.dataset = load_dataset(data_dir)
         self._partition = Partition.load(clients_dir)
-        self._sizes = {"support_per_class": support_per_class, "query_per_class": query_per_class}
+        self._sizes = {
+            "support_per_class": support_per_class,
+            "query_per_class": query_per_class,
+        }
 
     def gather(self, ids: np.ndarray) -> TaskBatch:
         """The data of some clients."""
@@ -48,8 +58,15 @@ class Records:
     """
 
     def __init__(self, data_dir: Path, clients_dir: Path) -> None:
-        self.dataset, partition = load_any_records(data_dir), RecordPartition.load(clients_dir)
+        self.dataset, partition = (
+            load_any_records(data_dir),
+            RecordPartition.load(clients_dir),
+        )
         check_made_for(self.dataset.name, self.dataset.summary, partition.summary)
         self.places = [np.sort(records[records >= 0]) for records in partition.records]
-        self.images = [np.asarray(self.dataset.images[records]) for records in self.places]
-        self.labels = [np.asarray(self.dataset.labels[records]) for records in self.places]
+        self.images = [
+            np.asarray(self.dataset.images[records]) for records in self.places
+        ]
+        self.labels = [
+            np.asarray(self.dataset.labels[records]) for records in self.places
+        ]

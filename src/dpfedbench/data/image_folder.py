@@ -35,12 +35,20 @@ class SplitClasses(Settings):
 class Options(Settings):
     """What `read` is called with, as a configuration states it."""
 
-    folder: str = setting(doc="where the sub-folders are, one a class; absolute, or below the local data folder")
+    folder: str = setting(
+        doc="where the sub-folders are, one a class; absolute, or below the local data folder"
+    )
     size: int = setting(ge=8, le=1024, doc="height and width after resizing, in pixels")
     channels: Literal[1, 3] = setting(doc="1: grey; 3: colour")
-    images_per_class: int | None = setting(None, ge=2, doc="how many pictures of each class are used; null: all")
-    test_images: int | None = setting(None, ge=1, doc="pictures of each class that are test records")
-    split_classes: SplitClasses | None = setting(None, doc="of a few-shot data set, in place of test_images")
+    images_per_class: int | None = setting(
+        None, ge=2, doc="how many pictures of each class are used; null: all"
+    )
+    test_images: int | None = setting(
+        None, ge=1, doc="pictures of each class that are test records"
+    )
+    split_classes: SplitClasses | None = setting(
+        None, doc="of a few-shot data set, in place of test_images"
+    )
 
 
 def read(
@@ -71,7 +79,9 @@ def read(
         BenchError: no such folder, one class, a picture that cannot be read, or numbers that do not fit.
     """
     if (split_classes is None) == (test_images is None):
-        raise BenchError(f"{folder}: give split_classes (split by class) or test_images (split by record), one of them")
+        raise BenchError(
+            f"{folder}: give split_classes (split by class) or test_images (split by record), one of them"
+        )
     root = _find(folder, local)
     files = _list(root, images_per_class)
     if split_classes is not None:
@@ -86,12 +96,26 @@ def read(
     facts: dict[str, Any] = {
         "class_names": tuple(files),
         "versions": {"pillow": PIL.__version__},
-        "facts": {"source_sizes": {f"{width}x{height}": count for (width, height), count in sorted(sizes.items())}},
+        "facts": {
+            "source_sizes": {
+                f"{width}x{height}": count
+                for (width, height), count in sorted(sizes.items())
+            }
+        },
     }
     if split_classes is not None:
-        counts = (split_classes["train"], split_classes["validation"], split_classes["test"])
-        return RawImages(images=np.stack(pixels), splits=shuffled_splits(len(files), counts), **facts)
-    labels = [np.full(len(pictures), label, dtype=np.int64) for label, pictures in enumerate(pixels)]
+        counts = (
+            split_classes["train"],
+            split_classes["validation"],
+            split_classes["test"],
+        )
+        return RawImages(
+            images=np.stack(pixels), splits=shuffled_splits(len(files), counts), **facts
+        )
+    labels = [
+        np.full(len(pictures), label, dtype=np.int64)
+        for label, pictures in enumerate(pixels)
+    ]
     return RawRecords(
         train_images=np.concatenate([pictures[test_images:] for pictures in pixels]),
         train_labels=np.concatenate([pictures[test_images:] for pictures in labels]),
@@ -111,7 +135,9 @@ def _find(folder: str, local: Path | None) -> Path:
             )
         path = local / path
     if not path.is_dir():
-        raise BenchError(f"the image folder {path} is not there: correct its data set's options.folder")
+        raise BenchError(
+            f"the image folder {path} is not there: correct its data set's options.folder"
+        )
     check_readable(path)
     return path
 
@@ -121,7 +147,9 @@ def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
     try:
         tree = datasets.ImageFolder(str(root), allow_empty=True)
     except FileNotFoundError as error:
-        raise BenchError(f"{root} has no sub-folders: put the pictures of each class in a sub-folder") from error
+        raise BenchError(
+            f"{root} has no sub-folders: put the pictures of each class in a sub-folder"
+        ) from error
     if len(tree.classes) < 2:
         raise BenchError(
             f"{root} has one class ({tree.classes[0]}): at least two are needed, each in a sub-folder of {root}"
@@ -142,8 +170,12 @@ def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
     return files
 
 
-def _check_classes(root: Path, files: Mapping[str, list[Path]], split_classes: Mapping[str, int]) -> None:
-    if sorted(split_classes) != sorted(SPLITS) or sum(split_classes.values()) != len(files):
+def _check_classes(
+    root: Path, files: Mapping[str, list[Path]], split_classes: Mapping[str, int]
+) -> None:
+    if sorted(split_classes) != sorted(SPLITS) or sum(split_classes.values()) != len(
+        files
+    ):
         counts = ", ".join(f"{split} {count}" for split, count in split_classes.items())
         raise BenchError(
             f"{root} has {len(files)} classes, but split_classes deals out {sum(split_classes.values())} ({counts}): "
@@ -160,14 +192,23 @@ def _check_classes(root: Path, files: Mapping[str, list[Path]], split_classes: M
 
 
 def _read_all(
-    root: Path, files: Mapping[str, list[Path]], size: int, channels: int, progress: Progress | None
+    root: Path,
+    files: Mapping[str, list[Path]],
+    size: int,
+    channels: int,
+    progress: Progress | None,
 ) -> tuple[list[np.ndarray], Counter[tuple[int, int]]]:
     """Each class's pictures, uint8 [pictures, size, size, channels]; and how many had which width and height."""
-    pixels = [np.zeros((len(pictures), size, size, channels), dtype=np.uint8) for pictures in files.values()]
+    pixels = [
+        np.zeros((len(pictures), size, size, channels), dtype=np.uint8)
+        for pictures in files.values()
+    ]
     images = (image for own in pixels for image in own)
     paths = [path for pictures in files.values() for path in pictures]
     sizes, unreadable = Counter[tuple[int, int]](), list[str]()
-    for image, path in zip(images, told(paths, progress, f"reading {root.name}"), strict=True):
+    for image, path in zip(
+        images, told(paths, progress, f"reading {root.name}"), strict=True
+    ):
         try:
             image[:], source = _decode(path, size, channels)
             sizes[source] += 1
@@ -200,9 +241,13 @@ def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int
         raise _Unreadable(f"its pixels are not of 8 bits, but {picture.mode}")
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+        picture = Image.alpha_composite(
+            Image.new("RGBA", picture.size, "white"), picture
+        )
     side, (width, height) = min(picture.size), picture.size
     left, top = (width - side) // 2, (height - side) // 2
-    square = picture.convert("L" if channels == 1 else "RGB").crop((left, top, left + side, top + side))
+    square = picture.convert("L" if channels == 1 else "RGB").crop(
+        (left, top, left + side, top + side)
+    )
     resized = square.resize((size, size), Image.Resampling.LANCZOS)
     return np.asarray(resized).reshape(size, size, channels), (width, height)

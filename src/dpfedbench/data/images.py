@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_table, writing
+from dpfedbench.files import (
+    atomic_path,
+    read_json,
+    sha256,
+    write_json,
+    write_table,
+    writing,
+)
 from dpfedbench.lazy import np
 from dpsum.randomness import stream
 
@@ -26,7 +33,9 @@ Progress = Callable[[str, int, int], None]
 Item = TypeVar("Item")
 
 
-def told(items: Collection[Item], progress: Progress | None, what: str) -> Iterator[Item]:
+def told(
+    items: Collection[Item], progress: Progress | None, what: str
+) -> Iterator[Item]:
     """The items, one after another; `progress` is told after each."""
     for done, item in enumerate(items, start=1):
         yield item
@@ -74,7 +83,10 @@ class Raw:
         array, tables, counts = self.content()
         with writing(folder / "summary.json"):
             (folder / "summary.json").unlink(missing_ok=True)
-        with atomic_path(folder / "images.npy") as temporary, open(temporary, "wb") as handle:
+        with (
+            atomic_path(folder / "images.npy") as temporary,
+            open(temporary, "wb") as handle,
+        ):
             np.save(handle, array, allow_pickle=False)
         for name, rows in tables.items():
             write_table(folder / f"{name}.csv", rows)
@@ -87,9 +99,17 @@ class Raw:
                 "kind": self.kind,
                 "sha256": digest,
                 "matches_record": None if recorded is None else digest == recorded,
-                **{f"{name}_sha256": sha256(folder / f"{name}.csv") for name in tables if name != "classes"},
+                **{
+                    f"{name}_sha256": sha256(folder / f"{name}.csv")
+                    for name in tables
+                    if name != "classes"
+                },
                 **counts,
-                **({"mean_pixel": round(float(array.mean(dtype=np.float64)), 4)} if array.dtype == np.uint8 else {}),
+                **(
+                    {"mean_pixel": round(float(array.mean(dtype=np.float64)), 4)}
+                    if array.dtype == np.uint8
+                    else {}
+                ),
                 "made_with": self.versions,
             },
         )
@@ -127,7 +147,11 @@ class RawImages(Raw):
             "image_shape": shape,
             "split_classes": {split: self.splits.count(split) for split in SPLITS},
         }
-        return self.images, {"classes": class_table(self.class_names, split=self.splits)}, counts
+        return (
+            self.images,
+            {"classes": class_table(self.class_names, split=self.splits)},
+            counts,
+        )
 
 
 def check_splits(classes: int, names: Sequence[str], splits: Sequence[str]) -> None:
@@ -138,9 +162,14 @@ def check_splits(classes: int, names: Sequence[str], splits: Sequence[str]) -> N
         raise ValueError(f"unknown split among {sorted(set(splits))}")
 
 
-def class_table(names: Sequence[str], **columns: Sequence[Any]) -> list[tuple[Any, ...]]:
+def class_table(
+    names: Sequence[str], **columns: Sequence[Any]
+) -> list[tuple[Any, ...]]:
     """The rows of classes.csv, its head first."""
-    return [("index", "name", *columns), *zip(range(len(names)), names, *columns.values(), strict=True)]
+    return [
+        ("index", "name", *columns),
+        *zip(range(len(names)), names, *columns.values(), strict=True),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +212,8 @@ class ImageDataset(Prepared):
     def groups(self) -> tuple[str, ...]:
         """The group of each class: what its name has before the last "/", or the script of a character; "" for none."""
         return tuple(
-            named[1] if (named := _CHARACTER.match(name)) else name.rpartition("/")[0] for name in self.class_names
+            named[1] if (named := _CHARACTER.match(name)) else name.rpartition("/")[0]
+            for name in self.class_names
         )
 
 
@@ -216,10 +246,18 @@ def load_dataset(folder: Path | str) -> ImageDataset:
     folder = Path(folder)
     summary, images = open_files(folder, "classes", ("classes", "examples_per_class"))
     splits, names = read_splits(folder, len(images))
-    return ImageDataset(name=summary["name"], images=images, splits=splits, class_names=names, summary=summary)
+    return ImageDataset(
+        name=summary["name"],
+        images=images,
+        splits=splits,
+        class_names=names,
+        summary=summary,
+    )
 
 
-def open_files(folder: Path, kind: str, sizes: tuple[str, ...]) -> tuple[dict[str, Any], np.ndarray]:
+def open_files(
+    folder: Path, kind: str, sizes: tuple[str, ...]
+) -> tuple[dict[str, Any], np.ndarray]:
     """Read summary.json and map images.npy into memory, checking one against the other.
 
     Args:
@@ -233,13 +271,24 @@ def open_files(folder: Path, kind: str, sizes: tuple[str, ...]) -> tuple[dict[st
     texts = kind == "texts"
     summary = read_json(folder / "summary.json")
     with whole(folder / "summary.json", "does not describe a data set"):
-        name, digest, stored = summary["name"], summary["sha256"], summary.get("kind", "classes")
+        name, digest, stored = (
+            summary["name"],
+            summary["sha256"],
+            summary.get("kind", "classes"),
+        )
         if stored != kind:
             raise BenchError(_WRONG_KIND[kind].format(name=name, folder=folder))
-        shape = (*(summary[size] for size in sizes), *([] if texts else summary["image_shape"]))
+        shape = (
+            *(summary[size] for size in sizes),
+            *([] if texts else summary["image_shape"]),
+        )
     with whole(folder / "images.npy") as path:
         images = np.load(path, mmap_mode="r", allow_pickle=False)
-        if images.shape != shape or images.dtype != (np.int32 if texts else np.uint8) or sha256(path) != digest:
+        if (
+            images.shape != shape
+            or images.dtype != (np.int32 if texts else np.uint8)
+            or sha256(path) != digest
+        ):
             raise ValueError("its content is not what its summary says")
     return summary, images
 
@@ -252,12 +301,18 @@ def read_classes(folder: Path, classes: int) -> list[dict[str, str]]:
     """
     with whole(folder / "classes.csv") as path:
         rows = read_table(path)
-        if [int(row["index"]) for row in rows] != [*range(classes)] or not all(row["name"] for row in rows):
-            raise ValueError(f"it should list classes 0 to {classes - 1} with their names")
+        if [int(row["index"]) for row in rows] != [*range(classes)] or not all(
+            row["name"] for row in rows
+        ):
+            raise ValueError(
+                f"it should list classes 0 to {classes - 1} with their names"
+            )
     return rows
 
 
-def read_splits(folder: Path, classes: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+def read_splits(
+    folder: Path, classes: int
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """The classes (or tasks) of each split, by their places in classes.csv, ascending; and the names of all.
 
     Raises:
@@ -267,8 +322,12 @@ def read_splits(folder: Path, classes: int) -> tuple[dict[str, np.ndarray], tupl
     stated = np.array([row.get("split") for row in rows])
     if not set(stated) <= set(SPLITS):
         with whole(folder / "classes.csv"):
-            raise ValueError(f"it should give each of them one of the splits {', '.join(SPLITS)}")
-    return {split: np.flatnonzero(stated == split) for split in SPLITS}, tuple(row["name"] for row in rows)
+            raise ValueError(
+                f"it should give each of them one of the splits {', '.join(SPLITS)}"
+            )
+    return {split: np.flatnonzero(stated == split) for split in SPLITS}, tuple(
+        row["name"] for row in rows
+    )
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -287,10 +346,21 @@ def whole(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
     try:
         yield path
     except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: delete {path.parent} and run the workflow again") from error
-    except (AttributeError, KeyError, TypeError, ValueError, OSError, EOFError) as error:
+        raise BenchError(
+            f"{path} is missing: delete {path.parent} and run the workflow again"
+        ) from error
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OSError,
+        EOFError,
+    ) as error:
         said = f"no {error}" if isinstance(error, KeyError) else error
-        raise BenchError(f"{path} {wrong} ({said}): delete {path.parent} and run the workflow again") from error
+        raise BenchError(
+            f"{path} {wrong} ({said}): delete {path.parent} and run the workflow again"
+        ) from error
 
 
 # What a loader says that meets another kind than its own.

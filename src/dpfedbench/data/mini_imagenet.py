@@ -12,8 +12,14 @@ from dpfedbench.errors import BenchError
 
 EXAMPLES = 600
 SIZE = 84
-_SPELLINGS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
-_SOURCE = Source(name="mini-ImageNet", places=("mini-imagenet", "miniimagenet"), fetched=False)
+_SPELLINGS = {
+    "train": ("train",),
+    "validation": ("val", "validation"),
+    "test": ("test",),
+}
+_SOURCE = Source(
+    name="mini-ImageNet", places=("mini-imagenet", "miniimagenet"), fetched=False
+)
 
 _SPLIT_TEXT = {
     "train": """
@@ -66,8 +72,18 @@ def read_mini_imagenet(
     for done, split in enumerate(SPLITS, start=1):
         copy, wanted = _find(local, split, everything), sorted(classes[split])
         if copy.path.is_dir():
-            split_folder = any(copy.path.name in spellings for spellings in _SPELLINGS.values())
-            images.append(_read_folder(copy, wanted, set(wanted) if split_folder else everything, examples, progress))
+            split_folder = any(
+                copy.path.name in spellings for spellings in _SPELLINGS.values()
+            )
+            images.append(
+                _read_folder(
+                    copy,
+                    wanted,
+                    set(wanted) if split_folder else everything,
+                    examples,
+                    progress,
+                )
+            )
         else:
             images.append(_read_cache(copy, wanted, examples))
             if progress:
@@ -98,13 +114,19 @@ def _find(local: Path | None, split: str, everything: set[str]) -> Copy:
     )
 
 
-def _check_classes(copy: Copy, present: set[str], wanted: Sequence[str], allowed: set[str]) -> None:
+def _check_classes(
+    copy: Copy, present: set[str], wanted: Sequence[str], allowed: set[str]
+) -> None:
     """That all wanted classes are there, and none that may not be: a strange class would be in no split or two."""
     missing, strange = sorted(set(wanted) - present), sorted(present - allowed)
     if missing:
-        raise copy.damaged(f"of its {len(wanted)} classes {listed(missing, 5)} are missing")
+        raise copy.damaged(
+            f"of its {len(wanted)} classes {listed(missing, 5)} are missing"
+        )
     if strange:
-        raise copy.damaged(f"{listed(strange, 5)} are not among its {len(allowed)} classes")
+        raise copy.damaged(
+            f"{listed(strange, 5)} are not among its {len(allowed)} classes"
+        )
 
 
 def _read_cache(copy: Copy, wanted: Sequence[str], examples: int) -> np.ndarray:
@@ -112,24 +134,44 @@ def _read_cache(copy: Copy, wanted: Sequence[str], examples: int) -> np.ndarray:
     content = read_pickle(copy.path, str(copy.path))
     with copy.judged(wrong="no image_data and class_dict"):
         pixels = np.asarray(content["image_data"])
-        rows = {str(name): np.asarray(indices, dtype=np.int64) for name, indices in content["class_dict"].items()}
+        rows = {
+            str(name): np.asarray(indices, dtype=np.int64)
+            for name, indices in content["class_dict"].items()
+        }
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (SIZE, SIZE, 3):
-        raise copy.damaged(f"image_data is {pixels.dtype} {pixels.shape}, not uint8 [n, {SIZE}, {SIZE}, 3]")
+        raise copy.damaged(
+            f"image_data is {pixels.dtype} {pixels.shape}, not uint8 [n, {SIZE}, {SIZE}, 3]"
+        )
     _check_classes(copy, set(rows), wanted, set(wanted))
     for name, indices in rows.items():
-        if indices.shape != (examples,) or indices.min() < 0 or indices.max() >= len(pixels):
+        if (
+            indices.shape != (examples,)
+            or indices.min() < 0
+            or indices.max() >= len(pixels)
+        ):
             raise copy.damaged(f"class {name} has not {examples} images")
     return pixels[np.stack([rows[name] for name in wanted])]
 
 
 def _read_folder(
-    copy: Copy, wanted: Sequence[str], allowed: set[str], examples: int, progress: Progress | None
+    copy: Copy,
+    wanted: Sequence[str],
+    allowed: set[str],
+    examples: int,
+    progress: Progress | None,
 ) -> np.ndarray:
     """The same of a folder of one split, or of all classes; which classes it may have is `allowed`."""
-    _check_classes(copy, {entry.name for entry in copy.path.iterdir() if entry.is_dir()}, wanted, allowed)
+    _check_classes(
+        copy,
+        {entry.name for entry in copy.path.iterdir() if entry.is_dir()},
+        wanted,
+        allowed,
+    )
     pictures = by_class(sorted(copy.files), r"(?i)^([^/]+)/[^/]+\.(?:jpe?g|png)$")
     classes = {name: pictures.get(name, []) for name in wanted}
-    return copy.pictures(classes, examples=examples, mode="RGB", side=SIZE, progress=progress)
+    return copy.pictures(
+        classes, examples=examples, mode="RGB", side=SIZE, progress=progress
+    )
 
 
 READERS = {"mini-imagenet": read_mini_imagenet}

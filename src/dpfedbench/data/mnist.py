@@ -21,8 +21,30 @@ FILES = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
-DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+DIGITS = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+)
+GARMENTS = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +76,19 @@ _FASHION_MNIST = _Set(
     class_names=GARMENTS,
 )
 
-_KINDS = {8: "unsigned bytes", 9: "signed bytes", 11: "short integers", 12: "integers", 13: "floats", 14: "doubles"}
+_KINDS = {
+    8: "unsigned bytes",
+    9: "signed bytes",
+    11: "short integers",
+    12: "integers",
+    13: "floats",
+    14: "doubles",
+}
 
 
-def read_mnist(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawRecords:
+def read_mnist(
+    local: Path | None, download_dir: Path, progress: Progress | None = None
+) -> RawRecords:
     """Read MNIST: handwritten digits, strokes bright (255) on dark (0).
 
     Args:
@@ -71,7 +102,9 @@ def read_mnist(local: Path | None, download_dir: Path, progress: Progress | None
     return _read(_MNIST, local, download_dir, progress)
 
 
-def read_fashion_mnist(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawRecords:
+def read_fashion_mnist(
+    local: Path | None, download_dir: Path, progress: Progress | None = None
+) -> RawRecords:
     """Read Fashion-MNIST, as `read_mnist` does: its files have the format and the names of MNIST's.
 
     Its subfolders of a local folder are `fashion-mnist`, `FashionMNIST` and `FashionMNIST/raw`.
@@ -106,11 +139,15 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     if stated != shape:
         raise ValueError(f"it holds {_times(stated)} values, not {_times(shape)}")
     if len(content) - start != math.prod(shape):
-        raise ValueError(f"it has {len(content) - start} bytes of values, not {math.prod(shape)}")
+        raise ValueError(
+            f"it has {len(content) - start} bytes of values, not {math.prod(shape)}"
+        )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
-def _read(wanted: _Set, local: Path | None, download_dir: Path, progress: Progress | None) -> RawRecords:
+def _read(
+    wanted: _Set, local: Path | None, download_dir: Path, progress: Progress | None
+) -> RawRecords:
     arrays: dict[str, Any] = {}
     for field, name in told(FILES.items(), progress, f"reading {wanted.name}"):
         packed, counts = f"{name}.gz", wanted.counts[field.partition("_")[0]]
@@ -121,14 +158,20 @@ def _read(wanted: _Set, local: Path | None, download_dir: Path, progress: Progre
             copy = wanted.fetch(url, md5, download_dir, local)
         with copy.judged():
             if field.endswith("images"):
-                arrays[field] = read_idx(copy.path, (sum(counts), SIZE, SIZE))[..., None]
+                arrays[field] = read_idx(copy.path, (sum(counts), SIZE, SIZE))[
+                    ..., None
+                ]
                 continue
-            labels = arrays[field] = read_idx(copy.path, (sum(counts),)).astype(np.int64)
+            labels = arrays[field] = read_idx(copy.path, (sum(counts),)).astype(
+                np.int64
+            )
             if labels.max() >= len(counts):
                 raise ValueError(f"it has the label {labels.max()}")
             for label, count in enumerate(np.bincount(labels, minlength=len(counts))):
                 if count != counts[label]:
-                    raise ValueError(f"label {label} occurs {count} times, not {counts[label]}")
+                    raise ValueError(
+                        f"label {label} occurs {count} times, not {counts[label]}"
+                    )
     return RawRecords(**arrays, class_names=wanted.class_names, versions={})
 
 

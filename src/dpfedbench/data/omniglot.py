@@ -12,12 +12,16 @@ PARTS = {"images_background": 964, "images_evaluation": 659}
 DRAWINGS = 20
 SOURCE_SIZE = 105
 SIZE = 28
-_SOURCE = Source(name="Omniglot", places=("omniglot", "omniglot-py"), largest=1 << 20)  # a drawing: some hundred bytes
+_SOURCE = Source(
+    name="Omniglot", places=("omniglot", "omniglot-py"), largest=1 << 20
+)  # a drawing: some hundred bytes
 SPLIT_COUNTS = (1150, 50, 423)
 """Train, validation, test classes: Table 1 of DP-FedMeta (71 : 3 : 26)."""
 
 
-def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawImages:
+def read_omniglot(
+    local: Path | None, download_dir: Path, progress: Progress | None = None
+) -> RawImages:
     """Read Omniglot and bring it to 28×28, strokes bright (255) on dark (0).
 
     Drawings are turned to greyscale and then resized from 105×105 with Lanczos's filter, as in MAML's code.
@@ -40,10 +44,19 @@ def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | N
             published = _SOURCE.published
             url = f"{published.download_url_prefix}/{part}.zip"
             copy = _SOURCE.fetch(url, published.zips_md5[part], download_dir, local)
-        classes = by_class(sorted(copy.files), r"(?:^|/)([^/]+/character\d+)/\d+_\d+\.png$")
+        classes = by_class(
+            sorted(copy.files), r"(?:^|/)([^/]+/character\d+)/\d+_\d+\.png$"
+        )
         if len(classes) != characters:
             raise copy.damaged(f"it has {len(classes)} characters, not {characters}")
-        grey = copy.pictures(classes, examples=DRAWINGS, mode="L", size=SOURCE_SIZE, side=SIZE, progress=progress)
+        grey = copy.pictures(
+            classes,
+            examples=DRAWINGS,
+            mode="L",
+            size=SOURCE_SIZE,
+            side=SIZE,
+            progress=progress,
+        )
         images.append(255 - grey)
         names += [f"{part.removeprefix('images_')}/{name}" for name in classes]
     return RawImages(

@@ -9,7 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for, of_training
+from dpfedbench.data.clients_folder import (
+    PREVIEW,
+    ClientsFolder,
+    check_made_for,
+    of_training,
+)
 from dpfedbench.data.images import SPLITS, ImageDataset
 from dpfedbench.data.records import RecordDataset
 from dpfedbench.errors import BenchError
@@ -38,8 +43,14 @@ class Partition(ClientsFolder):
 
     def __post_init__(self) -> None:
         """Check the shapes against each other."""
-        if self.classes.ndim != 2 or self.examples.ndim != 3 or self.examples.shape[:2] != self.classes.shape:
-            raise ValueError(f"classes {self.classes.shape} and examples {self.examples.shape} do not fit together")
+        if (
+            self.classes.ndim != 2
+            or self.examples.ndim != 3
+            or self.examples.shape[:2] != self.classes.shape
+        ):
+            raise ValueError(
+                f"classes {self.classes.shape} and examples {self.examples.shape} do not fit together"
+            )
 
     @property
     def ways(self) -> int:
@@ -77,12 +88,18 @@ class RecordPartition(ClientsFolder):
     def __post_init__(self) -> None:
         """Check the shape."""
         if self.records.ndim != 2 or self.records.dtype != np.int32:
-            raise ValueError(f"records must be int32 [clients, records], not {self.records.dtype} {self.records.shape}")
+            raise ValueError(
+                f"records must be int32 [clients, records], not {self.records.dtype} {self.records.shape}"
+            )
 
     def preview(self) -> list[list[Any]]:
         rows: list[list[Any]] = [["client", "label", "class_name", "records"]]
         for client, counts in enumerate(self.summary["label_histogram"][:PREVIEW]):
-            rows += [[client, label, self.called(label), count] for label, count in enumerate(counts) if count]
+            rows += [
+                [client, label, self.called(label), count]
+                for label, count in enumerate(counts)
+                if count
+            ]
         return rows
 
 
@@ -104,7 +121,13 @@ class TaskBatch:
 
 
 def partition_of(
-    dataset: ImageDataset, classes: np.ndarray, examples: np.ndarray, *, kind: str, seed: int, own: Mapping[str, Any]
+    dataset: ImageDataset,
+    classes: np.ndarray,
+    examples: np.ndarray,
+    *,
+    kind: str,
+    seed: int,
+    own: Mapping[str, Any],
 ) -> Partition:
     """The partition of clients that hold these examples of these training classes.
 
@@ -118,7 +141,9 @@ def partition_of(
     """
     (clients, ways, each), pool = examples.shape, dataset.splits["train"]
     used = np.bincount(
-        (classes[:, :, None].astype(np.int64) * dataset.examples_per_class + examples).ravel(),
+        (
+            classes[:, :, None].astype(np.int64) * dataset.examples_per_class + examples
+        ).ravel(),
         minlength=dataset.images.shape[0] * dataset.examples_per_class,
     ).reshape(-1, dataset.examples_per_class)[pool]
     summary = {
@@ -127,37 +152,57 @@ def partition_of(
         "examples_per_class": each,
         "images_per_client": ways * each,
         # A client holds an image at most once, so an image's uses are its clients.
-        "clients_per_image": {"mean": float(used.mean()), "min": int(used.min()), "max": int(used.max())},
+        "clients_per_image": {
+            "mean": float(used.mean()),
+            "min": int(used.min()),
+            "max": int(used.max()),
+        },
         "images_used": int((used > 0).sum()),
         "images_available": int(used.size),
         "split_classes": {split: len(dataset.splits[split]) for split in SPLITS},
-        "split_images": {split: len(dataset.splits[split]) * dataset.examples_per_class for split in SPLITS},
+        "split_images": {
+            split: len(dataset.splits[split]) * dataset.examples_per_class
+            for split in SPLITS
+        },
         **own,
     }
     return Partition(
         classes=classes.astype(_index_type(int(pool.max()) + 1)),
         examples=examples.astype(_index_type(dataset.examples_per_class)),
-        summary=summary, class_names=dataset.class_names,
-    )  # fmt: skip
+        summary=summary,
+        class_names=dataset.class_names,
+    )
 
 
 def record_partition_of(
-    dataset: RecordDataset, held: Sequence[np.ndarray], *, kind: str, seed: int, own: Mapping[str, Any]
+    dataset: RecordDataset,
+    held: Sequence[np.ndarray],
+    *,
+    kind: str,
+    seed: int,
+    own: Mapping[str, Any],
 ) -> RecordPartition:
     """The partition of clients that hold these training records; other arguments as of `partition_of`."""
     sizes, classes = [len(records) for records in held], len(dataset.class_names)
     padded = np.full((len(held), max(sizes)), -1, np.int32)
     for row, records in zip(padded, held, strict=True):
         row[: len(records)] = records
-    histogram = [np.bincount(dataset.labels[records], minlength=classes).tolist() for records in held]
+    histogram = [
+        np.bincount(dataset.labels[records], minlength=classes).tolist()
+        for records in held
+    ]
     summary = {
         **of_training(dataset, kind=kind, seed=seed, clients=len(held)),
         **own,
         "records_per_client": sizes[0] if len(set(sizes)) == 1 else sizes,
         "label_histogram": histogram,
-        "labels_per_client": [sum(count > 0 for count in counts) for counts in histogram],
+        "labels_per_client": [
+            sum(count > 0 for count in counts) for counts in histogram
+        ],
     }
-    return RecordPartition(records=padded, summary=summary, class_names=dataset.class_names)
+    return RecordPartition(
+        records=padded, summary=summary, class_names=dataset.class_names
+    )
 
 
 def sample_tasks(
@@ -190,10 +235,27 @@ def sample_tasks(
         BenchError: the split has too few classes, or images per class.
     """
     if split not in SPLITS:
-        raise BenchError(f"there is no split {split!r}: choose one of {', '.join(SPLITS)}")
-    _require_positive({"tasks": count, "ways": ways, "shots": shots, "query_per_class": query_per_class})
+        raise BenchError(
+            f"there is no split {split!r}: choose one of {', '.join(SPLITS)}"
+        )
+    _require_positive(
+        {
+            "tasks": count,
+            "ways": ways,
+            "shots": shots,
+            "query_per_class": query_per_class,
+        }
+    )
     _check_fits(dataset, split, ways, shots + query_per_class)
-    classes, examples = drawn(dataset, split, count, ways, shots + query_per_class, seed, f"tasks-{purpose}-{split}")
+    classes, examples = drawn(
+        dataset,
+        split,
+        count,
+        ways,
+        shots + query_per_class,
+        seed,
+        f"tasks-{purpose}-{split}",
+    )
     summary = {
         "dataset": dataset.name,
         "dataset_sha256": dataset.summary["sha256"],
@@ -210,7 +272,12 @@ def sample_tasks(
 
 
 def gather(
-    dataset: ImageDataset, partition: Partition, ids: np.ndarray, *, support_per_class: int, query_per_class: int
+    dataset: ImageDataset,
+    partition: Partition,
+    ids: np.ndarray,
+    *,
+    support_per_class: int,
+    query_per_class: int,
 ) -> TaskBatch:
     """Fetch the images of some clients: of each class the first examples as support, the next as query.
 
@@ -240,23 +307,35 @@ def gather(
 
     def part(start: int, per_class: int) -> tuple[np.ndarray, np.ndarray]:
         pixels = images[classes[:, :, None], examples[:, :, start : start + per_class]]
-        x = pixels.reshape(len(ids), partition.ways * per_class, *dataset.image_shape).astype(np.float32)
+        x = pixels.reshape(
+            len(ids), partition.ways * per_class, *dataset.image_shape
+        ).astype(np.float32)
         x /= np.float32(255)
         y = np.repeat(np.arange(partition.ways, dtype=np.int64), per_class)
         return x, np.tile(y, (len(ids), 1))
 
     support_x, support_y = part(0, support_per_class)
     query_x, query_y = part(support_per_class, query_per_class)
-    return TaskBatch(support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y)
+    return TaskBatch(
+        support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y
+    )
 
 
-def check_task_sizes(dataset: ImageDataset, *, clients: int, ways: int, examples_per_class: int) -> None:
+def check_task_sizes(
+    dataset: ImageDataset, *, clients: int, ways: int, examples_per_class: int
+) -> None:
     """Refuse clients that hold nothing, or more than the training classes have.
 
     Raises:
         BenchError: says which number, and what there is.
     """
-    _require_positive({"clients.count": clients, "task.ways": ways, "clients.examples_per_class": examples_per_class})
+    _require_positive(
+        {
+            "clients.count": clients,
+            "task.ways": ways,
+            "clients.examples_per_class": examples_per_class,
+        }
+    )
     _check_fits(dataset, "train", ways, examples_per_class)
 
 
@@ -269,7 +348,9 @@ def _require_positive(values: Mapping[str, int]) -> None:
 def _check_fits(dataset: ImageDataset, split: str, ways: int, examples: int) -> None:
     classes = len(dataset.splits[split])
     if ways > classes:
-        raise BenchError(f"{ways} ways are more than the {classes} {split} classes of {dataset.name}: lower task.ways")
+        raise BenchError(
+            f"{ways} ways are more than the {classes} {split} classes of {dataset.name}: lower task.ways"
+        )
     if examples > dataset.examples_per_class:
         raise BenchError(
             f"{examples} images per class (support and query) are more than the "
@@ -283,7 +364,13 @@ def _index_type(dataset_size: int) -> type[np.signedinteger[Any]]:
 
 
 def drawn(
-    dataset: ImageDataset, split: str, clients: int, ways: int, examples_per_class: int, seed: int, purpose: str
+    dataset: ImageDataset,
+    split: str,
+    clients: int,
+    ways: int,
+    examples_per_class: int,
+    seed: int,
+    purpose: str,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Classes [clients, ways] of the split, examples [clients, ways, examples]; uniform, no repeats.
 
@@ -291,7 +378,9 @@ def drawn(
     """
     pool, per_class = dataset.splits[split], dataset.examples_per_class
     classes = np.empty((clients, ways), dtype=_index_type(int(pool.max()) + 1))
-    examples = np.empty((clients, ways, examples_per_class), dtype=_index_type(per_class))
+    examples = np.empty(
+        (clients, ways, examples_per_class), dtype=_index_type(per_class)
+    )
     for block, start in enumerate(range(0, clients, BLOCK)):
         # Whole blocks are drawn, and the last one cut: a client does not depend on how many there are.
         rng, stop = stream(seed, purpose, block), min(start + BLOCK, clients)
@@ -309,7 +398,9 @@ def distinct(rng: np.random.Generator, rows: int, size: int, take: int) -> np.nd
     """
     if 2 * take > size:
         # A whole shuffle costs no more than Floyd's comparisons here.
-        return rng.permuted(np.broadcast_to(np.arange(size), (rows, size)), axis=1)[:, :take]
+        return rng.permuted(np.broadcast_to(np.arange(size), (rows, size)), axis=1)[
+            :, :take
+        ]
     chosen = np.empty((take, rows), dtype=np.int32)
     for step, last in enumerate(range(size - take, size)):
         pick = rng.integers(0, last + 1, size=rows, dtype=np.int32)

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from dpfedbench.data.images import Content, Prepared, Raw, class_table, load_dataset, open_files, read_classes, whole
+from dpfedbench.data.images import (
+    Content,
+    Prepared,
+    Raw,
+    class_table,
+    load_dataset,
+    open_files,
+    read_classes,
+    whole,
+)
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
 from dpfedbench.lazy import np
@@ -42,19 +51,34 @@ class RawRecords(Raw):
         """Check shapes and labels; a fault here is ours, not the user's."""
         for split, images, labels in self.blocks():
             if images.dtype != np.uint8 or images.ndim != 4:
-                raise ValueError(f"{split} images must be uint8 [records, H, W, C], not {images.dtype} {images.shape}")
-            if labels.dtype != np.int64 or labels.shape != images.shape[:1] or not len(labels):
-                raise ValueError(f"{split} labels must be int64 {images.shape[:1]}, not {labels.dtype} {labels.shape}")
+                raise ValueError(
+                    f"{split} images must be uint8 [records, H, W, C], not {images.dtype} {images.shape}"
+                )
+            if (
+                labels.dtype != np.int64
+                or labels.shape != images.shape[:1]
+                or not len(labels)
+            ):
+                raise ValueError(
+                    f"{split} labels must be int64 {images.shape[:1]}, not {labels.dtype} {labels.shape}"
+                )
             if labels.min() < 0 or labels.max() >= len(self.class_names):
-                raise ValueError(f"{split} labels must be in 0 ... {len(self.class_names) - 1}")
+                raise ValueError(
+                    f"{split} labels must be in 0 ... {len(self.class_names) - 1}"
+                )
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
-            raise ValueError(f"records of two sizes: {self.train_images.shape[1:]} and {self.test_images.shape[1:]}")
+            raise ValueError(
+                f"records of two sizes: {self.train_images.shape[1:]} and {self.test_images.shape[1:]}"
+            )
         if len(set(self.class_names)) != len(self.class_names):
             raise ValueError("one unique name per class is needed")
 
     def blocks(self) -> tuple[tuple[str, np.ndarray, np.ndarray], ...]:
         """(split, images, labels) of each split, in the order of `SPLITS`."""
-        return (("train", self.train_images, self.train_labels), ("test", self.test_images, self.test_labels))
+        return (
+            ("train", self.train_images, self.train_labels),
+            ("test", self.test_images, self.test_labels),
+        )
 
     def content(self) -> Content:
         """Records by split (train, then test), then label, then in the order they came in.
@@ -62,8 +86,14 @@ class RawRecords(Raw):
         So the counts in classes.csv say each record's split and label.
         """
         classes = len(self.class_names)
-        ordered = [images[np.argsort(labels, kind="stable")] for _, images, labels in self.blocks()]
-        class_records = {split: np.bincount(labels, minlength=classes).tolist() for split, _, labels in self.blocks()}
+        ordered = [
+            images[np.argsort(labels, kind="stable")]
+            for _, images, labels in self.blocks()
+        ]
+        class_records = {
+            split: np.bincount(labels, minlength=classes).tolist()
+            for split, _, labels in self.blocks()
+        }
         counts = {
             "records": sum(map(len, ordered)),
             "classes": classes,
@@ -71,7 +101,11 @@ class RawRecords(Raw):
             "split_records": {split: len(labels) for split, _, labels in self.blocks()},
             "class_records": class_records,
         }
-        return np.concatenate(ordered), {"classes": class_table(self.class_names, **class_records)}, counts
+        return (
+            np.concatenate(ordered),
+            {"classes": class_table(self.class_names, **class_records)},
+            counts,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +141,18 @@ def load_any_records(folder: Path | str) -> RecordDataset:
         name=dataset.name,
         images=dataset.images.reshape(-1, *dataset.image_shape),
         labels=np.repeat(labels, each),
-        splits={"train": (classes[:, None] * each + np.arange(each)).ravel(), "test": np.empty(0, np.int64)},
+        splits={
+            "train": (classes[:, None] * each + np.arange(each)).ravel(),
+            "test": np.empty(0, np.int64),
+        },
         class_names=tuple(dataset.class_names[index] for index in classes),
         summary=dataset.summary,
     )
 
 
-def held_out_places(dataset: RecordDataset, count: int) -> tuple[np.ndarray, np.ndarray]:
+def held_out_places(
+    dataset: RecordDataset, count: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Take so many records out of the test part: the same for every seed, and whether or not a run looks at them, so
     that all are tested on the same records.
 
@@ -141,10 +180,15 @@ def load_records(folder: Path | str) -> RecordDataset:
     folder = Path(folder)
     summary, images = open_files(folder, "records", ("records",))
     with whole(folder / "summary.json", "does not describe a data set"):
-        counts = {split: np.array(summary["class_records"][split], dtype=np.int64) for split in SPLITS}
+        counts = {
+            split: np.array(summary["class_records"][split], dtype=np.int64)
+            for split in SPLITS
+        }
         if len(images) != sum(int(count.sum()) for count in counts.values()):
             raise ValueError("no records that add up")
-        labels = np.concatenate([np.repeat(np.arange(len(count)), count) for count in counts.values()])
+        labels = np.concatenate(
+            [np.repeat(np.arange(len(count)), count) for count in counts.values()]
+        )
     rows = read_classes(folder, len(counts["train"]))
     with whole(folder / "classes.csv"):
         for split, count in counts.items():
@@ -154,5 +198,10 @@ def load_records(folder: Path | str) -> RecordDataset:
     splits = {"train": np.arange(train), "test": np.arange(train, len(images))}
     names = tuple(row["name"] for row in rows)
     return RecordDataset(
-        name=summary["name"], images=images, labels=labels, splits=splits, class_names=names, summary=summary
+        name=summary["name"],
+        images=images,
+        labels=labels,
+        splits=splits,
+        class_names=names,
+        summary=summary,
     )

@@ -54,10 +54,14 @@ def _shipped() -> Iterator[DatasetEntry]:
     with open(data.DATASETS_TABLE, newline="", encoding="utf-8") as handle:
         for row in csv.DictReader(handle, delimiter="\t"):
             yield DatasetEntry(
-                name=row["name"], version=row["version"], source=row["source"], licence=row["licence"],
-                read=readers[row["name"]], stands_in_for=_stated_or_none(row["stands_in_for"]),
+                name=row["name"],
+                version=row["version"],
+                source=row["source"],
+                licence=row["licence"],
+                read=readers[row["name"]],
+                stands_in_for=_stated_or_none(row["stands_in_for"]),
                 recorded_sha256=_stated_or_none(row["sha256"]),
-            )  # fmt: skip
+            )
 
 
 def _stated_or_none(cell: str) -> str | None:
@@ -67,7 +71,9 @@ def _stated_or_none(cell: str) -> str | None:
 DATASETS = {entry.name: entry for entry in _shipped()}
 
 
-def lookup(name: str, own: Mapping[str, Mapping[str, Any] | None] | None = None) -> DatasetEntry:
+def lookup(
+    name: str, own: Mapping[str, Mapping[str, Any] | None] | None = None
+) -> DatasetEntry:
     """The entry of a data set.
 
     Args:
@@ -79,20 +85,31 @@ def lookup(name: str, own: Mapping[str, Mapping[str, Any] | None] | None = None)
     """
     if name in DATASETS:
         return DATASETS[name]
-    stated = {own_name: values for own_name, values in (own or {}).items() if values is not None}
+    stated = {
+        own_name: values
+        for own_name, values in (own or {}).items()
+        if values is not None
+    }
     if name in stated:
         return _stated(name, stated[name])
     names = [*DATASETS, *stated]
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise BenchError(f"there is no data set {name!r}: {hint}choose one of {', '.join(names)}")
+    raise BenchError(
+        f"there is no data set {name!r}: {hint}choose one of {', '.join(names)}"
+    )
 
 
 def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
     """The entry of a data set that the configuration states."""
-    module, options = f"{__package__}.{values['reader'].replace('-', '_')}", values.get("options") or {}
+    module, options = (
+        f"{__package__}.{values['reader'].replace('-', '_')}",
+        values.get("options") or {},
+    )
     if not importlib.util.find_spec(module):
-        names = ", ".join(info.name.replace("_", "-") for info in pkgutil.iter_modules(data.__path__))
+        names = ", ".join(
+            info.name.replace("_", "-") for info in pkgutil.iter_modules(data.__path__)
+        )
         raise BenchError(
             f"datasets.{name}.reader is {values['reader']}, but no reader has this name: there are {names}"
         )
@@ -103,9 +120,13 @@ def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
             known.read(options, f"datasets.{name}.options")
         inspect.signature(read).bind(None, Path(), None, **options)
     except AttributeError as error:
-        raise BenchError(f"datasets.{name}.reader is {values['reader']}, but {module} has no read ({error})") from error
+        raise BenchError(
+            f"datasets.{name}.reader is {values['reader']}, but {module} has no read ({error})"
+        ) from error
     except TypeError as error:
-        raise BenchError(f"datasets.{name}.options do not fit the reader {values['reader']}: {error}") from error
+        raise BenchError(
+            f"datasets.{name}.options do not fit the reader {values['reader']}: {error}"
+        ) from error
     return DatasetEntry(
         name=name,
         version=str(values.get("version", 1)),
@@ -140,7 +161,17 @@ def prepare(
     try:
         raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
     except PermissionError as error:
-        raise BenchError(f"no permission to read {error.filename}: make it readable") from error
-    names = ("name", "version", "source", "licence", "stand_in", "stands_in_for", "recorded_sha256")
+        raise BenchError(
+            f"no permission to read {error.filename}: make it readable"
+        ) from error
+    names = (
+        "name",
+        "version",
+        "source",
+        "licence",
+        "stand_in",
+        "stands_in_for",
+        "recorded_sha256",
+    )
     facts = {name: getattr(entry, name) for name in names}
     raw.save(out_dir, facts)

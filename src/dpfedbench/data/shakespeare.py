@@ -17,7 +17,13 @@ from dpfedbench.errors import BenchError
 
 WORDS = 800
 SOURCE = "https://www.gutenberg.org/ebooks/100"
-_PLAYS = Source(name="Shakespeare-800", places=("shakespeare",), largest=64 << 20, total=1 << 30, fetched=False)
+_PLAYS = Source(
+    name="Shakespeare-800",
+    places=("shakespeare",),
+    largest=64 << 20,
+    total=1 << 30,
+    fetched=False,
+)
 
 _HEADING = re.compile(r"(?:[A-Z][A-Za-z'’. -]{0,30}\.|[A-Z][A-Z'’ -]{1,30})\s*")
 _DIVISION = re.compile(r"(?:ACT|SCENE|Scene|Act|EPILOGUE|PROLOGUE|THE END)\b")
@@ -40,13 +46,21 @@ def roles(play: str) -> dict[str, list[str]]:
             speaker = ""
             continue
         if len(lines) > 1 and _HEADING.fullmatch(lines[0]):
-            speaker, lines = re.sub(r"\s+", " ", lines[0].rstrip(".").upper()), lines[1:]
+            speaker, lines = (
+                re.sub(r"\s+", " ", lines[0].rstrip(".").upper()),
+                lines[1:],
+            )
         if speaker:
             speeches.setdefault(speaker, []).append("\n".join(lines))
-    return {role: words_of(_DIRECTION.sub(" ", "\n".join(said))) for role, said in speeches.items()}
+    return {
+        role: words_of(_DIRECTION.sub(" ", "\n".join(said)))
+        for role, said in speeches.items()
+    }
 
 
-def read_shakespeare(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawTexts:
+def read_shakespeare(
+    local: Path | None, download_dir: Path, progress: Progress | None = None
+) -> RawTexts:
     """Read the plays, or LEAF's files.
 
     Raises:
@@ -63,8 +77,18 @@ def read_shakespeare(local: Path | None, download_dir: Path, progress: Progress 
         if copy.path.name == "by_play_and_character":
             texts.append((name, words_of(text)))
         else:
-            texts += [(f"{name}: {role}", words) for role, words in sorted(roles(text).items())]
-    return cut_into_tasks(texts, words=WORDS, test=0.1, validation=0.1, called=f"{copy.path}", unit="roles")
+            texts += [
+                (f"{name}: {role}", words)
+                for role, words in sorted(roles(text).items())
+            ]
+    return cut_into_tasks(
+        texts,
+        words=WORDS,
+        test=0.1,
+        validation=0.1,
+        called=f"{copy.path}",
+        unit="roles",
+    )
 
 
 READERS = {"shakespeare-800": read_shakespeare}

@@ -34,13 +34,24 @@ else:
     from dpsum.lazy import Lazy
 
     # A plan reads the options of data sets without Pillow; torchvision is slow to import.
-    Image, datasets, utils = Lazy("PIL.Image"), Lazy("torchvision.datasets"), Lazy("torchvision.datasets.utils")
+    Image, datasets, utils = (
+        Lazy("PIL.Image"),
+        Lazy("torchvision.datasets"),
+        Lazy("torchvision.datasets.utils"),
+    )
 
 ENVIRONMENT = "DPFEDBENCH_DATA"
 TIMEOUT_S = 30.0
 
 # RuntimeError: an archive is encrypted; NotImplementedError, one of these: it is packed in a way unknown to Python.
-_UNPACKING = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError)
+_UNPACKING = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+)
 _FAULTS = (*_UNPACKING, ValueError, KeyError, TypeError, AttributeError)
 """What reading a damaged copy, or one of something else, raises."""
 
@@ -102,7 +113,9 @@ class Source:
         """Where a local copy may be put, for messages."""
         if local:
             return f"{local / self.places[0]}"
-        return f"FOLDER/{self.places[0]} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
+        return (
+            f"FOLDER/{self.places[0]} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
+        )
 
     def fetch(self, url: str, md5: str, download_dir: Path, local: Path | None) -> Copy:
         """Download one file through torchvision, which shows progress and checks the checksum.
@@ -130,7 +143,9 @@ class Source:
                 socket.setdefaulttimeout(TIMEOUT_S)
                 utils.download_url(url, str(download_dir), filename=name, md5=md5)
         except PermissionError as error:
-            raise BenchError(f"no permission to write {path}: make its folder writable, or choose another") from error
+            raise BenchError(
+                f"no permission to write {path}: make its folder writable, or choose another"
+            ) from error
         except RuntimeError as error:  # torchvision's word for a wrong checksum
             path.unlink(missing_ok=True)
             raise BenchError(
@@ -200,18 +215,25 @@ class Copy:
         check_readable(self.path)
         if self.path.is_dir():
             below = [file for file in self.path.rglob("*") if file.is_file()]
-            return {file.relative_to(self.path).as_posix(): partial(_content, file) for file in below}
+            return {
+                file.relative_to(self.path).as_posix(): partial(_content, file)
+                for file in below
+            }
         with self.judged():
             if self.path.suffix != ".zip":
                 return self._untarred()
             archive, largest = zipfile.ZipFile(self.path), self.source.largest
-        members = [member for member in archive.infolist() if "__MACOSX" not in member.filename]
+        members = [
+            member for member in archive.infolist() if "__MACOSX" not in member.filename
+        ]
         for member in members:
             if member.file_size > largest:
                 said = f"{member.filename} has {member.file_size:,} bytes, and at most {largest:,} are possible"
                 raise self.damaged(said)
         if sum(member.file_size for member in members) > self.source.total:
-            raise self.damaged(f"its files have more than the {self.source.total:,} bytes that are possible")
+            raise self.damaged(
+                f"its files have more than the {self.source.total:,} bytes that are possible"
+            )
 
         def read(name: str) -> bytes:
             with self.judged(name):
@@ -224,11 +246,16 @@ class Copy:
         room = self.source.total
         with tarfile.open(self.path) as archive:
             for member in archive:
-                if member.isfile() and (handle := archive.extractfile(member)) is not None:
+                if (
+                    member.isfile()
+                    and (handle := archive.extractfile(member)) is not None
+                ):
                     most = int(min(self.source.largest, room))
                     content = handle.read(most + 1)
                     if len(content) > most:
-                        raise ValueError(f"it holds more than the {most:,} bytes that are possible")
+                        raise ValueError(
+                            f"it holds more than the {most:,} bytes that are possible"
+                        )
                     room -= len(content)
                     members[member.name] = partial(bytes, content)
         return members
@@ -256,14 +283,24 @@ class Copy:
         Raises:
             BenchError: names the first of these classes.
         """
-        wrong = [f"{name} has {count}" for name, count in counts.items() if count != examples]
+        wrong = [
+            f"{name} has {count}" for name, count in counts.items() if count != examples
+        ]
         if wrong:
-            raise self.damaged(f"not every class has {examples} images: {listed(wrong)}")
+            raise self.damaged(
+                f"not every class has {examples} images: {listed(wrong)}"
+            )
 
     def pictures(
-        self, classes: Mapping[str, Sequence[str]], *, examples: int, mode: str, size: int | None = None, side: int,
+        self,
+        classes: Mapping[str, Sequence[str]],
+        *,
+        examples: int,
+        mode: str,
+        size: int | None = None,
+        side: int,
         progress: Progress | None,
-    ) -> np.ndarray:  # fmt: skip
+    ) -> np.ndarray:
         """Decode the pictures of classes.
 
         Args:
@@ -280,14 +317,20 @@ class Copy:
         Raises:
             BenchError: a picture is missing, damaged or of another size.
         """
-        self.check_counts({name: len(pictures) for name, pictures in classes.items()}, examples)
-        pixels: np.ndarray = np.empty((len(classes), examples, side, side, len(mode)), np.uint8)
+        self.check_counts(
+            {name: len(pictures) for name, pictures in classes.items()}, examples
+        )
+        pixels: np.ndarray = np.empty(
+            (len(classes), examples, side, side, len(mode)), np.uint8
+        )
         names = told(classes.values(), progress, f"reading {self.path.name}, class")
         for images, pictures in zip(pixels, names, strict=True):
             for image, name in zip(images, pictures, strict=True):
                 with self.judged(name):
                     picture = decoded_image(self.files[name](), size=size).convert(mode)
-                image[:] = np.asarray(picture.resize((side, side), Image.Resampling.LANCZOS)).reshape(image.shape)
+                image[:] = np.asarray(
+                    picture.resize((side, side), Image.Resampling.LANCZOS)
+                ).reshape(image.shape)
         return pixels
 
 
@@ -307,7 +350,9 @@ def by_class(names: Iterable[str], pattern: str) -> dict[str, list[str]]:
 
 def listed(names: Collection[str], most: int = 3) -> str:
     """The first names, and how many more there are."""
-    return ", ".join([*names][:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join([*names][:most]) + (
+        f" and {len(names) - most} more" if len(names) > most else ""
+    )
 
 
 def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Image:
@@ -324,13 +369,19 @@ def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Ima
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            with Image.open(
+                io.BytesIO(source) if isinstance(source, bytes) else source
+            ) as image:
                 if size is not None and image.size != (size, size):
-                    raise ValueError(f"it is {image.size[0]}×{image.size[1]}, not {size}×{size}")
+                    raise ValueError(
+                        f"it is {image.size[0]}×{image.size[1]}, not {size}×{size}"
+                    )
                 image.load()
                 return image
     except PermissionError as error:
-        raise BenchError(f"no permission to read {source!s}: make it readable") from error
+        raise BenchError(
+            f"no permission to read {source!s}: make it readable"
+        ) from error
     except Exception as error:  # a damaged file can raise nearly anything
         raise ValueError(str(error) or type(error).__name__) from error
 
@@ -338,12 +389,16 @@ def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Ima
 class _ArrayUnpickler(pickle.Unpickler):
     """Reads plain containers and numpy arrays, nothing else: a pickle can otherwise run any code."""
 
-    _ALLOWED = {  # noqa: RUF012 (constant)
+    _ALLOWED = {
         ("_codecs", "encode"): lambda text, encoding: text.encode(encoding),
         ("collections", "OrderedDict"): dict,
     }
     _NUMPY = ("ndarray", "dtype")
-    _OF_NUMPY = (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
+    _OF_NUMPY = (
+        ("multiarray", "_reconstruct"),
+        ("multiarray", "scalar"),
+        ("numeric", "_frombuffer"),
+    )
 
     def find_class(self, module: str, name: str) -> Any:
         """Only the names that pickled arrays need."""
@@ -368,7 +423,11 @@ def read_pickle(source: Path | bytes, called: str) -> Any:
         BenchError: it cannot be opened, is damaged, or holds anything else.
     """
     try:
-        with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as handle:
+        with (
+            io.BytesIO(source)
+            if isinstance(source, bytes)
+            else open(source, "rb") as handle
+        ):
             return _ArrayUnpickler(handle, encoding="latin1").load()
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise BenchError(

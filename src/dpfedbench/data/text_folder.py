@@ -16,10 +16,16 @@ from dpfedbench.settings.part import Settings, setting
 class Options(Settings):
     """What `read` is called with, as a configuration states it."""
 
-    folder: str = setting(doc="where the files are, *.txt; absolute, or below the local data folder")
+    folder: str = setting(
+        doc="where the files are, *.txt; absolute, or below the local data folder"
+    )
     words: int = setting(ge=1, doc="words of a task; a text of fewer is public text")
-    test: float = setting(0.1, gt=0, lt=1, doc="share of the tasks that are for the test")
-    validation: float = setting(0.1, gt=0, lt=1, doc="share of the others that are for validation")
+    test: float = setting(
+        0.1, gt=0, lt=1, doc="share of the tasks that are for the test"
+    )
+    validation: float = setting(
+        0.1, gt=0, lt=1, doc="share of the others that are for validation"
+    )
 
 
 def read(
@@ -43,10 +49,17 @@ def read(
     """
     place = Path(folder) if local is None else local / folder
     if not os.path.isdir(place):
-        raise BenchError(f"the folder of texts {place} is not there: correct options.folder, or data.local_dir")
+        raise BenchError(
+            f"the folder of texts {place} is not there: correct options.folder, or data.local_dir"
+        )
     with reading(place):
-        files = sorted(place / name for name in os.listdir(place) if name.endswith(".txt"))
+        files = sorted(
+            place / name for name in os.listdir(place) if name.endswith(".txt")
+        )
     texts = [
-        (file.stem, list(itertools.islice(words_in(file), words))) for file in told(files, progress, "texts: reading")
+        (file.stem, list(itertools.islice(words_in(file), words)))
+        for file in told(files, progress, "texts: reading")
     ]
-    return cut_into_tasks(texts, words=words, test=test, validation=validation, called=str(place))
+    return cut_into_tasks(
+        texts, words=words, test=test, validation=validation, called=str(place)
+    )

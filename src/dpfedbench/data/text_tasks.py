@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for, of_training
+from dpfedbench.data.clients_folder import (
+    PREVIEW,
+    ClientsFolder,
+    check_made_for,
+    of_training,
+)
 from dpfedbench.data.images import SPLITS
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.data.tokens import TextDataset, load_texts
@@ -33,14 +38,21 @@ class TextPartition(ClientsFolder):
     def __post_init__(self) -> None:
         """Check the shape."""
         if self.tasks.ndim != 1 or self.tasks.dtype != np.int32:
-            raise ValueError(f"tasks must be int32 [clients], not {self.tasks.dtype} {self.tasks.shape}")
+            raise ValueError(
+                f"tasks must be int32 [clients], not {self.tasks.dtype} {self.tasks.shape}"
+            )
 
     def preview(self) -> list[list[Any]]:
         tasks = enumerate(self.tasks[:PREVIEW])
-        return [["client", "task", "name"], *([client, task, self.called(task)] for client, task in tasks)]
+        return [
+            ["client", "task", "name"],
+            *([client, task, self.called(task)] for client, task in tasks),
+        ]
 
 
-def make_text_partition(dataset: TextDataset, *, clients: int, kind: str, seed: int) -> TextPartition:
+def make_text_partition(
+    dataset: TextDataset, *, clients: int, kind: str, seed: int
+) -> TextPartition:
     """Make each client one of the training tasks, drawn at random from the stream (seed, "partition").
 
     Raises:
@@ -56,7 +68,9 @@ def make_text_partition(dataset: TextDataset, *, clients: int, kind: str, seed: 
             f"clients.count is {clients}, but {dataset.name} has {len(pool)} training tasks, each is one client: "
             f"set it to {len(pool)} or less"
         )
-    tasks = pool[stream(seed, "partition").permutation(len(pool))[:clients]].astype(np.int32)
+    tasks = pool[stream(seed, "partition").permutation(len(pool))[:clients]].astype(
+        np.int32
+    )
     summary = {
         **of_training(dataset, kind=kind, seed=seed, clients=clients),
         "words_per_client": int(dataset.tokens.shape[1]),
@@ -96,8 +110,12 @@ class KnownText:
             )
         counts = None
         if vocabulary.private:
-            counts = np.bincount(dataset.tokens[dataset.splits["train"]].ravel(), minlength=words)
-        chosen = vocabulary.choose(SeenText(public=dataset.public_counts.copy(), private=counts), text.words)
+            counts = np.bincount(
+                dataset.tokens[dataset.splits["train"]].ravel(), minlength=words
+            )
+        chosen = vocabulary.choose(
+            SeenText(public=dataset.public_counts.copy(), private=counts), text.words
+        )
         if len(chosen) < text.words:
             raise BenchError(
                 f"task.text.words is {text.words}, but the text that the vocabulary {vocabulary.kind} is taken from "
@@ -121,7 +139,9 @@ class KnownText:
     def tasks(self, ids: np.ndarray) -> np.ndarray:
         """All records of some tasks, int64 [n, records, words of a record]."""
         used = self.records_per_task * self.text.record
-        return self._place[np.asarray(self.dataset.tokens[ids])[:, :used]].reshape(len(ids), -1, self.text.record)
+        return self._place[np.asarray(self.dataset.tokens[ids])[:, :used]].reshape(
+            len(ids), -1, self.text.record
+        )
 
 
 class TextTasks:
@@ -136,7 +156,9 @@ class TextTasks:
         BenchError: data missing or damaged, or settings that do not fit them.
     """
 
-    def __init__(self, data_dir: Path, clients_dir: Path, text: Text, *, support: int, query: int) -> None:
+    def __init__(
+        self, data_dir: Path, clients_dir: Path, text: Text, *, support: int, query: int
+    ) -> None:
         texts, self._partition = load_texts(data_dir), TextPartition.load(clients_dir)
         check_made_for(texts.name, texts.summary, self._partition.summary)
         self.dataset = KnownText(texts, text)

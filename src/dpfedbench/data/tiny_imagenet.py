@@ -25,13 +25,25 @@ COUNTS = {RELEASE: (200, 550), SUBSET: (100, 200)}
 """Classes, and images a class, of the two data sets."""
 
 # The longest file is a list of classes.
-_RELEASE = Source(name="Tiny-ImageNet", places=("tiny-imagenet", RELEASE), largest=32 << 20, fetched=False)
-_SUBSET = Source(name="Tiny-ImageNet", places=(SUBSET,), largest=32 << 20, fetched=False)
+_RELEASE = Source(
+    name="Tiny-ImageNet",
+    places=("tiny-imagenet", RELEASE),
+    largest=32 << 20,
+    fetched=False,
+)
+_SUBSET = Source(
+    name="Tiny-ImageNet", places=(SUBSET,), largest=32 << 20, fetched=False
+)
 _ANNOTATIONS = "val/val_annotations.txt"
 
 
 def read_tiny_imagenet(
-    local: Path | None, download_dir: Path, progress: Progress | None = None, *, count: int = 200, examples: int = 550
+    local: Path | None,
+    download_dir: Path,
+    progress: Progress | None = None,
+    *,
+    count: int = 200,
+    examples: int = 550,
 ) -> RawImages:
     """Read the release: 500 training and then 50 validation images of each class.
 
@@ -44,7 +56,9 @@ def read_tiny_imagenet(
     Raises:
         BenchError: no copy and no network; or a copy that is damaged or incomplete.
     """
-    copy = _RELEASE.find(local, f"{RELEASE}.zip", RELEASE) or _RELEASE.fetch(URL, MD5, download_dir, local)
+    copy = _RELEASE.find(local, f"{RELEASE}.zip", RELEASE) or _RELEASE.fetch(
+        URL, MD5, download_dir, local
+    )
     names = sorted(copy.files, key=_number)
     annotations = next((name for name in names if name.endswith(_ANNOTATIONS)), None)
     if annotations is None:
@@ -53,7 +67,9 @@ def read_tiny_imagenet(
         lines = copy.files[annotations]().decode("utf-8").splitlines()
     class_of = dict(line.split("\t")[:2] for line in lines if "\t" in line)
     classes = by_class(names, r"(?:^|/)train/(n\d+)/images/\1_\d+\.JPEG$")
-    for picture, files in by_class(names, r"(?:^|/)val/images/(val_\d+\.JPEG)$").items():
+    for picture, files in by_class(
+        names, r"(?:^|/)val/images/(val_\d+\.JPEG)$"
+    ).items():
         if picture in class_of:
             classes.setdefault(class_of[picture], []).extend(files)
     return _decoded(copy, classes, count, examples, progress)
@@ -92,20 +108,36 @@ def read_tiny_imagenet_100(
 
 def _number(name: str) -> tuple[str, int]:
     """The order of a class's images: by their numbers, not as text."""
-    return name.rpartition("_")[0], int("0" + "".join(re.findall(r"_(\d+)\.JPEG$", name)))
+    return name.rpartition("_")[0], int(
+        "0" + "".join(re.findall(r"_(\d+)\.JPEG$", name))
+    )
 
 
 def _decoded(
-    copy: Copy, classes: Mapping[str, Sequence[str]], count: int, examples: int, progress: Progress | None,
+    copy: Copy,
+    classes: Mapping[str, Sequence[str]],
+    count: int,
+    examples: int,
+    progress: Progress | None,
     size: int = SIZE,
-) -> RawImages:  # fmt: skip
+) -> RawImages:
     if len(classes) != count:
         raise copy.damaged(f"it has {len(classes)} classes, not {count}")
     classes = dict(sorted(classes.items()))
-    validation, test = round(0.16 * count), round(0.2 * count)  # what rounding leaves over is for training
+    validation, test = (
+        round(0.16 * count),
+        round(0.2 * count),
+    )  # what rounding leaves over is for training
     return RawImages(
         # A few pictures are grey, and become RGB.
-        images=copy.pictures(classes, examples=examples, mode="RGB", size=SIZE, side=size, progress=progress),
+        images=copy.pictures(
+            classes,
+            examples=examples,
+            mode="RGB",
+            size=SIZE,
+            side=size,
+            progress=progress,
+        ),
         class_names=tuple(classes),
         splits=shuffled_splits(count, (count - validation - test, validation, test)),
         versions={"pillow": PIL.__version__},

@@ -60,7 +60,7 @@ def words_in(path: Path) -> Iterator[str]:
     decoder, rest, done = codecs.getincrementaldecoder("utf-8-sig")(), "", 0
     with reading(path):
         check_file(path)
-        handle = open(path, "rb")  # noqa: SIM115 (closed below)
+        handle = open(path, "rb")
     with handle:
         content = b"more"
         while content:
@@ -75,9 +75,15 @@ def words_in(path: Path) -> Iterator[str]:
             if "\0" in rest:
                 raise BenchError(f"{path} is no text, it holds a NUL: take it away")
             # After the last space a word may not be at its end yet.
-            tail = "" if not content or not rest or rest[-1].isspace() else rest.rsplit(None, 1)[-1]
+            tail = (
+                ""
+                if not content or not rest or rest[-1].isspace()
+                else rest.rsplit(None, 1)[-1]
+            )
             if len(tail) > _LONGEST:
-                raise BenchError(f"{path} is no text, it has {len(tail):,} letters without a space: take it away")
+                raise BenchError(
+                    f"{path} is no text, it has {len(tail):,} letters without a space: take it away"
+                )
             yield from words_of(rest[: len(rest) - len(tail)])
             rest = tail
 
@@ -95,7 +101,9 @@ def decoded(content: bytes, called: str) -> str:
 
 
 def _no_utf_8(called: object, error: UnicodeDecodeError, place: int) -> BenchError:
-    return BenchError(f"{called} is not UTF-8 ({error.reason} at byte {place}): convert it")
+    return BenchError(
+        f"{called} is not UTF-8 ({error.reason} at byte {place}): convert it"
+    )
 
 
 def texts_of(copy: Copy) -> list[tuple[str, str]]:
@@ -104,8 +112,14 @@ def texts_of(copy: Copy) -> list[tuple[str, str]]:
     Raises:
         BenchError: the archive is damaged or too large, or a file is not UTF-8.
     """
-    texts = sorted((PurePosixPath(name).stem, read()) for name, read in copy.files.items() if name.endswith(".txt"))
-    return [(name, decoded(content, f"{copy.path}: {name}.txt")) for name, content in texts]
+    texts = sorted(
+        (PurePosixPath(name).stem, read())
+        for name, read in copy.files.items()
+        if name.endswith(".txt")
+    )
+    return [
+        (name, decoded(content, f"{copy.path}: {name}.txt")) for name, content in texts
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +151,13 @@ class RawTexts(Raw):
         for (_, words), split in zip(self.tasks, self.splits, strict=True):
             if split == "validation":
                 public.update(words)
-        known = sorted({word for _, words in self.tasks for word in words} | set(public))
+        known = sorted(
+            {word for _, words in self.tasks for word in words} | set(public)
+        )
         place = {word: index for index, word in enumerate(known)}
-        tokens = np.array([[place[word] for word in words] for _, words in self.tasks], dtype=np.int32)
+        tokens = np.array(
+            [[place[word] for word in words] for _, words in self.tasks], dtype=np.int32
+        )
         counts = {
             "classes": len(tokens),
             "examples_per_class": tokens.shape[1],
@@ -191,23 +209,40 @@ def load_texts(folder: Path | str) -> TextDataset:
         BenchError: a file is missing, or is not what was written there; or it is a data set of images.
     """
     folder = Path(folder)
-    summary, tokens = open_files(folder, RawTexts.kind, ("classes", "examples_per_class"))
+    summary, tokens = open_files(
+        folder, RawTexts.kind, ("classes", "examples_per_class")
+    )
     with whole(folder / "words.csv") as path:
         if sha256(path) != summary.get("words_sha256"):
             raise ValueError("it is not what its summary says")
         rows = read_table(path)
-        words, counts = [row["word"] for row in rows], [int(row["public"]) for row in rows]
+        words, counts = (
+            [row["word"] for row in rows],
+            [int(row["public"]) for row in rows],
+        )
     splits, names = read_splits(folder, len(tokens))
     return TextDataset(
-        name=summary["name"], tokens=tokens, splits=splits, class_names=names, words=tuple(words),
-        public_counts=np.array(counts, dtype=np.int64), summary=summary,
-    )  # fmt: skip
+        name=summary["name"],
+        tokens=tokens,
+        splits=splits,
+        class_names=names,
+        words=tuple(words),
+        public_counts=np.array(counts, dtype=np.int64),
+        summary=summary,
+    )
 
 
 def cut_into_tasks(
-    texts: Iterable[tuple[str, Sequence[str]]], *, words: int, test: float, validation: float, called: str,
-    unit: str = "texts", versions: dict[str, str] | None = None, facts: dict[str, Any] | None = None,
-) -> RawTexts:  # fmt: skip
+    texts: Iterable[tuple[str, Sequence[str]]],
+    *,
+    words: int,
+    test: float,
+    validation: float,
+    called: str,
+    unit: str = "texts",
+    versions: dict[str, str] | None = None,
+    facts: dict[str, Any] | None = None,
+) -> RawTexts:
     """The first words of each text that has enough as a task; texts of fewer words are public.
 
     Tasks are dealt at random, always the same way: a share of them for the test, then one of the rest for validation,
@@ -241,7 +276,10 @@ def cut_into_tasks(
             "give it more texts"
         )
     return RawTexts(
-        tasks=tuple(tasks), splits=shuffled_splits(len(tasks), (trained, validated, tested)), public=public,
-        public_text=f"the {unit} of fewer than {words} words, which are no task", versions=versions or {},
+        tasks=tuple(tasks),
+        splits=shuffled_splits(len(tasks), (trained, validated, tested)),
+        public=public,
+        public_text=f"the {unit} of fewer than {words} words, which are no task",
+        versions=versions or {},
         facts=facts or {},
-    )  # fmt: skip
+    )

@@ -17,10 +17,18 @@ SOURCE = "https://nlp.cs.princeton.edu/CURL/raw/ (A theoretical analysis of cont
 
 _NAMES = ("wiki-3029", "wiki-3029.tar", "wiki-3029.tar.gz", "wiki-3029.tgz")
 # Much larger than the longest article, and than all of them.
-_ARTICLES = Source(name="Wiki-3029", places=("wiki-3029",), largest=64 << 20, total=1 << 30, fetched=False)
+_ARTICLES = Source(
+    name="Wiki-3029",
+    places=("wiki-3029",),
+    largest=64 << 20,
+    total=1 << 30,
+    fetched=False,
+)
 
 
-def read_wiki(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawTexts:
+def read_wiki(
+    local: Path | None, download_dir: Path, progress: Progress | None = None
+) -> RawTexts:
     """Read the articles; those of fewer words are public text.
 
     Raises:
@@ -33,14 +41,21 @@ def read_wiki(local: Path | None, download_dir: Path, progress: Progress | None 
             f"Wiki-3029 is missing: put {' or '.join(_NAMES[:2])} (TITLE.txt files) from {SOURCE} in {place}"
         )
     texts = []
-    for title, text in told(texts_of(copy), progress, "wiki-1600: reading the articles"):
+    for title, text in told(
+        texts_of(copy), progress, "wiki-1600: reading the articles"
+    ):
         texts.append((title, words_of(text)))
         if not texts[-1][1]:
             raise copy.damaged("it is empty", f"{title}.txt")
     return cut_into_tasks(
-        texts, words=WORDS, test=0.2, validation=0.1, called=f"{copy.path}", unit="articles",
+        texts,
+        words=WORDS,
+        test=0.2,
+        validation=0.1,
+        called=f"{copy.path}",
+        unit="articles",
         facts={"articles": len(texts)},
-    )  # fmt: skip
+    )
 
 
 READERS = {"wiki-1600": read_wiki}

@@ -10,9 +10,15 @@ from dpfedbench.method import Method
 
 
 def evaluate(
-    run: Method, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True,
+    run: Method,
+    *,
+    data_dir: Path,
+    model_path: Path,
+    out_path: Path,
+    threads: int = 1,
+    kernels: bool = True,
     references: Mapping[str, Path] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Test a trained model and write metrics.json: on few-shot tasks, unseen texts or, as it is, on held-out records.
 
     Raises:
@@ -20,8 +26,20 @@ def evaluate(
     """
     if run.client_data == "records" and not run.pretrains:
         record_test(
-            run, data_dir=data_dir, model_path=model_path, out_path=out_path, kernels=kernels, references=references
+            run,
+            data_dir=data_dir,
+            model_path=model_path,
+            out_path=out_path,
+            kernels=kernels,
+            references=references,
         )
         return
     test = meta_test if run.task.text is None else text_test
-    test(run, data_dir=data_dir, model_path=model_path, out_path=out_path, threads=threads, kernels=kernels)
+    test(
+        run,
+        data_dir=data_dir,
+        model_path=model_path,
+        out_path=out_path,
+        threads=threads,
+        kernels=kernels,
+    )

@@ -36,17 +36,26 @@ def make_features(run: Method, *, data_dir: Path, out_dir: Path) -> None:
     with atomic_path(out_dir / FEATURES) as temporary:
         made = None
         for start in range(0, len(dataset.images), _PIECE):
-            piece = run.model.prepared(np.asarray(dataset.images[start : start + _PIECE]), public)
+            piece = run.model.prepared(
+                np.asarray(dataset.images[start : start + _PIECE]), public
+            )
             if made is None:
                 shape = (len(dataset.images), *piece.shape[1:])
-                made = np.lib.format.open_memmap(temporary, mode="w+", dtype=piece.dtype, shape=shape)
+                made = np.lib.format.open_memmap(
+                    temporary, mode="w+", dtype=piece.dtype, shape=shape
+                )
             made[start : start + len(piece)] = piece
         del made
-    write_json(out_dir / SUMMARY, _of(run, dataset) | {"sha256": sha256(out_dir / FEATURES)})
+    write_json(
+        out_dir / SUMMARY, _of(run, dataset) | {"sha256": sha256(out_dir / FEATURES)}
+    )
 
 
 def features_of(
-    run: Method, dataset: RecordDataset, places: Iterable[np.ndarray], files: Mapping[str, Path] | None = None
+    run: Method,
+    dataset: RecordDataset,
+    places: Iterable[np.ndarray],
+    files: Mapping[str, Path] | None = None,
 ) -> list[np.ndarray]:
     """What the run's model reads of the records at each of some places.
 
@@ -64,17 +73,29 @@ def features_of(
         made = _opened(path, _of(run, dataset), len(dataset.images))
         return [made[some] for some in places]
     public = _public(run, dataset)
-    return [run.model.prepared(np.asarray(dataset.images[some]), public) for some in places]
+    return [
+        run.model.prepared(np.asarray(dataset.images[some]), public) for some in places
+    ]
 
 
 def _public(run: Method, dataset: RecordDataset) -> np.ndarray | None:
     """The images that the map may depend on; none for a body that is trained first, on other classes."""
-    return None if run.pretrains else np.asarray(dataset.images[held_out_places(dataset, run.validation.tasks)[0]])
+    return (
+        None
+        if run.pretrains
+        else np.asarray(
+            dataset.images[held_out_places(dataset, run.validation.tasks)[0]]
+        )
+    )
 
 
 def _of(run: Method, dataset: RecordDataset) -> dict[str, Any]:
     """What features are made of, as features.json says it."""
-    return {"dataset": dataset.name, "images": dataset.summary["sha256"], **(run.model.made_once(run) or {})}
+    return {
+        "dataset": dataset.name,
+        "images": dataset.summary["sha256"],
+        **(run.model.made_once(run) or {}),
+    }
 
 
 def _opened(path: Path, of: Mapping[str, Any], records: int) -> np.ndarray:
@@ -82,7 +103,9 @@ def _opened(path: Path, of: Mapping[str, Any], records: int) -> np.ndarray:
     said = dict(read_json(path.with_name(SUMMARY)))
     digest = said.pop("sha256", None)
     if said != of:
-        raise BenchError(f"{path} was made of other data or settings than this run's: {mend(path, 'features')}")
+        raise BenchError(
+            f"{path} was made of other data or settings than this run's: {mend(path, 'features')}"
+        )
     try:
         made = np.load(path, mmap_mode="r", allow_pickle=False)
         if len(made) != records or sha256(path) != digest:
@@ -90,5 +113,7 @@ def _opened(path: Path, of: Mapping[str, Any], records: int) -> np.ndarray:
     except FileNotFoundError as error:
         raise BenchError(f"{path} is missing: {mend(path, 'features')}") from error
     except (ValueError, OSError, EOFError) as error:
-        raise BenchError(f"{path} is damaged ({error}): {mend(path, 'features')}") from error
+        raise BenchError(
+            f"{path} is damaged ({error}): {mend(path, 'features')}"
+        ) from error
     return np.asarray(made)

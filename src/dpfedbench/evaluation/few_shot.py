@@ -70,21 +70,40 @@ def task_scores(
     """
     ways, shots, evaluation = run.task.ways, run.task.shots, run.evaluation
     sampled = sample_tasks(
-        dataset, split, count=tasks, ways=ways, shots=shots, query_per_class=evaluation.query_per_class,
-        seed=run.seed, purpose=purpose,
-    )  # fmt: skip
-    workers = Workers(choice, lambda gradients: Adaptation(gradients, adapted=adapted), threads=threads)
+        dataset,
+        split,
+        count=tasks,
+        ways=ways,
+        shots=shots,
+        query_per_class=evaluation.query_per_class,
+        seed=run.seed,
+        purpose=purpose,
+    )
+    workers = Workers(
+        choice,
+        lambda gradients: Adaptation(gradients, adapted=adapted),
+        threads=threads,
+    )
     counter = itertools.count(1)
 
     def scored(index: int) -> tuple[float, float]:
         task = gather(
-            dataset, sampled, np.array([index]), support_per_class=shots, query_per_class=evaluation.query_per_class
+            dataset,
+            sampled,
+            np.array([index]),
+            support_per_class=shots,
+            query_per_class=evaluation.query_per_class,
         )
         total = np.zeros((ways * evaluation.query_per_class, ways))
         with workers.worker() as adaptation:
             for theta in members:
                 logits = adaptation.logits(
-                    theta, task.support_x, task.support_y, task.query_x, steps=evaluation.steps, rate=evaluation.rate
+                    theta,
+                    task.support_x,
+                    task.support_y,
+                    task.query_x,
+                    steps=evaluation.steps,
+                    rate=evaluation.rate,
                 )[0]
                 total += softmax(logits, axis=1)
         if progress is not None:
@@ -103,16 +122,36 @@ class FewShotMeasures(NoMeasures):
 
     columns: tuple[str, ...] = ("validation_loss",)
 
-    def __init__(self, run: Method, dataset: ImageDataset, choice: Choice, *, net: Any, threads: int) -> None:
-        self._run, self._dataset, self._choice, self._threads = run, dataset, choice, threads
+    def __init__(
+        self,
+        run: Method,
+        dataset: ImageDataset,
+        choice: Choice,
+        *,
+        net: Any,
+        threads: int,
+    ) -> None:
+        self._run, self._dataset, self._choice, self._threads = (
+            run,
+            dataset,
+            choice,
+            threads,
+        )
         self._adapted = run.adapted(net)
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Accuracy in percent and loss on the query sets."""
         scores = task_scores(
-            self._choice, [theta], self._dataset, self._run, split="validation", tasks=self._run.validation.tasks,
-            purpose="validation", adapted=self._adapted, threads=self._threads,
-        )  # fmt: skip
+            self._choice,
+            [theta],
+            self._dataset,
+            self._run,
+            split="validation",
+            tasks=self._run.validation.tasks,
+            purpose="validation",
+            adapted=self._adapted,
+            threads=self._threads,
+        )
         return scores.of_validation()
 
 
@@ -130,11 +169,20 @@ def tested_members(
     if not run.pretrains:
         return net, load_members(model_path, net)
     trained = run.net(image_shape, train_classes)
-    return net, [net.with_fresh_head(theta, trained) for theta in load_members(model_path, trained)]
+    return net, [
+        net.with_fresh_head(theta, trained)
+        for theta in load_members(model_path, trained)
+    ]
 
 
 def meta_test(
-    run: Method, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
+    run: Method,
+    *,
+    data_dir: Path,
+    model_path: Path,
+    out_path: Path,
+    threads: int = 1,
+    kernels: bool = True,
 ) -> None:
     """Meta-test a trained model and write metrics.json.
 
@@ -145,12 +193,23 @@ def meta_test(
     """
     dataset = load_dataset(data_dir)
     net, members = tested_members(
-        run, model_path, image_shape=dataset.image_shape, train_classes=len(dataset.splits["train"])
+        run,
+        model_path,
+        image_shape=dataset.image_shape,
+        train_classes=len(dataset.splits["train"]),
     )
     tasks = run.evaluation.tasks
     progress = Progress(f"meta-test {run.folder}", tasks, unit="tasks")
     scores = task_scores(
-        choose(net, enabled=kernels), members, dataset, run, split="test", tasks=tasks, purpose="meta-test",
-        adapted=run.adapted(net), threads=threads, progress=progress,
-    )  # fmt: skip
+        choose(net, enabled=kernels),
+        members,
+        dataset,
+        run,
+        split="test",
+        tasks=tasks,
+        purpose="meta-test",
+        adapted=run.adapted(net),
+        threads=threads,
+        progress=progress,
+    )
     write_task_metrics(out_path, run, 100 * scores.accuracies, members=len(members))

@@ -31,7 +31,9 @@ class HeldOut(NamedTuple):
     test: tuple[np.ndarray, np.ndarray]
 
 
-def held_out(run: Method, dataset: RecordDataset, files: Mapping[str, Path] | None = None) -> HeldOut:
+def held_out(
+    run: Method, dataset: RecordDataset, files: Mapping[str, Path] | None = None
+) -> HeldOut:
     """The two kinds of records that no client holds, as the model reads them; `files` as `features_of` has them.
 
     Raises:
@@ -39,7 +41,9 @@ def held_out(run: Method, dataset: RecordDataset, files: Mapping[str, Path] | No
     """
     places = held_out_places(dataset, run.validation.tasks)
     images = features_of(run, dataset, places, files)
-    validation, test = zip(images, (dataset.labels[some] for some in places), strict=True)
+    validation, test = zip(
+        images, (dataset.labels[some] for some in places), strict=True
+    )
     return HeldOut(validation=validation, test=test)
 
 
@@ -50,11 +54,16 @@ def check_classes(run: Method, dataset: Any) -> None:
         BenchError: says both numbers.
     """
     if len(dataset.class_names) != run.task.ways:
-        raise BenchError(f"task.ways is {run.task.ways}, but {dataset.name} has {len(dataset.class_names)} classes")
+        raise BenchError(
+            f"task.ways is {run.task.ways}, but {dataset.name} has {len(dataset.class_names)} classes"
+        )
 
 
 def measured_in_pieces(
-    workers: Workers[Gradients], theta: np.ndarray, images: np.ndarray, labels: np.ndarray
+    workers: Workers[Gradients],
+    theta: np.ndarray,
+    images: np.ndarray,
+    labels: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Losses float64 [n] of records, and the share of each one's answers that are right [n]: in pieces of fixed size.
 
@@ -68,7 +77,9 @@ def measured_in_pieces(
         return measured.losses, measured.right / measured.of
 
     with workers.running() as pool:
-        losses, right = zip(*pool.map(piece, range(0, len(labels), _PIECE)), strict=True)
+        losses, right = zip(
+            *pool.map(piece, range(0, len(labels), _PIECE)), strict=True
+        )
     return np.concatenate(losses), np.concatenate(right)
 
 
@@ -95,11 +106,18 @@ class HeldOutMeasures(NoMeasures):
     columns = MEASURED
 
     def __init__(
-        self, run: Method, dataset: RecordDataset, choice: Choice, *, threads: int,
+        self,
+        run: Method,
+        dataset: RecordDataset,
+        choice: Choice,
+        *,
+        threads: int,
         files: Mapping[str, Path] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._held = held_out(run, dataset, files)
-        self._workers: Workers[Gradients] = Workers(choice, lambda gradients: gradients, threads=threads)
+        self._workers: Workers[Gradients] = Workers(
+            choice, lambda gradients: gradients, threads=threads
+        )
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """The loss."""
@@ -109,13 +127,21 @@ class HeldOutMeasures(NoMeasures):
     def test(self, theta: np.ndarray) -> dict[str, float]:
         """Loss, and accuracy in percent."""
         losses, right = measured_in_pieces(self._workers, theta, *self._held.test)
-        return {"test_loss": float(losses.mean()), "test_accuracy": 100 * float(right.mean())}
+        return {
+            "test_loss": float(losses.mean()),
+            "test_accuracy": 100 * float(right.mean()),
+        }
 
 
 def record_test(
-    run: Method, *, data_dir: Path, model_path: Path, out_path: Path, kernels: bool = True,
+    run: Method,
+    *,
+    data_dir: Path,
+    model_path: Path,
+    out_path: Path,
+    kernels: bool = True,
     references: Mapping[str, Path] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Test a trained model and write metrics.json; `references` are files of other runs, as `engine.train` has them.
 
     The interval is over records, for this one model: see `evaluation.intervals`. Accuracies are in percent.
@@ -128,14 +154,25 @@ def record_test(
     net = run.net(dataset.image_shape, len(dataset.class_names), references)
     theta = load_members(Path(model_path), net)[0]
     images, labels = held_out(run, dataset, references).test
-    workers: Workers[Gradients] = Workers(choose(net, enabled=kernels), lambda gradients: gradients)
+    workers: Workers[Gradients] = Workers(
+        choose(net, enabled=kernels), lambda gradients: gradients
+    )
     losses, right = measured_in_pieces(workers, theta, images, labels)
     if not np.isfinite(losses).all():
-        raise BenchError(f"{model_path}: the model's loss is not finite: lower a learning rate, or the noise")
+        raise BenchError(
+            f"{model_path}: the model's loss is not finite: lower a learning rate, or the noise"
+        )
     per_class = {
         name: round(100 * float(right[labels == label].mean()), 4)
         for label, name in enumerate(dataset.class_names)
         if (labels == label).any()
     }
     interval = mean_interval((100.0 * right).tolist(), over="records")
-    write_metrics(out_path, run, interval, loss=float(losses.mean()), records=len(labels), per_class=per_class)
+    write_metrics(
+        out_path,
+        run,
+        interval,
+        loss=float(losses.mean()),
+        records=len(labels),
+        per_class=per_class,
+    )

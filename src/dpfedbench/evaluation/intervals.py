@@ -40,11 +40,19 @@ def mean_interval(values: Sequence[float], *, over: str = "tasks") -> Interval:
     if sample.size == 0:
         raise BenchError(f"no interval over no {over}: give at least one value")
     if not np.isfinite(sample).all():
-        raise BenchError(f"an accuracy is not finite, so there is no interval over {over}: look at the run's history")
+        raise BenchError(
+            f"an accuracy is not finite, so there is no interval over {over}: look at the run's history"
+        )
     mean, half = float(sample.mean()), math.nan
     if sample.size > 1:
-        half = float(stdtrit(sample.size - 1, 0.975) * sample.std(ddof=1) / math.sqrt(sample.size))
-    return Interval(mean=mean, low=mean - half, high=mean + half, count=int(sample.size), over=over)
+        half = float(
+            stdtrit(sample.size - 1, 0.975)
+            * sample.std(ddof=1)
+            / math.sqrt(sample.size)
+        )
+    return Interval(
+        mean=mean, low=mean - half, high=mean + half, count=int(sample.size), over=over
+    )
 
 
 def seeds_interval(per_task: Sequence[Sequence[float]]) -> Interval:
@@ -62,13 +70,27 @@ def seeds_interval(per_task: Sequence[Sequence[float]]) -> Interval:
 def write_metrics(path: Path, run: Method, interval: Interval, **more: Any) -> None:
     """Write metrics.json: of which run, its accuracy in percent with the interval, and what else its test says."""
     head = {"dataset": run.dataset, "method": run.method, "seed": run.seed}
-    write_json(path, head | {"accuracy": interval.mean, "ci_low": interval.low, "ci_high": interval.high} | more)
+    write_json(
+        path,
+        head
+        | {"accuracy": interval.mean, "ci_low": interval.low, "ci_high": interval.high}
+        | more,
+    )
 
 
-def write_task_metrics(path: Path, run: Method, accuracies: np.ndarray, *, members: int, **more: Any) -> None:
+def write_task_metrics(
+    path: Path, run: Method, accuracies: np.ndarray, *, members: int, **more: Any
+) -> None:
     """Write metrics.json of a test on tasks; `accuracies` are in percent, float64 [tasks]."""
     write_metrics(
-        path, run, mean_interval(accuracies.tolist()), **more, tasks=len(accuracies), shots=run.task.shots,
-        query_per_class=run.evaluation.query_per_class, steps=run.evaluation.steps, members=members,
+        path,
+        run,
+        mean_interval(accuracies.tolist()),
+        **more,
+        tasks=len(accuracies),
+        shots=run.task.shots,
+        query_per_class=run.evaluation.query_per_class,
+        steps=run.evaluation.steps,
+        members=members,
         per_task=[round(float(value), 6) for value in accuracies],
-    )  # fmt: skip
+    )

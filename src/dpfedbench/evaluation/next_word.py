@@ -26,7 +26,13 @@ from dpsum.progress import Progress
 
 
 def refined(
-    gradients: Gradients, theta: np.ndarray, records: np.ndarray, *, batch: int, steps: int, rate: float
+    gradients: Gradients,
+    theta: np.ndarray,
+    records: np.ndarray,
+    *,
+    batch: int,
+    steps: int,
+    rate: float,
 ) -> np.ndarray:
     """The weights float32 [d] that so many steps of gradient descent on some records [n, L] make of theta [d]."""
     own, gradient = theta.copy(), np.empty((1, len(theta)), theta.dtype)
@@ -39,9 +45,16 @@ def refined(
 
 
 def text_scores(
-    choice: Choice, theta: np.ndarray, known: KnownText, run: Method, *, split: str, tasks: int, threads: int = 1,
+    choice: Choice,
+    theta: np.ndarray,
+    known: KnownText,
+    run: Method,
+    *,
+    split: str,
+    tasks: int,
+    threads: int = 1,
     progress: Progress | None = None,
-) -> tuple[Scores, Scores]:  # fmt: skip
+) -> tuple[Scores, Scores]:
     """Accuracy and loss on the first `tasks` tasks of a split, refined and as the model is.
 
     Raises:
@@ -52,7 +65,9 @@ def text_scores(
     shots, test, pool = run.task.shots, run.evaluation, known.dataset.splits[split]
     if tasks > len(pool):
         key = "evaluation.tasks" if split == "test" else "validation.tasks"
-        raise BenchError(f"{key} is {tasks}, but {known.name} has {len(pool)} {split} tasks: lower it to that")
+        raise BenchError(
+            f"{key} is {tasks}, but {known.name} has {len(pool)} {split} tasks: lower it to that"
+        )
     if shots + test.query_per_class > known.records_per_task:
         raise BenchError(
             f"task.shots and evaluation.query_per_class are {shots} and {test.query_per_class} records, but a task of "
@@ -65,8 +80,18 @@ def text_scores(
         records = known.tasks(pool[index : index + 1])[0]
         own, others = records[:shots], records[shots : shots + test.query_per_class]
         with workers.worker() as gradients:
-            weights = refined(gradients, theta, own, batch=text.refine_batch, steps=test.steps, rate=test.rate)
-            scores = gradients.evaluate(weights, others, others), gradients.evaluate(theta, others, others)
+            weights = refined(
+                gradients,
+                theta,
+                own,
+                batch=text.refine_batch,
+                steps=test.steps,
+                rate=test.rate,
+            )
+            scores = (
+                gradients.evaluate(weights, others, others),
+                gradients.evaluate(theta, others, others),
+            )
         if progress is not None:
             progress.step(next(counter), 1)
         return scores
@@ -74,7 +99,10 @@ def text_scores(
     with workers.running() as running:
         scores = list(running.map(scored, range(tasks)))
     after, before = (
-        Scores(accuracies=np.array([each.accuracy for each in of]), losses=np.array([each.loss for each in of]))
+        Scores(
+            accuracies=np.array([each.accuracy for each in of]),
+            losses=np.array([each.loss for each in of]),
+        )
         for of in zip(*scores, strict=True)
     )
     return after, before
@@ -83,28 +111,60 @@ def text_scores(
 class TextMeasures(NoMeasures):
     """Of a language model: public validation tasks, and the first `evaluation.while_training` of the test's."""
 
-    columns: tuple[str, ...] = ("validation_loss", "test_accuracy", "test_accuracy_before_refining")
+    columns: tuple[str, ...] = (
+        "validation_loss",
+        "test_accuracy",
+        "test_accuracy_before_refining",
+    )
 
-    def __init__(self, run: Method, known: KnownText, choice: Choice, *, threads: int) -> None:
-        self._run, self._known, self._choice, self._threads = run, known, choice, threads
+    def __init__(
+        self, run: Method, known: KnownText, choice: Choice, *, threads: int
+    ) -> None:
+        self._run, self._known, self._choice, self._threads = (
+            run,
+            known,
+            choice,
+            threads,
+        )
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Accuracy in percent and loss after refining."""
-        refined_scores, _ = self._scores(theta, "validation", self._run.validation.tasks)
+        refined_scores, _ = self._scores(
+            theta, "validation", self._run.validation.tasks
+        )
         return refined_scores.of_validation()
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
         """Accuracies in percent."""
         tests = self._run.evaluation
         scores = self._scores(theta, "test", min(tests.while_training, tests.tasks))
-        return {name: 100 * float(each.accuracies.mean()) for name, each in zip(self.columns[1:], scores, strict=True)}
+        return {
+            name: 100 * float(each.accuracies.mean())
+            for name, each in zip(self.columns[1:], scores, strict=True)
+        }
 
-    def _scores(self, theta: np.ndarray, split: str, tasks: int) -> tuple[Scores, Scores]:
-        return text_scores(self._choice, theta, self._known, self._run, split=split, tasks=tasks, threads=self._threads)
+    def _scores(
+        self, theta: np.ndarray, split: str, tasks: int
+    ) -> tuple[Scores, Scores]:
+        return text_scores(
+            self._choice,
+            theta,
+            self._known,
+            self._run,
+            split=split,
+            tasks=tasks,
+            threads=self._threads,
+        )
 
 
 def text_test(
-    run: Method, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
+    run: Method,
+    *,
+    data_dir: Path,
+    model_path: Path,
+    out_path: Path,
+    threads: int = 1,
+    kernels: bool = True,
 ) -> None:
     """Test a trained language model and write metrics.json; the interval is over tasks, accuracies are in percent.
 
@@ -119,9 +179,20 @@ def text_test(
     tasks = run.evaluation.tasks
     progress = Progress(f"test {run.folder}", tasks, unit="tasks")
     after, before = text_scores(
-        choose(net, enabled=kernels), theta, known, run, split="test", tasks=tasks, threads=threads, progress=progress
+        choose(net, enabled=kernels),
+        theta,
+        known,
+        run,
+        split="test",
+        tasks=tasks,
+        threads=threads,
+        progress=progress,
     )
     write_task_metrics(
-        out_path, run, 100 * after.accuracies, members=1, loss=float(after.losses.mean()),
+        out_path,
+        run,
+        100 * after.accuracies,
+        members=1,
+        loss=float(after.losses.mean()),
         accuracy_before_refining=float(100 * before.accuracies.mean()),
-    )  # fmt: skip
+    )

@@ -23,7 +23,12 @@ from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.models.net import Array, Net
 
 
-def trained(run: Method, model_path: Path, summary: Mapping[str, Any], references: Mapping[str, Path]) -> Predictor:
+def trained(
+    run: Method,
+    model_path: Path,
+    summary: Mapping[str, Any],
+    references: Mapping[str, Path],
+) -> Predictor:
     """A run's model as it was trained: of one that is adapted to each task, what adaptation starts from.
 
     `summary` is its data set's summary.json; `references` are files of other runs, by name (`Method.references`).
@@ -35,7 +40,11 @@ def trained(run: Method, model_path: Path, summary: Mapping[str, Any], reference
     shape = tuple(summary["image_shape"]) if text is None else (text.record,)
     if run.task.shots:
         train_classes = summary.get("split_classes", {}).get("train", 0)
-        return Predictor(*tested_members(run, model_path, image_shape=shape, train_classes=train_classes))
+        return Predictor(
+            *tested_members(
+                run, model_path, image_shape=shape, train_classes=train_classes
+            )
+        )
     net = run.net(shape, summary["classes"], references)
     return Predictor(net, load_members(model_path, net))
 
@@ -53,7 +62,9 @@ class Predictor:
         loaded = []
         for theta in self.members:
             module = copy.deepcopy(self.net.module)
-            tensors = self.net.tensors(torch.from_numpy(theta[: self.net.weights].astype(np.float32)))
+            tensors = self.net.tensors(
+                torch.from_numpy(theta[: self.net.weights].astype(np.float32))
+            )
             with torch.no_grad():
                 for name, parameter in module.named_parameters():
                     parameter.copy_(tensors[name])
@@ -61,7 +72,13 @@ class Predictor:
         return loaded
 
     def adapted(
-        self, run: Method, x: Array, y: Array | None = None, *, steps: int | None = None, rate: float | None = None
+        self,
+        run: Method,
+        x: Array,
+        y: Array | None = None,
+        *,
+        steps: int | None = None,
+        rate: float | None = None,
     ) -> Predictor:
         """The networks adapted to a task as the run's meta-test does; arguments as of `FinishedRun.adapt`."""
         x, y = self.checked(x, y)
@@ -70,11 +87,17 @@ class Predictor:
         rate = run.evaluation.rate if rate is None else rate
         if (text := run.task.text) is not None:
             own = [
-                refined(gradients, theta, x, batch=text.refine_batch, steps=steps, rate=rate) for theta in self.members
+                refined(
+                    gradients, theta, x, batch=text.refine_batch, steps=steps, rate=rate
+                )
+                for theta in self.members
             ]
             return Predictor(self.net, own)
         adaptation = Adaptation(gradients, adapted=run.adapted(self.net))
-        adapted = [adaptation.adapt(theta, x[None], y[None], steps=steps, rate=rate) for theta in self.members]
+        adapted = [
+            adaptation.adapt(theta, x[None], y[None], steps=steps, rate=rate)
+            for theta in self.members
+        ]
         return Predictor(self.net, [np.asarray(weights[0]) for weights in adapted])
 
     def predict(self, x: Array) -> np.ndarray:
@@ -91,7 +114,9 @@ class Predictor:
         x, gradients = self._images(x), choose(self.net).make()
         total = np.zeros((len(x), self.net.outputs))
         for theta in self.members:
-            logits = np.asarray(gradients.logits(theta[None, : self.net.weights], x[None]))[0]
+            logits = np.asarray(
+                gradients.logits(theta[None, : self.net.weights], x[None])
+            )[0]
             total += softmax(logits, axis=1)
         return total / len(self.members)
 
@@ -116,30 +141,52 @@ class Predictor:
         x, y = self.checked(x, y)
         if self.net.vocabulary:
             gradients = choose(self.net).make()
-            return 100 * float(np.mean([gradients.evaluate(theta, x, y).accuracy for theta in self.members]))
+            return 100 * float(
+                np.mean(
+                    [gradients.evaluate(theta, x, y).accuracy for theta in self.members]
+                )
+            )
         return 100 * float((self.predict(x).argmax(axis=1) == y).mean())
 
     def _images(self, x: Array) -> np.ndarray:
         images, shape = np.asarray(x), self.net.input_shape
-        if images.ndim != 1 + len(shape) or images.shape[1:] != shape or not len(images):
-            raise BenchError(f"images of shape {list(images.shape)}: give [n, {', '.join(map(str, shape))}]")
+        if (
+            images.ndim != 1 + len(shape)
+            or images.shape[1:] != shape
+            or not len(images)
+        ):
+            raise BenchError(
+                f"images of shape {list(images.shape)}: give [n, {', '.join(map(str, shape))}]"
+            )
         if images.dtype == np.uint8:
             return images
-        if not np.issubdtype(images.dtype, np.floating) or not (0 <= images.min() <= images.max() <= 1):
-            raise BenchError(f"images of type {images.dtype}: give uint8, or floats from 0 to 1")
+        if not np.issubdtype(images.dtype, np.floating) or not (
+            0 <= images.min() <= images.max() <= 1
+        ):
+            raise BenchError(
+                f"images of type {images.dtype}: give uint8, or floats from 0 to 1"
+            )
         return images.astype(np.float32)
 
     def _records(self, x: Array) -> np.ndarray:
         records, (length,) = np.asarray(x), self.net.input_shape
         if records.ndim != 2 or records.shape[1] != length or not len(records):
-            raise BenchError(f"records of shape {list(records.shape)}: give [n, {length}]")
+            raise BenchError(
+                f"records of shape {list(records.shape)}: give [n, {length}]"
+            )
         if not np.issubdtype(records.dtype, np.integer):
-            raise BenchError(f"words of type {records.dtype}: give whole numbers, 0 for a word that is not known")
+            raise BenchError(
+                f"words of type {records.dtype}: give whole numbers, 0 for a word that is not known"
+            )
         if not 0 <= records.min() <= records.max() < self.net.outputs:
-            raise BenchError(f"words from {records.min()} to {records.max()}: give 0 to {self.net.outputs - 1}")
+            raise BenchError(
+                f"words from {records.min()} to {records.max()}: give 0 to {self.net.outputs - 1}"
+            )
         return records.astype(np.int64)
 
-    def checked(self, x: Array, y: Array | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def checked(
+        self, x: Array, y: Array | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Images and classes, or records of words twice, if they fit the network.
 
         Raises:
@@ -148,13 +195,23 @@ class Predictor:
         if self.net.vocabulary:
             records = self._records(x)
             if y is not None and not np.array_equal(np.asarray(y), records):
-                raise BenchError("records of words are their own labels: leave out the second argument")
+                raise BenchError(
+                    "records of words are their own labels: leave out the second argument"
+                )
             return records, records
         if y is None:
-            raise BenchError("the classes of the images are missing: give them as the second argument")
+            raise BenchError(
+                "the classes of the images are missing: give them as the second argument"
+            )
         images, labels = self._images(x), np.asarray(y)
-        if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (len(images),):
-            raise BenchError(f"classes of type {labels.dtype}, shape {list(labels.shape)}: give {len(images)} integers")
+        if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (
+            len(images),
+        ):
+            raise BenchError(
+                f"classes of type {labels.dtype}, shape {list(labels.shape)}: give {len(images)} integers"
+            )
         if not 0 <= labels.min() <= labels.max() < self.net.outputs:
-            raise BenchError(f"classes from {labels.min()} to {labels.max()}: give 0 to {self.net.outputs - 1}")
+            raise BenchError(
+                f"classes from {labels.min()} to {labels.max()}: give 0 to {self.net.outputs - 1}"
+            )
         return images, labels.astype(np.int64)

@@ -38,7 +38,9 @@ FOLDERS = (
 
 def _no_folder(name: str) -> str:
     if name in FOLDERS:
-        raise ValueError(f"results/{name} is a folder of the workflow's own, choose another name")
+        raise ValueError(
+            f"results/{name} is a folder of the workflow's own, choose another name"
+        )
     return name
 
 
@@ -50,7 +52,11 @@ def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 _some = pydantic.Field(min_length=1)
 Seed = Annotated[int, pydantic.Field(ge=0, le=10**12)]
-Seeds = Annotated[tuple[Seed, ...], pydantic.Field(min_length=1, max_length=1000), pydantic.AfterValidator(_each_once)]
+Seeds = Annotated[
+    tuple[Seed, ...],
+    pydantic.Field(min_length=1, max_length=1000),
+    pydantic.AfterValidator(_each_once),
+]
 Numbers = Annotated[tuple[float, ...], _some, pydantic.AfterValidator(_each_once)]
 Names = Annotated[tuple[str, ...], _some, pydantic.AfterValidator(_each_once)]
 
@@ -59,15 +65,20 @@ class Data(Settings):
     """Where data sets come from."""
 
     local_dir: str | None = setting(
-        None, doc="folder with archives, in place of a download; or set the variable DPFEDBENCH_DATA"
+        None,
+        doc="folder with archives, in place of a download; or set the variable DPFEDBENCH_DATA",
     )
 
 
 class OwnDataset(Settings):
     """A data set of one's own: see docs/add-a-data-set.md."""
 
-    reader: str = setting(pattern=LOWER_CASE, doc="the module of dpfedbench.data that reads it")
-    version: int = setting(1, ge=1, le=10**9, doc="of its content: raised when that changes")
+    reader: str = setting(
+        pattern=LOWER_CASE, doc="the module of dpfedbench.data that reads it"
+    )
+    version: int = setting(
+        1, ge=1, le=10**9, doc="of its content: raised when that changes"
+    )
     source: str = setting("", doc="where it comes from")
     licence: str = setting("", doc="its terms")
     options: dict[str, Any] = setting({}, doc="what its reader is called with")
@@ -77,27 +88,44 @@ class Machine(Settings):
     """The machine. None of this is part of a run's identity, and no result depends on it but by rounding."""
 
     threads: int = setting(
-        1, ge=1, le=1024, doc="threads of one training, in each of its processes; several trainings run side by side"
+        1,
+        ge=1,
+        le=1024,
+        doc="threads of one training, in each of its processes; several trainings run side by side",
     )
     processes: int = setting(
-        1, ge=1, le=1024, doc="processes that take each training together; at most as many as clients of a round"
+        1,
+        ge=1,
+        le=1024,
+        doc="processes that take each training together; at most as many as clients of a round",
     )
     gpu: int = setting(
-        0, ge=0, le=1, doc="GPUs that each process of a training asks for; 0: trainings share what there is"
+        0,
+        ge=0,
+        le=1,
+        doc="GPUs that each process of a training asks for; 0: trainings share what there is",
     )
-    device: Literal["auto", "cpu", "cuda"] = setting("auto", doc="where models are trained; auto: cuda if it is there")
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", doc="where models are trained; auto: cuda if it is there"
+    )
     kernels: Literal["auto", "off"] = setting(
         "auto", doc="hand-written passes on a CPU, where there are some; off: torch"
     )
-    checkpoint_seconds: float = setting(60.0, gt=0, doc="least time between two checkpoints")
+    checkpoint_seconds: float = setting(
+        60.0, gt=0, doc="least time between two checkpoints"
+    )
 
 
 class Tuning(Settings):
     """How a method's hyper-parameters were found, for its account. Not part of a run's identity."""
 
     runs: int = setting(ge=1, le=10**9, doc="runs that were compared")
-    data: Literal["public", "private"] = setting(doc="on what they were trained: public data cost clients nothing")
-    number: Literal["fixed", "geometric", "poisson"] = setting("fixed", doc="how many runs there were to be")
+    data: Literal["public", "private"] = setting(
+        doc="on what they were trained: public data cost clients nothing"
+    )
+    number: Literal["fixed", "geometric", "poisson"] = setting(
+        "fixed", doc="how many runs there were to be"
+    )
 
 
 class MetaTest(Settings):
@@ -110,7 +138,9 @@ class MetaTest(Settings):
     steps: int | None = setting(None, ge=0, doc="in place of evaluation.steps")
     rate: float | None = setting(None, gt=0, doc="in place of evaluation.rate")
     tasks: int | None = setting(None, ge=2, doc="in place of evaluation.tasks")
-    query_per_class: int | None = setting(None, ge=1, doc="in place of evaluation.query_per_class")
+    query_per_class: int | None = setting(
+        None, ge=1, doc="in place of evaluation.query_per_class"
+    )
 
 
 class Curve(Settings):
@@ -118,15 +148,21 @@ class Curve(Settings):
 
     label: str | None = setting(None, doc="in place of the series' label")
     band: tuple[str, str] | None = setting(None, doc="two columns: the ends of a band")
-    per: Literal["clients"] | None = setting(None, doc="clients: the value is divided by those of a round")
+    per: Literal["clients"] | None = setting(
+        None, doc="clients: the value is divided by those of a round"
+    )
     dashed: bool = setting(False, doc="draw it dashed")
 
 
 class SearchSpace(Settings):
     """Settings that are tried for a series of a table: each combination, or so many of them drawn at random."""
 
-    values: dict[str, tuple[Any, ...]] = setting(doc="values by the run's dotted key; one may be a group of keys")
-    runs: int | None = setting(None, ge=1, doc="combinations that are drawn; null: all of them are tried")
+    values: dict[str, tuple[Any, ...]] = setting(
+        doc="values by the run's dotted key; one may be a group of keys"
+    )
+    runs: int | None = setting(
+        None, ge=1, doc="combinations that are drawn; null: all of them are tried"
+    )
     seed: int = setting(0, ge=0, doc="of the draw")
 
 
@@ -134,36 +170,59 @@ class Start(Settings):
     """A run whose model a series' runs start from, at each task and seed; it is made first, and no item shows it."""
 
     method: str = setting(doc="the method's name")
-    use: str | tuple[str, ...] = setting((), doc="the experiment's variants that lie below `run`, by name")
+    use: str | tuple[str, ...] = setting(
+        (), doc="the experiment's variants that lie below `run`, by name"
+    )
     run: Overlay = setting({}, doc="overlay of the run")
-    public: bool = setting(False, doc="whether its data set is nobody's secret (initial.public)")
+    public: bool = setting(
+        False, doc="whether its data set is nobody's secret (initial.public)"
+    )
 
 
 class Series(Settings):
     """A row of a table, or a line of a figure: a method, with an overlay of its run."""
 
     method: str = setting(doc="the method's name")
-    label: str | None = setting(None, doc="what a figure calls it; null: the series' name")
-    variant: str = setting("", doc="what a table adds to the method's title; where rows would have one name: its label")
-    repairs: str = setting("", doc="a series of the same item whose claim does not hold, and here does")
-    use: str | tuple[str, ...] = setting((), doc="the experiment's variants that lie below `run`, by name")
+    label: str | None = setting(
+        None, doc="what a figure calls it; null: the series' name"
+    )
+    variant: str = setting(
+        "",
+        doc="what a table adds to the method's title; where rows would have one name: its label",
+    )
+    repairs: str = setting(
+        "", doc="a series of the same item whose claim does not hold, and here does"
+    )
+    use: str | tuple[str, ...] = setting(
+        (), doc="the experiment's variants that lie below `run`, by name"
+    )
     run: Overlay = setting({}, doc="overlay of the run")
     searched_by: str = setting(
-        "", doc="a series of the same item, whose runs have found the cells of this one's network (model.genotype)"
+        "",
+        doc="a series of the same item, whose runs have found the cells of this one's network (model.genotype)",
     )
-    start: Start | None = setting(None, doc="the run that its runs start from (initial); null: what `run` says")
+    start: Start | None = setting(
+        None, doc="the run that its runs start from (initial); null: what `run` says"
+    )
     test: MetaTest | None = setting(None, doc="over the figure's own `test`")
     search: SearchSpace | None = setting(
-        None, doc="of a table: a row for each combination of settings, of which validation tasks choose one"
+        None,
+        doc="of a table: a row for each combination of settings, of which validation tasks choose one",
     )
     sweep: bool | str = setting(
         True,
         doc="of a sweep or frontier: false is a level line, or a claim's mark; a name is a key that is swept in place "
         "of x.key",
     )
-    curves: dict[str, Curve] | None = setting(None, doc="of a history: the columns to draw")
-    profile: Literal["as_claimed", "holds"] | None = setting(None, doc="of a figure of accounts: whose delta")
-    epsilon: float | None = setting(None, gt=0, doc="of a figure of accounts: at which epsilon")
+    curves: dict[str, Curve] | None = setting(
+        None, doc="of a history: the columns to draw"
+    )
+    profile: Literal["as_claimed", "holds"] | None = setting(
+        None, doc="of a figure of accounts: whose delta"
+    )
+    epsilon: float | None = setting(
+        None, gt=0, doc="of a figure of accounts: at which epsilon"
+    )
 
 
 class Table(Settings):
@@ -172,13 +231,22 @@ class Table(Settings):
     title: str = setting(doc="the caption")
     tasks: Names = setting(doc="names of the experiment's tasks")
     seeds: Seeds | None = setting(None, doc="in place of the configuration's")
-    task_seeds: dict[str, Seeds | None] = setting({}, doc="in place of `seeds` for some of its tasks")
-    value: Literal["accuracy", "milliseconds"] = setting("accuracy", doc="what is shown")
-    share_of: str | None = setting(None, doc="accuracies as shares of this series', in percent, seed by seed")
-    columns: tuple[Literal["weights", "seconds"], ...] = setting(
-        (), doc="what is shown beside it: weights of the model, seconds of training; means over seeds"
+    task_seeds: dict[str, Seeds | None] = setting(
+        {}, doc="in place of `seeds` for some of its tasks"
     )
-    series: dict[Name, Series | None] = setting(doc="its rows by name; null leaves one out")
+    value: Literal["accuracy", "milliseconds"] = setting(
+        "accuracy", doc="what is shown"
+    )
+    share_of: str | None = setting(
+        None, doc="accuracies as shares of this series', in percent, seed by seed"
+    )
+    columns: tuple[Literal["weights", "seconds"], ...] = setting(
+        (),
+        doc="what is shown beside it: weights of the model, seconds of training; means over seeds",
+    )
+    series: dict[Name, Series | None] = setting(
+        doc="its rows by name; null leaves one out"
+    )
 
 
 class XAxis(Settings):
@@ -186,18 +254,29 @@ class XAxis(Settings):
 
     short: ClassVar = {
         show: {"label": label, "show": show, "scale": "log"}
-        for show, label in (("epsilon_holds", "ε that holds"), ("epsilon_claimed", "ε as claimed"))
+        for show, label in (
+            ("epsilon_holds", "ε that holds"),
+            ("epsilon_claimed", "ε as claimed"),
+        )
     }
 
     label: str = setting(doc="of the axis")
     show: Literal["value", "epsilon_claimed", "epsilon_holds"] = setting(
         "value", doc="of a sweep: the swept value, or in its place the ε of each point"
     )
-    key: str | None = setting(None, doc="of a sweep: the run's key that is swept, or test.KEY of the meta-test")
-    column: str | None = setting(None, doc="of a history: the column of history.csv; round, of a figure of accounts")
+    key: str | None = setting(
+        None,
+        doc="of a sweep: the run's key that is swept, or test.KEY of the meta-test",
+    )
+    column: str | None = setting(
+        None,
+        doc="of a history: the column of history.csv; round, of a figure of accounts",
+    )
     symbol: str | None = setting(None, doc="of the swept key, for tables")
     values: Numbers | None = setting(None, doc="of a sweep: the values")
-    also: tuple[Overlay, ...] | None = setting(None, doc="for each value, an overlay of what has to change with it")
+    also: tuple[Overlay, ...] | None = setting(
+        None, doc="for each value, an overlay of what has to change with it"
+    )
     scale: Literal["linear", "log"] = setting("linear", doc="of the axis")
 
 
@@ -223,8 +302,12 @@ class Figure(Settings):
         doc="the horizontal axis; epsilon_holds or epsilon_claimed: accuracy over that ε, a point for each series"
     )
     y: YAxis = setting(doc="the vertical axis")
-    curves: dict[str, Curve] | None = setting(None, doc="of a history: the columns to draw, of all series")
-    series: dict[Name, Series | None] = setting(doc="its lines by name; null leaves one out")
+    curves: dict[str, Curve] | None = setting(
+        None, doc="of a history: the columns to draw, of all series"
+    )
+    series: dict[Name, Series | None] = setting(
+        doc="its lines by name; null leaves one out"
+    )
 
 
 class Experiment(Settings):
@@ -232,11 +315,21 @@ class Experiment(Settings):
 
     title: str = setting(doc="for readers")
     source: str = setting("", doc="what to cite")
-    run: Overlay = setting({}, doc="what every run of this paper is, over the configuration's `run`")
-    methods: dict[str, Overlay] = setting({}, doc="overlays for one method, in this paper alone")
-    variants: dict[str, Overlay] = setting({}, doc="overlays by name, for series to `use`")
-    published_at: Overlay = setting({}, doc="the scale of the published values: a cell that differs is marked")
-    tasks: Annotated[dict[str, Overlay], _some] = setting(doc="overlays of the run by name")
+    run: Overlay = setting(
+        {}, doc="what every run of this paper is, over the configuration's `run`"
+    )
+    methods: dict[str, Overlay] = setting(
+        {}, doc="overlays for one method, in this paper alone"
+    )
+    variants: dict[str, Overlay] = setting(
+        {}, doc="overlays by name, for series to `use`"
+    )
+    published_at: Overlay = setting(
+        {}, doc="the scale of the published values: a cell that differs is marked"
+    )
+    tasks: Annotated[dict[str, Overlay], _some] = setting(
+        doc="overlays of the run by name"
+    )
     tables: dict[Name, Table | None] = setting({}, doc="by name; null leaves one out")
     figures: dict[Name, Figure | None] = setting({}, doc="by name; null leaves one out")
 
@@ -253,19 +346,30 @@ class Configuration(Settings):
         {}, doc="data sets besides those that come with dpfedbench, by name"
     )
     stand_ins: dict[str, str | None] = setting(
-        {}, doc="data sets that are replaced, so that nothing is downloaded; null: not replaced"
+        {},
+        doc="data sets that are replaced, so that nothing is downloaded; null: not replaced",
     )
     machine: Machine = Machine()
-    run: Overlay = setting({}, doc="what a run is unless its paper, task, method or series says otherwise")
-    methods: dict[str, Overlay] = setting({}, doc="overlays of `run` for one method wherever it is used")
-    tuning: dict[str, Tuning | None] = setting({}, doc="by method: how its hyper-parameters were found")
-    experiments_folder: str | None = setting(None, doc="a folder with experiment files of one's own, read too")
+    run: Overlay = setting(
+        {}, doc="what a run is unless its paper, task, method or series says otherwise"
+    )
+    methods: dict[str, Overlay] = setting(
+        {}, doc="overlays of `run` for one method wherever it is used"
+    )
+    tuning: dict[str, Tuning | None] = setting(
+        {}, doc="by method: how its hyper-parameters were found"
+    )
+    experiments_folder: str | None = setting(
+        None, doc="a folder with experiment files of one's own, read too"
+    )
     code_folder: str | None = setting(
         None,
         doc="a folder with methods, parts, networks and readers of one's own, in folders named as those of "
         "src/dpfedbench; or set the variable DPFEDBENCH_CODE",
     )
-    experiments: dict[Name, Experiment | None] = setting({}, doc="papers by name; null leaves one out")
+    experiments: dict[Name, Experiment | None] = setting(
+        {}, doc="papers by name; null leaves one out"
+    )
 
     @classmethod
     def read(cls, values: Any, where: str = "") -> Self:
@@ -280,7 +384,9 @@ def check_folder(folder: str | None) -> None:
         BenchError: names it.
     """
     if folder is not None and not os.path.isdir(folder):
-        raise BenchError(f"experiments_folder is {folder}, but {Path.cwd()} has no such folder")
+        raise BenchError(
+            f"experiments_folder is {folder}, but {Path.cwd()} has no such folder"
+        )
     if folder is not None:
         check_readable(folder)
 
@@ -298,9 +404,13 @@ def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
         BenchError: names both files.
     """
     made: dict[str, Path] = {}
-    for path in dict.fromkeys(file.resolve() for file in (*shipped, *own)) if own else ():
+    for path in (
+        dict.fromkeys(file.resolve() for file in (*shipped, *own)) if own else ()
+    ):
         experiments = read_file(path).get("experiments")
-        for name, experiment in experiments.items() if isinstance(experiments, Mapping) else ():
+        for name, experiment in (
+            experiments.items() if isinstance(experiments, Mapping) else ()
+        ):
             if isinstance(experiment, Mapping) and "title" in experiment:
                 if name in made:
                     other = made[name].name
@@ -314,7 +424,11 @@ def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
 def given(section: Settings) -> dict[str, Any]:
     """The plain values of those keys of a section that were given, at all depths."""
     # In the order of the class: that of a set is another in each process.
-    return {key: _given(getattr(section, key)) for key in type(section).model_fields if key in section.model_fields_set}
+    return {
+        key: _given(getattr(section, key))
+        for key in type(section).model_fields
+        if key in section.model_fields_set
+    }
 
 
 def _given(value: Any) -> Any:
@@ -322,7 +436,9 @@ def _given(value: Any) -> Any:
         return given(value)
     if isinstance(value, Mapping):
         return {key: _given(item) for key, item in value.items()}
-    return [_given(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return (
+        [_given(item) for item in value] if isinstance(value, (list, tuple)) else value
+    )
 
 
 def overlaid(*files: Mapping[str, Any]) -> dict[str, Any]:
@@ -332,7 +448,9 @@ def overlaid(*files: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in file.items():
             below = whole.get(key)
             if isinstance(value, Mapping):
-                whole[key] = overlaid(below if isinstance(below, Mapping) else {}, value)
+                whole[key] = overlaid(
+                    below if isinstance(below, Mapping) else {}, value
+                )
             else:
                 whole[key] = value
     return whole

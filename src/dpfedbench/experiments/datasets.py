@@ -39,7 +39,9 @@ def _rows(path: str | Path) -> list[dict[str, str]]:
             row["name"], row["version"]
         return rows
     except (OSError, KeyError) as error:
-        raise BenchError(f"{path} cannot be read ({error}): restore it from the repository") from error
+        raise BenchError(
+            f"{path} cannot be read ({error}): restore it from the repository"
+        ) from error
 
 
 def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, str]:
@@ -56,19 +58,31 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
         BenchError: a name that is taken, a reader that does not exist, or options that it does not take.
     """
     known = read_datasets(path)
-    readers = {info.name.replace("_", "-") for info in pkgutil.iter_modules(data.__path__)}
+    readers = {
+        info.name.replace("_", "-") for info in pkgutil.iter_modules(data.__path__)
+    }
     for name, entry in configuration.datasets.items():
         if entry is None:
             continue
         if name in known:
-            raise BenchError(f"datasets.{name}: dpfedbench comes with a data set of this name, choose another")
-        known_name(entry.reader, readers, f"datasets.{name}.reader", "reader (a module of the folder data)")
+            raise BenchError(
+                f"datasets.{name}: dpfedbench comes with a data set of this name, choose another"
+            )
+        known_name(
+            entry.reader,
+            readers,
+            f"datasets.{name}.reader",
+            "reader (a module of the folder data)",
+        )
         module = _reader(f"{data.__name__}.{entry.reader.replace('-', '_')}")
         options = getattr(module, "Options", None)
         if isinstance(options, type) and issubclass(options, Settings):
             options.read(entry.options, f"datasets.{name}.options")
         text = imports.own([f"{data.__name__}.{entry.reader.replace('-', '_')}"])
-        known[name] = json.dumps(given(entry) | ({"text": imports.digest(text)} if text else {}), sort_keys=True)
+        known[name] = json.dumps(
+            given(entry) | ({"text": imports.digest(text)} if text else {}),
+            sort_keys=True,
+        )
     return known
 
 
@@ -82,11 +96,15 @@ def _reader(name: str) -> ModuleType | None:
         module = imported(name)
     except BenchError as error:
         cause = error.__cause__
-        if isinstance(cause, ModuleNotFoundError) and not (cause.name or "").startswith("dpfedbench"):
+        if isinstance(cause, ModuleNotFoundError) and not (cause.name or "").startswith(
+            "dpfedbench"
+        ):
             return None
         raise
     if not callable(getattr(module, "read", None)):
-        raise BenchError(f"{module.__file__} has no function read, which makes the data: write it")
+        raise BenchError(
+            f"{module.__file__} has no function read, which makes the data: write it"
+        )
     return module
 
 
@@ -97,14 +115,20 @@ def known_name(name: str, valid: Collection[str], where: str, what: str) -> None
         BenchError: names the nearest one.
     """
     if name not in valid:
-        raise BenchError(f"{where}: there is no {what} {name!r}, the nearest is {nearest(name, valid)!r}")
+        raise BenchError(
+            f"{where}: there is no {what} {name!r}, the nearest is {nearest(name, valid)!r}"
+        )
 
 
 HELD = re.compile(
     r"(?P<kind>classes|records|texts)( (?P<counts>[\d/]+)( x (?P<each>\d+))?( of (?P<shape>\d+x\d+x\d+))?)?"
 )
 """What a data set holds, as `data.DATASETS_TABLE` has it."""
-CALLED = {"classes": "classes of images", "records": "labelled records", "texts": "texts"}
+CALLED = {
+    "classes": "classes of images",
+    "records": "labelled records",
+    "texts": "texts",
+}
 """The kinds of data sets, in words."""
 
 
@@ -122,7 +146,9 @@ def check_holdings(run: Method, holds: str) -> None:
     if held is None:
         return
     as_it_is = run.client_data == "records" and not run.pretrains
-    needed = "texts" if run.task.text is not None else "records" if as_it_is else "classes"
+    needed = (
+        "texts" if run.task.text is not None else "records" if as_it_is else "classes"
+    )
     if held["kind"] != needed:
         raise BenchError(
             f"the data set {run.dataset} holds {CALLED[held['kind']]}, but {run.method} needs {CALLED[needed]} here: "
@@ -132,7 +158,9 @@ def check_holdings(run: Method, holds: str) -> None:
     if needed == "classes" and counts:
         _check_classes(run, *counts, each=int(held["each"]))
     elif counts:
-        run.clients.check_room(run.dataset, ways=run.task.ways, classes=1, each=counts[0])
+        run.clients.check_room(
+            run.dataset, ways=run.task.ways, classes=1, each=counts[0]
+        )
         if run.validation.tasks >= counts[1]:
             raise BenchError(
                 f"validation.tasks is {run.validation.tasks:,}, but {run.dataset} has {counts[1]:,} test records, and "
@@ -140,17 +168,30 @@ def check_holdings(run: Method, holds: str) -> None:
             )
 
 
-def _check_classes(run: Method, train: int, validation: int, test: int, *, each: int) -> None:
+def _check_classes(
+    run: Method, train: int, validation: int, test: int, *, each: int
+) -> None:
     clients, ways = run.clients, run.task.ways
     splits = {"train": train, "validation": validation, "test": test}
-    used = {"train": not run.pretrains, "validation": run.validation.every > 0, "test": True}
+    used = {
+        "train": not run.pretrains,
+        "validation": run.validation.every > 0,
+        "test": True,
+    }
     for split, classes in splits.items():
         if used[split] and ways > classes:
-            raise BenchError(f"task.ways is {ways:,}, but {run.dataset} has {classes} {split} classes: lower it")
-    needs = {"task.shots and evaluation.query_per_class": run.task.shots + run.evaluation.query_per_class}
+            raise BenchError(
+                f"task.ways is {ways:,}, but {run.dataset} has {classes} {split} classes: lower it"
+            )
+    needs = {
+        "task.shots and evaluation.query_per_class": run.task.shots
+        + run.evaluation.query_per_class
+    }
     if not run.pretrains:
         needs["clients.examples_per_class"] = clients.examples_per_class
     for keys, wanted in needs.items():
         if wanted > each:
-            raise BenchError(f"{keys} need {wanted:,} images of a class, but {run.dataset} has {each}: lower them")
+            raise BenchError(
+                f"{keys} need {wanted:,} images of a class, but {run.dataset} has {each}: lower them"
+            )
     clients.check_room(run.dataset, ways=ways, classes=train, each=each)

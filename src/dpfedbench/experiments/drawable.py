@@ -12,12 +12,21 @@ def texts(spec: Table | Figure) -> Iterator[tuple[str, str]]:
     yield "title", spec.title
     curves = dict((spec.curves if isinstance(spec, Figure) else None) or {})
     if isinstance(spec, Figure):
-        yield from (("x.label", spec.x.label), ("y.label", spec.y.label), ("x.symbol", spec.x.symbol or ""))
+        yield from (
+            ("x.label", spec.x.label),
+            ("y.label", spec.y.label),
+            ("x.symbol", spec.x.symbol or ""),
+        )
     for name, series in spec.series.items():
         if series is not None:
-            yield from ((f"series.{name}.label", series.label or ""), (f"series.{name}.variant", series.variant))
+            yield from (
+                (f"series.{name}.label", series.label or ""),
+                (f"series.{name}.variant", series.variant),
+            )
             curves |= series.curves or {}
-    yield from ((f"curves.{name}.label", curve.label or "") for name, curve in curves.items())
+    yield from (
+        (f"curves.{name}.label", curve.label or "") for name, curve in curves.items()
+    )
 
 
 def check_drawable(text: str, where: str) -> None:

@@ -21,7 +21,13 @@ from dpfedbench.experiments.configuration import (
 )
 from dpfedbench.experiments.datasets import CALLED, check_holdings, known_name
 from dpfedbench.experiments.drawable import check_drawable, texts
-from dpfedbench.experiments.overlays import Methods, check_fits, check_given, check_overlays, overlays
+from dpfedbench.experiments.overlays import (
+    Methods,
+    check_fits,
+    check_given,
+    check_overlays,
+    overlays,
+)
 from dpfedbench.experiments.plan import Cell, Item, Plan
 from dpfedbench.method import Method
 from dpfedbench.methods import METHODS
@@ -35,9 +41,12 @@ _READ: dict[tuple[type[Method], str], Method] = {}
 
 
 def make_plan(
-    configuration: Configuration, *, methods: Methods = METHODS, datasets: Collection[str] | None = None,
+    configuration: Configuration,
+    *,
+    methods: Methods = METHODS,
+    datasets: Collection[str] | None = None,
     holdings: Mapping[str, str] | None = None,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """Expand a configuration into items and runs.
 
     Args:
@@ -57,7 +66,10 @@ def make_plan(
     for name, stand_in in configuration.stand_ins.items():
         for used in filter(None, (name, stand_in)):
             known.dataset(used, f"stand_ins.{name}")
-        held = [known.holdings.get(used or "", "").partition(" ")[0] for used in (name, stand_in)]
+        held = [
+            known.holdings.get(used or "", "").partition(" ")[0]
+            for used in (name, stand_in)
+        ]
         if all(held) and held[0] != held[1]:
             raise BenchError(
                 f"stand_ins.{name} is {stand_in}, which holds {CALLED[held[1]]}, but {name} holds {CALLED[held[0]]}: "
@@ -71,28 +83,43 @@ def make_plan(
     for paper, experiment in configuration.experiments.items():
         if experiment is None:
             continue
-        if not (target := paper.replace("-", "_")).isidentifier() or keyword.iskeyword(target):
+        if not (target := paper.replace("-", "_")).isidentifier() or keyword.iskeyword(
+            target
+        ):
             raise BenchError(
                 f"experiments.{paper}: a paper is a target of the workflow, and {target} cannot be one: let its name "
                 "begin with a letter, and be no word of Python"
             )
-        for group, specs in (("tables", experiment.tables), ("figures", experiment.figures)):
+        for group, specs in (
+            ("tables", experiment.tables),
+            ("figures", experiment.figures),
+        ):
             for name, spec in specs.items():
                 if spec is None:
                     continue
                 if (paper, name) in items:
-                    raise BenchError(f"experiments.{paper} has a table and a figure {name}: give one another name")
+                    raise BenchError(
+                        f"experiments.{paper} has a table and a figure {name}: give one another name"
+                    )
                 where = f"experiments.{paper}.{group}.{name}"
-                items[paper, name] = _Expansion(known, paper, experiment, spec, where).item(name)
+                items[paper, name] = _Expansion(
+                    known, paper, experiment, spec, where
+                ).item(name)
     if not items:
-        raise BenchError("experiments has no table or figure left: leave at least one that is not null")
+        raise BenchError(
+            "experiments has no table or figure left: leave at least one that is not null"
+        )
     runs: dict[str, Method] = {}
     waiting: list[Any] = [run for item in items.values() for run in item.runs.values()]
     while waiting:
         run = waiting.pop(0)
         if runs.setdefault(run.folder, run) != run:
-            raise BenchError(f"two different runs share the folder {run.folder}: report this as a fault of dpfedbench")
-        waiting += [other for other in run.references.values() if other.folder not in runs]
+            raise BenchError(
+                f"two different runs share the folder {run.folder}: report this as a fault of dpfedbench"
+            )
+        waiting += [
+            other for other in run.references.values() if other.folder not in runs
+        ]
     return Plan(items=items, runs=runs)
 
 
@@ -104,7 +131,9 @@ class _Known:
     methods: Methods
     datasets: Collection[str] | None
     holdings: Mapping[str, str]
-    laid: dict[tuple[str, str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
+    laid: dict[tuple[str, str, str], dict[str, Any]] = dataclasses.field(
+        default_factory=dict
+    )
 
     def dataset(self, name: str, where: str) -> None:
         """Refuse a data set that there is not."""
@@ -127,20 +156,30 @@ class _Expansion:
         cells = self._table(spec) if isinstance(spec, Table) else self._figure(spec)
         if not cells:
             where = self.where
-            raise BenchError(f"{where} has no cell left: give it a series that is not null, or set {where} to null")
+            raise BenchError(
+                f"{where} has no cell left: give it a series that is not null, or set {where} to null"
+            )
         for key, text in texts(spec):
             check_drawable(text, f"{self.where}.{key}")
         kind = "table" if isinstance(spec, Table) else spec.kind
-        return Item(paper=self.paper, name=name, kind=kind, spec=given(spec), cells=tuple(cells))
+        return Item(
+            paper=self.paper, name=name, kind=kind, spec=given(spec), cells=tuple(cells)
+        )
 
     @property
     def _series(self) -> dict[str, Series]:
         """The item's series that are not null."""
-        return {name: series for name, series in self.spec.series.items() if series is not None}
+        return {
+            name: series
+            for name, series in self.spec.series.items()
+            if series is not None
+        }
 
     def _other(self, name: str, of: str, where: str) -> Series | None:
         """Another series of the item, which `of` names in its key `where`."""
-        known_name(name, [known for known in self.spec.series if known != of], where, "series")
+        known_name(
+            name, [known for known in self.spec.series if known != of], where, "series"
+        )
         return self.spec.series[name]
 
     def _table(self, spec: Table) -> list[Cell]:
@@ -149,10 +188,17 @@ class _Expansion:
         if spec.share_of is not None:
             known_name(spec.share_of, self._series, f"{self.where}.share_of", "series")
         tried = {
-            name: points(series.search, f"{self.where}.series.{name}.search") for name, series in self._series.items()
+            name: points(series.search, f"{self.where}.series.{name}.search")
+            for name, series in self._series.items()
         }
         return [
-            self._cell(task, name, series, point=point, tried=len(tried[name]) if series.search is not None else 0)
+            self._cell(
+                task,
+                name,
+                series,
+                point=point,
+                tried=len(tried[name]) if series.search is not None else 0,
+            )
             for task in spec.tasks
             for name, series in self._series.items()
             for point in tried[name]
@@ -160,16 +206,26 @@ class _Expansion:
 
     def _figure(self, spec: Figure) -> list[Cell]:
         where = self.where
-        needs: tuple[str, ...] = ("key", "values") if spec.kind in ("sweep", "frontier") else ("column",)
+        needs: tuple[str, ...] = (
+            ("key", "values") if spec.kind in ("sweep", "frontier") else ("column",)
+        )
         if spec.x.show != "value":
             if spec.kind != "sweep":
-                raise BenchError(f"{where}.x.show is {spec.x.show}: a {spec.kind} figure has no ε for each point")
-            needs = ("key", "values") if spec.x.key is not None or spec.x.values is not None else ()
+                raise BenchError(
+                    f"{where}.x.show is {spec.x.show}: a {spec.kind} figure has no ε for each point"
+                )
+            needs = (
+                ("key", "values")
+                if spec.x.key is not None or spec.x.values is not None
+                else ()
+            )
         if spec.kind == "account" and spec.x.column is None:
             needs = ("key", "values")
         for key in needs:
             if getattr(spec.x, key) is None:
-                raise BenchError(f"{where}.x.{key} is missing: a {spec.kind} figure needs it")
+                raise BenchError(
+                    f"{where}.x.{key} is missing: a {spec.kind} figure needs it"
+                )
         values = spec.x.values or ()
         also = spec.x.also if spec.x.also is not None else ({},) * len(values)
         if len(also) != len(values):
@@ -179,51 +235,92 @@ class _Expansion:
         cells = []
         for name, series in self._series.items():
             if series.search is not None:
-                raise BenchError(f"{where}.series.{name}.search is for a table: leave it out of a figure")
+                raise BenchError(
+                    f"{where}.series.{name}.search is for a table: leave it out of a figure"
+                )
             if spec.kind == "history" and series.curves is None and spec.curves is None:
-                raise BenchError(f"{where}.series.{name}.curves is missing: name the columns of history.csv to draw")
-            if spec.kind == "account" and (series.profile is None or series.epsilon is None):
-                raise BenchError(f"{where}.series.{name} needs profile and epsilon: a figure of accounts shows delta")
+                raise BenchError(
+                    f"{where}.series.{name}.curves is missing: name the columns of history.csv to draw"
+                )
+            if spec.kind == "account" and (
+                series.profile is None or series.epsilon is None
+            ):
+                raise BenchError(
+                    f"{where}.series.{name} needs profile and epsilon: a figure of accounts shows delta"
+                )
             swept = spec.x.key is not None and series.sweep
             for x, more in zip(values, also, strict=True) if swept else ((None, None),):
                 cells.append(self._cell(spec.task, name, series, x=x, more=more))
             if spec.kind != "sweep":
-                self._check_columns(spec, series, cells[-1].runs[0], f"{where}.series.{name}")
+                self._check_columns(
+                    spec, series, cells[-1].runs[0], f"{where}.series.{name}"
+                )
         return cells
 
-    def _check_columns(self, spec: Figure, series: Series, run: Method, where: str) -> None:
+    def _check_columns(
+        self, spec: Figure, series: Series, run: Method, where: str
+    ) -> None:
         """Refuse columns that the run's history.csv does not have."""
-        known = {*HISTORY, *NORMS, *MEASURED, *(run.client.columns(run) if run.trained else ())}
+        known = {
+            *HISTORY,
+            *NORMS,
+            *MEASURED,
+            *(run.client.columns(run) if run.trained else ()),
+        }
         named = [spec.x.column] if spec.x.column else []
         for column, curve in ((spec.curves or {}) | (series.curves or {})).items():
             named += [column, *(curve.band or ()), *([curve.per] if curve.per else [])]
         for column in named:
-            known_name(column, {"round"} if spec.kind == "account" else known, where, "column of history.csv")
+            known_name(
+                column,
+                {"round"} if spec.kind == "account" else known,
+                where,
+                "column of history.csv",
+            )
 
     def _cell(
-        self, task: str, name: str, series: Series, *, x: float | None = None, more: Mapping[str, Any] | None = None,
-        point: Mapping[str, Any] = MappingProxyType({}), tried: int = 0,
-    ) -> Cell:  # fmt: skip
+        self,
+        task: str,
+        name: str,
+        series: Series,
+        *,
+        x: float | None = None,
+        more: Mapping[str, Any] | None = None,
+        point: Mapping[str, Any] = MappingProxyType({}),
+        tried: int = 0,
+    ) -> Cell:
         """The cell of a series at a task: at the swept value `x`, or at a search's `point`, one of so many `tried`."""
         spec, where, of_series = self.spec, self.where, f"{self.where}.series.{name}"
         known_name(task, self.experiment.tasks, where, "task")
         known_name(series.method, self.known.methods, f"{of_series}.method", "method")
-        cls, axis = self.known.methods[series.method], spec.x if isinstance(spec, Figure) else None
-        swept = series.sweep if isinstance(series.sweep, str) else (axis and axis.key) or ""
+        cls, axis = (
+            self.known.methods[series.method],
+            spec.x if isinstance(spec, Figure) else None,
+        )
+        swept = (
+            series.sweep if isinstance(series.sweep, str) else (axis and axis.key) or ""
+        )
         # What is said of this cell alone has to fit its method.
         uses = (series.use,) if isinstance(series.use, str) else series.use
         for used in uses:
             known_name(used, self.experiment.variants, f"{of_series}.use", "variant")
-        overlay = layers.merge(cls, *(self.experiment.variants[used] for used in uses), series.run, point)
+        overlay = layers.merge(
+            cls, *(self.experiment.variants[used] for used in uses), series.run, point
+        )
         own = spec.test if isinstance(spec, Figure) else None
-        test: dict[str, Any] = (given(own) if own else {}) | (given(series.test) if series.test else {})
+        test: dict[str, Any] = (given(own) if own else {}) | (
+            given(series.test) if series.test else {}
+        )
         if x is not None and swept.startswith(_TEST):
             test[swept.removeprefix(_TEST)] = _whole(x)
         elif x is not None:
             overlay = layers.merge(cls, set_key(overlay, swept, _whole(x)), more)
         values = layers.resolve(cls, self._general(series.method, task), overlay)
         published_dataset = values.get("dataset", "")
-        values["dataset"] = self.known.configuration.stand_ins.get(published_dataset) or published_dataset
+        values["dataset"] = (
+            self.known.configuration.stand_ins.get(published_dataset)
+            or published_dataset
+        )
         self.known.dataset(values["dataset"], f"{where} (task {task})")
         searches = self._searches(task, name, series)
         start = self._start(task, name, series)
@@ -234,7 +331,10 @@ class _Expansion:
             check_given(overlay, f"experiments.{self.paper}")
             check_fits(self.known.methods, series.method, overlay, "")
             if searches is not None:
-                values["model"] = {**values["model"], "genotype": {"kind": "found", "search": searches}}
+                values["model"] = {
+                    **values["model"],
+                    "genotype": {"kind": "found", "search": searches},
+                }
             if start is not None:
                 values["initial"] = start
             first = _read(cls, {**values, "method": series.method, "seed": seeds[0]})
@@ -242,18 +342,27 @@ class _Expansion:
                 first = first.replace(streams="own")
             runs = (first, *(first.replace(seed=seed) for seed in seeds[1:]))
             if series.search is not None and not first.validation.every:
-                raise BenchError("a search chooses by validation tasks: set validation.every above 0")
+                raise BenchError(
+                    "a search chooses by validation tasks: set validation.every above 0"
+                )
             checked = given(MetaTest.read(test, f"{where}.test"))
             tests = tuple(run.tested_at(**checked) for run in runs) if test else ()
             for asked in (first, *tests[:1]):
                 check_holdings(asked, self.known.holdings.get(first.dataset, ""))
         except BenchError as error:
             place = f" at {swept} {x:g}" if x is not None else ""
-            raise BenchError(f"{error} [in {where}, task {task}, series {name}{place}]") from error
+            raise BenchError(
+                f"{error} [in {where}, task {task}, series {name}{place}]"
+            ) from error
         if axis is not None and axis.symbol and x is not None:
             variant = f"{axis.symbol}={x:g}"
         else:
-            variant = ", ".join(f"{key} {_short(value)}" for key, value in leaves(point).items()) or series.variant
+            variant = (
+                ", ".join(
+                    f"{key} {_short(value)}" for key, value in leaves(point).items()
+                )
+                or series.variant
+            )
         if not variant and isinstance(spec, Table) and _same_name(spec, series):
             variant = series.label or name
         if series.repairs:
@@ -278,9 +387,13 @@ class _Expansion:
         settings that is no run of a search keeps its streams and its key, and is another run.
         """
         declared = self.known.configuration.tuning.get(series.method)
-        return series.search is not None or (declared is not None and declared.data == "private")
+        return series.search is not None or (
+            declared is not None and declared.data == "private"
+        )
 
-    def _searches(self, task: str, name: str, series: Series) -> Mapping[str, Any] | None:
+    def _searches(
+        self, task: str, name: str, series: Series
+    ) -> Mapping[str, Any] | None:
         """The run that finds the cells of a series' network, without its seed: that of another series of the item."""
         if not series.searched_by:
             return None
@@ -296,7 +409,9 @@ class _Expansion:
         """The start of a series' runs from another run; None where no other run is named."""
         if series.start is None:
             return None
-        values = {key: value for key, value in given(series.start).items() if key != "public"}
+        values = {
+            key: value for key, value in given(series.start).items() if key != "public"
+        }
         other = Series.read(values, f"{self.where}.series.{name}.start")
         run = self._cell(task, f"{name}.start", other).runs[0]
         return {"kind": "run", "public": series.start.public, "run": named(run)}
@@ -345,8 +460,14 @@ def _read(cls: type[Method], values: Mapping[str, Any]) -> Method:
 
 def _same_name(table: Table, series: Series) -> bool:
     """Whether another row of the table would be called as this one: by the method's title alone."""
-    alike = [other for other in table.series.values() if other is not None and other.search is None]
-    return sum(other.method == series.method and not other.variant for other in alike) > 1
+    alike = [
+        other
+        for other in table.series.values()
+        if other is not None and other.search is None
+    ]
+    return (
+        sum(other.method == series.method and not other.variant for other in alike) > 1
+    )
 
 
 def named(run: Method) -> dict[str, Any]:
@@ -359,7 +480,11 @@ def named(run: Method) -> dict[str, Any]:
         same = _read(type(run), said) == run
     except BenchError:
         same = False
-    return {key: value for key, value in (said if same else run.plain()).items() if key != "seed"}
+    return {
+        key: value
+        for key, value in (said if same else run.plain()).items()
+        if key != "seed"
+    }
 
 
 def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
@@ -373,11 +498,17 @@ def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
     sizes = [len(values) for values in search.values.values()]
     count = math.prod(sizes)
     if not sizes or not count:
-        raise BenchError(f"{where}.values is empty, or a key of it: give each key at least one value")
+        raise BenchError(
+            f"{where}.values is empty, or a key of it: give each key at least one value"
+        )
     if search.runs is not None and search.runs > count:
-        raise BenchError(f"{where}.runs is {search.runs}, but there are {count} combinations: set it to that or null")
+        raise BenchError(
+            f"{where}.runs is {search.runs}, but there are {count} combinations: set it to that or null"
+        )
     drawn = (
-        range(count) if search.runs is None else sorted(random.Random(search.seed).sample(range(count), search.runs))
+        range(count)
+        if search.runs is None
+        else sorted(random.Random(search.seed).sample(range(count), search.runs))
     )
     chosen = []
     for place in drawn:

@@ -28,30 +28,48 @@ def check_overlays(configuration: Configuration, methods: Methods) -> None:
         check_given(overlay, where)
         if method:
             check_fits(methods, method, overlay, where)
-        layers.check(methods[method] if method else everything, overlay, where, owner=method)
+        layers.check(
+            methods[method] if method else everything, overlay, where, owner=method
+        )
 
 
-def overlays(configuration: Configuration) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+def overlays(
+    configuration: Configuration,
+) -> Iterator[tuple[str, Mapping[str, Any], str]]:
     """All overlays by their keys, with the method that each is for; "" for all methods."""
     yield "run", configuration.run, ""
-    yield from ((f"methods.{name}", overlay, name) for name, overlay in configuration.methods.items())
+    yield from (
+        (f"methods.{name}", overlay, name)
+        for name, overlay in configuration.methods.items()
+    )
     for paper, experiment in configuration.experiments.items():
         if experiment is not None:
             where = f"experiments.{paper}"
-            yield from ((f"{where}.{key}", getattr(experiment, key), "") for key in ("run", "published_at"))
+            yield from (
+                (f"{where}.{key}", getattr(experiment, key), "")
+                for key in ("run", "published_at")
+            )
             for group in ("tasks", "variants", "methods"):
                 for name, overlay in getattr(experiment, group).items():
-                    yield f"{where}.{group}.{name}", overlay, name if group == "methods" else ""
+                    yield (
+                        f"{where}.{group}.{name}",
+                        overlay,
+                        name if group == "methods" else "",
+                    )
 
 
 def check_given(overlay: Mapping[str, Any], where: str) -> None:
     """Refuse an overlay that says the method or the seed of a run."""
     for key in ("method", "seed"):
         if key in overlay:
-            raise BenchError(f"unknown key {where}.{key}: a run has its method from its series and its seed from seeds")
+            raise BenchError(
+                f"unknown key {where}.{key}: a run has its method from its series and its seed from seeds"
+            )
 
 
-def check_fits(methods: Methods, name: str, overlay: Mapping[str, Any], where: str) -> None:
+def check_fits(
+    methods: Methods, name: str, overlay: Mapping[str, Any], where: str
+) -> None:
     """Refuse a section that a method does not have and others have: it would be another method."""
     for key in overlay:
         if key in shapes(methods[name]) or key == "method":

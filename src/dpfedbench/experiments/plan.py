@@ -55,7 +55,11 @@ class Item:
     @property
     def runs(self) -> dict[str, Method]:
         """The runs it needs, by folder; none for a figure of accounts."""
-        return {} if self.kind == "account" else {run.folder: run for cell in self.cells for run in cell.runs}
+        return (
+            {}
+            if self.kind == "account"
+            else {run.folder: run for cell in self.cells for run in cell.runs}
+        )
 
     @property
     def tests(self) -> dict[tuple[str, str], Method]:
@@ -82,7 +86,9 @@ class Item:
                     dataset=cell.runs[0].dataset,
                     task=cell.runs[0].task_name,
                     tested=(*cell.tests, *cell.runs)[0].task_name,
-                    metrics=f"tests/{cell.tests[0].test_name}.json" if cell.tests else "metrics.json",
+                    metrics=f"tests/{cell.tests[0].test_name}.json"
+                    if cell.tests
+                    else "metrics.json",
                     folders=() if computed else tuple(run.folder for run in cell.runs),
                     mechanism=_mechanism(cell.runs[0]) if computed else None,
                 )
@@ -93,18 +99,26 @@ class Item:
 
 def _mechanism(run: Method) -> described.Mechanism:
     """What an accountant has to know of a run that is not trained."""
-    plan, server = getattr(run, "participation", None), run.sums[-1] if run.sums else None
+    plan, server = (
+        getattr(run, "participation", None),
+        run.sums[-1] if run.sums else None,
+    )
     cohort, rounds = getattr(plan, "cohort", 0), getattr(plan, "rounds", 0)
-    noise, clipping = (None, None) if server is None else (server.noise, server.clipping)
+    noise, clipping = (
+        (None, None) if server is None else (server.noise, server.clipping)
+    )
     return described.Mechanism(
         sampler={
-            "kind": getattr(plan, "kind", ""), "clients": run.clients.count, "cohort": cohort, "rounds": rounds,
+            "kind": getattr(plan, "kind", ""),
+            "clients": run.clients.count,
+            "cohort": cohort,
+            "rounds": rounds,
             "rate": cohort / run.clients.count,
         },
         noise_multiplier=getattr(noise, "multiplier", None),
         counted=clipping is not None and clipping.private,
         mechanism="gaussian" if noise is None else noise.mechanism,
-    )  # fmt: skip
+    )
 
 
 def audited_as(run: Method) -> str:
@@ -117,19 +131,43 @@ def audited_as(run: Method) -> str:
     private = [sum_ for sum_ in run.sums if sum_.private]
     if any(sum_.noise is not None and sum_.noise.follows_loss for sum_ in private):
         return run.key
-    kept: dict[str, Any] = {"method": run.method, "count": run.clients.count, "unaccounted": run.unaccounted}
-    kept |= {key: value for key, value in run.plain().items() if key not in Run.model_fields}
+    kept: dict[str, Any] = {
+        "method": run.method,
+        "count": run.clients.count,
+        "unaccounted": run.unaccounted,
+    }
+    kept |= {
+        key: value for key, value in run.plain().items() if key not in Run.model_fields
+    }
     update = kept.pop("client_update", None) or {}
     server = kept.pop("server", None)
-    if any(sum_.noise is not None and sum_.noise.mechanism != "gaussian" for sum_ in private):
-        kept["server"] = server  # noise that is correlated over rounds may be planned for the server's steps
+    if any(
+        sum_.noise is not None and sum_.noise.mechanism != "gaussian"
+        for sum_ in private
+    ):
+        kept["server"] = (
+            server  # noise that is correlated over rounds may be planned for the server's steps
+        )
     if any(sum_.noise is not None and sum_.noise.by_dimension for sum_ in private):
-        kept |= {"model": run.model.plain(), "dataset": run.dataset, "task": run.task.plain()}
+        kept |= {
+            "model": run.model.plain(),
+            "dataset": run.dataset,
+            "task": run.task.plain(),
+        }
     if any(sum_.unit == "record" for sum_ in private):
         # What a client sums over is in it, and in how many sums a record is.
         clients = run.clients
-        kept["examples"] = [run.task.ways, clients.support_per_class, clients.query_per_class, clients.own]
-        kept["steps"] = [update.get("kind"), update.get("inner_steps"), update.get("batches")]
+        kept["examples"] = [
+            run.task.ways,
+            clients.support_per_class,
+            clients.query_per_class,
+            clients.own,
+        ]
+        kept["steps"] = [
+            update.get("kind"),
+            update.get("inner_steps"),
+            update.get("batches"),
+        ]
         if run.client_data == "records":
             kept["dataset"] = run.dataset  # how many records there are
     return json.dumps(kept, sort_keys=True)
@@ -148,32 +186,56 @@ class Plan:
     @property
     def tests(self) -> dict[tuple[str, str], Method]:
         """The meta-tests of all items besides the runs' own, by the run's folder and the test's name."""
-        return {place: test for item in self.items.values() for place, test in item.tests.items()}
+        return {
+            place: test
+            for item in self.items.values()
+            for place, test in item.tests.items()
+        }
 
     @property
     def searches(self) -> dict[str, dict[str, Any]]:
         """For each run that a search compares, by folder: the largest such search, as `tuning` would declare it."""
         by_run: dict[str, dict[str, Any]] = {}
-        for cell in (cell for item in self.items.values() for cell in item.cells if cell.searched):
+        for cell in (
+            cell for item in self.items.values() for cell in item.cells if cell.searched
+        ):
             for run in cell.runs:
                 runs = max(cell.searched, by_run.get(run.folder, {"runs": 0})["runs"])
-                by_run[run.folder] = {"runs": runs, "data": "private" if run.private else "public"}
+                by_run[run.folder] = {
+                    "runs": runs,
+                    "data": "private" if run.private else "public",
+                }
         return by_run
 
     def tables(self, paper: str | None = None) -> list[Item]:
         """The tables of one paper, or of all."""
-        return [item for item in self.items.values() if item.kind == "table" and paper in (None, item.paper)]
+        return [
+            item
+            for item in self.items.values()
+            if item.kind == "table" and paper in (None, item.paper)
+        ]
 
     def figures(self, paper: str | None = None) -> list[Item]:
         """The figures of one paper, or of all."""
-        return [item for item in self.items.values() if item.kind != "table" and paper in (None, item.paper)]
+        return [
+            item
+            for item in self.items.values()
+            if item.kind != "table" and paper in (None, item.paper)
+        ]
 
     def cells(self) -> Iterator[tuple[str, str, str, float | None, int, str]]:
         """Which run belongs to which cell: paper, item, series, swept value, seed and the run's folder."""
         for item in self.items.values():
             for cell in item.cells:
                 for run in cell.runs if item.kind != "account" else ():
-                    yield item.paper, item.name, cell.series, cell.x, run.seed, run.folder
+                    yield (
+                        item.paper,
+                        item.name,
+                        cell.series,
+                        cell.x,
+                        run.seed,
+                        run.folder,
+                    )
 
     def private(self, paper: str | None = None) -> list[dict[str, Any]]:
         """Every private configuration that a table or figure of one paper, or of all, shows, once, as plain data.
@@ -183,7 +245,11 @@ class Plan:
         the same mechanism (`audited_as`).
         """
         mechanisms: dict[str, dict[str, Any]] = {}
-        shown = [item for item in self.items.values() if item.kind != "account" and paper in (None, item.paper)]
+        shown = [
+            item
+            for item in self.items.values()
+            if item.kind != "account" and paper in (None, item.paper)
+        ]
         for item in sorted(shown, key=lambda item: item.kind != "table"):
             for cell in item.cells:
                 first = cell.runs[0]
@@ -198,7 +264,9 @@ class Plan:
                         "title": first.title,
                         "variant": cell.variant or cell.label,
                         "start": first.initial.told,
-                        "multiplier": getattr(getattr(first, "noise", None), "multiplier", None),
+                        "multiplier": getattr(
+                            getattr(first, "noise", None), "multiplier", None
+                        ),
                         "dataset": first.dataset,
                         "published_dataset": cell.published_dataset,
                         "task": first.task_name,
@@ -207,7 +275,12 @@ class Plan:
                     },
                 )
                 if item.kind == "table" and item.spec.get("value") != "milliseconds":
-                    place = {"paper": item.paper, "item": item.name, "series": cell.series, "repairs": cell.repairs}
+                    place = {
+                        "paper": item.paper,
+                        "item": item.name,
+                        "series": cell.series,
+                        "repairs": cell.repairs,
+                    }
                     known["tables"].append(place)
                 seeds = {run.seed: run.folder for run in cell.runs} | known["seeds"]
                 known["seeds"] = {seed: seeds[seed] for seed in sorted(seeds)}

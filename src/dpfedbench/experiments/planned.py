@@ -40,19 +40,27 @@ class Planned:
 
     def __init__(self, configuration: Configuration, plan: Plan, root: Path) -> None:
         self.configuration, self.plan, self._root = configuration, plan, root
-        self.report = f"results/{configuration.preset}" if configuration.preset else "results"
+        self.report = (
+            f"results/{configuration.preset}" if configuration.preset else "results"
+        )
         self.papers = list(dict.fromkeys(paper for paper, _ in plan.items))
-        self.private = {paper: plan.private(paper or None) for paper in ("", *self.papers)}
+        self.private = {
+            paper: plan.private(paper or None) for paper in ("", *self.papers)
+        }
         self.partitions = {run.clients_folder: run for run in plan.runs.values()}
         self._tests, self._searches = plan.tests, plan.searches
         self._code = functools.cache(self._digest)
-        audited: dict[str, dict[str, None]] = {}  # for whose table of privacy a run is audited
+        audited: dict[
+            str, dict[str, None]
+        ] = {}  # for whose table of privacy a run is audited
         for paper, entries in self.private.items():
             for entry in entries:
                 audited.setdefault(entry["audited"], {})[paper] = None
         groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for folder, papers in audited.items():
-            groups.setdefault((plan.runs[folder].method, tuple(papers)), []).append(folder)
+            groups.setdefault((plan.runs[folder].method, tuple(papers)), []).append(
+                folder
+            )
         self.batches: dict[tuple[str, str], list[str]] = {}
         for (method, _), folders in groups.items():
             for start in range(0, len(folders), _TOGETHER):
@@ -75,13 +83,22 @@ class Planned:
             figures.append(f"{of}privacy")
         if paper is None and self._frontiers:
             tables.append("frontier")
-        return [f"{self.report}/tables/{name}.{kind}" for name in tables for kind in ("csv", "md")] + [
-            f"{self.report}/figures/{name}.{kind}" for name in figures for kind in ("png", "csv")
+        return [
+            f"{self.report}/tables/{name}.{kind}"
+            for name in tables
+            for kind in ("csv", "md")
+        ] + [
+            f"{self.report}/figures/{name}.{kind}"
+            for name in figures
+            for kind in ("png", "csv")
         ]
 
     def frontiers(self, *kinds: str) -> list[str]:
         """The files of these kinds of all figures of frontiers."""
-        places = [f"{self.report}/figures/{item.paper}/{item.name}" for item in self._frontiers]
+        places = [
+            f"{self.report}/figures/{item.paper}/{item.name}"
+            for item in self._frontiers
+        ]
         return [f"{place}.{kind}" for place in places for kind in kinds]
 
     def frontier_targets(self) -> list[str]:
@@ -96,23 +113,56 @@ class Planned:
         items = []
         for target in self.targets(paper):
             path = Path(target).relative_to(self.report)
-            if (path.parts[0], path.suffix) in (("tables", ".csv"), ("figures", ".png")):
+            if (path.parts[0], path.suffix) in (
+                ("tables", ".csv"),
+                ("figures", ".png"),
+            ):
                 item = self.plan.items.get((path.parent.name, path.stem))
-                items.append({"path": path.as_posix(), "item": item and item.describe().plain()})
+                items.append(
+                    {"path": path.as_posix(), "item": item and item.describe().plain()}
+                )
         return items
 
     def files_for_page(self, paper: str | None = None) -> list[str]:
         """The files of runs that a page shows, of one paper or of all."""
-        items = [item for item in self.plan.items.values() if paper in (None, item.paper)]
-        runs = self.plan.runs if paper is None else {run for item in items for run in item.runs}
-        names = ("config.yaml", "history.csv", "ledger.jsonl", "metrics.json", "privacy.json", "training.json")
-        audits = sorted({f"{entry['audited']}/audit.json" for entry in self.private[paper or ""]})
-        return [f"{RUNS}/{file}" for file in (*(f"{run}/{name}" for run in sorted(runs) for name in names), *audits)]
+        items = [
+            item for item in self.plan.items.values() if paper in (None, item.paper)
+        ]
+        runs = (
+            self.plan.runs
+            if paper is None
+            else {run for item in items for run in item.runs}
+        )
+        names = (
+            "config.yaml",
+            "history.csv",
+            "ledger.jsonl",
+            "metrics.json",
+            "privacy.json",
+            "training.json",
+        )
+        audits = sorted(
+            {f"{entry['audited']}/audit.json" for entry in self.private[paper or ""]}
+        )
+        return [
+            f"{RUNS}/{file}"
+            for file in (
+                *(f"{run}/{name}" for run in sorted(runs) for name in names),
+                *audits,
+            )
+        ]
 
     def page_papers(self, *names: str) -> dict[str, dict[str, str]]:
         """Titles and sources of papers, for a page; in the order of the configuration."""
-        shown = {name: paper for name, paper in self.configuration.experiments.items() if name in names and paper}
-        return {name: {"title": paper.title, "source": paper.source} for name, paper in shown.items()}
+        shown = {
+            name: paper
+            for name, paper in self.configuration.experiments.items()
+            if name in names and paper
+        }
+        return {
+            name: {"title": paper.title, "source": paper.source}
+            for name, paper in shown.items()
+        }
 
     def stand_ins(self) -> dict[str, str]:
         """What was measured in place of which data set that is published on, where the configuration has such."""
@@ -131,36 +181,62 @@ class Planned:
 
     def files_of_private(self, wildcards: Wildcards) -> list[str]:
         """The files of their runs, and of their audits: seeds share one, and some configurations too."""
-        entries, names = self.entries_of(wildcards), ("metrics.json", "privacy.json", "training.json", "ledger.jsonl")
-        files = {f"{folder}/{name}": None for entry in entries for folder in entry["folders"] for name in names}
-        return [f"{RUNS}/{file}" for file in (*files, *sorted({f"{entry['audited']}/audit.json" for entry in entries}))]
+        entries, names = (
+            self.entries_of(wildcards),
+            ("metrics.json", "privacy.json", "training.json", "ledger.jsonl"),
+        )
+        files = {
+            f"{folder}/{name}": None
+            for entry in entries
+            for folder in entry["folders"]
+            for name in names
+        }
+        return [
+            f"{RUNS}/{file}"
+            for file in (
+                *files,
+                *sorted({f"{entry['audited']}/audit.json" for entry in entries}),
+            )
+        ]
 
     # Runs
 
     def run_of(self, wildcards: Wildcards) -> Method:
         """The run whose folder the wildcards name."""
-        return self.plan.runs["{method}/{dataset}/{task}/{key}/seed{seed}".format(**wildcards)]
+        return self.plan.runs[
+            "{method}/{dataset}/{task}/{key}/seed{seed}".format(**wildcards)
+        ]
 
     def test_of(self, wildcards: Wildcards) -> dict[str, Any]:
         """What the meta-test that the wildcards name, none of their run's own, has in place of the run's values."""
         test = self._tests[self.run_of(wildcards).folder, wildcards.test]
         values = {"shots": test.task.shots} | test.evaluation.plain()
-        return {key: values[key] for key in ("shots", "steps", "rate", "tasks", "query_per_class")}
+        return {
+            key: values[key]
+            for key in ("shots", "steps", "rate", "tasks", "query_per_class")
+        }
 
     def search_for(self, run: Method) -> dict[str, Any] | None:
         """The search for settings that the run is one of, else what the configuration declares for its method."""
         declared = self.configuration.tuning.get(run.method)
-        return self._searches.get(run.folder) or (None if declared is None else given(declared))
+        return self._searches.get(run.folder) or (
+            None if declared is None else given(declared)
+        )
 
     def references_of(self, wildcards: Wildcards) -> list[str]:
         """The files of other runs that the run that the wildcards name needs."""
-        return [f"{RUNS}/{other.folder}/{file}" for file, other in self.run_of(wildcards).references.items()]
+        return [
+            f"{RUNS}/{other.folder}/{file}"
+            for file, other in self.run_of(wildcards).references.items()
+        ]
 
     def made_for(self, wildcards: Wildcards) -> list[str]:
         """The files of other jobs that the model of the run that the wildcards name is trained and tested with."""
         folder = self.run_of(wildcards).features_folder
         names = ("features.npy", "features.json") if folder else ()
-        return self.references_of(wildcards) + [f"results/features/{folder}/{name}" for name in names]
+        return self.references_of(wildcards) + [
+            f"results/features/{folder}/{name}" for name in names
+        ]
 
     def partition_of(self, wildcards: Wildcards) -> Method:
         """A run that uses the partition that the wildcards name; those who share it agree on it."""
@@ -181,17 +257,33 @@ class Planned:
             return self.batches[name]
         key, _, seed = wildcards.batch.partition("-seed")
         asked = (wildcards.method, key, seed)
-        return [folder for folder, run in self.plan.runs.items() if (run.method, run.key, str(run.seed)) == asked]
+        return [
+            folder
+            for folder, run in self.plan.runs.items()
+            if (run.method, run.key, str(run.seed)) == asked
+        ]
 
     def batch_of(self, wildcards: Wildcards) -> str:
         """The batch that a run is audited in."""
-        folder, alone = self.run_of(wildcards).folder, f"{wildcards.key}-seed{wildcards.seed}"
-        number = next((number for (_, number), folders in self.batches.items() if folder in folders), alone)
+        folder, alone = (
+            self.run_of(wildcards).folder,
+            f"{wildcards.key}-seed{wildcards.seed}",
+        )
+        number = next(
+            (
+                number
+                for (_, number), folders in self.batches.items()
+                if folder in folders
+            ),
+            alone,
+        )
         return f"{self.report}/audits/{wildcards.method}-{number}"
 
     def files_of_batch(self, name: str) -> Input:
         """This file of every run of a batch of audits."""
-        return lambda wildcards: [f"{RUNS}/{folder}/{name}" for folder in self.audited_together(wildcards)]
+        return lambda wildcards: [
+            f"{RUNS}/{folder}/{name}" for folder in self.audited_together(wildcards)
+        ]
 
     # Tables and figures
 
@@ -205,11 +297,18 @@ class Planned:
 
     def files_of_runs(self, *names: str) -> Input:
         """These files of every run that the table or figure shows."""
-        return lambda wildcards: [f"{RUNS}/{run}/{name}" for run in self.item_of(wildcards).runs for name in names]
+        return lambda wildcards: [
+            f"{RUNS}/{run}/{name}"
+            for run in self.item_of(wildcards).runs
+            for name in names
+        ]
 
     def tests_of_runs(self, wildcards: Wildcards) -> list[str]:
         """The meta-tests that the figure shows and that are not the runs' own."""
-        return [f"{RUNS}/{run}/tests/{test}.json" for run, test in self.item_of(wildcards).tests]
+        return [
+            f"{RUNS}/{run}/tests/{test}.json"
+            for run, test in self.item_of(wildcards).tests
+        ]
 
     # What `snakemake --report` says
 
@@ -220,11 +319,17 @@ class Planned:
     def labels_of(self, wildcards: Wildcards) -> dict[str, str]:
         """Of a table or figure in the list."""
         item = self.item_of(wildcards)
-        return _labels(item.name, item.spec["title"], (cell.runs[0].dataset for cell in item.cells))
+        return _labels(
+            item.name, item.spec["title"], (cell.runs[0].dataset for cell in item.cells)
+        )
 
-    def privacy_labels(self, name: str, title: str) -> Callable[[Wildcards], dict[str, str]]:
+    def privacy_labels(
+        self, name: str, title: str
+    ) -> Callable[[Wildcards], dict[str, str]]:
         """Of the table of privacy or the answer in the list."""
-        return lambda wildcards: _labels(name, title, (entry["dataset"] for entry in self.entries_of(wildcards)))
+        return lambda wildcards: _labels(
+            name, title, (entry["dataset"] for entry in self.entries_of(wildcards))
+        )
 
     def frontier_labels(self, wildcards: Wildcards) -> dict[str, str]:
         """Of the table of frontiers in the list."""
@@ -245,7 +350,10 @@ class Planned:
         return self._code(script, (), tuple(more))
 
     def code_for(
-        self, script: str, folders: Callable[[Wildcards], Iterable[str]] | None = None, more: Collection[str] = ()
+        self,
+        script: str,
+        folders: Callable[[Wildcards], Iterable[str]] | None = None,
+        more: Collection[str] = (),
     ) -> Callable[[Wildcards], str]:
         """As `code`, with the modules of methods and parts, which are found by place, of some runs.
 
@@ -256,15 +364,23 @@ class Planned:
         """
 
         def code(wildcards: Wildcards) -> str:
-            runs = [self.run_of(wildcards).folder] if folders is None else folders(wildcards)
+            runs = (
+                [self.run_of(wildcards).folder]
+                if folders is None
+                else folders(wildcards)
+            )
             modules = {name for run in runs for name in self.plan.runs[run].modules}
             return self._code(script, tuple(sorted(modules)), tuple(more))
 
         return code
 
-    def _digest(self, script: str, modules: tuple[str, ...], more: tuple[str, ...]) -> str:
+    def _digest(
+        self, script: str, modules: tuple[str, ...], more: tuple[str, ...]
+    ) -> str:
         files = of_stage(self._root / f"workflow/scripts/{script}.py", modules)
-        return digest([*files, *(path for pattern in more for path in self._root.glob(pattern))])
+        return digest(
+            [*files, *(path for pattern in more for path in self._root.glob(pattern))]
+        )
 
 
 def _labels(name: str, title: str, data: Iterable[str]) -> dict[str, str]:

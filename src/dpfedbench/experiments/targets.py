@@ -18,7 +18,10 @@ OF_ALL = ("privacy", "answer")
 
 
 def check_targets(
-    targets: Sequence[str], report: str, items: Mapping[tuple[str, str], bool], rules: Collection[str]
+    targets: Sequence[str],
+    report: str,
+    items: Mapping[tuple[str, str], bool],
+    rules: Collection[str],
 ) -> None:
     """Refuse a table, figure or export that the plan does not have, and names that stand for something else.
 
@@ -31,31 +34,72 @@ def check_targets(
     Raises:
         BenchError: names the nearest file that can be made, or the name to change.
     """
-    known = {f"{report}/tables/{name}.{kind}" for name in ("frontier", "libraries") for kind in ("csv", "md")}
-    for of in ("", *{f"{paper}/": None for paper, _ in items}):  # of all papers, and of each
-        known |= {f"{report}/tables/{of}{name}.{kind}" for name in OF_ALL for kind in ("csv", "md")}
-        known |= {f"{report}/{place}" for place in (f"figures/{of}privacy.csv", f"figures/{of}privacy.png")}
+    known = {
+        f"{report}/tables/{name}.{kind}"
+        for name in ("frontier", "libraries")
+        for kind in ("csv", "md")
+    }
+    for of in (
+        "",
+        *{f"{paper}/": None for paper, _ in items},
+    ):  # of all papers, and of each
+        known |= {
+            f"{report}/tables/{of}{name}.{kind}"
+            for name in OF_ALL
+            for kind in ("csv", "md")
+        }
+        known |= {
+            f"{report}/{place}"
+            for place in (f"figures/{of}privacy.csv", f"figures/{of}privacy.png")
+        }
     for (paper, name), is_table in items.items():
         if paper.replace("-", "_") in {*rules, *OWN_TARGETS}:
-            raise BenchError(f"experiments.{paper}: the workflow itself has a target of this name, choose another")
-        group, kinds, export = ("tables", ("csv", "md"), "tex") if is_table else ("figures", ("csv", "png"), "pdf")
+            raise BenchError(
+                f"experiments.{paper}: the workflow itself has a target of this name, choose another"
+            )
+        group, kinds, export = (
+            ("tables", ("csv", "md"), "tex")
+            if is_table
+            else ("figures", ("csv", "png"), "pdf")
+        )
         if name in OF_ALL:
-            raise BenchError(f"experiments.{paper}.{group}.{name}: the table of {name} has this name, choose another")
+            raise BenchError(
+                f"experiments.{paper}.{group}.{name}: the table of {name} has this name, choose another"
+            )
         known |= {f"{report}/{group}/{paper}/{name}.{kind}" for kind in kinds}
         known |= {f"{report}/export/{paper}/{name}.{export}"}
     names = {*rules, *OWN_TARGETS, *(paper.replace("-", "_") for paper, _ in items)}
     for target in _surely_targets(targets):  # what is like no name is left to Snakemake
-        for near in difflib.get_close_matches(target, names, n=1, cutoff=0.75) if target not in names else []:
+        for near in (
+            difflib.get_close_matches(target, names, n=1, cutoff=0.75)
+            if target not in names
+            else []
+        ):
             raise BenchError(f"there is no target {target}: did you mean {near}?")
     for target in targets:
         path = PurePosixPath(target)
-        below = path.relative_to(report).parts[0] if path.is_relative_to(report) and target != report else ""
-        drawn = below in ("tables", "figures", "export") and path.suffix in (".csv", ".md", ".tex", ".png", ".pdf")
+        below = (
+            path.relative_to(report).parts[0]
+            if path.is_relative_to(report) and target != report
+            else ""
+        )
+        drawn = below in ("tables", "figures", "export") and path.suffix in (
+            ".csv",
+            ".md",
+            ".tex",
+            ".png",
+            ".pdf",
+        )
         if drawn and str(path) not in known:
-            raise BenchError(f"nothing makes {target}: the nearest that can be made is {nearest(str(path), known)}")
+            raise BenchError(
+                f"nothing makes {target}: the nearest that can be made is {nearest(str(path), known)}"
+            )
 
 
-_ONE, _NONE = {"--cores", "-c", "--jobs", "-j", "--directory", "-d"}, {"--dry-run", "-n", "--keep-going", "-k", "--"}
+_ONE, _NONE = (
+    {"--cores", "-c", "--jobs", "-j", "--directory", "-d"},
+    {"--dry-run", "-n", "--keep-going", "-k", "--"},
+)
 """Options of Snakemake that take one value, and that take none."""
 
 
@@ -73,7 +117,12 @@ def _surely_targets(words: Sequence[str]) -> list[str]:
 
 
 def own_command(
-    *, through_uv: bool, through_conda: bool, files: Sequence[Path], values: Sequence[str], root: Path
+    *,
+    through_uv: bool,
+    through_conda: bool,
+    files: Sequence[Path],
+    values: Sequence[str],
+    root: Path,
 ) -> str:
     """The command of somebody who called the workflow in this way, with `{target}` for what is asked for.
 
@@ -84,13 +133,23 @@ def own_command(
         values: of `--config`.
         root: the repository, or the folder of the workflow in an installed package.
     """
-    words = ["uv", "run"] * through_uv + ["snakemake", "--cores", "all"] + ["--use-conda"] * through_conda
-    if root.parts[-2:] == ("dpfedbench", "workflow"):  # what an installed package has, by its own command
+    words = (
+        ["uv", "run"] * through_uv
+        + ["snakemake", "--cores", "all"]
+        + ["--use-conda"] * through_conda
+    )
+    if root.parts[-2:] == (
+        "dpfedbench",
+        "workflow",
+    ):  # what an installed package has, by its own command
         words = ["dpfedbench", "run"]
         if files and files[0].parent == root / "config" / "presets":
             words += ["--preset", files[0].stem]
             files = files[1:]
-    shown = [os.path.relpath(file, root if file.is_relative_to(root) else Path.cwd()) for file in files]
+    shown = [
+        os.path.relpath(file, root if file.is_relative_to(root) else Path.cwd())
+        for file in files
+    ]
     kept = [value for value in values if not value.startswith(("prune=", "deep="))]
     # The target goes before these: each takes every word after it for one more of its own.
     after = ["--configfile", *shown] * bool(shown) + ["--config", *kept] * bool(kept)

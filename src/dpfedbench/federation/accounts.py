@@ -27,8 +27,14 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
     training = read_group(folder / "training.json")
     chain, rounds = training.get("ledger"), training.get("rounds_run")
     if not isinstance(chain, dict) or type(rounds) is not int:
-        missing = "its ledger's length and end" if not isinstance(chain, dict) else "how many rounds were run"
-        raise BenchError(f"{folder / 'training.json'} does not say {missing}: train the run again")
+        missing = (
+            "its ledger's length and end"
+            if not isinstance(chain, dict)
+            else "how many rounds were run"
+        )
+        raise BenchError(
+            f"{folder / 'training.json'} does not say {missing}: train the run again"
+        )
     path = folder / "ledger.jsonl"
     text_of(path)  # what keeps it from being read is said as of any of a run's files
     return read_ledger(path, chain), rounds
@@ -44,7 +50,9 @@ def ledger_of(run: Method, run_dir: Path | str) -> list[Release]:
     releases, rounds = finished_ledger(Path(run_dir))
     path = Path(run_dir, "ledger.jsonl")
     if run.private and not releases:
-        raise BenchError(f"{path} is empty, but {run.method} is private: train the run again")
+        raise BenchError(
+            f"{path} is empty, but {run.method} is private: train the run again"
+        )
     if releases and not run.private:
         raise BenchError(f"{path} has releases, but {run.method} claims no privacy")
     try:
@@ -70,7 +78,9 @@ def image_use(run: Method, clients_dir: Path | str) -> ImageUse:
     return used_images(Partition.load(clients_dir), used_per_class=used, rounds=rounds)
 
 
-def used_images(partition: Partition, *, used_per_class: int, rounds: np.ndarray | None) -> ImageUse:
+def used_images(
+    partition: Partition, *, used_per_class: int, rounds: np.ndarray | None
+) -> ImageUse:
     """Which clients of a partition use which image.
 
     Args:
@@ -123,10 +133,19 @@ def account_of(
     apart = records or run.task.text is not None
     shared = bool(releases) and not apart and clients_dir is not None
     budgeted = [sum_ for sum_ in run.sums if sum_.private and sum_.budget is not None]
-    noise: Any = next((sum_.noise for sum_ in budgeted if sum_.noise is not None and sum_.noise.follows_loss), None)
+    noise: Any = next(
+        (
+            sum_.noise
+            for sum_ in budgeted
+            if sum_.noise is not None and sum_.noise.follows_loss
+        ),
+        None,
+    )
     follows = noise is not None
     given = AccountContext(
-        images=image_use(run, clients_dir) if shared and clients_dir is not None else None,
+        images=image_use(run, clients_dir)
+        if shared and clients_dir is not None
+        else None,
         no_images=(
             "each record is at one client, whose account is what holds"
             if apart
@@ -134,16 +153,31 @@ def account_of(
         ),
         search=search,
         own_streams=run.streams == "own",
-        chosen=run.validation.every > 0 and (not budgeted or budgeted[0].unit == "client" or not records),
+        chosen=run.validation.every > 0
+        and (not budgeted or budgeted[0].unit == "client" or not records),
         budget=budgeted[0].budget if budgeted else None,
         adaptive=follows,
-        groups=next((groups for sum_ in run.sums if (groups := getattr(sum_.within_task, "groups", ()))), ()),
+        groups=next(
+            (
+                groups
+                for sum_ in run.sums
+                if (groups := getattr(sum_.within_task, "groups", ()))
+            ),
+            (),
+        ),
         before=tuple(before),
-        fall=(noise.decay, run.validation.every * getattr(run.client_update, "inner_steps", 1)) if follows else None,
+        fall=(
+            noise.decay,
+            run.validation.every * getattr(run.client_update, "inner_steps", 1),
+        )
+        if follows
+        else None,
     )
     own_delta = run.own_delta if delta is None else delta
     chosen = (run.delta or 1e-6) if delta is None else delta
-    return account(releases, delta=chosen, claims=run.claims, own_delta=own_delta, given=given)
+    return account(
+        releases, delta=chosen, claims=run.claims, own_delta=own_delta, given=given
+    )
 
 
 def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
@@ -160,7 +194,9 @@ def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
         return []
     other = run.references["ledger.jsonl"]
     if "ledger.jsonl" not in references:
-        raise BenchError(f"{run.folder} rests on the releases of {other.folder}: give its ledger.jsonl as a reference")
+        raise BenchError(
+            f"{run.folder} rests on the releases of {other.folder}: give its ledger.jsonl as a reference"
+        )
     assert isinstance(other, Method)
     return ledger_of(other, references["ledger.jsonl"].parent)
 
@@ -180,5 +216,7 @@ def account_run(
         BenchError: as `ledger_of` and `account_of`.
     """
     before, releases = ledger_before(run, references or {}), ledger_of(run, run_dir)
-    account = account_of(run, releases, clients_dir=clients_dir, search=search, before=before)
+    account = account_of(
+        run, releases, clients_dir=clients_dir, search=search, before=before
+    )
     write_json(out_path, account.to_json())

@@ -48,26 +48,45 @@ def _same(what: str, stated: Any, expected: Any) -> None:
 
 
 def _samplers(run: Method, releases: Sequence[Release]) -> Samplers:
-    held = (line.sampler.get("sizes") or int(line.sampler["records"]) for line in releases if "records" in line.sampler)
+    held = (
+        line.sampler.get("sizes") or int(line.sampler["records"])
+        for line in releases
+        if "records" in line.sampler
+    )
     records = next(held, 1)
     private = [sum_.name for sum_ in run.own_sums() if sum_.private]
     own = run.client.samplers(run, records) if private else {}
     plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
     served = (run.server_sum(), *run.further_sums())
-    return {name: own[name] for name in private} | {sum_.name: plan.describe() for sum_ in served}
+    return {name: own[name] for name in private} | {
+        sum_.name: plan.describe() for sum_ in served
+    }
 
 
 def _check_noise(line: Release) -> None:
     """Noise is z times the sensitivity, and that of independent Gaussian noise is what adjacency makes of C."""
-    where, reach = f"in round {line.round} a", {"zero-out": 1.0, "replace-one": 2.0}[line.adjacency]
-    threshold, sensitivity, noise = map(np.atleast_1d, (line.threshold, line.sensitivity, line.noise_std))
-    if line.mechanism == "gaussian" and not np.allclose(sensitivity, reach * threshold, rtol=1e-9, atol=0):
+    where, reach = (
+        f"in round {line.round} a",
+        {"zero-out": 1.0, "replace-one": 2.0}[line.adjacency],
+    )
+    threshold, sensitivity, noise = map(
+        np.atleast_1d, (line.threshold, line.sensitivity, line.noise_std)
+    )
+    if line.mechanism == "gaussian" and not np.allclose(
+        sensitivity, reach * threshold, rtol=1e-9, atol=0
+    ):
         _same(
-            f"{where} sensitivity of {line.name} of", line.sensitivity, f"{reach:g} C, {(reach * threshold).tolist()}"
+            f"{where} sensitivity of {line.name} of",
+            line.sensitivity,
+            f"{reach:g} C, {(reach * threshold).tolist()}",
         )
     if not np.allclose(noise, line.noise_multiplier * sensitivity, rtol=1e-9, atol=0):
         wanted = (line.noise_multiplier * sensitivity).tolist()
-        _same(f"{where} deviation of the noise of {line.name} of", line.noise_std, f"z times the sensitivity, {wanted}")
+        _same(
+            f"{where} deviation of the noise of {line.name} of",
+            line.noise_std,
+            f"z times the sensitivity, {wanted}",
+        )
 
 
 class _Checked:
@@ -83,13 +102,25 @@ class _Checked:
         given, noise = self.sum.within_task, self.sum.noise
         assert noise is not None
         if given is not None:
-            own = {sum_.name: samplers[sum_.name] for sum_ in self.run.sums if sum_.within_task is not None}
+            own = {
+                sum_.name: samplers[sum_.name]
+                for sum_ in self.run.sums
+                if sum_.within_task is not None
+            }
             return given.noise_multiplier(own, self.run.claims)
         if noise.multiplier is not None:
             return noise.multiplier
-        group = next(group for group in together(self.run.sums) if self.sum in group.sums)
-        plan = group.plan(self.sampler, claims=self.run.claims, counted=False, stepwise=True)
-        return plan.noise_multiplier if len(group.sums) == 1 else plan.multipliers[group.sums.index(self.sum)]
+        group = next(
+            group for group in together(self.run.sums) if self.sum in group.sums
+        )
+        plan = group.plan(
+            self.sampler, claims=self.run.claims, counted=False, stepwise=True
+        )
+        return (
+            plan.noise_multiplier
+            if len(group.sums) == 1
+            else plan.multipliers[group.sums.index(self.sum)]
+        )
 
     def check(self, named: dict[str, list[Release]]) -> None:
         """Check the lines of the sum, which are taken out of those given by name."""
@@ -101,20 +132,35 @@ class _Checked:
             return
         first = np.atleast_1d(lines[0].threshold)
         if rule.threshold is not None:
-            _same(f"a first threshold of {name} of", set(first.tolist()), {rule.threshold})
+            _same(
+                f"a first threshold of {name} of", set(first.tolist()), {rule.threshold}
+            )
         state, beside = rule.begin(float(first[0])), list[Release]()
         candidates: tuple[float, ...] = (self.multiplier,)
-        extra = rule.extra(state, noise_multiplier=self.multiplier, cohort=self.sampler["cohort"])
+        extra = rule.extra(
+            state, noise_multiplier=self.multiplier, cohort=self.sampler["cohort"]
+        )
         if extra is not None:
             beside = named.pop(extra.name, [])
             self._check_lines(extra.name, extra.stream, beside, counted=extra.counted)
         for number, line in enumerate(lines):
             if not rule.moves:
-                _same(f"thresholds of {name} of", set(np.atleast_1d(line.threshold).tolist()), set(first.tolist()))
+                _same(
+                    f"thresholds of {name} of",
+                    set(np.atleast_1d(line.threshold).tolist()),
+                    set(first.tolist()),
+                )
             stated = {self._stated(rule, state, z): z for z in candidates}
-            multipliers = (line.noise_multiplier, *(other.noise_multiplier for other in beside[number : number + 1]))
+            multipliers = (
+                line.noise_multiplier,
+                *(other.noise_multiplier for other in beside[number : number + 1]),
+            )
             if multipliers not in stated:
-                _same(f"in round {line.round} multipliers of {name} of", multipliers, " or ".join(map(str, stated)))
+                _same(
+                    f"in round {line.round} multipliers of {name} of",
+                    multipliers,
+                    " or ".join(map(str, stated)),
+                )
             candidates = noise.successors(stated[multipliers])
 
     def _stated(self, rule: Any, state: Any, z: float) -> tuple[float, ...]:
@@ -122,27 +168,56 @@ class _Checked:
         extra = rule.extra(state, noise_multiplier=z, cohort=self.sampler["cohort"])
         if extra is None:
             return (z,)
-        return (rest_multiplier(z, extra.noise_multiplier) if extra.within else z), extra.noise_multiplier
+        return (
+            rest_multiplier(z, extra.noise_multiplier) if extra.within else z
+        ), extra.noise_multiplier
 
-    def _check_lines(self, name: str, stream: str, lines: Sequence[Release], *, counted: bool) -> None:
+    def _check_lines(
+        self, name: str, stream: str, lines: Sequence[Release], *, counted: bool
+    ) -> None:
         rule, noise, run = self.sum.clipping, self.sum.noise, self.run
         assert rule is not None and noise is not None
         without_event = [*run.unaccounted, *([] if rule.private else [rule.reason])]
         _same(f"rounds of {name}", len(lines), self.lines)
         expected = {
-            "unit": self.sum.unit, "adjacency": self.sum.adjacency, "observer": self.sum.observer,
-            "mechanism": noise.mechanism, "sampler": dict(self.sampler), "counted_by_paper": counted,
+            "unit": self.sum.unit,
+            "adjacency": self.sum.adjacency,
+            "observer": self.sum.observer,
+            "mechanism": noise.mechanism,
+            "sampler": dict(self.sampler),
+            "counted_by_paper": counted,
             "part": self.sum.part or None,
-        }  # fmt: skip
+        }
         for line in lines:
             for field, value in expected.items():
-                _same(f"in round {line.round} a {field} of {name} of", getattr(line, field), value)
+                _same(
+                    f"in round {line.round} a {field} of {name} of",
+                    getattr(line, field),
+                    value,
+                )
             _check_noise(line)
-            values = {"threshold": line.threshold, "noise_multiplier": line.noise_multiplier}
-            told_of = noise.secure(dimension=line.dimension, cohort=self.sampler["cohort"], **values)
-            _same(f"in round {line.round} whole numbers of {name} of", line.secure, told_of)
+            values = {
+                "threshold": line.threshold,
+                "noise_multiplier": line.noise_multiplier,
+            }
+            told_of = noise.secure(
+                dimension=line.dimension, cohort=self.sampler["cohort"], **values
+            )
+            _same(
+                f"in round {line.round} whole numbers of {name} of",
+                line.secure,
+                told_of,
+            )
             drawn_by = [str(run.stream_seed), stream]
-            _same(f"in round {line.round} a stream of", line.noise_stream.split("/")[:2], drawn_by)
+            _same(
+                f"in round {line.round} a stream of",
+                line.noise_stream.split("/")[:2],
+                drawn_by,
+            )
             told = line.reason if line.data_dependent_threshold else ""
             stated = [reason for reason in without_event if reason in told]
-            _same(f"in round {line.round} as what {name} does not account for", stated, without_event)
+            _same(
+                f"in round {line.round} as what {name} does not account for",
+                stated,
+                without_event,
+            )

@@ -30,7 +30,9 @@ class Checkpoint:
         seconds: least time between two writes; 0 writes after every round.
     """
 
-    def __init__(self, folder: Path, *, identity: dict[str, Any], seconds: float) -> None:
+    def __init__(
+        self, folder: Path, *, identity: dict[str, Any], seconds: float
+    ) -> None:
         self.path = folder / "state.pt"
         self._identity, self._seconds = identity, seconds
         self._last = time.monotonic()
@@ -44,7 +46,9 @@ class Checkpoint:
         content = io.BytesIO()
         torch.save({"identity": self._identity, "state": state}, content)
         with atomic_path(self.path) as temporary:
-            temporary.write_bytes(hashlib.sha256(content.getbuffer()).digest() + content.getbuffer())
+            temporary.write_bytes(
+                hashlib.sha256(content.getbuffer()).digest() + content.getbuffer()
+            )
         self._last = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
@@ -57,7 +61,9 @@ class Checkpoint:
             return None
         content = self.path.read_bytes()
         if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
-            raise BenchError(f"checkpoint {self.path} is damaged and cannot be read: delete it to train from the start")
+            raise BenchError(
+                f"checkpoint {self.path} is damaged and cannot be read: delete it to train from the start"
+            )
         try:
             saved = torch.load(io.BytesIO(content[_DIGEST:]), weights_only=True)
             identity, state = saved["identity"], saved["state"]
@@ -66,7 +72,11 @@ class Checkpoint:
                 f"checkpoint {self.path} cannot be read ({type(error).__name__}): delete it to train from the start"
             ) from error
         if identity != self._identity:
-            differing = sorted(key for key in self._identity if identity.get(key) != self._identity[key])
+            differing = sorted(
+                key
+                for key in self._identity
+                if identity.get(key) != self._identity[key]
+            )
             raise BenchError(
                 f"checkpoint {self.path} belongs to another run (its {', '.join(differing)} differ): "
                 "delete it to train from the start"
@@ -90,7 +100,7 @@ def run_lock(folder: Path) -> Iterator[bool]:
     while True:
         with writing(folder / "lock"):
             folder.mkdir(parents=True, exist_ok=True)
-            handle = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115
+            handle = open(folder / "lock", "a+", encoding="utf-8")
         with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +129,10 @@ def finished(run_dir: Path, run: Method) -> bool:
 
     Snakemake takes the files away before it has a run trained, so they are of the process that was waited for.
     """
-    if not all((run_dir / name).exists() for name in ("model.safetensors", "history.csv", "ledger.jsonl")):
+    if not all(
+        (run_dir / name).exists()
+        for name in ("model.safetensors", "history.csv", "ledger.jsonl")
+    ):
         return False
     try:
         training = read_json(run_dir / "training.json")  # written last

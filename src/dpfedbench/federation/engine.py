@@ -69,15 +69,27 @@ def train(
             asked for and not there; more processes than clients of a round, or such that do not agree.
     """
     device = device_of(device)
-    run_dir, references, processes = Path(run_dir), references or {}, processes or Processes()
+    run_dir, references, processes = (
+        Path(run_dir),
+        references or {},
+        processes or Processes(),
+    )
     run.check_processes(processes.count)
     check_agree(processes, run, device, [data_dir, clients_dir, *references.values()])
 
     def rounds_of(ledger: Any, first: float | None) -> Rounds | Untrained:
         return Rounds.of(
-            run, data_dir=Path(data_dir), clients_dir=Path(clients_dir), ledger=ledger, threads=threads, device=device,
-            kernels=kernels, first=first, references=references, processes=processes,
-        )  # fmt: skip
+            run,
+            data_dir=Path(data_dir),
+            clients_dir=Path(clients_dir),
+            ledger=ledger,
+            threads=threads,
+            device=device,
+            kernels=kernels,
+            first=first,
+            references=references,
+            processes=processes,
+        )
 
     if not processes.first:
         rounds: Any = rounds_of(Elsewhere(), first_threshold(run, references))
@@ -87,10 +99,24 @@ def train(
     folder = run_dir / "checkpoint"
     with run_lock(folder) as waited:
         if waited and finished(run_dir, run):
-            print(f"{run.folder} was finished by the process waited for", file=sys.stderr, flush=True)
+            print(
+                f"{run.folder} was finished by the process waited for",
+                file=sys.stderr,
+                flush=True,
+            )
         else:
-            first, ledger = first_threshold(run, references), Ledger(folder / "ledger.jsonl")
-            _Training(run, rounds_of(ledger, first), run_dir, ledger, checkpoint_seconds, first).run()
+            first, ledger = (
+                first_threshold(run, references),
+                Ledger(folder / "ledger.jsonl"),
+            )
+            _Training(
+                run,
+                rounds_of(ledger, first),
+                run_dir,
+                ledger,
+                checkpoint_seconds,
+                first,
+            ).run()
         processes.tell()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -101,7 +127,9 @@ class _State:
 
     round: int = 0
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    best: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # {"accuracy", "round", "theta"}
+    best: list[dict[str, Any]] = dataclasses.field(
+        default_factory=list
+    )  # {"accuracy", "round", "theta"}
     seconds: float = 0.0
     clients: int = 0
     resumed: int = 0
@@ -112,9 +140,14 @@ class _Training:
     """One run: its rounds, its state and the loop over them."""
 
     def __init__(
-        self, run: Method, rounds: Rounds | Untrained, run_dir: Path, ledger: Ledger, checkpoint_seconds: float,
+        self,
+        run: Method,
+        rounds: Rounds | Untrained,
+        run_dir: Path,
+        ledger: Ledger,
+        checkpoint_seconds: float,
         first: float | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self.rounds, self.run_dir = run, rounds, run_dir
         self.ledger, self.budget = ledger, rounds.budget
         self.device = rounds.gradients.device
@@ -137,16 +170,23 @@ class _Training:
         self._restore()
         planned = self.rounds.planned
         if planned and not self.budget.allows(1):
-            (limit, *_) = (sum_.budget.epsilon for sum_ in self.config.sums if sum_.budget is not None)
+            (limit, *_) = (
+                sum_.budget.epsilon
+                for sum_ in self.config.sums
+                if sum_.budget is not None
+            )
             raise BenchError(
                 f"the budget of epsilon {limit} is spent by the first round: raise budget.epsilon or noise.multiplier"
             )
         for notice in self.config.notices:
             print(f"notice: {notice}", file=sys.stderr, flush=True)
         progress = Progress(
-            f"train {self.config.folder}", self.budget.expected(planned), unit=self.rounds.clients.served,
-            done=self.state.round, timed=self.budget.timed,
-        )  # fmt: skip
+            f"train {self.config.folder}",
+            self.budget.expected(planned),
+            unit=self.rounds.clients.served,
+            done=self.state.round,
+            timed=self.budget.timed,
+        )
         # Training stops before a budget is exceeded, not after.
         while self.state.round < planned and self.budget.allows(self.state.round + 1):
             started = time.monotonic()
@@ -182,7 +222,10 @@ class _Training:
 
         The count is no release, and a log is a file beside the results.
         """
-        out, text = sys.stderr, f"warning: round {done}: {non_finite} contributions were not finite and counted as zero"
+        out, text = (
+            sys.stderr,
+            f"warning: round {done}: {non_finite} contributions were not finite and counted as zero",
+        )
         if self.config.private:
             text += " (seen by the simulation only: this count is not a release, and no log has it)"
             out = sys.__stderr__
@@ -194,7 +237,9 @@ class _Training:
         """Every so many rounds: public validation, which may drive the noise; and how the test part fares."""
         validation, row = self.config.validation, self.state.history[-1]
         theta, measures = self.rounds.theta.numpy(), self.rounds.measures
-        if validation.every and (done % validation.every == 0 or done == self.rounds.planned):
+        if validation.every and (
+            done % validation.every == 0 or done == self.rounds.planned
+        ):
             row |= measures.validate(theta)
             if "validation_loss" in row:
                 self.budget.observe(row["validation_loss"])
@@ -205,7 +250,13 @@ class _Training:
             row |= measures.test(theta)
 
     def _keep_best(self, accuracy: float, done: int) -> None:
-        self.state.best.append({"accuracy": accuracy / 100, "round": done, "theta": self.rounds.theta.clone()})
+        self.state.best.append(
+            {
+                "accuracy": accuracy / 100,
+                "round": done,
+                "theta": self.rounds.theta.clone(),
+            }
+        )
         self.state.best.sort(key=lambda kept: (-kept["accuracy"], kept["round"]))
         del self.state.best[max(1, self.config.validation.ensemble) :]
 
@@ -227,41 +278,72 @@ class _Training:
     def _save(self) -> None:
         # The ledger first: a checkpoint must not know of a release that the ledger could lose.
         self.ledger.sync()
-        state = {field.name: getattr(self.state, field.name) for field in dataclasses.fields(self.state)}
-        self.checkpoint.save(state | {"rounds": self.rounds.state(), "ledger": self.ledger.chain})
+        state = {
+            field.name: getattr(self.state, field.name)
+            for field in dataclasses.fields(self.state)
+        }
+        self.checkpoint.save(
+            state | {"rounds": self.rounds.state(), "ledger": self.ledger.chain}
+        )
 
     def _restore(self) -> None:
         saved = self.checkpoint.load()
         # Rounds after the checkpoint are run again with the same noise, so they are the same releases.
-        self.ledger.go_on_after(self.ledger.chain if saved is None else saved.pop("ledger"))
+        self.ledger.go_on_after(
+            self.ledger.chain if saved is None else saved.pop("ledger")
+        )
         if saved is not None:
             self.rounds.restore(saved.pop("rounds"))
             self.state = _State(**saved)
             self.state.resumed += 1
             # Which round that is follows from how long rounds took.
-            at = f"round {self.state.round}" if self.budget.timed else "the last checkpoint"
-            print(f"going on after {at} of {self.config.folder}", file=sys.stderr, flush=True)
+            at = (
+                f"round {self.state.round}"
+                if self.budget.timed
+                else "the last checkpoint"
+            )
+            print(
+                f"going on after {at} of {self.config.folder}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     # Results
 
     def _write(self, planned: int, stopped_by: str) -> None:
         state, config, rounds = self.state, self.config, self.rounds
-        members = [kept["theta"].numpy() for kept in state.best] or [rounds.theta.numpy()]
+        members = [kept["theta"].numpy() for kept in state.best] or [
+            rounds.theta.numpy()
+        ]
         save_members(self.run_dir / "model.safetensors", rounds.net, members)
         columns = [*HISTORY, *rounds.columns]
         with (
             atomic_path(self.run_dir / "history.csv") as temporary,
             open(temporary, "w", encoding="utf-8", newline="") as file,
         ):
-            rows = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
+            rows = csv.DictWriter(
+                file, columns, restval="", extrasaction="ignore", lineterminator="\n"
+            )
             rows.writeheader()
             for row in state.history:  # of what is not a number the file has nothing
-                rows.writerow({name: value for name, value in row.items() if value is not None and value == value})
+                rows.writerow(
+                    {
+                        name: value
+                        for name, value in row.items()
+                        if value is not None and value == value
+                    }
+                )
         with atomic_path(self.run_dir / "ledger.jsonl") as temporary:
             shutil.copyfile(self.ledger.path, temporary)
-        versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}
+        versions = {
+            name: importlib.metadata.version(name)
+            for name in ("torch", "numpy", "numba")
+        }
         served = rounds.clients.served
-        spent, timed = [entry.noise_multiplier for entry in self.budget.budgeted], self.budget.timed
+        spent, timed = (
+            [entry.noise_multiplier for entry in self.budget.budgeted],
+            self.budget.timed,
+        )
         write_json(
             self.run_dir / "training.json",
             {
@@ -271,7 +353,9 @@ class _Training:
                 "rounds_run": state.round,
                 "ledger": self.ledger.chain,
                 "stopped_by": stopped_by,
-                f"{served}_per_second": round(state.clients / state.seconds, 2) if state.seconds else None,
+                f"{served}_per_second": round(state.clients / state.seconds, 2)
+                if state.seconds
+                else None,
                 f"milliseconds_per_{served.removesuffix('s')}": (
                     round(1000 * (state.seconds - state.measuring) / state.clients, 4)
                     if timed and state.clients
@@ -286,7 +370,10 @@ class _Training:
                 "machine": processor(),
                 "parameters": rounds.net.dimension,
                 "noise_multiplier": spent[0] if spent else None,
-                "members": [{"round": kept["round"], "accuracy": kept["accuracy"]} for kept in state.best],
+                "members": [
+                    {"round": kept["round"], "accuracy": kept["accuracy"]}
+                    for kept in state.best
+                ],
                 "method_version": config.made_by,
                 "versions": versions | {"python": platform.python_version()},
                 "notices": list(config.notices),

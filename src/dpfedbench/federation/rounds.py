@@ -42,7 +42,9 @@ def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None
         if rule is not None and rule.reference:
             name = rule.reference_file
             if name not in references:
-                raise BenchError(f"{run.folder} needs {name} of {run.references[name].folder}: give it as a reference")
+                raise BenchError(
+                    f"{run.folder} needs {name} of {run.references[name].folder}: give it as a reference"
+                )
             return float(rule.first_threshold(references[name], run))
     return None
 
@@ -66,29 +68,70 @@ class Rounds:
     """
 
     def __init__(
-        self, run: Method, *, net: Any, held: Any, gradients: Choice, measures: Any, ledger: Ledger,
-        threads: int = 1, observer: Observer | None = None, clients: Clients | None = None,
-        first: float | None = None, plan: Any = None, processes: Processes | None = None,
+        self,
+        run: Method,
+        *,
+        net: Any,
+        held: Any,
+        gradients: Choice,
+        measures: Any,
+        ledger: Ledger,
+        threads: int = 1,
+        observer: Observer | None = None,
+        clients: Clients | None = None,
+        first: float | None = None,
+        plan: Any = None,
+        processes: Processes | None = None,
         weights: np.ndarray | None = None,
-    ) -> None:  # fmt: skip
-        if weights is None:  # an audit's: its releases say nothing of where training starts
+    ) -> None:
+        if (
+            weights is None
+        ):  # an audit's: its releases say nothing of where training starts
             weights = net.initial(stream(run.seed, "initial-weights"))
-        self.run, self.net, self.gradients, self.measures = run, net, gradients, measures
-        self.step, self.planned, self.threads = run.server, run.participation.rounds, threads
+        self.run, self.net, self.gradients, self.measures = (
+            run,
+            net,
+            gradients,
+            measures,
+        )
+        self.step, self.planned, self.threads = (
+            run.server,
+            run.participation.rounds,
+            threads,
+        )
         self.processes = processes or Processes()
-        self.plan = plan or run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
+        self.plan = plan or run.participation.plan(
+            clients=run.clients.count, seed=run.stream_seed
+        )
         self.ledger = ledger
         self.budget = Budget(
-            claims=run.claims, sums=run.sums,
-            unaccounted=tuple(dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))),
-        )  # fmt: skip
+            claims=run.claims,
+            sums=run.sums,
+            unaccounted=tuple(
+                dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))
+            ),
+        )
         self._enter = functools.partial(
-            Mechanism.of, budget=self.budget, ledger=ledger, seed=run.stream_seed, observer=observer, arithmetic=TORCH
+            Mechanism.of,
+            budget=self.budget,
+            ledger=ledger,
+            seed=run.stream_seed,
+            observer=observer,
+            arithmetic=TORCH,
         )
         setup = Setup(
-            run=run, net=net, held=held, gradients=gradients, own=run.own_sums(), enter=self._enter, plan=self.plan,
-            threads=threads, first=first, processes=self.processes, weights=weights,
-        )  # fmt: skip
+            run=run,
+            net=net,
+            held=held,
+            gradients=gradients,
+            own=run.own_sums(),
+            enter=self._enter,
+            plan=self.plan,
+            threads=threads,
+            first=first,
+            processes=self.processes,
+            weights=weights,
+        )
         self.clients = clients or run.client.clients(setup)
         self.server = self._enter_server(first)
         # What else clients send is divided by their number: it is of what each keeps, whoever comes in a round.
@@ -112,9 +155,18 @@ class Rounds:
 
     @classmethod
     def of(
-        cls, run: Method, *, data_dir: Path, clients_dir: Path, ledger: Ledger, device: str = "cpu",
-        kernels: bool = True, threads: int = 1, references: Mapping[str, Path] | None = None, **given: Any,
-    ) -> Rounds | Untrained:  # fmt: skip
+        cls,
+        run: Method,
+        *,
+        data_dir: Path,
+        clients_dir: Path,
+        ledger: Ledger,
+        device: str = "cpu",
+        kernels: bool = True,
+        threads: int = 1,
+        references: Mapping[str, Path] | None = None,
+        **given: Any,
+    ) -> Rounds | Untrained:
         """The rounds of a run on its own data; arguments as of `engine.train`, and others as of this class.
 
         Raises:
@@ -126,7 +178,10 @@ class Rounds:
         net.words = getattr(held.dataset, "words", ())
         weights = run.initial.weights(run, net, references or {})
         gradients = choose(net, device=device, enabled=kernels)
-        by_record = any(sum_.private and sum_.unit == "record" for sum_ in run.sums) or run.within_records
+        by_record = (
+            any(sum_.private and sum_.unit == "record" for sum_ in run.sums)
+            or run.within_records
+        )
         # A kernel's network is known, and the settings have said which one; to load Opacus takes a second.
         if by_record and gradients.name.startswith("torch"):
             net.refuse_record_level()
@@ -137,23 +192,38 @@ class Rounds:
             measures: Any = NoMeasures()
         elif run.client_data == "records":
             check_classes(run, held.dataset)
-            measures = HeldOutMeasures(run, held.dataset, gradients, threads=threads, files=references)
+            measures = HeldOutMeasures(
+                run, held.dataset, gradients, threads=threads, files=references
+            )
         elif run.task.text is not None:
             measures = TextMeasures(run, held.dataset, gradients, threads=threads)
         else:
-            measures = FewShotMeasures(run, held.dataset, gradients, net=net, threads=threads)
+            measures = FewShotMeasures(
+                run, held.dataset, gradients, net=net, threads=threads
+            )
         return cls(
-            run, net=net, held=held, gradients=gradients, measures=measures, ledger=ledger, threads=threads,
-            weights=weights, **given,
-        )  # fmt: skip
+            run,
+            net=net,
+            held=held,
+            gradients=gradients,
+            measures=measures,
+            ledger=ledger,
+            threads=threads,
+            weights=weights,
+            **given,
+        )
 
     def _enter_server(self, first: float | None) -> Mechanism:
         denominator = self.plan.denominator * self.clients.each
         return self._enter(
-            self.run.server_sum(), sampler=self.plan.describe(), denominator=denominator, dimension=self.net.dimension,
-            cohort=self.plan.denominator, plain=self.step.plain_sum,
+            self.run.server_sum(),
+            sampler=self.plan.describe(),
+            denominator=denominator,
+            dimension=self.net.dimension,
+            cohort=self.plan.denominator,
+            plain=self.step.plain_sum,
             first=None if first is None else lambda: first,
-        )  # fmt: skip
+        )
 
     def round(self, index: int) -> tuple[Row, int]:
         """One round: its row of the history, and how much it served.
@@ -164,7 +234,9 @@ class Rounds:
         cohort, (total, *others), losses = self._contributed(index)
         released = torch.from_numpy(self.server.release(total))
         pairs = zip(self.further, others, strict=True)
-        means = [mechanism.release(one) / mechanism.denominator for mechanism, one in pairs]
+        means = [
+            mechanism.release(one) / mechanism.denominator for mechanism, one in pairs
+        ]
         if means:
             self.processes.tell(("hear", means))
             self.clients.hear(means)
@@ -177,7 +249,9 @@ class Rounds:
         self._refuse_not_finite(row, index=index, count=getattr(total.sum, "count", 0))
         served = self.clients.work(cohort)
         if served is None:
-            served = int(self.plan.denominator) if self.server.sum.private else len(cohort)
+            served = (
+                int(self.plan.denominator) if self.server.sum.private else len(cohort)
+            )
         return row, served
 
     def _refuse_not_finite(self, row: Row, *, index: int, count: int) -> None:
@@ -187,7 +261,11 @@ class Rounds:
         """
         loss, bad, what = row.get("loss", 0.0), self.non_finite, ""
         # Clients that sum over their own records have a loss that leaves out what is not finite, unless all is.
-        if not self.run.private and bad and (bad == count or (self.run.client_data == "records" and loss != loss)):
+        if (
+            not self.run.private
+            and bad
+            and (bad == count or (self.run.client_data == "records" and loss != loss))
+        ):
             what = "none of its contributions is"
         elif not torch.isfinite(self.theta).all():
             what = "the model is no longer"
@@ -200,7 +278,9 @@ class Rounds:
     @property
     def non_finite(self) -> int:
         """Contributions of the round, of all processes, that were not finite and counted as zero."""
-        return self._elsewhere + sum(mechanism.non_finite for mechanism in self.budget.mechanisms)
+        return self._elsewhere + sum(
+            mechanism.non_finite for mechanism in self.budget.mechanisms
+        )
 
     def help(self, what: str, *told: Any) -> None:
         """Take this process's part in what the first one does: a round, a checkpoint or the way back to one."""
@@ -215,7 +295,9 @@ class Rounds:
         else:
             self.clients.restore(*told)
 
-    def _contributed(self, index: int) -> tuple[np.ndarray, list[Any], list[np.ndarray]]:
+    def _contributed(
+        self, index: int
+    ) -> tuple[np.ndarray, list[Any], list[np.ndarray]]:
         """The cohort of a round, the sums of what it sends, and losses; all of it in the first process."""
         for mechanism in self.budget.mechanisms:
             mechanism.non_finite = 0
@@ -227,8 +309,17 @@ class Rounds:
 
         if self.processes.count > 1 and not self.clients.divides:
             size = self.gradients.chunk(self.threads)
-            blocks = self.processes.blocks(len(cohort), size, fixed=self.gradients.device != "cpu")
-            losses = add_together(self.processes, totals[0], stream_of, cohort, blocks, each=self.clients.each)
+            blocks = self.processes.blocks(
+                len(cohort), size, fixed=self.gradients.device != "cpu"
+            )
+            losses = add_together(
+                self.processes,
+                totals[0],
+                stream_of,
+                cohort,
+                blocks,
+                each=self.clients.each,
+            )
         else:
             for contributions, chunk_losses, _ in stream_of(cohort):
                 if self.processes.first:
@@ -240,29 +331,46 @@ class Rounds:
         self._elsewhere = sum(self.processes.collected(counted)) - counted
         return cohort, totals, losses
 
-    def _row(self, total: Any, released: torch.Tensor, cohort: np.ndarray, losses: list[np.ndarray]) -> Row:
+    def _row(
+        self,
+        total: Any,
+        released: torch.Tensor,
+        cohort: np.ndarray,
+        losses: list[np.ndarray],
+    ) -> Row:
         norm = float(released.norm())
         if self.server.sum.private:
             return {
-                "clients": self.plan.denominator, "threshold": total.sum.threshold, "released_norm": norm,
-                "noise_multiplier": total.sum.noise_multiplier, **total.sum.told,
-            }  # fmt: skip
+                "clients": self.plan.denominator,
+                "threshold": total.sum.threshold,
+                "released_norm": norm,
+                "noise_multiplier": total.sum.noise_multiplier,
+                **total.sum.told,
+            }
         if self.run.private:
             # Each contribution is a client's own release, so that the sum is free to be told; losses are not.
             return {"clients": self.plan.denominator, "released_norm": norm}
-        quantiles = np.quantile(total.norms, [0.1, 0.5, 0.9]) if len(total.norms) else [np.nan] * 3
+        quantiles = (
+            np.quantile(total.norms, [0.1, 0.5, 0.9])
+            if len(total.norms)
+            else [np.nan] * 3
+        )
         loss = float(np.mean(np.concatenate(losses))) if losses else np.nan
-        return {"clients": len(cohort), "loss": loss, **dict(zip(NORMS, map(float, quantiles), strict=True))} | {
-            "released_norm": norm
-        }
+        return {
+            "clients": len(cohort),
+            "loss": loss,
+            **dict(zip(NORMS, map(float, quantiles), strict=True)),
+        } | {"released_norm": norm}
 
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""
         self.processes.tell(("state",))
         return {
-            "theta": self.theta.clone(), "step": self._state, "clients": self.clients.state(),
+            "theta": self.theta.clone(),
+            "step": self._state,
+            "clients": self.clients.state(),
             "mechanisms": self._states(),
-        }  # fmt: skip
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
@@ -285,9 +393,23 @@ class Untrained:
 
     planned, columns, measures, threads, non_finite = 0, (), NoMeasures(), 1, 0
 
-    def __init__(self, net: Any, gradients: Choice, processes: Processes | None, weights: np.ndarray) -> None:
-        self.net, self.gradients, self.processes = net, gradients, processes or Processes()
-        self.theta, self.clients, self.budget = torch.from_numpy(weights.copy()), Clients(), Budget()
+    def __init__(
+        self,
+        net: Any,
+        gradients: Choice,
+        processes: Processes | None,
+        weights: np.ndarray,
+    ) -> None:
+        self.net, self.gradients, self.processes = (
+            net,
+            gradients,
+            processes or Processes(),
+        )
+        self.theta, self.clients, self.budget = (
+            torch.from_numpy(weights.copy()),
+            Clients(),
+            Budget(),
+        )
 
     def round(self, index: int) -> tuple[Row, int]:
         """None is planned."""
@@ -301,15 +423,21 @@ class Untrained:
         """Nothing."""
 
 
-def _held(run: Method, data_dir: Path, clients_dir: Path, files: Mapping[str, Path] | None) -> Any:
+def _held(
+    run: Method, data_dir: Path, clients_dir: Path, files: Mapping[str, Path] | None
+) -> Any:
     if run.client_data == "records":
         held = Records(data_dir, clients_dir)
         held.images = features_of(run, held.dataset, held.places, files)
         return held
     support, query = run.clients.support_per_class, run.clients.query_per_class
     if run.task.text is not None:
-        return TextTasks(data_dir, clients_dir, run.task.text, support=support, query=query)
-    return Tasks(data_dir, clients_dir, support_per_class=support, query_per_class=query)
+        return TextTasks(
+            data_dir, clients_dir, run.task.text, support=support, query=query
+        )
+    return Tasks(
+        data_dir, clients_dir, support_per_class=support, query_per_class=query
+    )
 
 
 def _classes(run: Method, dataset: Any) -> int:

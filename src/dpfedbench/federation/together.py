@@ -37,7 +37,9 @@ class Elsewhere:
         """Nothing."""
 
 
-def check_agree(processes: Processes, run: Method, device: str, places: Iterable[Path]) -> None:
+def check_agree(
+    processes: Processes, run: Method, device: str, places: Iterable[Path]
+) -> None:
     """Refuse processes that would not train the same: by code, versions, processor, configuration and data.
 
     `run`, `device` and `places` (files, and folders whose files are compared) are those of this process.
@@ -47,18 +49,34 @@ def check_agree(processes: Processes, run: Method, device: str, places: Iterable
     """
     if processes.count == 1:
         return
-    own = {"dpfedbench": _digest(_SOURCE.glob("dp*/**/*.py"), _SOURCE), "Python": platform.python_version()}
-    own |= {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}
-    own |= {"processor": processor(), "device": device, "configuration": f"{run.folder} {run.made_by} {run.to_yaml()}"}
+    own = {
+        "dpfedbench": _digest(_SOURCE.glob("dp*/**/*.py"), _SOURCE),
+        "Python": platform.python_version(),
+    }
+    own |= {
+        name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")
+    }
+    own |= {
+        "processor": processor(),
+        "device": device,
+        "configuration": f"{run.folder} {run.made_by} {run.to_yaml()}",
+    }
     for place in map(Path, places):
-        own[str(place)] = sha256(place) if place.is_file() else _digest(place.glob("*"), place)
+        own[str(place)] = (
+            sha256(place) if place.is_file() else _digest(place.glob("*"), place)
+        )
     told = processes.collected((platform.node(), own))
     for rank, (node, theirs) in enumerate(told):
         # Paths may differ: two nodes need not see a folder under the same one.
         pairs = zip(own.items(), theirs.items(), strict=True)
-        named = [(mine, name) for (mine, value), (name, other) in pairs if value != other]
+        named = [
+            (mine, name) for (mine, value), (name, other) in pairs if value != other
+        ]
         if named:
-            what = ", ".join(mine if mine == name else f"{mine} ({name} there)" for mine, name in named)
+            what = ", ".join(
+                mine if mine == name else f"{mine} ({name} there)"
+                for mine, name in named
+            )
             raise BenchError(
                 f"process {rank} on {node} has another {what} than process 0 on {told[0][0]}: start all processes of a "
                 "training with the same code and packages, on one kind of processor, and on the same files"
@@ -66,13 +84,22 @@ def check_agree(processes: Processes, run: Method, device: str, places: Iterable
 
 
 def _digest(files: Iterable[Path], root: Path) -> str:
-    return " ".join(f"{path.relative_to(root)} {sha256(path)}" for path in sorted(files) if path.is_file())
+    return " ".join(
+        f"{path.relative_to(root)} {sha256(path)}"
+        for path in sorted(files)
+        if path.is_file()
+    )
 
 
 def add_together(
-    processes: Processes, total: Any, stream_of: Callable[[np.ndarray], Stream], cohort: np.ndarray,
-    blocks: Sequence[slice], *, each: int,
-) -> list[np.ndarray]:  # fmt: skip
+    processes: Processes,
+    total: Any,
+    stream_of: Callable[[np.ndarray], Stream],
+    cohort: np.ndarray,
+    blocks: Sequence[slice],
+    *,
+    each: int,
+) -> list[np.ndarray]:
     """Add what a cohort sends to a sum, one client after another, as one process would.
 
     Args:
@@ -88,7 +115,9 @@ def add_together(
         The losses of the cohort in its order, in the first process.
     """
     own = [blocks[number] for number in processes.own(len(blocks))]
-    places = np.concatenate([np.arange(len(cohort))[block] for block in own] or [np.arange(0)])
+    places = np.concatenate(
+        [np.arange(len(cohort))[block] for block in own] or [np.arange(0)]
+    )
     all_losses: list[np.ndarray] = []
 
     def add(limit: float, whole: np.ndarray, norms: np.ndarray) -> None:
@@ -96,30 +125,45 @@ def add_together(
         of[:] = 0.0  # where another process's are
 
         def add_block(number: int, rows: np.ndarray) -> None:
-            some = rows_of(total.transformed(torch.from_numpy(rows))) if total.as_rows else rows
+            some = (
+                rows_of(total.transformed(torch.from_numpy(rows)))
+                if total.as_rows
+                else rows
+            )
             add_rows(some, limit, whole, of[blocks[number]].reshape(-1))
 
-        made = _regrouped(stream_of(cohort[places]), [each * (b.stop - b.start) for b in own], len(whole), all_losses)
+        made = _regrouped(
+            stream_of(cohort[places]),
+            [each * (b.stop - b.start) for b in own],
+            len(whole),
+            all_losses,
+        )
         processes.fold(whole, len(blocks), made, add_block)
         losses = np.concatenate(all_losses or [np.zeros(0)])
         told = processes.collected((places, of[places], losses))
         if processes.first:
             for theirs, lengths, _ in told:
                 of[theirs] = lengths
-            all_losses[:] = _ordered([(theirs, given) for theirs, _, given in told if len(given)])
+            all_losses[:] = _ordered(
+                [(theirs, given) for theirs, _, given in told if len(given)]
+            )
 
     total.add_by(add, len(cohort) * each, transformed=True)
     return all_losses
 
 
-def _regrouped(stream: Stream, sizes: Sequence[int], dimension: int, losses: list[np.ndarray]) -> Iterator[np.ndarray]:
+def _regrouped(
+    stream: Stream, sizes: Sequence[int], dimension: int, losses: list[np.ndarray]
+) -> Iterator[np.ndarray]:
     """Contributions in pieces of these sizes; the stream is gone through to its end."""
     have = np.empty((0, dimension), np.float32)
     for size in sizes:
         rows = [have]
         while sum(map(len, rows)) < size:
             contributions, given, _ = next(stream)
-            rows.append(rows_of(contributions).copy())  # what a stream yields is overwritten later
+            rows.append(
+                rows_of(contributions).copy()
+            )  # what a stream yields is overwritten later
             losses.append(given)
         joined = np.concatenate(rows) if len(rows) > 1 else have
         yield joined[:size]

@@ -20,7 +20,13 @@ from dpfedbench.models.net import Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
 
-def choose(net: Net, *, device: str = "cpu", enabled: bool = True, dtype: torch.dtype = torch.float32) -> Choice:
+def choose(
+    net: Net,
+    *,
+    device: str = "cpu",
+    enabled: bool = True,
+    dtype: torch.dtype = torch.float32,
+) -> Choice:
     """The implementation of a network's gradients: a kernel where one fits, else torch.
 
     Args:
@@ -34,8 +40,15 @@ def choose(net: Net, *, device: str = "cpu", enabled: bool = True, dtype: torch.
     """
     kernel = _kernel(net, dtype) if enabled and device == "cpu" else None
     if kernel is not None:
-        return Choice(kernel.name, functools.partial(kernel, net, dtype=dtype), device, kernel.tasks(net))
-    make: Callable[[], Gradients] = functools.partial(TorchGradients, net, device=device, dtype=dtype)
+        return Choice(
+            kernel.name,
+            functools.partial(kernel, net, dtype=dtype),
+            device,
+            kernel.tasks(net),
+        )
+    make: Callable[[], Gradients] = functools.partial(
+        TorchGradients, net, device=device, dtype=dtype
+    )
     return Choice(TorchGradients(net, device=device, dtype=dtype).way, make, device)
 
 

@@ -17,7 +17,9 @@ def rows_of(contributions: torch.Tensor) -> np.ndarray:
     return np.ascontiguousarray(contributions.detach().cpu().numpy(), dtype=np.float32)
 
 
-def add_on_device(rows: torch.Tensor, limit: float, total: np.ndarray, norms: np.ndarray) -> None:
+def add_on_device(
+    rows: torch.Tensor, limit: float, total: np.ndarray, norms: np.ndarray
+) -> None:
     """As `kernels.clipped_sum.add_rows`, where the rows [n, d] are: a GPU sends one sum, and not each of its rows.
 
     All is in double precision. The rows of a call are added up before they are added to the total, so that other chunks
@@ -38,7 +40,9 @@ def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
     """
     contributions = torch.as_tensor(contributions)
     if contributions.ndim != 2 or contributions.shape[1] != total.dimension:
-        raise ValueError(f"contributions must be [n, {total.dimension}], not {tuple(contributions.shape)}")
+        raise ValueError(
+            f"contributions must be [n, {total.dimension}], not {tuple(contributions.shape)}"
+        )
     if total.one_by_one:
         return total.add(contributions.detach().cpu().numpy())
     if contributions.is_cuda:
@@ -48,7 +52,9 @@ def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
     return total.add_by(functools.partial(add_rows, rows), len(rows))
 
 
-TORCH = Arithmetic(add=add_to, norm=lambda values: float(torch.from_numpy(values).double().norm()))
+TORCH = Arithmetic(
+    add=add_to, norm=lambda values: float(torch.from_numpy(values).double().norm())
+)
 """How the benchmark's mechanisms add and take norms."""
 
 

@@ -38,10 +38,14 @@ class BatchConv4(TorchGradients):
         """So many that Python's part is small; step by step, as rates are learnt, few enough for the cache."""
         return 2 if net.extra else 8
 
-    def _inputs(self, theta: Array, x: Array | Inputs, y: Array | None = None) -> Inputs:
+    def _inputs(
+        self, theta: Array, x: Array | Inputs, y: Array | None = None
+    ) -> Inputs:
         inputs = super()._inputs(theta, x, y)
         if y is not None and tuple(y.shape) != inputs.shape[:2]:
-            raise ValueError(f"{list(inputs.shape[:2])} images need as many labels, not {list(y.shape)}")
+            raise ValueError(
+                f"{list(inputs.shape[:2])} images need as many labels, not {list(y.shape)}"
+            )
         return inputs
 
     def _prepared(self, x: Array) -> Images:
@@ -52,31 +56,62 @@ class BatchConv4(TorchGradients):
         """Passes over batches of one size. Those after steps share no memory with those of the steps."""
         if (batch, adapted) not in self._passes:
             assert isinstance(self.net.module, Conv4)
-            self._passes[batch, adapted] = Passes(self.net.module, batch, self.number.type)
+            self._passes[batch, adapted] = Passes(
+                self.net.module, batch, self.number.type
+            )
         return self._passes[batch, adapted]
 
     def through_steps(
-        self, theta: torch.Tensor, support: Inputs, support_y: Array, query: Inputs, query_y: Array,
-        rates: torch.Tensor, *, second: bool, out: Array,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        self,
+        theta: torch.Tensor,
+        support: Inputs,
+        support_y: Array,
+        query: Inputs,
+        query_y: Array,
+        rates: torch.Tensor,
+        *,
+        second: bool,
+        out: Array,
+    ) -> tuple[np.ndarray, np.ndarray]:
         self._inputs(theta.expand(len(out), -1), support, support_y)
         self._inputs(out, query, query_y)
         sizes = support.shape[1], query.shape[1]
         passes = self._of(sizes[1], adapted=True)
         before, at = self._memory.get(sizes) or (None, passes.points(1))
-        steps = self._of(sizes[0]).steps(support.value, np.asarray(support_y), rates.numpy(), second, before)
+        steps = self._of(sizes[0]).steps(
+            support.value, np.asarray(support_y), rates.numpy(), second, before
+        )
         self._memory[sizes] = steps, at
         losses, right = passes.gradients(
-            theta.numpy()[None], query.value, np.asarray(query_y), at, np.asarray(out), steps
+            theta.numpy()[None],
+            query.value,
+            np.asarray(query_y),
+            at,
+            np.asarray(out),
+            steps,
         )
         return losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
 
-    def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point:
+    def _at(
+        self,
+        theta: Array,
+        x: Inputs,
+        y: Array,
+        out: Array,
+        products: bool,
+        into: Point | None,
+    ) -> Point:
         passes = self._of(x.shape[1])
         places = None
-        if isinstance(into, _Tasks) and into.passes is passes and len(into.places.floats) == len(theta):
+        if (
+            isinstance(into, _Tasks)
+            and into.passes is passes
+            and len(into.places.floats) == len(theta)
+        ):
             places = into.places
-        return _Tasks(passes, np.asarray(theta), x.value, np.asarray(y), np.asarray(out), places)
+        return _Tasks(
+            passes, np.asarray(theta), x.value, np.asarray(y), np.asarray(out), places
+        )
 
     def _logits(self, theta: Array, x: Inputs) -> np.ndarray:
         passes = self._of(x.shape[1])
@@ -87,14 +122,28 @@ class _Tasks(Point):
     """Tasks, each with a point of its own; their weights may not change before their products are computed."""
 
     def __init__(
-        self, passes: Passes, theta: np.ndarray, images: Images, labels: np.ndarray, out: np.ndarray,
+        self,
+        passes: Passes,
+        theta: np.ndarray,
+        images: Images,
+        labels: np.ndarray,
+        out: np.ndarray,
         places: Points | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(theta)
         self.passes, self._theta, self._images = passes, theta, images
         self.places = passes.points(len(theta)) if places is None else places
         losses, right = passes.gradients(theta, images, labels, self.places, out)
-        self.losses, self.accuracies = losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
+        self.losses, self.accuracies = (
+            losses.mean(axis=1).astype(np.float64),
+            right.mean(axis=1),
+        )
 
     def _product(self, direction: Array, out: Array) -> None:
-        self.passes.hessian_products(self._theta, self._images, np.asarray(direction), self.places, np.asarray(out))
+        self.passes.hessian_products(
+            self._theta,
+            self._images,
+            np.asarray(direction),
+            self.places,
+            np.asarray(out),
+        )

@@ -41,7 +41,12 @@ class Call(NamedTuple):
         """numba's types of the arguments, for float32 or float64."""
         scalars = {"i": types.int64, "f": types.float64}
         return tuple(
-            scalars.get(name) or typeof(np.empty((1,) * int(name[-1]), np.uint8 if name.startswith("c") else number))
+            scalars.get(name)
+            or typeof(
+                np.empty(
+                    (1,) * int(name[-1]), np.uint8 if name.startswith("c") else number
+                )
+            )
             for name in self.signature.split(",")
         )
 
@@ -64,20 +69,33 @@ def caller(place: int, call: Call) -> Any:
     @intrinsic
     def enter(typing, addresses, arguments):
         given = tuple(types.unliteral(one) for one in arguments)
-        if given not in (call.types(np.dtype(np.float32)), call.types(np.dtype(np.float64))):
-            raise TypingError(f"{call.loop.__name__} takes {call.signature}, not {given}")
+        if given not in (
+            call.types(np.dtype(np.float32)),
+            call.types(np.dtype(np.float64)),
+        ):
+            raise TypingError(
+                f"{call.loop.__name__} takes {call.signature}, not {given}"
+            )
 
         def code(context, builder, signature, values):
             convention = context.call_conv
             parts = [
-                context.cast(builder, builder.extract_value(values[1], i), arguments[i], given[i])
+                context.cast(
+                    builder, builder.extract_value(values[1], i), arguments[i], given[i]
+                )
                 for i in range(len(given))
             ]
             kind = convention.get_function_type(types.none, given)
-            address = _item(context, builder, signature.args[0], values[0], 2 * FIRST_LOOP + place)
-            result, raised = (cgutils.alloca_once(builder, kind.args[i].pointee) for i in range(2))
+            address = _item(
+                context, builder, signature.args[0], values[0], 2 * FIRST_LOOP + place
+            )
+            result, raised = (
+                cgutils.alloca_once(builder, kind.args[i].pointee) for i in range(2)
+            )
             flat = convention._get_arg_packer(given).as_arguments(builder, parts)
-            builder.call(builder.inttoptr(address, kind.as_pointer()), [result, raised, *flat])
+            builder.call(
+                builder.inttoptr(address, kind.as_pointer()), [result, raised, *flat]
+            )
             return context.get_dummy_value()
 
         return types.void(addresses, arguments), code
@@ -98,7 +116,9 @@ def enter_c(_, address, arguments):
 
     def code(context, builder, signature, values):
         parts = [
-            context.cast(builder, builder.extract_value(values[1], i), arguments[i], given[i])
+            context.cast(
+                builder, builder.extract_value(values[1], i), arguments[i], given[i]
+            )
             for i in range(len(given))
         ]
         kind = ir.FunctionType(ir.VoidType(), [part.type for part in parts])
@@ -131,15 +151,22 @@ def array_at(_, memory, table, part, dimensions):
         base = context.make_array(signature.args[0])(context, builder, values[0]).data
         rows = context.make_array(signature.args[1])(context, builder, values[1]).data
         number = ir.IntType(64)
-        first = builder.mul(context.cast(builder, values[2], signature.args[2], types.int64), number(5))
-        start, *shape = (builder.load(builder.gep(rows, [builder.add(first, number(i))])) for i in range(kind.ndim + 1))
+        first = builder.mul(
+            context.cast(builder, values[2], signature.args[2], types.int64), number(5)
+        )
+        start, *shape = (
+            builder.load(builder.gep(rows, [builder.add(first, number(i))]))
+            for i in range(kind.ndim + 1)
+        )
         size = number(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
         strides, step = [], size
         for length in reversed(shape):
             strides.insert(0, step)
             step = builder.mul(step, length)
         found = context.make_array(kind)(context, builder)
-        populate_array(found, builder.gep(base, [start]), shape, strides, size, meminfo=None)
+        populate_array(
+            found, builder.gep(base, [start]), shape, strides, size, meminfo=None
+        )
         return found._getvalue()
 
     return kind(memory, table, part, dimensions), code
@@ -168,16 +195,21 @@ class _Ufunc(ctypes.Structure):
 
     _fields_ = [
         ("head", ctypes.c_byte * object.__basicsize__),
-        ("inputs", ctypes.c_int), ("outputs", ctypes.c_int), ("arguments", ctypes.c_int), ("identity", ctypes.c_int),
+        ("inputs", ctypes.c_int),
+        ("outputs", ctypes.c_int),
+        ("arguments", ctypes.c_int),
+        ("identity", ctypes.c_int),
         ("functions", ctypes.POINTER(ctypes.c_void_p)),
         ("data", ctypes.POINTER(ctypes.c_void_p)),
-    ]  # fmt: skip
+    ]
 
 
 def _numpy_loop(function: np.ufunc, number: np.dtype) -> tuple[int, int]:
     """Address of numpy's loop for numbers of one type, and what has to be given to it."""
     wanted = number.char * function.nin + "->" + number.char
-    place = function.types.index(wanted)  # the first of this type is the one that numpy takes
+    place = function.types.index(
+        wanted
+    )  # the first of this type is the one that numpy takes
     found = _Ufunc.from_address(id(function))
     return int(found.functions[place] or 0), int(found.data[place] or 0)
 
@@ -186,7 +218,9 @@ def _numpy_loop(function: np.ufunc, number: np.dtype) -> tuple[int, int]:
 def _mkl(name: str) -> int:
     """Address of a product of the MKL that torch brings with it; 0 where it brings none."""
     try:
-        library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+        library = ctypes.CDLL(
+            os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
+        )
         return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
     except (OSError, AttributeError):
         return 0
@@ -198,7 +232,9 @@ def addresses(calls: list[Call], number: np.dtype) -> np.ndarray:
     products = [_mkl(f"cblas_{letter}gemm_batch"), _mkl(f"{letter}gemm_")]
     if not all(products):
         products = [0, 0]
-    plain = [_numpy_loop(function, number) for function in _UFUNCS] + [(product, 0) for product in products]
+    plain = [_numpy_loop(function, number) for function in _UFUNCS] + [
+        (product, 0) for product in products
+    ]
     places = [first for first, _ in plain] + [second for _, second in plain]
     together((call.loop, call.types(number)) for call in calls)
     return np.array(places + [call.address(number) for call in calls], np.int64)
@@ -220,7 +256,9 @@ class Native(NamedTuple):
     """See `products.deepest`."""
 
 
-def native(calls: list[Call], number: np.dtype, *, products: int, largest: int) -> Native:
+def native(
+    calls: list[Call], number: np.dtype, *, products: int, largest: int
+) -> Native:
     """For so many products in a row, of which the largest has so many numbers."""
     table = addresses(calls, number)
     return Native(
@@ -237,7 +275,9 @@ def native(calls: list[Call], number: np.dtype, *, products: int, largest: int) 
 def _enter_numpy(native, function, sizes):
     """Call a loop of numpy's with what lies in `words`: three pointers, so many sizes, and strides."""
     start, given = address_of(native.words), native.addresses[FIRST_LOOP + function]
-    enter_c(native.addresses[function], (start, start + 24, start + 24 + 8 * sizes, given))
+    enter_c(
+        native.addresses[function], (start, start + 24, start + 24 + 8 * sizes, given)
+    )
 
 
 @exact
@@ -247,7 +287,12 @@ def matmul(native, a, b, out):
     words[0], words[1], words[2] = address_of(a), address_of(b), address_of(out)
     words[3], words[4], words[5], words[6] = 1, a.shape[0], a.shape[1], b.shape[1]
     words[7], words[8], words[9] = 0, 0, 0
-    words[10], words[11], words[12], words[13] = a.strides[0], a.strides[1], b.strides[0], b.strides[1]
+    words[10], words[11], words[12], words[13] = (
+        a.strides[0],
+        a.strides[1],
+        b.strides[0],
+        b.strides[1],
+    )
     words[14], words[15] = out.strides[0], out.strides[1]
     _enter_numpy(native, MATMUL, 4)
 
@@ -259,15 +304,27 @@ def elementwise(native, function, array, out):
     words[0], words[1] = address_of(array), address_of(out)
     words[3], words[4], words[5] = array.size, array.itemsize, array.itemsize
     start = address_of(words)
-    enter_c(native.addresses[function], (start, start + 24, start + 32, native.addresses[FIRST_LOOP + function]))
+    enter_c(
+        native.addresses[function],
+        (start, start + 24, start + 32, native.addresses[FIRST_LOOP + function]),
+    )
 
 
 @exact
 def power(native, array, exponent, out):
     """out = array ** exponent of contiguous arrays, as numpy has it; `exponent` has one number."""
     words = native.words
-    words[0], words[1], words[2] = address_of(array), address_of(exponent), address_of(out)
-    words[3], words[4], words[5], words[6] = array.size, array.itemsize, 0, array.itemsize
+    words[0], words[1], words[2] = (
+        address_of(array),
+        address_of(exponent),
+        address_of(out),
+    )
+    words[3], words[4], words[5], words[6] = (
+        array.size,
+        array.itemsize,
+        0,
+        array.itemsize,
+    )
     _enter_numpy(native, POWER, 1)
 
 

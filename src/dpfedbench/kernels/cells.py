@@ -46,10 +46,14 @@ class _Depthwise(torch.autograd.Function):
     """A filter for each channel."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink
+    ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layer, ctx.sink = layer, sink
-        return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+        return functional.conv2d(
+            x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups
+        )
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -57,9 +61,14 @@ class _Depthwise(torch.autograd.Function):
         own, side = x.shape[0] * x.shape[1], weight.shape[-1]
         if ctx.sink.rows is not None:
             taps = functional.conv2d(
-                x.reshape(1, own, *x.shape[2:]), g.reshape(own, 1, *g.shape[2:]), None, layer.dilation, layer.padding,
-                layer.stride, own,
-            )  # fmt: skip
+                x.reshape(1, own, *x.shape[2:]),
+                g.reshape(own, 1, *g.shape[2:]),
+                None,
+                layer.dilation,
+                layer.padding,
+                layer.stride,
+                own,
+            )
             ctx.sink.write(layer, taps[0, :, :side, :side].reshape(len(x), -1))
         back = None
         if ctx.needs_input_grad[0]:
@@ -67,7 +76,15 @@ class _Depthwise(torch.autograd.Function):
                 spread = torch.zeros_like(x)
                 spread[:, :, :: layer.stride, :: layer.stride] = g
                 g = spread
-            back = functional.conv2d(g, weight.flip(2, 3), None, 1, layer.padding, layer.dilation, layer.groups)
+            back = functional.conv2d(
+                g,
+                weight.flip(2, 3),
+                None,
+                1,
+                layer.padding,
+                layer.dilation,
+                layer.groups,
+            )
         return back, None, None, None
 
 
@@ -75,7 +92,9 @@ class _Pointwise(torch.autograd.Function):
     """A matrix for each group of channels, the same at all positions."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink
+    ) -> torch.Tensor:
         parts = x.reshape(len(x), layer.groups, -1, x.shape[2] * x.shape[3])
         matrices = weight.reshape(layer.groups, -1, weight.shape[1])
         ctx.save_for_backward(parts, matrices)
@@ -88,7 +107,11 @@ class _Pointwise(torch.autograd.Function):
         g = g.reshape(len(g), len(matrices), -1, parts.shape[-1])
         if ctx.sink.rows is not None:
             ctx.sink.write(ctx.layer, torch.matmul(g, parts.mT))
-        back = torch.matmul(matrices.mT, g).reshape(ctx.shape) if ctx.needs_input_grad[0] else None
+        back = (
+            torch.matmul(matrices.mT, g).reshape(ctx.shape)
+            if ctx.needs_input_grad[0]
+            else None
+        )
         return back, None, None, None
 
 
@@ -96,7 +119,9 @@ class _First(torch.autograd.Function):
     """The convolution that reads the picture, which has no gradient to hand on."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink
+    ) -> torch.Tensor:
         windows = functional.unfold(x, weight.shape[-1], padding=layer.padding)
         ctx.save_for_backward(windows)
         ctx.layer, ctx.sink = layer, sink
@@ -105,7 +130,9 @@ class _First(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[None, ...]:
         if ctx.sink.rows is not None:
-            ctx.sink.write(ctx.layer, torch.matmul(arriving[0].flatten(2), ctx.saved_tensors[0].mT))
+            ctx.sink.write(
+                ctx.layer, torch.matmul(arriving[0].flatten(2), ctx.saved_tensors[0].mT)
+            )
         return None, None, None, None
 
 
@@ -114,7 +141,12 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, layer: Norm, sink: _Sink
+        ctx: Any,
+        x: torch.Tensor,
+        scale: torch.Tensor,
+        shift: torch.Tensor,
+        layer: Norm,
+        sink: _Sink,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, scale)
         ctx.layer, ctx.sink = layer, sink
@@ -124,8 +156,16 @@ class _Scaled(torch.autograd.Function):
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (x, scale), (g,) = ctx.saved_tensors, arriving
         if ctx.sink.rows is not None:
-            ctx.sink.write(ctx.layer, torch.cat([(g * x).sum((2, 3)), g.sum((2, 3))], 1))
-        return (g * scale[:, None, None] if ctx.needs_input_grad[0] else None), None, None, None, None
+            ctx.sink.write(
+                ctx.layer, torch.cat([(g * x).sum((2, 3)), g.sum((2, 3))], 1)
+            )
+        return (
+            (g * scale[:, None, None] if ctx.needs_input_grad[0] else None),
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 class _Last(torch.autograd.Function):
@@ -133,7 +173,12 @@ class _Last(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, layer: nn.Linear, sink: _Sink
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        layer: nn.Linear,
+        sink: _Sink,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layer, ctx.sink = layer, sink
@@ -143,7 +188,9 @@ class _Last(torch.autograd.Function):
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (x, weight), (g,) = ctx.saved_tensors, arriving
         if ctx.sink.rows is not None:
-            ctx.sink.write(ctx.layer, torch.cat([(g[:, :, None] * x[:, None]).flatten(1), g], 1))
+            ctx.sink.write(
+                ctx.layer, torch.cat([(g[:, :, None] * x[:, None]).flatten(1), g], 1)
+            )
         return _matrix_by_rows(g, weight), None, None, None, None
 
 
@@ -181,10 +228,19 @@ class CellGradients(TorchGradients):
                     layer.forward = types.MethodType(forward, layer)  # type: ignore[method-assign]
         return self._own
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Measured:
+    def _each(
+        self, theta: Array, x: Array, y: Array, out: Array, block: str
+    ) -> Measured:
         every = tuple(self.net.blocks.values()) or (slice(0, self.net.weights),)
-        blocks = (self.net.blocks[block],) if block else every  # side by side, from the first one's first coordinate
-        module, weights, rows, measured = self._module, self._theta(theta), torch.as_tensor(out), []
+        blocks = (
+            (self.net.blocks[block],) if block else every
+        )  # side by side, from the first one's first coordinate
+        module, weights, rows, measured = (
+            self._module,
+            self._theta(theta),
+            torch.as_tensor(out),
+            [],
+        )
         with torch.no_grad():
             nn.utils.vector_to_parameters(weights, module.parameters())
         searched = self.net.weights
@@ -201,35 +257,58 @@ class CellGradients(TorchGradients):
                 mix, copies = None, []
                 if isinstance(module, SearchNet):
                     for kind in module.space.kinds:
-                        own = getattr(module.architecture, kind).detach().expand(len(inputs), -1, -1)
-                        copies.append(own.clone().requires_grad_() if of_architecture else own)
-                    mix = {kind: own.softmax(-1) for kind, own in zip(module.space.kinds, copies, strict=True)}
+                        own = (
+                            getattr(module.architecture, kind)
+                            .detach()
+                            .expand(len(inputs), -1, -1)
+                        )
+                        copies.append(
+                            own.clone().requires_grad_() if of_architecture else own
+                        )
+                    mix = {
+                        kind: own.softmax(-1)
+                        for kind, own in zip(module.space.kinds, copies, strict=True)
+                    }
                 logits = module.logits(inputs, mix)
                 losses = functional.cross_entropy(logits, labels, reduction="none")
                 self._sink.rows = rows[some, :searched] if of_weights else None
                 losses.sum().backward()
             if of_architecture:
                 slopes = [own.grad.flatten(1) for own in copies if own.grad is not None]
-                rows[some, -sum(slope.shape[1] for slope in slopes) :] = torch.cat(slopes, 1)
+                rows[some, -sum(slope.shape[1] for slope in slopes) :] = torch.cat(
+                    slopes, 1
+                )
             right = (logits.detach().argmax(1) == labels).double()
-            measured.append(Measured(losses.detach().double().numpy(), right.numpy(), torch.ones_like(right).numpy()))
+            measured.append(
+                Measured(
+                    losses.detach().double().numpy(),
+                    right.numpy(),
+                    torch.ones_like(right).numpy(),
+                )
+            )
         self._sink.rows = None
         return joined(measured)
 
 
-def _forward(layer: nn.Module, module: CellNet, sink: _Sink) -> Callable[..., torch.Tensor] | None:
+def _forward(
+    layer: nn.Module, module: CellNet, sink: _Sink
+) -> Callable[..., torch.Tensor] | None:
     """What takes the place of a layer's forward pass; None: nothing, it has no weights."""
     if isinstance(layer, nn.Linear):
         return lambda self, x: _Last.apply(x, self.weight, self.bias, self, sink)
     if isinstance(layer, Norm) and layer.affine:
-        return lambda self, x: _Scaled.apply(_normed(self, x), self.scale, self.shift, self, sink)
+        return lambda self, x: _Scaled.apply(
+            _normed(self, x), self.scale, self.shift, self, sink
+        )
     if not isinstance(layer, Convolution):
         return None
     if layer is module.stem:
         return lambda self, x: _First.apply(x, self.weight, self, sink)
     if layer.weight.shape[-1] > 1:
         return lambda self, x: _Depthwise.apply(x, self.weight, self, sink)
-    return lambda self, x: _Pointwise.apply(x[:, :, :: self.stride, :: self.stride], self.weight, self, sink)
+    return lambda self, x: _Pointwise.apply(
+        x[:, :, :: self.stride, :: self.stride], self.weight, self, sink
+    )
 
 
 def _normed(layer: Norm, x: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,9 @@ def _add_row(row, weight, total):
 def _add_four(a, b, c, d, u, v, w, x, total):
     """The same of four rows, one after another, for each time that the total is read and written."""
     for j in range(total.size):
-        y = ((total[j] + u * np.float64(a[j])) + v * np.float64(b[j])) + w * np.float64(c[j])
+        y = ((total[j] + u * np.float64(a[j])) + v * np.float64(b[j])) + w * np.float64(
+            c[j]
+        )
         total[j] = y + x * np.float64(d[j])
 
 
@@ -58,7 +60,10 @@ def add_clipped(rows, limit, total, norms):
         stop = min(start + _BLOCK, dimension)
         some = total[start:stop]
         for i in range(0, count, 4):
-            if i + 4 <= count and norms[i] + norms[i + 1] + norms[i + 2] + norms[i + 3] < math.inf:
+            if (
+                i + 4 <= count
+                and norms[i] + norms[i + 1] + norms[i + 2] + norms[i + 3] < math.inf
+            ):
                 u, v = _weight(norms[i], limit), _weight(norms[i + 1], limit)
                 w, x = _weight(norms[i + 2], limit), _weight(norms[i + 3], limit)
                 a, b = rows[i, start:stop], rows[i + 1, start:stop]

@@ -7,7 +7,11 @@ import numpy as np
 from dpfedbench.compiled import exact
 from dpfedbench.kernels import conv4_room as of
 from dpfedbench.kernels.calls import array_at, matmul, power
-from dpfedbench.kernels.conv4_room import first_layer, first_layer_gradient, first_layer_tangent
+from dpfedbench.kernels.conv4_room import (
+    first_layer,
+    first_layer_gradient,
+    first_layer_tangent,
+)
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 
 # The first layer. With patches of mean m and covariance S, the outputs of weights w have mean m.w and variance w.S.w.
@@ -31,10 +35,22 @@ def first_forward(room, images, mean, covariance, row, point, codes):
     scratch, native = room.scratch, room.native
     weight = array_at(row, room.weights, 0, 2)
     scale, shift = array_at(row, room.weights, 1, 1), array_at(row, room.weights, 2, 1)
-    spread, means = array_at(point, room.points, of.SPREAD, 3), array_at(point, room.points, of.FIRST_MEAN, 2)
-    stds, gains = array_at(point, room.points, of.FIRST_STD, 2), array_at(point, room.points, of.GAIN, 2)
-    folded, shifts = array_at(scratch, room.scratches, of.FOLDED, 2), array_at(scratch, room.scratches, of.FIRST, 2)[0]
-    window, code = array_at(scratch, room.scratches, of.WINDOW, 2), array_at(codes, room.codes, 3, 3)
+    spread, means = (
+        array_at(point, room.points, of.SPREAD, 3),
+        array_at(point, room.points, of.FIRST_MEAN, 2),
+    )
+    stds, gains = (
+        array_at(point, room.points, of.FIRST_STD, 2),
+        array_at(point, room.points, of.GAIN, 2),
+    )
+    folded, shifts = (
+        array_at(scratch, room.scratches, of.FOLDED, 2),
+        array_at(scratch, room.scratches, of.FIRST, 2)[0],
+    )
+    window, code = (
+        array_at(scratch, room.scratches, of.WINDOW, 2),
+        array_at(codes, room.codes, 3, 3),
+    )
     padded = array_at(scratch, room.scratches, of.PADDED, 4)
     one, epsilon = scratch.dtype.type(1), scratch.dtype.type(NORMALISATION_EPSILON)
     groups = len(mean)
@@ -52,8 +68,15 @@ def first_forward(room, images, mean, covariance, row, point, codes):
                 folded[r, f] = weight[r, f] * gains[g, f]
         first_layer(
             native.addresses,
-            (images[g * each : (g + 1) * each], folded, shifts, window, padded[g * each : (g + 1) * each], code[g]),
-        )  # fmt: skip
+            (
+                images[g * each : (g + 1) * each],
+                folded,
+                shifts,
+                window,
+                padded[g * each : (g + 1) * each],
+                code[g],
+            ),
+        )
 
 
 @exact
@@ -61,18 +84,39 @@ def first_backward(room, images, mean, row, point, codes, out):
     """Write the gradients of the layer's weights, of each group, to `out` [G, d]."""
     scratch, native = room.scratch, room.native
     weight = array_at(row, room.weights, 0, 2)
-    spread, means = array_at(point, room.points, of.SPREAD, 3), array_at(point, room.points, of.FIRST_MEAN, 2)
-    stds, gains = array_at(point, room.points, of.FIRST_STD, 2), array_at(point, room.points, of.GAIN, 2)
-    plain, centred = array_at(point, room.points, of.WEIGHTS_GRADIENT, 3), array_at(point, room.points, of.CENTRED, 3)
-    moments, pulls = array_at(point, room.points, of.MOMENT, 2), array_at(point, room.points, of.PULL, 2)
+    spread, means = (
+        array_at(point, room.points, of.SPREAD, 3),
+        array_at(point, room.points, of.FIRST_MEAN, 2),
+    )
+    stds, gains = (
+        array_at(point, room.points, of.FIRST_STD, 2),
+        array_at(point, room.points, of.GAIN, 2),
+    )
+    plain, centred = (
+        array_at(point, room.points, of.WEIGHTS_GRADIENT, 3),
+        array_at(point, room.points, of.CENTRED, 3),
+    )
+    moments, pulls = (
+        array_at(point, room.points, of.MOMENT, 2),
+        array_at(point, room.points, of.PULL, 2),
+    )
     shifts = array_at(point, room.points, of.SHIFT_GRADIENT, 2)
-    code, padded = array_at(codes, room.codes, 3, 3), array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4)
+    code, padded = (
+        array_at(codes, room.codes, 3, 3),
+        array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4),
+    )
     groups, filters = len(mean), weight.shape[1]
     each = len(images) // groups
     for g in range(groups):
         first_layer_gradient(
             native.addresses,
-            (images[g * each : (g + 1) * each], padded[g * each : (g + 1) * each], code[g], plain[g], shifts[g]),
+            (
+                images[g * each : (g + 1) * each],
+                padded[g * each : (g + 1) * each],
+                code[g],
+                plain[g],
+                shifts[g],
+            ),
         )
         _sum_of_products(weight, plain[g], moments[g])
         to = array_at(out[g], room.weights, 0, 2)
@@ -85,7 +129,9 @@ def first_backward(room, images, mean, row, point, codes, out):
         for r in range(len(weight)):
             for f in range(filters):
                 centred[g, r, f] = plain[g, r, f] - mean[g, r] * shifts[g, f]
-                to[r, f] = gains[g, f] * centred[g, r, f] - pulls[g, f] * spread[g, r, f]
+                to[r, f] = (
+                    gains[g, f] * centred[g, r, f] - pulls[g, f] * spread[g, r, f]
+                )
 
 
 @exact
@@ -94,13 +140,25 @@ def first_tangent(room, images, mean, covariance, row, along, point, codes):
     scratch, native = room.scratch, room.native
     weight, scale = array_at(row, room.weights, 0, 2), array_at(row, room.weights, 1, 1)
     weight_dot = array_at(along, room.weights, 0, 2)
-    scale_dot, shift_dot = array_at(along, room.weights, 1, 1), array_at(along, room.weights, 2, 1)
-    means, stds = array_at(point, room.points, of.FIRST_MEAN, 2)[0], array_at(point, room.points, of.FIRST_STD, 2)[0]
+    scale_dot, shift_dot = (
+        array_at(along, room.weights, 1, 1),
+        array_at(along, room.weights, 2, 1),
+    )
+    means, stds = (
+        array_at(point, room.points, of.FIRST_MEAN, 2)[0],
+        array_at(point, room.points, of.FIRST_STD, 2)[0],
+    )
     gains = array_at(point, room.points, of.GAIN, 2)[0]
     folded = array_at(scratch, room.scratches, of.FOLDED, 2)
     spread_dot = array_at(scratch, room.scratches, of.SPREAD_DOT, 2)
     rows = array_at(scratch, room.scratches, of.FIRST, 2)
-    mean_dot, std_dot, gain_dot, shifts, cubes = rows[1:2], rows[2], rows[3], rows[4], rows[5]
+    mean_dot, std_dot, gain_dot, shifts, cubes = (
+        rows[1:2],
+        rows[2],
+        rows[3],
+        rows[4],
+        rows[5],
+    )
     matmul(native, covariance[0], weight_dot, spread_dot)
     matmul(native, mean, weight_dot, mean_dot)
     power(native, stds, array_at(scratch, room.scratches, of.THREE, 1), cubes)
@@ -115,27 +173,50 @@ def first_tangent(room, images, mean, covariance, row, along, point, codes):
     first_layer_tangent(
         native.addresses,
         (
-            images, folded, shifts, array_at(codes, room.codes, 3, 3)[0],
-            array_at(scratch, room.scratches, of.WINDOW, 2), array_at(scratch, room.scratches, of.PADDED, 4),
+            images,
+            folded,
+            shifts,
+            array_at(codes, room.codes, 3, 3)[0],
+            array_at(scratch, room.scratches, of.WINDOW, 2),
+            array_at(scratch, room.scratches, of.PADDED, 4),
         ),
-    )  # fmt: skip
+    )
 
 
 @exact
 def first_tangent_backward(room, images, mean, row, along, point, codes, out):
     """After `first_tangent`, whose rows of the scratch it goes on with."""
     scratch, native = room.scratch, room.native
-    weight, weight_dot = array_at(row, room.weights, 0, 2), array_at(along, room.weights, 0, 2)
-    spread, means = array_at(point, room.points, of.SPREAD, 3)[0], array_at(point, room.points, of.FIRST_MEAN, 2)[0]
-    stds, gains = array_at(point, room.points, of.FIRST_STD, 2)[0], array_at(point, room.points, of.GAIN, 2)[0]
+    weight, weight_dot = (
+        array_at(row, room.weights, 0, 2),
+        array_at(along, room.weights, 0, 2),
+    )
+    spread, means = (
+        array_at(point, room.points, of.SPREAD, 3)[0],
+        array_at(point, room.points, of.FIRST_MEAN, 2)[0],
+    )
+    stds, gains = (
+        array_at(point, room.points, of.FIRST_STD, 2)[0],
+        array_at(point, room.points, of.GAIN, 2)[0],
+    )
     plain = array_at(point, room.points, of.WEIGHTS_GRADIENT, 3)[0]
     centred = array_at(point, room.points, of.CENTRED, 3)[0]
-    moments, pulls = array_at(point, room.points, of.MOMENT, 2)[0], array_at(point, room.points, of.PULL, 2)[0]
+    moments, pulls = (
+        array_at(point, room.points, of.MOMENT, 2)[0],
+        array_at(point, room.points, of.PULL, 2)[0],
+    )
     shifts = array_at(point, room.points, of.SHIFT_GRADIENT, 2)[0]
     spread_dot = array_at(scratch, room.scratches, of.SPREAD_DOT, 2)
     plain_dot = array_at(scratch, room.scratches, of.WEIGHTS_GRADIENT_DOT, 2)
     rows = array_at(scratch, room.scratches, of.FIRST, 2)
-    mean_dot, std_dot, gain_dot, shifts_dot, moment_dot, pull_dot = rows[1], rows[2], rows[3], rows[5], rows[6], rows[7]
+    mean_dot, std_dot, gain_dot, shifts_dot, moment_dot, pull_dot = (
+        rows[1],
+        rows[2],
+        rows[3],
+        rows[5],
+        rows[6],
+        rows[7],
+    )
     two = scratch.dtype.type(2)
     to = array_at(out, room.weights, 0, 2)
     scale = array_at(out, room.weights, 1, 1)
@@ -143,19 +224,28 @@ def first_tangent_backward(room, images, mean, row, along, point, codes, out):
     first_layer_gradient(
         native.addresses,
         (
-            images, array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4), array_at(codes, room.codes, 3, 3)[0],
-            plain_dot, shifts_dot,
+            images,
+            array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4),
+            array_at(codes, room.codes, 3, 3)[0],
+            plain_dot,
+            shifts_dot,
         ),
-    )  # fmt: skip
+    )
     moment_dot[:] = 0
     for r in range(len(weight)):
         for f in range(len(scale)):
-            moment_dot[f] += weight_dot[r, f] * plain[r, f] + weight[r, f] * plain_dot[r, f]
+            moment_dot[f] += (
+                weight_dot[r, f] * plain[r, f] + weight[r, f] * plain_dot[r, f]
+            )
     for f in range(len(scale)):
         s, t = stds[f], std_dot[f]
-        moment_dot[f] = moment_dot[f] - mean_dot[f] * shifts[f] - means[f] * shifts_dot[f]
+        moment_dot[f] = (
+            moment_dot[f] - mean_dot[f] * shifts[f] - means[f] * shifts_dot[f]
+        )
         pull_dot[f] = (
-            gain_dot[f] * s * s * moments[f] + two * gains[f] * s * t * moments[f] + gains[f] * s * s * moment_dot[f]
+            gain_dot[f] * s * s * moments[f]
+            + two * gains[f] * s * t * moments[f]
+            + gains[f] * s * s * moment_dot[f]
         )
         scale[f], shift[f] = t * moments[f] + s * moment_dot[f], shifts_dot[f]
     for r in range(len(weight)):

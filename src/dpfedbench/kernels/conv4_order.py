@@ -9,7 +9,12 @@ from dpfedbench.compiled import compiled, exact
 from dpfedbench.kernels import calls
 from dpfedbench.kernels import conv4_room as of
 from dpfedbench.kernels.calls import array_at, copy, elementwise, matmul, sum_of
-from dpfedbench.kernels.conv4_first import first_backward, first_forward, first_tangent, first_tangent_backward
+from dpfedbench.kernels.conv4_first import (
+    first_backward,
+    first_forward,
+    first_tangent,
+    first_tangent_backward,
+)
 from dpfedbench.kernels.conv4_room import (
     gradient_tiles,
     input_gradient_of_tiles,
@@ -34,7 +39,13 @@ from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 def _transformed(room, weight, out):
     """A later layer's weights [9*F, F], or their tangent, in the 16 products' form."""
     size = weight.size // 9
-    product(room.native, room.transform, False, weight.reshape((9, size)), out.reshape((16, size)))
+    product(
+        room.native,
+        room.transform,
+        False,
+        weight.reshape((9, size)),
+        out.reshape((16, size)),
+    )
 
 
 @exact
@@ -46,7 +57,13 @@ def _untransformed(room, index, out):
     """
     gradients = array_at(room.scratch, room.scratches, of.PRODUCTS, 3)
     taps = array_at(room.scratch, room.scratches, of.TAPS, 2)
-    product(room.native, room.transform, True, gradients.reshape((16, gradients.size // 16)), taps)
+    product(
+        room.native,
+        room.transform,
+        True,
+        gradients.reshape((16, gradients.size // 16)),
+        taps,
+    )
     each = taps.shape[1] // len(out)
     for g in range(len(out)):
         weight = array_at(out[g], room.weights, 3 * index + 3, 2).reshape((9, each))
@@ -58,7 +75,10 @@ def _untransformed(room, index, out):
 def _logits(room, images, mean, covariance, row, point, codes):
     """Logits [B, ways] in the scratch, of a batch at weights `row` [d]."""
     scratch, native = room.scratch, room.native
-    transformed, flat = array_at(scratch, room.scratches, of.LOGITS, 2), array_at(point, room.points, of.FLAT, 2)
+    transformed, flat = (
+        array_at(scratch, room.scratches, of.LOGITS, 2),
+        array_at(point, room.points, of.FLAT, 2),
+    )
     first_forward(room, images, mean, covariance, row, point, codes)
     count = len(images)
     for index in range(3):
@@ -71,20 +91,32 @@ def _logits(room, images, mean, covariance, row, point, codes):
         stds = array_at(point, room.points, own + of.STD, 2)
         outputs = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
         total = array_at(scratch, room.scratches, shared + of.TOTAL, 2)
-        tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + of.PADDED, 4), inputs))
+        tiles_of_input(
+            native.addresses,
+            (array_at(scratch, room.scratches, shared + of.PADDED, 4), inputs),
+        )
         _transformed(room, array_at(row, room.weights, 3 * index + 3, 2), weights)
         products(native, inputs, False, weights, outputs, False)
         outputs_of_tiles(native.addresses, (outputs, count, height, width, z, total))
-        moments(native.addresses, (z, total, count, height, width, NORMALISATION_EPSILON, means, stds))
+        moments(
+            native.addresses,
+            (z, total, count, height, width, NORMALISATION_EPSILON, means, stds),
+        )
         normalise_and_pool(
             native.addresses,
             (
-                z, height, width, means, stds, array_at(row, room.weights, 3 * index + 4, 1),
+                z,
+                height,
+                width,
+                means,
+                stds,
+                array_at(row, room.weights, 3 * index + 4, 1),
                 array_at(row, room.weights, 3 * index + 5, 1),
-                array_at(scratch, room.scratches, shared + 15 + of.PADDED, 4), array_at(codes, room.codes, index, 2),
+                array_at(scratch, room.scratches, shared + 15 + of.PADDED, 4),
+                array_at(codes, room.codes, index, 2),
                 array_at(point, room.points, own + of.SELECTED, 2),
             ),
-        )  # fmt: skip
+        )
     inside(array_at(scratch, room.scratches, 45 + of.PADDED, 4), flat)
     matmul(native, flat, array_at(row, room.weights, 12, 2), transformed)
     bias = array_at(row, room.weights, 13, 1)
@@ -107,8 +139,14 @@ def _largest(row):
 def _losses(room, labels, point, by_record):
     """Each image's cross-entropy in the scratch, and the gradient in the logits in the point; right answers."""
     scratch, native = room.scratch, room.native
-    logits, shifted = array_at(scratch, room.scratches, of.LOGITS, 2), array_at(scratch, room.scratches, of.SHIFTED, 2)
-    losses, total = array_at(scratch, room.scratches, of.LOSSES, 1), array_at(scratch, room.scratches, of.SUM, 1)
+    logits, shifted = (
+        array_at(scratch, room.scratches, of.LOGITS, 2),
+        array_at(scratch, room.scratches, of.SHIFTED, 2),
+    )
+    losses, total = (
+        array_at(scratch, room.scratches, of.LOSSES, 1),
+        array_at(scratch, room.scratches, of.SUM, 1),
+    )
     probabilities = array_at(point, room.points, of.PROBABILITIES, 2)
     residual = array_at(point, room.points, of.RESIDUAL, 2)
     count, ways = logits.shape
@@ -134,10 +172,16 @@ def _losses(room, labels, point, by_record):
 @exact
 def _head_backward(room, point, out, by_record):
     native = room.native
-    flat, residual = array_at(point, room.points, of.FLAT, 2), array_at(point, room.points, of.RESIDUAL, 2)
+    flat, residual = (
+        array_at(point, room.points, of.FLAT, 2),
+        array_at(point, room.points, of.RESIDUAL, 2),
+    )
     if by_record:
         for b in range(len(flat)):
-            weight, bias = array_at(out[b], room.weights, 12, 2), array_at(out[b], room.weights, 13, 1)
+            weight, bias = (
+                array_at(out[b], room.weights, 12, 2),
+                array_at(out[b], room.weights, 13, 1),
+            )
             copy(residual[b], bias)
             for i in range(flat.shape[1]):
                 for k in range(len(bias)):
@@ -162,7 +206,12 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
     feature, count = array_at(scratch, room.scratches, of.FEATURE, 2), len(images)
     gradients_of_weights = array_at(scratch, room.scratches, of.PRODUCTS, 3)
     _head_backward(room, point, out, by_record)
-    matmul(native, array_at(point, room.points, of.RESIDUAL, 2), array_at(row, room.weights, 12, 2).T, feature)
+    matmul(
+        native,
+        array_at(point, room.points, of.RESIDUAL, 2),
+        array_at(row, room.weights, 12, 2).T,
+        feature,
+    )
     put_inside(feature, array_at(scratch, room.scratches, 45 + of.PADDED_GRADIENT, 4))
     for after in range(3):
         index = 2 - after
@@ -170,43 +219,75 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
         own, shared = 10 * index, 15 * index
         inputs = array_at(point, room.points, own + of.INPUTS, 3)
         gradients = array_at(point, room.points, own + of.GRADIENTS, 3)
-        code, delta = array_at(codes, room.codes, index, 2), array_at(point, room.points, own + of.DELTA, 2)
+        code, delta = (
+            array_at(codes, room.codes, index, 2),
+            array_at(point, room.points, own + of.DELTA, 2),
+        )
         shifts = array_at(point, room.points, own + of.SHIFT, 2)
         scales = array_at(point, room.points, own + of.SCALE, 2)
         pooled_gradient(
             native.addresses,
             (
-                array_at(scratch, room.scratches, shared + 15 + of.PADDED_GRADIENT, 4), code,
-                array_at(point, room.points, own + of.SELECTED, 2), height, width, delta, shifts, scales,
+                array_at(scratch, room.scratches, shared + 15 + of.PADDED_GRADIENT, 4),
+                code,
+                array_at(point, room.points, own + of.SELECTED, 2),
+                height,
+                width,
+                delta,
+                shifts,
+                scales,
             ),
-        )  # fmt: skip
+        )
         for g in range(len(out)):
             copy(shifts[g], array_at(out[g], room.weights, 3 * index + 5, 1))
             copy(scales[g], array_at(out[g], room.weights, 3 * index + 4, 1))
         gradient_tiles(
             native.addresses,
             (
-                array_at(point, room.points, own + of.Z, 3), height, width, count,
-                array_at(point, room.points, own + of.MEAN, 2), array_at(point, room.points, own + of.STD, 2),
-                array_at(row, room.weights, 3 * index + 4, 1), code, delta, shifts, scales, gradients,
+                array_at(point, room.points, own + of.Z, 3),
+                height,
+                width,
+                count,
+                array_at(point, room.points, own + of.MEAN, 2),
+                array_at(point, room.points, own + of.STD, 2),
+                array_at(row, room.weights, 3 * index + 4, 1),
+                code,
+                delta,
+                shifts,
+                scales,
+                gradients,
             ),
-        )  # fmt: skip
+        )
         # A group's tiles lie side by side, so that each group has its own 16 products.
         _, tiles, filters = inputs.shape
-        each = (len(gradients_of_weights), 16 * tiles // len(gradients_of_weights), filters)
-        products(native, inputs.reshape(each), True, gradients.reshape(each), gradients_of_weights, False)
+        each = (
+            len(gradients_of_weights),
+            16 * tiles // len(gradients_of_weights),
+            filters,
+        )
+        products(
+            native,
+            inputs.reshape(each),
+            True,
+            gradients.reshape(each),
+            gradients_of_weights,
+            False,
+        )
         _untransformed(room, index, out)
         transposed = array_at(scratch, room.scratches, of.TRANSPOSED, 3)
-        transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)  # cheaper than a transposed product
+        transpose(
+            array_at(point, room.points, own + of.WEIGHTS, 3), transposed
+        )  # cheaper than a transposed product
         input_gradients = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
         products(native, gradients, False, transposed, input_gradients, False)
         input_gradient_of_tiles(
             native.addresses,
             (
-                input_gradients, array_at(scratch, room.scratches, of.TILE, 2),
+                input_gradients,
+                array_at(scratch, room.scratches, of.TILE, 2),
                 array_at(scratch, room.scratches, shared + of.PADDED_GRADIENT, 4),
             ),
-        )  # fmt: skip
+        )
     first_backward(room, images, mean, row, point, codes, out)
 
 
@@ -214,13 +295,28 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
 def _head_product(room, row, along, point, out):
     """The head's part of a Hessian product, from the features' tangent; then the features' own gradient's tangent."""
     scratch, native = room.scratch, room.native
-    flat, residual = array_at(point, room.points, of.FLAT, 2), array_at(point, room.points, of.RESIDUAL, 2)
-    probabilities, weight = array_at(point, room.points, of.PROBABILITIES, 2), array_at(row, room.weights, 12, 2)
-    weight_dot, bias_dot = array_at(along, room.weights, 12, 2), array_at(along, room.weights, 13, 1)
+    flat, residual = (
+        array_at(point, room.points, of.FLAT, 2),
+        array_at(point, room.points, of.RESIDUAL, 2),
+    )
+    probabilities, weight = (
+        array_at(point, room.points, of.PROBABILITIES, 2),
+        array_at(row, room.weights, 12, 2),
+    )
+    weight_dot, bias_dot = (
+        array_at(along, room.weights, 12, 2),
+        array_at(along, room.weights, 13, 1),
+    )
     flat_dot = array_at(scratch, room.scratches, of.FLAT_DOT, 2)
     feature = array_at(scratch, room.scratches, of.FEATURE, 2)
-    logits, more = array_at(scratch, room.scratches, of.LOGITS, 2), array_at(scratch, room.scratches, of.SHIFTED, 2)
-    total, head = array_at(scratch, room.scratches, of.SUM, 1), array_at(scratch, room.scratches, of.HEAD, 2)
+    logits, more = (
+        array_at(scratch, room.scratches, of.LOGITS, 2),
+        array_at(scratch, room.scratches, of.SHIFTED, 2),
+    )
+    total, head = (
+        array_at(scratch, room.scratches, of.SUM, 1),
+        array_at(scratch, room.scratches, of.HEAD, 2),
+    )
     to = array_at(out, room.weights, 12, 2)
     count, ways = logits.shape
     inside(array_at(scratch, room.scratches, 45 + of.PADDED, 4), flat_dot)
@@ -232,7 +328,11 @@ def _head_product(room, row, along, point, out):
             more[b, k] = probabilities[b, k] * logits[b, k]
         sum_of(native, more[b], total[b : b + 1])
         for k in range(ways):
-            logits[b, k] = probabilities[b, k] * (logits[b, k] - total[b]) / scratch.dtype.type(count)
+            logits[b, k] = (
+                probabilities[b, k]
+                * (logits[b, k] - total[b])
+                / scratch.dtype.type(count)
+            )
     matmul(native, flat_dot.T, residual, to)
     matmul(native, flat.T, logits, head)
     for i in range(len(head)):
@@ -268,68 +368,130 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         stds = array_at(point, room.points, own + of.STD, 2)[0]
         outputs = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
         total = array_at(scratch, room.scratches, shared + of.TOTAL, 2)
-        tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + of.PADDED, 4), inputs_dot))
+        tiles_of_input(
+            native.addresses,
+            (array_at(scratch, room.scratches, shared + of.PADDED, 4), inputs_dot),
+        )
         _transformed(room, array_at(along, room.weights, 3 * index + 3, 2), weights_dot)
-        products(native, array_at(point, room.points, own + of.INPUTS, 3), False, weights_dot, outputs, False)
-        products(native, inputs_dot, False, array_at(point, room.points, own + of.WEIGHTS, 3), outputs, True)
-        outputs_of_tiles(native.addresses, (outputs, count, height, width, z_dot, total))
+        products(
+            native,
+            array_at(point, room.points, own + of.INPUTS, 3),
+            False,
+            weights_dot,
+            outputs,
+            False,
+        )
+        products(
+            native,
+            inputs_dot,
+            False,
+            array_at(point, room.points, own + of.WEIGHTS, 3),
+            outputs,
+            True,
+        )
+        outputs_of_tiles(
+            native.addresses, (outputs, count, height, width, z_dot, total)
+        )
         tangent_moments(
             native.addresses,
             (
-                array_at(point, room.points, own + of.Z, 3), z_dot, total[0], count, height, width,
-                array_at(point, room.points, own + of.MEAN, 2)[0], stds, mean_dot, slope,
+                array_at(point, room.points, own + of.Z, 3),
+                z_dot,
+                total[0],
+                count,
+                height,
+                width,
+                array_at(point, room.points, own + of.MEAN, 2)[0],
+                stds,
+                mean_dot,
+                slope,
             ),
-        )  # fmt: skip
+        )
         tangent_normalise_and_pool(
             native.addresses,
             (
-                z_dot, height, width, stds, mean_dot, slope, array_at(row, room.weights, 3 * index + 4, 1),
-                array_at(along, room.weights, 3 * index + 4, 1), array_at(along, room.weights, 3 * index + 5, 1),
-                array_at(codes, room.codes, index, 2), array_at(point, room.points, own + of.SELECTED, 2),
+                z_dot,
+                height,
+                width,
+                stds,
+                mean_dot,
+                slope,
+                array_at(row, room.weights, 3 * index + 4, 1),
+                array_at(along, room.weights, 3 * index + 4, 1),
+                array_at(along, room.weights, 3 * index + 5, 1),
+                array_at(codes, room.codes, index, 2),
+                array_at(point, room.points, own + of.SELECTED, 2),
                 array_at(scratch, room.scratches, shared + 15 + of.PADDED, 4),
                 array_at(scratch, room.scratches, shared + of.SELECTED, 2),
             ),
-        )  # fmt: skip
+        )
     _head_product(room, row, along, point, out[0])
     gradients_of_weights, transposed = (
-        array_at(scratch, room.scratches, of.PRODUCTS, 3), array_at(scratch, room.scratches, of.TRANSPOSED, 3),
-    )  # fmt: skip
+        array_at(scratch, room.scratches, of.PRODUCTS, 3),
+        array_at(scratch, room.scratches, of.TRANSPOSED, 3),
+    )
     for after in range(3):
         index = 2 - after
         height, width = room.planes[index, 0], room.planes[index, 1]
         own, shared = 10 * index, 15 * index
-        code, delta = array_at(codes, room.codes, index, 2), array_at(point, room.points, own + of.DELTA, 2)
+        code, delta = (
+            array_at(codes, room.codes, index, 2),
+            array_at(point, room.points, own + of.DELTA, 2),
+        )
         delta_dot = array_at(scratch, room.scratches, shared + of.DELTA, 2)
         shift_dot = array_at(scratch, room.scratches, shared + of.SHIFT, 1)
         scale_dot = array_at(scratch, room.scratches, shared + of.SCALE, 1)
         tangent_pooled_gradient(
             native.addresses,
             (
-                array_at(scratch, room.scratches, shared + 15 + of.PADDED_GRADIENT, 4), code,
+                array_at(scratch, room.scratches, shared + 15 + of.PADDED_GRADIENT, 4),
+                code,
                 array_at(point, room.points, own + of.SELECTED, 2),
-                array_at(scratch, room.scratches, shared + of.SELECTED, 2), delta, height, width, delta_dot, shift_dot,
+                array_at(scratch, room.scratches, shared + of.SELECTED, 2),
+                delta,
+                height,
+                width,
+                delta_dot,
+                shift_dot,
                 scale_dot,
             ),
-        )  # fmt: skip
+        )
         copy(shift_dot, array_at(out[0], room.weights, 3 * index + 5, 1))
         copy(scale_dot, array_at(out[0], room.weights, 3 * index + 4, 1))
         tangents = array_at(scratch, room.scratches, shared + of.TANGENTS, 3)
         tangent_gradient_tiles(
             native.addresses,
             (
-                array_at(point, room.points, own + of.Z, 3), array_at(scratch, room.scratches, shared + of.Z, 3),
-                height, width, count,
-                array_at(point, room.points, own + of.MEAN, 2)[0], array_at(point, room.points, own + of.STD, 2)[0],
+                array_at(point, room.points, own + of.Z, 3),
+                array_at(scratch, room.scratches, shared + of.Z, 3),
+                height,
+                width,
+                count,
+                array_at(point, room.points, own + of.MEAN, 2)[0],
+                array_at(point, room.points, own + of.STD, 2)[0],
                 array_at(scratch, room.scratches, shared + of.MEAN, 1),
                 array_at(scratch, room.scratches, shared + of.STD, 1),
-                array_at(row, room.weights, 3 * index + 4, 1), array_at(along, room.weights, 3 * index + 4, 1),
-                code, delta, delta_dot,
-                array_at(point, room.points, own + of.SHIFT, 2)[0], array_at(point, room.points, own + of.SCALE, 2)[0],
-                shift_dot, scale_dot, tangents,
+                array_at(row, room.weights, 3 * index + 4, 1),
+                array_at(along, room.weights, 3 * index + 4, 1),
+                code,
+                delta,
+                delta_dot,
+                array_at(point, room.points, own + of.SHIFT, 2)[0],
+                array_at(point, room.points, own + of.SCALE, 2)[0],
+                shift_dot,
+                scale_dot,
+                tangents,
             ),
-        )  # fmt: skip
+        )
         gradients = array_at(point, room.points, own + of.GRADIENTS, 3)
-        products(native, array_at(point, room.points, own + of.INPUTS, 3), True, tangents, gradients_of_weights, False)
+        products(
+            native,
+            array_at(point, room.points, own + of.INPUTS, 3),
+            True,
+            tangents,
+            gradients_of_weights,
+            False,
+        )
         inputs_dot = array_at(scratch, room.scratches, shared + of.INPUTS, 3)
         products(native, inputs_dot, True, gradients, gradients_of_weights, True)
         _untransformed(room, index, out)
@@ -341,10 +503,11 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         input_gradient_of_tiles(
             native.addresses,
             (
-                input_gradients, array_at(scratch, room.scratches, of.TILE, 2),
+                input_gradients,
+                array_at(scratch, room.scratches, of.TILE, 2),
                 array_at(scratch, room.scratches, shared + of.PADDED_GRADIENT, 4),
             ),
-        )  # fmt: skip
+        )
     first_tangent_backward(room, images, mean, row, along, point, codes, out[0])
 
 
@@ -361,7 +524,10 @@ def prepare(room, x, padded, means, covariances):
         _border(x[t], padded[t])
         for g in range(groups):
             mean = means[t, g]
-            patches_of_images(room.native.addresses, (padded[t, g * each : (g + 1) * each], mean, patches))
+            patches_of_images(
+                room.native.addresses,
+                (padded[t, g * each : (g + 1) * each], mean, patches),
+            )
             matmul(room.native, patches.T, patches, covariances[t, g])
             _divide(covariances[t, g], len(patches))
 
@@ -400,7 +566,9 @@ def _scale(row, rate, out):
 
 
 @exact
-def _differentiate(room, images, mean, covariance, labels, row, point, codes, by_record, out):
+def _differentiate(
+    room, images, mean, covariance, labels, row, point, codes, by_record, out
+):
     """The gradients [G, d] of a batch's groups at weights `row` [d]."""
     _logits(room, images, mean, covariance, row, point, codes)
     _losses(room, labels, point, by_record)
@@ -408,7 +576,9 @@ def _differentiate(room, images, mean, covariance, labels, row, point, codes, by
 
 
 @compiled
-def evaluate(room, theta, steps, images, labels, points, by_record, logits, losses, right, out):
+def evaluate(
+    room, theta, steps, images, labels, points, by_record, logits, losses, right, out
+):
     """Logits [T, B, ways] of batches at weights [T, d]; losses and right answers [T, B]; gradients [T, G, d] of groups.
 
     Steps before it start at these weights, and the gradient is then that in the weights before them: MAML's
@@ -421,15 +591,31 @@ def evaluate(room, theta, steps, images, labels, points, by_record, logits, loss
         for step in range(len(steps.rates)):
             place = step if steps.second else 0
             _differentiate(
-                steps.room, before.padded[t], before.mean[t], before.covariance[t], steps.labels[t], row,
-                steps.points.floats[place], steps.points.codes[place], by_record, steps.rows[-1:],
-            )  # fmt: skip
+                steps.room,
+                before.padded[t],
+                before.mean[t],
+                before.covariance[t],
+                steps.labels[t],
+                row,
+                steps.points.floats[place],
+                steps.points.codes[place],
+                by_record,
+                steps.rows[-1:],
+            )
             there = steps.rows[step if steps.second else step % 2]
             _descend(row, steps.rows[-1], steps.rates[step], there)
             row = there
         place = t if len(points.floats) > 1 else 0
         point = points.floats[place]
-        _logits(room, images.padded[t], images.mean[t], images.covariance[t], row, point, points.codes[place])
+        _logits(
+            room,
+            images.padded[t],
+            images.mean[t],
+            images.covariance[t],
+            row,
+            point,
+            points.codes[place],
+        )
         found = array_at(room.scratch, room.scratches, of.LOGITS, 2)
         for b in range(len(found)):
             copy(found[b], logits[t, b])
@@ -440,15 +626,33 @@ def evaluate(room, theta, steps, images, labels, points, by_record, logits, loss
                 right[t, b] = _largest(found[b]) == labels[t, b]
         if len(out) > 0:
             codes = points.codes[place]
-            _backward(room, images.padded[t], images.mean[t], row, point, codes, out[t], by_record)
+            _backward(
+                room,
+                images.padded[t],
+                images.mean[t],
+                row,
+                point,
+                codes,
+                out[t],
+                by_record,
+            )
         for after in range(len(steps.rates) if steps.second else 0):
             step = len(steps.rates) - 1 - after
-            row = steps.rows[step - 1] if step > 0 else theta[t if len(theta) > 1 else 0]
+            row = (
+                steps.rows[step - 1] if step > 0 else theta[t if len(theta) > 1 else 0]
+            )
             _scale(out[t, 0], steps.rates[step], steps.rows[-1])
             _product(
-                steps.room, before.padded[t], before.mean[t], before.covariance[t], row, steps.rows[-1],
-                steps.points.floats[step], steps.points.codes[step], steps.rows[-2:-1],
-            )  # fmt: skip
+                steps.room,
+                before.padded[t],
+                before.mean[t],
+                before.covariance[t],
+                row,
+                steps.rows[-1],
+                steps.points.floats[step],
+                steps.points.codes[step],
+                steps.rows[-2:-1],
+            )
             for i in range(out.shape[2]):
                 out[t, 0, i] -= steps.rows[-2, i]
 
@@ -458,6 +662,13 @@ def hessian_products(room, theta, images, direction, points, out):
     """Hessians of tasks times directions [T, d], after `gradients`."""
     for t in range(len(theta)):
         _product(
-            room, images.padded[t], images.mean[t], images.covariance[t], theta[t], direction[t], points.floats[t],
-            points.codes[t], out[t : t + 1],
-        )  # fmt: skip
+            room,
+            images.padded[t],
+            images.mean[t],
+            images.covariance[t],
+            theta[t],
+            direction[t],
+            points.floats[t],
+            points.codes[t],
+            out[t : t + 1],
+        )

@@ -41,7 +41,9 @@ class Passes:
     Not safe for use by two threads at once: give each its own object.
     """
 
-    def __init__(self, net: Conv4, batch: int, dtype: type, by_record: bool = False) -> None:
+    def __init__(
+        self, net: Conv4, batch: int, dtype: type, by_record: bool = False
+    ) -> None:
         groups = batch if by_record else 1
         self.batch, self.groups, self.by_record = batch, groups, by_record
         self.number, self.ways = np.dtype(dtype), net.ways
@@ -51,46 +53,114 @@ class Passes:
         point: dict[int, Sequence[int]] = {}
         scratch: dict[int, Sequence[int]] = {}
         shared = (of.OUTPUTS,) if by_record else (of.OUTPUTS, of.TANGENTS)
-        codes: dict[int, Sequence[int]] = {3: (groups, batch // groups * planes[0][0] * planes[0][1], f)}
+        codes: dict[int, Sequence[int]] = {
+            3: (groups, batch // groups * planes[0][0] * planes[0][1], f)
+        }
         for index, (h, w) in enumerate(planes):
             rows, columns = (h + 1) // 2, (w + 1) // 2
-            tiles, padded = batch * rows * columns, (batch, 2 * rows + 2, 2 * columns + 2, f)
-            point |= {10 * index + part: (16, tiles, f) for part in (of.INPUTS, of.GRADIENTS)}
-            point |= {10 * index + of.WEIGHTS: (16, f, f), 10 * index + of.Z: (tiles, 4, f)}
+            tiles, padded = (
+                batch * rows * columns,
+                (batch, 2 * rows + 2, 2 * columns + 2, f),
+            )
+            point |= {
+                10 * index + part: (16, tiles, f) for part in (of.INPUTS, of.GRADIENTS)
+            }
+            point |= {
+                10 * index + of.WEIGHTS: (16, f, f),
+                10 * index + of.Z: (tiles, 4, f),
+            }
             point |= {10 * index + part: (tiles, f) for part in (of.SELECTED, of.DELTA)}
-            point |= {10 * index + part: (groups, f) for part in (of.MEAN, of.STD, of.SCALE, of.SHIFT)}
+            point |= {
+                10 * index + part: (groups, f)
+                for part in (of.MEAN, of.STD, of.SCALE, of.SHIFT)
+            }
             codes[index] = (tiles, f)
-            own: dict[int, Sequence[int]] = {part: padded for part in (of.PADDED, of.PADDED_GRADIENT)}
+            own: dict[int, Sequence[int]] = {
+                part: padded for part in (of.PADDED, of.PADDED_GRADIENT)
+            }
             own[of.TOTAL] = (groups, f)
             if index == 0:
                 own |= dict.fromkeys(shared, (16, tiles, f))
             if not by_record:
-                own |= {of.INPUTS: (16, tiles, f), of.WEIGHTS: (16, f, f), of.Z: (tiles, 4, f)}
+                own |= {
+                    of.INPUTS: (16, tiles, f),
+                    of.WEIGHTS: (16, f, f),
+                    of.Z: (tiles, 4, f),
+                }
                 own |= {part: (tiles, f) for part in (of.SELECTED, of.DELTA)}
                 own |= {part: (f,) for part in (of.MEAN, of.STD, of.SCALE, of.SHIFT)}
             scratch |= {15 * index + part: shape for part, shape in own.items()}
         h, w = height >> 4, width >> 4
         features = h * w * f
-        point |= {part: (groups, patch, f) for part in (of.SPREAD, of.WEIGHTS_GRADIENT, of.CENTRED)}
-        point |= {part: (groups, f) for part in range(of.FIRST_MEAN, of.SHIFT_GRADIENT + 1)}
-        point |= {of.FLAT: (batch, features), of.PROBABILITIES: (batch, net.ways), of.RESIDUAL: (batch, net.ways)}
-        scratch |= {45 + part: (batch, h + 2, w + 2, f) for part in (of.PADDED, of.PADDED_GRADIENT)}
-        scratch |= {of.WINDOW: (4, f), of.TILE: (16, f), of.TRANSPOSED: (16, f, f), of.PRODUCTS: (16 * groups, f, f)}
-        scratch |= {of.TAPS: (9, groups * f * f), of.FIRST: (8, f), of.LOSSES: (batch,), of.SUM: (batch,)}
+        point |= {
+            part: (groups, patch, f)
+            for part in (of.SPREAD, of.WEIGHTS_GRADIENT, of.CENTRED)
+        }
+        point |= {
+            part: (groups, f) for part in range(of.FIRST_MEAN, of.SHIFT_GRADIENT + 1)
+        }
+        point |= {
+            of.FLAT: (batch, features),
+            of.PROBABILITIES: (batch, net.ways),
+            of.RESIDUAL: (batch, net.ways),
+        }
+        scratch |= {
+            45 + part: (batch, h + 2, w + 2, f)
+            for part in (of.PADDED, of.PADDED_GRADIENT)
+        }
+        scratch |= {
+            of.WINDOW: (4, f),
+            of.TILE: (16, f),
+            of.TRANSPOSED: (16, f, f),
+            of.PRODUCTS: (16 * groups, f, f),
+        }
+        scratch |= {
+            of.TAPS: (9, groups * f * f),
+            of.FIRST: (8, f),
+            of.LOSSES: (batch,),
+            of.SUM: (batch,),
+        }
         scratch[of.THREE] = (1,)
-        scratch |= {part: (patch, f) for part in (of.FOLDED, of.SPREAD_DOT, of.WEIGHTS_GRADIENT_DOT)}
+        scratch |= {
+            part: (patch, f)
+            for part in (of.FOLDED, of.SPREAD_DOT, of.WEIGHTS_GRADIENT_DOT)
+        }
         scratch |= {part: (batch, net.ways) for part in (of.LOGITS, of.SHIFTED)}
         scratch |= {part: (batch, features) for part in (of.FLAT_DOT, of.FEATURE)}
-        scratch |= {of.HEAD: (features, net.ways), of.PATCHES: (batch // groups * height * width, patch)}
-        weights = [(math.prod(shape[:-1]), shape[-1]) if len(shape) > 1 else shape for shape in net.shapes]
+        scratch |= {
+            of.HEAD: (features, net.ways),
+            of.PATCHES: (batch // groups * height * width, patch),
+        }
+        weights = [
+            (math.prod(shape[:-1]), shape[-1]) if len(shape) > 1 else shape
+            for shape in net.shapes
+        ]
         points, self._floats = table(point, line)
         places, self._codes = table(codes, 64)
         scratches, size = table(scratch, line)
-        for index, part in itertools.product((1, 2), shared):  # the later layers', which are smaller
-            scratches[15 * index + part] = scratches[part, 0], 16, point[10 * index + of.INPUTS][1], f, 1
-        largest = max(math.prod(shape) for shape in (*point.values(), scratch[of.PRODUCTS]))
-        native = calls.native(of.LOOPS, self.number, products=16 * groups, largest=max(largest, 16 * f * f))
-        taken = [(True, turned, rows, f * f, terms) for turned, rows, terms in ((False, 16, 9), (True, 9, 16))]
+        for index, part in itertools.product(
+            (1, 2), shared
+        ):  # the later layers', which are smaller
+            scratches[15 * index + part] = (
+                scratches[part, 0],
+                16,
+                point[10 * index + of.INPUTS][1],
+                f,
+                1,
+            )
+        largest = max(
+            math.prod(shape) for shape in (*point.values(), scratch[of.PRODUCTS])
+        )
+        native = calls.native(
+            of.LOOPS,
+            self.number,
+            products=16 * groups,
+            largest=max(largest, 16 * f * f),
+        )
+        taken = [
+            (True, turned, rows, f * f, terms)
+            for turned, rows, terms in ((False, 16, 9), (True, 9, 16))
+        ]
         for index in range(3):
             tiles = point[10 * index + of.INPUTS][1]
             taken += [(False, False, tiles, f, f), (False, True, f, f, tiles // groups)]
@@ -106,13 +176,22 @@ class Passes:
         )
         start = scratches[of.THREE, 0]
         self._room.scratch[start] = 3
-        self._image_shape, self._weights = net.image_shape, sum(map(math.prod, net.shapes))
+        self._image_shape, self._weights = (
+            net.image_shape,
+            sum(map(math.prod, net.shapes)),
+        )
         empty = np.empty((0, 0), self.number)
         self._none = Steps(
-            room=self._room, images=Images(*(np.empty((0,) * sides, self.number) for sides in (5, 3, 4))),
-            labels=np.empty((0, 0), np.int64), rates=empty, second=False,
-            points=Points(empty, np.empty((0, 0), np.uint8)), rows=empty,
-        )  # fmt: skip
+            room=self._room,
+            images=Images(
+                *(np.empty((0,) * sides, self.number) for sides in (5, 3, 4))
+            ),
+            labels=np.empty((0, 0), np.int64),
+            rates=empty,
+            second=False,
+            points=Points(empty, np.empty((0, 0), np.uint8)),
+            rows=empty,
+        )
         together(self._loops())
 
     def _loops(self) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -121,20 +200,41 @@ class Passes:
         def floats(dimensions: int) -> np.ndarray:
             return np.empty((0,) * dimensions, self.number)
 
-        x, theta, out, right = floats(5), floats(2), floats(3), np.empty((0, 0), np.bool_)
+        x, theta, out, right = (
+            floats(5),
+            floats(2),
+            floats(3),
+            np.empty((0, 0), np.bool_),
+        )
         images, points, labels = self._none.images, self._none.points, self._none.labels
         given: list[tuple[Any, tuple[Any, ...]]] = [
             (conv4_order.prepare, (x, *images)),
             (
                 conv4_order.evaluate,
-                (theta, self._none, images, labels, points, self.by_record, out, theta, right, out),
+                (
+                    theta,
+                    self._none,
+                    images,
+                    labels,
+                    points,
+                    self.by_record,
+                    out,
+                    theta,
+                    right,
+                    out,
+                ),
             ),
         ]
-        return [(loop, tuple(map(typeof, (self._room, *values)))) for loop, values in given]
+        return [
+            (loop, tuple(map(typeof, (self._room, *values)))) for loop, values in given
+        ]
 
     def points(self, count: int) -> Points:
         """Places for so many batches' evaluations to be stored in."""
-        floats, codes = _zeros(count * self._floats, self.number), _zeros(count * self._codes, np.dtype(np.uint8))
+        floats, codes = (
+            _zeros(count * self._floats, self.number),
+            _zeros(count * self._codes, np.dtype(np.uint8)),
+        )
         return Points(floats.reshape(count, -1), codes.reshape(count, -1))
 
     def images(self, x: np.ndarray) -> Images:
@@ -150,23 +250,42 @@ class Passes:
         return found
 
     def steps(
-        self, images: Images, labels: np.ndarray, rates: np.ndarray, second: bool, before: Steps | None = None
+        self,
+        images: Images,
+        labels: np.ndarray,
+        rates: np.ndarray,
+        second: bool,
+        before: Steps | None = None,
     ) -> Steps:
         """Steps on batches of this size, before an evaluation by other passes; their memory may be that of others."""
         if before is None or before.second != second or len(before.rates) != len(rates):
             rows = np.empty((max(len(rates), 2) + 2, self._weights), self.number)
-            before = self._none._replace(second=second, points=self.points(len(rates) if second else 1), rows=rows)
-        return before._replace(images=images, labels=_plain(labels), rates=_plain(rates))
+            before = self._none._replace(
+                second=second,
+                points=self.points(len(rates) if second else 1),
+                rows=rows,
+            )
+        return before._replace(
+            images=images, labels=_plain(labels), rates=_plain(rates)
+        )
 
     def logits(self, theta: np.ndarray, images: Images, at: Points) -> np.ndarray:
         """Logits [T, B, ways] of batches at weights [T, d] or, for all, [1, d]; `at` has one place."""
-        labels, out = np.empty((0, self.batch), np.int64), np.empty((0, self.groups, 0), self.number)
+        labels, out = (
+            np.empty((0, self.batch), np.int64),
+            np.empty((0, self.groups, 0), self.number),
+        )
         return self._evaluated(theta, images, labels, at, out, self._none)[0]
 
     def gradients(
-        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray,
+        self,
+        theta: np.ndarray,
+        images: Images,
+        labels: np.ndarray,
+        at: Points,
+        out: np.ndarray,
         steps: Steps | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Losses, and which answers are right, of images [T, B] at weights [T, d], and gradients to `out` [T * G, d].
 
         A task's gradient is that of its mean loss, a record's that of its own. `at` keeps what Hessian products need.
@@ -174,26 +293,44 @@ class Passes:
         """
         to = _plain(out)
         rows = to.reshape(-1, self.groups, to.shape[-1])
-        _, losses, right = self._evaluated(theta, images, labels, at, rows, steps or self._none)
+        _, losses, right = self._evaluated(
+            theta, images, labels, at, rows, steps or self._none
+        )
         if to is not out:
             out[:] = to
         return losses, right
 
     def _evaluated(
-        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray, steps: Steps
+        self,
+        theta: np.ndarray,
+        images: Images,
+        labels: np.ndarray,
+        at: Points,
+        out: np.ndarray,
+        steps: Steps,
     ) -> tuple[np.ndarray, ...]:
         logits = np.empty((len(images.padded), self.batch, self.ways), self.number)
-        losses, right = np.empty(labels.shape, self.number), np.empty(labels.shape, np.bool_)
+        losses, right = (
+            np.empty(labels.shape, self.number),
+            np.empty(labels.shape, np.bool_),
+        )
         given = _plain(theta), steps, images, _plain(labels), at, self.by_record
         conv4_order.evaluate(self._room, *given, logits, losses, right, out)
         return logits, losses, right
 
     def hessian_products(
-        self, theta: np.ndarray, images: Images, direction: np.ndarray, at: Points, out: np.ndarray
+        self,
+        theta: np.ndarray,
+        images: Images,
+        direction: np.ndarray,
+        at: Points,
+        out: np.ndarray,
     ) -> None:
         """Hessians of the losses times directions [T, d] to `out` [T, d]; after `gradients`."""
         to = _plain(out)
-        conv4_order.hessian_products(self._room, _plain(theta), images, _plain(direction), at, to)
+        conv4_order.hessian_products(
+            self._room, _plain(theta), images, _plain(direction), at, to
+        )
         if to is not out:
             out[:] = to
 
@@ -201,7 +338,11 @@ class Passes:
 def as_floats(x: Array, dtype: np.dtype) -> np.ndarray:
     """Images of numpy's or torch's uint8 or floats as floats in [0, 1]."""
     x = x.numpy() if isinstance(x, torch.Tensor) else x
-    return x.astype(dtype) / dtype.type(255) if x.dtype == np.uint8 else np.ascontiguousarray(x, dtype)
+    return (
+        x.astype(dtype) / dtype.type(255)
+        if x.dtype == np.uint8
+        else np.ascontiguousarray(x, dtype)
+    )
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

@@ -34,10 +34,22 @@ LOOPS = [
     Call(winograd.tangent_gradient_tiles, "3,3,i,i,i,1,1,1,1,1,1,c2,2,2,1,1,1,1,3"),
 ]
 (
-    patches_of_images, first_layer, first_layer_gradient, first_layer_tangent, tiles_of_input,
-    input_gradient_of_tiles, outputs_of_tiles, moments, normalise_and_pool, pooled_gradient, gradient_tiles,
-    tangent_moments, tangent_normalise_and_pool, tangent_pooled_gradient, tangent_gradient_tiles,
-) = (caller(place, call) for place, call in enumerate(LOOPS))  # fmt: skip
+    patches_of_images,
+    first_layer,
+    first_layer_gradient,
+    first_layer_tangent,
+    tiles_of_input,
+    input_gradient_of_tiles,
+    outputs_of_tiles,
+    moments,
+    normalise_and_pool,
+    pooled_gradient,
+    gradient_tiles,
+    tangent_moments,
+    tangent_normalise_and_pool,
+    tangent_pooled_gradient,
+    tangent_gradient_tiles,
+) = (caller(place, call) for place, call in enumerate(LOOPS))
 
 # What lies in a point: of each of the three later layers, then of the first layer and the head.
 INPUTS, WEIGHTS, GRADIENTS, Z, SELECTED, DELTA, MEAN, STD, SCALE, SHIFT = range(10)

@@ -46,7 +46,9 @@ from dpfedbench.models.gradients import Measured, Total
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
-_PADDED = 32  # side of the padded image: what 13 outputs of an 8x8 filter at stride 2 reach
+_PADDED = (
+    32  # side of the padded image: what 13 outputs of an 8x8 filter at stride 2 reach
+)
 _ROW = 13 * 16  # floats in a row of the first convolution's outputs
 _POOLED_ROW = 12 * 16  # floats in a row of the first pooling's output
 _FEATURES = math.prod(MAP)
@@ -131,7 +133,11 @@ class FusedCnn(TorchGradients):
         channels = module.image_shape[2]
         self._scratch = _Scratch(
             normalise=np.array(
-                [1 / (255 * module.pixel_deviation), -module.pixel_mean / module.pixel_deviation], np.float32
+                [
+                    1 / (255 * module.pixel_deviation),
+                    -module.pixel_mean / module.pixel_deviation,
+                ],
+                np.float32,
             ),
             theta=_aligned(net.dimension),
             conv2=_aligned(256 * 32),
@@ -159,12 +165,16 @@ class FusedCnn(TorchGradients):
     def _together(self) -> int:
         return _TOGETHER
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Measured:
+    def _each(
+        self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
+    ) -> Measured:
         if not _bytes(x):
             return super()._each(theta, x, y, out, block)
         return self._run(theta, x, y, np.asarray(out), 0.0, _NOTHING, _NOTHING)
 
-    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Measured, np.ndarray]:
+    def _add_each(
+        self, theta: Array, x: Array, y: Array, total: Total
+    ) -> tuple[Measured, np.ndarray]:
         if not _bytes(x):
             return super()._add_each(theta, x, y, total)
         measured = []
@@ -181,12 +191,30 @@ class FusedCnn(TorchGradients):
         return self._run(theta, x, y, self._room[:0], 0.0, _NOTHING, _NOTHING)
 
     def _run(
-        self, theta: Array, x: Array, y: Array, out: np.ndarray, limit: float, into: np.ndarray, norms: np.ndarray
+        self,
+        theta: Array,
+        x: Array,
+        y: Array,
+        out: np.ndarray,
+        limit: float,
+        into: np.ndarray,
+        norms: np.ndarray,
     ) -> Measured:
         """Call `_records`. The base class has compared the sizes, which the compiled loops do not."""
         usable = _prepare(_plain(theta), self._scratch)
         losses, correct = np.empty(len(x)), np.empty(len(x), np.bool_)
-        _records(_plain(x), _plain(y), usable, self._scratch, losses, correct, out, limit, into, norms)
+        _records(
+            _plain(x),
+            _plain(y),
+            usable,
+            self._scratch,
+            losses,
+            correct,
+            out,
+            limit,
+            into,
+            norms,
+        )
         return Measured(losses, correct.astype(np.float64), np.ones(len(x)))
 
 
@@ -228,10 +256,14 @@ def _pad(image, scale, shift, padded):
             at, start = (c * _PADDED + y + 3) * _PADDED + 3, (y * width) * channels + c
             if channels == 1:  # a loop that the compiler can turn into vectors
                 for x in range(width):
-                    padded[np.uint64(at + x)] = flat[np.uint64(start + x)] * scale + shift
+                    padded[np.uint64(at + x)] = (
+                        flat[np.uint64(start + x)] * scale + shift
+                    )
             else:
                 for x in range(width):
-                    padded[np.uint64(at + x)] = flat[np.uint64(start + x * channels)] * scale + shift
+                    padded[np.uint64(at + x)] = (
+                        flat[np.uint64(start + x * channels)] * scale + shift
+                    )
 
 
 _WINDOWS = tuple(2 * j for j in range(13))
@@ -265,7 +297,9 @@ def _convolve1_gradient(padded, plane, out):
             for i in range(13):
                 for j in range(13):
                     d = load(plane, i * _ROW + 16 * j, 16)
-                    t = add_products_at(t, padded, (c * _PADDED + 2 * i + y) * _PADDED + 2 * j, _TAPS, d)
+                    t = add_products_at(
+                        t, padded, (c * _PADDED + 2 * i + y) * _PADDED + 2 * j, _TAPS, d
+                    )
             store_several(out, (8 * y * channels + c) * 16, 16 * channels, t)
 
 
@@ -292,7 +326,9 @@ def _pool(plane, first, row, channels, height, width, pooled, code):
 
 
 @part
-def _pool_gradient(pooled, code, first, row, channels, height, width, block, plane, bias):
+def _pool_gradient(
+    pooled, code, first, row, channels, height, width, block, plane, bias
+):
     """Add the gradient in `pooled` to the plane, where the maxima were; bias[channels] = its sum over positions."""
     zero = total = constant(0, 64)
     for i in range(height):
@@ -314,7 +350,9 @@ def _pool_gradient(pooled, code, first, row, channels, height, width, block, pla
             bias[f] += block[start + f]
 
 
-_INPUTS = tuple(position // 5 * (2 * _POOLED_ROW) + position % 5 * 32 for position in range(25))
+_INPUTS = tuple(
+    position // 5 * (2 * _POOLED_ROW) + position % 5 * 32 for position in range(25)
+)
 """Where in pooled1 the inputs of each of the second convolution's 25 outputs begin."""
 _FIRST, _LAST = _INPUTS[:13], _INPUTS[12:]
 """As many as the registers hold outputs."""
@@ -369,16 +407,38 @@ def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradi
         for i in range(25 * f, 25 * f + listed[f]):
             at, d = which[np.uint64(i)], value[np.uint64(i)]
             t0 = add_product(t0, d, load(pooled, at, 64))
-            store(pooled_gradient, at, add_product(load(pooled_gradient, at, 64), d, load(weights, w, 64)))
+            store(
+                pooled_gradient,
+                at,
+                add_product(load(pooled_gradient, at, 64), d, load(weights, w, 64)),
+            )
             at += _POOLED_ROW
             t1 = add_product(t1, d, load(pooled, at, 64))
-            store(pooled_gradient, at, add_product(load(pooled_gradient, at, 64), d, load(weights, w + 64, 64)))
+            store(
+                pooled_gradient,
+                at,
+                add_product(
+                    load(pooled_gradient, at, 64), d, load(weights, w + 64, 64)
+                ),
+            )
             at += _POOLED_ROW
             t2 = add_product(t2, d, load(pooled, at, 64))
-            store(pooled_gradient, at, add_product(load(pooled_gradient, at, 64), d, load(weights, w + 128, 64)))
+            store(
+                pooled_gradient,
+                at,
+                add_product(
+                    load(pooled_gradient, at, 64), d, load(weights, w + 128, 64)
+                ),
+            )
             at += _POOLED_ROW
             t3 = add_product(t3, d, load(pooled, at, 64))
-            store(pooled_gradient, at, add_product(load(pooled_gradient, at, 64), d, load(weights, w + 192, 64)))
+            store(
+                pooled_gradient,
+                at,
+                add_product(
+                    load(pooled_gradient, at, 64), d, load(weights, w + 192, 64)
+                ),
+            )
         store(out, w, t0)
         store(out, w + 64, t1)
         store(out, w + 128, t2)
@@ -494,29 +554,57 @@ def _backward(scratch, out):
         gradient = add_product(gradient, d, load(w, fc2 + c * HIDDEN, 32))
     store(scratch.hidden_gradient, 0, where_greater(hidden, zero, gradient, zero))
     _linear_gradient(
-        scratch.pooled2, w[fc1 : fc2 - HIDDEN], scratch.hidden_gradient, scratch.active,
-        out[fc1 : fc2 - HIDDEN], out[fc2 - HIDDEN : fc2], scratch.feature_gradient,
-    )  # fmt: skip
+        scratch.pooled2,
+        w[fc1 : fc2 - HIDDEN],
+        scratch.hidden_gradient,
+        scratch.active,
+        out[fc1 : fc2 - HIDDEN],
+        out[fc2 - HIDDEN : fc2],
+        scratch.feature_gradient,
+    )
     scratch.gradient2[:] = 0
     _pool_gradient(
-        scratch.feature_gradient, scratch.code2, 0, 160, 32, 4, 4, scratch.block,
-        scratch.gradient2, out[fc1 - 32 : fc1],
-    )  # fmt: skip
+        scratch.feature_gradient,
+        scratch.code2,
+        0,
+        160,
+        32,
+        4,
+        4,
+        scratch.block,
+        scratch.gradient2,
+        out[fc1 - 32 : fc1],
+    )
     _list_gradients(scratch.gradient2, scratch.listed, scratch.which, scratch.value)
     _convolve2_gradient(
-        scratch.pooled1, w[conv2 : fc1 - 32], scratch.listed, scratch.which, scratch.value,
-        out[conv2 : fc1 - 32], scratch.pooled_gradient,
-    )  # fmt: skip
+        scratch.pooled1,
+        w[conv2 : fc1 - 32],
+        scratch.listed,
+        scratch.which,
+        scratch.value,
+        out[conv2 : fc1 - 32],
+        scratch.pooled_gradient,
+    )
     scratch.plane_gradient[:] = 0
     _pool_gradient(
-        scratch.pooled_gradient, scratch.code1, 0, _ROW, 16, 12, 12, scratch.block,
-        scratch.plane_gradient, out[conv1:conv2],
-    )  # fmt: skip
+        scratch.pooled_gradient,
+        scratch.code1,
+        0,
+        _ROW,
+        16,
+        12,
+        12,
+        scratch.block,
+        scratch.plane_gradient,
+        out[conv1:conv2],
+    )
     _convolve1_gradient(scratch.padded, scratch.plane_gradient, out[:conv1])
 
 
 @compiled
-def _records(images, labels, usable, scratch, losses, correct, out, limit, total, norms):
+def _records(
+    images, labels, usable, scratch, losses, correct, out, limit, total, norms
+):
     """Losses [n], whether the label has the largest logit [n] and gradients, unless `out` is [0, d].
 
     `usable` is what `_prepare` said of the weights. Gradients are `out` [n, d]; or where `total` is not empty, `out`
@@ -531,7 +619,11 @@ def _records(images, labels, usable, scratch, losses, correct, out, limit, total
         return
     for i in range(len(images)):
         place = i % len(out) if len(out) else 0
-        _forward(images[i], scratch, out[place, _conv1_size(scratch) + 16 :] if len(out) else scratch.theta)
+        _forward(
+            images[i],
+            scratch,
+            out[place, _conv1_size(scratch) + 16 :] if len(out) else scratch.theta,
+        )
         losses[i], correct[i] = _loss(scratch.residual, labels[i])
         if len(out):
             _backward(scratch, out[place])

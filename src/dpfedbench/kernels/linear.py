@@ -31,13 +31,22 @@ class LinearHeadGradients(TorchGradients):
     def _bias(self) -> bool:
         return "linear.bias" in self.net.tensor_names
 
-    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Measured, np.ndarray]:
+    def _add_each(
+        self, theta: Array, x: Array, y: Array, total: Total
+    ) -> tuple[Measured, np.ndarray]:
         rows, labels = self._rows(x), np.asarray(y)
-        residuals, measured = self._residuals(np.asarray(theta, np.float64), rows, labels)
+        residuals, measured = self._residuals(
+            np.asarray(theta, np.float64), rows, labels
+        )
 
         def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:
-            squares = [(rows[i : i + _PIECE] ** 2).sum(axis=1) for i in range(0, len(rows), _PIECE)]
-            norms[:] = np.linalg.norm(residuals, axis=1) * np.sqrt(np.concatenate([*squares, []]) + self._bias)
+            squares = [
+                (rows[i : i + _PIECE] ** 2).sum(axis=1)
+                for i in range(0, len(rows), _PIECE)
+            ]
+            norms[:] = np.linalg.norm(residuals, axis=1) * np.sqrt(
+                np.concatenate([*squares, []]) + self._bias
+            )
             finite = np.isfinite(norms)
             if finite.all():
                 finite = slice(None)  # no copy
@@ -51,20 +60,26 @@ class LinearHeadGradients(TorchGradients):
 
     def added(self, theta: Array, x: Array, y: Array, room: Array) -> np.ndarray:
         rows = self._rows(x)
-        residuals, _ = self._residuals(np.asarray(theta, np.float64), rows, np.asarray(y))
+        residuals, _ = self._residuals(
+            np.asarray(theta, np.float64), rows, np.asarray(y)
+        )
         constants = [residuals.sum(axis=0)] if self._bias else []
         return np.concatenate([(residuals.T @ rows).ravel(), *constants])
 
     def _rows(self, x: Array) -> np.ndarray:
         """Records as rows in double precision, in memory that is used again: to get new memory takes longer."""
-        flat = np.asarray(x).reshape(len(x), self._room.shape[1])  # of an empty lot, too
+        flat = np.asarray(x).reshape(
+            len(x), self._room.shape[1]
+        )  # of an empty lot, too
         if len(self._room) < len(flat):
             self._room = np.empty((len(flat) + len(flat) // 4, flat.shape[1]))
         rows = self._room[: len(flat)]
         rows[:] = flat
         return rows
 
-    def _residuals(self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Measured]:
+    def _residuals(
+        self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, Measured]:
         """Probabilities less the labels' own [n, classes], and the records' measures."""
         inputs, places = self.net.outputs * rows.shape[1], np.arange(len(rows))
         logits = rows @ theta[:inputs].reshape(self.net.outputs, -1).T
@@ -82,4 +97,6 @@ class LinearHeadGradients(TorchGradients):
         return residuals, measured
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
-        return self._residuals(np.asarray(theta, np.float64), self._rows(x), np.asarray(y))[1]
+        return self._residuals(
+            np.asarray(theta, np.float64), self._rows(x), np.asarray(y)
+        )[1]

@@ -72,7 +72,9 @@ class FastLstm(TorchGradients):
 
     # One pass over some records
 
-    def _forward(self, weights: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, list[_Layer]]:
+    def _forward(
+        self, weights: dict[str, torch.Tensor], x: torch.Tensor
+    ) -> tuple[torch.Tensor, list[_Layer]]:
         """Inputs [n, L], and each layer's pass."""
         lstm = self._lstm
         words = torch.cat([torch.full_like(x[:, :1], lstm.words), x[:, :-1]], 1)
@@ -82,10 +84,14 @@ class FastLstm(TorchGradients):
             steps = layers[-1].outputs
         return words, layers
 
-    def _layer(self, weights: dict[str, torch.Tensor], layer: int, steps: torch.Tensor) -> _Layer:
+    def _layer(
+        self, weights: dict[str, torch.Tensor], layer: int, steps: torch.Tensor
+    ) -> _Layer:
         hidden, width = weights[f"hidden{layer}"].T, self._lstm.width
         length, records, _ = steps.shape
-        gates = torch.addmm(weights[f"bias{layer}"], steps.flatten(0, 1), weights[f"input{layer}"].T)
+        gates = torch.addmm(
+            weights[f"bias{layer}"], steps.flatten(0, 1), weights[f"input{layer}"].T
+        )
         gates = gates.view(length, records, 4 * width)
         outputs = steps.new_zeros(length + 1, records, width)
         cells, squashed = torch.zeros_like(outputs), torch.empty_like(steps)
@@ -102,15 +108,25 @@ class FastLstm(TorchGradients):
             torch.mul(o, squashed[t], out=outputs[t + 1])
         return _Layer(steps, outputs[:-1], gates, cells, squashed, outputs[1:])
 
-    def _logits_at(self, weights: dict[str, torch.Tensor], layers: list[_Layer]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _logits_at(
+        self, weights: dict[str, torch.Tensor], layers: list[_Layer]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The top outputs [n, L, width] and their logits [n, L, V]."""
         top = layers[-1].outputs.transpose(0, 1).contiguous()
-        return top, (top.flatten(0, 1) @ self._softmax(weights).T).view(*top.shape[:2], self._lstm.words)
+        return top, (top.flatten(0, 1) @ self._softmax(weights).T).view(
+            *top.shape[:2], self._lstm.words
+        )
 
     def _softmax(self, weights: dict[str, torch.Tensor]) -> torch.Tensor:
-        return weights["embedding"][: self._lstm.words] if self._lstm.tied else weights["softmax"]
+        return (
+            weights["embedding"][: self._lstm.words]
+            if self._lstm.tied
+            else weights["softmax"]
+        )
 
-    def _measured(self, logits: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Measured]:
+    def _measured(
+        self, logits: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, Measured]:
         """The words' probabilities, in the logits' place, and losses and right answers."""
         most = logits.amax(dim=2, keepdim=True)
         own = logits.gather(2, y[:, :, None])
@@ -121,24 +137,43 @@ class FastLstm(TorchGradients):
         each = (total.log() + most - own)[:, :, 0] * known
         logits.div_(total)
         losses = each.double().sum(1) / self._lstm.record
-        return logits, Measured(losses.numpy(), right.double().numpy(), np.full(len(y), float(self._lstm.record)))
+        return logits, Measured(
+            losses.numpy(),
+            right.double().numpy(),
+            np.full(len(y), float(self._lstm.record)),
+        )
 
-    def _backward(self, weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> tuple[_Back, Measured]:
+    def _backward(
+        self, weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[_Back, Measured]:
         """Of each record's loss."""
         words, layers = self._forward(weights, x)
         top, logits = self._logits_at(weights, layers)
         arriving, measured = self._measured(logits, y)
-        arriving.scatter_add_(2, y[:, :, None], torch.full_like(arriving[:, :, :1], -1.0))
+        arriving.scatter_add_(
+            2, y[:, :, None], torch.full_like(arriving[:, :, :1], -1.0)
+        )
         arriving *= ((y > 0).to(self.dtype) / self._lstm.record)[:, :, None]
-        steps = (arriving.flatten(0, 1) @ self._softmax(weights)).view_as(top).transpose(0, 1).contiguous()
+        steps = (
+            (arriving.flatten(0, 1) @ self._softmax(weights))
+            .view_as(top)
+            .transpose(0, 1)
+            .contiguous()
+        )
         back = []
         for number in reversed(range(len(layers))):
-            gates = self._layer_backward(weights[f"hidden{number}"], layers[number], steps)
+            gates = self._layer_backward(
+                weights[f"hidden{number}"], layers[number], steps
+            )
             back.append((gates, layers[number].inputs, layers[number].before))
             steps = (gates.flatten(0, 1) @ weights[f"input{number}"]).view_as(steps)
-        return _Back(words, steps.transpose(0, 1).contiguous(), arriving, top, back[::-1]), measured
+        return _Back(
+            words, steps.transpose(0, 1).contiguous(), arriving, top, back[::-1]
+        ), measured
 
-    def _layer_backward(self, hidden: torch.Tensor, layer: _Layer, steps: torch.Tensor) -> torch.Tensor:
+    def _layer_backward(
+        self, hidden: torch.Tensor, layer: _Layer, steps: torch.Tensor
+    ) -> torch.Tensor:
         """What arrives at the gates [L, n, 4 width], of what arrives at the outputs [L, n, width]."""
         width, out = self._lstm.width, torch.empty_like(layer.gates)
         state, cell = torch.zeros_like(steps[0]), torch.zeros_like(steps[0])
@@ -163,19 +198,31 @@ class FastLstm(TorchGradients):
         parts = []
         for gates, inputs, before in back.layers:
             parts.append(
-                _gram(gates.transpose(0, 1)) * (_gram(inputs.transpose(0, 1)) + _gram(before.transpose(0, 1)) + 1)
+                _gram(gates.transpose(0, 1))
+                * (_gram(inputs.transpose(0, 1)) + _gram(before.transpose(0, 1)) + 1)
             )
         parts.append(_gram(back.logits) * _gram(back.top))
-        parts.append((back.words[:, :, None] == back.words[:, None, :]) * _gram(back.arriving))
+        parts.append(
+            (back.words[:, :, None] == back.words[:, None, :]) * _gram(back.arriving)
+        )
         if self._lstm.tied:
-            rows = back.words.clamp(max=self._lstm.words - 1)[:, None, :].expand(-1, self._lstm.record, -1)
-            at = back.logits.gather(2, rows) * (back.words < self._lstm.words)[:, None, :]
+            rows = back.words.clamp(max=self._lstm.words - 1)[:, None, :].expand(
+                -1, self._lstm.record, -1
+            )
+            at = (
+                back.logits.gather(2, rows)
+                * (back.words < self._lstm.words)[:, None, :]
+            )
             parts.append(2 * at * (back.top @ back.arriving.transpose(1, 2)))
         squares = torch.stack([part.double().sum((1, 2)) for part in parts]).sum(0)
-        rounded = torch.stack([part.double().abs().sum((1, 2)) for part in parts]).sum(0)
+        rounded = torch.stack([part.double().abs().sum((1, 2)) for part in parts]).sum(
+            0
+        )
         return (squares.clamp(min=0) + 8 * torch.finfo(self.dtype).eps * rounded).sqrt()
 
-    def _sum(self, back: _Back, weights: torch.Tensor, out: dict[str, torch.Tensor]) -> None:
+    def _sum(
+        self, back: _Back, weights: torch.Tensor, out: dict[str, torch.Tensor]
+    ) -> None:
         """Add the records' gradients, each times its weight [n], to named tensors."""
         for number, (gates, inputs, before) in enumerate(back.layers):
             scaled = (gates * weights[None, :, None]).flatten(0, 1)
@@ -184,7 +231,11 @@ class FastLstm(TorchGradients):
             out[f"bias{number}"].add_(scaled.sum(0))
         top = (back.top * weights[:, None, None]).flatten(0, 1)
         self._softmax(out).addmm_(back.logits.flatten(0, 1).T, top)
-        out["embedding"].index_add_(0, back.words.flatten(), (back.arriving * weights[:, None, None]).flatten(0, 1))
+        out["embedding"].index_add_(
+            0,
+            back.words.flatten(),
+            (back.arriving * weights[:, None, None]).flatten(0, 1),
+        )
 
     def _passes(
         self, theta: Array, x: Array, y: Array
@@ -196,7 +247,9 @@ class FastLstm(TorchGradients):
             some = slice(start, min(start + self._together(), len(records)))
             yield some, weights, records[some], labels[some]
 
-    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Measured, np.ndarray]:
+    def _add_each(
+        self, theta: Array, x: Array, y: Array, total: Total
+    ) -> tuple[Measured, np.ndarray]:
         measures: list[Measured] = []
 
         def add(limit: float, sum_: np.ndarray, norms: np.ndarray) -> None:
@@ -218,7 +271,9 @@ class FastLstm(TorchGradients):
         norms = total.add_by(add, len(x))
         return joined(measures), norms
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Measured:
+    def _each(
+        self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
+    ) -> Measured:
         rows, measures = torch.as_tensor(out), []
         with torch.no_grad():
             for some, weights, records, labels in self._passes(theta, x, y):
@@ -226,7 +281,11 @@ class FastLstm(TorchGradients):
                     at = slice(place - some.start, place - some.start + 1)
                     back, measured = self._backward(weights, records[at], labels[at])
                     rows[place].zero_()
-                    self._sum(back, torch.ones(1, dtype=self.dtype), self.net.tensors(rows[place]))
+                    self._sum(
+                        back,
+                        torch.ones(1, dtype=self.dtype),
+                        self.net.tensors(rows[place]),
+                    )
                     measures.append(measured)
         return joined(measures)
 
@@ -235,10 +294,20 @@ class FastLstm(TorchGradients):
         with torch.no_grad():
             for _, weights, records, labels in self._passes(theta, x, y):
                 _, layers = self._forward(weights, records)
-                measures.append(self._measured(self._logits_at(weights, layers)[1], labels)[1])
+                measures.append(
+                    self._measured(self._logits_at(weights, layers)[1], labels)[1]
+                )
         return joined(measures)
 
-    def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point:
+    def _at(
+        self,
+        theta: Array,
+        x: Inputs,
+        y: Array,
+        out: Array,
+        products: bool,
+        into: Point | None,
+    ) -> Point:
         if products:
             return super()._at(theta, x, y, out, products, into)
         return _Tasks(self, theta, x.value, y, out)
@@ -247,7 +316,9 @@ class FastLstm(TorchGradients):
 class _Tasks(Point):
     """Tasks at weights of their own: the mean over a task's records, without second derivatives."""
 
-    def __init__(self, owner: FastLstm, theta: Array, x: torch.Tensor, y: Array, out: Array) -> None:
+    def __init__(
+        self, owner: FastLstm, theta: Array, x: torch.Tensor, y: Array, out: Array
+    ) -> None:
         super().__init__(theta)
         means, tasks = torch.as_tensor(out).zero_(), list[Measured]()
         with torch.no_grad():
@@ -255,7 +326,11 @@ class _Tasks(Point):
                 tensors, measures = owner.net.tensors(mean), list[Measured]()
                 for _, weights, some, answers in owner._passes(own, records, labels):
                     back, measured = owner._backward(weights, some, answers)
-                    owner._sum(back, torch.full((len(some),), 1 / len(records), dtype=owner.dtype), tensors)
+                    owner._sum(
+                        back,
+                        torch.full((len(some),), 1 / len(records), dtype=owner.dtype),
+                        tensors,
+                    )
                     measures.append(measured)
                 tasks.append(joined(measures))
         self._measure(tasks)

@@ -14,8 +14,23 @@ import numpy as np
 from llvmlite import binding
 
 from dpfedbench.compiled import compiled, exact, exact_part
-from dpfedbench.kernels.calls import BATCH, MULTIPLY, Native, address_of, enter_c, matmul
-from dpfedbench.kernels.vectors import add_outer, load, plus_several, several, store_several, transpose_block, zeros
+from dpfedbench.kernels.calls import (
+    BATCH,
+    MULTIPLY,
+    Native,
+    address_of,
+    enter_c,
+    matmul,
+)
+from dpfedbench.kernels.vectors import (
+    add_outer,
+    load,
+    plus_several,
+    several,
+    store_several,
+    transpose_block,
+    zeros,
+)
 from dpfedbench.threads import one_thread
 
 _SMALL = 400  # multiplications of a product below which torch has loops of its own
@@ -45,7 +60,13 @@ def _block(lanes, count):
         columns = out.shape[1]
         y = several(zeros(out, lanes), count)
         for k in range(first, stop):
-            y = add_outer(y, a, row * step + k * onwards, step, load(b, k * columns + column, lanes))
+            y = add_outer(
+                y,
+                a,
+                row * step + k * onwards,
+                step,
+                load(b, k * columns + column, lanes),
+            )
         if adds:
             y = plus_several(out, row * columns + column, columns, y)
         store_several(out, row * columns + column, columns, y)
@@ -86,7 +107,9 @@ _by_64, _by_32, _by_16 = _loop(64, 4), _loop(32, 8), _loop(16, 16)
 def _by_blocks(a, turned, b, out, adds, deepest):
     """out = a @ b, or the transpose of a, or added to what is there."""
     inner, columns = b.shape
-    depth = inner if inner <= deepest else inner // 2 if inner < 2 * deepest else deepest
+    depth = (
+        inner if inner <= deepest else inner // 2 if inner < 2 * deepest else deepest
+    )
     if columns % 64 == 0:
         _by_64(a, turned, b, out, adds, depth)
     elif columns % 32 == 0:
@@ -122,7 +145,12 @@ def products(native, a, turned, b, out, adds):
         ints, words, one = native.ints, native.words, address_of(native.factors)
         ints[0], ints[1] = 111, 112 if turned else 111
         ints[2], ints[3], ints[4] = columns, rows, inner
-        ints[5], ints[6], ints[7], ints[8] = columns, rows if turned else inner, columns, count
+        ints[5], ints[6], ints[7], ints[8] = (
+            columns,
+            rows if turned else inner,
+            columns,
+            count,
+        )
         for n in range(count):
             words[n], words[count + n] = address_of(b[n]), address_of(a[n])
             words[2 * count + n] = address_of(out[n])
@@ -130,10 +158,24 @@ def products(native, a, turned, b, out, adds):
         enter_c(
             native.addresses[BATCH],
             (
-                np.int32(102), i, i + 4, i + 8, i + 12, i + 16, one, w, i + 20, w + 8 * count, i + 24,
-                one if adds else one + out.itemsize, w + 16 * count, i + 28, np.int32(1), i + 32,
+                np.int32(102),
+                i,
+                i + 4,
+                i + 8,
+                i + 12,
+                i + 16,
+                one,
+                w,
+                i + 20,
+                w + 8 * count,
+                i + 24,
+                one if adds else one + out.itemsize,
+                w + 16 * count,
+                i + 28,
+                np.int32(1),
+                i + 32,
             ),
-        )  # fmt: skip
+        )
 
 
 @exact
@@ -157,10 +199,21 @@ def product(native, a, turned, b, out):
     enter_c(
         native.addresses[MULTIPLY],
         (
-            i, i + 4, i + 8, i + 12, i + 16, one, address_of(b), i + 20, address_of(a), i + 24, one + out.itemsize,
-            address_of(out), i + 28,
+            i,
+            i + 4,
+            i + 8,
+            i + 12,
+            i + 16,
+            one,
+            address_of(b),
+            i + 20,
+            address_of(a),
+            i + 24,
+            one + out.itemsize,
+            address_of(out),
+            i + 28,
         ),
-    )  # fmt: skip
+    )
 
 
 @exact
@@ -171,7 +224,9 @@ def transpose(matrices, out):
         for n in range(len(matrices)):
             for i in range(0, side, _LANES):
                 for j in range(0, side, _LANES):
-                    transpose_block(matrices[n], i * side + j, side, out[n], j * side + i, _LANES)
+                    transpose_block(
+                        matrices[n], i * side + j, side, out[n], j * side + i, _LANES
+                    )
     else:
         for n in range(len(matrices)):
             for i in range(side):
@@ -204,8 +259,13 @@ def deepest(native: Native, shapes: Iterable[tuple[bool, bool, int, int, int]]) 
     rng = np.random.default_rng(0)
     equal: tuple[int, ...] = _DEEPEST
     for single, turned, rows, columns, inner in shapes:
-        left = rng.standard_normal((2, inner, rows) if turned else (2, rows, inner), np.float32)
-        right, wanted = rng.standard_normal((2, inner, columns), np.float32), np.empty((2, rows, columns), np.float32)
+        left = rng.standard_normal(
+            (2, inner, rows) if turned else (2, rows, inner), np.float32
+        )
+        right, wanted = (
+            rng.standard_normal((2, inner, columns), np.float32),
+            np.empty((2, rows, columns), np.float32),
+        )
         with one_thread():  # on several MKL may cut a sum elsewhere
             _tried(native._replace(deepest=0), single, left, turned, right, wanted)
         out = np.empty_like(wanted)

@@ -46,41 +46,77 @@ class RecordConv4(TorchGradients):
                 self._passes[size] = passes, passes.points(1)
             yield some, as_floats(x[some], self.number)[None], *self._passes[size]
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Measured:
+    def _each(
+        self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
+    ) -> Measured:
         own, labels, rows = np.asarray(theta)[None], np.asarray(y), np.asarray(out)
         losses, right = np.empty(len(labels)), np.empty(len(labels), np.bool_)
         for some, x_some, passes, at in self._batches(x):
             images = passes.images(x_some)
-            (losses[some],), (right[some],) = passes.gradients(own, images, labels[some][None], at, rows[some])
+            (losses[some],), (right[some],) = passes.gradients(
+                own, images, labels[some][None], at, rows[some]
+            )
         return _measured(losses, right)
 
     def _prepared(self, x: Array) -> np.ndarray:
         return as_floats(x, self.number)
 
-    def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point:
+    def _at(
+        self,
+        theta: Array,
+        x: Inputs,
+        y: Array,
+        out: Array,
+        products: bool,
+        into: Point | None,
+    ) -> Point:
         return _Tasks(self, np.asarray(theta), x.value, np.asarray(y), np.asarray(out))
 
     def _logits(self, theta: Array, x: Inputs) -> np.ndarray:
-        return np.stack([self._logits_of(own, some) for own, some in zip(np.asarray(theta), x.value, strict=True)])
+        return np.stack(
+            [
+                self._logits_of(own, some)
+                for own, some in zip(np.asarray(theta), x.value, strict=True)
+            ]
+        )
 
     def _logits_of(self, theta: np.ndarray, x: Array) -> np.ndarray:
-        rows = [passes.logits(theta[None], passes.images(images), at)[0] for _, images, passes, at in self._batches(x)]
+        rows = [
+            passes.logits(theta[None], passes.images(images), at)[0]
+            for _, images, passes, at in self._batches(x)
+        ]
         return np.concatenate(rows or [np.empty((0, self.net.outputs), self.number)])
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
-        logits, labels = self._logits_of(np.asarray(theta), x).astype(np.float64), np.asarray(y)
+        logits, labels = (
+            self._logits_of(np.asarray(theta), x).astype(np.float64),
+            np.asarray(y),
+        )
         shifted = logits - logits.max(axis=1, keepdims=True)
-        losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
+        losses = (
+            np.log(np.exp(shifted).sum(axis=1))
+            - shifted[np.arange(len(labels)), labels]
+        )
         return _measured(losses, logits.argmax(axis=1) == labels)
 
 
 class _Tasks(Point):
     """Tasks; a gradient is the mean of its records' own, and products are torch's."""
 
-    def __init__(self, owner: RecordConv4, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+    def __init__(
+        self,
+        owner: RecordConv4,
+        theta: np.ndarray,
+        x: np.ndarray,
+        y: np.ndarray,
+        out: np.ndarray,
+    ) -> None:
         super().__init__(theta)
         self._owner, self._at = owner, (theta.copy(), x, y)
-        rows, tasks = np.empty((x.shape[1], theta.shape[1]), theta.dtype), list[Measured]()
+        rows, tasks = (
+            np.empty((x.shape[1], theta.shape[1]), theta.dtype),
+            list[Measured](),
+        )
         for own, images, labels, mean in zip(theta, x, y, out, strict=True):
             tasks.append(owner._each(own, images, labels, rows))
             mean[:] = rows.mean(axis=0, dtype=np.float64)
@@ -89,7 +125,9 @@ class _Tasks(Point):
     def _product(self, direction: Array, out: Array) -> None:
         theta, x, y = self._at
         inputs = Inputs(x.shape, TorchGradients._prepared(self._owner, x))
-        TorchGradients._at(self._owner, theta, inputs, y, np.empty_like(theta), True, None).product(direction, out)
+        TorchGradients._at(
+            self._owner, theta, inputs, y, np.empty_like(theta), True, None
+        ).product(direction, out)
 
 
 def _measured(losses: np.ndarray, right: np.ndarray) -> Measured:

@@ -22,12 +22,18 @@ class Vector(types.Type):
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, dmm, vector) -> None:
-        super().__init__(dmm, vector, ir.VectorType(dmm.lookup(vector.number).get_value_type(), vector.lanes))
+        super().__init__(
+            dmm,
+            vector,
+            ir.VectorType(dmm.lookup(vector.number).get_value_type(), vector.lanes),
+        )
 
 
 def _spread(builder, scalar, vector):
     """LLVM: the scalar in each lane."""
-    single = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.IntType(32)(0))
+    single = builder.insert_element(
+        ir.Constant(vector, ir.Undefined), scalar, ir.IntType(32)(0)
+    )
     lanes = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
     return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), lanes)
 
@@ -45,7 +51,9 @@ def load(_, array, start, lanes):
 
     def code(context, builder, signature, arguments):
         vector = context.get_value_type(result)
-        loaded = builder.load(_place(context, builder, array, arguments[0], arguments[1], vector))
+        loaded = builder.load(
+            _place(context, builder, array, arguments[0], arguments[1], vector)
+        )
         loaded.align = 4
         return loaded
 
@@ -58,7 +66,10 @@ def store(_, array, start, value):
 
     def code(context, builder, signature, arguments):
         vector = context.get_value_type(value)
-        stored = builder.store(arguments[2], _place(context, builder, array, arguments[0], arguments[1], vector))
+        stored = builder.store(
+            arguments[2],
+            _place(context, builder, array, arguments[0], arguments[1], vector),
+        )
         stored.align = 4
         return context.get_dummy_value()
 
@@ -71,10 +82,14 @@ def prefetch(_, array, start):
 
     def code(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        address = builder.bitcast(
+            builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer()
+        )
         number = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        prefetch = cgutils.get_or_insert_function(
+            builder.module, kind, "llvm.prefetch.p0"
+        )
         builder.call(prefetch, [address, number(0), number(2), number(1)])
         return context.get_dummy_value()
 
@@ -83,21 +98,27 @@ def prefetch(_, array, start):
 
 def _added(builder, total, factor, value):
     """LLVM: total + factor * value, with a scalar factor."""
-    product = builder.fmul(_spread(builder, factor, value.type), value, flags=("contract",))
+    product = builder.fmul(
+        _spread(builder, factor, value.type), value, flags=("contract",)
+    )
     return builder.fadd(total, product, flags=("contract",))
 
 
 @intrinsic
 def add_product(_, total, factor, value):
     """total + factor * value, with a scalar factor."""
-    return value(value, value.number, value), lambda _, builder, signature, arguments: _added(builder, *arguments)
+    return value(
+        value, value.number, value
+    ), lambda _, builder, signature, arguments: _added(builder, *arguments)
 
 
 @intrinsic(prefer_literal=True)
 def several(_, value, count):
     """A tuple of so many copies of a vector: they stay in registers where there are enough of these."""
     result = types.UniTuple(value, count.literal_value)
-    return result(value, count), lambda context, builder, signature, arguments: context.make_tuple(
+    return result(
+        value, count
+    ), lambda context, builder, signature, arguments: context.make_tuple(
         builder, result, arguments[:1] * result.count
     )
 
@@ -110,9 +131,18 @@ def add_products_at(_, totals, array, start, places, value):
         data = context.make_array(array)(context, builder, arguments[1]).data
         first, found = context.cast(builder, arguments[2], start, types.int64), []
         for k, kind in enumerate(places):
-            place = context.cast(builder, builder.extract_value(arguments[3], k), kind, types.int64)
+            place = context.cast(
+                builder, builder.extract_value(arguments[3], k), kind, types.int64
+            )
             factor = builder.load(builder.gep(data, [builder.add(first, place)]))
-            found.append(_added(builder, builder.extract_value(arguments[0], k), factor, arguments[4]))
+            found.append(
+                _added(
+                    builder,
+                    builder.extract_value(arguments[0], k),
+                    factor,
+                    arguments[4],
+                )
+            )
         return context.make_tuple(builder, totals, found)
 
     return totals(totals, array, start, places, value), code
@@ -121,9 +151,19 @@ def add_products_at(_, totals, array, start, places, value):
 def _lines(context, builder, signature, arguments):
     """LLVM: addresses array[start + k * step], for each vector of a tuple; the arguments begin with these three."""
     array, _, _, values = signature.args
-    place, step = (context.cast(builder, arguments[i], signature.args[i], types.int64) for i in (1, 2))
+    place, step = (
+        context.cast(builder, arguments[i], signature.args[i], types.int64)
+        for i in (1, 2)
+    )
     for _ in range(values.count):
-        yield _place(context, builder, array, arguments[0], place, context.get_value_type(values.dtype))
+        yield _place(
+            context,
+            builder,
+            array,
+            arguments[0],
+            place,
+            context.get_value_type(values.dtype),
+        )
         place = builder.add(place, step)
 
 
@@ -160,11 +200,21 @@ def add_outer(_, totals, array, start, step, value):
 
     def code(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[1]).data
-        place, step_ = (context.cast(builder, arguments[i], signature.args[i], types.int64) for i in (2, 3))
+        place, step_ = (
+            context.cast(builder, arguments[i], signature.args[i], types.int64)
+            for i in (2, 3)
+        )
         sums = []
         for k in range(totals.count):
             factor = builder.load(builder.gep(data, [place]))
-            sums.append(_added(builder, builder.extract_value(arguments[0], k), factor, arguments[4]))
+            sums.append(
+                _added(
+                    builder,
+                    builder.extract_value(arguments[0], k),
+                    factor,
+                    arguments[4],
+                )
+            )
             place = builder.add(place, step_)
         return context.make_tuple(builder, totals, sums)
 
@@ -181,7 +231,9 @@ def transpose_block(_, array, start, width, out, to, lanes):
         array_, place, width_, out_, to_, _ = arguments
         rows = []
         for _ in range(count):
-            rows.append(builder.load(_place(context, builder, array, array_, place, vector)))
+            rows.append(
+                builder.load(_place(context, builder, array, array_, place, vector))
+            )
             rows[-1].align = 4
             place = builder.add(place, width_)
         numbers, step = ir.VectorType(ir.IntType(32), count), count // 2
@@ -191,10 +243,14 @@ def transpose_block(_, array, start, width, out, to, lanes):
             for i in (i for i in range(count) if not i & step):
                 pair = rows[i], rows[i + step]
                 for row, mask in ((i, upper), (i + step, lower)):
-                    rows[row] = builder.shuffle_vector(*pair, ir.Constant(numbers, mask))
+                    rows[row] = builder.shuffle_vector(
+                        *pair, ir.Constant(numbers, mask)
+                    )
             step //= 2
         for row in rows:
-            builder.store(row, _place(context, builder, out, out_, to_, vector)).align = 4
+            builder.store(
+                row, _place(context, builder, out, out_, to_, vector)
+            ).align = 4
             to_ = builder.add(to_, width_)
         return context.get_dummy_value()
 
@@ -204,7 +260,9 @@ def transpose_block(_, array, start, width, out, to, lanes):
 @intrinsic
 def add(_, a, b):
     """a + b."""
-    return a(a, a), lambda context, builder, signature, arguments: builder.fadd(*arguments)
+    return a(a, a), lambda context, builder, signature, arguments: builder.fadd(
+        *arguments
+    )
 
 
 @intrinsic
@@ -214,7 +272,9 @@ def sum_of_lanes(_, a):
     def code(context, builder, signature, arguments):
         vector, scalar = context.get_value_type(a), ir.FloatType()
         name = f"llvm.vector.reduce.fadd.v{a.lanes}f32"
-        reduce = cgutils.get_or_insert_function(builder.module, ir.FunctionType(scalar, [scalar, vector]), name)
+        reduce = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(scalar, [scalar, vector]), name
+        )
         return builder.call(reduce, [scalar(-0.0), arguments[0]], fastmath=("reassoc",))
 
     return types.float32(a), code
@@ -247,7 +307,9 @@ def where_equal(_, a, scalar, x):
 
     def code(context, builder, signature, arguments):
         vector = context.get_value_type(a)
-        equal = builder.fcmp_ordered("==", arguments[0], _spread(builder, arguments[1], vector))
+        equal = builder.fcmp_ordered(
+            "==", arguments[0], _spread(builder, arguments[1], vector)
+        )
         return builder.select(equal, arguments[2], ir.Constant(vector, None))
 
     return a(a, types.float32, a), code
@@ -260,10 +322,19 @@ def where_code(_, codes, start, code, value):
     def code_of(context, builder, signature, arguments):
         vector, byte = context.get_value_type(value), ir.IntType(8)
         loaded = builder.load(
-            _place(context, builder, codes, arguments[0], arguments[1], ir.VectorType(byte, value.lanes))
+            _place(
+                context,
+                builder,
+                codes,
+                arguments[0],
+                arguments[1],
+                ir.VectorType(byte, value.lanes),
+            )
         )
         loaded.align = 1
-        equal = builder.icmp_unsigned("==", loaded, _spread(builder, arguments[2], loaded.type))
+        equal = builder.icmp_unsigned(
+            "==", loaded, _spread(builder, arguments[2], loaded.type)
+        )
         return builder.select(equal, arguments[3], ir.Constant(vector, None))
 
     return value(codes, types.intp, types.uint8, value), code_of
@@ -273,7 +344,9 @@ def where_code(_, codes, start, code, value):
 def zeros(_, like, lanes):
     """Zeros of an array's type."""
     result = Vector(lanes.literal_value, like.dtype)
-    return result(like, lanes), lambda context, builder, *_: ir.Constant(context.get_value_type(result), None)
+    return result(like, lanes), lambda context, builder, *_: ir.Constant(
+        context.get_value_type(result), None
+    )
 
 
 @intrinsic(prefer_literal=True)

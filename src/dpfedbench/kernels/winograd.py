@@ -133,10 +133,18 @@ def input_gradient_of_tiles(tiles, scratch, padded):
                     e10, e11, e12, e13 = _untransformed(*_four(tiles, 4, 1, tile, c))
                     e20, e21, e22, e23 = _untransformed(*_four(tiles, 8, 1, tile, c))
                     e30, e31, e32, e33 = _untransformed(*_four(tiles, 12, 1, tile, c))
-                    scratch[0, c], scratch[4, c], scratch[8, c], scratch[12, c] = _untransformed(e00, e10, e20, e30)
-                    scratch[1, c], scratch[5, c], scratch[9, c], scratch[13, c] = _untransformed(e01, e11, e21, e31)
-                    scratch[2, c], scratch[6, c], scratch[10, c], scratch[14, c] = _untransformed(e02, e12, e22, e32)
-                    scratch[3, c], scratch[7, c], scratch[11, c], scratch[15, c] = _untransformed(e03, e13, e23, e33)
+                    scratch[0, c], scratch[4, c], scratch[8, c], scratch[12, c] = (
+                        _untransformed(e00, e10, e20, e30)
+                    )
+                    scratch[1, c], scratch[5, c], scratch[9, c], scratch[13, c] = (
+                        _untransformed(e01, e11, e21, e31)
+                    )
+                    scratch[2, c], scratch[6, c], scratch[10, c], scratch[14, c] = (
+                        _untransformed(e02, e12, e22, e32)
+                    )
+                    scratch[3, c], scratch[7, c], scratch[11, c], scratch[15, c] = (
+                        _untransformed(e03, e13, e23, e33)
+                    )
                 for r in range(4):
                     for s in range(4):
                         for c in range(channels):
@@ -193,11 +201,15 @@ def moments(z, total, images, height, width, epsilon, mean, inverse_std):
                 tile += 1
     for g in range(groups):
         for f in range(filters):
-            inverse_std[g, f] = one / np.sqrt(inverse_std[g, f] / count + z.dtype.type(epsilon))
+            inverse_std[g, f] = one / np.sqrt(
+                inverse_std[g, f] / count + z.dtype.type(epsilon)
+            )
 
 
 @compiled
-def normalise_and_pool(z, height, width, mean, inverse_std, scale, shift, padded, code, selected):
+def normalise_and_pool(
+    z, height, width, mean, inverse_std, scale, shift, padded, code, selected
+):
     """padded[b, i+1, j+1] = max over the window of relu(scale * xhat + shift), xhat = (z - mean) * inverse_std.
 
     code[tile, F] is the position chosen and selected[tile, F] its xhat; both are 0 for tiles outside the pooling.
@@ -236,7 +248,9 @@ def normalise_and_pool(z, height, width, mean, inverse_std, scale, shift, padded
 
 
 @compiled
-def pooled_gradient(padded, code, selected, height, width, delta, shift_gradient, scale_gradient):
+def pooled_gradient(
+    padded, code, selected, height, width, delta, shift_gradient, scale_gradient
+):
     """Gradient after the pooling, kept where a gradient passes, and its sums over positions: d/dshift and d/dscale."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
     images, filters = padded.shape[0], delta.shape[1]
@@ -261,7 +275,18 @@ def pooled_gradient(padded, code, selected, height, width, delta, shift_gradient
 
 @compiled
 def gradient_tiles(
-    z, height, width, images, mean, inverse_std, scale, code, delta, shift_gradient, scale_gradient, out
+    z,
+    height,
+    width,
+    images,
+    mean,
+    inverse_std,
+    scale,
+    code,
+    delta,
+    shift_gradient,
+    scale_gradient,
+    out,
 ):
     """out[16, tiles, F] = A dz A^T, with dz the gradient at the convolution's outputs, through the normalisation.
 
@@ -280,19 +305,38 @@ def gradient_tiles(
                 below = z.dtype.type(2 * i + 1 < height)
                 for f in range(filters):
                     m, s = mean[u, f], inverse_std[u, f]
-                    g, m1, m2 = scale[f] * s, shift_gradient[u, f] / count, scale_gradient[u, f] / count
+                    g, m1, m2 = (
+                        scale[f] * s,
+                        shift_gradient[u, f] / count,
+                        scale_gradient[u, f] / count,
+                    )
                     k, d = code[tile, f], delta[tile, f]
                     n = z.dtype.type(0)
                     d0 = g * ((d if k == 1 else n) - m1 - (z[tile, 0, f] - m) * s * m2)
-                    d1 = g * ((d if k == 2 else n) - m1 - (z[tile, 1, f] - m) * s * m2) * right
-                    d2 = g * ((d if k == 3 else n) - m1 - (z[tile, 2, f] - m) * s * m2) * below
-                    d3 = g * ((d if k == 4 else n) - m1 - (z[tile, 3, f] - m) * s * m2) * right * below
+                    d1 = (
+                        g
+                        * ((d if k == 2 else n) - m1 - (z[tile, 1, f] - m) * s * m2)
+                        * right
+                    )
+                    d2 = (
+                        g
+                        * ((d if k == 3 else n) - m1 - (z[tile, 2, f] - m) * s * m2)
+                        * below
+                    )
+                    d3 = (
+                        g
+                        * ((d if k == 4 else n) - m1 - (z[tile, 3, f] - m) * s * m2)
+                        * right
+                        * below
+                    )
                     _store_gradient_tile(out, tile, f, d0, d1, d2, d3)
                 tile += 1
 
 
 @compiled
-def tangent_moments(z, z_dot, total_dot, images, height, width, mean, inverse_std, mean_dot, slope):
+def tangent_moments(
+    z, z_dot, total_dot, images, height, width, mean, inverse_std, mean_dot, slope
+):
     """mean_dot = mean(z_dot) and slope = mean(xhat * z_dot): what the normalisation's derivative needs."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
     filters = z.shape[2]
@@ -305,7 +349,9 @@ def tangent_moments(z, z_dot, total_dot, images, height, width, mean, inverse_st
                 for r in range(min(2, height - 2 * i)):
                     for s in range(min(2, width - 2 * j)):
                         for f in range(filters):
-                            slope[f] += (z[tile, 2 * r + s, f] - mean[f]) * z_dot[tile, 2 * r + s, f]
+                            slope[f] += (z[tile, 2 * r + s, f] - mean[f]) * z_dot[
+                                tile, 2 * r + s, f
+                            ]
                 tile += 1
     for f in range(filters):
         mean_dot[f] = total_dot[f] / count
@@ -323,9 +369,20 @@ def _chosen(code, window, f):
 
 @compiled
 def tangent_normalise_and_pool(
-    z_dot, height, width, inverse_std, mean_dot, slope, scale, scale_dot, shift_dot, code, selected, padded,
+    z_dot,
+    height,
+    width,
+    inverse_std,
+    mean_dot,
+    slope,
+    scale,
+    scale_dot,
+    shift_dot,
+    code,
+    selected,
+    padded,
     selected_dot,
-):  # fmt: skip
+):
     """Derivative of `normalise_and_pool` along (z_dot, scale_dot, shift_dot)."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
     images, filters = padded.shape[0], z_dot.shape[2]
@@ -337,9 +394,15 @@ def tangent_normalise_and_pool(
                     for f in range(filters):
                         k = code[tile, f]
                         t, n = _chosen(k, z_dot[tile], f), z_dot.dtype.type(0)
-                        x = inverse_std[f] * (t - mean_dot[f] - selected[tile, f] * slope[f])
+                        x = inverse_std[f] * (
+                            t - mean_dot[f] - selected[tile, f] * slope[f]
+                        )
                         selected_dot[tile, f] = x
-                        y = scale_dot[f] * selected[tile, f] + scale[f] * x + shift_dot[f]
+                        y = (
+                            scale_dot[f] * selected[tile, f]
+                            + scale[f] * x
+                            + shift_dot[f]
+                        )
                         padded[b, i + 1, j + 1, f] = y if k > 0 else n
                 else:
                     selected_dot[tile] = 0
@@ -348,8 +411,17 @@ def tangent_normalise_and_pool(
 
 @compiled
 def tangent_pooled_gradient(
-    padded_dot, code, selected, selected_dot, delta, height, width, delta_dot, shift_gradient_dot, scale_gradient_dot,
-):  # fmt: skip
+    padded_dot,
+    code,
+    selected,
+    selected_dot,
+    delta,
+    height,
+    width,
+    delta_dot,
+    shift_gradient_dot,
+    scale_gradient_dot,
+):
     """Derivative of `pooled_gradient`."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
     images, filters = padded_dot.shape[0], delta.shape[1]
@@ -366,7 +438,10 @@ def tangent_pooled_gradient(
                         d = d if code[tile, f] > 0 else zero
                         delta_dot[tile, f] = d
                         shift_gradient_dot[f] += d
-                        scale_gradient_dot[f] += d * selected[tile, f] + delta[tile, f] * selected_dot[tile, f]
+                        scale_gradient_dot[f] += (
+                            d * selected[tile, f]
+                            + delta[tile, f] * selected_dot[tile, f]
+                        )
                 else:
                     delta_dot[tile] = 0
                 tile += 1
@@ -374,9 +449,26 @@ def tangent_pooled_gradient(
 
 @compiled
 def tangent_gradient_tiles(
-    z, z_dot, height, width, images, mean, inverse_std, mean_dot, slope, scale, scale_dot, code, delta, delta_dot,
-    shift_gradient, scale_gradient, shift_gradient_dot, scale_gradient_dot, out,
-):  # fmt: skip
+    z,
+    z_dot,
+    height,
+    width,
+    images,
+    mean,
+    inverse_std,
+    mean_dot,
+    slope,
+    scale,
+    scale_dot,
+    code,
+    delta,
+    delta_dot,
+    shift_gradient,
+    scale_gradient,
+    shift_gradient_dot,
+    scale_gradient_dot,
+    out,
+):
     """Derivative of `gradient_tiles`; d(inverse_std) = -inverse_std^2 * slope."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
     filters = z.shape[2]
@@ -392,7 +484,10 @@ def tangent_gradient_tiles(
                     m, s, a, u = mean[f], inverse_std[f], mean_dot[f], slope[f]
                     g, g_dot = scale[f] * s, scale_dot[f] * s - scale[f] * s * s * u
                     m1, m2 = shift_gradient[f] / count, scale_gradient[f] / count
-                    n1, n2 = shift_gradient_dot[f] / count, scale_gradient_dot[f] / count
+                    n1, n2 = (
+                        shift_gradient_dot[f] / count,
+                        scale_gradient_dot[f] / count,
+                    )
                     k, d, e = code[tile, f], delta[tile, f], delta_dot[tile, f]
                     n = z.dtype.type(0)
                     x = (z[tile, 0, f] - m) * s
@@ -449,7 +544,10 @@ def patches_of_images(padded, mean, out):
         for y in range(height):
             for x in range(width):
                 for dy in range(3):
-                    start, row = ((b * (height + 2) + y + dy) * (width + 2) + x) * channels, 3 * channels * dy
+                    start, row = (
+                        ((b * (height + 2) + y + dy) * (width + 2) + x) * channels,
+                        3 * channels * dy,
+                    )
                     for k in range(3 * channels):
                         out[n, row + k] = pixels[start + k] - mean[row + k]
                 n += 1
@@ -472,8 +570,16 @@ def _window(image, weights, i, j, out):
             for s in range(2):
                 y, x = 2 * i + r, 2 * j + s
                 p0, p1, p2 = image[y, x, c], image[y, x + 1, c], image[y, x + 2, c]
-                p3, p4, p5 = image[y + 1, x, c], image[y + 1, x + 1, c], image[y + 1, x + 2, c]
-                p6, p7, p8 = image[y + 2, x, c], image[y + 2, x + 1, c], image[y + 2, x + 2, c]
+                p3, p4, p5 = (
+                    image[y + 1, x, c],
+                    image[y + 1, x + 1, c],
+                    image[y + 1, x + 2, c],
+                )
+                p6, p7, p8 = (
+                    image[y + 2, x, c],
+                    image[y + 2, x + 1, c],
+                    image[y + 2, x + 2, c],
+                )
                 k = channels
                 for f in range(filters):
                     out[2 * r + s, f] += (
@@ -495,7 +601,11 @@ def first_layer(images, weights, shift, window, padded, code):
 
     images: [B, H+2, W+2, C], one row of zeros on each side.
     """
-    batch, rows, columns = images.shape[0], (images.shape[1] - 2) // 2, (images.shape[2] - 2) // 2
+    batch, rows, columns = (
+        images.shape[0],
+        (images.shape[1] - 2) // 2,
+        (images.shape[2] - 2) // 2,
+    )
     filters = weights.shape[1]
     zero = window.dtype.type(0)
     cell = 0
@@ -504,7 +614,12 @@ def first_layer(images, weights, shift, window, padded, code):
             for j in range(columns):
                 _window(images[b], weights, i, j, window)
                 for f in range(filters):
-                    y0, y1, y2, y3 = window[0, f], window[1, f], window[2, f], window[3, f]
+                    y0, y1, y2, y3 = (
+                        window[0, f],
+                        window[1, f],
+                        window[2, f],
+                        window[3, f],
+                    )
                     top, k = y0, np.uint8(1)
                     if y1 > top:
                         top, k = y1, np.uint8(2)
@@ -523,7 +638,11 @@ def first_layer(images, weights, shift, window, padded, code):
 @compiled
 def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
     """Derivative of `first_layer` along (weights_dot, shift_dot)."""
-    batch, rows, columns = images.shape[0], (images.shape[1] - 2) // 2, (images.shape[2] - 2) // 2
+    batch, rows, columns = (
+        images.shape[0],
+        (images.shape[1] - 2) // 2,
+        (images.shape[2] - 2) // 2,
+    )
     filters = weights_dot.shape[1]
     cell = 0
     for b in range(batch):
@@ -546,28 +665,57 @@ def _gradient_at(lanes):
         d = load(gradient, f, lanes)
         d0, d1 = where_code(code, f, 1, d), where_code(code, f, 2, d)
         d2, d3 = where_code(code, f, 3, d), where_code(code, f, 4, d)
-        store(shift_gradient, f, add(add(add(add(load(shift_gradient, f, lanes), d0), d1), d2), d3))
+        store(
+            shift_gradient,
+            f,
+            add(add(add(add(load(shift_gradient, f, lanes), d0), d1), d2), d3),
+        )
         for r in range(3):
             for s in range(3):
                 for c in range(channels):
-                    y, x, at = 2 * i + r, 2 * j + s, ((3 * r + s) * channels + c) * filters + f
-                    p0, p1, p2, p3 = image[y, x, c], image[y, x + 1, c], image[y + 1, x, c], image[y + 1, x + 1, c]
+                    y, x, at = (
+                        2 * i + r,
+                        2 * j + s,
+                        ((3 * r + s) * channels + c) * filters + f,
+                    )
+                    p0, p1, p2, p3 = (
+                        image[y, x, c],
+                        image[y, x + 1, c],
+                        image[y + 1, x, c],
+                        image[y + 1, x + 1, c],
+                    )
                     # Much of a drawing is empty: nothing to add there.
                     if p0 != 0 or p1 != 0 or p2 != 0 or p3 != 0:
-                        w = add_product(add_product(load(weights_gradient, at, lanes), p0, d0), p1, d1)
-                        store(weights_gradient, at, add_product(add_product(w, p2, d2), p3, d3))
+                        w = add_product(
+                            add_product(load(weights_gradient, at, lanes), p0, d0),
+                            p1,
+                            d1,
+                        )
+                        store(
+                            weights_gradient,
+                            at,
+                            add_product(add_product(w, p2, d2), p3, d3),
+                        )
 
     return gradient_at
 
 
 # Of loops over a few filters LLVM computes 32 at once, or one after another.
-_gradient_at_16, _gradient_at_8, _gradient_at_1 = _gradient_at(16), _gradient_at(8), _gradient_at(1)
+_gradient_at_16, _gradient_at_8, _gradient_at_1 = (
+    _gradient_at(16),
+    _gradient_at(8),
+    _gradient_at(1),
+)
 
 
 @compiled
 def first_layer_gradient(images, padded, code, weights_gradient, shift_gradient):
     """Gradient of `first_layer` in its folded weights [9*C, F] and shift [F]."""
-    batch, rows, columns = images.shape[0], (images.shape[1] - 2) // 2, (images.shape[2] - 2) // 2
+    batch, rows, columns = (
+        images.shape[0],
+        (images.shape[1] - 2) // 2,
+        (images.shape[2] - 2) // 2,
+    )
     filters = code.shape[1]
     weights_gradient[:] = 0
     shift_gradient[:] = 0
@@ -578,12 +726,39 @@ def first_layer_gradient(images, padded, code, weights_gradient, shift_gradient)
                 f, gradient = 0, padded[b, i + 1, j + 1]
                 while f < filters:
                     if f + 16 <= filters:
-                        _gradient_at_16(images[b], i, j, gradient, code[cell], f, weights_gradient, shift_gradient)
+                        _gradient_at_16(
+                            images[b],
+                            i,
+                            j,
+                            gradient,
+                            code[cell],
+                            f,
+                            weights_gradient,
+                            shift_gradient,
+                        )
                         f += 16
                     elif f + 8 <= filters:
-                        _gradient_at_8(images[b], i, j, gradient, code[cell], f, weights_gradient, shift_gradient)
+                        _gradient_at_8(
+                            images[b],
+                            i,
+                            j,
+                            gradient,
+                            code[cell],
+                            f,
+                            weights_gradient,
+                            shift_gradient,
+                        )
                         f += 8
                     else:
-                        _gradient_at_1(images[b], i, j, gradient, code[cell], f, weights_gradient, shift_gradient)
+                        _gradient_at_1(
+                            images[b],
+                            i,
+                            j,
+                            gradient,
+                            code[cell],
+                            f,
+                            weights_gradient,
+                            shift_gradient,
+                        )
                         f += 1
                 cell += 1

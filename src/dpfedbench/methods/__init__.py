@@ -27,7 +27,11 @@ def by_name(modules: Iterable[ModuleType]) -> dict[str, type[Method]]:
     methods: dict[str, type[Method]] = {}
     for module in modules:
         for cls in vars(module).values():
-            if not (isinstance(cls, type) and issubclass(cls, Method) and cls.__module__ == module.__name__):
+            if not (
+                isinstance(cls, type)
+                and issubclass(cls, Method)
+                and cls.__module__ == module.__name__
+            ):
                 continue
             if "name" not in vars(cls):
                 if not cls.__subclasses__():
@@ -42,7 +46,9 @@ def by_name(modules: Iterable[ModuleType]) -> dict[str, type[Method]]:
                     "use lower-case letters, digits and hyphens"
                 )
             if not cls.title:
-                raise BenchError(f"the method {cls.__name__} in {module.__name__} has no title: tables print it")
+                raise BenchError(
+                    f"the method {cls.__name__} in {module.__name__} has no title: tables print it"
+                )
             if cls.name in methods:
                 raise BenchError(
                     f"the methods in {methods[cls.name].__module__} and {module.__name__} both have the name "
@@ -74,10 +80,15 @@ def _check(cls: type[Method]) -> None:
 
 def _found() -> list[ModuleType]:
     own_code.check()
-    names = [info.name for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name)]
+    names = [
+        info.name
+        for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name)
+    ]
     modules = [imported(f"{__name__}.{name}") for name in names]
     for package in own_code.packages():
-        if package.startswith(("dpfedbench.parts.", "dpfedbench.models.", "dpfedbench.settings.")):
+        if package.startswith(
+            ("dpfedbench.parts.", "dpfedbench.models.", "dpfedbench.settings.")
+        ):
             _read_family(package)
     own_code.check_names()
     return modules

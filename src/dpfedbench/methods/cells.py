@@ -20,12 +20,22 @@ class Cells(OverParties):
     name = "cells"
     title = "Known cells, not private"
     paper = "dp-fnas"
-    defaults = OverParties.defaults | {"client_update": {"kind": "summed-steps"}, "model": {"kind": "darts-cells"}}
+    defaults = OverParties.defaults | {
+        "client_update": {"kind": "summed-steps"},
+        "model": {"kind": "darts-cells"},
+    }
 
     client_update: SummedSteps = SummedSteps()
 
     def own_sums(self) -> tuple[Sum, ...]:
-        return (Sum(name=self.client_update.sends, unit="record", observer="server", added=True),)
+        return (
+            Sum(
+                name=self.client_update.sends,
+                unit="record",
+                observer="server",
+                added=True,
+            ),
+        )
 
 
 class DpCells(Cells):
@@ -39,8 +49,10 @@ class DpCells(Cells):
     name = "dp-cells"
     title = "Known cells, DP-SGD"
     defaults = Cells.defaults | {
-        "clipping": {"kind": "constant"}, "noise": {"kind": "fixed"}, "budget": {"profile": "holds"},
-    }  # fmt: skip
+        "clipping": {"kind": "constant"},
+        "noise": {"kind": "fixed"},
+        "budget": {"profile": "holds"},
+    }
 
     clipping: Constant = Constant(threshold=1.0)
     noise: Fixed = Fixed()
@@ -48,4 +60,8 @@ class DpCells(Cells):
 
     def own_sums(self) -> tuple[Sum, ...]:
         (own,) = super().own_sums()
-        return (dataclasses.replace(own, clipping=self.clipping, noise=self.noise, budget=self.budget),)
+        return (
+            dataclasses.replace(
+                own, clipping=self.clipping, noise=self.noise, budget=self.budget
+            ),
+        )

@@ -32,7 +32,10 @@ class DpAgrFtrl(DpAgr):
     # Adam divides by the noise that a round has before it is taken back; see docs/findings/correlated-noise.md.
     defaults = {
         "clipping": {"kind": "constant"},
-        "noise": {"kind": "correlated", "factorisation": {"kind": "optimised", "workload": "server"}},
+        "noise": {
+            "kind": "correlated",
+            "factorisation": {"kind": "optimised", "workload": "server"},
+        },
         "server": {"rate": 1.0, "optimizer": {"kind": "sgd", "momentum": 0.9}},
     }
 

@@ -26,8 +26,10 @@ class DpAgrSecagg(DpAgr):
     title = "DP-AGR, secure aggregation"
     claims = {}
     defaults = {
-        "clipping": {"kind": "constant"}, "noise": {"kind": "skellam"}, "budget": {"profile": "holds"},
-    }  # fmt: skip
+        "clipping": {"kind": "constant"},
+        "noise": {"kind": "skellam"},
+        "budget": {"profile": "holds"},
+    }
 
     participation: OnePass = OnePass()
     # A rule that released something beside the sum would need a sum of its own that the server does not see.

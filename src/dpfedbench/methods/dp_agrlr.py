@@ -27,10 +27,18 @@ class DpAgrlr(DpAgr):
     defaults = {
         "model": {"normalisation": "record"},
         "client_update": {"inner_steps": 1, "order": 1},
-        "within_task": {"threshold": 0.2, "multiplier": None, "epsilon": 2.5, "delta": 1.0e-5, "profile": "holds"},
+        "within_task": {
+            "threshold": 0.2,
+            "multiplier": None,
+            "epsilon": 2.5,
+            "delta": 1.0e-5,
+            "profile": "holds",
+        },
     }
 
     within_task: WithinTask = WithinTask()
 
     def own_sums(self) -> tuple[Sum, ...]:
-        return tuple(self.within_task.sum(name, observer="server") for name in (SUPPORT, QUERY))
+        return tuple(
+            self.within_task.sum(name, observer="server") for name in (SUPPORT, QUERY)
+        )

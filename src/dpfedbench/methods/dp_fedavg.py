@@ -21,10 +21,11 @@ class DpFedAvg(OverClients):
     paper = "dp-fedavg"
     claims = {
         "poisson": dataclasses.replace(
-            POISSON_MOMENTS, status="proved",
+            POISSON_MOMENTS,
+            status="proved",
             explanation="the paper's: moments accounting of Poisson sampling, by TensorFlow Privacy's orders",
         )
-    }  # fmt: skip
+    }
 
     client_update: ModelDifference | Proximal = ModelDifference()
     clipping: CohortRule = Constant()

@@ -17,7 +17,11 @@ from typing import Any
 
 from dpfedbench.methods.over_parties import OverParties
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
+from dpfedbench.parts.client_updates.search_steps import (
+    ARCHITECTURE,
+    WEIGHTS,
+    SearchSteps,
+)
 from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.noise import Fixed
 from dpfedbench.settings.part import setting
@@ -34,13 +38,23 @@ class Fnas(OverParties):
     name = "fnas"
     title = "FNAS"
     paper = "dp-fnas"
-    defaults = OverParties.defaults | {"client_update": {"kind": "search-steps"}, "model": {"kind": "darts-search"}}
+    defaults = OverParties.defaults | {
+        "client_update": {"kind": "search-steps"},
+        "model": {"kind": "darts-search"},
+    }
 
     client_update: SearchSteps = SearchSteps()
 
     def own_sums(self) -> tuple[Sum, ...]:
         return tuple(
-            Sum(name=name, unit="record", observer="server", stream=name, part=half, added=True)
+            Sum(
+                name=name,
+                unit="record",
+                observer="server",
+                stream=name,
+                part=half,
+                added=True,
+            )
             for name, half in self.client_update.halves.items()
         )
 
@@ -52,20 +66,32 @@ class DpFnas(Fnas):
     title = "DP-FNAS"
     claims = {"poisson-lots": GDP_OF_HALVES}
     defaults = Fnas.defaults | {
-        "clipping": {"kind": "constant"}, "noise": {"kind": "fixed"}, "budget": {"profile": "holds"},
-    }  # fmt: skip
+        "clipping": {"kind": "constant"},
+        "noise": {"kind": "fixed"},
+        "budget": {"profile": "holds"},
+    }
 
-    clipping: Constant = setting(Constant(threshold=1.0), doc="of the weights' gradients, R_G", paper="0.01")
+    clipping: Constant = setting(
+        Constant(threshold=1.0), doc="of the weights' gradients, R_G", paper="0.01"
+    )
     noise: Fixed = setting(Fixed(), doc="of the weights' sum, sigma", paper="1")
     architecture_clipping: Constant = setting(
         Constant(threshold=0.1), doc="of the architecture's gradients, R_H", paper="0.1"
     )
-    architecture_noise: Fixed = setting(Fixed(), doc="of the architecture's sum, tau", paper="1")
+    architecture_noise: Fixed = setting(
+        Fixed(), doc="of the architecture's sum, tau", paper="1"
+    )
     budget: Budget = Budget()
 
     def own_sums(self) -> tuple[Sum, ...]:
         protected: dict[str, dict[str, Any]] = {
             WEIGHTS: {"clipping": self.clipping, "noise": self.noise},
-            ARCHITECTURE: {"clipping": self.architecture_clipping, "noise": self.architecture_noise},
+            ARCHITECTURE: {
+                "clipping": self.architecture_clipping,
+                "noise": self.architecture_noise,
+            },
         }
-        return tuple(dataclasses.replace(own, budget=self.budget, **protected[own.name]) for own in super().own_sums())
+        return tuple(
+            dataclasses.replace(own, budget=self.budget, **protected[own.name])
+            for own in super().own_sums()
+        )

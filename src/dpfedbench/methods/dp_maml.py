@@ -24,5 +24,10 @@ class DpMaml(DpAgr):
     title = "DP-MAML"
     paper = "dp-maml"
     defaults = {
-        "clipping": {"kind": "percentile-of-raw-norms", "percentile": 90, "window": 2, "never_rising": True},
+        "clipping": {
+            "kind": "percentile-of-raw-norms",
+            "percentile": 90,
+            "window": 2,
+            "never_rising": True,
+        },
     }

@@ -34,7 +34,13 @@ class DpMamlSample(DpAgr):
     defaults = {
         "model": {"normalisation": "record"},
         "client_update": {"inner_steps": 1, "order": 1},
-        "within_task": {"threshold": 0.5, "multiplier": 1.0, "epsilon": None, "delta": 1.0e-5, "profile": "holds"},
+        "within_task": {
+            "threshold": 0.5,
+            "multiplier": 1.0,
+            "epsilon": None,
+            "delta": 1.0e-5,
+            "profile": "holds",
+        },
         "clipping": {"kind": "constant"},
         "budget": {"delta": 1.0e-5},
     }

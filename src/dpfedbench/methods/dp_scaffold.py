@@ -10,7 +10,11 @@ from dpfedbench.methods.dp_fedavg import DpFedAvg
 from dpfedbench.parts.client_updates.scaffold import Scaffold
 from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.noise import Fixed
-from dpfedbench.parts.participation.cohorts import MinSeparation, Poisson, ShuffledEpochs
+from dpfedbench.parts.participation.cohorts import (
+    MinSeparation,
+    Poisson,
+    ShuffledEpochs,
+)
 from dpfedbench.settings.part import setting
 from dpsum.sums import Sum
 
@@ -25,13 +29,20 @@ class DpScaffold(DpFedAvg):
     participation: Poisson | ShuffledEpochs | MinSeparation = Poisson()
     client_update: Scaffold = Scaffold()
     noise: Fixed = Fixed()
-    control_clipping: Constant = setting(Constant(), doc="of what control variates move by")
+    control_clipping: Constant = setting(
+        Constant(), doc="of what control variates move by"
+    )
     control_noise: Fixed = setting(Fixed(), doc="of their sum")
 
     def further_sums(self) -> tuple[Sum, ...]:
         (name,) = self.client_update.sends_too
         control = Sum(
-            name=name, unit="client", observer="everyone", clipping=self.control_clipping, noise=self.control_noise,
-            budget=self.budget, stream="control-noise",
-        )  # fmt: skip
+            name=name,
+            unit="client",
+            observer="everyone",
+            clipping=self.control_clipping,
+            noise=self.control_noise,
+            budget=self.budget,
+            stream="control-noise",
+        )
         return (control,)

@@ -29,7 +29,10 @@ class FedAvg(Method):
     server: Average | Step = Average()
 
     def check(self) -> None:
-        lots, averages = isinstance(self.participation, PoissonLots), isinstance(self.server, Average)
+        lots, averages = (
+            isinstance(self.participation, PoissonLots),
+            isinstance(self.server, Average),
+        )
         if not lots == averages == isinstance(self.client_update, LocalSteps):
             raise BenchError(
                 f"client_update.kind {self.client_update.kind}, participation.kind {self.participation.kind} and "
@@ -44,7 +47,10 @@ class FedAvg(Method):
         return (Sum(name=self.client_update.sends, unit="record", observer="server"),)
 
     def further_sums(self) -> tuple[Sum, ...]:
-        return tuple(Sum(name=name, unit="client", observer="everyone") for name in self.client_update.sends_too)
+        return tuple(
+            Sum(name=name, unit="client", observer="everyone")
+            for name in self.client_update.sends_too
+        )
 
     def server_sum(self) -> Sum:
         name = "model-mean" if self.own_sums() else self.client_update.sends

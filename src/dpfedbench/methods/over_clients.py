@@ -23,6 +23,11 @@ class OverClients(Method):
 
     def server_sum(self) -> Sum:
         return Sum(
-            name=self.client_update.sends, unit="client", observer="everyone", clipping=self.clipping,
-            noise=self.noise, budget=self.budget, transform=self.transform,
-        )  # fmt: skip
+            name=self.client_update.sends,
+            unit="client",
+            observer="everyone",
+            clipping=self.clipping,
+            noise=self.noise,
+            budget=self.budget,
+            transform=self.transform,
+        )

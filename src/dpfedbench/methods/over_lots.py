@@ -28,9 +28,14 @@ class OverLots(Method):
 
     def own_sums(self) -> tuple[Sum, ...]:
         own = Sum(
-            name=self.client_update.sends, unit="record", observer=self.observer, clipping=self.clipping,
-            noise=self.noise, budget=self.budget, transform=self.transform,
-        )  # fmt: skip
+            name=self.client_update.sends,
+            unit="record",
+            observer=self.observer,
+            clipping=self.clipping,
+            noise=self.noise,
+            budget=self.budget,
+            transform=self.transform,
+        )
         return (own,)
 
     def server_sum(self) -> Sum:

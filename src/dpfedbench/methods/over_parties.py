@@ -11,8 +11,10 @@ class OverParties(Method):
     """Each party takes sums over lots of its records, and all step along the sums' sum; the last sum is the model."""
 
     defaults = {
-        "clients": {"partition": "fragments"}, "participation": {"kind": "poisson-lots"}, "server": {"kind": "average"},
-    }  # fmt: skip
+        "clients": {"partition": "fragments"},
+        "participation": {"kind": "poisson-lots"},
+        "server": {"kind": "average"},
+    }
 
     participation: PoissonLots = PoissonLots()
     server: Average = Average()

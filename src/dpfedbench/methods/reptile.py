@@ -4,7 +4,12 @@ from dpfedbench.method import Method
 from dpfedbench.parts.budget import OwnUpdate, WithinTask
 from dpfedbench.parts.client_updates.noised import OWN_UPDATE, Noised
 from dpfedbench.parts.client_updates.reptile import TASK, Reptile
-from dpfedbench.parts.participation.cohorts import BallsAndBins, OnePass, Passes, Poisson
+from dpfedbench.parts.participation.cohorts import (
+    BallsAndBins,
+    OnePass,
+    Passes,
+    Poisson,
+)
 from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.claims import REPTILE_STEPS
 from dpsum.sums import Sum
@@ -18,7 +23,12 @@ class NonPrivateReptile(Method):
     paper = "dp-meta-learning-gbml"
     defaults = {
         "model": {"normalisation": "record"},
-        "client_update": {"kind": "reptile", "inner_steps": 5, "inner_rate": 0.001, "optimizer": "adam"},
+        "client_update": {
+            "kind": "reptile",
+            "inner_steps": 5,
+            "inner_rate": 0.001,
+            "optimizer": "adam",
+        },
         "server": {"optimizer": "sgd", "rate": 1.0},
     }
 
@@ -43,7 +53,13 @@ class DpReptile(NonPrivateReptile):
     title = "Task-global DP Reptile (GBML)"
     claims = {"own-records": REPTILE_STEPS, "own-records-poisson": REPTILE_STEPS}
     defaults = NonPrivateReptile.defaults | {
-        "within_task": {"threshold": 0.2, "multiplier": None, "epsilon": 9.5, "delta": 1.0e-3, "profile": "as_claimed"},
+        "within_task": {
+            "threshold": 0.2,
+            "multiplier": None,
+            "epsilon": 9.5,
+            "delta": 1.0e-3,
+            "profile": "as_claimed",
+        },
     }
 
     within_task: WithinTask = WithinTask()
@@ -65,9 +81,13 @@ class LocalReptile(NonPrivateReptile):
     claims = {"own-update": REPTILE_STEPS}
     defaults = NonPrivateReptile.defaults | {
         "own_update": {
-            "threshold": 0.01, "multiplier": 0.51, "epsilon": None, "delta": 1.0e-3, "profile": "as_claimed",
+            "threshold": 0.01,
+            "multiplier": 0.51,
+            "epsilon": None,
+            "delta": 1.0e-3,
+            "profile": "as_claimed",
         },
-    }  # fmt: skip
+    }
 
     own_update: OwnUpdate = OwnUpdate()
 

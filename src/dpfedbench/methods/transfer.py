@@ -20,17 +20,25 @@ from dpsum.sums import Sum
 PRE_TRAINING: dict[str, Any] = {
     # The sizes of few-shot clients are not used; they stand here so that tasks that differ in them share a training.
     "clients": {
-        "count": 1, "partition": "fragments", "fragments": 1, "examples_per_class": 2, "support_per_class": 1,
+        "count": 1,
+        "partition": "fragments",
+        "fragments": 1,
+        "examples_per_class": 2,
+        "support_per_class": 1,
         "query_per_class": 1,
     },
     "model": {"normalisation": "record"},
     "client_update": {
-        "kind": "local-steps", "inner_steps": 1, "inner_rate": 0.004, "optimizer": "adam", "keep_state": True,
+        "kind": "local-steps",
+        "inner_steps": 1,
+        "inner_rate": 0.004,
+        "optimizer": "adam",
+        "keep_state": True,
     },
     "server": {"kind": "average"},
     "validation": {"every": 0},
     "evaluation": {"every": 0},
-}  # fmt: skip
+}
 
 
 class Transfer(Method):
@@ -40,7 +48,9 @@ class Transfer(Method):
     title = "Transfer learning"
     paper = "dp-fedmeta"
     pretrains = True
-    defaults = PRE_TRAINING | {"participation": {"kind": "poisson-lots", "cohort": 100, "rounds": 150}}
+    defaults = PRE_TRAINING | {
+        "participation": {"kind": "poisson-lots", "cohort": 100, "rounds": 150}
+    }
 
     participation: PoissonLots = PoissonLots()
     client_update: LocalSteps = LocalSteps()

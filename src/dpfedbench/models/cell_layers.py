@@ -15,7 +15,14 @@ class Convolution(nn.Module):
     """A convolution without bias that keeps a map's sides, or divides them by the stride; weight [out, in, k, k]."""
 
     def __init__(
-        self, channels: int, out: int, side: int = 1, *, stride: int = 1, dilation: int = 1, groups: int = 1
+        self,
+        channels: int,
+        out: int,
+        side: int = 1,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        groups: int = 1,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(out, channels // groups, side, side))
@@ -23,7 +30,9 @@ class Convolution(nn.Module):
         self.padding = dilation * (side // 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.conv2d(x, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
+        return functional.conv2d(
+            x, self.weight, None, self.stride, self.padding, self.dilation, self.groups
+        )
 
 
 class Norm(nn.Module):
@@ -33,11 +42,16 @@ class Norm(nn.Module):
         super().__init__()
         self.groups, self.affine = groups, affine
         if affine:
-            self.scale, self.shift = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+            self.scale, self.shift = (
+                nn.Parameter(torch.ones(channels)),
+                nn.Parameter(torch.zeros(channels)),
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scale, shift = (self.scale, self.shift) if self.affine else (None, None)
-        return functional.group_norm(x, self.groups, scale, shift, eps=NORMALISATION_EPSILON)
+        return functional.group_norm(
+            x, self.groups, scale, shift, eps=NORMALISATION_EPSILON
+        )
 
 
 @dataclass(frozen=True)
@@ -49,7 +63,11 @@ class Normalisation:
 
     def layer(self, channels: int, maps: int = 1) -> Norm:
         """For so many maps side by side, none of which depends on another, of so many channels together."""
-        return Norm(channels, channels if self.groups is None else maps * self.groups, self.affine)
+        return Norm(
+            channels,
+            channels if self.groups is None else maps * self.groups,
+            self.affine,
+        )
 
 
 class Preparation(nn.Module):
@@ -69,7 +87,9 @@ class Halving(nn.Module):
     Takes maps [n, channels, H, W] already cut below zero; gives [n, targets x out, ceil(H / 2), ceil(W / 2)].
     """
 
-    def __init__(self, channels: int, out: int, norm: Normalisation, targets: int = 1) -> None:
+    def __init__(
+        self, channels: int, out: int, norm: Normalisation, targets: int = 1
+    ) -> None:
         super().__init__()
         self.targets = targets
         self.even = Convolution(channels, targets * (out // 2), stride=2)
@@ -79,7 +99,10 @@ class Halving(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         height, width = x.shape[2:]
         shifted = functional.pad(x, (0, width % 2, 0, height % 2))[:, :, 1:, 1:]
-        halves = (part.unflatten(1, (self.targets, -1)) for part in (self.even(x), self.odd(shifted)))
+        halves = (
+            part.unflatten(1, (self.targets, -1))
+            for part in (self.even(x), self.odd(shifted))
+        )
         return self.norm(torch.cat(list(halves), dim=2).flatten(1, 2))
 
 
@@ -97,14 +120,27 @@ class Separable(nn.Module):
     """
 
     def __init__(
-        self, channels: int, side: int, stride: int, targets: int, norm: Normalisation, *, times: int, dilation: int
+        self,
+        channels: int,
+        side: int,
+        stride: int,
+        targets: int,
+        norm: Normalisation,
+        *,
+        times: int,
+        dilation: int,
     ) -> None:
         super().__init__()
         self.targets, self.times, out = targets, times, targets * channels
         for time in range(times):
             depthwise = Convolution(
-                out, out, side, stride=stride if time == 0 else 1, dilation=dilation, groups=out
-            )  # fmt: skip
+                out,
+                out,
+                side,
+                stride=stride if time == 0 else 1,
+                dilation=dilation,
+                groups=out,
+            )
             self.add_module(f"depthwise{time}", depthwise)
             self.add_module(f"pointwise{time}", Convolution(out, out, groups=targets))
             self.add_module(f"norm{time}", norm.layer(out, targets))
@@ -121,7 +157,9 @@ class Separable(nn.Module):
 class Pooling(nn.Module):
     """3x3 pooling, the same for all targets; normalised where operations are mixed."""
 
-    def __init__(self, channels: int, stride: int, kind: str, norm: Normalisation | None) -> None:
+    def __init__(
+        self, channels: int, stride: int, kind: str, norm: Normalisation | None
+    ) -> None:
         super().__init__()
         self.stride, self.kind = stride, kind
         self.norm = None if norm is None else norm.layer(channels)

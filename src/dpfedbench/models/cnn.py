@@ -31,7 +31,10 @@ class _Layer(nn.Module):
 
     def __init__(self, *shape: int, units: int) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.zeros(*shape)), nn.Parameter(torch.zeros(units))
+        self.weight, self.bias = (
+            nn.Parameter(torch.zeros(*shape)),
+            nn.Parameter(torch.zeros(units)),
+        )
 
 
 class Cnn(nn.Module):
@@ -62,11 +65,17 @@ class Cnn(nn.Module):
         super().__init__()
         height, width, channels = image_shape
         if (_side(height), _side(width)) != MAP[:2]:
-            raise BenchError(f"the CNN takes images with sides of 26 to 29 pixels, not {height}x{width}")
+            raise BenchError(
+                f"the CNN takes images with sides of 26 to 29 pixels, not {height}x{width}"
+            )
         if channels < 1 or classes < 2:
-            raise BenchError(f"the CNN needs channels >= 1 and classes >= 2, not {channels} and {classes}")
+            raise BenchError(
+                f"the CNN needs channels >= 1 and classes >= 2, not {channels} and {classes}"
+            )
         if not pixel_deviation > 0:
-            raise BenchError(f"model.pixel_deviation is {pixel_deviation}: it must be above 0")
+            raise BenchError(
+                f"model.pixel_deviation is {pixel_deviation}: it must be above 0"
+            )
         self.image_shape, self.classes = tuple(image_shape), classes
         self.pixel_mean, self.pixel_deviation = pixel_mean, pixel_deviation
         self.conv1 = _Layer(8, 8, channels, 16, units=16)
@@ -76,7 +85,12 @@ class Cnn(nn.Module):
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Initial weights, float32 [d]: torch's own, uniform within 1/sqrt(inputs of a unit), biases too."""
-        inputs = {"conv1": 64 * self.image_shape[2], "conv2": 256, "fc1": math.prod(MAP), "fc2": HIDDEN}
+        inputs = {
+            "conv1": 64 * self.image_shape[2],
+            "conv2": 256,
+            "fc1": math.prod(MAP),
+            "fc2": HIDDEN,
+        }
         parts = []
         for name, value in self.named_parameters():
             bound = 1 / math.sqrt(inputs[name.split(".")[0]])
@@ -86,9 +100,17 @@ class Cnn(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] for images [n, C, H, W] in [0, 1]."""
         x = (x - self.pixel_mean) / self.pixel_deviation
-        x = functional.conv2d(x, self.conv1.weight.permute(3, 2, 0, 1), self.conv1.bias, stride=2, padding=3)
+        x = functional.conv2d(
+            x,
+            self.conv1.weight.permute(3, 2, 0, 1),
+            self.conv1.bias,
+            stride=2,
+            padding=3,
+        )
         x = functional.max_pool2d(functional.relu(x), 2, 1)
-        x = functional.conv2d(x, self.conv2.weight.permute(0, 3, 1, 2), self.conv2.bias, stride=2)
+        x = functional.conv2d(
+            x, self.conv2.weight.permute(0, 3, 1, 2), self.conv2.bias, stride=2
+        )
         x = functional.max_pool2d(functional.relu(x), 2, 1)
         x = x.permute(0, 2, 3, 1).flatten(1)
         x = functional.relu(functional.linear(x, self.fc1.weight, self.fc1.bias))

@@ -27,15 +27,30 @@ class _Block(nn.Module):
         super().__init__()
         self.by_record = by_record
         self.weight = nn.Parameter(torch.zeros(3, 3, channels, filters))
-        self.scale, self.shift = nn.Parameter(torch.ones(filters)), nn.Parameter(torch.zeros(filters))
+        self.scale, self.shift = (
+            nn.Parameter(torch.ones(filters)),
+            nn.Parameter(torch.zeros(filters)),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.conv2d(x, self.weight.permute(3, 2, 0, 1), padding=1)
         if self.by_record:
-            x = functional.group_norm(x, x.shape[1], self.scale, self.shift, eps=NORMALISATION_EPSILON)
+            x = functional.group_norm(
+                x, x.shape[1], self.scale, self.shift, eps=NORMALISATION_EPSILON
+            )
         else:
-            x = functional.batch_norm(x, None, None, self.scale, self.shift, training=True, eps=NORMALISATION_EPSILON)
-        return functional.relu(functional.max_pool2d(x, 2))  # as the other way round, on a quarter of the numbers
+            x = functional.batch_norm(
+                x,
+                None,
+                None,
+                self.scale,
+                self.shift,
+                training=True,
+                eps=NORMALISATION_EPSILON,
+            )
+        return functional.relu(
+            functional.max_pool2d(x, 2)
+        )  # as the other way round, on a quarter of the numbers
 
 
 class _Head(nn.Module):
@@ -43,7 +58,10 @@ class _Head(nn.Module):
 
     def __init__(self, features: int, ways: int) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.zeros(features, ways)), nn.Parameter(torch.zeros(ways))
+        self.weight, self.bias = (
+            nn.Parameter(torch.zeros(features, ways)),
+            nn.Parameter(torch.zeros(ways)),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self.weight + self.bias
@@ -65,19 +83,37 @@ class Conv4(nn.Module):
     channels_last = True
 
     def __init__(
-        self, *, image_shape: tuple[int, int, int], filters: int, ways: int, normalisation: str = "batch"
+        self,
+        *,
+        image_shape: tuple[int, int, int],
+        filters: int,
+        ways: int,
+        normalisation: str = "batch",
     ) -> None:
         super().__init__()
         height, width, channels = image_shape
         if min(height, width) < 16 or height % 2 or width % 2:
-            raise BenchError(f"Conv-4 takes images of even sides from 16 pixels up, not {height}x{width}")
+            raise BenchError(
+                f"Conv-4 takes images of even sides from 16 pixels up, not {height}x{width}"
+            )
         if filters < 1 or ways < 2:
-            raise BenchError(f"Conv-4 needs filters >= 1 and ways >= 2, not {filters} and {ways}")
+            raise BenchError(
+                f"Conv-4 needs filters >= 1 and ways >= 2, not {filters} and {ways}"
+            )
         if normalisation not in ("batch", "record"):
-            raise BenchError(f"model.normalisation is {normalisation!r}: choose batch or record")
-        self.image_shape, self.filters, self.ways, self.normalisation = tuple(image_shape), filters, ways, normalisation
+            raise BenchError(
+                f"model.normalisation is {normalisation!r}: choose batch or record"
+            )
+        self.image_shape, self.filters, self.ways, self.normalisation = (
+            tuple(image_shape),
+            filters,
+            ways,
+            normalisation,
+        )
         for block in range(1, 5):
-            self.add_module(f"block{block}", _Block(channels, filters, normalisation == "record"))
+            self.add_module(
+                f"block{block}", _Block(channels, filters, normalisation == "record")
+            )
             channels = filters
         self.head = _Head((height // 16) * (width // 16) * filters, ways)
         self.shapes = [tuple(value.shape) for value in self.parameters()]
@@ -95,7 +131,9 @@ class Conv4(nn.Module):
                 bound = math.sqrt(6 / (9 * (value.shape[-2] + value.shape[-1])))
                 parts.append(rng.uniform(-bound, bound, value.numel()))
             else:
-                parts.append(np.full(value.numel(), 1.0 if name.endswith("scale") else 0.0))
+                parts.append(
+                    np.full(value.numel(), 1.0 if name.endswith("scale") else 0.0)
+                )
         return np.concatenate(parts).astype(np.float32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

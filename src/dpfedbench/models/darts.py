@@ -44,7 +44,12 @@ Mix = Mapping[str, torch.Tensor]
 
 
 def _operation(
-    name: str, channels: int, stride: int, targets: int, norm: Normalisation, mixed: bool
+    name: str,
+    channels: int,
+    stride: int,
+    targets: int,
+    norm: Normalisation,
+    mixed: bool,
 ) -> nn.Module | None:
     """What computes an operation for its targets; None for one that needs nothing."""
     if name == "skip_connect":
@@ -53,7 +58,9 @@ def _operation(
     if rest.startswith("pool"):
         return Pooling(channels, stride, first, norm if mixed else None)
     times, dilation = (2, 1) if first == "sep" else (1, 2)
-    return Separable(channels, int(name[-1]), stride, targets, norm, times=times, dilation=dilation)
+    return Separable(
+        channels, int(name[-1]), stride, targets, norm, times=times, dilation=dilation
+    )
 
 
 class Edges(nn.Module):
@@ -68,13 +75,25 @@ class Edges(nn.Module):
     """
 
     def __init__(
-        self, channels: int, stride: int, targets: Mapping[str, Sequence[int]], norm: Normalisation, mixed: bool
+        self,
+        channels: int,
+        stride: int,
+        targets: Mapping[str, Sequence[int]],
+        norm: Normalisation,
+        mixed: bool,
     ) -> None:
         super().__init__()
-        self.channels, self.targets = channels, {name: tuple(nodes) for name, nodes in targets.items()}
+        self.channels, self.targets = (
+            channels,
+            {name: tuple(nodes) for name, nodes in targets.items()},
+        )
         self.operations = nn.ModuleDict()
         for name, nodes in self.targets.items():
-            operation = None if name == NONE else _operation(name, channels, stride, len(nodes), norm, mixed)
+            operation = (
+                None
+                if name == NONE
+                else _operation(name, channels, stride, len(nodes), norm, mixed)
+            )
             if operation is not None:
                 self.operations[name] = operation
 
@@ -106,26 +125,41 @@ class Cell(nn.Module):
     """
 
     def __init__(
-        self, inputs: tuple[int, int], channels: int, *, halves: bool, shrink: bool,
-        targets: Sequence[Mapping[str, Sequence[int]]], nodes: int, norm: Normalisation, mixed: bool,
-    ) -> None:  # fmt: skip
+        self,
+        inputs: tuple[int, int],
+        channels: int,
+        *,
+        halves: bool,
+        shrink: bool,
+        targets: Sequence[Mapping[str, Sequence[int]]],
+        nodes: int,
+        norm: Normalisation,
+        mixed: bool,
+    ) -> None:
         super().__init__()
         first = HalvedPreparation if shrink else Preparation
-        self.preparations = nn.ModuleList([first(inputs[0], channels, norm), Preparation(inputs[1], channels, norm)])
+        self.preparations = nn.ModuleList(
+            [first(inputs[0], channels, norm), Preparation(inputs[1], channels, norm)]
+        )
         self.edges = nn.ModuleList(
             Edges(channels, 2 if halves and state < 2 else 1, reading, norm, mixed)
             for state, reading in enumerate(targets)
         )
         self.nodes = nodes
 
-    def forward(self, before: torch.Tensor, last: torch.Tensor, mix: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        self, before: torch.Tensor, last: torch.Tensor, mix: torch.Tensor | None
+    ) -> torch.Tensor:
         """Its nodes side by side, [n, nodes x channels, ...].
 
         Args:
             before, last: outputs of the two cells before.
             mix: shares of the operations on each edge, of all records or of each.
         """
-        states = [prepare(x) for prepare, x in zip(self.preparations, (before, last), strict=True)]
+        states = [
+            prepare(x)
+            for prepare, x in zip(self.preparations, (before, last), strict=True)
+        ]
         sums: list[torch.Tensor | None] = [None] * self.nodes
         for state, edges in enumerate(self.edges):
             for node, part in _parts(edges, states[state], state, mix):
@@ -146,7 +180,9 @@ def _parts(
     targets: Mapping[str, Sequence[int]] = edges.targets  # type: ignore[assignment]
     if mix is None:
         return [
-            (node, out[:, i % out.shape[1]]) for name, out in outputs.items() for i, node in enumerate(targets[name])
+            (node, out[:, i % out.shape[1]])
+            for name, out in outputs.items()
+            for i, node in enumerate(targets[name])
         ]
     nodes = next(iter(targets.values()))
     own = mix[..., [edge(node, place) for node in nodes], :]
@@ -181,14 +217,25 @@ class CellNet(nn.Module):
     channels_last = True
 
     def __init__(
-        self, *, image_shape: tuple[int, int, int], classes: int, filters: int, cells: int, reductions: Sequence[int],
-        pooling: int, norm: Normalisation, nodes: int, targets: Mapping[str, Sequence[Mapping[str, Sequence[int]]]],
+        self,
+        *,
+        image_shape: tuple[int, int, int],
+        classes: int,
+        filters: int,
+        cells: int,
+        reductions: Sequence[int],
+        pooling: int,
+        norm: Normalisation,
+        nodes: int,
+        targets: Mapping[str, Sequence[Mapping[str, Sequence[int]]]],
         mixed: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         height, width, channels = image_shape
         self.classes, self.pooling, self.centred = classes, pooling, norm.groups is None
-        self.kinds = tuple("reduction" if place in reductions else "normal" for place in range(cells))
+        self.kinds = tuple(
+            "reduction" if place in reductions else "normal" for place in range(cells)
+        )
         side = min(height, width) // pooling
         smallest = math.ceil(side / 2 ** self.kinds.count("reduction"))
         if side < 1 or smallest < 2:
@@ -197,16 +244,25 @@ class CellNet(nn.Module):
                 "normalise: lower model.pooling or have fewer model.reductions"
             )
         wide = STEM * filters
-        self.stem, self.stem_norm = Convolution(channels, wide, 3), replace(norm, affine=True).layer(wide)
+        self.stem, self.stem_norm = (
+            Convolution(channels, wide, 3),
+            replace(norm, affine=True).layer(wide),
+        )
         inputs, shrink = (wide, wide), False
         self.cells = nn.ModuleList()
         for kind in self.kinds:
             halves = kind == "reduction"
             filters *= 2 if halves else 1
             cell = Cell(
-                inputs, filters, halves=halves, shrink=shrink, targets=targets[kind], nodes=nodes, norm=norm,
+                inputs,
+                filters,
+                halves=halves,
+                shrink=shrink,
+                targets=targets[kind],
+                nodes=nodes,
+                norm=norm,
                 mixed=mixed,
-            )  # fmt: skip
+            )
             self.cells.append(cell)
             inputs, shrink = (inputs[1], nodes * filters), halves
         self.classifier = nn.Linear(inputs[1], classes)
@@ -234,7 +290,9 @@ class CellNet(nn.Module):
         before = last = self.stem_norm(self.stem(x))
         for kind, cell in zip(self.kinds, self.cells, strict=True):
             before, last = last, cell(before, last, None if mix is None else mix[kind])
-        return self.classifier((functional.relu(last) if self.centred else last).mean((2, 3)))
+        return self.classifier(
+            (functional.relu(last) if self.centred else last).mean((2, 3))
+        )
 
 
 class Architecture(nn.Module):
@@ -243,7 +301,9 @@ class Architecture(nn.Module):
     def __init__(self, space: Space) -> None:
         super().__init__()
         for kind in space.kinds:
-            self.register_parameter(kind, nn.Parameter(torch.zeros(space.edges, len(space.operations))))
+            self.register_parameter(
+                kind, nn.Parameter(torch.zeros(space.edges, len(space.operations)))
+            )
 
 
 class SearchNet(CellNet):
@@ -255,14 +315,20 @@ class SearchNet(CellNet):
         sizes: as `CellNet`'s.
     """
 
-    def __init__(self, *, space: Space, groups: int | None = None, **sizes: Any) -> None:
+    def __init__(
+        self, *, space: Space, groups: int | None = None, **sizes: Any
+    ) -> None:
         reading = [
-            dict.fromkeys(space.operations, range(max(0, state - 1), space.nodes)) for state in range(1 + space.nodes)
+            dict.fromkeys(space.operations, range(max(0, state - 1), space.nodes))
+            for state in range(1 + space.nodes)
         ]
         super().__init__(
-            nodes=space.nodes, targets=dict.fromkeys(space.kinds, reading), mixed=True,
-            norm=Normalisation(groups, affine=False), **sizes,
-        )  # fmt: skip
+            nodes=space.nodes,
+            targets=dict.fromkeys(space.kinds, reading),
+            mixed=True,
+            norm=Normalisation(groups, affine=False),
+            **sizes,
+        )
         self.space, self.architecture = space, Architecture(space)
 
     @property
@@ -270,12 +336,17 @@ class SearchNet(CellNet):
         """The names of the weights, and of the architecture weights."""
         names = [name for name, _ in self.named_parameters()]
         own = tuple(name for name in names if name.startswith("architecture."))
-        return {"weights": tuple(name for name in names if name not in own), "architecture": own}
+        return {
+            "weights": tuple(name for name in names if name not in own),
+            "architecture": own,
+        }
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] for images [n, C, H, W]."""
         own = {kind: getattr(self.architecture, kind) for kind in self.space.kinds}
-        return self.logits(x, {kind: value.softmax(dim=-1) for kind, value in own.items()})
+        return self.logits(
+            x, {kind: value.softmax(dim=-1) for kind, value in own.items()}
+        )
 
 
 class GenotypeNet(CellNet):
@@ -288,7 +359,14 @@ class GenotypeNet(CellNet):
         sizes: as `CellNet`'s.
     """
 
-    def __init__(self, *, genotype: Genotype, affine: bool = True, groups: int | None = None, **sizes: Any) -> None:
+    def __init__(
+        self,
+        *,
+        genotype: Genotype,
+        affine: bool = True,
+        groups: int | None = None,
+        **sizes: Any,
+    ) -> None:
         targets = {}
         for kind, nodes in genotype.cells.items():
             reading: list[dict[str, list[int]]] = [{} for _ in range(1 + len(nodes))]
@@ -297,7 +375,9 @@ class GenotypeNet(CellNet):
                     reading[state].setdefault(operation, []).append(node)
             targets[kind] = reading
         norm = Normalisation(groups, affine)
-        super().__init__(nodes=genotype.space.nodes, targets=targets, norm=norm, mixed=False, **sizes)
+        super().__init__(
+            nodes=genotype.space.nodes, targets=targets, norm=norm, mixed=False, **sizes
+        )
         self.genotype = genotype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -25,9 +25,15 @@ else:
 
 NONE = "none"
 OPERATIONS = (
-    NONE, "max_pool_3x3", "avg_pool_3x3", "skip_connect", "sep_conv_3x3", "sep_conv_5x5", "dil_conv_3x3",
+    NONE,
+    "max_pool_3x3",
+    "avg_pool_3x3",
+    "skip_connect",
+    "sep_conv_3x3",
+    "sep_conv_5x5",
+    "dil_conv_3x3",
     "dil_conv_5x5",
-)  # fmt: skip
+)
 """DARTS' operations, in its order. All but `none`, which gives zero, keep the shape of a map."""
 
 KINDS = ("normal", "reduction")
@@ -63,12 +69,16 @@ class Space:
     def __post_init__(self) -> None:
         for operation in self.operations:
             if operation not in OPERATIONS:
-                near = difflib.get_close_matches(str(operation), OPERATIONS, n=1, cutoff=0)
+                near = difflib.get_close_matches(
+                    str(operation), OPERATIONS, n=1, cutoff=0
+                )
                 raise BenchError(
                     f"there is no operation {operation!r}: choose of {', '.join(OPERATIONS)}; the nearest is {near[0]}"
                 )
             if self.operations.count(operation) > 1:
-                raise BenchError(f"the operation {operation} is in the search space twice: name it once")
+                raise BenchError(
+                    f"the operation {operation} is in the search space twice: name it once"
+                )
         if not self.choices:
             raise BenchError(
                 "the search space has no operation that keeps the shape of its input: add one, e.g. skip_connect"
@@ -101,10 +111,16 @@ class Space:
             ValueError: they are not as many.
         """
         if np.shape(architecture) != (self.size,):
-            raise ValueError(f"architecture weights must be [{self.size}], not {list(np.shape(architecture))}")
-        own = np.asarray(architecture, np.float64).reshape(len(self.kinds), self.edges, len(self.operations))
+            raise ValueError(
+                f"architecture weights must be [{self.size}], not {list(np.shape(architecture))}"
+            )
+        own = np.asarray(architecture, np.float64).reshape(
+            len(self.kinds), self.edges, len(self.operations)
+        )
         shares = np.exp(own - own.max(axis=-1, keepdims=True))
-        return dict(zip(self.kinds, shares / shares.sum(axis=-1, keepdims=True), strict=True))
+        return dict(
+            zip(self.kinds, shares / shares.sum(axis=-1, keepdims=True), strict=True)
+        )
 
     def entropy(self, architecture: np.ndarray) -> dict[str, float]:
         """Mean over a cell's edges of the entropy of its operations' shares, in nats; at most ln(operations).
@@ -114,7 +130,9 @@ class Space:
         """
         entropies = {}
         for kind, shares in self.weights(architecture).items():
-            terms = np.where(shares > 0, -shares * np.log(np.maximum(shares, 1e-300)), 0.0)
+            terms = np.where(
+                shares > 0, -shares * np.log(np.maximum(shares, 1e-300)), 0.0
+            )
             entropies[kind] = float(terms.sum(axis=1).mean())
         return entropies
 
@@ -132,10 +150,18 @@ class Space:
             for node in range(self.nodes):
                 edges: list[tuple[float, int, str]] = []
                 for state in range(2 + node):
-                    row = dict(zip(self.operations, shares[edge(node, state)].tolist(), strict=True))
+                    row = dict(
+                        zip(
+                            self.operations,
+                            shares[edge(node, state)].tolist(),
+                            strict=True,
+                        )
+                    )
                     best = max(self.choices, key=row.__getitem__)
                     edges.append((-row[best], state, best))
-                nodes.append(tuple((best, state) for _, state, best in sorted(edges)[:KEPT]))
+                nodes.append(
+                    tuple((best, state) for _, state, best in sorted(edges)[:KEPT])
+                )
             cells[kind] = _ordered(nodes)
         return Genotype(self, cells)
 
@@ -146,7 +172,12 @@ class Space:
             nodes = []
             for node in range(self.nodes):
                 states = rng.choice(2 + node, size=KEPT, replace=False)
-                nodes.append(tuple((self.choices[rng.integers(len(self.choices))], int(state)) for state in states))
+                nodes.append(
+                    tuple(
+                        (self.choices[rng.integers(len(self.choices))], int(state))
+                        for state in states
+                    )
+                )
             cells[kind] = _ordered(nodes)
         return Genotype(self, cells)
 
@@ -156,7 +187,9 @@ class Space:
         Raises:
             BenchError: the operation is not of this space.
         """
-        nodes = _ordered([tuple((operation, state) for state in range(KEPT))] * self.nodes)
+        nodes = _ordered(
+            [tuple((operation, state) for state in range(KEPT))] * self.nodes
+        )
         return Genotype(self, dict.fromkeys(self.kinds, nodes))
 
 
@@ -187,7 +220,9 @@ class Genotype:
         """
         for kind in space.kinds:
             if kind not in self.cells:
-                raise BenchError(f"the genotype belongs to another search space: it has no {kind} cell; give it one")
+                raise BenchError(
+                    f"the genotype belongs to another search space: it has no {kind} cell; give it one"
+                )
             nodes = self.cells[kind]
             if len(nodes) != space.nodes:
                 raise BenchError(
@@ -195,8 +230,14 @@ class Genotype:
                     f"{space.nodes}: set model.nodes to {len(nodes)}, or take another genotype"
                 )
             for node, edges in enumerate(nodes):
-                if sorted({state for _, state in edges}) != sorted(state for _, state in edges) or len(edges) != KEPT:
-                    raise BenchError(f"node {node} of the genotype's {kind} cell needs {KEPT} inputs, each another")
+                if (
+                    sorted({state for _, state in edges})
+                    != sorted(state for _, state in edges)
+                    or len(edges) != KEPT
+                ):
+                    raise BenchError(
+                        f"node {node} of the genotype's {kind} cell needs {KEPT} inputs, each another"
+                    )
                 for operation, state in edges:
                     if operation not in space.choices:
                         raise BenchError(
@@ -214,7 +255,10 @@ class Genotype:
         return {
             "operations": list(self.space.operations),
             "nodes": self.space.nodes,
-            "cells": {kind: [[list(edge) for edge in node] for node in nodes] for kind, nodes in self.cells.items()},
+            "cells": {
+                kind: [[list(edge) for edge in node] for node in nodes]
+                for kind, nodes in self.cells.items()
+            },
         }
 
     @classmethod
@@ -225,7 +269,9 @@ class Genotype:
             BenchError: they are no genotype's.
         """
         try:
-            cells = {str(kind): plain_cell(nodes) for kind, nodes in values["cells"].items()}
+            cells = {
+                str(kind): plain_cell(nodes) for kind, nodes in values["cells"].items()
+            }
             kinds = tuple(kind for kind in KINDS if kind in cells)
             space = Space(tuple(values["operations"]), int(values["nodes"]), kinds)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -235,9 +281,16 @@ class Genotype:
         return cls(space, cells)
 
 
-def plain_cell(nodes: Sequence[Sequence[Sequence[Any]]]) -> tuple[tuple[Edge, ...], ...]:
+def plain_cell(
+    nodes: Sequence[Sequence[Sequence[Any]]],
+) -> tuple[tuple[Edge, ...], ...]:
     """A cell of plain values: of each node its edges [operation, state]."""
-    return _ordered([tuple((str(operation), int(state)) for operation, state in edges) for edges in nodes])
+    return _ordered(
+        [
+            tuple((str(operation), int(state)) for operation, state in edges)
+            for edges in nodes
+        ]
+    )
 
 
 def read_genotype(path: Path | str) -> Genotype:

@@ -50,7 +50,9 @@ class Total(Protocol):
         """Add rows [n, d]; their norms [n]."""
         ...
 
-    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
+    def add_by(
+        self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int
+    ) -> np.ndarray:
         """Let a compiled loop add `count` rows; their norms."""
         ...
 
@@ -85,7 +87,9 @@ class Point(ABC):
 
     def product(self, direction: Array, out: Array) -> None:
         """Write each task's Hessian times its direction [T, w] to `out` [T, w]."""
-        self._product(*(_fitting(array, self._shape, self._type) for array in (direction, out)))
+        self._product(
+            *(_fitting(array, self._shape, self._type) for array in (direction, out))
+        )
 
     @abstractmethod
     def _product(self, direction: Array, out: Array) -> None: ...
@@ -110,7 +114,9 @@ class Gradients(ABC):
 
     name: str
 
-    def __init__(self, net: Net, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, net: Net, *, device: str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
         self.net, self.device, self.dtype = net, device, dtype
 
     @property
@@ -127,13 +133,21 @@ class Gradients(ABC):
         if isinstance(x, Inputs):
             return x
         if tuple(x.shape[2:]) != self.net.input_shape:
-            raise ValueError(f"records must be [T, n, {self.net.input_shape}], not {list(x.shape)}")
+            raise ValueError(
+                f"records must be [T, n, {self.net.input_shape}], not {list(x.shape)}"
+            )
         return Inputs(tuple(x.shape), self._prepared(x))
 
     def at(
-        self, theta: Array, x: Array | Inputs, y: Array, out: Array, *, products: bool = False,
+        self,
+        theta: Array,
+        x: Array | Inputs,
+        y: Array,
+        out: Array,
+        *,
+        products: bool = False,
         into: Point | None = None,
-    ) -> Point:  # fmt: skip
+    ) -> Point:
         """Mean loss, accuracy and gradient of T tasks, and a point at which Hessian products can be computed.
 
         Args:
@@ -147,12 +161,27 @@ class Gradients(ABC):
             ValueError: the sizes do not fit together.
         """
         inputs = self._inputs(theta, x, y)
-        return self._at(theta, inputs, y, _fitting(out, tuple(theta.shape), self.dtype), products, into)
+        return self._at(
+            theta,
+            inputs,
+            y,
+            _fitting(out, tuple(theta.shape), self.dtype),
+            products,
+            into,
+        )
 
     def through_steps(
-        self, theta: torch.Tensor, support: Inputs, support_y: Array, query: Inputs, query_y: Array,
-        rates: torch.Tensor, *, second: bool, out: Array,
-    ) -> tuple[np.ndarray, np.ndarray] | None:  # fmt: skip
+        self,
+        theta: torch.Tensor,
+        support: Inputs,
+        support_y: Array,
+        query: Inputs,
+        query_y: Array,
+        rates: torch.Tensor,
+        *,
+        second: bool,
+        out: Array,
+    ) -> tuple[np.ndarray, np.ndarray] | None:
         """MAML's gradient in one call, where the implementation has it: see `MetaGradient`, which does without.
 
         Args:
@@ -171,7 +200,9 @@ class Gradients(ABC):
         """Logits [T, n, outputs] of records [T, n, ...] at weights [T, w]."""
         return self._logits(theta, self._inputs(theta, x))
 
-    def each(self, theta: Array, x: Array, y: Array, out: Array, *, block: str = "") -> Measured:
+    def each(
+        self, theta: Array, x: Array, y: Array, out: Array, *, block: str = ""
+    ) -> Measured:
         """Write each record's gradient to `out` [n, d].
 
         Args:
@@ -184,7 +215,9 @@ class Gradients(ABC):
             BenchError: a record of this network has no gradient of its own.
         """
         self._check_records(theta, x, y)
-        return self._each(theta, x, y, _fitting(out, (len(x), self.width(block)), self.dtype), block)
+        return self._each(
+            theta, x, y, _fitting(out, (len(x), self.width(block)), self.dtype), block
+        )
 
     def pieces(
         self, theta: Array, x: Array, y: Array, room: Array, *, block: str = ""
@@ -226,7 +259,9 @@ class Gradients(ABC):
         """
         self._check_records(theta, x, y)
         if total.dimension != self.width(block):
-            raise ValueError(f"gradients need a sum of {self.width(block)} coordinates, not {total.dimension}")
+            raise ValueError(
+                f"gradients need a sum of {self.width(block)} coordinates, not {total.dimension}"
+            )
         if block or getattr(total, "as_rows", False):
             return self._add_pieces(theta, x, y, total, block)
         return self._add_each(theta, x, y, total)
@@ -245,7 +280,9 @@ class Gradients(ABC):
         if not block:
             return self.net.dimension
         if block not in self.net.blocks:
-            raise ValueError(f"the network's blocks are {sorted(self.net.blocks)}: there is no {block!r}")
+            raise ValueError(
+                f"the network's blocks are {sorted(self.net.blocks)}: there is no {block!r}"
+            )
         place = self.net.blocks[block]
         return int(place.stop - place.start)
 
@@ -260,13 +297,23 @@ class Gradients(ABC):
     def _prepared(self, x: Array) -> Any: ...
 
     @abstractmethod
-    def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point: ...
+    def _at(
+        self,
+        theta: Array,
+        x: Inputs,
+        y: Array,
+        out: Array,
+        products: bool,
+        into: Point | None,
+    ) -> Point: ...
 
     @abstractmethod
     def _logits(self, theta: Array, x: Inputs) -> Array: ...
 
     @abstractmethod
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Measured: ...
+    def _each(
+        self, theta: Array, x: Array, y: Array, out: Array, block: str
+    ) -> Measured: ...
 
     @abstractmethod
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured: ...
@@ -275,13 +322,19 @@ class Gradients(ABC):
     def _together(self) -> int:
         """Records whose gradients are computed at once."""
 
-    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Measured, np.ndarray]:
+    def _add_each(
+        self, theta: Array, x: Array, y: Array, total: Total
+    ) -> tuple[Measured, np.ndarray]:
         return self._add_pieces(theta, x, y, total, "")
 
-    def _add_pieces(self, theta: Array, x: Array, y: Array, total: Total, block: str) -> tuple[Measured, np.ndarray]:
+    def _add_pieces(
+        self, theta: Array, x: Array, y: Array, total: Total, block: str
+    ) -> tuple[Measured, np.ndarray]:
         measures, norms = [], []
         room = torch.empty(
-            (min(self._together(), len(x)) or 1, self.width(block)), dtype=self.dtype, device=self.device
+            (min(self._together(), len(x)) or 1, self.width(block)),
+            dtype=self.dtype,
+            device=self.device,
         )
         for measured, rows in self.pieces(theta, x, y, room, block=block):
             measures.append(measured)
@@ -290,26 +343,36 @@ class Gradients(ABC):
 
     # Sizes
 
-    def _inputs(self, theta: Array, x: Array | Inputs, y: Array | None = None) -> Inputs:
+    def _inputs(
+        self, theta: Array, x: Array | Inputs, y: Array | None = None
+    ) -> Inputs:
         inputs = self.prepared(x)
         _fitting(theta, (inputs.shape[0], self.net.weights), self.dtype)
         if y is not None:
             if tuple(y.shape[:2]) != inputs.shape[:2]:
-                raise ValueError(f"{list(inputs.shape[:2])} records need as many labels, not {list(y.shape)}")
+                raise ValueError(
+                    f"{list(inputs.shape[:2])} records need as many labels, not {list(y.shape)}"
+                )
             self._check_labels(y)
         return inputs
 
     def _check_records(self, theta: Array, x: Array, y: Array) -> None:
         self._check_sizes(theta, x, y)
         if self.net.extra:
-            raise ValueError(f"gradients of records are for weights alone, not {sorted(self.net.extra)}")
+            raise ValueError(
+                f"gradients of records are for weights alone, not {sorted(self.net.extra)}"
+            )
 
     def _check_sizes(self, theta: Array, x: Array, y: Array) -> None:
         if tuple(x.shape[1:]) != self.net.input_shape:
-            raise ValueError(f"records must be [n, {self.net.input_shape}], not {list(x.shape)}")
+            raise ValueError(
+                f"records must be [n, {self.net.input_shape}], not {list(x.shape)}"
+            )
         _fitting(theta, (self.net.dimension,), self.dtype)
         if len(y) != len(x):
-            raise ValueError(f"{len(x)} records need as many labels, not {list(y.shape)}")
+            raise ValueError(
+                f"{len(x)} records need as many labels, not {list(y.shape)}"
+            )
         self._check_labels(y)
 
     def _check_labels(self, y: Array) -> None:
@@ -365,7 +428,9 @@ class Workers(Threads[Worker]):
         chunk: tasks to gather at once.
     """
 
-    def __init__(self, choice: Choice, make: Callable[[Gradients], Worker], *, threads: int = 1) -> None:
+    def __init__(
+        self, choice: Choice, make: Callable[[Gradients], Worker], *, threads: int = 1
+    ) -> None:
         self.name, self.device = choice.name, choice.device
         on_cpu = choice.device == "cpu"
         super().__init__(threads if on_cpu else 1, lambda: make(choice.make()))
@@ -373,20 +438,33 @@ class Workers(Threads[Worker]):
 
     def split(self, count: int) -> list[slice]:
         """The tasks 0 to count - 1, as many together as a worker computes at once; fewer where a thread would wait."""
-        size = min(self._tasks, -(-count // self.count)) if self.device == "cpu" else count
-        return [slice(start, min(start + size, count)) for start in range(0, count, max(1, size))]
+        size = (
+            min(self._tasks, -(-count // self.count)) if self.device == "cpu" else count
+        )
+        return [
+            slice(start, min(start + size, count))
+            for start in range(0, count, max(1, size))
+        ]
 
 
 def joined(parts: list[Measured]) -> Measured:
     """The measures of several pieces."""
-    return Measured(*(np.concatenate([np.empty(0), *(part[k] for part in parts)]) for k in range(3)))
+    return Measured(
+        *(np.concatenate([np.empty(0), *(part[k] for part in parts)]) for k in range(3))
+    )
 
 
 def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:
     """The array, if it is of this shape and type, and its rows lie in one piece."""
     if tuple(array.shape) != shape or _name(array.dtype) != _name(dtype):
-        raise ValueError(f"gradients need {_name(dtype)} {list(shape)}, not {_name(array.dtype)} {list(array.shape)}")
-    step = array.stride(-1) if isinstance(array, torch.Tensor) else array.strides[-1] // array.itemsize
+        raise ValueError(
+            f"gradients need {_name(dtype)} {list(shape)}, not {_name(array.dtype)} {list(array.shape)}"
+        )
+    step = (
+        array.stride(-1)
+        if isinstance(array, torch.Tensor)
+        else array.strides[-1] // array.itemsize
+    )
     if step != 1 and min(shape) > 0 and shape[-1] > 1:
         raise ValueError("gradients need arrays whose rows lie in one piece of memory")
     return array

@@ -19,7 +19,9 @@ class LinearHead(nn.Module):
         bias: whether each class has a constant as well.
     """
 
-    def __init__(self, *, inputs: tuple[int, ...], classes: int, bias: bool = True) -> None:
+    def __init__(
+        self, *, inputs: tuple[int, ...], classes: int, bias: bool = True
+    ) -> None:
         super().__init__()
         self.linear = nn.Linear(math.prod(inputs), classes, bias=bias)
 
@@ -29,4 +31,6 @@ class LinearHead(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] for features [n, C, H, W]."""
-        return functional.linear(x.movedim(1, -1).flatten(1), self.linear.weight, self.linear.bias)
+        return functional.linear(
+            x.movedim(1, -1).flatten(1), self.linear.weight, self.linear.bias
+        )

@@ -30,14 +30,28 @@ class Lstm(nn.Module):
 
     by_word = ("embedding", "softmax")
 
-    def __init__(self, *, words: int, record: int, width: int, layers: int = 2, tied: bool = True) -> None:
+    def __init__(
+        self, *, words: int, record: int, width: int, layers: int = 2, tied: bool = True
+    ) -> None:
         super().__init__()
-        self.words, self.record, self.width, self.layers, self.tied = words, record, width, layers, tied
+        self.words, self.record, self.width, self.layers, self.tied = (
+            words,
+            record,
+            width,
+            layers,
+            tied,
+        )
         self.embedding = nn.Parameter(torch.zeros(words + 1, width))
         for layer in range(layers):
-            self.register_parameter(f"input{layer}", nn.Parameter(torch.zeros(4 * width, width)))
-            self.register_parameter(f"hidden{layer}", nn.Parameter(torch.zeros(4 * width, width)))
-            self.register_parameter(f"bias{layer}", nn.Parameter(torch.zeros(4 * width)))
+            self.register_parameter(
+                f"input{layer}", nn.Parameter(torch.zeros(4 * width, width))
+            )
+            self.register_parameter(
+                f"hidden{layer}", nn.Parameter(torch.zeros(4 * width, width))
+            )
+            self.register_parameter(
+                f"bias{layer}", nn.Parameter(torch.zeros(4 * width))
+            )
         if not tied:
             self.softmax = nn.Parameter(torch.zeros(words, width))
 
@@ -57,10 +71,17 @@ class Lstm(nn.Module):
         steps = self.embedding[inputs].unbind(1)
         for layer in range(self.layers):
             steps = self._layer(layer, steps)
-        return torch.stack(steps, 1) @ (self.embedding[: self.words] if self.tied else self.softmax).T
+        return (
+            torch.stack(steps, 1)
+            @ (self.embedding[: self.words] if self.tied else self.softmax).T
+        )
 
-    def _layer(self, layer: int, steps: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        inputs, hidden, bias = (getattr(self, f"{name}{layer}") for name in ("input", "hidden", "bias"))
+    def _layer(
+        self, layer: int, steps: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        inputs, hidden, bias = (
+            getattr(self, f"{name}{layer}") for name in ("input", "hidden", "bias")
+        )
         h = cell = torch.zeros_like(steps[0])
         states = []
         for step in steps:
@@ -73,10 +94,14 @@ class Lstm(nn.Module):
     def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Each record's loss [n]: the sum over its known words, over L."""
         logits = self(x)
-        each = functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+        each = functional.cross_entropy(
+            logits.flatten(0, 1), y.flatten(), reduction="none"
+        ).view(y.shape)
         return (each * (y > 0)).sum(1) / self.record
 
-    def correct(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def correct(
+        self, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Right answers [n] and of how many [n]: the most likely word is right where it is the next and is known."""
         logits = self(x)
         right = ((logits.argmax(dim=2) == y) & (y > 0)).sum(1).to(logits.dtype)

@@ -26,7 +26,9 @@ def save_members(path: Path, net: Net, members: Sequence[np.ndarray]) -> None:
     tensors = {
         f"member{index}/{name}": tensor.numpy().copy()
         for index, theta in enumerate(members, start=1)
-        for name, tensor in net.tensors(torch.from_numpy(np.asarray(theta, np.float32))).items()
+        for name, tensor in net.tensors(
+            torch.from_numpy(np.asarray(theta, np.float32))
+        ).items()
     }
     if net.words:
         tensors[_WORDS] = np.frombuffer(json.dumps(net.words).encode(), np.uint8)
@@ -41,7 +43,10 @@ def load_members(path: Path, net: Net) -> list[np.ndarray]:
         BenchError: the file is missing, damaged or another network's.
     """
     members, _ = _read(path)
-    return [net.flatten({key: tensors[key] for key in net.shapes if key in tensors}) for tensors in members]
+    return [
+        net.flatten({key: tensors[key] for key in net.shapes if key in tensors})
+        for tensors in members
+    ]
 
 
 def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
@@ -60,9 +65,18 @@ def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
     """
     members, words = _read(path)
     if words is None:
-        raise BenchError(f"{path} does not say its model's words: delete it and run the workflow again")
+        raise BenchError(
+            f"{path} does not say its model's words: delete it and run the workflow again"
+        )
     row_of = {word: row for row, word in enumerate(words, start=1)}
-    shared = np.array([(row, row_of[word]) for row, word in enumerate(net.words, start=1) if word in row_of], int)
+    shared = np.array(
+        [
+            (row, row_of[word])
+            for row, word in enumerate(net.words, start=1)
+            if word in row_of
+        ],
+        int,
+    )
     to, of = shared.reshape(-1, 2).T
     tensors = dict(members[0])
     for name, own in net.tensors(torch.from_numpy(weights)).items():
@@ -70,7 +84,11 @@ def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
             before, after = tensors[name], own.numpy().copy()
             if before[len(words) :].shape != after[len(net.words) :].shape:
                 break  # of another width: `flatten` says so
-            after[to], after[0], after[len(net.words) + 1 :] = before[of], before[0], before[len(words) + 1 :]
+            after[to], after[0], after[len(net.words) + 1 :] = (
+                before[of],
+                before[0],
+                before[len(words) + 1 :],
+            )
             tensors[name] = after
     return net.flatten({key: tensors[key] for key in net.shapes if key in tensors})
 
@@ -91,7 +109,9 @@ def _read(path: Path) -> tuple[list[dict[str, np.ndarray]], list[str] | None]:
             member, _, key = name.partition("/")
             members.setdefault(int(member.removeprefix("member")), {})[key] = tensor
     except Exception as error:
-        raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
+        raise BenchError(
+            f"{path} cannot be read ({error}): delete it and run the workflow again"
+        ) from error
     return [members[index] for index in sorted(members)], words
 
 

@@ -35,7 +35,9 @@ class _Rates:
     def __init__(self, net: Net, adapted: Sequence[str] | None) -> None:
         unknown = set(adapted or ()) - set(net.shapes)
         if unknown:
-            raise ValueError(f"no tensors {sorted(unknown)} to adapt: there are {', '.join(net.shapes)}")
+            raise ValueError(
+                f"no tensors {sorted(unknown)} to adapt: there are {', '.join(net.shapes)}"
+            )
         self._net, self._adapted = net, adapted
         self.learnt = len(net.extra.get("rates", ()))
 
@@ -49,7 +51,9 @@ class _Rates:
         else:
             by_tensor = theta.new_full((1, len(net.sizes)), rate)
         if self._adapted is not None:
-            by_tensor = by_tensor * theta.new_tensor([float(name in self._adapted) for name in net.tensor_names])
+            by_tensor = by_tensor * theta.new_tensor(
+                [float(name in self._adapted) for name in net.tensor_names]
+            )
         sizes = torch.tensor(net.sizes, device=theta.device)
         return torch.repeat_interleave(by_tensor, sizes, dim=1, output_size=net.weights)
 
@@ -66,12 +70,26 @@ class MetaGradient:
     """
 
     def __init__(
-        self, gradients: Gradients, *, steps: int, rate: float, order: int = 2, adapted: Sequence[str] | None = None
+        self,
+        gradients: Gradients,
+        *,
+        steps: int,
+        rate: float,
+        order: int = 2,
+        adapted: Sequence[str] | None = None,
     ) -> None:
-        self.gradients, self.net, self.steps, self.rate, self.order = gradients, gradients.net, steps, rate, order
+        self.gradients, self.net, self.steps, self.rate, self.order = (
+            gradients,
+            gradients.net,
+            steps,
+            rate,
+            order,
+        )
         self._rates = _Rates(self.net, adapted)
         if self._rates.learnt not in (0, steps):
-            raise ValueError(f"{self._rates.learnt} learnt rates a tensor are not for {steps} steps")
+            raise ValueError(
+                f"{self._rates.learnt} learnt rates a tensor are not for {steps} steps"
+            )
         self._points: list[Point | None] = [None] * (steps if order == 2 else 1)
         self._final: Point | None = None
         self._room: dict[str, torch.Tensor] = {}
@@ -80,7 +98,9 @@ class MetaGradient:
         """Memory [rows, T, w], kept for the next tasks."""
         shape = (rows, tasks, self.net.weights)
         if name not in self._room or self._room[name].shape != shape:
-            self._room[name] = torch.empty(shape, dtype=self.gradients.dtype, device=self.gradients.device)
+            self._room[name] = torch.empty(
+                shape, dtype=self.gradients.dtype, device=self.gradients.device
+            )
         return self._room[name]
 
     def contribution(
@@ -105,10 +125,17 @@ class MetaGradient:
         Returns:
             Losses and accuracies (0 to 1) on the query sets, float64 [T].
         """
-        gradients, net, steps, tasks = self.gradients, self.net, self.steps, len(support_x)
+        gradients, net, steps, tasks = (
+            self.gradients,
+            self.net,
+            self.steps,
+            len(support_x),
+        )
         out = out if isinstance(out, torch.Tensor) else torch.from_numpy(out)
         if tuple(out.shape) != (tasks, net.dimension):
-            raise ValueError(f"the gradients of {tasks} tasks need [{tasks}, {net.dimension}], not {list(out.shape)}")
+            raise ValueError(
+                f"the gradients of {tasks} tasks need [{tasks}, {net.dimension}], not {list(out.shape)}"
+            )
         start = tensor_of(theta, gradients.device).to(gradients.dtype)
         rates = self._rates.at(start, self.rate)
         support, query = gradients.prepared(support_x), gradients.prepared(query_x)
@@ -118,7 +145,10 @@ class MetaGradient:
             measures = gradients.through_steps(*given, second=self.order == 2, out=out)
             if measures is not None:
                 return measures
-        thetas, scaled = self._rows("thetas", kept + 1, tasks), self._rows("scaled", 1, tasks)[0]
+        thetas, scaled = (
+            self._rows("thetas", kept + 1, tasks),
+            self._rows("scaled", 1, tasks)[0],
+        )
         # Of each step where the rates are learnt, else of the last.
         slopes = self._rows("slopes", steps if learnt else 1, tasks)
         along = self._rows("along", 0 if weights is None else steps - 1, tasks)
@@ -128,7 +158,12 @@ class MetaGradient:
             here, there = (step, step + 1) if self.order == 2 else (min(step, 1), 1)
             slope = slopes[step % len(slopes)]
             self._points[step % kept] = gradients.at(
-                thetas[here], support, support_y, slope, products=self.order == 2, into=self._points[step % kept]
+                thetas[here],
+                support,
+                support_y,
+                slope,
+                products=self.order == 2,
+                into=self._points[step % kept],
             )
             torch.mul(slope, rates[step % len(rates)], out=scaled)
             torch.sub(thetas[here], scaled, out=thetas[there])
@@ -139,12 +174,16 @@ class MetaGradient:
         if weights is not None:
             adjoint *= float(weights[-1])
         if self.order == 2 or learnt:
-            self._backward(adjoint, out[:, net.weights :], rates, slopes, along, weights)
+            self._backward(
+                adjoint, out[:, net.weights :], rates, slopes, along, weights
+            )
         elif weights is not None:
             adjoint += _weighted(weights[:-1], along)
         return final.losses, final.accuracies
 
-    def _query_point(self, theta: torch.Tensor, x: Inputs, y: Array, out: torch.Tensor) -> Point:
+    def _query_point(
+        self, theta: torch.Tensor, x: Inputs, y: Array, out: torch.Tensor
+    ) -> Point:
         self._final = self.gradients.at(theta, x, y, out, into=self._final)
         return self._final
 
@@ -158,8 +197,15 @@ class MetaGradient:
         weights: np.ndarray | None,
     ) -> None:
         """Carry the gradient at the adapted weights back through the steps, and take that of the rates on the way."""
-        scaled, product = self._rows("scaled", 1, len(adjoint))[0], self._rows("product", 1, len(adjoint))[0]
-        by_step = rates_gradient.unflatten(1, (self._rates.learnt, -1)) if self._rates.learnt else None
+        scaled, product = (
+            self._rows("scaled", 1, len(adjoint))[0],
+            self._rows("product", 1, len(adjoint))[0],
+        )
+        by_step = (
+            rates_gradient.unflatten(1, (self._rates.learnt, -1))
+            if self._rates.learnt
+            else None
+        )
         for step in reversed(range(self.steps)):
             if by_step is not None:
                 by_step[:, step] = -_by_tensor(adjoint * slopes[step], self.net.sizes)
@@ -181,10 +227,14 @@ class Adaptation:
         adapted: names of the tensors that the steps move; None: all.
     """
 
-    def __init__(self, gradients: Gradients, *, adapted: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, gradients: Gradients, *, adapted: Sequence[str] | None = None
+    ) -> None:
         self.gradients, self._rates = gradients, _Rates(gradients.net, adapted)
 
-    def adapt(self, theta: Array, x: Array, y: Array, *, steps: int, rate: float) -> torch.Tensor:
+    def adapt(
+        self, theta: Array, x: Array, y: Array, *, steps: int, rate: float
+    ) -> torch.Tensor:
         """Weights [T, w] after gradient steps of size `rate` from `theta` [d] on each of T tasks.
 
         Where the model has rates of its own, they count in the place of `rate`; the last for all steps beyond them.
@@ -201,7 +251,14 @@ class Adaptation:
         return adapted
 
     def logits(
-        self, theta: Array, support_x: Array, support_y: Array, query_x: Array, *, steps: int, rate: float
+        self,
+        theta: Array,
+        support_x: Array,
+        support_y: Array,
+        query_x: Array,
+        *,
+        steps: int,
+        rate: float,
     ) -> np.ndarray:
         """Logits [T, m, outputs] of the query sets after `adapt`."""
         adapted = self.adapt(theta, support_x, support_y, steps=steps, rate=rate)
@@ -214,12 +271,18 @@ def _weighted(weights: np.ndarray, rows: torch.Tensor) -> torch.Tensor:
         return torch.tensordot(torch.from_numpy(weights).to(rows), rows, dims=1)
     # Task by task: a product's last bits may depend on how many columns it has.
     values = weights.astype(rows.numpy().dtype)
-    return torch.from_numpy(np.stack([values @ task for task in rows.numpy().transpose(1, 0, 2)]))
+    return torch.from_numpy(
+        np.stack([values @ task for task in rows.numpy().transpose(1, 0, 2)])
+    )
 
 
 def _by_tensor(rows: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     """Sums [T, tensors] of rows [T, w] over each tensor."""
     if rows.is_cuda:
-        return torch.stack([part.sum(dim=1) for part in rows.split(sizes, dim=1)], dim=1)
+        return torch.stack(
+            [part.sum(dim=1) for part in rows.split(sizes, dim=1)], dim=1
+        )
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    return torch.from_numpy(np.stack([np.add.reduceat(row, starts) for row in rows.numpy()]))
+    return torch.from_numpy(
+        np.stack([np.add.reduceat(row, starts) for row in rows.numpy()])
+    )

@@ -27,7 +27,12 @@ from torch.nn import functional
 
 from dpfedbench import whose
 from dpfedbench.errors import BenchError
-from dpfedbench.models.refused_layers import drawing, first_difference, place_of, remembering
+from dpfedbench.models.refused_layers import (
+    drawing,
+    first_difference,
+    place_of,
+    remembering,
+)
 
 Array = np.ndarray | torch.Tensor
 
@@ -45,13 +50,21 @@ class _Call(nn.Module):
     def forward(self, method: str, *arguments: torch.Tensor) -> Any:
         if method == "measures":
             return self._measures(*arguments)
-        return (self.module if method == "forward" else getattr(self.module, method))(*arguments)
+        return (self.module if method == "forward" else getattr(self.module, method))(
+            *arguments
+        )
 
     def _measures(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Losses [n], right answers [n] and of how many [n]."""
-        losses, correct = (getattr(self.module, name, None) for name in ("losses", "correct"))
+        losses, correct = (
+            getattr(self.module, name, None) for name in ("losses", "correct")
+        )
         logits = torch.empty(0) if losses and correct else self.module(x)
-        each = losses(x, y) if losses else functional.cross_entropy(logits, y, reduction="none")
+        each = (
+            losses(x, y)
+            if losses
+            else functional.cross_entropy(logits, y, reduction="none")
+        )
         if correct:
             return each, *correct(x, y)
         right = (logits.detach().argmax(dim=1) == y).to(each.dtype)
@@ -83,10 +96,15 @@ class Net:
         extra: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.build, self.input_shape, self.outputs = build, tuple(input_shape), outputs
-        self.extra, self.vocabulary = dict(extra or {}), outputs if len(input_shape) == 1 else 0
+        self.extra, self.vocabulary = (
+            dict(extra or {}),
+            outputs if len(input_shape) == 1 else 0,
+        )
         with _own_generator(0):
             self.module = build()
-        self._own = {name: tuple(value.shape) for name, value in self.module.named_parameters()}
+        self._own = {
+            name: tuple(value.shape) for name, value in self.module.named_parameters()
+        }
         if not self._own:
             raise BenchError(f"model {self.name} has no parameters to train")
         self._call, self._lock = _Call(self.module), threading.RLock()
@@ -129,9 +147,16 @@ class Net:
     @property
     def named_blocks(self) -> dict[str, tuple[str, ...]]:
         """Names of the module's parts, and of each one's tensors; none where it has no parts of its own."""
-        blocks = {name: tuple(names) for name, names in getattr(self.module, "blocks", {}).items()}
-        if blocks and [name for names in blocks.values() for name in names] != list(self._own):
-            raise BenchError(f"model {self.name}: its blocks must name all of its parameters, in their order")
+        blocks = {
+            name: tuple(names)
+            for name, names in getattr(self.module, "blocks", {}).items()
+        }
+        if blocks and [name for names in blocks.values() for name in names] != list(
+            self._own
+        ):
+            raise BenchError(
+                f"model {self.name}: its blocks must name all of its parameters, in their order"
+            )
         return blocks
 
     @functools.cached_property
@@ -154,24 +179,45 @@ class Net:
     def with_rates(self, steps: int, first: float) -> Net:
         """The same with a learnt rate for each of `steps` steps and tensor, which starts at `first` (MAML++)."""
         rates = np.full((steps, len(self._own)), first, np.float32)
-        return Net(self.build, input_shape=self.input_shape, outputs=self.outputs, extra=self.extra | {"rates": rates})
+        return Net(
+            self.build,
+            input_shape=self.input_shape,
+            outputs=self.outputs,
+            extra=self.extra | {"rates": rates},
+        )
 
     # The flat vector
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Initial vector, float32 [d]; torch's own generator is left as it is."""
         if hasattr(self.module, "initial"):
-            own = [np.asarray(getattr(self.module, "initial")(rng), np.float32)]  # noqa: B009
+            own = [np.asarray(getattr(self.module, "initial")(rng), np.float32)]
         else:
             with _own_generator(int(rng.integers(2**62))):
-                own = [value.detach().float().numpy().ravel() for value in self.build().parameters()]
-        return np.concatenate([*own, *(np.asarray(value, np.float32).ravel() for value in self.extra.values())])
+                own = [
+                    value.detach().float().numpy().ravel()
+                    for value in self.build().parameters()
+                ]
+        return np.concatenate(
+            [
+                *own,
+                *(
+                    np.asarray(value, np.float32).ravel()
+                    for value in self.extra.values()
+                ),
+            ]
+        )
 
     def tensors(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
         """The flat vector [d] as named tensors (views); of its first `weights` coordinates, the module's alone."""
         shapes = self.shapes if theta.shape[-1] != self.weights else self._own
-        parts = torch.split(theta, [math.prod(shape) for shape in shapes.values()], dim=-1)
-        return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+        parts = torch.split(
+            theta, [math.prod(shape) for shape in shapes.values()], dim=-1
+        )
+        return {
+            name: part.view(shape)
+            for (name, shape), part in zip(shapes.items(), parts, strict=True)
+        }
 
     def flatten(self, tensors: Mapping[str, Any]) -> np.ndarray:
         """Named tensors as a flat vector, float32 [d].
@@ -179,9 +225,18 @@ class Net:
         Raises:
             BenchError: names or shapes are not this network's.
         """
-        if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != self.shapes:
-            raise BenchError("the model file's tensors do not fit this network: delete the run's folder and run again")
-        return np.concatenate([np.asarray(tensors[name], dtype=np.float32).ravel() for name in self.shapes])
+        if {
+            name: tuple(tensor.shape) for name, tensor in tensors.items()
+        } != self.shapes:
+            raise BenchError(
+                "the model file's tensors do not fit this network: delete the run's folder and run again"
+            )
+        return np.concatenate(
+            [
+                np.asarray(tensors[name], dtype=np.float32).ravel()
+                for name in self.shapes
+            ]
+        )
 
     def with_fresh_head(self, theta: np.ndarray, old: Net) -> np.ndarray:
         """A vector [d] whose body is that of `theta`, of the same network with any number of outputs, bit for bit.
@@ -191,9 +246,17 @@ class Net:
         Raises:
             BenchError: the old network's body is another.
         """
-        body = {name: tensor.numpy() for name, tensor in old.tensors(torch.from_numpy(theta)).items()}
+        body = {
+            name: tensor.numpy()
+            for name, tensor in old.tensors(torch.from_numpy(theta)).items()
+        }
         fresh = {name: np.zeros(self.shapes[name], theta.dtype) for name in self.head}
-        return self.flatten({name: (body | self.extra | fresh).get(name, np.empty(0)) for name in self.shapes})
+        return self.flatten(
+            {
+                name: (body | self.extra | fresh).get(name, np.empty(0))
+                for name in self.shapes
+            }
+        )
 
     # The function, differentiable by torch
 
@@ -206,7 +269,11 @@ class Net:
         given = tensor_of(x, like.device)
         if self.vocabulary:
             return given
-        scaled = given.to(like.dtype) / 255 if given.dtype == torch.uint8 else given.to(like.dtype)
+        scaled = (
+            given.to(like.dtype) / 255
+            if given.dtype == torch.uint8
+            else given.to(like.dtype)
+        )
         moved = scaled.movedim(-1, -3)
         if getattr(self.module, "channels_last", False):
             return moved
@@ -216,7 +283,11 @@ class Net:
     def callable(self, device: str, dtype: torch.dtype) -> nn.Module:
         """A copy of the module for `apply`: one for each thread, since a call puts the weights into it."""
         with self._lock:
-            return copy.deepcopy(self._call).to(device=device, dtype=dtype).requires_grad_(False)
+            return (
+                copy.deepcopy(self._call)
+                .to(device=device, dtype=dtype)
+                .requires_grad_(False)
+            )
 
     def apply(
         self,
@@ -234,7 +305,11 @@ class Net:
             arguments: records, and for all but "forward" labels.
             call: of `callable`; None: the network's own, which one thread at a time may use.
         """
-        tensors = self.tensors(theta[: self.weights]) if isinstance(theta, torch.Tensor) else theta
+        tensors = (
+            self.tensors(theta[: self.weights])
+            if isinstance(theta, torch.Tensor)
+            else theta
+        )
         named = {f"module.{name}": tensor for name, tensor in tensors.items()}
         if call is not None:
             return torch.func.functional_call(call, named, (method, *arguments))
@@ -249,25 +324,43 @@ class Net:
         """Each record's loss [n]."""
         return self._measures(theta, x, y)[0]
 
-    def correct(self, theta: torch.Tensor, x: Array, y: Array) -> tuple[torch.Tensor, torch.Tensor]:
+    def correct(
+        self, theta: torch.Tensor, x: Array, y: Array
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Each record's right answers [n], and of how many [n]."""
         _, right, of = self._measures(theta, x, y)
         return right, of
 
     def _measures(self, theta: torch.Tensor, x: Array, y: Array) -> Any:
-        return self.apply("measures", theta, self.inputs(x, theta), tensor_of(y, theta.device))
+        return self.apply(
+            "measures", theta, self.inputs(x, theta), tensor_of(y, theta.device)
+        )
 
     # What may not be
 
-    def example(self, records: int = _PROBED) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def example(
+        self, records: int = _PROBED
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Weights [weights], records as the module sees them and labels, drawn once and for all, for a probe."""
         rng = np.random.default_rng(0)
         theta = torch.from_numpy(self.initial(rng)[: self.weights].astype(np.float32))
-        theta += 0.1 * torch.from_numpy(rng.standard_normal(self.weights).astype(np.float32))
+        theta += 0.1 * torch.from_numpy(
+            rng.standard_normal(self.weights).astype(np.float32)
+        )
         shape = (records, *self.input_shape)
-        x = rng.integers(self.vocabulary, size=shape) if self.vocabulary else rng.random(shape, np.float32)
-        answers = getattr(self.module, "answers", ())  # shape of a record's label, where it is not one number
-        return theta, self.inputs(x, theta), torch.from_numpy(rng.integers(self.outputs, size=(records, *answers)))
+        x = (
+            rng.integers(self.vocabulary, size=shape)
+            if self.vocabulary
+            else rng.random(shape, np.float32)
+        )
+        answers = getattr(
+            self.module, "answers", ()
+        )  # shape of a record's label, where it is not one number
+        return (
+            theta,
+            self.inputs(x, theta),
+            torch.from_numpy(rng.integers(self.outputs, size=(records, *answers))),
+        )
 
     def check(self) -> None:
         """Refuse a module that cannot be used at all.
@@ -297,7 +390,11 @@ class Net:
                 f"{lines[0][:200]}"
             ) from error
         finally:
-            changed = [name for name, value in self.module.named_buffers() if not torch.equal(value, buffers[name])]
+            changed = [
+                name
+                for name, value in self.module.named_buffers()
+                if not torch.equal(value, buffers[name])
+            ]
             with torch.no_grad():
                 for name, value in self.module.named_buffers():
                     value.copy_(buffers[name])
@@ -327,10 +424,14 @@ class Net:
         theta, x, y = self.example()
         other = x.clone()
         other[-1] = other[-1].flip(-1) if self.vocabulary else 2 - other[-1] ** 2
-        changed = first_difference(self.layers(theta, x, y), self.layers(theta, other, y), of=0)
+        changed = first_difference(
+            self.layers(theta, x, y), self.layers(theta, other, y), of=0
+        )
         if changed is None:
             return ""
-        return place_of(changed, dict(self.module.named_modules()).get(changed, self.module))
+        return place_of(
+            changed, dict(self.module.named_modules()).get(changed, self.module)
+        )
 
     def refuse_record_level(self) -> None:
         """Refuse a module in which a record has no gradient of its own.
@@ -345,7 +446,9 @@ class Net:
                 f"normalise within the record (e.g. GroupNorm)"
             )
 
-    def layers(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    def layers(
+        self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    ) -> list[tuple[str, torch.Tensor]]:
         """What each layer gave, in the order in which they end, then the records' losses or logits."""
         outputs: list[tuple[str, torch.Tensor]] = []
 
@@ -355,10 +458,20 @@ class Net:
 
         named = [(name, layer) for name, layer in self.module.named_modules() if name]
         with self._lock, torch.no_grad():
-            hooks = [layer.register_forward_hook(functools.partial(listen, name)) for name, layer in named]
+            hooks = [
+                layer.register_forward_hook(functools.partial(listen, name))
+                for name, layer in named
+            ]
             try:
                 losses = hasattr(self.module, "losses")
-                outputs.append(("", self.apply("losses", theta, x, y) if losses else self.apply("forward", theta, x)))
+                outputs.append(
+                    (
+                        "",
+                        self.apply("losses", theta, x, y)
+                        if losses
+                        else self.apply("forward", theta, x),
+                    )
+                )
             finally:
                 for hook in hooks:
                     hook.remove()

@@ -25,9 +25,16 @@ class OneByOne(Point):
     """
 
     def __init__(
-        self, net: Net, module: nn.Module, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, out: Array,
-        products: bool, before: Point | None,
-    ) -> None:  # fmt: skip
+        self,
+        net: Net,
+        module: nn.Module,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        out: Array,
+        products: bool,
+        before: Point | None,
+    ) -> None:
         super().__init__(theta)
         self._net, self._gradients = net, list[tuple[torch.Tensor, ...]]()
         self._rows: torch.Tensor
@@ -47,7 +54,9 @@ class OneByOne(Point):
                 self._calls.append((call, parameters))
         self._rows.copy_(theta)
         losses, accuracies = list[float](), list[float]()
-        for (call, own), records, labels, row in zip(self._calls, x, y, out, strict=True):
+        for (call, own), records, labels, row in zip(
+            self._calls, x, y, out, strict=True
+        ):
             with torch.enable_grad():
                 each, right, of = call("measures", records, labels)
                 loss = each.mean()
@@ -64,9 +73,15 @@ class OneByOne(Point):
         return list(self._net.tensors(torch.as_tensor(row)).values())
 
     def _product(self, direction: Array, out: Array) -> None:
-        for i, (gradients, (_, own)) in enumerate(zip(self._gradients, self._calls, strict=True)):
+        for i, (gradients, (_, own)) in enumerate(
+            zip(self._gradients, self._calls, strict=True)
+        ):
             # Where the loss does not depend on a tensor, or only linearly, its gradient depends on no weights.
-            pairs = zip(gradients, self._cut(tensor_of(direction[i], self._rows.device)), strict=True)
+            pairs = zip(
+                gradients,
+                self._cut(tensor_of(direction[i], self._rows.device)),
+                strict=True,
+            )
             moving = [pair for pair in pairs if pair[0].requires_grad]
             out[i] = 0.0
             if not moving:
@@ -89,7 +104,12 @@ def _write(parts: Sequence[torch.Tensor], row: Array) -> None:
 
 
 def _derivatives(
-    outputs: Sequence[torch.Tensor], along: Sequence[torch.Tensor] | None, own: Sequence[nn.Parameter], **how: bool
+    outputs: Sequence[torch.Tensor],
+    along: Sequence[torch.Tensor] | None,
+    own: Sequence[nn.Parameter],
+    **how: bool,
 ) -> tuple[torch.Tensor, ...]:
     """Those of outputs, along a direction, after parameters; zeros after one that they do not depend on."""
-    return torch.autograd.grad(outputs, own, along, allow_unused=True, materialize_grads=True, **how)
+    return torch.autograd.grad(
+        outputs, own, along, allow_unused=True, materialize_grads=True, **how
+    )

@@ -24,7 +24,9 @@ class ConvolutionsAsProducts(TorchFunctionMode):
     Convolutions in groups, and paddings by name, stay as they are.
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         given = kwargs or {}
         if func is functional.conv2d:
             return _conv2d(*args, **given)
@@ -32,13 +34,22 @@ class ConvolutionsAsProducts(TorchFunctionMode):
 
 
 def _conv2d(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Pair = 1,
-    padding: str | _Pair = 0, dilation: _Pair = 1, groups: int = 1,
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: _Pair = 1,
+    padding: str | _Pair = 0,
+    dilation: _Pair = 1,
+    groups: int = 1,
+) -> torch.Tensor:
     """`conv2d` of images [n, C, H, W] and weights [out, C, kh, kw]: [n, out, H', W']."""
     if groups != 1 or isinstance(padding, str) or x.dim() != 4:
         return functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    (down, right), (above, left), (apart_y, apart_x) = _pair(stride), _pair(padding), _pair(dilation)
+    (down, right), (above, left), (apart_y, apart_x) = (
+        _pair(stride),
+        _pair(padding),
+        _pair(dilation),
+    )
     out, channels, height, width = weight.shape
     x = functional.pad(x, (left, left, above, above)).permute(0, 2, 3, 1)
     rows = (x.shape[1] - apart_y * (height - 1) - 1) // down + 1

@@ -10,14 +10,16 @@ from torch import nn
 
 def place_of(name: str, layer: nn.Module) -> str:
     """What a layer is called in a message; "" is the name of the whole module."""
-    return f"layer {name} ({type(layer).__name__})" if name else f"its forward pass ({type(layer).__name__})"
+    return (
+        f"layer {name} ({type(layer).__name__})"
+        if name
+        else f"its forward pass ({type(layer).__name__})"
+    )
 
 
 def drawing(name: str, layer: nn.Module) -> str:
     """The message about a layer that draws random numbers."""
-    return (
-        f"{place_of(name, layer)} draws random numbers that no seed of the run decides: take dropout out of the model"
-    )
+    return f"{place_of(name, layer)} draws random numbers that no seed of the run decides: take dropout out of the model"
 
 
 def remembering(name: str, layer: nn.Module) -> str:
@@ -29,10 +31,15 @@ def remembering(name: str, layer: nn.Module) -> str:
 
 
 def first_difference(
-    first: list[tuple[str, torch.Tensor]], second: list[tuple[str, torch.Tensor]], *, of: Any
+    first: list[tuple[str, torch.Tensor]],
+    second: list[tuple[str, torch.Tensor]],
+    *,
+    of: Any,
 ) -> str | None:
     """The first layer whose outputs `[of]` differ by more than rounding; None: there is none."""
     for (name, a), (_, b) in zip(first, second, strict=True):
-        if not torch.allclose(a[of].double(), b[of].double(), rtol=1e-4, atol=1e-5, equal_nan=True):
+        if not torch.allclose(
+            a[of].double(), b[of].double(), rtol=1e-4, atol=1e-5, equal_nan=True
+        ):
             return name
     return None

@@ -55,7 +55,9 @@ class TorchGradients(Gradients):
 
     name = "torch"
 
-    def __init__(self, net: Net, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, net: Net, *, device: str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__(net, device=device, dtype=dtype)
         self._kind = torch.device(device).type
         self.as_products = self._kind == "cuda"
@@ -77,12 +79,16 @@ class TorchGradients(Gradients):
     def _per_record(self) -> int:
         """Numbers in memory for one record's derivatives, about: weights, and what the layers give."""
         theta, x, y = self.net.example(1)
-        return 3 * self.net.weights + 6 * sum(out.numel() for _, out in self.net.layers(theta, x, y))
+        return 3 * self.net.weights + 6 * sum(
+            out.numel() for _, out in self.net.layers(theta, x, y)
+        )
 
     def _together(self) -> int:
         return max(1, min(self._limit, _FLOATS[self._kind] // self._per_record))
 
-    def _in_pieces(self, compute: Callable[[slice], None], count: int, records: int = 1) -> None:
+    def _in_pieces(
+        self, compute: Callable[[slice], None], count: int, records: int = 1
+    ) -> None:
         """Compute something of so many tasks of so many records each, a piece at a time.
 
         Where the device's memory ends, a piece is computed again in halves, and no larger one is tried after it.
@@ -97,7 +103,9 @@ class TorchGradients(Gradients):
                 compute(slice(start, start + size))
             except torch.OutOfMemoryError as error:
                 if size == 1:
-                    needed = self._per_record * records * self._like.element_size() / 2**20
+                    needed = (
+                        self._per_record * records * self._like.element_size() / 2**20
+                    )
                     what = "record" if records == 1 else f"task of {records} records"
                     raise BenchError(
                         f"one {what} of this network takes about {needed:,.0f} MiB on {self.device}, but less is "
@@ -105,7 +113,9 @@ class TorchGradients(Gradients):
                         "to cpu"
                     ) from error
                 self._limit = max(1, size // 2 * records)
-                _say_once(f"notice: {self.device} is out of memory: {size // 2} at once instead of {size} from here on")
+                _say_once(
+                    f"notice: {self.device} is out of memory: {size // 2} at once instead of {size} from here on"
+                )
                 if self._kind == "cuda":
                     torch.cuda.empty_cache()
                 continue
@@ -115,9 +125,14 @@ class TorchGradients(Gradients):
         return tensor_of(theta, self.device).to(self.dtype)
 
     def _measures(
-        self, theta: torch.Tensor | Mapping[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+        self,
+        theta: torch.Tensor | Mapping[str, torch.Tensor],
+        x: torch.Tensor,
+        y: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        measures: tuple[torch.Tensor, ...] = self.net.apply("measures", theta, x, y, call=self._call)
+        measures: tuple[torch.Tensor, ...] = self.net.apply(
+            "measures", theta, x, y, call=self._call
+        )
         return measures
 
     def _example(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -130,7 +145,11 @@ class TorchGradients(Gradients):
         batched = torch.func.vmap(function, *sizes)
 
         def call(*arguments: Any) -> Any:
-            with ConvolutionsAsProducts() if self.as_products else contextlib.nullcontext():
+            with (
+                ConvolutionsAsProducts()
+                if self.as_products
+                else contextlib.nullcontext()
+            ):
                 return batched(*arguments)
 
         return call
@@ -140,12 +159,22 @@ class TorchGradients(Gradients):
     def _prepared(self, x: Array) -> Any:
         return self.net.inputs(x, self._like)
 
-    def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point:
+    def _at(
+        self,
+        theta: Array,
+        x: Inputs,
+        y: Array,
+        out: Array,
+        products: bool,
+        into: Point | None,
+    ) -> Point:
         if products:
             _attention_of_products()
         weights, labels = self._theta(theta), tensor_of(y, self.device)
         if self._kind == "cpu" or not self._vmaps_tasks:
-            return OneByOne(self.net, self._call, weights, x.value, labels, out, products, into)
+            return OneByOne(
+                self.net, self._call, weights, x.value, labels, out, products, into
+            )
         return _AllAtOnce(self, weights, x.value, labels, out)
 
     def _logits(self, theta: Array, x: Inputs) -> Array:
@@ -170,7 +199,13 @@ class TorchGradients(Gradients):
         one, x, y = self._example()
         theta = one.expand(2, -1)
         try:
-            point = _AllAtOnce(self, theta, torch.stack([x, x]), torch.stack([y, y]), torch.empty_like(theta))
+            point = _AllAtOnce(
+                self,
+                theta,
+                torch.stack([x, x]),
+                torch.stack([y, y]),
+                torch.empty_like(theta),
+            )
             point.product(theta, torch.empty_like(theta))
         except RuntimeError:
             return False
@@ -178,17 +213,29 @@ class TorchGradients(Gradients):
 
     # Records
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Measured:
+    def _each(
+        self, theta: Array, x: Array, y: Array, out: Array, block: str
+    ) -> Measured:
         self.net.refuse_record_level()
-        names = self.net.named_blocks[block] if block else self.net.tensor_names  # which lie one behind another
+        names = (
+            self.net.named_blocks[block] if block else self.net.tensor_names
+        )  # which lie one behind another
         measures = list[Measured]()
         rows, weights = torch.as_tensor(out), self._theta(theta)
-        sizes = [size for name, size in zip(self.net.tensor_names, self.net.sizes, strict=True) if name in names]
+        sizes = [
+            size
+            for name, size in zip(self.net.tensor_names, self.net.sizes, strict=True)
+            if name in names
+        ]
 
         def piece(some: slice) -> None:
             inputs = self.net.inputs(x[some], self._like)
-            gradients, measured = self._way[1](weights, inputs, tensor_of(y[some], self.device), names)
-            for part, gradient in zip(rows[some].split(sizes, dim=1), gradients, strict=True):
+            gradients, measured = self._way[1](
+                weights, inputs, tensor_of(y[some], self.device), names
+            )
+            for part, gradient in zip(
+                rows[some].split(sizes, dim=1), gradients, strict=True
+            ):
                 part.copy_(gradient.flatten(1))
             measures.append(_measured(measured))
 
@@ -204,31 +251,56 @@ class TorchGradients(Gradients):
         for name, way in (("torch", self._by_vmap), ("torch-opacus", self._by_opacus)):
             try:
                 rows, _ = way(theta, x, y, names)
-            except Exception:  # whatever torch or Opacus say of an operation that they do not know
+            except (
+                Exception
+            ):  # whatever torch or Opacus say of an operation that they do not know
                 continue
-            differences = [(row - other).norm() for row, other in zip(rows, wanted, strict=True)]
+            differences = [
+                (row - other).norm() for row, other in zip(rows, wanted, strict=True)
+            ]
             if max(differences) <= 1e-3 * max(other.norm() for other in wanted):
                 return name, way
         return "torch-loop", self._by_loop
 
-    def _by_vmap(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, names: Sequence[str]) -> _Rows:
+    def _by_vmap(
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        names: Sequence[str],
+    ) -> _Rows:
         tensors = self.net.tensors(theta)
 
         def loss(
-            weights: Mapping[str, torch.Tensor], record: torch.Tensor, label: torch.Tensor
+            weights: Mapping[str, torch.Tensor],
+            record: torch.Tensor,
+            label: torch.Tensor,
         ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-            measures = tuple(each[0] for each in self._measures({**tensors, **weights}, record[None], label[None]))
+            measures = tuple(
+                each[0]
+                for each in self._measures(
+                    {**tensors, **weights}, record[None], label[None]
+                )
+            )
             return measures[0], measures
 
-        rows, measured = self._at_once(torch.func.grad(loss, has_aux=True), (None, 0, 0))(
-            {name: tensors[name] for name in names}, x, y
-        )
+        rows, measured = self._at_once(
+            torch.func.grad(loss, has_aux=True), (None, 0, 0)
+        )({name: tensors[name] for name in names}, x, y)
         return list(rows.values()), measured
 
-    def _by_opacus(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, names: Sequence[str]) -> _Rows:
+    def _by_opacus(
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        names: Sequence[str],
+    ) -> _Rows:
         module, plain = self._sampled
         with torch.no_grad():
-            for parameter, value in zip(plain.parameters(), self.net.tensors(theta).values(), strict=True):
+            for parameter, value in zip(
+                plain.parameters(), self.net.tensors(theta).values(), strict=True
+            ):
                 parameter.copy_(value)
         module.zero_grad()
         with warnings.catch_warnings():
@@ -236,7 +308,9 @@ class TorchGradients(Gradients):
             measured = module("measures", x, y)
             measured[0].sum().backward()
         rows = zip(self.net.tensor_names, plain.parameters(), strict=True)
-        return [own.grad_sample for name, own in rows if name in names], [part.detach() for part in measured]
+        return [own.grad_sample for name, own in rows if name in names], [
+            part.detach() for part in measured
+        ]
 
     @functools.cached_property
     def _sampled(self) -> tuple[Any, Any]:
@@ -245,10 +319,18 @@ class TorchGradients(Gradients):
             plain = self.net.callable(self.device, self.dtype).requires_grad_(True)
             return opacus.GradSampleModule(plain, loss_reduction="sum"), plain
 
-    def _by_loop(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, names: Sequence[str]) -> _Rows:
+    def _by_loop(
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        names: Sequence[str],
+    ) -> _Rows:
         rows, measures = [], []
         with torch.enable_grad():
-            tensors = {name: part.detach() for name, part in self.net.tensors(theta).items()}
+            tensors = {
+                name: part.detach() for name, part in self.net.tensors(theta).items()
+            }
             leaves = [tensors[name].requires_grad_() for name in names]
             for i in range(len(x)):
                 measured = self._measures(tensors, x[i : i + 1], y[i : i + 1])
@@ -264,7 +346,9 @@ class TorchGradients(Gradients):
             for start in range(0, len(x), size or 1):
                 some = slice(start, start + size)
                 measured = self._measures(
-                    weights, self.net.inputs(x[some], self._like), tensor_of(y[some], self.device)
+                    weights,
+                    self.net.inputs(x[some], self._like),
+                    tensor_of(y[some], self.device),
                 )
                 measures.append(_measured(measured))
         return joined(measures)
@@ -274,38 +358,58 @@ class _AllAtOnce(Point):
     """Tasks differentiated all at once; nothing is kept between calls but the weights."""
 
     def __init__(
-        self, owner: TorchGradients, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, out: Array
+        self,
+        owner: TorchGradients,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        out: Array,
     ) -> None:
         super().__init__(theta)
-        owner._call  # noqa: B018 (made here: under `vmap` torch moves no module to a device or type)
+        owner._call
         self._owner, self._at = owner, (theta.clone(), x, y)
         rows = torch.as_tensor(out)
 
         def piece(some: slice, *at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            rows[some], measures = owner._at_once(torch.func.grad(owner._task_loss, has_aux=True))(*at)
+            rows[some], measures = owner._at_once(
+                torch.func.grad(owner._task_loss, has_aux=True)
+            )(*at)
             return measures
 
         self.losses, self.accuracies = self._in_pieces(piece)
 
-    def _in_pieces(self, compute: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> tuple[np.ndarray, np.ndarray]:
+    def _in_pieces(
+        self, compute: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Losses and accuracies of all tasks; `compute` gets a slice of them, and their weights, records and labels."""
         measures = list[tuple[torch.Tensor, torch.Tensor]]()
         theta, x, y = self._at
         self._owner._in_pieces(
-            lambda some: measures.append(compute(some, theta[some], x[some], y[some])), len(theta), x.shape[1]
+            lambda some: measures.append(compute(some, theta[some], x[some], y[some])),
+            len(theta),
+            x.shape[1],
         )
-        losses, accuracies = (torch.cat(parts).double().cpu().numpy() for parts in zip(*measures, strict=True))
+        losses, accuracies = (
+            torch.cat(parts).double().cpu().numpy()
+            for parts in zip(*measures, strict=True)
+        )
         return losses, accuracies
 
     def _product(self, direction: Array, out: Array) -> None:
         rows, along = torch.as_tensor(out), tensor_of(direction, self._at[0].device)
 
-        def slope(theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, Any]:
-            gradient, measures = torch.func.grad(self._owner._task_loss, has_aux=True)(theta, x, y)
+        def slope(
+            theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor
+        ) -> tuple[torch.Tensor, Any]:
+            gradient, measures = torch.func.grad(self._owner._task_loss, has_aux=True)(
+                theta, x, y
+            )
             return gradient @ v, measures
 
         def piece(some: slice, *at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            rows[some], measures = self._owner._at_once(torch.func.grad(slope, has_aux=True))(*at, along[some])
+            rows[some], measures = self._owner._at_once(
+                torch.func.grad(slope, has_aux=True)
+            )(*at, along[some])
             return measures
 
         self._in_pieces(piece)

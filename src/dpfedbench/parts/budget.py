@@ -21,10 +21,18 @@ class Budget(Section):
     """The limit on privacy loss; `delta` is used for reporting without a limit, too."""
 
     epsilon: float | None = setting(
-        None, ge=1e-3, le=1e6, doc="stop before this is exceeded; null: no limit", paper="1.52"
+        None,
+        ge=1e-3,
+        le=1e6,
+        doc="stop before this is exceeded; null: no limit",
+        paper="1.52",
     )
-    delta: float = setting(1e-6, ge=1e-30, lt=1, doc="delta at which epsilon is reported", paper="1e-6")
-    profile: Literal["as_claimed", "holds"] = setting("as_claimed", doc="whose epsilon the limit is for")
+    delta: float = setting(
+        1e-6, ge=1e-30, lt=1, doc="delta at which epsilon is reported", paper="1e-6"
+    )
+    profile: Literal["as_claimed", "holds"] = setting(
+        "as_claimed", doc="whose epsilon the limit is for"
+    )
     stop: bool = setting(True, doc="false: report only")
 
     def check(self, run: Run) -> None:
@@ -35,10 +43,17 @@ class Budget(Section):
         z = None if noise is None else noise.multiplier
         if noise is None or z is None:
             return
-        if not self.stop or self.profile != "holds" or (run.clients.holds == "records" and run.own_sums()):
+        if (
+            not self.stop
+            or self.profile != "holds"
+            or (run.clients.holds == "records" and run.own_sums())
+        ):
             return
         rate = 1.0 if plan.known else plan.cohort / run.clients.count
-        if noise.mechanism == "gaussian" and least_delta(z, rate, self.epsilon) > self.delta:
+        if (
+            noise.mechanism == "gaussian"
+            and least_delta(z, rate, self.epsilon) > self.delta
+        ):
             raise BenchError(
                 f"the budget of epsilon {self.epsilon} is spent by the first round: raise budget.epsilon or "
                 "noise.multiplier"
@@ -51,27 +66,44 @@ class OwnSum(Section):
     section: ClassVar[str]
 
     threshold: float = setting(0.2, ge=1e-20, le=1e20, doc="C_0", paper="0.2")
-    multiplier: float | None = setting(None, ge=1e-3, le=1e7, doc="z_0; null: the least that keeps this within epsilon")
+    multiplier: float | None = setting(
+        None, ge=1e-3, le=1e7, doc="z_0; null: the least that keeps this within epsilon"
+    )
     epsilon: float | None = setting(
-        2.5, ge=1e-8, le=1e6, doc="of what is protected; null: no such limit", paper="2.5 (DP-AGRLR)"
+        2.5,
+        ge=1e-8,
+        le=1e6,
+        doc="of what is protected; null: no such limit",
+        paper="2.5 (DP-AGRLR)",
     )
     delta: float = setting(1e-5, ge=1e-30, lt=1, doc="delta_0", paper="not stated")
-    profile: Literal["as_claimed", "holds"] = setting("holds", doc="whose epsilon that is")
+    profile: Literal["as_claimed", "holds"] = setting(
+        "holds", doc="whose epsilon that is"
+    )
 
     def check(self, run: Run) -> None:
         if self.multiplier is None and self.epsilon is None:
-            raise BenchError(f"{self.section}.multiplier and {self.section}.epsilon are both null: give one")
+            raise BenchError(
+                f"{self.section}.multiplier and {self.section}.epsilon are both null: give one"
+            )
         if self.multiplier is None:
             _check_profile(self.section, self.profile, run)
 
     def sum(self, name: str, *, observer: str) -> Sum:
         """One of these sums, by the name of what it releases."""
         return Sum(
-            name=name, unit="record", observer=observer, stream=name, clipping=Constant(threshold=self.threshold),
-            noise=Fixed(multiplier=self.multiplier), within_task=self,
-        )  # fmt: skip
+            name=name,
+            unit="record",
+            observer=observer,
+            stream=name,
+            clipping=Constant(threshold=self.threshold),
+            noise=Fixed(multiplier=self.multiplier),
+            within_task=self,
+        )
 
-    def noise_multiplier(self, samplers: Mapping[str, Mapping[str, Any]], claims: Claims) -> float:
+    def noise_multiplier(
+        self, samplers: Mapping[str, Mapping[str, Any]], claims: Claims
+    ) -> float:
         """z_0 of a client's sums, by name: the configured one, or the least that keeps all within epsilon.
 
         Raises:
@@ -80,7 +112,11 @@ class OwnSum(Section):
         from dpsum.accounting.analyses import own_records
 
         return self.multiplier or own_records.calibrate(
-            samplers, epsilon=self.epsilon or 0.0, delta=self.delta, profile=self.profile, claims=claims
+            samplers,
+            epsilon=self.epsilon or 0.0,
+            delta=self.delta,
+            profile=self.profile,
+            claims=claims,
         )
 
 
@@ -90,7 +126,8 @@ class WithinTask(OwnSum):
     section: ClassVar[str] = "within_task"
 
     groups: tuple[Annotated[int, pydantic.Field(ge=2, le=1_000_000)], ...] = setting(
-        (), doc="numbers of examples of a client for which the account says what holds of all of them together"
+        (),
+        doc="numbers of examples of a client for which the account says what holds of all of them together",
     )
 
 
@@ -122,7 +159,9 @@ def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:
         return math.erfc(-x / math.sqrt(2)) / 2
 
     lost = below(-0.5 / z - whole * z)
-    return rate * (below(0.5 / z - whole * z) - (math.exp(whole) * lost if lost else 0.0))
+    return rate * (
+        below(0.5 / z - whole * z) - (math.exp(whole) * lost if lost else 0.0)
+    )
 
 
 def _check_profile(section: str, profile: str, run: Run) -> None:

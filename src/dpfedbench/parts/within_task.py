@@ -37,31 +37,45 @@ class TaskClients(ClientByClient):
         BenchError: an epsilon that no noise meets.
     """
 
-    def __init__(self, setup: Setup, samplers: dict[str, Sampler], *, each: int = 1) -> None:
+    def __init__(
+        self, setup: Setup, samplers: dict[str, Sampler], *, each: int = 1
+    ) -> None:
         super().__init__(setup, lambda gradients: gradients)
         self.each = each
         own, multiplier = {sum_.name: sum_ for sum_ in setup.own}, None
         if own:
             given = setup.own[0].within_task
             assert given is not None
-            multiplier = given.noise_multiplier({name: samplers[name] for name in own}, setup.run.claims)
+            multiplier = given.noise_multiplier(
+                {name: samplers[name] for name in own}, setup.run.claims
+            )
         self.entries = {
             name: setup.enter(
-                own.get(name) or Sum(name=name, unit="record", observer="server", stream=name), sampler=sampler,
-                denominator=float(sampler["cohort"]), dimension=self.dimension, indices=("round", "client", "step"),
+                own.get(name)
+                or Sum(name=name, unit="record", observer="server", stream=name),
+                sampler=sampler,
+                denominator=float(sampler["cohort"]),
+                dimension=self.dimension,
+                indices=("round", "client", "step"),
                 multiplier=multiplier,
             )
             for name, sampler in samplers.items()
-        }  # fmt: skip
+        }
 
     def gathered(self, ids: np.ndarray) -> Sequence[Any]:
         """The support and query `Examples` of each client."""
         tasks = self.setup.held.gather(ids)
         return [
-            ((tasks.support_x[i], tasks.support_y[i]), (tasks.query_x[i], tasks.query_y[i])) for i in range(len(ids))
+            (
+                (tasks.support_x[i], tasks.support_y[i]),
+                (tasks.query_x[i], tasks.query_y[i]),
+            )
+            for i in range(len(ids))
         ]
 
-    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
         """Contributions, with losses and accuracies on the query sets (Reptile: on all examples, before training)."""
         yield from super().contributions(theta, cohort, index)
         for entry in self.entries.values():
@@ -75,21 +89,31 @@ class Client:
         self._clients, self.round, self.client = clients, round_, client
 
     def mean(
-        self, name: str, theta: np.ndarray, examples: Examples, worker: Gradients, step: int = 0
+        self,
+        name: str,
+        theta: np.ndarray,
+        examples: Examples,
+        worker: Gradients,
+        step: int = 0,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The (private) mean gradient float32 [d] of some of its examples; with losses and right shares [n, 2].
 
         The sum is divided by the number that was to be read, which is public, and not by the number that came.
         """
         entry = self._clients.entries[name]
-        total, measures = entry.open(self.round, step=step, holder=self.client), np.empty((0, 2))
+        total, measures = (
+            entry.open(self.round, step=step, holder=self.client),
+            np.empty((0, 2)),
+        )
         if len(examples[1]):
             measured, _ = worker.add_each(theta, *examples, total)
             measures = _measures(measured)
         return (entry.end(total) / entry.sampler["cohort"]).astype(np.float32), measures
 
 
-def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor) -> np.ndarray:
+def measured(
+    gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor
+) -> np.ndarray:
     """Write each example's gradient to `out` [n, d]; losses and shares of right answers [n, 2]."""
     return _measures(gradients.each(theta, *examples, out))
 

@@ -52,7 +52,9 @@ class Answer:
 def read(rows: Sequence[Row]) -> list[Answer]:
     """From the table of privacy one answer for each paper that has a method of its own, with a claim, in a table."""
     places = [(place, row) for row in rows for place in row.entry.tables]
-    mended = {(place.paper, place.item, place.repairs) for place, _ in places if place.repairs}
+    mended = {
+        (place.paper, place.item, place.repairs) for place, _ in places if place.repairs
+    }
     answers = []
     for paper in dict.fromkeys(place.paper for place, _ in places):
         claims = [
@@ -65,7 +67,12 @@ def read(rows: Sequence[Row]) -> list[Answer]:
         if claims:
             # Those that a repair mends come before the others; of equal ones the first.
             _, published = max(claims, key=lambda claim: claim[0])
-            valid = [row for row in rows if METHODS[row.entry.method].paper == paper and _is_valid(row, published)]
+            valid = [
+                row
+                for row in rows
+                if METHODS[row.entry.method].paper == paper
+                and _is_valid(row, published)
+            ]
             repair = max(valid, key=lambda row: row.accuracy, default=None)
             answers.append(Answer(paper=paper, published=published, repair=repair))
     return answers
@@ -74,12 +81,26 @@ def read(rows: Sequence[Row]) -> list[Answer]:
 def _is_valid(row: Row, published: Row) -> bool:
     """Whether a configuration keeps, provably, the ε that another claims, of the same thing measured on the same."""
     measured, claimed = (
-        (each.entry.dataset, each.entry.task, each.holds.unit, each.holds.adjacency, each.holds.observer)
+        (
+            each.entry.dataset,
+            each.entry.task,
+            each.holds.unit,
+            each.holds.adjacency,
+            each.holds.observer,
+        )
         for each in (row, published)
     )
-    proved = row.holds.status == "proved" and row.holds.epsilon_high <= published.claimed.epsilon_high
+    proved = (
+        row.holds.status == "proved"
+        and row.holds.epsilon_high <= published.claimed.epsilon_high
+    )
     # A run that starts from another model's weights has read more data than the paper's method: it is no repair of it.
-    return measured == claimed and row.holds.delta <= published.holds.delta and proved and not row.entry.start
+    return (
+        measured == claimed
+        and row.holds.delta <= published.holds.delta
+        and proved
+        and not row.entry.start
+    )
 
 
 _FACTS: dict[str, Callable[[Row], object]] = {
@@ -98,22 +119,42 @@ _FACTS: dict[str, Callable[[Row], object]] = {
     "ci_low": lambda row: row.cell.accuracy.low,
     "ci_high": lambda row: row.cell.accuracy.high,
 }
-_OF_REPAIR = ("method", "variant", "epsilon_holds", "holds_status", "accuracy", "ci_low", "ci_high")
+_OF_REPAIR = (
+    "method",
+    "variant",
+    "epsilon_holds",
+    "holds_status",
+    "accuracy",
+    "ci_low",
+    "ci_high",
+)
 
 
 def tidy(answers: Sequence[Answer]) -> pd.DataFrame:
     """One row for each paper; the columns of the repair are empty where there is none."""
     records = [
-        {"paper": answer.paper, **{name: of(answer.published) for name, of in _FACTS.items()}}
-        | {f"repair_{name}": None if answer.repair is None else _FACTS[name](answer.repair) for name in _OF_REPAIR}
+        {
+            "paper": answer.paper,
+            **{name: of(answer.published) for name, of in _FACTS.items()},
+        }
+        | {
+            f"repair_{name}": None
+            if answer.repair is None
+            else _FACTS[name](answer.repair)
+            for name in _OF_REPAIR
+        }
         for answer in answers
     ]
-    return pd.DataFrame(records, columns=["paper", *_FACTS, *(f"repair_{name}" for name in _OF_REPAIR)])
+    return pd.DataFrame(
+        records, columns=["paper", *_FACTS, *(f"repair_{name}" for name in _OF_REPAIR)]
+    )
 
 
 def listing(answers: Sequence[Answer], titles: Mapping[str, str]) -> Listing:
     """The table for people; a paper without a title keeps its name."""
-    rows = [_fields(answer, titles.get(answer.paper, answer.paper)) for answer in answers]
+    rows = [
+        _fields(answer, titles.get(answer.paper, answer.paper)) for answer in answers
+    ]
     return Listing(title=TITLE, rows=rows, notes=_NOTES if answers else [NO_CLAIM])
 
 
@@ -121,18 +162,37 @@ def _fields(answer: Answer, title: str) -> dict[str, Shown]:
     row, repair = answer.published, answer.repair
     entry, holds = row.entry, row.holds
     printed = "" if row.printed is None else f"printed: {row.printed:g}"
-    against = ["no finite ε" * math.isinf(holds.epsilon_low), "refuted" * (holds.status == "refuted"), holds.audit]
+    against = [
+        "no finite ε" * math.isinf(holds.epsilon_low),
+        "refuted" * (holds.status == "refuted"),
+        holds.audit,
+    ]
     reaches, name = Shown(text="none here"), Shown(text=values.NOTHING)
     if repair is not None:
         reaches = values.accuracy(repair.cell.accuracy)
-        other = repair.entry.variant if repair.entry.method == entry.method else _name(repair)
-        said = _joined(f"ε = {values.number(repair.holds.epsilon_high).text} holds", repair.holds.audit)
-        name = values.words("none needed: the claim holds" if repair.entry == entry else _whole(other), _whole(said))
+        other = (
+            repair.entry.variant
+            if repair.entry.method == entry.method
+            else _name(repair)
+        )
+        said = _joined(
+            f"ε = {values.number(repair.holds.epsilon_high).text} holds",
+            repair.holds.audit,
+        )
+        name = values.words(
+            "none needed: the claim holds" if repair.entry == entry else _whole(other),
+            _whole(said),
+        )
     of_what = f"{_name(row)}; {entry.dataset}, {entry.task}; of a {holds.unit}, δ = {holds.delta:g}"
     return {
         "paper": values.words(title, _whole(of_what)),
-        "ε claimed": values.number(row.claimed.epsilon_high, note=_joined(printed, values.epsilon(row.claimed).note)),
-        "ε that holds": values.between(holds.epsilon_low, holds.epsilon_high, note=_joined(*against)),
+        "ε claimed": values.number(
+            row.claimed.epsilon_high,
+            note=_joined(printed, values.epsilon(row.claimed).note),
+        ),
+        "ε that holds": values.between(
+            holds.epsilon_low, holds.epsilon_high, note=_joined(*against)
+        ),
         "reaches, %": values.accuracy(row.cell.accuracy),
         "repair reaches, %": reaches,
         "best valid repair": name,
@@ -147,7 +207,11 @@ def _name(row: Row) -> str:
     """The method, and what a table calls the configuration where that says more."""
     plain = {row.entry.title.casefold(), row.entry.method, "published", ""}
     variant = row.entry.variant
-    return row.entry.title if variant.casefold() in plain else f"{row.entry.title}, {variant}"
+    return (
+        row.entry.title
+        if variant.casefold() in plain
+        else f"{row.entry.title}, {variant}"
+    )
 
 
 def _whole(text: str) -> str:

@@ -38,20 +38,32 @@ class Audits:
     """
 
     def __init__(self, entries: Sequence[Private], results: str | Path) -> None:
-        files = {entry.audited: read_audits(Path(results, "runs", entry.audited, "audit.json")) for entry in entries}
+        files = {
+            entry.audited: read_audits(
+                Path(results, "runs", entry.audited, "audit.json")
+            )
+            for entry in entries
+        }
         self._of = {entry.group: files[entry.audited] for entry in entries}
         self.count = sum(map(len, files.values()))
 
     def of(self, group: str, holds: Entry | None) -> Audit | None:
         """That of a configuration for the unit and observer of what holds; None where there is none."""
-        return None if holds is None else self._of.get(group, {}).get((holds.unit, holds.observer))
+        return (
+            None
+            if holds is None
+            else self._of.get(group, {}).get((holds.unit, holds.observer))
+        )
 
     def marked(self, group: str, result: CellResult) -> CellResult:
         """A configuration's result, with both ε marked where its audit is above them."""
         audit = self.of(group, result.runs[0].account.profiles.get("holds"))
         if audit is None:
             return result
-        claimed, holds = (marked(epsilon, audit, self.count) for epsilon in (result.claimed, result.holds))
+        claimed, holds = (
+            marked(epsilon, audit, self.count)
+            for epsilon in (result.claimed, result.holds)
+        )
         return dataclasses.replace(result, claimed=claimed, holds=holds)
 
 
@@ -65,9 +77,14 @@ def read_audits(path: Path) -> dict[tuple[str, str], Audit]:
     try:
         if audit["epsilon"] is None:
             return {}
-        return {(each["unit"], each["observer"]): each for each in (*audit.get("also", ()), audit)}
+        return {
+            (each["unit"], each["observer"]): each
+            for each in (*audit.get("also", ()), audit)
+        }
     except (KeyError, TypeError, AttributeError) as error:
-        raise BenchError(f"{path} is no audit ({error}): delete it and run the workflow again") from error
+        raise BenchError(
+            f"{path} is no audit ({error}): delete it and run the workflow again"
+        ) from error
 
 
 def beside(account: Account, audits: Mapping[tuple[str, str], Audit]) -> Account:
@@ -83,11 +100,15 @@ def beside(account: Account, audits: Mapping[tuple[str, str], Audit]) -> Account
         if audit is None:
             return entry
         return dataclasses.replace(
-            entry, status=marked(dataclasses.replace(entry, epsilon_high=math.inf), audit, 1).stands
+            entry,
+            status=marked(
+                dataclasses.replace(entry, epsilon_high=math.inf), audit, 1
+            ).stands,
         )
 
     profiles, groups = (
-        {name: with_status(entry) for name, entry in entries.items()} for entries in (account.profiles, account.groups)
+        {name: with_status(entry) for name, entry in entries.items()}
+        for entries in (account.profiles, account.groups)
     )
     also = tuple(beside(other, audits) for other in account.also)
     return dataclasses.replace(account, profiles=profiles, groups=groups, also=also)
@@ -102,6 +123,10 @@ def marked(epsilon: Entry, audit: Audit, count: int) -> Entry:
     if epsilon.status in ("void", "none") or not bound > min(epsilon.epsilon_high, own):
         return epsilon
     chance = float(audit.get("chance", 1 - audit["confidence"]))
-    said = f"audited above what holds, as {100 * chance:.2g} % of audits of right code are"
+    said = (
+        f"audited above what holds, as {100 * chance:.2g} % of audits of right code are"
+    )
     refuted = chance * max(count, _FEWEST) <= LEVEL
-    return dataclasses.replace(epsilon, status="refuted" if refuted else epsilon.status, audit=said)
+    return dataclasses.replace(
+        epsilon, status="refuted" if refuted else epsilon.status, audit=said
+    )

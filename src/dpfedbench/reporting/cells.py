@@ -19,23 +19,43 @@ from dpfedbench.models.members import load_members
 from dpfedbench.models.zoo.darts import CellModel
 
 # Okabe and Ito's colours, the light ones darker so that their text can be read; each line is named beside it as well.
-_COLOURS = ("#000000", "#B87700", "#3C8DBC", "#6B6B6B", "#0072B2", "#009E73", "#D55E00", "#B5568C")
+_COLOURS = (
+    "#000000",
+    "#B87700",
+    "#3C8DBC",
+    "#6B6B6B",
+    "#0072B2",
+    "#009E73",
+    "#D55E00",
+    "#B5568C",
+)
 _DASHES = ("-", ":", ":", "--", "-", "-", "-.", "-.")
 _STYLES = dict(zip(OPERATIONS, zip(_COLOURS, _DASHES, strict=True), strict=True))
 _NAMES = {
-    "max_pool_3x3": "max pooling 3×3", "avg_pool_3x3": "mean pooling 3×3", "skip_connect": "skip",
-    "sep_conv_3x3": "separable 3×3", "sep_conv_5x5": "separable 5×5", "dil_conv_3x3": "dilated 3×3",
+    "max_pool_3x3": "max pooling 3×3",
+    "avg_pool_3x3": "mean pooling 3×3",
+    "skip_connect": "skip",
+    "sep_conv_3x3": "separable 3×3",
+    "sep_conv_5x5": "separable 5×5",
+    "dil_conv_3x3": "dilated 3×3",
     "dil_conv_5x5": "dilated 5×5",
-}  # fmt: skip
+}
 _STEP, _BOX, _HALF = 2.2, 0.55, 0.2  # between two nodes; half a box's width and height
-_FIRST, _LANE = 0.75, 0.36  # the lane next to the boxes, and how far the next is from it
+_FIRST, _LANE = (
+    0.75,
+    0.36,
+)  # the lane next to the boxes, and how far the next is from it
 _ROUND, _DPI = 0.12, 160
 
 
 def write_cells(
-    run: Method, *, data_dir: pathlib.Path, model_path: pathlib.Path, genotype_path: pathlib.Path,
+    run: Method,
+    *,
+    data_dir: pathlib.Path,
+    model_path: pathlib.Path,
+    genotype_path: pathlib.Path,
     picture_path: pathlib.Path,
-) -> None:  # fmt: skip
+) -> None:
     """Write genotype.json and a picture of its cells; of released weights both are post-processing.
 
     Raises:
@@ -44,7 +64,9 @@ def write_cells(
     dataset = load_records(data_dir)
     net = run.net(dataset.image_shape, len(dataset.class_names))
     if "architecture" not in net.blocks:
-        raise BenchError(f"{run.folder} has a network of kind {run.model.kind}, which searches no cells")
+        raise BenchError(
+            f"{run.folder} has a network of kind {run.model.kind}, which searches no cells"
+        )
     theta = load_members(model_path, net)[0]
     genotype = run.part(CellModel).space.genotype(theta[net.blocks["architecture"]])
     write_json(genotype_path, genotype.to_json())
@@ -63,7 +85,9 @@ def draw_cells(genotype: Genotype, title: str = "") -> Figure:
     nodes, panels = genotype.space.nodes, len(genotype.cells)
     height = 2 * (_FIRST + _LANE * nodes)
     figure = Figure(
-        figsize=(1.6 * (_STEP * nodes + 2.4) * 0.62, 0.95 * height * panels + 0.4), dpi=_DPI, layout="constrained"
+        figsize=(1.6 * (_STEP * nodes + 2.4) * 0.62, 0.95 * height * panels + 0.4),
+        dpi=_DPI,
+        layout="constrained",
     )
     rows = figure.subplots(panels, 1, squeeze=False)[:, 0]
     for axes, (kind, cell) in zip(rows, genotype.cells.items(), strict=True):
@@ -76,16 +100,32 @@ def draw_cells(genotype: Genotype, title: str = "") -> Figure:
 
 def _draw(axes: Axes, cell: tuple[tuple[Edge, ...], ...]) -> None:
     """One cell, its inputs at the left and its nodes from left to right."""
-    places = [(0.0, 0.3), (0.0, -0.3), *((_STEP * (1 + node), 0.0) for node in range(len(cell)))]
+    places = [
+        (0.0, 0.3),
+        (0.0, -0.3),
+        *((_STEP * (1 + node), 0.0) for node in range(len(cell))),
+    ]
     for node, (first, second) in enumerate(cell):
         # The cell before last has the lanes above, the last cell those below; of two nodes the earlier goes above.
         upper, lower = (second, first) if first[1] == 1 else (first, second)
         for side, (operation, state) in ((1, upper), (-1, lower)):
-            _line(axes, places[state], places[2 + node], side * (_FIRST + _LANE * node), operation, node)
+            _line(
+                axes,
+                places[state],
+                places[2 + node],
+                side * (_FIRST + _LANE * node),
+                operation,
+                node,
+            )
     names = ["cell before last", "last cell", *map("node {}".format, range(len(cell)))]
     for (x, y), name in zip(places, names, strict=True):
         wide = _BOX + (0.15 if x == 0 else 0.0)
-        look: dict[str, Any] = {"facecolor": "#F2F2F2", "edgecolor": "black", "linewidth": 1, "zorder": 4}
+        look: dict[str, Any] = {
+            "facecolor": "#F2F2F2",
+            "edgecolor": "black",
+            "linewidth": 1,
+            "zorder": 4,
+        }
         axes.add_patch(Rectangle((x - wide, y - _HALF), 2 * wide, 2 * _HALF, **look))
         axes.annotate(name, (x, y), ha="center", va="center", fontsize=8, zorder=5)
     highest = _FIRST + _LANE * (len(cell) - 1) + 0.25
@@ -95,7 +135,12 @@ def _draw(axes: Axes, cell: tuple[tuple[Edge, ...], ...]) -> None:
 
 
 def _line(
-    axes: Axes, start: tuple[float, float], end: tuple[float, float], lane: float, operation: str, node: int
+    axes: Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    lane: float,
+    operation: str,
+    node: int,
 ) -> None:
     """A line that leaves a box to a lane of its own, runs along it, and comes down to a node."""
     colour, dashes = _STYLES[operation]
@@ -104,12 +149,34 @@ def _line(
     x0, x1 = start[0] + 0.45 - 0.11 * min(node, 7), end[0] - 0.35
     turn = _ROUND * up
     points = [
-        (x0, start[1] + up * _HALF), (x0, lane - turn), (x0, lane), (x0 + _ROUND, lane),
-        (x1 - _ROUND, lane), (x1, lane), (x1, lane - turn), (x1, end[1] + up * (_HALF + 0.02)),
-    ]  # fmt: skip
-    codes = [Path.MOVETO, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO]
-    look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "linewidth": 1.6, "linestyle": dashes}
-    axes.add_patch(FancyArrowPatch(path=Path(points, codes), color=colour, zorder=2, **look))
+        (x0, start[1] + up * _HALF),
+        (x0, lane - turn),
+        (x0, lane),
+        (x0 + _ROUND, lane),
+        (x1 - _ROUND, lane),
+        (x1, lane),
+        (x1, lane - turn),
+        (x1, end[1] + up * (_HALF + 0.02)),
+    ]
+    codes = [
+        Path.MOVETO,
+        Path.LINETO,
+        Path.CURVE3,
+        Path.CURVE3,
+        Path.LINETO,
+        Path.CURVE3,
+        Path.CURVE3,
+        Path.LINETO,
+    ]
+    look: dict[str, Any] = {
+        "arrowstyle": "-|>",
+        "mutation_scale": 9,
+        "linewidth": 1.6,
+        "linestyle": dashes,
+    }
+    axes.add_patch(
+        FancyArrowPatch(path=Path(points, codes), color=colour, zorder=2, **look)
+    )
     look = {"color": colour, "fontsize": 8, "ha": "right", "va": "center", "zorder": 3}
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
     axes.annotate(_NAMES[operation], (x1 - _ROUND - 0.05, lane), bbox=box, **look)

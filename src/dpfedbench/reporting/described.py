@@ -102,7 +102,9 @@ class Item(Description):
     @property
     def mismatches(self) -> list[str]:
         """Why its values may not be read against the published ones, each reason once."""
-        return list(dict.fromkeys(cell.mismatch for cell in self.cells if cell.mismatch))
+        return list(
+            dict.fromkeys(cell.mismatch for cell in self.cells if cell.mismatch)
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,21 @@ from matplotlib.figure import Figure
 from dpfedbench.reporting.tables import Table, notes
 
 # Signs of our texts that LaTeX has by another name; pandas escapes those that LaTeX itself gives a meaning.
-_SIGNS: dict[int, str] = str.maketrans({
-    "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "α": r"$\alpha$", "∞": r"$\infty$", "×": r"$\times$",
-    "≥": r"$\geq$", "≤": r"$\leq$", "–": "--", "−": "$-$", "\u00a0": "~",
-})  # fmt: skip
+_SIGNS: dict[int, str] = str.maketrans(
+    {
+        "ε": r"$\varepsilon$",
+        "δ": r"$\delta$",
+        "σ": r"$\sigma$",
+        "α": r"$\alpha$",
+        "∞": r"$\infty$",
+        "×": r"$\times$",
+        "≥": r"$\geq$",
+        "≤": r"$\leq$",
+        "–": "--",
+        "−": "$-$",
+        "\u00a0": "~",
+    }
+)
 
 
 def latex(table: Table, command: str) -> str:
@@ -20,9 +31,18 @@ def latex(table: Table, command: str) -> str:
 
     Columns in which no row has anything are left out. Needs `\usepackage{booktabs}`, and UTF-8 for other signs.
     """
-    frame = pd.DataFrame([{name: shown.line for name, shown in table.fields(row).items()} for row in table.rows])
+    frame = pd.DataFrame(
+        [
+            {name: shown.line for name, shown in table.fields(row).items()}
+            for row in table.rows
+        ]
+    )
     frame = frame.loc[:, [bool((frame[name] != "–").any()) for name in frame]]
-    caption = pd.DataFrame({table.item.spec["title"]: [""]}).to_latex(index=False, escape=True).splitlines()[2]
+    caption = (
+        pd.DataFrame({table.item.spec["title"]: [""]})
+        .to_latex(index=False, escape=True)
+        .splitlines()[2]
+    )
     text = frame.to_latex(
         index=False,
         escape=True,
@@ -32,9 +52,12 @@ def latex(table: Table, command: str) -> str:
     )
     said = [
         f"Made by: {command}",
-        "Runs (results/runs/): " + ", ".join(dict.fromkeys(row.cell.group for row in table.rows)),
+        "Runs (results/runs/): "
+        + ", ".join(dict.fromkeys(row.cell.group for row in table.rows)),
     ]
-    comments = "".join(f"% {' '.join(line.split())}\n" for line in (*said, *notes(table)))
+    comments = "".join(
+        f"% {' '.join(line.split())}\n" for line in (*said, *notes(table))
+    )
     return comments + text.translate(_SIGNS)
 
 

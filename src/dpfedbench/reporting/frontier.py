@@ -23,8 +23,22 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Cell, Item
-from dpfedbench.reporting.look import COLOURS, DPI, MARKERS, half_widths, legend_below, plain, tidied, wrapped
-from dpfedbench.reporting.results import CellResult, attributed_notices, read_cell, worst_epsilon
+from dpfedbench.reporting.look import (
+    COLOURS,
+    DPI,
+    MARKERS,
+    half_widths,
+    legend_below,
+    plain,
+    tidied,
+    wrapped,
+)
+from dpfedbench.reporting.results import (
+    CellResult,
+    attributed_notices,
+    read_cell,
+    worst_epsilon,
+)
 from dpfedbench.reporting.values import Listing
 from dpsum.accounting.profiles import Entry
 
@@ -59,19 +73,31 @@ def read(item: Item, results: str | Path) -> list[Point]:
     for cell in item.cells:
         result = read_cell(results, cell.folders)
         for accounts in result.accounts_by_unit:
-            claimed, holds = (worst_epsilon(accounts, profile) for profile in ("as_claimed", "holds"))
+            claimed, holds = (
+                worst_epsilon(accounts, profile) for profile in ("as_claimed", "holds")
+            )
             swept = cell.x is not None and math.isfinite(holds.epsilon_high)
             role = LEVEL if result.unit is None else CURVE if swept else CLAIM
-            points.append(Point(cell=cell, result=result, role=role, claimed=claimed, holds=holds))
+            points.append(
+                Point(cell=cell, result=result, role=role, claimed=claimed, holds=holds)
+            )
     # Of the units of a curve, those whose epsilon the sweep moves, if it moves any.
     values_of: dict[tuple[str, str], set[float]] = {}
     for point in (point for point in points if point.role == CURVE):
         values_of.setdefault((point.cell.series, point.holds.unit), set()).add(point.at)
     moved = {curve for curve, ends in values_of.items() if len(ends) > 1}
-    still = {(series, unit) for series, unit in values_of if series in {name for name, _ in moved}} - moved
+    still = {
+        (series, unit)
+        for series, unit in values_of
+        if series in {name for name, _ in moved}
+    } - moved
     order = (CURVE, CLAIM, LEVEL)  # in the legend, too
     return sorted(
-        (point for point in points if point.role != CURVE or (point.cell.series, point.holds.unit) not in still),
+        (
+            point
+            for point in points
+            if point.role != CURVE or (point.cell.series, point.holds.unit) not in still
+        ),
         key=lambda point: order.index(point.role),
     )
 
@@ -113,17 +139,27 @@ def listing(table: pd.DataFrame) -> Listing:
             "task": values.words(row["task"]),
             "role": values.words(row["role"]),
             "accuracy, %": values.accuracy(
-                Interval(mean=row["value"], low=row["low"], high=row["high"], count=0, over="")
+                Interval(
+                    mean=row["value"],
+                    low=row["low"],
+                    high=row["high"],
+                    count=0,
+                    over="",
+                )
             ),
             "ε claimed": values.number(row["epsilon_claimed"]),
-            "ε that holds": values.between(row["epsilon_holds_low"], row["epsilon_holds"]),
+            "ε that holds": values.between(
+                row["epsilon_holds_low"], row["epsilon_holds"]
+            ),
             "unit": values.words(row["unit"]),
             "δ": values.number(row["delta"], "g"),
             "seeds": values.number(row["seeds"], "d"),
         }
         for row in table.fillna({"unit": ""}).to_dict("records")
     ]
-    return Listing(title="The frontier: accuracy over the ε that holds", rows=rows, notes=_NOTES)
+    return Listing(
+        title="The frontier: accuracy over the ε that holds", rows=rows, notes=_NOTES
+    )
 
 
 _NOTES = (
@@ -144,38 +180,78 @@ def make(item: Item, results: str | Path) -> tuple[Figure, pd.DataFrame]:
 def draw(item: Item, points: Sequence[Point]) -> Figure:
     """A panel for each unit, the ones with curves wider; one legend below."""
     curved = {point.holds.unit for point in points if point.role == CURVE}
-    units = list(dict.fromkeys(point.holds.unit for point in points if point.role != LEVEL)) or [""]
+    units = list(
+        dict.fromkeys(point.holds.unit for point in points if point.role != LEVEL)
+    ) or [""]
     units.sort(key=lambda unit: unit not in curved)
     swept = [unit in curved for unit in units]
     ratios = [1.0 if wide else 0.45 for wide in swept]
-    figure = Figure(figsize=(4.2 + 4.2 * sum(ratios), 6.2), dpi=DPI, layout="constrained")
-    panels = figure.subplots(1, len(units), sharey=True, squeeze=False, width_ratios=ratios)[0]
+    figure = Figure(
+        figsize=(4.2 + 4.2 * sum(ratios), 6.2), dpi=DPI, layout="constrained"
+    )
+    panels = figure.subplots(
+        1, len(units), sharey=True, squeeze=False, width_ratios=ratios
+    )[0]
     style = {
-        series: (COLOURS[index % len(COLOURS)], MARKERS[(index + index // len(COLOURS)) % len(MARKERS)])
-        for index, series in enumerate(dict.fromkeys(point.cell.series for point in points))
+        series: (
+            COLOURS[index % len(COLOURS)],
+            MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
+        )
+        for index, series in enumerate(
+            dict.fromkeys(point.cell.series for point in points)
+        )
     }
     for axes, unit in zip(panels, units, strict=True):
-        _draw_panel(axes, [point for point in points if point.holds.unit == unit or point.role == LEVEL], unit, style)
+        _draw_panel(
+            axes,
+            [
+                point
+                for point in points
+                if point.holds.unit == unit or point.role == LEVEL
+            ],
+            unit,
+            style,
+        )
         axes.set_xlabel(f"{item.spec['x']['label']}{axes.get_xlabel()}", fontsize=10)
     panels[0].set_ylabel(item.spec["y"]["label"], fontsize=10)
     figure.suptitle(item.spec["title"], fontsize=12)
     handles = dict[str, Line2D]()
     for point in points:
         colour, marker = style[point.cell.series]
-        look: dict[str, Any] = {"linestyle": {CURVE: "-", LEVEL: "--", CLAIM: "none"}[point.role], "color": colour}
-        look |= {"marker": "" if point.role == LEVEL else marker, "mfc": "none" if point.role == CLAIM else colour}
-        handles.setdefault(point.cell.series, Line2D([], [], ms=7, label=point.cell.label, **look))
-    legend_below(figure, list(handles.values()), _notes(item, points), columns=3, size=9)
+        look: dict[str, Any] = {
+            "linestyle": {CURVE: "-", LEVEL: "--", CLAIM: "none"}[point.role],
+            "color": colour,
+        }
+        look |= {
+            "marker": "" if point.role == LEVEL else marker,
+            "mfc": "none" if point.role == CLAIM else colour,
+        }
+        handles.setdefault(
+            point.cell.series, Line2D([], [], ms=7, label=point.cell.label, **look)
+        )
+    legend_below(
+        figure, list(handles.values()), _notes(item, points), columns=3, size=9
+    )
     return figure
 
 
 def _notes(item: Item, points: Sequence[Point]) -> str:
     """What stands below: what was measured on what, and what marks and bands are."""
-    data = ", ".join(dict.fromkeys(f"{cell.dataset} {cell.tested}" for cell in item.cells))
+    data = ", ".join(
+        dict.fromkeys(f"{cell.dataset} {cell.tested}" for cell in item.cells)
+    )
     seeds = values.plural(values.span(point.result.seeds for point in points), "seed")
     over = {point.result.accuracy.over for point in points}
-    bands = "seeds" if over == {"seeds"} else "the tested " + " or ".join(sorted(over - {"seeds"})) + " of one seed"
-    bands = f"seeds, or over {bands} where only one seed was run" if len(over) > 1 and "seeds" in over else bands
+    bands = (
+        "seeds"
+        if over == {"seeds"}
+        else "the tested " + " or ".join(sorted(over - {"seeds"})) + " of one seed"
+    )
+    bands = (
+        f"seeds, or over {bands} where only one seed was run"
+        if len(over) > 1 and "seeds" in over
+        else bands
+    )
     said = [
         f"Measured on {data}, {seeds}. Bands and bars: 95 % t intervals over {bands}.",
         "A hollow mark is a method as published, drawn at the ε that its paper claims.",
@@ -185,7 +261,9 @@ def _notes(item: Item, points: Sequence[Point]) -> str:
     return wrapped(dict.fromkeys(said), 130)
 
 
-def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str, tuple[str, str]]) -> None:
+def _draw_panel(
+    axes: Axes, points: Sequence[Point], unit: str, style: dict[str, tuple[str, str]]
+) -> None:
     ends = [point.at for point in points]
     ends += [point.claimed.epsilon_high for point in points if point.role == CLAIM]
     ends = [end for end in ends if math.isfinite(end) and end > 0]
@@ -194,16 +272,41 @@ def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str,
     for series in dict.fromkeys(point.cell.series for point in points):
         own = [point for point in points if point.cell.series == series]
         colour, marker = style[series]
-        if curve := sorted((point for point in own if point.role == CURVE), key=lambda point: point.at):
-            xs, intervals = [point.at for point in curve], [point.result.accuracy for point in curve]
-            axes.plot(xs, [each.mean for each in intervals], color=colour, marker=marker, lw=2, zorder=3)
+        if curve := sorted(
+            (point for point in own if point.role == CURVE), key=lambda point: point.at
+        ):
+            xs, intervals = (
+                [point.at for point in curve],
+                [point.result.accuracy for point in curve],
+            )
+            axes.plot(
+                xs,
+                [each.mean for each in intervals],
+                color=colour,
+                marker=marker,
+                lw=2,
+                zorder=3,
+            )
             band = [each.low for each in intervals], [each.high for each in intervals]
             axes.fill_between(xs, *band, color=colour, alpha=0.15, linewidth=0)
         for point in own:
             if point.role == LEVEL:
-                axes.axhline(point.result.accuracy.mean, color=colour, linestyle="--", lw=1.6, zorder=1)
+                axes.axhline(
+                    point.result.accuracy.mean,
+                    color=colour,
+                    linestyle="--",
+                    lw=1.6,
+                    zorder=1,
+                )
             elif point.role == CLAIM:
-                _draw_claim(axes, point, edge, colour, marker, size=8 + 7 * _above(point, points))
+                _draw_claim(
+                    axes,
+                    point,
+                    edge,
+                    colour,
+                    marker,
+                    size=8 + 7 * _above(point, points),
+                )
     axes.set_xscale("log")
     axes.set_xlim(low, edge * 1.25)
     axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(-6, 11)]))
@@ -212,7 +315,9 @@ def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str,
     axes.tick_params(labelsize=9.5)
     tidied(axes)
     deltas = sorted({point.holds.delta for point in points if point.role != LEVEL})
-    axes.set_xlabel(f" of a {unit},\nδ = {' or '.join(map('{:g}'.format, deltas))}" if unit else "")
+    axes.set_xlabel(
+        f" of a {unit},\nδ = {' or '.join(map('{:g}'.format, deltas))}" if unit else ""
+    )
 
 
 def _above(point: Point, points: Sequence[Point]) -> int:
@@ -220,20 +325,60 @@ def _above(point: Point, points: Sequence[Point]) -> int:
     return sum(
         other.role == CLAIM
         and other.cell.series != point.cell.series
-        and math.isclose(other.claimed.epsilon_high, point.claimed.epsilon_high, rel_tol=0.1)
-        and math.isclose(other.result.accuracy.mean, point.result.accuracy.mean, abs_tol=1.5)
+        and math.isclose(
+            other.claimed.epsilon_high, point.claimed.epsilon_high, rel_tol=0.1
+        )
+        and math.isclose(
+            other.result.accuracy.mean, point.result.accuracy.mean, abs_tol=1.5
+        )
         for other in points[points.index(point) + 1 :]
     )
 
 
-def _draw_claim(axes: Axes, point: Point, edge: float, colour: str, marker: str, size: float) -> None:
+def _draw_claim(
+    axes: Axes, point: Point, edge: float, colour: str, marker: str, size: float
+) -> None:
     """Hollow at the epsilon that is claimed, with an arrow to the one that holds; without a claim, at the latter."""
-    interval, finite, end = point.result.accuracy, math.isfinite(point.at), min(point.at, edge)
-    y, start = interval.mean, end if math.isnan(point.claimed.epsilon_high) else min(point.claimed.epsilon_high, edge)
-    look: dict[str, Any] = {"mec": colour, "mfc": "white", "ecolor": colour, "ms": size, "mew": 1.6, "capsize": 2}
-    axes.errorbar(start, y, yerr=half_widths(interval), fmt=marker, elinewidth=1, zorder=4, **look)
+    interval, finite, end = (
+        point.result.accuracy,
+        math.isfinite(point.at),
+        min(point.at, edge),
+    )
+    y, start = (
+        interval.mean,
+        end
+        if math.isnan(point.claimed.epsilon_high)
+        else min(point.claimed.epsilon_high, edge),
+    )
+    look: dict[str, Any] = {
+        "mec": colour,
+        "mfc": "white",
+        "ecolor": colour,
+        "ms": size,
+        "mew": 1.6,
+        "capsize": 2,
+    }
+    axes.errorbar(
+        start, y, yerr=half_widths(interval), fmt=marker, elinewidth=1, zorder=4, **look
+    )
     if end != start:
-        arrow = {"color": colour, "arrowstyle": "-|>", "shrinkA": 5, "shrinkB": 0, "linewidth": 1.6}
-        axes.annotate("", (end, y), (start, y), zorder=3 if finite else 2.5, arrowprops=arrow)  # the longest lie below
+        arrow = {
+            "color": colour,
+            "arrowstyle": "-|>",
+            "shrinkA": 5,
+            "shrinkB": 0,
+            "linewidth": 1.6,
+        }
+        axes.annotate(
+            "", (end, y), (start, y), zorder=3 if finite else 2.5, arrowprops=arrow
+        )  # the longest lie below
     if not finite:
-        axes.annotate("∞", (edge, y), xytext=(3, 0), textcoords="offset points", va="center", color=colour, fontsize=12)
+        axes.annotate(
+            "∞",
+            (edge, y),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            fontsize=12,
+        )

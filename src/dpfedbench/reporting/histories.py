@@ -25,20 +25,40 @@ def finished(results: Path | str) -> Iterator[tuple[str, Points]]:
     top = Path(results, "runs")
     folders = [path.parent for path in sorted(top.glob("*/*/*/*/seed*/metrics.json"))]
     if not folders:
-        raise BenchError(f"{results} has no finished run: give the results folder of a workflow")
+        raise BenchError(
+            f"{results} has no finished run: give the results folder of a workflow"
+        )
     for folder in folders:
         history = read_history(checked(folder / "history.csv"))
         quantities: Points = {}
         for column in history.columns.drop("round"):
             rows = history.dropna(subset=[column])
             pairs = zip(rows["round"], rows[column], strict=True)
-            quantities[str(column)] = [(int(at), float(value)) for at, value in pairs if math.isfinite(value)]
+            quantities[str(column)] = [
+                (int(at), float(value)) for at, value in pairs if math.isfinite(value)
+            ]
         last = int(history["round"].max()) if len(history) else 0
-        accounts = [read_account(checked(path)) for path in [folder / "privacy.json"] if path.exists()]
-        ends = {"accuracy": float(read_group(checked(folder / "metrics.json"))["accuracy"])}
-        ends |= {name: worst_epsilon(accounts, name).epsilon_high for name in ("as_claimed", "holds")}
-        quantities |= {f"result/{name}": [(last, value)] for name, value in ends.items() if math.isfinite(value)}
-        yield folder.relative_to(top).as_posix(), {name: points for name, points in quantities.items() if points}
+        accounts = [
+            read_account(checked(path))
+            for path in [folder / "privacy.json"]
+            if path.exists()
+        ]
+        ends = {
+            "accuracy": float(read_group(checked(folder / "metrics.json"))["accuracy"])
+        }
+        ends |= {
+            name: worst_epsilon(accounts, name).epsilon_high
+            for name in ("as_claimed", "holds")
+        }
+        quantities |= {
+            f"result/{name}": [(last, value)]
+            for name, value in ends.items()
+            if math.isfinite(value)
+        }
+        yield (
+            folder.relative_to(top).as_posix(),
+            {name: points for name, points in quantities.items() if points},
+        )
 
 
 def to_tensorboard(results: Path | str, folder: Path | str) -> int:
@@ -50,7 +70,9 @@ def to_tensorboard(results: Path | str, folder: Path | str) -> int:
     try:
         from tensorboard.summary import Writer
     except ImportError:
-        raise BenchError("TensorBoard is not installed: pip install tensorboard") from None
+        raise BenchError(
+            "TensorBoard is not installed: pip install tensorboard"
+        ) from None
     runs = list(finished(results))
     for name, quantities in runs:
         for old in Path(folder, name).glob("events.out.tfevents.*"):
@@ -80,11 +102,19 @@ def to_mlflow(results: Path | str, experiment: str) -> int:
     known = client.get_experiment_by_name(experiment)
     place = known.experiment_id if known else client.create_experiment(experiment)
     for name, quantities in finished(results):
-        if client.search_runs([place], filter_string=f"attributes.run_name = '{name}'", max_results=1):
+        if client.search_runs(
+            [place], filter_string=f"attributes.run_name = '{name}'", max_results=1
+        ):
             continue
         run = client.create_run(place, run_name=name).info.run_id
-        words = zip(("method", "dataset", "task", "key", "seed"), name.split("/"), strict=True)
-        values = [Metric(what, value, 0, at) for what, points in quantities.items() for at, value in points]
+        words = zip(
+            ("method", "dataset", "task", "key", "seed"), name.split("/"), strict=True
+        )
+        values = [
+            Metric(what, value, 0, at)
+            for what, points in quantities.items()
+            for at, value in points
+        ]
         client.log_batch(run, params=[Param(key, word) for key, word in words])
         for start in range(0, len(values), batch):
             client.log_batch(run, metrics=values[start : start + batch])

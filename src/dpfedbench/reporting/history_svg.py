@@ -46,10 +46,17 @@ def read_curves(histories: Sequence[tuple[int, Path]]) -> dict[str, list[Curve]]
     tables = [(seed, read_history(path)) for seed, path in histories]
     curves = {}
     for column in QUANTITIES:
-        filled = [(seed, table[np.isfinite(table[column].astype(float))]) for seed, table in tables if column in table]
+        filled = [
+            (seed, table[np.isfinite(table[column].astype(float))])
+            for seed, table in tables
+            if column in table
+        ]
         if len(filled) == len(tables) and all(len(table) > 1 for _, table in filled):
             curves[column] = [
-                Curve(seed, table["round"].to_numpy(float), table[column].to_numpy(float)) for seed, table in filled
+                Curve(
+                    seed, table["round"].to_numpy(float), table[column].to_numpy(float)
+                )
+                for seed, table in filled
             ]
     return curves
 
@@ -77,21 +84,33 @@ def draw(curves: Sequence[Curve], *, label: str, small: bool = False) -> Markup:
     """
     low = min(float(curve.values.min()) for curve in curves)
     high = max(float(curve.values.max()) for curve in curves)
-    first, last = min(curve.rounds[0] for curve in curves), max(curve.rounds[-1] for curve in curves)
+    first, last = (
+        min(curve.rounds[0] for curve in curves),
+        max(curve.rounds[-1] for curve in curves),
+    )
     logarithmic = low > 0 and high / low > LOG_FROM
     scale = np.log10 if logarithmic else np.asarray
     bottom, top = float(scale(low)), float(scale(high))
-    width, height, left, below, ceiling = (96, 28, 2, 2, 2) if small else (270, 120, 54, 18, 8)
+    width, height, left, below, ceiling = (
+        (96, 28, 2, 2, 2) if small else (270, 120, 54, 18, 8)
+    )
     floor = height - below
 
     def points(curve: Curve) -> str:
         kept = thinned(curve)
         xs = left + (kept.rounds - first) / max(last - first, 1) * (width - left - 3)
-        share = (scale(kept.values) - bottom) / (top - bottom) if top > bottom else np.full(len(kept.values), 0.5)
+        share = (
+            (scale(kept.values) - bottom) / (top - bottom)
+            if top > bottom
+            else np.full(len(kept.values), 0.5)
+        )
         ys = floor - share * (floor - ceiling)
         return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
 
-    ends = ", ".join(f"seed {curve.seed} {_short(curve.values[0])} to {_short(curve.values[-1])}" for curve in curves)
+    ends = ", ".join(
+        f"seed {curve.seed} {_short(curve.values[0])} to {_short(curve.values[-1])}"
+        for curve in curves
+    )
     name = f"{label}{', logarithmic axis' if logarithmic else ''}, rounds {first:g} to {last:g}: {ends}"
     drawn = [
         f'<svg class="{"spark" if small else "history"}" viewBox="0 0 {width} {height}" role="img" '
@@ -106,8 +125,13 @@ def draw(curves: Sequence[Curve], *, label: str, small: bool = False) -> Markup:
             f'<text x="{width - 3}" y="{height - 4}" text-anchor="end">round {last:g}</text>',
         ]
         if logarithmic:
-            drawn.append(f'<text x="{left - 4}" y="{(floor + ceiling) / 2 + 4}" text-anchor="end">log</text>')
-    drawn += [f'<polyline class="line{index % 6}" points="{points(curve)}"/>' for index, curve in enumerate(curves)]
+            drawn.append(
+                f'<text x="{left - 4}" y="{(floor + ceiling) / 2 + 4}" text-anchor="end">log</text>'
+            )
+    drawn += [
+        f'<polyline class="line{index % 6}" points="{points(curve)}"/>'
+        for index, curve in enumerate(curves)
+    ]
     return Markup("".join(drawn) + "</svg>")
 
 

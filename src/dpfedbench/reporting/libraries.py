@@ -39,7 +39,10 @@ def read(paths: Iterable[str | Path]) -> pd.DataFrame:
     files = [read_json(Path(path)) for path in paths]
     return pd.DataFrame(
         {"library": f"{file['package']} {file['version']}"}
-        | {name: nothing.get(name) if value is None else value for name, value in row.items()}
+        | {
+            name: nothing.get(name) if value is None else value
+            for name, value in row.items()
+        }
         for file in files
         for row in file["rows"]
     )
@@ -57,8 +60,12 @@ def _fields(row: dict[Any, Any]) -> dict[str, Shown]:
     return {
         "run": values.words(f"{row['what']} ({row['library']})"),
         "ε claimed": values.number(row["claimed"]),
-        "ε that holds": values.number(row["holds"], ".3g" if row["holds"] < 1000 else ",.0f"),
-        "ε audited": values.words(f"≥ {audited.text}") if audited.key is not None else audited,
+        "ε that holds": values.number(
+            row["holds"], ".3g" if row["holds"] < 1000 else ",.0f"
+        ),
+        "ε audited": values.words(f"≥ {audited.text}")
+        if audited.key is not None
+        else audited,
         "δ": values.number(row["delta"], "g"),
         "why": values.words(row["why"] + quote),
         "settings": values.words(row["source"]),

@@ -50,20 +50,48 @@ def sweep_lines(item: Item, results: Sequence[CellResult]) -> list[Line]:
     """
     lines, shows = [], item.spec["x"].get("show", "value")
     for series, cells in _by_series(item).items():
-        own = [result for cell, result in zip(item.cells, results, strict=True) if cell.series == series]
+        own = [
+            result
+            for cell, result in zip(item.cells, results, strict=True)
+            if cell.series == series
+        ]
         swept, places = cells[0].x is not None, [cell.x or 0.0 for cell in cells]
         if shows != "value":
-            places = [(each.holds if shows == "epsilon_holds" else each.claimed).epsilon_high for each in own]
+            places = [
+                (each.holds if shows == "epsilon_holds" else each.claimed).epsilon_high
+                for each in own
+            ]
             swept = not all(map(math.isnan, places))
-        order = sorted(range(len(cells)), key=lambda index: (math.isnan(places[index]), places[index]))
+        order = sorted(
+            range(len(cells)),
+            key=lambda index: (math.isnan(places[index]), places[index]),
+        )
         ordered = tuple(own[index] for index in order)
         xs = np.array([places[index] for index in order]) if swept else None
         intervals = [each.accuracy for each in ordered]
-        mean, low, high = np.array([(each.mean, each.low, each.high) for each in intervals]).T
+        mean, low, high = np.array(
+            [(each.mean, each.low, each.high) for each in intervals]
+        ).T
         # Both ε of each point, where they differ from point to point: then the axis moves the privacy, and must say so.
-        pairs = tuple((values.epsilon(each.claimed), values.epsilon(each.holds)) for each in ordered)
+        pairs = tuple(
+            (values.epsilon(each.claimed), values.epsilon(each.holds))
+            for each in ordered
+        )
         notes = pairs if swept and shows == "value" and len(set(pairs)) > 1 else ()
-        lines.append(Line(series, "accuracy", cells[0].label, xs, mean, low, high, not swept, notes, ordered))
+        lines.append(
+            Line(
+                series,
+                "accuracy",
+                cells[0].label,
+                xs,
+                mean,
+                low,
+                high,
+                not swept,
+                notes,
+                ordered,
+            )
+        )
     return lines
 
 
@@ -74,7 +102,9 @@ def _by_series(item: Item) -> dict[str, list[Cell]]:
     return series
 
 
-def history_lines(item: Item, folder: str | Path, results: Sequence[CellResult]) -> list[Line]:
+def history_lines(
+    item: Item, folder: str | Path, results: Sequence[CellResult]
+) -> list[Line]:
     """The lines of a history: for each curve the mean over seeds of a column of history.csv.
 
     A curve may be divided by another column (`per`). Its band goes from the lowest seed to the highest, or is the mean
@@ -86,18 +116,39 @@ def history_lines(item: Item, folder: str | Path, results: Sequence[CellResult])
     lines, axis = [], item.spec["x"]["column"]
     for cell, result in zip(item.cells, results, strict=True):
         paths = [Path(folder, "runs", run, "history.csv") for run in cell.folders]
-        for column, curve in item.spec["series"][cell.series].get("curves", item.spec.get("curves", {})).items():
+        for column, curve in (
+            item.spec["series"][cell.series]
+            .get("curves", item.spec.get("curves", {}))
+            .items()
+        ):
             xs, seeds = _aligned(paths, axis, column, curve.get("per"))
             low, high = seeds.min(axis=0), seeds.max(axis=0)
             if "band" in curve:
-                ends = (_aligned(paths, axis, name, curve.get("per"))[1] for name in curve["band"])
+                ends = (
+                    _aligned(paths, axis, name, curve.get("per"))[1]
+                    for name in curve["band"]
+                )
                 low, high = (end.mean(axis=0) for end in ends)
             label, dashed = curve.get("label", cell.label), curve.get("dashed", False)
-            lines.append(Line(cell.series, column, label, xs, seeds.mean(axis=0), low, high, dashed, cells=(result,)))
+            lines.append(
+                Line(
+                    cell.series,
+                    column,
+                    label,
+                    xs,
+                    seeds.mean(axis=0),
+                    low,
+                    high,
+                    dashed,
+                    cells=(result,),
+                )
+            )
     return lines
 
 
-def _aligned(paths: Sequence[Path], axis: str, column: str, per: str | None) -> tuple[np.ndarray, np.ndarray]:
+def _aligned(
+    paths: Sequence[Path], axis: str, column: str, per: str | None
+) -> tuple[np.ndarray, np.ndarray]:
     """The places [n] and the values [seeds, n] of a column that need not be filled in every round.
 
     A budget may stop one seed before another, and noise that decays spends it at another pace. So all seeds are
@@ -106,9 +157,17 @@ def _aligned(paths: Sequence[Path], axis: str, column: str, per: str | None) -> 
     curves = []
     for path in paths:
         table = read_history(path).dropna(axis="columns", how="all")
-        if missing := [name for name in (column, per, axis) if name is not None and name not in table]:
-            raise BenchError(f"{path} has no {missing[0]} to draw: name one of {', '.join(map(str, table))}")
-        numbers = table[column].to_numpy(float) / (1.0 if per is None else table[per].to_numpy(float))
+        if missing := [
+            name
+            for name in (column, per, axis)
+            if name is not None and name not in table
+        ]:
+            raise BenchError(
+                f"{path} has no {missing[0]} to draw: name one of {', '.join(map(str, table))}"
+            )
+        numbers = table[column].to_numpy(float) / (
+            1.0 if per is None else table[per].to_numpy(float)
+        )
         filled = np.isfinite(numbers)
         curves.append((table[axis].to_numpy(float)[filled], numbers[filled]))
     xs = min((places for places, _ in curves), key=lambda places: places[-1])
@@ -128,12 +187,24 @@ def account_lines(item: Item) -> list[Line]:
         points = [(cell, cell.x or 0.0, _rounds(cell)) for cell in cells]
         if "column" in item.spec["x"]:
             total = _rounds(first)
-            places = dict.fromkeys(round(place) for place in np.linspace(1, total, min(_POINTS, total)))
+            places = dict.fromkeys(
+                round(place) for place in np.linspace(1, total, min(_POINTS, total))
+            )
             points = [(first, float(place), place) for place in places]
-        xs, nothing = np.array([x for _, x, _ in points]), np.full(len(points), math.nan)
-        deltas = np.array([_delta(cell, given["profile"], done, given["epsilon"]) for cell, _, done in points])
+        xs, nothing = (
+            np.array([x for _, x, _ in points]),
+            np.full(len(points), math.nan),
+        )
+        deltas = np.array(
+            [
+                _delta(cell, given["profile"], done, given["epsilon"])
+                for cell, _, done in points
+            ]
+        )
         dashed = given["profile"] == "as_claimed"
-        lines.append(Line(series, "delta", first.label, xs, deltas, nothing, nothing, dashed))
+        lines.append(
+            Line(series, "delta", first.label, xs, deltas, nothing, nothing, dashed)
+        )
     return lines
 
 
@@ -144,9 +215,18 @@ def _rounds(cell: Cell) -> int:
 def _delta(cell: Cell, profile: str, done: int, epsilon: float) -> float:
     """δ after `done` rounds; 1 without noise, and under `holds` where something that is read is not a release."""
     ran = cell.mechanism
-    if ran is None or ran.noise_multiplier is None or (profile == "holds" and not ran.counted):
+    if (
+        ran is None
+        or ran.noise_multiplier is None
+        or (profile == "holds" and not ran.counted)
+    ):
         return 1.0
     return delta_after(
-        profile, ran.sampler, ran.noise_multiplier, done, epsilon, claims=METHODS[cell.method].claims,
+        profile,
+        ran.sampler,
+        ran.noise_multiplier,
+        done,
+        epsilon,
+        claims=METHODS[cell.method].claims,
         mechanism=ran.mechanism,
-    )  # fmt: skip
+    )

@@ -45,16 +45,26 @@ def tidied(axes: Axes, spines: Iterable[str] = ("top", "right"), **grid: Any) ->
 def wrapped(said: Iterable[str], width: int = 94) -> str:
     """Sentences in lines of at most `width` letters; an equation stays on one line."""
     whole = [text.replace(" = ", "\u00a0=\u00a0") for text in said]
-    return "\n".join(line for text in whole for line in textwrap.wrap(text, width)).replace("\u00a0", " ")
+    return "\n".join(
+        line for text in whole for line in textwrap.wrap(text, width)
+    ).replace("\u00a0", " ")
 
 
-def legend_below(figure: Figure, handles: Sequence[Any], notes: str, *, columns: int, size: float) -> Legend:
+def legend_below(
+    figure: Figure, handles: Sequence[Any], notes: str, *, columns: int, size: float
+) -> Legend:
     """A legend below the axes of a figure with constrained layout, with notes in small print above its entries.
 
     It has as many columns as the figure is wide enough for, and `columns` at the most; `size` is the text's, in points.
     """
     for count in range(columns, 0, -1):
-        legend = figure.legend(handles=handles, loc="outside lower left", ncols=count, fontsize=size, frameon=False)
+        legend = figure.legend(
+            handles=handles,
+            loc="outside lower left",
+            ncols=count,
+            fontsize=size,
+            frameon=False,
+        )
         legend.set_title(notes, prop=FontProperties(size=size - 0.5))
         legend.set_alignment("left")
         if count == 1 or legend.get_window_extent().width <= figure.bbox.width:

@@ -31,7 +31,12 @@ class Facet(NamedTuple):
     @classmethod
     def of(cls, paper: str, shown: Cell | Private, epsilon: float) -> "Facet":
         """Of a cell of a paper."""
-        return cls(paper, shown.dataset, shown.method, epsilon if math.isfinite(epsilon) else None)
+        return cls(
+            paper,
+            shown.dataset,
+            shown.method,
+            epsilon if math.isfinite(epsilon) else None,
+        )
 
 
 class SeedRun(NamedTuple):
@@ -63,13 +68,27 @@ class Group:
     def name(self) -> str:
         """The method, and what a table or figure calls the configuration where that says more."""
         plain = {self.cell.title.casefold(), self.cell.method}
-        return ": ".join([self.cell.title, *[label for label in self.labels if label.casefold() not in plain][:1]])
+        return ": ".join(
+            [
+                self.cell.title,
+                *[label for label in self.labels if label.casefold() not in plain][:1],
+            ]
+        )
 
     @property
     def shown_in(self) -> Links:
         """The names and places of the items."""
-        kinds = [("tables" if item.kind == "table" else "figures", item) for item in self.items]
-        return [(f"{item.paper}, {item.name}", anchor_of(f"{kind}/{item.paper}/{item.name}")) for kind, item in kinds]
+        kinds = [
+            ("tables" if item.kind == "table" else "figures", item)
+            for item in self.items
+        ]
+        return [
+            (
+                f"{item.paper}, {item.name}",
+                anchor_of(f"{kind}/{item.paper}/{item.name}"),
+            )
+            for kind, item in kinds
+        ]
 
 
 class Runs:
@@ -84,26 +103,43 @@ class Runs:
         numbers = [int(run.folder.name.removeprefix("seed")) for run in result.runs]
         paths = [run.folder / "history.csv" for run in result.runs]
         curves = history_svg.read_curves(list(zip(numbers, paths, strict=True)))
-        self._curves = [(history_svg.QUANTITIES[column], drawn) for column, drawn in curves.items()]
-        self.plots = [(label, history_svg.draw(drawn, label=label)) for label, drawn in self._curves]
+        self._curves = [
+            (history_svg.QUANTITIES[column], drawn) for column, drawn in curves.items()
+        ]
+        self.plots = [
+            (label, history_svg.draw(drawn, label=label))
+            for label, drawn in self._curves
+        ]
         self.spark = self._spark(*range(len(numbers)))
         # The configuration as text, less the seed, which is not shared.
         lines = text_of(result.runs[0].folder / "config.yaml").splitlines()
-        self.configuration = "\n".join(line for line in lines if not line.startswith("seed:"))
+        self.configuration = "\n".join(
+            line for line in lines if not line.startswith("seed:")
+        )
         self.seeds = [
             SeedRun(
-                number, f"{run.metrics['accuracy']:.1f}", _rounds(run.training), run.training.get("seconds"),
-                self._spark(index), _files(run.folder, folder),
+                number,
+                f"{run.metrics['accuracy']:.1f}",
+                _rounds(run.training),
+                run.training.get("seconds"),
+                self._spark(index),
+                _files(run.folder, folder),
             )
-            for index, (number, run) in enumerate(zip(numbers, result.runs, strict=True))
-        ]  # fmt: skip
+            for index, (number, run) in enumerate(
+                zip(numbers, result.runs, strict=True)
+            )
+        ]
         papers = dict.fromkeys(item.paper for item in group.items)
-        self.facets = [Facet.of(paper, group.cell, result.holds.epsilon_high) for paper in papers]
+        self.facets = [
+            Facet.of(paper, group.cell, result.holds.epsilon_high) for paper in papers
+        ]
 
     def _spark(self, *seeds: int) -> Markup:
         """A small plot of what tells most about these seeds."""
         for label, drawn in self._curves[:1]:
-            return history_svg.draw([drawn[seed] for seed in seeds], label=label, small=True)
+            return history_svg.draw(
+                [drawn[seed] for seed in seeds], label=label, small=True
+            )
         return Markup("")
 
     @property
@@ -126,9 +162,13 @@ def run_anchor(group: str) -> str:
 def groups_of(items: Sequence[Item]) -> list[Group]:
     """The configurations that the items show; none of what is computed and not trained."""
     groups: dict[str, Group] = {}
-    for item, cell in ((shown, cell) for shown in items for cell in shown.cells if cell.folders):
+    for item, cell in (
+        (shown, cell) for shown in items for cell in shown.cells if cell.folders
+    ):
         group = groups.setdefault(cell.group, Group(folder=cell.group, cell=cell))
-        folders = sorted({*group.cell.folders, *cell.folders}, key=lambda name: (len(name), name))
+        folders = sorted(
+            {*group.cell.folders, *cell.folders}, key=lambda name: (len(name), name)
+        )
         group.cell = dataclasses.replace(group.cell, folders=tuple(folders))
         label = cell.variant or cell.label
         group.labels += [label] * (label not in group.labels)
@@ -147,15 +187,27 @@ def _rounds(training: Mapping[str, Any]) -> str:
 def _files(place: Path, folder: Path) -> Links:
     """What lies in a run's folder for a reader: its files, then its logs."""
     if not (place / "ledger.jsonl").exists():
-        raise BenchError(f"{place / 'ledger.jsonl'} is missing: run the workflow again to make it")
-    files = [path for path in sorted(place.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    return [(path.name, link_to(path, folder)) for path in [*files, *sorted((place / "logs").glob("*.log"))]]
+        raise BenchError(
+            f"{place / 'ledger.jsonl'} is missing: run the workflow again to make it"
+        )
+    files = [
+        path
+        for path in sorted(place.iterdir())
+        if path.is_file() and not path.name.startswith(".")
+    ]
+    return [
+        (path.name, link_to(path, folder))
+        for path in [*files, *sorted((place / "logs").glob("*.log"))]
+    ]
 
 
 def trained_with(run: RunFiles) -> str:
     """Where and with what a run was trained, as it wrote down itself: not always what made the page."""
     training = run.training
-    versions = ", ".join(f"{library} {version}" for library, version in training.get("versions", {}).items())
+    versions = ", ".join(
+        f"{library} {version}"
+        for library, version in training.get("versions", {}).items()
+    )
     return f"{training.get('device', 'unknown')}, {training.get('machine', 'unknown')}: {versions}"
 
 

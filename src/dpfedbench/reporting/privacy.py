@@ -18,7 +18,13 @@ from dpfedbench.federation.accounts import finished_ledger
 from dpfedbench.reporting import values
 from dpfedbench.reporting.audited import Audit, Audits, marked
 from dpfedbench.reporting.described import Private
-from dpfedbench.reporting.results import CellResult, Published, read_cell, read_published, worst_epsilon
+from dpfedbench.reporting.results import (
+    CellResult,
+    Published,
+    read_cell,
+    read_published,
+    worst_epsilon,
+)
 from dpfedbench.reporting.values import Listing
 from dpsum.accounting.account import Account
 from dpsum.accounting.profiles import Entry
@@ -68,7 +74,9 @@ class Row:
         return self.cell.accuracy.mean
 
 
-def read(entries: Sequence[Private], results: str | Path, published: str | Path) -> list[Row]:
+def read(
+    entries: Sequence[Private], results: str | Path, published: str | Path
+) -> list[Row]:
     """One row for each private configuration (`Plan.private`) and each unit that it protects.
 
     Of several seeds the worst account counts; the audit is that of the first seed, or of another configuration with the
@@ -77,15 +85,27 @@ def read(entries: Sequence[Private], results: str | Path, published: str | Path)
     Raises:
         BenchError: a file of a run is missing or damaged, or the mechanism of its ledger is not the one audited.
     """
-    printed = {entry.paper: read_published(published, entry.paper, PRINTED_ITEM) for entry in entries}
+    printed = {
+        entry.paper: read_published(published, entry.paper, PRINTED_ITEM)
+        for entry in entries
+    }
     audits, rows = Audits(entries, results), list[Row]()
     for entry in entries:
         cell, other = read_cell(results, entry.folders), ""
         folder = cell.runs[0].folder
         if entry.audited != entry.folders[0]:
-            ledgers = (finished_ledger(run)[0] for run in (folder, Path(results, "runs", entry.audited)))
-            check_same_mechanism(*ledgers, whose=f"the audited {entry.audited}", mend=f"delete {folder} and run again")
-            other = f"made for {Path(entry.audited).parent}, whose mechanism is the same"
+            ledgers = (
+                finished_ledger(run)[0]
+                for run in (folder, Path(results, "runs", entry.audited))
+            )
+            check_same_mechanism(
+                *ledgers,
+                whose=f"the audited {entry.audited}",
+                mend=f"delete {folder} and run again",
+            )
+            other = (
+                f"made for {Path(entry.audited).parent}, whose mechanism is the same"
+            )
         try:
             for accounts in cell.accounts_by_unit:
                 audit = audits.of(entry.group, accounts[0].profiles["holds"])
@@ -94,7 +114,17 @@ def read(entries: Sequence[Private], results: str | Path, published: str | Path)
                         f"the audit of {folder.parent} was made for other releases: delete its audit.json and run the "
                         "workflow again"
                     )
-                rows.append(_row(entry, cell, accounts, audit, other, printed[entry.paper], audits.count))
+                rows.append(
+                    _row(
+                        entry,
+                        cell,
+                        accounts,
+                        audit,
+                        other,
+                        printed[entry.paper],
+                        audits.count,
+                    )
+                )
         except (KeyError, TypeError, ValueError) as error:
             raise BenchError(
                 f"an account or audit of {folder.parent} lacks {error}: delete it and run again"
@@ -103,18 +133,33 @@ def read(entries: Sequence[Private], results: str | Path, published: str | Path)
 
 
 def _row(
-    entry: Private, cell: CellResult, accounts: Sequence[Account], audit: Audit, other: str,
-    printed: Sequence[Published], count: int,
-) -> Row:  # fmt: skip
+    entry: Private,
+    cell: CellResult,
+    accounts: Sequence[Account],
+    audit: Audit,
+    other: str,
+    printed: Sequence[Published],
+    count: int,
+) -> Row:
     """Of one unit: its accounts, one for each seed, and its audit, one of `count` and perhaps another run's."""
-    claimed, holds = (marked(worst_epsilon(accounts, profile), audit, count) for profile in ("as_claimed", "holds"))
-    image, of_audit = worst_epsilon(accounts, "image_level"), ", ".join(filter(None, [audit.get("reason"), other]))
+    claimed, holds = (
+        marked(worst_epsilon(accounts, profile), audit, count)
+        for profile in ("as_claimed", "holds")
+    )
+    image, of_audit = (
+        worst_epsilon(accounts, "image_level"),
+        ", ".join(filter(None, [audit.get("reason"), other])),
+    )
     said = [f"claimed: {claimed.explanation}", f"holds: {holds.explanation}"]
-    said += [f"image level: {image.explanation}"] * ("image_level" in accounts[0].profiles)
+    said += [f"image level: {image.explanation}"] * (
+        "image_level" in accounts[0].profiles
+    )
     said += [f"audit: {of_audit}"] * bool(of_audit)
     return Row(
         entry=entry,
-        noise_multiplier=min(account.noise_multiplier or math.inf for account in accounts),
+        noise_multiplier=min(
+            account.noise_multiplier or math.inf for account in accounts
+        ),
         printed=_printed(entry, holds.unit, printed),
         claimed=claimed,
         holds=holds,
@@ -124,7 +169,9 @@ def _row(
         image_level=None if math.isnan(image.epsilon_high) else image.epsilon_high,
         cell=cell,
         reason="; ".join(said),
-        audit_note="of another mechanism than the ledger's" if audit.get("another_mechanism") else "",
+        audit_note="of another mechanism than the ledger's"
+        if audit.get("another_mechanism")
+        else "",
     )
 
 
@@ -164,7 +211,9 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
             "epsilon_audited": row.audited,
             "epsilon_ideal": "none" if row.ideal is None else row.ideal,
             "audit": f"{row.audit}, {row.audit_note}" if row.audit_note else row.audit,
-            "epsilon_image_level": "none" if row.image_level is None else row.image_level,
+            "epsilon_image_level": "none"
+            if row.image_level is None
+            else row.image_level,
             "accuracy": row.accuracy,
             "ci_low": row.cell.accuracy.low,
             "ci_high": row.cell.accuracy.high,
@@ -177,10 +226,31 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 PAGE = (
-    "method", "dataset", "task", "accuracy", "epsilon_printed", "epsilon_claimed", "epsilon_holds", "epsilon_audited",
-    "epsilon_ideal", "epsilon_image_level", "claimed_status", "holds_status", "paper", "role", "unit", "adjacency",
-    "observer", "delta", "noise_multiplier", "audit", "ci", "seeds", "reason", "runs",
-)  # fmt: skip
+    "method",
+    "dataset",
+    "task",
+    "accuracy",
+    "epsilon_printed",
+    "epsilon_claimed",
+    "epsilon_holds",
+    "epsilon_audited",
+    "epsilon_ideal",
+    "epsilon_image_level",
+    "claimed_status",
+    "holds_status",
+    "paper",
+    "role",
+    "unit",
+    "adjacency",
+    "observer",
+    "delta",
+    "noise_multiplier",
+    "audit",
+    "ci",
+    "seeds",
+    "reason",
+    "runs",
+)
 """The columns of the page, in its order."""
 
 
@@ -189,16 +259,27 @@ def for_page(rows: Sequence[Row]) -> Listing:
     shown_rows = []
     for row, record in zip(rows, tidy(rows).to_dict("records"), strict=True):
         shown = {
-            str(name): values.words(value) if isinstance(value, str) else values.number(value, ".4g", nothing="none")
+            str(name): values.words(value)
+            if isinstance(value, str)
+            else values.number(value, ".4g", nothing="none")
             for name, value in record.items()
         }
         interval = row.cell.accuracy
         shown["method"] = values.words(row.entry.title, row.entry.variant)
-        shown["epsilon_holds"] = values.between(row.holds.epsilon_low, row.holds.epsilon_high, ".4g", nothing="none")
-        shown["epsilon_audited"] = dataclasses.replace(shown["epsilon_audited"], note=row.audit_note)
+        shown["epsilon_holds"] = values.between(
+            row.holds.epsilon_low, row.holds.epsilon_high, ".4g", nothing="none"
+        )
+        shown["epsilon_audited"] = dataclasses.replace(
+            shown["epsilon_audited"], note=row.audit_note
+        )
         shown["ci"] = values.between(interval.low, interval.high, ".4g")
         shown_rows.append(
-            {name.replace("_", " ").replace("epsilon", "ε").replace("delta", "δ"): shown[name] for name in PAGE}
+            {
+                name.replace("_", " ")
+                .replace("epsilon", "ε")
+                .replace("delta", "δ"): shown[name]
+                for name in PAGE
+            }
         )
     return Listing(title=TITLE, rows=shown_rows, notes=NOTES)
 
@@ -222,21 +303,30 @@ def listing(rows: Sequence[Row]) -> Listing:
     shown_rows = [
         {
             "paper": words(row.entry.paper),
-            "method": words(f"{row.entry.method}, {row.entry.variant}" + " (repaired)" * row.entry.repaired),
+            "method": words(
+                f"{row.entry.method}, {row.entry.variant}"
+                + " (repaired)" * row.entry.repaired
+            ),
             "data": words(f"{row.entry.dataset} {row.entry.task}"),
             "unit": words(row.holds.unit),
             "δ": number(row.holds.delta, "g"),
             "z": number(row.noise_multiplier),
             "ε printed": number(row.printed, nothing="not printed"),
-            "ε recomputed as claimed": number(row.claimed.epsilon_high, note=row.claimed.stands),
-            "ε that holds": words(f"{values.epsilon(row.holds).text} ({row.holds.stands})"),
+            "ε recomputed as claimed": number(
+                row.claimed.epsilon_high, note=row.claimed.stands
+            ),
+            "ε that holds": words(
+                f"{values.epsilon(row.holds).text} ({row.holds.stands})"
+            ),
             "ε audited, at least": number(row.audited, note=row.audit_note),
             "of an ideal attacker": number(row.ideal, nothing="none"),
             "accuracy, %": number(row.accuracy, ".1f"),
         }
         for row in rows
     ]
-    return Listing(title="Three ε beside every private number", rows=shown_rows, notes=NOTES)
+    return Listing(
+        title="Three ε beside every private number", rows=shown_rows, notes=NOTES
+    )
 
 
 def shown(rows: Sequence[Row]) -> list[Row]:
@@ -246,7 +336,9 @@ def shown(rows: Sequence[Row]) -> list[Row]:
     Of a paper whose tables show nothing private, those of its figures.
     """
     tabled = {row.entry.paper for row in rows if row.entry.tables}
-    first: dict[tuple[str, str], tuple[str, str]] = {}  # of a table, the data set and task
+    first: dict[
+        tuple[str, str], tuple[str, str]
+    ] = {}  # of a table, the data set and task
     kept = []
     for row in rows:
         # A table without a paper of its own stands for the figures of a paper that has no table.
@@ -260,17 +352,33 @@ def shown(rows: Sequence[Row]) -> list[Row]:
 
 def ordered(rows: Sequence[Row]) -> list[Row]:
     """Each repair directly after what it repairs, where that is drawn."""
-    mended = {place: other for place, row in enumerate(rows) if (other := _mended(row, rows)) is not None}
-    order = sorted(range(len(rows)), key=lambda place: (mended.get(place, place), place in mended))
+    mended = {
+        place: other
+        for place, row in enumerate(rows)
+        if (other := _mended(row, rows)) is not None
+    }
+    order = sorted(
+        range(len(rows)), key=lambda place: (mended.get(place, place), place in mended)
+    )
     return [rows[place] for place in order]
 
 
 def _mended(row: Row, rows: Sequence[Row]) -> int | None:
     """The place of what a row repairs, among rows of the same unit; None also where that is a repair itself."""
-    wanted = {(place.paper, place.item, place.repairs) for place in row.entry.tables if place.repairs}
+    wanted = {
+        (place.paper, place.item, place.repairs)
+        for place in row.entry.tables
+        if place.repairs
+    }
     for number, other in enumerate(rows):
-        shown = {(place.paper, place.item, place.series) for place in other.entry.tables}
-        if wanted & shown and other.holds.unit == row.holds.unit and not other.entry.repaired:
+        shown = {
+            (place.paper, place.item, place.series) for place in other.entry.tables
+        }
+        if (
+            wanted & shown
+            and other.holds.unit == row.holds.unit
+            and not other.entry.repaired
+        ):
             return number
     return None
 
@@ -278,8 +386,21 @@ def _mended(row: Row, rows: Sequence[Row]) -> int | None:
 def drawn(rows: Sequence[Row]) -> pd.DataFrame:
     """The numbers of the figure."""
     columns = [
-        "paper", "method", "variant", "role", "dataset", "task", "unit", "delta", "epsilon_claimed",
-        "epsilon_holds_high", "epsilon_audited", "accuracy", "ci_low", "ci_high", "seeds",
-    ]  # fmt: skip
+        "paper",
+        "method",
+        "variant",
+        "role",
+        "dataset",
+        "task",
+        "unit",
+        "delta",
+        "epsilon_claimed",
+        "epsilon_holds_high",
+        "epsilon_audited",
+        "accuracy",
+        "ci_low",
+        "ci_high",
+        "seeds",
+    ]
     table = tidy(ordered(shown(rows)))[columns]
     return table.assign(number=range(1, len(table) + 1))[["number", *columns]]

@@ -20,11 +20,16 @@ def versions(root: str | Path) -> dict[str, str]:
     environment it is not.
     """
     try:
-        project = tomllib.loads(Path(root, "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        project = tomllib.loads(
+            Path(root, "pyproject.toml").read_text(encoding="utf-8")
+        )["project"]
     except OSError:
         return {}
     here = {"dpfedbench": VERSION}
-    for name in (re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0] for text in project["dependencies"]):
+    for name in (
+        re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0]
+        for text in project["dependencies"]
+    ):
         try:
             here[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -36,10 +41,14 @@ def revision(root: str | Path) -> str | None:
     """The git commit of the working tree, with "+changes" where files differ from it; None outside git."""
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", root, *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+        return git("rev-parse", "HEAD") + (
+            "+changes" if git("status", "--porcelain") else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -55,7 +64,11 @@ def processor() -> str | None:
 
 
 def provenance(
-    root: str | Path, command: str, *, preset: str | None = None, stand_ins: Mapping[str, str] | None = None
+    root: str | Path,
+    command: str,
+    *,
+    preset: str | None = None,
+    stand_ins: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Everything about how the results came to be that the results themselves do not say.
 

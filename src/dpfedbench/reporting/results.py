@@ -56,7 +56,9 @@ class CellResult:
     @property
     def accounts_by_unit(self) -> list[tuple[Account, ...]]:
         """For each unit that is protected, or for none, its accounts, one for each seed."""
-        return list(zip(*((run.account, *run.account.also) for run in self.runs), strict=True))
+        return list(
+            zip(*((run.account, *run.account.also) for run in self.runs), strict=True)
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,27 +74,44 @@ class Published:
     source: str
 
 
-def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "metrics.json") -> CellResult:
+def read_cell(
+    results: str | Path, folders: Sequence[str], metrics_file: str = "metrics.json"
+) -> CellResult:
     """Read the runs of a cell, from their folders below results/runs, and the meta-test in this file of each.
 
     Raises:
         BenchError: a file of a run is missing, damaged or a newer version's, or the seeds disagree on δ or unit.
     """
-    runs = tuple(_read_run(Path(results, "runs", folder), metrics_file) for folder in folders)
-    where, accounts, training = runs[0].folder.parent, [run.account for run in runs], [run.training for run in runs]
+    runs = tuple(
+        _read_run(Path(results, "runs", folder), metrics_file) for folder in folders
+    )
+    where, accounts, training = (
+        runs[0].folder.parent,
+        [run.account for run in runs],
+        [run.training for run in runs],
+    )
     try:
         accuracy, tasks = _accuracy([run.metrics for run in runs])
     except (KeyError, TypeError, ValueError) as error:
-        raise BenchError(f"a result of {where} lacks {error}: delete that folder and run the workflow again") from error
-    protected = {(account.delta, account.unit) for account in accounts if account.profiles}
+        raise BenchError(
+            f"a result of {where} lacks {error}: delete that folder and run the workflow again"
+        ) from error
+    protected = {
+        (account.delta, account.unit) for account in accounts if account.profiles
+    }
     if len(protected) > 1:
-        raise BenchError(f"the seeds of {where} differ in delta or unit: delete that folder and run again")
+        raise BenchError(
+            f"the seeds of {where} differ in delta or unit: delete that folder and run again"
+        )
     delta, unit = next(iter(protected), (None, None))
     return CellResult(
         runs=runs,
         accuracy=accuracy,
         milliseconds=_over_seeds(
-            [run.get("milliseconds_per_client", run.get("milliseconds_per_record")) for run in training]
+            [
+                run.get("milliseconds_per_client", run.get("milliseconds_per_record"))
+                for run in training
+            ]
         ),
         validated=_over_seeds([_validated(run) for run in training]),
         tasks=tasks,
@@ -101,7 +120,9 @@ def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "
         holds=worst_epsilon(accounts, "holds"),
         delta=delta,
         unit=unit,
-        notices=tuple(dict.fromkeys(text for run in training for text in run.get("notices", ()))),
+        notices=tuple(
+            dict.fromkeys(text for run in training for text in run.get("notices", ()))
+        ),
     )
 
 
@@ -118,7 +139,12 @@ def _read_run(folder: Path, metrics_file: str) -> RunFiles:
     training = read_group(folder / "training.json")
     refuse_newer(training, str(folder))
     account = read_account(folder / "privacy.json")
-    return RunFiles(folder=folder, metrics=read_group(folder / metrics_file), account=account, training=training)
+    return RunFiles(
+        folder=folder,
+        metrics=read_group(folder / metrics_file),
+        account=account,
+        training=training,
+    )
 
 
 def read_history(path: Path) -> pd.DataFrame:
@@ -133,32 +159,46 @@ def read_history(path: Path) -> pd.DataFrame:
             table = pd.read_csv(path)
         table["round"]
     except (ValueError, KeyError) as error:
-        raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
+        raise BenchError(
+            f"{path} cannot be read ({error}): delete it and run the workflow again"
+        ) from error
     return table
 
 
 def _validated(training: Mapping[str, Any]) -> float | None:
     """The mean validation accuracy in percent of a run's members; None where none is known."""
-    members = [100 * float(member["accuracy"]) for member in training.get("members", ())]
+    members = [
+        100 * float(member["accuracy"]) for member in training.get("members", ())
+    ]
     return sum(members) / len(members) if members else None
 
 
 def _over_seeds(values: Sequence[Any]) -> Interval | None:
     """The interval over seeds; None where a seed has no value."""
-    return None if None in values else mean_interval([float(value) for value in values], over="seeds")
+    return (
+        None
+        if None in values
+        else mean_interval([float(value) for value in values], over="seeds")
+    )
 
 
 def _accuracy(metrics: Sequence[Mapping[str, Any]]) -> tuple[Interval, int]:
     """The interval over seeds, of a single seed over its own tasks or records; and how many of these there are."""
     if "records" not in metrics[0]:
-        per_task = [[float(value) for value in metric["per_task"]] for metric in metrics]
+        per_task = [
+            [float(value) for value in metric["per_task"]] for metric in metrics
+        ]
         return seeds_interval(per_task), sum(map(len, per_task))
     count = sum(metric["records"] for metric in metrics)
     if len(metrics) > 1:
-        return mean_interval([float(metric["accuracy"]) for metric in metrics], over="seeds"), count
+        return mean_interval(
+            [float(metric["accuracy"]) for metric in metrics], over="seeds"
+        ), count
     mean, *ends = (metrics[0][key] for key in ("accuracy", "ci_low", "ci_high"))
     low, high = (math.nan if end is None else float(end) for end in ends)
-    return Interval(mean=float(mean), low=low, high=high, count=int(count), over="records"), count
+    return Interval(
+        mean=float(mean), low=low, high=high, count=int(count), over="records"
+    ), count
 
 
 def worst_epsilon(accounts: Sequence[Account], profile: str) -> Entry:
@@ -166,14 +206,29 @@ def worst_epsilon(accounts: Sequence[Account], profile: str) -> Entry:
 
     Where no account has an entry, its ε is NaN, its status "none", and its explanation why a private run has none.
     """
-    entries = [account.profiles[profile] for account in accounts if profile in account.profiles]
+    entries = [
+        account.profiles[profile] for account in accounts if profile in account.profiles
+    ]
     if entries:
         return max(entries, key=lambda entry: entry.epsilon_high)
-    why = next((account.reasons.get(profile, "") for account in accounts if account.unit is not None), "")
+    why = next(
+        (
+            account.reasons.get(profile, "")
+            for account in accounts
+            if account.unit is not None
+        ),
+        "",
+    )
     return Entry(
-        epsilon_low=math.nan, epsilon_high=math.nan, delta=math.nan, unit="", adjacency="", observer="", status="none",
+        epsilon_low=math.nan,
+        epsilon_high=math.nan,
+        delta=math.nan,
+        unit="",
+        adjacency="",
+        observer="",
+        status="none",
         explanation=why,
-    )  # fmt: skip
+    )
 
 
 def attributed_notices(named: Sequence[tuple[str, CellResult]]) -> list[str]:
@@ -200,19 +255,35 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
         if missing := needed - set(table):
-            raise BenchError(f"{path} has no column {sorted(missing)[0]}: its first line must name {sorted(needed)}")
-        rows = table.loc[(table["paper"] == paper) & (table["item"] == item)].to_dict("records")
+            raise BenchError(
+                f"{path} has no column {sorted(missing)[0]}: its first line must name {sorted(needed)}"
+            )
+        rows = table.loc[(table["paper"] == paper) & (table["item"] == item)].to_dict(
+            "records"
+        )
         numbers = [
-            Published(x=float(row["x"]) if row["x"] else None, value=float(row["value"]), **{t: row[t] for t in texts})
+            Published(
+                x=float(row["x"]) if row["x"] else None,
+                value=float(row["value"]),
+                **{t: row[t] for t in texts},
+            )
             for row in rows
         ]
     except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: restore it from the repository") from error
+        raise BenchError(
+            f"{path} is missing: restore it from the repository"
+        ) from error
     except ValueError as error:
-        raise BenchError(f"a published number of {paper} {item} is not a number ({error})") from error
+        raise BenchError(
+            f"a published number of {paper} {item} is not a number ({error})"
+        ) from error
     places = [dataclasses.replace(number, value=0.0, source="") for number in numbers]
-    for row in (row for index, row in enumerate(rows) if places[index] in places[:index]):
-        where = [row[name] for name in ("dataset", "task", "method", "variant")] + [f"x {row['x']}" if row["x"] else ""]
+    for row in (
+        row for index, row in enumerate(rows) if places[index] in places[:index]
+    ):
+        where = [row[name] for name in ("dataset", "task", "method", "variant")] + [
+            f"x {row['x']}" if row["x"] else ""
+        ]
         raise BenchError(
             f"{path} has two numbers of {paper} {item} for {', '.join(filter(None, where))}: keep one of the lines"
         )

@@ -12,7 +12,12 @@ from dpfedbench.evaluation.intervals import Interval, mean_interval
 from dpfedbench.reporting import values
 from dpfedbench.reporting.audited import Audits
 from dpfedbench.reporting.described import Cell, Item
-from dpfedbench.reporting.results import CellResult, attributed_notices, read_cell, read_published
+from dpfedbench.reporting.results import (
+    CellResult,
+    attributed_notices,
+    read_cell,
+    read_published,
+)
 from dpfedbench.reporting.values import Shown
 
 _COLUMNS = {"weights": ("weights", "parameters"), "seconds": ("training, s", "seconds")}
@@ -43,7 +48,11 @@ class Row:
     def mean(self, column: str) -> float:
         """The mean over seeds of a number in training.json; NaN where a run does not tell it."""
         told = [run.training[_COLUMNS[column][1]] for run in self.result.runs]
-        return math.nan if None in told else math.fsum(map(float, told)) / self.result.seeds
+        return (
+            math.nan
+            if None in told
+            else math.fsum(map(float, told)) / self.result.seeds
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +75,14 @@ class Table:
     @property
     def shared(self) -> Cell | None:
         """Whose accuracy the others are shown as shares of; None where they are shown as they are."""
-        return next((cell for cell in self.item.cells if cell.series == self.item.spec.get("share_of")), None)
+        return next(
+            (
+                cell
+                for cell in self.item.cells
+                if cell.series == self.item.spec.get("share_of")
+            ),
+            None,
+        )
 
     @property
     def searched(self) -> bool:
@@ -81,7 +97,11 @@ class Table:
     @property
     def measured(self) -> str:
         """The heading of what was measured."""
-        shown = "time, ms a task" if self.of_time else "accuracy, %" + " on validation tasks" * self.searched
+        shown = (
+            "time, ms a task"
+            if self.of_time
+            else "accuracy, %" + " on validation tasks" * self.searched
+        )
         if self.shared is not None:
             shown = f"accuracy, % of that of {self.shared.title}"
         return f"{shown} (95 % interval)"
@@ -94,9 +114,17 @@ class Table:
         return {
             "data": values.words(cell.dataset),
             "task": values.words(cell.task),
-            "method": values.words(f"{cell.title}, {cell.variant}" if cell.variant else cell.title),
-            self.measured: (values.milliseconds if self.of_time else values.accuracy)(row.value),
-            **({"accuracy, % at the meta-test, of the chosen": tested} if self.searched else {}),
+            "method": values.words(
+                f"{cell.title}, {cell.variant}" if cell.variant else cell.title
+            ),
+            self.measured: (values.milliseconds if self.of_time else values.accuracy)(
+                row.value
+            ),
+            **(
+                {"accuracy, % at the meta-test, of the chosen": tested}
+                if self.searched
+                else {}
+            ),
             "ε claimed": values.epsilon(result.claimed),
             "ε that holds": values.epsilon(result.holds),
             "δ": values.number(result.delta, "g"),
@@ -104,14 +132,19 @@ class Table:
             f"published, {'ms' if self.of_time else '%'}": values.number(
                 row.published, "g", note="not comparable" * unlike
             ),
-        } | {_COLUMNS[name][0]: values.number(row.mean(name), ",.0f") for name in self.columns}
+        } | {
+            _COLUMNS[name][0]: values.number(row.mean(name), ",.0f")
+            for name in self.columns
+        }
 
 
 def _of_time(item: Item) -> bool:
     return bool(item.spec.get("value", "accuracy") == "milliseconds")
 
 
-def read(item: Item, results: str | Path, published: str | Path, audits: Audits | None = None) -> Table:
+def read(
+    item: Item, results: str | Path, published: str | Path, audits: Audits | None = None
+) -> Table:
     """The table that a description asks for, from its runs' files and the published numbers.
 
     Without the audits of its private configurations, for which a table by itself does not wait, a note says where they
@@ -127,22 +160,47 @@ def read(item: Item, results: str | Path, published: str | Path, audits: Audits 
     cells = [(cell, read_cell(results, cell.folders)) for cell in item.cells]
     if audits is not None:
         cells = [(cell, audits.marked(cell.group, result)) for cell, result in cells]
-    whole = {(cell.dataset, cell.task): result for cell, result in cells if cell.series == item.spec.get("share_of")}
+    whole = {
+        (cell.dataset, cell.task): result
+        for cell, result in cells
+        if cell.series == item.spec.get("share_of")
+    }
     rows = []
     for cell, result in cells:
-        known = printed.get((cell.published_dataset, cell.task, cell.method, cell.variant))
+        known = printed.get(
+            (cell.published_dataset, cell.task, cell.method, cell.variant)
+        )
         # Nobody has the machine of the paper.
         comparable = known is not None and not cell.mismatch and not _of_time(item)
         value = _value(item, cell, result, whole)
-        rows.append(Row(cell=cell, result=result, value=value, published=known, comparable=comparable))
+        rows.append(
+            Row(
+                cell=cell,
+                result=result,
+                value=value,
+                published=known,
+                comparable=comparable,
+            )
+        )
     chosen = [dataclasses.replace(row, chosen=_is_chosen(row, rows)) for row in rows]
     return Table(item=item, rows=chosen, audited=audits is not None)
 
 
-def _value(item: Item, cell: Cell, result: CellResult, whole: Mapping[tuple[str, str], CellResult]) -> Interval:
+def _value(
+    item: Item,
+    cell: Cell,
+    result: CellResult,
+    whole: Mapping[tuple[str, str], CellResult],
+) -> Interval:
     """What a table shows of a cell; `whole` are the results that others are shown as shares of, seed by seed."""
     of_time = _of_time(item)
-    value = result.milliseconds if of_time else result.validated if cell.searched else result.accuracy
+    value = (
+        result.milliseconds
+        if of_time
+        else result.validated
+        if cell.searched
+        else result.accuracy
+    )
     if value is None and cell.searched:
         raise BenchError(
             f"{item.paper} {item.name} chooses by validation, which a run of {cell.group} does not have: delete "
@@ -155,15 +213,24 @@ def _value(item: Item, cell: Cell, result: CellResult, whole: Mapping[tuple[str,
         )
     if not whole:
         return value
-    pairs = zip(result.runs, whole[cell.dataset, cell.task].runs, strict=False)  # as far as both go
-    shares = [100 * float(run.metrics["accuracy"]) / float(other.metrics["accuracy"]) for run, other in pairs]
+    pairs = zip(
+        result.runs, whole[cell.dataset, cell.task].runs, strict=False
+    )  # as far as both go
+    shares = [
+        100 * float(run.metrics["accuracy"]) / float(other.metrics["accuracy"])
+        for run, other in pairs
+    ]
     return mean_interval(shares, over="seeds")
 
 
 def _is_chosen(row: Row, rows: Sequence[Row]) -> bool:
     """Whether it is the best of its series and data in a search; the first of those that are equal."""
     place = (row.cell.series, row.cell.dataset, row.cell.task)
-    tries = [other for other in rows if (other.cell.series, other.cell.dataset, other.cell.task) == place]
+    tries = [
+        other
+        for other in rows
+        if (other.cell.series, other.cell.dataset, other.cell.task) == place
+    ]
     return row.cell.searched > 0 and max(tries, key=lambda each: each.value.mean) is row
 
 
@@ -176,7 +243,10 @@ def tidy(table: Table) -> pd.DataFrame:
     """
     return pd.DataFrame(
         {
-            **{name: getattr(row.cell, name) for name in ("dataset", "task", "method", "variant")},
+            **{
+                name: getattr(row.cell, name)
+                for name in ("dataset", "task", "method", "variant")
+            },
             "value": row.value.mean,
             "ci_low": row.value.low,
             "ci_high": row.value.high,
@@ -197,7 +267,9 @@ def tidy(table: Table) -> pd.DataFrame:
 def to_markdown(table: Table, command: str) -> str:
     """The table for people: measured on what, how sure, how private, and how to make it again."""
     rows = [table.fields(row) for row in table.rows]
-    measured = [f"**{row[table.measured].text}** ({row[table.measured].note})" for row in rows]
+    measured = [
+        f"**{row[table.measured].text}** ({row[table.measured].note})" for row in rows
+    ]
     texts = [
         [bold if name == table.measured else shown.line for name, shown in row.items()]
         for row, bold in zip(rows, measured, strict=True)
@@ -215,7 +287,10 @@ def to_markdown(table: Table, command: str) -> str:
         "",
         "from",
         "",
-        *(f"- {values.escaped(row.place)}: `{_folders(row.cell)}`" for row in table.rows),
+        *(
+            f"- {values.escaped(row.place)}: `{_folders(row.cell)}`"
+            for row in table.rows
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -227,9 +302,14 @@ def notes(table: Table) -> list[str]:
         "on the machine and with the threads that training.json names; the papers used other machines."
     ]
     if not table.of_time:
-        counted, results = table.rows[0].result.counted, [row.result for row in table.rows]
+        counted, results = (
+            table.rows[0].result.counted,
+            [row.result for row in table.rows],
+        )
         seeds = values.plural(values.span(result.seeds for result in results), "seed")
-        tasks = values.plural(values.span(result.tasks // result.seeds for result in results), counted)
+        tasks = values.plural(
+            values.span(result.tasks // result.seeds for result in results), counted
+        )
         over = {result.accuracy.over for result in results}
         kinds = [text for kind, text in _INTERVALS.items() if kind in over]
         said = [
@@ -237,7 +317,10 @@ def notes(table: Table) -> list[str]:
             f"The interval is {'. In rows of one seed it is '.join(kinds)}.",
         ]
     if table.shared is not None:
-        said.insert(0, f"Values are shares of the accuracy of {table.shared.title}, seed by seed; so is the interval.")
+        said.insert(
+            0,
+            f"Values are shares of the accuracy of {table.shared.title}, seed by seed; so is the interval.",
+        )
     if table.searched:
         count = max(row.cell.searched for row in table.rows)
         said[0] = (
@@ -255,7 +338,10 @@ def notes(table: Table) -> list[str]:
     said += [
         f"{profile}, {row.cell.title}: {entry.explanation.rstrip('.')}."
         for row in table.rows
-        for profile, entry in (("ε claimed", row.result.claimed), ("ε that holds", row.result.holds))
+        for profile, entry in (
+            ("ε claimed", row.result.claimed),
+            ("ε that holds", row.result.holds),
+        )
         if entry.explanation
     ]
     said += attributed_notices([(row.place, row.result) for row in table.rows])

@@ -48,30 +48,60 @@ def words(text: str, note: str = "") -> Shown:
     return Shown(text=text or NOTHING, note=note, key=text or None)
 
 
-def number(value: float | None, form: str = ".3g", *, nothing: str = NOTHING, note: str = "") -> Shown:
+def number(
+    value: float | None, form: str = ".3g", *, nothing: str = NOTHING, note: str = ""
+) -> Shown:
     """A number; `nothing` stands for None and NaN."""
     if value is None or math.isnan(value):
-        return Shown(text=nothing, note=note, key=None if nothing == NOTHING else nothing)
-    return Shown(text="∞" if math.isinf(value) else f"{value:{form}}", note=note, key=float(value))
+        return Shown(
+            text=nothing, note=note, key=None if nothing == NOTHING else nothing
+        )
+    return Shown(
+        text="∞" if math.isinf(value) else f"{value:{form}}",
+        note=note,
+        key=float(value),
+    )
 
 
-def between(low: float, high: float, form: str = ".3g", *, nothing: str = NOTHING, note: str = "") -> Shown:
+def between(
+    low: float,
+    high: float,
+    form: str = ".3g",
+    *,
+    nothing: str = NOTHING,
+    note: str = "",
+) -> Shown:
     """A range, as one number where both ends read the same; sorted by its upper end."""
-    first, last = number(low, form, nothing=nothing), number(high, form, nothing=nothing, note=note)
-    return last if first.text == last.text else dataclasses.replace(last, text=f"{first.text} to {last.text}")
+    first, last = (
+        number(low, form, nothing=nothing),
+        number(high, form, nothing=nothing, note=note),
+    )
+    return (
+        last
+        if first.text == last.text
+        else dataclasses.replace(last, text=f"{first.text} to {last.text}")
+    )
 
 
 def epsilon(given: Entry) -> Shown:
     """An ε: both ends where they differ, and its status unless it is proved and no audit is above it."""
     if math.isnan(given.epsilon_high):
         return Shown(text=NOTHING)
-    return between(given.epsilon_low, given.epsilon_high, note="" if given.stands == "proved" else given.stands)
+    return between(
+        given.epsilon_low,
+        given.epsilon_high,
+        note="" if given.stands == "proved" else given.stands,
+    )
 
 
 def accuracy(given: Interval) -> Shown:
     """A percentage and its interval: the t interval knows nothing of 0 and 100 %, a reader does."""
     low, high = (min(100.0, max(0.0, value)) for value in (given.low, given.high))
-    return number(given.mean, ".1f", note="no interval" if math.isnan(given.low) else f"{low:.1f} to {high:.1f}")
+    return number(
+        given.mean,
+        ".1f",
+        note="no interval" if math.isnan(given.low) else f"{low:.1f} to {high:.1f}",
+    )
 
 
 def milliseconds(given: Interval) -> Shown:
@@ -100,9 +130,16 @@ def csv_text(table: pd.DataFrame, nothing: str = "") -> str:
     def cell(value: object) -> object:
         return str(value).lower() if isinstance(value, bool) else defused(value)
 
-    texts = {str(name): table[name].map(cell) for name in table.select_dtypes(exclude="number")}
+    texts = {
+        str(name): table[name].map(cell)
+        for name in table.select_dtypes(exclude="number")
+    }
     shown = table.assign(**texts)
-    return str(shown.to_csv(index=False, na_rep=nothing, float_format="%.6g", lineterminator="\n"))
+    return str(
+        shown.to_csv(
+            index=False, na_rep=nothing, float_format="%.6g", lineterminator="\n"
+        )
+    )
 
 
 def escaped(text: str) -> str:

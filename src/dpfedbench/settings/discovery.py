@@ -34,7 +34,10 @@ def imported(name: str) -> ModuleType:
 def place(cls: type, name: str = "") -> str:
     """Where a class, or a function of it, is written: "FILE, line N"."""
     try:
-        file, line = inspect.getfile(cls), inspect.getsourcelines(vars(cls)[name] if name else cls)[1]
+        file, line = (
+            inspect.getfile(cls),
+            inspect.getsourcelines(vars(cls)[name] if name else cls)[1],
+        )
     except (OSError, TypeError):
         return f"{cls.__module__}.{cls.__name__}"
     return f"{whose.seen_from_here(file)}, line {line}"
@@ -58,9 +61,13 @@ def check_kind(cls: type) -> None:
         return
     default = cls.model_fields[tag].default  # type: ignore[attr-defined]
     annotation = cls.model_fields[tag].annotation  # type: ignore[attr-defined]
-    if typing.get_origin(annotation) is not Literal or typing.get_args(annotation) != (default,):
+    if typing.get_origin(annotation) is not Literal or typing.get_args(annotation) != (
+        default,
+    ):
         said = default if isinstance(default, str) else cls.__name__.lower()
-        raise BenchError(f'{place(cls)}: {cls.__name__} has to say its {tag} so: {tag}: Literal["{said}"] = "{said}"')
+        raise BenchError(
+            f'{place(cls)}: {cls.__name__} has to say its {tag} so: {tag}: Literal["{said}"] = "{said}"'
+        )
 
 
 def check_functions(cls: type, root: type) -> None:
@@ -75,7 +82,10 @@ def check_functions(cls: type, root: type) -> None:
     """
     for owner in cls.__mro__[: cls.__mro__.index(root)]:
         for name, member in vars(owner).items():
-            above = next((vars(base)[name] for base in owner.__mro__[1:] if name in vars(base)), None)
+            above = next(
+                (vars(base)[name] for base in owner.__mro__[1:] if name in vars(base)),
+                None,
+            )
             if name.startswith("__") or above is None:
                 continue
             if isinstance(member, FunctionType) and isinstance(above, property):
@@ -93,13 +103,18 @@ def check_functions(cls: type, root: type) -> None:
         function = inspect.getattr_static(cls, name)
         if isinstance(function, FunctionType) and _left_open(function):
             arguments = _shown(inspect.signature(function))
-            raise BenchError(f"{place(cls)}: {cls.__name__} has no {name}, which takes {arguments}: write it")
+            raise BenchError(
+                f"{place(cls)}: {cls.__name__} has no {name}, which takes {arguments}: write it"
+            )
 
 
 def _left_open(function: FunctionType) -> bool:
     """Whether every subclass has to write a function: all that it does is to say so. One with a reason is for some."""
     code = function.__code__
-    return code.co_names == ("NotImplementedError",) and {*code.co_consts} <= {function.__doc__, None}
+    return code.co_names == ("NotImplementedError",) and {*code.co_consts} <= {
+        function.__doc__,
+        None,
+    }
 
 
 def _takes(given: inspect.Signature, wanted: inspect.Signature) -> bool:
@@ -109,11 +124,21 @@ def _takes(given: inspect.Signature, wanted: inspect.Signature) -> bool:
     """
     kinds = inspect.Parameter
     own, asked = given.parameters.values(), wanted.parameters.values()
-    if {kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD} & {each.kind for each in asked} - {each.kind for each in own}:
+    if {kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD} & {each.kind for each in asked} - {
+        each.kind for each in own
+    }:
         return False
-    by_place = [each.name for each in asked if each.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    by_place = [
+        each.name
+        for each in asked
+        if each.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    ]
     named = {each.name: None for each in asked if each.kind is kinds.KEYWORD_ONLY}
-    unnamed = [place for place, each in enumerate(own, 1) if each.name.startswith("_") and place <= len(by_place)]
+    unnamed = [
+        place
+        for place, each in enumerate(own, 1)
+        if each.name.startswith("_") and place <= len(by_place)
+    ]
     first = max(unnamed, default=0)
     try:
         given.bind(*by_place, **named)
@@ -124,5 +149,8 @@ def _takes(given: inspect.Signature, wanted: inspect.Signature) -> bool:
 
 
 def _shown(signature: inspect.Signature) -> str:
-    names = [str(each.replace(annotation=inspect.Parameter.empty)) for each in signature.parameters.values()]
+    names = [
+        str(each.replace(annotation=inspect.Parameter.empty))
+        for each in signature.parameters.values()
+    ]
     return f"({', '.join(names)})"

@@ -61,13 +61,19 @@ def _family(root: Model) -> dict[str, Model]:
     modules = [importlib.import_module(root.__module__)]
     package = imported(root.place)
     names = [info.name for info in pkgutil.iter_modules(package.__path__)]
-    modules += [imported(f"{root.place}.{name}") for name in names if not name.startswith("_")]
+    modules += [
+        imported(f"{root.place}.{name}") for name in names if not name.startswith("_")
+    ]
     own_code.check_names()
     family: dict[str, Model] = {}
     for module in dict.fromkeys(modules):
         own = not imports.shipped(Path(module.__file__ or ""))
         for cls in list(vars(module).values()):
-            if isinstance(cls, type) and issubclass(cls, root) and cls.__module__ == module.__name__:
+            if (
+                isinstance(cls, type)
+                and issubclass(cls, root)
+                and cls.__module__ == module.__name__
+            ):
                 if own:
                     check_kind(cls)
                 kind = kind_of(cls)
@@ -77,7 +83,9 @@ def _family(root: Model) -> dict[str, Model]:
                     check_functions(cls, root)
                 if family.setdefault(kind, cls) is not cls:
                     both = f"{family[kind].__module__} and {cls.__module__}"
-                    raise BenchError(f"{both} both have a part of kind {kind!r}: give one of them another")
+                    raise BenchError(
+                        f"{both} both have a part of kind {kind!r}: give one of them another"
+                    )
     return dict(sorted(family.items()))
 
 
@@ -90,7 +98,9 @@ class Shape:
     sections: tuple[Model, ...]
     item: "Shape | None" = None
     named: bool = False  # whether it holds its items by name, as a mapping does
-    default: str | None = None  # the kind of the part that stands there where none is given
+    default: str | None = (
+        None  # the kind of the part that stands there where none is given
+    )
 
     @functools.cached_property
     def tag(self) -> str:
@@ -120,20 +130,31 @@ class Shape:
 @functools.cache
 def shapes(cls: Model) -> dict[str, Shape]:
     """What can stand at each key of a section."""
-    return {key: _shape(field.annotation, field.default) for key, field in cls.model_fields.items()}
+    return {
+        key: _shape(field.annotation, field.default)
+        for key, field in cls.model_fields.items()
+    }
 
 
 def _shape(annotation: Any, default: Any = None) -> Shape:
     choices = [bare(choice) for choice in members(annotation)]
     options = [choice for choice in choices if choice is not NoneType]
     sections: tuple[Model, ...] = tuple(
-        cls for cls in options if isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
+        cls
+        for cls in options
+        if isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
     )
     item, named = None, False
     if len(options) == 1 and not sections:
         origin, inner = typing.get_origin(options[0]), typing.get_args(options[0])
-        if isinstance(origin, type) and inner and (issubclass(origin, (list, tuple, Mapping))):
-            item = _shape(inner[-2] if origin is tuple and inner[-1] is ... else inner[-1])
+        if (
+            isinstance(origin, type)
+            and inner
+            and (issubclass(origin, (list, tuple, Mapping)))
+        ):
+            item = _shape(
+                inner[-2] if origin is tuple and inner[-1] is ... else inner[-1]
+            )
             named = issubclass(origin, Mapping)
     unsaid = next((cls.unsaid for cls in sections if is_part(cls)), "")
     of_default: Model = type(default)
@@ -169,10 +190,16 @@ def chosen(shape: Shape, value: Any) -> Model | None:
         return None
     if shape.tag in value:
         return parts.get(str(value[shape.tag]))
-    implied = [cls for cls in parts.values() if cls.implied_by and cls.implied_by in value]
+    implied = [
+        cls for cls in parts.values() if cls.implied_by and cls.implied_by in value
+    ]
     if implied:
         return implied[0]
-    return next(iter(parts.values())) if len(parts) == 1 else parts.get(shape.default or "")
+    return (
+        next(iter(parts.values()))
+        if len(parts) == 1
+        else parts.get(shape.default or "")
+    )
 
 
 def unknown_key(cls: Model | Sequence[Model], key: str, where: str) -> str:
@@ -193,7 +220,11 @@ def unknown_key(cls: Model | Sequence[Model], key: str, where: str) -> str:
     if slip:
         return f"{said}did you mean {dotted(where, slip)}?"
     for name, standing in keys.items():
-        inner = [section for shape in standing for section in (*shape.parts.values(), *shape.sections)]
+        inner = [
+            section
+            for shape in standing
+            for section in (*shape.parts.values(), *shape.sections)
+        ]
         if key != "kind" and any(key in shapes(section) for section in inner):
             return f"{said}did you mean {dotted(where, name, key)}?"
     if not keys:

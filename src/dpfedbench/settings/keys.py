@@ -45,9 +45,18 @@ def setting(
     extra: dict[str, Any] = {"paper": paper}
     if introduced is not NOTHING:
         extra["introduced"] = introduced
-    limits: dict[str, Any] = {"gt": gt, "ge": ge, "lt": lt, "le": le, "pattern": pattern}
+    limits: dict[str, Any] = {
+        "gt": gt,
+        "ge": ge,
+        "lt": lt,
+        "le": le,
+        "pattern": pattern,
+    }
     return pydantic.Field(
-        *(() if default is NOTHING else (default,)), description=doc, json_schema_extra=extra, **limits
+        *(() if default is NOTHING else (default,)),
+        description=doc,
+        json_schema_extra=extra,
+        **limits,
     )
 
 
@@ -62,11 +71,21 @@ def refuse_shadowing(cls: Any) -> None:
             continue
         for base in cls.__mro__[1:-1]:
             # A section may set the fields of a dataclass that gives it its behaviour.
-            fields = {**getattr(base, "model_fields", {}), **getattr(base, "__dataclass_fields__", {})}
-            if key not in fields and (key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())):
+            fields = {
+                **getattr(base, "model_fields", {}),
+                **getattr(base, "__dataclass_fields__", {}),
+            }
+            if key not in fields and (
+                key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())
+            ):
                 said = f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows {base.__name__}.{key}"
-                if any("ClassVar" in str(inspect.get_annotations(above).get(key)) for above in cls.__mro__[1:-1]):
-                    raise BenchError(f"{said}: that is no key, write {key}: ClassVar[...] = ...")
+                if any(
+                    "ClassVar" in str(inspect.get_annotations(above).get(key))
+                    for above in cls.__mro__[1:-1]
+                ):
+                    raise BenchError(
+                        f"{said}: that is no key, write {key}: ClassVar[...] = ..."
+                    )
                 raise BenchError(f"{said}: give it another name")
 
 
@@ -76,11 +95,19 @@ def keep_inherited(cls: Any) -> None:
     pydantic would take the dataclass's default for a new value of the key, and lose what `setting` said.
     """
     own = inspect.get_annotations(cls)
-    plain = {key for base in cls.__mro__ if dataclasses.is_dataclass(base) for key in base.__dataclass_fields__}
+    plain = {
+        key
+        for base in cls.__mro__
+        if dataclasses.is_dataclass(base)
+        for key in base.__dataclass_fields__
+    }
     for base in reversed(cls.__mro__[1:]):
         for key, field in getattr(base, "__pydantic_fields__", {}).items():
             if key in plain and key not in own:
-                cls.__annotations__ = {**inspect.get_annotations(cls), key: field.annotation}
+                cls.__annotations__ = {
+                    **inspect.get_annotations(cls),
+                    key: field.annotation,
+                }
                 setattr(cls, key, copy.copy(field))
 
 
@@ -109,19 +136,28 @@ def _narrows(new: Any, old: Any) -> bool:
 
     def root(option: Any) -> Any:
         """The base of a part's family: a method may take another of the family than the method that it extends."""
-        bases = [cls for cls in getattr(option, "__mro__", ()) if getattr(cls, "place", "")]
+        bases = [
+            cls for cls in getattr(option, "__mro__", ()) if getattr(cls, "place", "")
+        ]
         return bases[-1] if bases else None
 
     def options(annotation: Any) -> list[Any]:
         split: list[Any] = []
         for member in members(annotation):
-            split += typing.get_args(member) if typing.get_origin(member) is Literal else [member]
+            split += (
+                typing.get_args(member)
+                if typing.get_origin(member) is Literal
+                else [member]
+            )
         return split
 
     above = options(old)
     return all(
         option in above
-        or (isinstance(option, type) and any(isinstance(cls, type) and issubclass(option, cls) for cls in above))
+        or (
+            isinstance(option, type)
+            and any(isinstance(cls, type) and issubclass(option, cls) for cls in above)
+        )
         or (isinstance(option, str) and str in above)
         or (root(option) is not None and root(option) in map(root, above))
         for option in options(new)
@@ -133,7 +169,13 @@ def introduced(cls: Any) -> dict[str, Any]:
     """For each key, its default at its introduction; `NOTHING` where it had none."""
     defaults: dict[str, Any] = {}
     for key, field in cls.model_fields.items():
-        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        default = NOTHING if field.is_required() else field.get_default(call_default_factory=True)
+        extra = (
+            field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        )
+        default = (
+            NOTHING
+            if field.is_required()
+            else field.get_default(call_default_factory=True)
+        )
         defaults[key] = extra.get("introduced", default)
     return defaults

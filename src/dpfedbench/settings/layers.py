@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.families import chosen, kind_of, shapes, spelled_out, tag_of, unknown_key
+from dpfedbench.settings.families import (
+    chosen,
+    kind_of,
+    shapes,
+    spelled_out,
+    tag_of,
+    unknown_key,
+)
 from dpfedbench.settings.part import Settings
 from dpfedbench.settings.values import bad_value
 from dpfedbench.settings.words import dotted, no_group, unknown_kind
@@ -63,10 +70,14 @@ def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
     return value
 
 
-def _of_kind(classes: Sequence[type[Settings]], value: Mapping[str, Any]) -> type[Settings] | None:
+def _of_kind(
+    classes: Sequence[type[Settings]], value: Mapping[str, Any]
+) -> type[Settings] | None:
     """The part, of these classes, whose kind an overlay says; None where it says none."""
     kind = value.get(tag_of(classes))
-    return next((cls for cls in classes if kind is not None and kind_of(cls) == kind), None)
+    return next(
+        (cls for cls in classes if kind is not None and kind_of(cls) == kind), None
+    )
 
 
 def check(structure: Structure, overlay: Any, where: str, *, owner: str = "") -> None:
@@ -86,17 +97,25 @@ def check(structure: Structure, overlay: Any, where: str, *, owner: str = "") ->
         raise BenchError(fault)
 
 
-def _faults(classes: Sequence[type[Settings]], overlay: Any, where: str, owner: str) -> Iterator[str]:
+def _faults(
+    classes: Sequence[type[Settings]], overlay: Any, where: str, owner: str
+) -> Iterator[str]:
     if not isinstance(overlay, Mapping):
         yield no_group(where, overlay)
         return
     for key, given in overlay.items():
-        name, having = dotted(where, key), tuple(cls for cls in classes if key in shapes(cls))
+        name, having = (
+            dotted(where, key),
+            tuple(cls for cls in classes if key in shapes(cls)),
+        )
         if not having:
             yield unknown_key(classes, str(key), where)
             continue
         inner = _standing_at(having, key, taken=bool(owner))
-        value, kinds = _spelled_out(inner, given), [kind for kind in map(kind_of, inner) if kind]
+        value, kinds = (
+            _spelled_out(inner, given),
+            [kind for kind in map(kind_of, inner) if kind],
+        )
         if not inner:
             wrong = [bad_value(cls, key, value, name) for cls in having]
             if key != tag_of(classes) and None not in wrong:
@@ -107,7 +126,12 @@ def _faults(classes: Sequence[type[Settings]], overlay: Any, where: str, owner: 
                 yield f"{name} is null, but {owner or 'all'} needs one{takes}"
         else:
             tag = tag_of(inner)
-            if isinstance(value, Mapping) and tag in value and kinds and not _of_kind(inner, value):
+            if (
+                isinstance(value, Mapping)
+                and tag in value
+                and kinds
+                and not _of_kind(inner, value)
+            ):
                 if owner and str(value[tag]) in map(kind_of, _standing_at(having, key)):
                     yield f"{name}.{tag} is {value[tag]}, which {owner} does not take: it takes {', '.join(kinds)}"
                 else:
@@ -126,7 +150,9 @@ def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, An
     return values
 
 
-def resolve(cls: type[Settings], general: Mapping[str, Any], cell: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(
+    cls: type[Settings], general: Mapping[str, Any], cell: Mapping[str, Any]
+) -> dict[str, Any]:
     """The values of one run: its own overlay, `cell`, over what `lay` gave.
 
     All that its own overlay says is kept, for `read` to refuse what does not fit; of the rest, what does not fit goes.
@@ -150,7 +176,13 @@ def _name_kinds(cls: type[Settings], values: dict[str, Any]) -> None:
                 _name_kinds(inner, value)
 
 
-def _lay(classes: Sequence[type[Settings]], below: dict[str, Any], layer: Mapping[str, Any], *, keep: bool) -> None:
+def _lay(
+    classes: Sequence[type[Settings]],
+    below: dict[str, Any],
+    layer: Mapping[str, Any],
+    *,
+    keep: bool,
+) -> None:
     """Lay an overlay over the values, key by key, whatever their kind; `_settle` drops what the final kind lacks."""
     for key, given in layer.items():
         having = tuple(cls for cls in classes if key in shapes(cls))
@@ -166,13 +198,17 @@ def _lay(classes: Sequence[type[Settings]], below: dict[str, Any], layer: Mappin
             if not isinstance(below.get(key), dict):
                 below[key] = {}
             if not keep and _have_kinds(inner) and not _of_kind(inner, value):
-                value = {name: item for name, item in value.items() if name != tag_of(inner)}
+                value = {
+                    name: item for name, item in value.items() if name != tag_of(inner)
+                }
             _lay(inner, below[key], value, keep=keep)
         else:
             below[key] = copy.deepcopy(value)
 
 
-def _settle(classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any) -> None:
+def _settle(
+    classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any
+) -> None:
     """Drop the keys that the final kind of each part does not have, but for those that the run's own overlay says."""
     said = cell if isinstance(cell, Mapping) else {}
     for key, value in values.items():
@@ -182,13 +218,17 @@ def _settle(classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any
         own = _spelled_out(inner, said.get(key))
         taken = [part] if (part := _of_kind(inner, value)) else inner
         for name in list(value):
-            if not any(name in shapes(cls) for cls in taken) and not (isinstance(own, Mapping) and name in own):
+            if not any(name in shapes(cls) for cls in taken) and not (
+                isinstance(own, Mapping) and name in own
+            ):
                 del value[name]
         _settle(taken, value, own)
 
 
 @functools.cache
-def _standing_at(classes: Classes, key: str, *, taken: bool = False) -> list[type[Settings]]:
+def _standing_at(
+    classes: Classes, key: str, *, taken: bool = False
+) -> list[type[Settings]]:
     """The classes that can stand at a key of these sections, each part by itself; none where it is a value, or unknown.
 
     With parts come all others of their families, or, if `taken`, only those that one of the sections takes.
@@ -196,7 +236,9 @@ def _standing_at(classes: Classes, key: str, *, taken: bool = False) -> list[typ
     standing: dict[type[Settings], None] = {}
     for cls in classes:
         if shape := shapes(cls).get(key):
-            standing |= dict.fromkeys((shape.parts if taken else shape.families).values() or shape.sections)
+            standing |= dict.fromkeys(
+                (shape.parts if taken else shape.families).values() or shape.sections
+            )
     return list(standing)
 
 
@@ -212,7 +254,9 @@ def set_key(overlay: Mapping[str, Any], dotted: str, value: Any) -> dict[str, An
     if rest:
         below = copied.get(first)
         below = {"kind": below} if isinstance(below, str) else below
-        copied[first] = set_key(below if isinstance(below, Mapping) else {}, rest, value)
+        copied[first] = set_key(
+            below if isinstance(below, Mapping) else {}, rest, value
+        )
     else:
         copied[first] = copy.deepcopy(value)
     return copied

@@ -18,7 +18,13 @@ from dpfedbench.settings.families import Shape, chosen, label, spelled_out, unkn
 from dpfedbench.settings.families import kind_of as kind_of
 from dpfedbench.settings.families import kinds_of as kinds_of
 from dpfedbench.settings.families import shapes as shapes
-from dpfedbench.settings.keys import NOTHING, introduced, keep_inherited, refuse_other_meanings, refuse_shadowing
+from dpfedbench.settings.keys import (
+    NOTHING,
+    introduced,
+    keep_inherited,
+    refuse_other_meanings,
+    refuse_shadowing,
+)
 from dpfedbench.settings.keys import setting as setting
 from dpfedbench.settings.values import as_wanted, said_of
 from dpfedbench.settings.words import dotted, members, no_group, shown, unknown_kind
@@ -35,7 +41,12 @@ class Settings(pydantic.BaseModel):
     """
 
     model_config = pydantic.ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True, protected_namespaces=()
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=True,
+        protected_namespaces=(),
     )
 
     short: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -84,7 +95,9 @@ class Settings(pydantic.BaseModel):
         for key, before in introduced(type(self)).items():
             value = getattr(self, key)
             if value != unsaid if key == tag else before is NOTHING or value != before:
-                differing[key] = value.identity() if isinstance(value, Settings) else plain[key]
+                differing[key] = (
+                    value.identity() if isinstance(value, Settings) else plain[key]
+                )
         return differing
 
     def replace(self, **changes: Any) -> Self:
@@ -93,7 +106,9 @@ class Settings(pydantic.BaseModel):
         Raises:
             BenchError: a value is out of bounds.
         """
-        return type(self)(**{key: getattr(self, key) for key in type(self).model_fields} | changes)
+        return type(self)(
+            **{key: getattr(self, key) for key in type(self).model_fields} | changes
+        )
 
 
 class Section(Settings):
@@ -151,7 +166,13 @@ def _unknown(cls: type[Settings], values: Any, where: str) -> Iterator[str]:
 
 def _unknown_at(shape: Shape, value: Any, where: str) -> Iterator[str]:
     if shape.item is not None:
-        inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+        inner = (
+            value.items()
+            if isinstance(value, Mapping)
+            else enumerate(value)
+            if isinstance(value, list)
+            else ()
+        )
         for key, item in inner:
             yield from _unknown_at(shape.item, item, dotted(where, key))
     elif shape.sections and isinstance(value, Mapping):
@@ -173,12 +194,18 @@ def _read(cls: Any, values: Any, where: str) -> Any:
     if not isinstance(values, Mapping):
         raise BenchError(no_group(where or "the configuration", values))
     keys = shapes(cls)
-    made = {key: _read_at(keys[key], value, dotted(where, key), cls) for key, value in values.items() if key in keys}
+    made = {
+        key: _read_at(keys[key], value, dotted(where, key), cls)
+        for key, value in values.items()
+        if key in keys
+    }
     return _fill(cls.__new__(cls), made, where)
 
 
 def _read_at(shape: Shape, value: Any, where: str, owner: type[Settings]) -> Any:
-    if shape.nullable and (value is None or (isinstance(value, str) and value.lower() == "null")):
+    if shape.nullable and (
+        value is None or (isinstance(value, str) and value.lower() == "null")
+    ):
         # Text is null only where it cannot be meant as text.
         return None if value is None or str not in members(shape.annotation) else value
     if shape.sections:
@@ -186,9 +213,19 @@ def _read_at(shape: Shape, value: Any, where: str, owner: type[Settings]) -> Any
     if shape.item is not None and shape.named and isinstance(value, (list, tuple)):
         raise BenchError(no_group(where, value))
     if shape.item is not None and isinstance(value, Mapping):
-        return {key: _read_at(shape.item, item, dotted(where, key), owner) for key, item in value.items()}
-    if shape.item is not None and shape.item.sections and isinstance(value, (list, tuple)):
-        return tuple(_read_at(shape.item, item, dotted(where, index), owner) for index, item in enumerate(value))
+        return {
+            key: _read_at(shape.item, item, dotted(where, key), owner)
+            for key, item in value.items()
+        }
+    if (
+        shape.item is not None
+        and shape.item.sections
+        and isinstance(value, (list, tuple))
+    ):
+        return tuple(
+            _read_at(shape.item, item, dotted(where, index), owner)
+            for index, item in enumerate(value)
+        )
     return value
 
 
@@ -201,15 +238,21 @@ def _read_part(shape: Shape, value: Any, where: str, owner: type[Settings]) -> S
     value, tag = spelled_out(value, shape.tag), shape.tag
     if isinstance(value, Settings):
         if type(value) not in parts.values():
-            raise BenchError(f"{where} is {label(type(value))}, which {label(owner)} does not take: it takes {kinds}")
+            raise BenchError(
+                f"{where} is {label(type(value))}, which {label(owner)} does not take: it takes {kinds}"
+            )
         return value
     if not isinstance(value, Mapping):
         null = "null" if value is None else shown(value)
-        raise BenchError(f"{where} is {null}, but {label(owner)} needs one: it takes {kinds}")
+        raise BenchError(
+            f"{where} is {null}, but {label(owner)} needs one: it takes {kinds}"
+        )
     if cls is None and tag not in value:
         raise BenchError(f"{where}.{tag} is missing: give one of {kinds}")
     if cls is None and str(value[tag]) in shape.families:
-        raise BenchError(f"{where}.{tag} is {value[tag]}, which {label(owner)} does not take: it takes {kinds}")
+        raise BenchError(
+            f"{where}.{tag} is {value[tag]}, which {label(owner)} does not take: it takes {kinds}"
+        )
     if cls is None:
         raise BenchError(unknown_kind(dotted(where, tag), value[tag], parts))
     return _read(cls, {tag: kind_of(cls)} | dict(value), where)  # type: ignore[no-any-return]
@@ -219,7 +262,10 @@ def _fill(instance: Any, values: Mapping[str, Any], where: str) -> Any:
     """Give a bare instance its values; the section's own checks run too."""
     cls = type(instance)
     fields = cls.model_fields
-    ready = {key: as_wanted(fields[key].annotation, item) if key in fields else item for key, item in values.items()}
+    ready = {
+        key: as_wanted(fields[key].annotation, item) if key in fields else item
+        for key, item in values.items()
+    }
     try:
         cls.__pydantic_validator__.validate_python(ready, self_instance=instance)
     except pydantic.ValidationError as error:
@@ -227,14 +273,24 @@ def _fill(instance: Any, values: Mapping[str, Any], where: str) -> Any:
     return instance
 
 
-def _message(cls: type[Settings], error: pydantic.ValidationError, values: Mapping[str, Any], where: str) -> str:
-    faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+def _message(
+    cls: type[Settings],
+    error: pydantic.ValidationError,
+    values: Mapping[str, Any],
+    where: str,
+) -> str:
+    faults = sorted(
+        error.errors(include_url=False),
+        key=lambda fault: fault["type"] != "extra_forbidden",
+    )
     fault = faults[0]
     key = str(fault["loc"][0]) if fault["loc"] else ""
     if fault["type"] == "extra_forbidden":
         return unknown_key(cls, key, where)
     if fault["type"] == "missing":
-        needed = ", ".join(name for name, field in cls.model_fields.items() if field.is_required())
+        needed = ", ".join(
+            name for name, field in cls.model_fields.items() if field.is_required()
+        )
         return f"{dotted(where, key)} is missing: {needed} are needed there"
     if key not in cls.model_fields:
         return f"{where or 'the configuration'}: {fault['msg'].removeprefix('Value error, ')}"

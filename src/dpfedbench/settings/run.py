@@ -35,14 +35,21 @@ class Task(Section):
         le=10_000,
         doc="labelled examples of a class (of a text: records) at the meta-test; 0: the model is used as it is",
     )
-    text: Text | None = setting(None, doc="of data that are texts: the next word is told; null: images are told apart")
+    text: Text | None = setting(
+        None,
+        doc="of data that are texts: the next word is told; null: images are told apart",
+    )
 
     def model_post_init(self, _: Any) -> None:
         """Refuse a task of one class, unless it is a text's."""
         if self.text is None and self.ways < 2:
-            raise BenchError(f"task.ways is {self.ways}: expected an integer of at least 2")
+            raise BenchError(
+                f"task.ways is {self.ways}: expected an integer of at least 2"
+            )
         if self.text is not None and self.ways != 1:
-            raise BenchError(f"task.ways is {self.ways}, but a text (task.text) is one class: set it to 1")
+            raise BenchError(
+                f"task.ways is {self.ways}, but a text (task.text) is one class: set it to 1"
+            )
 
     @property
     def outputs(self) -> int:
@@ -202,7 +209,11 @@ class Run(Settings):
     def sections(self) -> tuple[Section, ...]:
         """All sections and parts, those within others too: the method's own first, then those of every run."""
         own = [key for key in type(self).model_fields if key not in Run.model_fields]
-        return tuple(section for key in (*own, *Run.model_fields) for section in _within(getattr(self, key)))
+        return tuple(
+            section
+            for key in (*own, *Run.model_fields)
+            for section in _within(getattr(self, key))
+        )
 
     def find(self, family: type[Kind]) -> Kind | None:
         """The first of the run's own sections that is of a class; None where none is.
@@ -275,7 +286,9 @@ class Run(Settings):
             BenchError: the model is used as it is and has no meta-test, or a value is out of bounds.
         """
         if not self.task.shots:
-            raise BenchError("test is a meta-test's, but this run's model is used as it is: leave it out")
+            raise BenchError(
+                "test is a meta-test's, but this run's model is used as it is: leave it out"
+            )
         if shots == 0:
             raise BenchError("test.shots is 0: a meta-test adapts to at least 1")
         task = self.task if shots is None else self.task.replace(shots=shots)
@@ -285,15 +298,15 @@ class Run(Settings):
     def test_name(self) -> str:
         """What a meta-test is called in the run's folder; says all that `tested_at` may change."""
         test = self.evaluation
-        return (
-            f"{self.task.shots}shot-{test.steps}steps-{test.rate:g}rate-{test.tasks}tasks-{test.query_per_class}query"
-        )
+        return f"{self.task.shots}shot-{test.steps}steps-{test.rate:g}rate-{test.tasks}tasks-{test.query_per_class}query"
 
     @functools.cached_property
     def key(self) -> str:
         """The run's identity: of all that differs from the defaults at its key's introduction, the seed aside."""
         values = {key: value for key, value in self.identity().items() if key != "seed"}
-        canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        canonical = json.dumps(
+            values, sort_keys=True, separators=(",", ":"), allow_nan=False
+        )
         return hashlib.sha256(canonical.encode()).hexdigest()[:10]
 
     @property
@@ -306,19 +319,29 @@ class Run(Settings):
         """
         if self.streams == "shared":
             return self.seed
-        return int.from_bytes(hashlib.sha256(f"{self.seed}/{self.key}".encode()).digest()[:16], "big")
+        return int.from_bytes(
+            hashlib.sha256(f"{self.seed}/{self.key}".encode()).digest()[:16], "big"
+        )
 
     @property
     def task_name(self) -> str:
         """For people, e.g. "5-way 1-shot"."""
         if self.task.text is not None:
             return f"next word, {self.task.shots} records"
-        return f"{self.task.ways}-way {self.task.shots}-shot" if self.task.shots else f"{self.task.ways} classes"
+        return (
+            f"{self.task.ways}-way {self.task.shots}-shot"
+            if self.task.shots
+            else f"{self.task.ways} classes"
+        )
 
     @property
     def folder(self) -> str:
         """The run's place below results/runs."""
-        task = f"{self.task.ways}way-{self.task.shots}shot" if self.task.shots else f"{self.task.ways}class"
+        task = (
+            f"{self.task.ways}way-{self.task.shots}shot"
+            if self.task.shots
+            else f"{self.task.ways}class"
+        )
         return f"{self.method}/{self.dataset}/{task}/{self.key}/seed{self.seed}"
 
     @property
@@ -356,10 +379,16 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         check_plain(values, "")
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, BenchError) as error:
         said = " ".join(str(error).split())
-        raise BenchError(f"{path} is not valid YAML ({said}): delete it and run the workflow again") from error
+        raise BenchError(
+            f"{path} is not valid YAML ({said}): delete it and run the workflow again"
+        ) from error
     if not isinstance(values, Mapping):
-        raise BenchError(f"{path} holds no configuration: delete it and run the workflow again")
-    if "local" in values or any("rule" in section for section in values.values() if isinstance(section, Mapping)):
+        raise BenchError(
+            f"{path} holds no configuration: delete it and run the workflow again"
+        )
+    if "local" in values or any(
+        "rule" in section for section in values.values() if isinstance(section, Mapping)
+    ):
         raise BenchError(
             f"{path} has an older format (with clipping.rule and local): read it with the version that wrote it, or "
             "move that results folder away and run the workflow again"

@@ -21,7 +21,11 @@ class Clients(Part):
     place: ClassVar[str] = "dpfedbench.parts.partitions"
     tag: ClassVar[str] = "partition"
     unsaid: ClassVar[str] = "shared"
-    former: ClassVar[Mapping[str, Any]] = {"fragments": None, "concentration": None, "least": 10}
+    former: ClassVar[Mapping[str, Any]] = {
+        "fragments": None,
+        "concentration": None,
+        "least": 10,
+    }
     holds: ClassVar[str] = "tasks"
     alike: ClassVar[bool] = True
     apart: ClassVar[bool] = True
@@ -34,8 +38,12 @@ class Clients(Part):
         le=100_000,
         doc="images of a class that a client holds; sizes of tasks are not used of records",
     )
-    support_per_class: int = setting(ge=1, le=100_000, doc="of these, how many it adapts on")
-    query_per_class: int = setting(ge=1, le=100_000, doc="of these, how many it takes its gradient on")
+    support_per_class: int = setting(
+        ge=1, le=100_000, doc="of these, how many it adapts on"
+    )
+    query_per_class: int = setting(
+        ge=1, le=100_000, doc="of these, how many it takes its gradient on"
+    )
 
     def model_post_init(self, _: Any) -> None:
         """Refuse a client that would need more than it holds."""
@@ -49,7 +57,11 @@ class Clients(Part):
     @property
     def own(self) -> dict[str, Any]:
         """Its kind, and the plain values of the keys that it has and not every partition."""
-        return {key: value for key, value in self.plain().items() if key not in Clients.model_fields}
+        return {
+            key: value
+            for key, value in self.plain().items()
+            if key not in Clients.model_fields
+        }
 
     @property
     def text(self) -> str:
@@ -59,19 +71,33 @@ class Clients(Part):
 
     def drawn_from(self, ways: int) -> dict[str, Any]:
         """What the clients follow from beside the data and the seed: runs that share them agree on it."""
-        tasks = {"examples_per_class": self.examples_per_class, "ways": ways} if self.holds == "tasks" else {}
+        tasks = (
+            {"examples_per_class": self.examples_per_class, "ways": ways}
+            if self.holds == "tasks"
+            else {}
+        )
         return {**self.own, "count": self.count, **tasks}
 
     @classmethod
     def kinds(cls, holds: str, *, apart: bool = False) -> list[str]:
         """The partitions whose clients hold "tasks", or "records"; or of these only the ones that are `apart`."""
         family = cast("dict[str, type[Clients]]", kinds_of(Clients))
-        return [kind for kind, one in family.items() if one.holds == holds and (one.apart or not apart)]
+        return [
+            kind
+            for kind, one in family.items()
+            if one.holds == holds and (one.apart or not apart)
+        ]
 
     @classmethod
     def of(cls, drawn_from: Mapping[str, Any]) -> "tuple[Clients, int]":
         """The clients that are drawn from this, and the classes of a task; sizes that do not matter are the least."""
-        given = {"examples_per_class": 2, "support_per_class": 1, "query_per_class": 1, "ways": 1, **drawn_from}
+        given = {
+            "examples_per_class": 2,
+            "support_per_class": 1,
+            "query_per_class": 1,
+            "ways": 1,
+            **drawn_from,
+        }
         ways = given.pop("ways")
         return kinds_of(cls)[given[cls.tag]].read(given), ways  # type: ignore[return-value]
 
@@ -107,24 +133,48 @@ class Validation(Section):
 
     every: int = setting(0, ge=0, doc="rounds between validations; 0: never")
     tasks: int = setting(
-        100, ge=1, le=1_000_000, doc="few-shot tasks; or records, which are taken out of the test part"
+        100,
+        ge=1,
+        le=1_000_000,
+        doc="few-shot tasks; or records, which are taken out of the test part",
     )
-    ensemble: int = setting(1, ge=1, le=1_000, doc="how many of the best checkpoints are averaged at the meta-test")
-    public: bool = setting(True, doc="its data are nobody's secret; false: it may drive nothing")
+    ensemble: int = setting(
+        1,
+        ge=1,
+        le=1_000,
+        doc="how many of the best checkpoints are averaged at the meta-test",
+    )
+    public: bool = setting(
+        True, doc="its data are nobody's secret; false: it may drive nothing"
+    )
 
 
 class Evaluation(Section):
     """The meta-test: tasks of the test classes. A model that is used as it is, is tested on the whole test part."""
 
     every: int = setting(
-        0, ge=0, doc="rounds between tests while training, of models used as they are and of texts; they change nothing"
+        0,
+        ge=0,
+        doc="rounds between tests while training, of models used as they are and of texts; they change nothing",
     )
     while_training: int = setting(
-        20, ge=1, le=1_000_000, doc="of a text: tasks of each of those tests, the first of `tasks`"
+        20,
+        ge=1,
+        le=1_000_000,
+        doc="of a text: tasks of each of those tests, the first of `tasks`",
     )
-    tasks: int = setting(200, ge=2, le=1_000_000, doc="meta-test tasks, all of test classes")
-    query_per_class: int = setting(15, ge=1, le=100_000, doc="examples of a class that a meta-test task is scored on")
-    steps: int = setting(5, ge=0, le=100_000, doc="adaptation steps of who uses the meta-model")
+    tasks: int = setting(
+        200, ge=2, le=1_000_000, doc="meta-test tasks, all of test classes"
+    )
+    query_per_class: int = setting(
+        15,
+        ge=1,
+        le=100_000,
+        doc="examples of a class that a meta-test task is scored on",
+    )
+    steps: int = setting(
+        5, ge=0, le=100_000, doc="adaptation steps of who uses the meta-model"
+    )
     rate: float = setting(0.4, gt=0, le=1e6, doc="their learning rate")
 
 

@@ -9,11 +9,19 @@ from dpfedbench.settings.vocabularies.vocabulary import Public, Vocabulary
 class Text(Section):
     """Sequences of words, whose next word is told; each is a record of its own, which starts anew."""
 
-    words: int = setting(2000, ge=1, le=1_000_000, doc="words that the model knows", paper="10,000")
+    words: int = setting(
+        2000, ge=1, le=1_000_000, doc="words that the model knows", paper="10,000"
+    )
     record: int = setting(10, ge=1, le=10_000, doc="words of a record", paper="10")
-    vocabulary: Vocabulary = setting(Public(), doc="where these words are from", paper="private")
+    vocabulary: Vocabulary = setting(
+        Public(), doc="where these words are from", paper="private"
+    )
     refine_batch: int = setting(
-        20, ge=1, le=1_000_000, doc="records of a step of who uses the model", paper="10 to 120"
+        20,
+        ge=1,
+        le=1_000_000,
+        doc="records of a step of who uses the model",
+        paper="10 to 120",
     )
 
     def check(self, run: HasSections) -> None:

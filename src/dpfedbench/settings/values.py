@@ -33,14 +33,20 @@ def check_plain(value: Any, where: str) -> None:
     """
     for number, (name, leaf) in enumerate(_each(value, where, ())):
         if number > _MOST:
-            raise BenchError(f"{where or 'the configuration'} has more than {_MOST:,} values: make it smaller")
+            raise BenchError(
+                f"{where or 'the configuration'} has more than {_MOST:,} values: make it smaller"
+            )
         if not isinstance(leaf, str):
             continue
         if letter := _UNPRINTABLE.search(leaf):
-            raise BenchError(f"{name} has the letter {letter[0]!a}, which cannot be printed: take it out")
+            raise BenchError(
+                f"{name} has the letter {letter[0]!a}, which cannot be printed: take it out"
+            )
         if len(leaf) > LONGEST_TEXT:
             most = f"at most {LONGEST_TEXT:,} letters"
-            raise BenchError(f"{name} is {shown(leaf)}: expected {most}, it has {len(leaf):,}")
+            raise BenchError(
+                f"{name} is {shown(leaf)}: expected {most}, it has {len(leaf):,}"
+            )
 
 
 def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
@@ -51,8 +57,17 @@ def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, 
     if id(value) in above:
         raise BenchError(f"{name} refers to itself: write out what it holds")
     inside = (*above, id(value))
-    pairs = sorted(value.items(), key=lambda pair: str(pair[0])) if isinstance(value, Mapping) else enumerate(value)
-    for key, item in pairs:  # in an order that is not that of the files which were laid over one another
+    pairs = (
+        sorted(value.items(), key=lambda pair: str(pair[0]))
+        if isinstance(value, Mapping)
+        else enumerate(value)
+    )
+    for (
+        key,
+        item,
+    ) in (
+        pairs
+    ):  # in an order that is not that of the files which were laid over one another
         if isinstance(key, str):
             yield f"a key of {name or 'the configuration'}", key
         yield from _each(item, dotted(name, key), inside)
@@ -79,7 +94,9 @@ def as_wanted(annotation: Any, value: Any) -> Any:
             return word
         return (
             str(value)
-            if literal and value not in [allowed for allowed in literal if isinstance(allowed, bool)]
+            if literal
+            and value
+            not in [allowed for allowed in literal if isinstance(allowed, bool)]
             else value
         )
     if isinstance(value, float) and float not in options and value.is_integer():
@@ -88,8 +105,15 @@ def as_wanted(annotation: Any, value: Any) -> Any:
         for option in options:
             if typing.get_origin(option) is tuple:
                 inner = typing.get_args(option)
-                items = [inner[0]] * len(value) if inner[-1] is ... else [*inner, *[Any] * len(value)]
-                return tuple(as_wanted(wanted, item) for wanted, item in zip(items, value, strict=False))
+                items = (
+                    [inner[0]] * len(value)
+                    if inner[-1] is ...
+                    else [*inner, *[Any] * len(value)]
+                )
+                return tuple(
+                    as_wanted(wanted, item)
+                    for wanted, item in zip(items, value, strict=False)
+                )
     if isinstance(value, Mapping):
         for option in options:
             inner = typing.get_args(option)
@@ -108,7 +132,11 @@ def _options(annotation: Any) -> tuple[list[Any], list[Any]]:
 
 def bare(annotation: Any) -> Any:
     """A type without what `Annotated` says of it."""
-    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
+    return (
+        typing.get_args(annotation)[0]
+        if typing.get_origin(annotation) is typing.Annotated
+        else annotation
+    )
 
 
 def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any]) -> str:
@@ -124,10 +152,19 @@ def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any])
     wanted, metadata = field.annotation, list(field.metadata)
     for step in steps:
         # Steps into a list or a mapping; pydantic adds names of its own for the members of a union.
-        inside = isinstance(value, (list, tuple)) and isinstance(step, int) and step < len(value)
+        inside = (
+            isinstance(value, (list, tuple))
+            and isinstance(step, int)
+            and step < len(value)
+        )
         if inside or (isinstance(value, Mapping) and step in value):
             value, name = value[step], dotted(name, step)
-            inner = next(filter(None, (typing.get_args(bare(member)) for member in members(wanted))), (Any,))
+            inner = next(
+                filter(
+                    None, (typing.get_args(bare(member)) for member in members(wanted))
+                ),
+                (Any,),
+            )
             wanted, metadata = inner[-2] if inner[-1] is ... else inner[-1], []
     if fault["type"] == "finite_number":
         return f"{name} is {shown(value)}: expected a finite number"
@@ -144,14 +181,20 @@ def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any])
         return f"{called}: use lower-case letters, digits and hyphens, at most {LONGEST_NAME}"
     if typing.get_origin(wanted) is typing.Annotated:
         wanted, *inner_metadata = typing.get_args(wanted)
-        metadata += [rule for added in inner_metadata for rule in getattr(added, "metadata", [added])]
+        metadata += [
+            rule
+            for added in inner_metadata
+            for rule in getattr(added, "metadata", [added])
+        ]
     return f"{name} is {shown(value)}: expected {expected(wanted, _near(metadata, value, fault['type']))}"
 
 
 def _near(metadata: Iterable[Any], value: Any, fault: str) -> Iterator[Any]:
     """The bounds to name: far ones, which nearly nobody comes near, to who goes beyond them only."""
     for rule in metadata:
-        if 0 < getattr(rule, "ge", 0) < _SMALL and not (isinstance(value, float) and value > 0):
+        if 0 < getattr(rule, "ge", 0) < _SMALL and not (
+            isinstance(value, float) and value > 0
+        ):
             yield types.SimpleNamespace(gt=0)
         elif getattr(rule, "le", 0) < _LARGE or fault.startswith("less_than"):
             yield rule
@@ -163,10 +206,14 @@ def _adapter(cls: type[pydantic.BaseModel], key: str) -> pydantic.TypeAdapter[An
     annotation: Any = field.annotation
     if field.metadata:
         annotation = Annotated[(annotation, *field.metadata)]
-    return pydantic.TypeAdapter(annotation, config=pydantic.ConfigDict(strict=True, allow_inf_nan=False))
+    return pydantic.TypeAdapter(
+        annotation, config=pydantic.ConfigDict(strict=True, allow_inf_nan=False)
+    )
 
 
-def bad_value(cls: type[pydantic.BaseModel], key: str, value: Any, name: str) -> str | None:
+def bad_value(
+    cls: type[pydantic.BaseModel], key: str, value: Any, name: str
+) -> str | None:
     """What to say of a value that a key of a section cannot have; None where it can."""
     field = cls.model_fields[key]
     wanted = as_wanted(field.annotation, value)
@@ -174,7 +221,13 @@ def bad_value(cls: type[pydantic.BaseModel], key: str, value: Any, name: str) ->
         _adapter(cls, key).validate_python(wanted)
     except pydantic.ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        return said_of(field, fault, name, value if isinstance(value, bool) else wanted, fault["loc"])
+        return said_of(
+            field,
+            fault,
+            name,
+            value if isinstance(value, bool) else wanted,
+            fault["loc"],
+        )
     return None
 
 

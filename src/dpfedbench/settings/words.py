@@ -30,12 +30,21 @@ def looks_like(name: str, valid: Iterable[str]) -> str | None:
 
 
 def _closest(name: str, valid: Iterable[str], cutoff: float) -> str | None:
-    return next(iter(difflib.get_close_matches(str(name), list(map(str, valid)), n=1, cutoff=cutoff)), None)
+    return next(
+        iter(
+            difflib.get_close_matches(
+                str(name), list(map(str, valid)), n=1, cutoff=cutoff
+            )
+        ),
+        None,
+    )
 
 
 def shown(value: Any) -> str:
     """A value as it stands in a message."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+    if isinstance(value, float) and (
+        value != value or value in (float("inf"), float("-inf"))
+    ):
         return str(value)
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -60,14 +69,27 @@ def expected(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         annotation: its type.
         metadata: its bounds, as pydantic keeps them.
     """
-    text = " or ".join(map(_named, sorted(members(annotation), key=lambda member: member is types.NoneType)))
+    text = " or ".join(
+        map(
+            _named,
+            sorted(members(annotation), key=lambda member: member is types.NoneType),
+        )
+    )
     words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
     limits = []
     for rule in metadata:
-        limits += [f"{word} {_bound(getattr(rule, key))}" for key, word in words.items() if hasattr(rule, key)]
+        limits += [
+            f"{word} {_bound(getattr(rule, key))}"
+            for key, word in words.items()
+            if hasattr(rule, key)
+        ]
         pattern = getattr(rule, "pattern", None)
         if pattern:
-            like = "of lower-case letters, digits and hyphens" if pattern == LOWER_CASE else f"like {pattern}"
+            like = (
+                "of lower-case letters, digits and hyphens"
+                if pattern == LOWER_CASE
+                else f"like {pattern}"
+            )
             text = text.replace("text", f"text {like}", 1)
     if limits:
         text = text.replace("number", "number " + " and ".join(limits), 1)
@@ -83,15 +105,27 @@ def _named(annotation: Any) -> str:
         annotation = typing.get_args(annotation)[0]
     origin = typing.get_origin(annotation) or annotation
     if origin is typing.Literal:
-        return "one of " + ", ".join(str(value) for value in typing.get_args(annotation))
+        return "one of " + ", ".join(
+            str(value) for value in typing.get_args(annotation)
+        )
     names: Mapping[Any, str] = {
-        int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null",
-        list: "a list", tuple: "a list", frozenset: "a list",
-    }  # fmt: skip
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "text",
+        types.NoneType: "null",
+        list: "a list",
+        tuple: "a list",
+        frozenset: "a list",
+    }
     return names.get(origin, "a group of keys")
 
 
 def no_group(where: str, value: Any) -> str:
     """The fault of a value that stands where keys with values have to."""
-    mend = ", each written NAME: VALUE, and not a list of them" if isinstance(value, (list, tuple)) else ""
+    mend = (
+        ", each written NAME: VALUE, and not a list of them"
+        if isinstance(value, (list, tuple))
+        else ""
+    )
     return f"{where} is {shown(value)}: expected a group of keys{mend}"

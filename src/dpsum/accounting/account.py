@@ -73,11 +73,15 @@ class Account:
     def __str__(self) -> str:
         """A line for each profile: its epsilon and status, or why it has none."""
         lines = [
-            f"a {self.unit}, after {self.rounds} rounds, at delta {self.delta:g}" if self.unit else _NOTHING_PRIVATE
+            f"a {self.unit}, after {self.rounds} rounds, at delta {self.delta:g}"
+            if self.unit
+            else _NOTHING_PRIVATE
         ]
         for name in PROFILES if self.unit else ():
             if (entry := self.profiles.get(name)) is not None:
-                lines.append(f"{name:>12}: epsilon {entry.epsilon_high:.4g} ({entry.status}); {entry.explanation}")
+                lines.append(
+                    f"{name:>12}: epsilon {entry.epsilon_high:.4g} ({entry.status}); {entry.explanation}"
+                )
             else:
                 lines.append(f"{name:>12}: {self.reasons.get(name, 'not asked')}")
         return "\n".join([*lines, *map(str, self.also)])
@@ -86,33 +90,63 @@ class Account:
         """What privacy.json holds."""
         if self.unit is None:
             return {
-                "delta": self.delta, "rounds": 0, "unit": None, "profiles": {}, "reasons": dict(self.reasons),
+                "delta": self.delta,
+                "rounds": 0,
+                "unit": None,
+                "profiles": {},
+                "reasons": dict(self.reasons),
                 "reason": _NOTHING_PRIVATE,
-            }  # fmt: skip
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+            }
+        values = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
+        }
         for key in ("profiles", "groups"):
             values[key] = {
-                name: {key: value for key, value in dataclasses.asdict(entry).items() if value is not None}
+                name: {
+                    key: value
+                    for key, value in dataclasses.asdict(entry).items()
+                    if value is not None
+                }
                 for name, entry in values[key].items()
             }
         values |= {
-            "sampler": dict(self.sampler or {}), "notices": list(self.notices),
+            "sampler": dict(self.sampler or {}),
+            "notices": list(self.notices),
             "also": [account.to_json() for account in self.also],
-        }  # fmt: skip
-        return {name: value for name, value in values.items() if value or name not in ("also", "groups")}
+        }
+        return {
+            name: value
+            for name, value in values.items()
+            if value or name not in ("also", "groups")
+        }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], where: str = "the account") -> Account:
+    def from_json(
+        cls, values: Mapping[str, Any], where: str = "the account"
+    ) -> Account:
         """The inverse of `to_json`, also of what a file has, where infinity is text; DpsumError if it is neither."""
         try:
             known = {key: value for key, value in values.items() if key != "reason"}
-            profiles = {name: _entry(entry) for name, entry in known["profiles"].items()}
-            groups = {name: _entry(entry) for name, entry in known.get("groups", {}).items()}
-            also = tuple(cls.from_json(account, where) for account in known.get("also", ()))
-            read = {"profiles": profiles, "groups": groups, "also": also, "notices": tuple(known.get("notices", ()))}
+            profiles = {
+                name: _entry(entry) for name, entry in known["profiles"].items()
+            }
+            groups = {
+                name: _entry(entry) for name, entry in known.get("groups", {}).items()
+            }
+            also = tuple(
+                cls.from_json(account, where) for account in known.get("also", ())
+            )
+            read = {
+                "profiles": profiles,
+                "groups": groups,
+                "also": also,
+                "notices": tuple(known.get("notices", ())),
+            }
             return cls(**known | read)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DpsumError(f"{where} is not an account ({error}): delete it and run the workflow again") from error
+            raise DpsumError(
+                f"{where} is not an account ({error}): delete it and run the workflow again"
+            ) from error
 
     @classmethod
     def read(cls, path: Path | str) -> Account:
@@ -120,7 +154,9 @@ class Account:
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise DpsumError(f"{path} cannot be read as an account ({error}): make it again") from error
+            raise DpsumError(
+                f"{path} cannot be read as an account ({error}): make it again"
+            ) from error
         return cls.from_json(values, str(path))
 
 
@@ -130,9 +166,13 @@ def _entry(values: Mapping[str, Any]) -> Entry:
 
 
 def account(
-    releases: Sequence[Release] | Path | str, *, delta: float, claims: Claims | None = None,
-    own_delta: float | None = None, given: AccountContext | None = None,
-) -> Account:  # fmt: skip
+    releases: Sequence[Release] | Path | str,
+    *,
+    delta: float,
+    claims: Claims | None = None,
+    own_delta: float | None = None,
+    given: AccountContext | None = None,
+) -> Account:
     """All profiles of a run's releases, whose multipliers may differ between rounds.
 
     Args:
@@ -147,23 +187,43 @@ def account(
     """
     if not 0 < delta < 1:
         raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
-    releases, claims = read_ledger(releases) if isinstance(releases, (str, Path)) else releases, claims or {}
+    releases, claims = (
+        read_ledger(releases) if isinstance(releases, (str, Path)) else releases,
+        claims or {},
+    )
     if not releases:
         return Account(delta=delta, reasons=dict.fromkeys(PROFILES, _NOTHING_PRIVATE))
     kinds = {kind: analyses.find(*kind) for kind in dict.fromkeys(map(_kind, releases))}
     units = by_unit(releases)
     for unit, lines in units.items():
         _check_composes(lines, kinds)
-        if len({event.observer for event in lines}) > 1:  # the server sees what everyone sees, too
-            units[unit] = [dataclasses.replace(event, observer="server") for event in lines]
+        if (
+            len({event.observer for event in lines}) > 1
+        ):  # the server sees what everyone sees, too
+            units[unit] = [
+                dataclasses.replace(event, observer="server") for event in lines
+            ]
     own, served = (
-        [event for lines in units.values() for event in lines if kinds[_kind(event)].own is by_client]
+        [
+            event
+            for lines in units.values()
+            for event in lines
+            if kinds[_kind(event)].own is by_client
+        ]
         for by_client in (True, False)
     )
     given = given or AccountContext()
-    apart = [event for event in (*given.before, *releases) if analyses.find(*_kind(event)).own]
-    if given.before and (apart or len({event.unit for event in (*given.before, *releases)}) > 1):
-        raise DpsumError("a run that rests on another's releases: no analysis of clients' own sums, or of two units")
+    apart = [
+        event
+        for event in (*given.before, *releases)
+        if analyses.find(*_kind(event)).own
+    ]
+    if given.before and (
+        apart or len({event.unit for event in (*given.before, *releases)}) > 1
+    ):
+        raise DpsumError(
+            "a run that rests on another's releases: no analysis of clients' own sums, or of two units"
+        )
     # Only the server's noise may follow a loss.
     given_own = dataclasses.replace(given, budget=None, adaptive=None, fall=None)
     if not served:
@@ -171,40 +231,59 @@ def account(
     first = _served(served, delta, claims, dataclasses.replace(given, groups=()))
     if not own:
         return first
-    if len(units) == 1:  # a unit is in the ones or in the others: what they come to is compared, so at one delta
+    if (
+        len(units) == 1
+    ):  # a unit is in the ones or in the others: what they come to is compared, so at one delta
         return _either(first, _account_of(own, delta, claims, given_own))
-    return dataclasses.replace(first, also=(_account_of(own, own_delta or delta, claims, given_own),))
+    return dataclasses.replace(
+        first, also=(_account_of(own, own_delta or delta, claims, given_own),)
+    )
 
 
 def _kind(event: Release) -> tuple[str, str]:
     return event.mechanism, event.sampler["kind"]
 
 
-def _check_composes(lines: Sequence[Release], kinds: Mapping[tuple[str, str], Accountant]) -> None:
+def _check_composes(
+    lines: Sequence[Release], kinds: Mapping[tuple[str, str], Accountant]
+) -> None:
     """Refuse clients' own sums that read what another sum reads, or that tell rounds which the account needs secret."""
     own = {event.name: event for event in lines if kinds[_kind(event)].own}
     for part, events in by_part(lines).items() if own else ():
         names = list(dict.fromkeys(event.name for event in events))
         if len(names) > 1 and any(name in own for name in names):
             raise DpsumError(cannot_compose(names[0], names[1], lines[0].unit, part))
-    secret = next((event for event in lines if not kinds[_kind(event)].own and not kinds[_kind(event)].known), None)
+    secret = next(
+        (
+            event
+            for event in lines
+            if not kinds[_kind(event)].own and not kinds[_kind(event)].known
+        ),
+        None,
+    )
     if own and secret is not None:
         raise DpsumError(tells_rounds(next(iter(own.values())), secret.sampler["kind"]))
 
 
-def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
+def _account_of(
+    releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext
+) -> Account:
     reader = Profiles(releases, delta, claims, given)
     profiles, reasons = reader.read()
     sampler, unit = releases[0].sampler, releases[0].unit
     units = sampler.get("records", sampler["clients"])
     notices = []
     if delta * units >= 1:
-        notices.append(f"delta {delta:g} is not below 1/{units}, one over the number of {unit}s")
+        notices.append(
+            f"delta {delta:g} is not below 1/{units}, one over the number of {unit}s"
+        )
     return Account(
         delta=delta,
         unit=unit,
         rounds=len(reader.events.multipliers),
-        noise_multiplier=min(ends(schedule)[0] for schedule, _ in reader.events.claimed),
+        noise_multiplier=min(
+            ends(schedule)[0] for schedule, _ in reader.events.claimed
+        ),
         sampler=sampler,
         profiles=profiles,
         groups=reader.groups(profiles),
@@ -213,14 +292,30 @@ def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given
     )
 
 
-def _served(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
+def _served(
+    releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext
+) -> Account:
     """The account of sums over clients, or over records (of the worst part), for each observer."""
-    first, clients, also = _worst_part(releases, delta, claims, given), releases[0].adds, list[Account]()
+    first, clients, also = (
+        _worst_part(releases, delta, claims, given),
+        releases[0].adds,
+        list[Account](),
+    )
     for who, noises in others(releases).items():
         # What came before was seen in the same way, where it came of as many clients.
-        before = tuple(seen_by(event, noises, who) if event.adds == clients else event for event in given.before)
+        before = tuple(
+            seen_by(event, noises, who) if event.adds == clients else event
+            for event in given.before
+        )
         known = dataclasses.replace(given, before=before)
-        also.append(_worst_part([seen_by(event, noises, who) for event in releases], delta, claims, known))
+        also.append(
+            _worst_part(
+                [seen_by(event, noises, who) for event in releases],
+                delta,
+                claims,
+                known,
+            )
+        )
     return dataclasses.replace(first, also=tuple(also))
 
 
@@ -230,23 +325,40 @@ def others(releases: Sequence[Release]) -> dict[str, int]:
     return {"another client": clients - 1, "everyone": clients} if clients > 1 else {}
 
 
-def _worst_part(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
+def _worst_part(
+    releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext
+) -> Account:
     parts = by_part(releases)
     accounts = [_account_of(events, delta, claims, given) for events in parts.values()]
     if given.before:
         return _after(accounts[0], releases, given.before, delta)
     names = " and of ".join(f"the {name}" for name in parts)
-    return functools.reduce(lambda one, other: _either(one, other, f"the releases of {names}"), accounts)
+    return functools.reduce(
+        lambda one, other: _either(one, other, f"the releases of {names}"), accounts
+    )
 
 
-def _after(last: Account, releases: Sequence[Release], before: Sequence[Release], delta: float) -> Account:
+def _after(
+    last: Account, releases: Sequence[Release], before: Sequence[Release], delta: float
+) -> Account:
     """The account of releases together with those of another run on the same records, which came before."""
     brackets = []
     for part in dict.fromkeys(event.part for event in before):
         stages = ([event for event in before if event.part == part], releases)
-        brackets.append(_both([(accountant := analyses.of(lines), accountant.read(lines)) for lines in stages], delta))
+        brackets.append(
+            _both(
+                [
+                    (accountant := analyses.of(lines), accountant.read(lines))
+                    for lines in stages
+                ],
+                delta,
+            )
+        )
     low, high = (max(ends) for ends in zip(*brackets, strict=True))
-    alone, uncovered = last.profiles["holds"], next((e.reason for e in before if e.data_dependent_threshold), "")
+    alone, uncovered = (
+        last.profiles["holds"],
+        next((e.reason for e in before if e.data_dependent_threshold), ""),
+    )
     if uncovered or alone.status == "void":
         low = high = math.inf
     holds = dataclasses.replace(
@@ -263,7 +375,9 @@ def _after(last: Account, releases: Sequence[Release], before: Sequence[Release]
         last,
         profiles={"holds": holds},
         groups={},
-        reasons={name: last.reasons.get(name, apart) for name in PROFILES if name != "holds"},
+        reasons={
+            name: last.reasons.get(name, apart) for name in PROFILES if name != "holds"
+        },
     )
 
 
@@ -276,22 +390,36 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
     Raises:
         DpsumError: noise that is not independent Gaussian from round to round, or no divergences of one of them.
     """
-    names = " and of ".join(f"{' noise and '.join(accountant.pair)}" for accountant, _ in stages)
-    refusal = DpsumError(f"a run that rests on another's releases: no analysis of {names} together")
-    if {(accountant.pair[0], accountant.adjacency) for accountant, _ in stages} != {("gaussian", "zero-out")}:
+    names = " and of ".join(
+        f"{' noise and '.join(accountant.pair)}" for accountant, _ in stages
+    )
+    refusal = DpsumError(
+        f"a run that rests on another's releases: no analysis of {names} together"
+    )
+    if {(accountant.pair[0], accountant.adjacency) for accountant, _ in stages} != {
+        ("gaussian", "zero-out")
+    }:
         raise refusal
     if all(isinstance(accountant, Poisson) for accountant, _ in stages):
-        return composed_ends(tuple((events.schedule, events.rate) for _, events in stages), delta)
+        return composed_ends(
+            tuple((events.schedule, events.rate) for _, events in stages), delta
+        )
     each = [accountant.bracket(events, delta) for accountant, events in stages]
     least = max(low for low, _ in each)
     multipliers = [accountant.gaussian(events) for accountant, events in stages]
     if None not in multipliers:
-        high = gaussian_epsilon(joint_multiplier([z for z in multipliers if z is not None]), delta)
+        high = gaussian_epsilon(
+            joint_multiplier([z for z in multipliers if z is not None]), delta
+        )
         # Of rounds of several z the unit that is worst off in one run need not be that of the other.
-        exact = all(low == most for low, most in each) and all(len(events.schedule) == 1 for _, events in stages)
+        exact = all(low == most for low, most in each) and all(
+            len(events.schedule) == 1 for _, events in stages
+        )
         return high if exact else least, high
     try:
-        divergences = sum(accountant.renyi(events, HOLDING_ORDERS) for accountant, events in stages)
+        divergences = sum(
+            accountant.renyi(events, HOLDING_ORDERS) for accountant, events in stages
+        )
     except DpsumError:
         raise refusal from None
     return least, epsilon_of(np.asarray(divergences), HOLDING_ORDERS, delta, tight=True)
@@ -300,18 +428,31 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
 def seen_by(event: Release, clients: int, observer: str) -> Release:
     """The sum of so many clients' releases as one: one record moves it as before, and all their noise is in it."""
     more = clients**0.5
-    std = [each * more for each in event.noise_std] if isinstance(event.noise_std, list) else event.noise_std * more
+    std = (
+        [each * more for each in event.noise_std]
+        if isinstance(event.noise_std, list)
+        else event.noise_std * more
+    )
     z = event.noise_multiplier * more
-    return dataclasses.replace(event, observer=observer, noise_multiplier=z, noise_std=std)
+    return dataclasses.replace(
+        event, observer=observer, noise_multiplier=z, noise_std=std
+    )
 
 
-def _either(first: Account, second: Account, of: str = "the support set's releases and the query set's") -> Account:
+def _either(
+    first: Account,
+    second: Account,
+    of: str = "the support set's releases and the query set's",
+) -> Account:
     """One account of records of which each is in the first account's releases or in the second's: the worse of both."""
     profiles, reasons = {}, dict(first.reasons) | dict(second.reasons)
     for name in PROFILES:
         if name not in first.profiles or name not in second.profiles:
             continue
-        less, more = sorted((first.profiles[name], second.profiles[name]), key=lambda entry: entry.epsilon_high)
+        less, more = sorted(
+            (first.profiles[name], second.profiles[name]),
+            key=lambda entry: entry.epsilon_high,
+        )
         void = [entry for entry in (less, more) if entry.status == "void"]
         told = void[0] if void else more
         profiles[name] = dataclasses.replace(
@@ -321,5 +462,7 @@ def _either(first: Account, second: Account, of: str = "the support set's releas
             explanation=f"the worse of {of}; {told.explanation}",
         )
     return dataclasses.replace(
-        first, profiles=profiles, reasons={name: why for name, why in reasons.items() if name not in profiles}
+        first,
+        profiles=profiles,
+        reasons={name: why for name, why in reasons.items() if name not in profiles},
     )

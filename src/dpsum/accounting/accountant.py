@@ -13,7 +13,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dpsum.accounting.gaussian import Bracket, Schedule, ends, gaussian_deltas, gaussian_epsilon, joint_multiplier
+from dpsum.accounting.gaussian import (
+    Bracket,
+    Schedule,
+    ends,
+    gaussian_deltas,
+    gaussian_epsilon,
+    joint_multiplier,
+)
 from dpsum.accounting.image_level import ImageUse
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
@@ -62,8 +69,11 @@ class Events:
         given = Sampling.of(sampling)
         multipliers = [z for z, count in schedule for _ in range(count)]
         return cls(
-            schedule=schedule, samplings={"": given}, multipliers=multipliers, claimed=((schedule, given),)
-        )  # fmt: skip
+            schedule=schedule,
+            samplings={"": given},
+            multipliers=multipliers,
+            claimed=((schedule, given),),
+        )
 
     @property
     def sampling(self) -> Sampling:
@@ -126,13 +136,20 @@ class Accountant:
         """A ledger of this mechanism and sampler; DpsumError where `rounds_of` or `check` refuses it."""
         rounds = rounds_of(lines, self.adjacency)
         self.check(lines[0].sampler)
-        claimed = schedule_of([[event for event in events if event.counted_by_paper] for events in rounds])
+        claimed = schedule_of(
+            [[event for event in events if event.counted_by_paper] for events in rounds]
+        )
         return Events(
             samplings={event.name: event.sampler for event in rounds[0]},
             schedule=schedule_of(rounds),
             claimed=((claimed, lines[0].sampler),),
-            multipliers=[joint_multiplier([event.noise_multiplier for event in events]) for events in rounds],
-            uncounted=sorted({event.name for event in lines if not event.counted_by_paper}),
+            multipliers=[
+                joint_multiplier([event.noise_multiplier for event in events])
+                for events in rounds
+            ],
+            uncounted=sorted(
+                {event.name for event in lines if not event.counted_by_paper}
+            ),
         )
 
     def bracket(self, events: Events, delta: float) -> Bracket:
@@ -152,8 +169,14 @@ class Accountant:
         if z is not None:
             exact = gaussian_deltas(z, EPSILONS)
             return Curve(EPSILONS, exact, exact)
-        deltas = np.concatenate([np.geomspace(1e-7, 1e-2, 6), np.geomspace(2e-2, 0.9, 12)])
-        return Curve(np.array([self.high(events, float(delta)) for delta in deltas]), deltas, deltas)
+        deltas = np.concatenate(
+            [np.geomspace(1e-7, 1e-2, 6), np.geomspace(2e-2, 0.9, 12)]
+        )
+        return Curve(
+            np.array([self.high(events, float(delta)) for delta in deltas]),
+            deltas,
+            deltas,
+        )
 
     # What only some can say
 
@@ -165,7 +188,9 @@ class Accountant:
         """Upper ends of the Renyi divergence of all releases, at each order; DpsumError where there are none."""
         z = self.gaussian(events)
         if z is None:
-            raise DpsumError(f"no Renyi divergences of the sampler {self.pair[1]!r}: declare no search for it")
+            raise DpsumError(
+                f"no Renyi divergences of the sampler {self.pair[1]!r}: declare no search for it"
+            )
         return np.array(orders) / (2 * z**2)
 
     def replaced(self, events: Events, delta: float) -> Bracket | None:
@@ -191,11 +216,16 @@ class Accountant:
         numbers = Sampling.of(sampling)
         units = self.units_of(numbers)
         for key in ("cohort", "rate"):
-            if not isinstance(numbers.get(key), (int, float)) or not 0 < numbers[key] < math.inf:
+            if (
+                not isinstance(numbers.get(key), (int, float))
+                or not 0 < numbers[key] < math.inf
+            ):
                 raise self.contradiction(numbers, f"{key} is not a number above 0")
         self.check_whole(numbers, "clients", units, "rounds")
         if numbers["cohort"] > numbers[units]:
-            raise self.contradiction(numbers, f"cohort is more than the {numbers[units]:,} {units}")
+            raise self.contradiction(
+                numbers, f"cohort is more than the {numbers[units]:,} {units}"
+            )
         self.check_numbers(numbers)
 
     def check_numbers(self, sampling: Sampling) -> None:
@@ -210,8 +240,15 @@ class Accountant:
         """Refuse a sampler where one of these keys is not a whole number from 1 on."""
         for key in keys:
             value = sampling.get(key)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < math.inf or value % 1:
-                raise self.contradiction(sampling, f"{key} is not a whole number from 1 on")
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not 1 <= value < math.inf
+                or value % 1
+            ):
+                raise self.contradiction(
+                    sampling, f"{key} is not a whole number from 1 on"
+                )
 
     def units_of(self, sampling: Sampler) -> str:
         """The key of a sampler that says how many units a cohort is drawn from."""
@@ -219,7 +256,9 @@ class Accountant:
 
     def contradiction(self, sampling: Sampling, why: str) -> Contradiction:
         """The error that refuses a sampler."""
-        pairs = ", ".join(f"{key} {value}" for key, value in sampling.items() if key != "kind")
+        pairs = ", ".join(
+            f"{key} {value}" for key, value in sampling.items() if key != "kind"
+        )
         text = f"the ledger's sampler {self.pair[1]} says {pairs}, which do not fit together: {why}; {MEND}"
         return Contradiction(text, why)
 
@@ -238,7 +277,9 @@ def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
     return tuple(releases_by_z.items())
 
 
-def rounds_of(releases: Sequence[Release], adjacency: str = "zero-out") -> list[list[Release]]:
+def rounds_of(
+    releases: Sequence[Release], adjacency: str = "zero-out"
+) -> list[list[Release]]:
     """The releases round by round, after checking that the ledger is one mechanism's.
 
     Raises:
@@ -250,35 +291,50 @@ def rounds_of(releases: Sequence[Release], adjacency: str = "zero-out") -> list[
         _check_release(event, first, where, adjacency)
         if event.round == len(rounds):
             rounds.append([event])
-        elif rounds and event.round == len(rounds) - 1 and event.name not in {known.name for known in rounds[-1]}:
+        elif (
+            rounds
+            and event.round == len(rounds) - 1
+            and event.name not in {known.name for known in rounds[-1]}
+        ):
             rounds[-1].append(event)
         else:
             raise DpsumError(f"{where} is of round {event.round}: {MEND}")
     if len({frozenset(event.name for event in events) for events in rounds}) > 1:
         raise DpsumError(f"the ledger's rounds differ in what they released: {MEND}")
     if len(rounds) > first.sampler["rounds"]:
-        raise DpsumError(f"the ledger has {len(rounds)} rounds, its sampler plans {first.sampler['rounds']}")
+        raise DpsumError(
+            f"the ledger has {len(rounds)} rounds, its sampler plans {first.sampler['rounds']}"
+        )
     return rounds
 
 
 def _check_release(event: Release, first: Release, where: str, adjacency: str) -> None:
-    if any(getattr(event, name) != getattr(first, name) for name in ("sampler", "unit", "adjacency", "mechanism")):
+    if any(
+        getattr(event, name) != getattr(first, name)
+        for name in ("sampler", "unit", "adjacency", "mechanism")
+    ):
         raise DpsumError(
             f"{where} has another sampler, unit, adjacency or mechanism than the first: account for them apart"
         )
-    if event.adds is not None and event.adds > (clients := event.sampler.get("clients", 1)):
+    if event.adds is not None and event.adds > (
+        clients := event.sampler.get("clients", 1)
+    ):
         raise DpsumError(
             f"{where} is added up with those of {event.adds} clients, but its sampler has {clients}: "
             "its mechanism is not the one accounted for"
         )
     if event.adjacency != adjacency:
-        raise DpsumError(f"{where} is for {event.adjacency} adjacency: its sampler's analysis is for {adjacency}")
+        raise DpsumError(
+            f"{where} is for {event.adjacency} adjacency: its sampler's analysis is for {adjacency}"
+        )
     z = event.noise_multiplier
     stated = (event.threshold, event.sensitivity, event.noise_std)
     each = (value if isinstance(value, list) else [value] for value in stated)
     for threshold, sensitivity, noise_std in zip(*each, strict=True):
         if not (0 < z < math.inf and 0 < threshold < math.inf):
-            raise DpsumError(f"{where} has z {z} and C {threshold}: both must be above 0")
+            raise DpsumError(
+                f"{where} has z {z} and C {threshold}: both must be above 0"
+            )
         if sensitivity < threshold:
             raise DpsumError(
                 f"{where} declares sensitivity {sensitivity}, less than its threshold {threshold}: "

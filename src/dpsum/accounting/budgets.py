@@ -42,23 +42,42 @@ class BudgetPlan:
     """
 
     def __init__(
-        self, budget: Budget, *, sampler: Sampler, multiplier: float | None, claims: Claims, mechanism: str,
-        counted: bool = True, every_round: bool = True, beside: Sequence[float | None] = (),
-    ) -> None:  # fmt: skip
-        self.sampler, self.delta, self.counted, self._every_round = sampler, budget.delta, counted, every_round
+        self,
+        budget: Budget,
+        *,
+        sampler: Sampler,
+        multiplier: float | None,
+        claims: Claims,
+        mechanism: str,
+        counted: bool = True,
+        every_round: bool = True,
+        beside: Sequence[float | None] = (),
+    ) -> None:
+        self.sampler, self.delta, self.counted, self._every_round = (
+            sampler,
+            budget.delta,
+            counted,
+            every_round,
+        )
         self._given: Given = {"claims": claims, "mechanism": mechanism}
         find(mechanism, sampler["kind"])
         _check_claimed(budget, claims)
         multipliers, total = (multiplier, *beside), 0.0
         if None in multipliers:
             if budget.epsilon is None:
-                raise DpsumError("noise.multiplier and budget.epsilon are both null: give one")
-            total = calibrate(budget.profile, sampler, budget.epsilon, budget.delta, **self._given)
+                raise DpsumError(
+                    "noise.multiplier and budget.epsilon are both null: give one"
+                )
+            total = calibrate(
+                budget.profile, sampler, budget.epsilon, budget.delta, **self._given
+            )
         self.noise_multiplier, *self.beside = _shared(total, multipliers)
         self.lots_allowed = int(sampler["rounds"])
         if budget.epsilon is not None and budget.stop:
             limits = budget.delta, budget.epsilon
-            self.lots_allowed = rounds_allowed(budget.profile, sampler, self._together, *limits, **self._given)
+            self.lots_allowed = rounds_allowed(
+                budget.profile, sampler, self._together, *limits, **self._given
+            )
 
     @property
     def multipliers(self) -> list[float]:
@@ -68,7 +87,9 @@ class BudgetPlan:
     @property
     def _together(self) -> float:
         """The multiplier of all releases of a round as one release."""
-        return joint_multiplier(self.multipliers) if self.beside else self.noise_multiplier
+        return (
+            joint_multiplier(self.multipliers) if self.beside else self.noise_multiplier
+        )
 
     def allows(self, releases: int) -> bool:
         """Whether epsilon is still within the budget after `releases` rounds (or lots) in all."""
@@ -79,13 +100,17 @@ class BudgetPlan:
 
     def spent(self, done: int) -> tuple[float, float]:
         """Epsilon after `done` rounds, as claimed and as it holds; NaN where nothing is claimed, or it takes long."""
-        claimed = self._epsilon("as_claimed", done) if self._given["claims"] else math.nan
+        claimed = (
+            self._epsilon("as_claimed", done) if self._given["claims"] else math.nan
+        )
         if not self.counted:
             return claimed, math.inf
         return claimed, self._epsilon("holds", done) if self._every_round else math.nan
 
     def _epsilon(self, profile: str, done: int) -> float:
-        return epsilon_after(profile, self.sampler, self._together, done, self.delta, **self._given)
+        return epsilon_after(
+            profile, self.sampler, self._together, done, self.delta, **self._given
+        )
 
     def observe(self, loss: float) -> None:
         """Take note of the public validation loss; the noise stays as it is."""
@@ -115,9 +140,19 @@ class DecayingBudget(BudgetPlan):
     """
 
     def __init__(
-        self, budget: Budget, *, sampler: Sampler, multiplier: float, decay: float, falls: int, claims: Claims,
-        mechanism: str, counted: bool = True, extra: int = 0, beside: Sequence[float | None] = (),
-    ) -> None:  # fmt: skip
+        self,
+        budget: Budget,
+        *,
+        sampler: Sampler,
+        multiplier: float,
+        decay: float,
+        falls: int,
+        claims: Claims,
+        mechanism: str,
+        counted: bool = True,
+        extra: int = 0,
+        beside: Sequence[float | None] = (),
+    ) -> None:
         if (mechanism, sampler["kind"]) != ("gaussian", "poisson-lots"):
             raise DpsumError(
                 f"noise that follows a loss is accounted for as gaussian noise on poisson-lots, not as {mechanism} "
@@ -130,21 +165,41 @@ class DecayingBudget(BudgetPlan):
             )
         self.sampler, self.delta, self.counted = sampler, budget.delta, counted
         self.noise_multiplier, self.lots_allowed = multiplier, int(sampler["rounds"])
-        self._decay, self._falls, self._extra, self.beside = decay, falls, extra, [z for z in beside if z is not None]
-        self._limit = budget.epsilon if budget.epsilon is not None and budget.stop else math.inf
+        self._decay, self._falls, self._extra, self.beside = (
+            decay,
+            falls,
+            extra,
+            [z for z in beside if z is not None],
+        )
+        self._limit = (
+            budget.epsilon if budget.epsilon is not None and budget.stop else math.inf
+        )
         claim = claims.get(sampler["kind"])
         self._orders, self._holds = orders_of(budget.profile, claim)
         if self._holds and decay < 1 and math.isfinite(self._limit):
             z = joint_multiplier([multiplier] * (1 + extra) + self.beside)
-            self._orders = filter_order(z, sampler["rate"], HOLDING_ORDERS, epsilon=self._limit, delta=self.delta)
+            self._orders = filter_order(
+                z,
+                sampler["rate"],
+                HOLDING_ORDERS,
+                epsilon=self._limit,
+                delta=self.delta,
+            )
         # Of a claim that does not add up divergences nothing is known from lot to lot.
         follows = bool(claims) and (claim is None or bool(claim.orders))
-        self._claimed_orders, self._tight = orders_of("as_claimed", claim) if follows else ((), False)
-        self._spent, self._claimed = np.zeros(len(self._orders)), np.zeros(len(self._claimed_orders))
+        self._claimed_orders, self._tight = (
+            orders_of("as_claimed", claim) if follows else ((), False)
+        )
+        self._spent, self._claimed = (
+            np.zeros(len(self._orders)),
+            np.zeros(len(self._claimed_orders)),
+        )
         self._lots, self._losses, self._seen = 0, list[float](), 0
 
     def _cost(self, orders: tuple[float, ...], *, counted_in_full: bool) -> np.ndarray:
-        multipliers = [self.noise_multiplier] * (1 + self._extra if counted_in_full else 1) + self.beside
+        multipliers = [self.noise_multiplier] * (
+            1 + self._extra if counted_in_full else 1
+        ) + self.beside
         z = multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
         return renyi(z, self.sampler["rate"], orders)
 
@@ -152,20 +207,31 @@ class DecayingBudget(BudgetPlan):
         """Whether lots up to `releases` in all, at the present noise, stay within the budget."""
         if releases > self.lots_allowed:
             return False
-        more = (releases - self._lots) * self._cost(self._orders, counted_in_full=self._holds)
-        return epsilon_of(self._spent + more, self._orders, self.delta, tight=self._holds) <= self._limit
+        more = (releases - self._lots) * self._cost(
+            self._orders, counted_in_full=self._holds
+        )
+        return (
+            epsilon_of(self._spent + more, self._orders, self.delta, tight=self._holds)
+            <= self._limit
+        )
 
     def took(self, lots: int) -> None:
-        self._spent = self._spent + lots * self._cost(self._orders, counted_in_full=self._holds)
+        self._spent = self._spent + lots * self._cost(
+            self._orders, counted_in_full=self._holds
+        )
         if self._claimed_orders:
-            self._claimed = self._claimed + lots * self._cost(self._claimed_orders, counted_in_full=False)
+            self._claimed = self._claimed + lots * self._cost(
+                self._claimed_orders, counted_in_full=False
+            )
         self._lots += lots
 
     def spent(self, done: int) -> tuple[float, float]:
         """Epsilon as claimed; infinity where a release has no event, else NaN: the account says what holds."""
         claimed = math.nan
         if self._claimed_orders:
-            claimed = epsilon_of(self._claimed, self._claimed_orders, self.delta, tight=self._tight)
+            claimed = epsilon_of(
+                self._claimed, self._claimed_orders, self.delta, tight=self._tight
+            )
         return claimed, math.nan if self.counted else math.inf
 
     def observe(self, loss: float) -> None:
@@ -183,14 +249,21 @@ class DecayingBudget(BudgetPlan):
 
     def state(self) -> dict[str, Any]:
         return {
-            "noise_multiplier": self.noise_multiplier, "lots": self._lots, "losses": list(self._losses),
-            "seen": self._seen, "spent": self._spent.tolist(), "claimed": self._claimed.tolist(),
-        }  # fmt: skip
+            "noise_multiplier": self.noise_multiplier,
+            "lots": self._lots,
+            "losses": list(self._losses),
+            "seen": self._seen,
+            "spent": self._spent.tolist(),
+            "claimed": self._claimed.tolist(),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.noise_multiplier, self._lots = state["noise_multiplier"], state["lots"]
         self._losses, self._seen = list(state["losses"]), state["seen"]
-        self._spent, self._claimed = np.array(state["spent"]), np.array(state["claimed"])
+        self._spent, self._claimed = (
+            np.array(state["spent"]),
+            np.array(state["claimed"]),
+        )
 
 
 def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
@@ -217,4 +290,6 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
 
 def _check_claimed(budget: Budget, claims: Claims) -> None:
     if budget.epsilon is not None and budget.profile == "as_claimed" and not claims:
-        raise DpsumError(f"budget.profile is as_claimed, but {NO_CLAIM}: set it to holds")
+        raise DpsumError(
+            f"budget.profile is as_claimed, but {NO_CLAIM}: set it to holds"
+        )

@@ -26,7 +26,11 @@ class Given(TypedDict, total=False):
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(
-    accountant: Accountant, claimed: Callable[..., float] | None, schedule: Schedule, sampling: Sampling, delta: float
+    accountant: Accountant,
+    claimed: Callable[..., float] | None,
+    schedule: Schedule,
+    sampling: Sampling,
+    delta: float,
 ) -> float:
     if claimed is not None:
         return claimed(schedule, sampling, delta)
@@ -34,7 +38,12 @@ def _epsilon(
 
 
 def epsilon_after(
-    profile: str, sampler: Sampler, noise_multiplier: float, done: int, delta: float, **given: Unpack[Given]
+    profile: str,
+    sampler: Sampler,
+    noise_multiplier: float,
+    done: int,
+    delta: float,
+    **given: Unpack[Given],
 ) -> float:
     """Epsilon (its high end) after `done` of the sampler's planned rounds; 0 before the first. Cached.
 
@@ -48,22 +57,37 @@ def epsilon_after(
     if not 0 < delta < 1:
         raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
     if not 0 < noise_multiplier < math.inf:
-        raise DpsumError(f"the noise multiplier is {noise_multiplier}: it must be finite and above 0")
+        raise DpsumError(
+            f"the noise multiplier is {noise_multiplier}: it must be finite and above 0"
+        )
     kind, claims = str(sampler["kind"]), given.get("claims")
     accountant = find(given.get("mechanism", "gaussian"), kind)
     if profile not in ("as_claimed", "holds"):
-        raise DpsumError(f"no accounting profile {profile!r} for a plan: choose as_claimed or holds")
+        raise DpsumError(
+            f"no accounting profile {profile!r} for a plan: choose as_claimed or holds"
+        )
     if profile == "as_claimed" and not claims:
         raise DpsumError(f"{NO_CLAIM}: set the profile to holds")
     claim = claims.get(kind) if claims and profile == "as_claimed" else None
     if done == 0:
         return 0.0
     schedule = ((float(noise_multiplier), int(done)),)
-    return _epsilon(accountant, claim and claim.epsilon, schedule, Sampling.of(sampler), float(delta))
+    return _epsilon(
+        accountant,
+        claim and claim.epsilon,
+        schedule,
+        Sampling.of(sampler),
+        float(delta),
+    )
 
 
 def delta_after(
-    profile: str, sampler: Sampler, noise_multiplier: float, done: int, epsilon: float, **given: Unpack[Given]
+    profile: str,
+    sampler: Sampler,
+    noise_multiplier: float,
+    done: int,
+    epsilon: float,
+    **given: Unpack[Given],
 ) -> float:
     """The smallest delta, up to one part in a thousand, at which epsilon fits after `done` rounds; errors as above.
 
@@ -73,7 +97,12 @@ def delta_after(
         raise DpsumError(f"epsilon is {epsilon}: it must be finite and above 0")
 
     def enough(log_delta: float) -> bool:
-        return epsilon_after(profile, sampler, noise_multiplier, done, math.exp(log_delta), **given) <= epsilon
+        return (
+            epsilon_after(
+                profile, sampler, noise_multiplier, done, math.exp(log_delta), **given
+            )
+            <= epsilon
+        )
 
     low, high = math.log(_LEAST_DELTA), math.log1p(-1e-9)
     if enough(low):
@@ -87,18 +116,28 @@ def delta_after(
 
 
 def rounds_allowed(
-    profile: str, sampler: Sampler, noise_multiplier: float, delta: float, epsilon: float, **given: Unpack[Given]
+    profile: str,
+    sampler: Sampler,
+    noise_multiplier: float,
+    delta: float,
+    epsilon: float,
+    **given: Unpack[Given],
 ) -> int:
     """The most rounds, up to those planned, after which epsilon is still within the budget."""
     within, beyond = 0, int(sampler["rounds"]) + 1
     while beyond - within > 1:
         middle = (within + beyond) // 2
-        fits = epsilon_after(profile, sampler, noise_multiplier, middle, delta, **given) <= epsilon
+        fits = (
+            epsilon_after(profile, sampler, noise_multiplier, middle, delta, **given)
+            <= epsilon
+        )
         within, beyond = (middle, beyond) if fits else (within, middle)
     return within
 
 
-def calibrate(profile: str, sampler: Sampler, epsilon: float, delta: float, **given: Unpack[Given]) -> float:
+def calibrate(
+    profile: str, sampler: Sampler, epsilon: float, delta: float, **given: Unpack[Given]
+) -> float:
     """The smallest noise multiplier with which all planned rounds stay within (epsilon, delta).
 
     Rounded up to four significant digits, so that a run's configuration can name it. DpsumError where none from 0.05 to
@@ -108,13 +147,18 @@ def calibrate(profile: str, sampler: Sampler, epsilon: float, delta: float, **gi
         raise DpsumError(f"budget.epsilon is {epsilon}: it must be finite and above 0")
 
     def enough(z: float) -> bool:
-        return epsilon_after(profile, sampler, z, int(sampler["rounds"]), delta, **given) <= epsilon
+        return (
+            epsilon_after(profile, sampler, z, int(sampler["rounds"]), delta, **given)
+            <= epsilon
+        )
 
     low, high = 0.05, 1.0
     while not enough(high):
         low, high = high, high * 2
         if high > 10_000:
-            raise DpsumError(f"no noise multiplier up to 10,000 meets epsilon {epsilon} at delta {delta}: raise one")
+            raise DpsumError(
+                f"no noise multiplier up to 10,000 meets epsilon {epsilon} at delta {delta}: raise one"
+            )
     while high / low > 1 + 1e-5:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)

@@ -16,7 +16,22 @@ if TYPE_CHECKING:
     from dpsum.accounting.gaussian import Schedule
     from dpsum.sampling import Sampler
 
-TF_PRIVACY_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *range(5, 64), 128, 256, 512)
+TF_PRIVACY_ORDERS = (
+    1.25,
+    1.5,
+    1.75,
+    2.0,
+    2.25,
+    2.5,
+    3.0,
+    3.5,
+    4.0,
+    4.5,
+    *range(5, 64),
+    128,
+    256,
+    512,
+)
 """TensorFlow Privacy's orders (compute_dp_sgd_privacy), with which the one-pass papers' claims come out."""
 
 
@@ -40,16 +55,23 @@ class Claim:
     status: str = "proved"
     void: Callable[[Sampler], str] | None = None
     orders: tuple[float, ...] = ()
-    readings: Mapping[str, Callable[[Schedule, Sampler, float], float]] = dataclasses.field(default_factory=dict)
+    readings: Mapping[str, Callable[[Schedule, Sampler, float], float]] = (
+        dataclasses.field(default_factory=dict)
+    )
 
     def read_otherwise(self, schedule: Schedule, sampler: Sampler, delta: float) -> str:
         """The epsilon of each other reading, as words that follow the explanation."""
-        return "".join(f"; {name}: {reading(schedule, sampler, delta):.4g}" for name, reading in self.readings.items())
+        return "".join(
+            f"; {name}: {reading(schedule, sampler, delta):.4g}"
+            for name, reading in self.readings.items()
+        )
 
     def statement(self, sampler: Sampler) -> tuple[str, str]:
         """The status and the explanation of the claim for a sampler."""
         why = "" if self.void is None else self.void(sampler)
-        return ("void", self.explanation + why) if why else (self.status, self.explanation)
+        return (
+            ("void", self.explanation + why) if why else (self.status, self.explanation)
+        )
 
 
 Claims = Mapping[str, Claim]
@@ -59,18 +81,30 @@ what holds is claimed."""
 NO_CLAIM = "the method's paper claims no epsilon"
 
 
-def _renyi(schedule: Schedule, sampler: Sampler, delta: float, *, orders: tuple[float, ...]) -> float:
+def _renyi(
+    schedule: Schedule, sampler: Sampler, delta: float, *, orders: tuple[float, ...]
+) -> float:
     from dpsum.accounting.renyi import renyi_epsilon
 
     return renyi_epsilon(schedule, sampler["rate"], delta, orders)
 
 
 def renyi_claim(
-    orders: tuple[float, ...], explanation: str, *, status: str = "proved", void: Callable[[Sampler], str] | None = None
+    orders: tuple[float, ...],
+    explanation: str,
+    *,
+    status: str = "proved",
+    void: Callable[[Sampler], str] | None = None,
 ) -> Claim:
     """Renyi accounting of Poisson sampling; arguments as the attributes of a claim."""
     epsilon = functools.partial(_renyi, orders=orders)
-    return Claim(epsilon=epsilon, explanation=explanation, status=status, void=void, orders=orders)
+    return Claim(
+        epsilon=epsilon,
+        explanation=explanation,
+        status=status,
+        void=void,
+        orders=orders,
+    )
 
 
 def one_release(schedule: Schedule, sampler: Sampler, delta: float) -> float:
@@ -81,7 +115,11 @@ def one_release(schedule: Schedule, sampler: Sampler, delta: float) -> float:
 
 
 def _several_steps(sampler: Sampler) -> str:
-    return f"; {sampler['steps']} steps read the same examples" if sampler["steps"] > 1 else ""
+    return (
+        f"; {sampler['steps']} steps read the same examples"
+        if sampler["steps"] > 1
+        else ""
+    )
 
 
 def _disjoint_batches(sampler: Sampler) -> str:
@@ -104,7 +142,11 @@ WHOLE_ORDERS = renyi_claim(
 )
 """Adap DP-FL, for "poisson-lots" (Section IV-D: alpha from {2, 3, ..., 64})."""
 
-ONE_RELEASE = Claim(epsilon=one_release, explanation="the paper's: the noise of one release", void=_several_steps)
+ONE_RELEASE = Claim(
+    epsilon=one_release,
+    explanation="the paper's: the noise of one release",
+    void=_several_steps,
+)
 """DP-AGRLR and sample-level DP-MAML, for "own-records": their released code counts several steps as one."""
 
 REPTILE_STEPS = renyi_claim(
@@ -115,14 +157,24 @@ REPTILE_STEPS = renyi_claim(
 """Task-global DP Reptile, for "own-records" and "own-records-poisson": its steps one by one, at q = batch / records."""
 
 
-def _gdp(schedule: Schedule, sampler: Sampler, delta: float, *, square: Callable[[float, int], float]) -> float:
+def _gdp(
+    schedule: Schedule,
+    sampler: Sampler,
+    delta: float,
+    *,
+    square: Callable[[float, int], float],
+) -> float:
     from dpsum.accounting.gaussian import gaussian_epsilon
 
-    mu = sampler["rate"] * math.sqrt(math.fsum(square(z, rounds) for z, rounds in schedule))
+    mu = sampler["rate"] * math.sqrt(
+        math.fsum(square(z, rounds) for z, rounds in schedule)
+    )
     return gaussian_epsilon(1 / mu, delta) if mu else 0.0
 
 
-def gdp_claim(explanation: str, readings: Mapping[str, Callable[[float, int], float]]) -> Claim:
+def gdp_claim(
+    explanation: str, readings: Mapping[str, Callable[[float, int], float]]
+) -> Claim:
     """A claim of mu-GDP by the central limit theorem of sampled Gaussians (Bu et al. 2020): a limit and no bound.
 
     Args:
@@ -133,7 +185,9 @@ def gdp_claim(explanation: str, readings: Mapping[str, Callable[[float, int], fl
         epsilon=functools.partial(_gdp, square=square),
         explanation=explanation,
         status="void",
-        readings={name: functools.partial(_gdp, square=other) for name, other in others},
+        readings={
+            name: functools.partial(_gdp, square=other) for name, other in others
+        },
     )
 
 
@@ -142,8 +196,12 @@ GDP_OF_HALVES = gdp_claim(
     "by itself; a limit and no bound",
     {
         "Lemma B.3": lambda z, rounds: rounds * math.expm1(z**-2),
-        "as Theorem 3.1 is printed, T e^(1/sigma^2 - 1) under the root": lambda z, rounds: rounds * math.exp(z**-2 - 1),
-        "as Theorem B.1 is printed, T e^(1/sigma^2) - 1 under the root": lambda z, rounds: rounds * math.exp(z**-2) - 1,
+        "as Theorem 3.1 is printed, T e^(1/sigma^2 - 1) under the root": lambda z, rounds: (
+            rounds * math.exp(z**-2 - 1)
+        ),
+        "as Theorem B.1 is printed, T e^(1/sigma^2) - 1 under the root": lambda z, rounds: (
+            rounds * math.exp(z**-2) - 1
+        ),
     },
 )
 """DP-FNAS, for "poisson-lots": sigma is the deviation of the noise over the clipping constant."""

@@ -18,8 +18,21 @@ from typing import Protocol
 import numpy as np
 
 from dpsum.accounting.accountant import Accountant, Events
-from dpsum.accounting.gaussian import Bracket, Schedule, gaussian_epsilon, grouped, guess_epsilon
-from dpsum.accounting.grid_sums import LOSS, DeltaEnd, GridVariable, UpperTail, crossing, raised
+from dpsum.accounting.gaussian import (
+    Bracket,
+    Schedule,
+    gaussian_epsilon,
+    grouped,
+    guess_epsilon,
+)
+from dpsum.accounting.grid_sums import (
+    LOSS,
+    DeltaEnd,
+    GridVariable,
+    UpperTail,
+    crossing,
+    raised,
+)
 from dpsum.sampling import Sampling
 
 LOWER_CELLS = 1 << 20
@@ -45,7 +58,9 @@ class RoundLaw(Protocol):
     @property
     def missing(self) -> float: ...
     def __hash__(self) -> int: ...
-    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+    def tails(
+        self, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
     def range(self, mass: float) -> tuple[float, float]: ...
 
 
@@ -106,7 +121,9 @@ class Stage:
 
 
 @lru_cache(maxsize=64)
-def _grid(law: RoundLaw, step: float, mass: float, upper: bool) -> tuple[GridVariable, float]:
+def _grid(
+    law: RoundLaw, step: float, mass: float, upper: bool
+) -> tuple[GridVariable, float]:
     """The loss of one round on a grid: at one end, in one order; and the chance of what was cut off its top."""
     low, high = law.range(mass)
     first = math.floor(low / step)
@@ -121,7 +138,12 @@ def _grid(law: RoundLaw, step: float, mass: float, upper: bool) -> tuple[GridVar
         # With n, m the cell's mass under the first and second law: right = (n - e^l m) / (1 - e^-step).
         right = (inside - ratio[:-1] * (other[:-1] - other[1:])) * moved
         # Each leaning term is off by at most twice its error; `other` may have left the range of numbers.
-        slack = 4 * np.maximum(off[:-1], off[1:]) * (tail[:-1] + ratio[:-1] * other[:-1]) * moved
+        slack = (
+            4
+            * np.maximum(off[:-1], off[1:])
+            * (tail[:-1] + ratio[:-1] * other[:-1])
+            * moved
+        )
         slack += 1e-300 * ratio[:-1]
         right = np.clip(right + slack, 0.0, inside)
         weights[:-1] -= right
@@ -139,20 +161,32 @@ def _mass(stages: Sequence[Stage], delta: float) -> float:
 
 def _ends(
     stages: Sequence[Stage], mass: float, step: float, *, upper: bool
-) -> list[Callable[[float], DeltaEnd]]:  # fmt: skip
+) -> list[Callable[[float], DeltaEnd]]:
     """For each order a function of epsilon that makes the end of delta which is sharp near it."""
-    laws = [(stage.laws(z, mass), count) for stage in stages for z, count in stage.schedule]
+    laws = [
+        (stage.laws(z, mass), count) for stage in stages for z, count in stage.schedule
+    ]
 
     def end(order: int, near: float) -> DeltaEnd:
-        grids = [(_grid(orders[order], step, mass, upper), count) for orders, count in laws]
-        infinite = -math.expm1(sum(count * math.log1p(-cut) for (_, cut), count in grids))
-        tail = UpperTail([(loss, count) for (loss, _), count in grids], around=near, kernel=LOSS)
+        grids = [
+            (_grid(orders[order], step, mass, upper), count) for orders, count in laws
+        ]
+        infinite = -math.expm1(
+            sum(count * math.log1p(-cut) for (_, cut), count in grids)
+        )
+        tail = UpperTail(
+            [(loss, count) for (loss, _), count in grids], around=near, kernel=LOSS
+        )
         return DeltaEnd(tail, upper=upper, extra=infinite)
 
-    return [lambda near, order=order: end(order, near) for order in range(len(laws[0][0]))]  # type: ignore[misc]
+    return [
+        lambda near, order=order: end(order, near) for order in range(len(laws[0][0]))
+    ]  # type: ignore[misc]
 
 
-def upper_end(stages: Sequence[Stage], delta: float, *, ceiling: float, start: float | None = None) -> float:
+def upper_end(
+    stages: Sequence[Stage], delta: float, *, ceiling: float, start: float | None = None
+) -> float:
     """An upper end of epsilon in every order, for stages one after another whose draws are independent.
 
     Args:
@@ -163,10 +197,14 @@ def upper_end(stages: Sequence[Stage], delta: float, *, ceiling: float, start: f
     first, *others = _ends(stages, _mass(stages, delta), step, upper=True)
     start = stages[0].guess(delta) if start is None else start
     epsilon = crossing(first, delta=delta, start=start, ceiling=ceiling, upper=True)
-    return raised(epsilon, ceiling, lambda at: all(near(at).delta(at) <= delta for near in others))
+    return raised(
+        epsilon, ceiling, lambda at: all(near(at).delta(at) <= delta for near in others)
+    )
 
 
-def lower_end(stages: Sequence[Stage], delta: float, *, upper: float, step: float | None = None) -> float:
+def lower_end(
+    stages: Sequence[Stage], delta: float, *, upper: float, step: float | None = None
+) -> float:
     """A lower end of epsilon in the first order, which is at most `upper`; on the grid of `fine_spacing` by default."""
     step = fine_spacing(stages, delta, upper) if step is None else step
     first, *_ = _ends(stages, _mass(stages, delta), step, upper=False)
@@ -175,14 +213,29 @@ def lower_end(stages: Sequence[Stage], delta: float, *, upper: float, step: floa
 
 def upper_curve(stage: Stage, epsilons: np.ndarray) -> list[np.ndarray]:
     """Upper ends of delta in each order at each epsilon >= 0, float64 [n], sharp where they are not small."""
-    curves = [near(0.0) for near in _ends([stage], _mass([stage], SMALL), stage.spacing, upper=True)]
-    return [np.array([curve.delta(float(epsilon)) for epsilon in epsilons]) for curve in curves]
+    curves = [
+        near(0.0)
+        for near in _ends([stage], _mass([stage], SMALL), stage.spacing, upper=True)
+    ]
+    return [
+        np.array([curve.delta(float(epsilon)) for epsilon in epsilons])
+        for curve in curves
+    ]
 
 
 def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
     """The grid of a lower end of all stages, whose upper end is known."""
-    rounds, mass, several = sum(stage.rounds for stage in stages), _mass(stages, delta), stages[0].uses > 1
-    spans = [high - low for low, high in (stage.laws(stage.least, mass)[0].range(mass) for stage in stages)]
+    rounds, mass, several = (
+        sum(stage.rounds for stage in stages),
+        _mass(stages, delta),
+        stages[0].uses > 1,
+    )
+    spans = [
+        high - low
+        for low, high in (
+            stage.laws(stage.least, mass)[0].range(mass) for stage in stages
+        )
+    ]
     # Rounding down costs about half a step a round: 4e-4 in all; for very many rounds, and for several clients at once,
     # where epsilon is large, a part of epsilon.
     slack = 8e-4
@@ -192,19 +245,28 @@ def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
         alone = not several and sum(len(stage.schedule) for stage in stages) == 1
         share = 2e-3 if rounds <= MANY_ROUNDS else 8e-3 if alone else 3e-2
         slack = max(slack, share * upper)
-    return max(min(slack / rounds, *(stage.spacing for stage in stages)), max(spans) / LOWER_CELLS)
+    return max(
+        min(slack / rounds, *(stage.spacing for stage in stages)),
+        max(spans) / LOWER_CELLS,
+    )
 
 
 class Composed(Accountant):
     """Accounts for sampled rounds by their composition. A subclass has `end`; long schedules are `grouped`."""
 
-    def end(self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool) -> float:
+    def end(
+        self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool
+    ) -> float:
         """A proved end of epsilon, the upper or the lower one."""
         raise NotImplementedError("of a way of sampling")
 
     def bracket(self, events: Events, delta: float) -> Bracket:
-        low = self.end(grouped(events.schedule, least=False), events.sampling, delta, upper=False)
+        low = self.end(
+            grouped(events.schedule, least=False), events.sampling, delta, upper=False
+        )
         return low, self.high(events, delta)
 
     def high(self, events: Events, delta: float) -> float:
-        return self.end(grouped(events.schedule, least=True), events.sampling, delta, upper=True)
+        return self.end(
+            grouped(events.schedule, least=True), events.sampling, delta, upper=True
+        )

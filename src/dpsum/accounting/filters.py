@@ -56,26 +56,42 @@ def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], boo
     if profile == "holds" or claim is None:
         return HOLDING_ORDERS, True
     if not claim.orders:
-        raise DpsumError("the paper's claim cannot be kept lot by lot: set budget.profile to holds")
+        raise DpsumError(
+            "the paper's claim cannot be kept lot by lot: set budget.profile to holds"
+        )
     return claim.orders, False
 
 
-def order_budgets(epsilon: float, orders: Sequence[float], delta: float, *, tight: bool) -> np.ndarray:
+def order_budgets(
+    epsilon: float, orders: Sequence[float], delta: float, *, tight: bool
+) -> np.ndarray:
     """B_a: the divergence at each order that converts to (epsilon, delta); below 0 where no lot fits."""
     alphas = np.asarray(orders, dtype=float)
     budgets = epsilon + math.log(delta) / (alphas - 1.0)
-    return np.asarray(budgets - (np.log1p(-1.0 / alphas) - np.log(alphas) / (alphas - 1.0) if tight else 0.0))
+    return np.asarray(
+        budgets
+        - (np.log1p(-1.0 / alphas) - np.log(alphas) / (alphas - 1.0) if tight else 0.0)
+    )
 
 
 def filter_order(
-    noise_multiplier: float, rate: float, orders: Sequence[float], *, epsilon: float, delta: float
+    noise_multiplier: float,
+    rate: float,
+    orders: Sequence[float],
+    *,
+    epsilon: float,
+    delta: float,
 ) -> tuple[float, ...]:
     """The one order of a filter: the order at which constant noise z, at rate q, would last longest."""
-    lots = order_budgets(epsilon, orders, delta, tight=True) / renyi(noise_multiplier, rate, tuple(orders))
+    lots = order_budgets(epsilon, orders, delta, tight=True) / renyi(
+        noise_multiplier, rate, tuple(orders)
+    )
     return (orders[int(np.argmax(lots))],)
 
 
-def filtered_epsilon(budgets: np.ndarray, orders: Sequence[float], delta: float) -> float:
+def filtered_epsilon(
+    budgets: np.ndarray, orders: Sequence[float], delta: float
+) -> float:
     """A proved upper end of epsilon where one order's budget, fixed in advance, was kept, whatever the noise."""
     alphas, kept = np.asarray(orders, dtype=float), np.asarray(budgets, dtype=float)
     # An order whose budget is below 0 is kept by no run.
@@ -85,7 +101,9 @@ def filtered_epsilon(budgets: np.ndarray, orders: Sequence[float], delta: float)
     factors = (alphas - 1.0) * np.log1p(-1.0 / alphas) - np.log(alphas)
 
     def excess(epsilon: float) -> float:
-        return float(logsumexp(factors + (alphas - 1.0) * (kept - epsilon))) - math.log(delta)
+        return float(logsumexp(factors + (alphas - 1.0) * (kept - epsilon))) - math.log(
+            delta
+        )
 
     root = least_root(excess, xtol=1e-12)
     return root + 1e-11 if root else 0.0
@@ -105,9 +123,13 @@ def filter_of(events: Events, budget: Budget, claims: Claims) -> Filter | None:
         return None  # the claim's budget leaves a release out
     if tight:
         first = events.multipliers[0]
-        orders = filter_order(first, events.rate, orders, epsilon=budget.epsilon, delta=budget.delta)
+        orders = filter_order(
+            first, events.rate, orders, epsilon=budget.epsilon, delta=budget.delta
+        )
     budgets = order_budgets(budget.epsilon, orders, budget.delta, tight=tight)
-    spent = np.sum([count * renyi(z, events.rate, orders) for z, count in events.schedule], axis=0)
+    spent = np.sum(
+        [count * renyi(z, events.rate, orders) for z, count in events.schedule], axis=0
+    )
     return Filter(orders=orders, budgets=budgets) if keeps(spent, budgets) else None
 
 
@@ -123,6 +145,12 @@ def floor_of(events: Events, fall: tuple[float, int]) -> Schedule | None:
     falls = (lots - 1) // every
     if first * beta**falls < _LEAST_FLOOR:
         return None
-    if any(z < first * beta ** (index // every) * (1 - 1e-9) for index, z in enumerate(events.multipliers)):
+    if any(
+        z < first * beta ** (index // every) * (1 - 1e-9)
+        for index, z in enumerate(events.multipliers)
+    ):
         return None  # the rule that was declared is not the one that ran
-    return tuple((first * beta**fallen, min(every, lots - fallen * every)) for fallen in range(falls + 1))
+    return tuple(
+        (first * beta**fallen, min(every, lots - fallen * every))
+        for fallen in range(falls + 1)
+    )

@@ -25,7 +25,10 @@ FUNCTION = 8 * ROUNDING
 """Of numpy's exp, log, expm1 and log1p, relative: four units in the last place, which is what numpy claims."""
 
 _GROUPS = 16
-_HIGH_GROUPS, _LOW_RATIO = 32, 1.1  # the low end has a finer grid, so that each group costs it far more
+_HIGH_GROUPS, _LOW_RATIO = (
+    32,
+    1.1,
+)  # the low end has a finer grid, so that each group costs it far more
 
 
 def ends(schedule: Schedule) -> tuple[float, float, int]:
@@ -46,7 +49,10 @@ def grouped(schedule: Schedule, *, least: bool) -> Schedule:
     for z, count in schedule:
         groups.setdefault(math.floor(math.log(z) / width), []).append((z, count))
     pick = min if least else max
-    return tuple((pick(z for z, _ in group), sum(count for _, count in group)) for group in groups.values())
+    return tuple(
+        (pick(z for z, _ in group), sum(count for _, count in group))
+        for group in groups.values()
+    )
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
@@ -63,7 +69,9 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
 
 def gaussian_deltas(noise_multiplier: float, epsilons: np.ndarray) -> np.ndarray:
     """The same at each epsilon, float64 [n]."""
-    return np.array([gaussian_delta(noise_multiplier, float(epsilon)) for epsilon in epsilons])
+    return np.array(
+        [gaussian_delta(noise_multiplier, float(epsilon)) for epsilon in epsilons]
+    )
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -73,7 +81,9 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     def excess(epsilon: float) -> float:
         return gaussian_delta(z, epsilon) - delta
 
-    return 0.0 if delta >= 1 else least_root(excess, xtol=1e-13, rtol=1e-13, maxiter=300)
+    return (
+        0.0 if delta >= 1 else least_root(excess, xtol=1e-13, rtol=1e-13, maxiter=300)
+    )
 
 
 def least_root(excess: Callable[[float], float], **tolerance: Any) -> float:
@@ -92,13 +102,19 @@ def rounded_up(noise_multiplier: float) -> float:
     return float(f"{math.ceil(noise_multiplier / scale - 1e-9) * scale:.6g}")
 
 
-def guess_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
+def guess_epsilon(
+    noise_multiplier: float, rate: float, rounds: int, delta: float
+) -> float:
     """Roughly the epsilon of a sampled Gaussian: by many small losses or by one large loss, whichever is more.
 
     Only a place to start a search from.
     """
     s = 1.0 / noise_multiplier
-    normal = -float(ndtri(min(delta, 0.4))) * rate * (rounds * math.expm1(min(s * s, 60.0))) ** 0.5
+    normal = (
+        -float(ndtri(min(delta, 0.4)))
+        * rate
+        * (rounds * math.expm1(min(s * s, 60.0))) ** 0.5
+    )
     chance = min(3.0 * delta / (rounds * rate), 0.4)
     jump = rate * math.exp(min(s * s / 2 - s * float(ndtri(chance)), 600.0))
     return 0.95 * math.log1p(max(normal, jump))
@@ -126,7 +142,9 @@ def rest_multiplier(total: float, other: float) -> float:
     return rest
 
 
-def upper_tail(at: np.ndarray, off: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def upper_tail(
+    at: np.ndarray, off: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """P(N > at) for a standard normal N, and by how much of itself it may be off: what a proved end is made of.
 
     scipy's `ndtr` takes erfc of a = at/sqrt(2), which is exp(-a^2) times a function that is right to a few units in the

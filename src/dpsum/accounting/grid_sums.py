@@ -31,7 +31,9 @@ class GridVariable:
     def __init__(self, *, first: int, weights: np.ndarray, step: float) -> None:
         support = np.flatnonzero(weights > 0)
         if weights.ndim != 1 or len(support) == 0 or not step > 0:
-            raise ValueError("a grid variable needs at least one positive weight and a positive step")
+            raise ValueError(
+                "a grid variable needs at least one positive weight and a positive step"
+            )
         self.first, self.step = first + int(support[0]), step
         self.weights = weights[support[0] : support[-1] + 1]
         self.values = (self.first + np.arange(len(self.weights))) * step
@@ -68,16 +70,40 @@ class Kernel:
         if self.bound < math.inf:
             peak, square = self.bound, self.bound**2 / (2.0 * theta * step)
         if self.lipschitz:
-            peak, square = min(peak, 1.0 / (math.e * theta)), min(square, 1.0 / (4.0 * theta**3 * step))
+            peak, square = (
+                min(peak, 1.0 / (math.e * theta)),
+                min(square, 1.0 / (4.0 * theta**3 * step)),
+            )
         return peak, square + 2.0 * peak**2
 
 
 # E (S - K)+
-EXCESS = Kernel(a=lambda x: x, b=np.ones_like, c=lambda at: at, bound=math.inf, lipschitz=True, scaled=True)
+EXCESS = Kernel(
+    a=lambda x: x,
+    b=np.ones_like,
+    c=lambda at: at,
+    bound=math.inf,
+    lipschitz=True,
+    scaled=True,
+)
 # E (1 - exp(K - S))+: the delta of a privacy loss S at epsilon K.
-LOSS = Kernel(a=np.ones_like, b=lambda x: np.exp(-x), c=math.exp, bound=1.0, lipschitz=True, scaled=True)
+LOSS = Kernel(
+    a=np.ones_like,
+    b=lambda x: np.exp(-x),
+    c=math.exp,
+    bound=1.0,
+    lipschitz=True,
+    scaled=True,
+)
 # E (1 - K/S)+, for S > 0: the delta of a privacy loss log S at epsilon log K.
-RATIO = Kernel(a=np.ones_like, b=lambda x: 1.0 / x, c=lambda at: at, bound=1.0, lipschitz=False, scaled=False)
+RATIO = Kernel(
+    a=np.ones_like,
+    b=lambda x: 1.0 / x,
+    c=lambda at: at,
+    bound=1.0,
+    lipschitz=False,
+    scaled=False,
+)
 
 
 class UpperTail:
@@ -88,7 +114,13 @@ class UpperTail:
         kernel: g. For RATIO, K > 0.
     """
 
-    def __init__(self, parts: Sequence[tuple[GridVariable, int]], *, around: float, kernel: Kernel) -> None:
+    def __init__(
+        self,
+        parts: Sequence[tuple[GridVariable, int]],
+        *,
+        around: float,
+        kernel: Kernel,
+    ) -> None:
         self._parts, self._around, self._kernel = parts, around, kernel
         self._step = parts[0][0].step
         # Half the best tilt: precise enough by far, and the window it needs is much shorter.
@@ -134,11 +166,18 @@ class UpperTail:
         low, high = self._start * self._step, (self._start + size) * self._step
         self._outside = 0.0
         least = sum(variable.first * count for variable, count in self._parts)
-        most = sum((variable.first + len(variable.weights) - 1) * count for variable, count in self._parts)
-        sides = [(slopes[0], low)] * (self._start > least) + [(slopes[1], high)] * (self._start + size <= most)
+        most = sum(
+            (variable.first + len(variable.weights) - 1) * count
+            for variable, count in self._parts
+        )
+        sides = [(slopes[0], low)] * (self._start > least) + [(slopes[1], high)] * (
+            self._start + size <= most
+        )
         for slope, edge in sides:
             exponent = -slope * edge
-            for (variable, count), log_mgf in zip(self._parts, self._log_mgfs, strict=True):
+            for (variable, count), log_mgf in zip(
+                self._parts, self._log_mgfs, strict=True
+            ):
                 exponent += count * (variable.log_mgf(self._theta + slope) - log_mgf)
             self._outside += float(np.exp(min(exponent, 0.0)))
 
@@ -164,14 +203,20 @@ class UpperTail:
     def value(self, at: float) -> tuple[float, float]:
         """E g(S, at), and a bound on its error; both infinite for an `at` too far below `around`."""
         offset = at - self._around
-        if offset <= self._lowest or self._log_scale > 600.0 or not (self._kernel.scaled or at > 0):
+        if (
+            offset <= self._lowest
+            or self._log_scale > 600.0
+            or not (self._kernel.scaled or at > 0)
+        ):
             return math.inf, math.inf
         index = int(np.searchsorted(self._offsets, offset))
         first, scale = float(self._firsts[index]), math.exp(self._log_scale)
         if self._kernel is LOSS and offset > 690.0:
             # exp(offset) would overflow; what is left up there is anyway next to nothing.
             return 0.5 * first * scale, (0.5 * first + self._error) * scale
-        minus = self._kernel.c(offset if self._kernel.scaled else at) * float(self._seconds[index])
+        minus = self._kernel.c(offset if self._kernel.scaled else at) * float(
+            self._seconds[index]
+        )
         rounding = 1e-15 * (len(self._offsets) - index) * (abs(first) + abs(minus))
         error = self._error * math.exp(min(-self._theta * offset, 300.0)) + rounding
         tail = max(first - minus, 0.0)
@@ -194,10 +239,21 @@ class DeltaEnd:
     """
 
     def __init__(
-        self, tail: UpperTail, *, upper: bool, place: Callable[[float], float] = float, extra: float = 0.0,
+        self,
+        tail: UpperTail,
+        *,
+        upper: bool,
+        place: Callable[[float], float] = float,
+        extra: float = 0.0,
         share: tuple[int, int] = (1, 1),
-    ) -> None:  # fmt: skip
-        self._tail, self._upper, self._place, self._extra, self._share = tail, upper, place, extra, share
+    ) -> None:
+        self._tail, self._upper, self._place, self._extra, self._share = (
+            tail,
+            upper,
+            place,
+            extra,
+            share,
+        )
 
     def delta(self, epsilon: float) -> float:
         """The end of delta at epsilon."""
@@ -214,7 +270,12 @@ class DeltaEnd:
 
 
 def crossing(
-    curve_near: Callable[[float], DeltaEnd], *, delta: float, start: float, ceiling: float, upper: bool
+    curve_near: Callable[[float], DeltaEnd],
+    *,
+    delta: float,
+    start: float,
+    ceiling: float,
+    upper: bool,
 ) -> float:
     """A proved end of epsilon: where upper curves are at or under delta, or lower ones at or over it.
 
@@ -233,7 +294,9 @@ def crossing(
         if excess(floor) <= 0.0:
             return 0.0 if upper else best
         if excess(ceiling) < 0.0:
-            root = float(scipy.optimize.brentq(excess, floor, ceiling, xtol=1e-10, rtol=1e-12))
+            root = float(
+                scipy.optimize.brentq(excess, floor, ceiling, xtol=1e-10, rtol=1e-12)
+            )
             proved = _proving_side(excess, root, floor, upper)
         elif upper:
             # This curve proves nothing below the ceiling; one made nearer to it may.
@@ -255,7 +318,9 @@ def raised(epsilon: float, ceiling: float, fits: Callable[[float], bool]) -> flo
     return epsilon
 
 
-def _proving_side(excess: Callable[[float], float], root: float, floor: float, upper: bool) -> float:
+def _proving_side(
+    excess: Callable[[float], float], root: float, floor: float, upper: bool
+) -> float:
     """Step off a root until it lies on the side that proves something."""
     nudge = 1e-10
     while (excess(root) <= 0.0) != upper:
@@ -349,7 +414,9 @@ def _best_tilt(parts: Parts, around: float) -> float:
 def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, float]]:
     """Where the tilted sum has all but OUTSIDE of its mass on each side, by Chernoff, and the slopes used."""
     scale = max(_tilted(parts, theta)[1], 1e-300) ** -0.5
-    slopes = np.concatenate([scale * np.geomspace(0.03, 60, 24), theta * np.geomspace(0.01, 0.99, 8)])
+    slopes = np.concatenate(
+        [scale * np.geomspace(0.03, 60, 24), theta * np.geomspace(0.01, 0.99, 8)]
+    )
     need = -math.log(OUTSIDE)
     upper, lower = np.zeros(len(slopes)), np.zeros(len(slopes))
     least = most = 0.0

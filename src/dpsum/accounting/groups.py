@@ -26,7 +26,13 @@ SMALLEST_DELTA = 1e-25
 LEFT_OUT = 1e-13
 
 
-def group_epsilon(epsilon_at: Callable[[float], float], size: int, delta: float, *, ceiling: float = math.inf) -> float:
+def group_epsilon(
+    epsilon_at: Callable[[float], float],
+    size: int,
+    delta: float,
+    *,
+    ceiling: float = math.inf,
+) -> float:
     """A proved upper end of epsilon for `size` changes, one after another; infinite where this way leads to none.
 
     Args:
@@ -54,27 +60,40 @@ def _ladder(epsilon: float, size: int) -> float:
     """1 + e^eps + ... + e^((k-1) eps)."""
     if size * epsilon > 600.0:
         return math.inf
-    return math.expm1(size * epsilon) / math.expm1(epsilon) if epsilon > 1e-12 else float(size)
+    return (
+        math.expm1(size * epsilon) / math.expm1(epsilon)
+        if epsilon > 1e-12
+        else float(size)
+    )
 
 
-def squares_of_binomials(uses: int, rate: float, rounds: int) -> tuple[np.ndarray, float]:
+def squares_of_binomials(
+    uses: int, rate: float, rounds: int
+) -> tuple[np.ndarray, float]:
     """The law of the sum over rounds of N_t^2, N_t ~ Binomial(k, q) apart from one another.
 
     Returns:
         The probability of 0, 1, 2, ..., and what is missing from it at most.
     """
     return _sum_of_squares(
-        lambda n: scipy.stats.binom.pmf(n, uses, rate), lambda n: scipy.stats.binom.sf(n, uses, rate), uses, rounds
+        lambda n: scipy.stats.binom.pmf(n, uses, rate),
+        lambda n: scipy.stats.binom.sf(n, uses, rate),
+        uses,
+        rounds,
     )
 
 
-def squares_of_hypergeometrics(uses: int, cohort: int, of: int, rounds: int) -> tuple[np.ndarray, float]:
+def squares_of_hypergeometrics(
+    uses: int, cohort: int, of: int, rounds: int
+) -> tuple[np.ndarray, float]:
     """The same where each round's cohort is so many of the units, without replacement: N_t of the k are among them."""
     law = scipy.stats.hypergeom(of, min(uses, of), cohort)
     return _sum_of_squares(law.pmf, law.sf, min(uses, cohort), rounds)
 
 
-def squares_of_a_multinomial(uses: int, of: int, rounds: int) -> tuple[np.ndarray, float]:
+def squares_of_a_multinomial(
+    uses: int, of: int, rounds: int
+) -> tuple[np.ndarray, float]:
     """An upper end of the law of the sum over `rounds` of `of` bins of n_t^2, where k balls fall into the bins.
 
     Counts of balls in bins are Poisson counts of the same mean given that they add up to k, so any probability is at
@@ -87,7 +106,10 @@ def squares_of_a_multinomial(uses: int, of: int, rounds: int) -> tuple[np.ndarra
 
 
 def _sum_of_squares(
-    law_of: Callable[[np.ndarray], np.ndarray], tail_of: Callable[[int], float], most: int, rounds: int
+    law_of: Callable[[np.ndarray], np.ndarray],
+    tail_of: Callable[[int], float],
+    most: int,
+    rounds: int,
 ) -> tuple[np.ndarray, float]:
     cut = 0
     while cut < most and float(tail_of(cut)) * rounds > LEFT_OUT:
@@ -120,7 +142,9 @@ def _cut(law: np.ndarray) -> tuple[np.ndarray, float]:
     return law[:keep], float(law[keep:].sum())
 
 
-def known_draws_epsilon(law: np.ndarray, missing: float, noise_multiplier: float, delta: float) -> float:
+def known_draws_epsilon(
+    law: np.ndarray, missing: float, noise_multiplier: float, delta: float
+) -> float:
     """A proved upper end: the observer learns the draws too, and so sees one Gaussian of mu = sqrt(sum n_t^2) / z.
 
     Args:
@@ -135,7 +159,12 @@ def known_draws_epsilon(law: np.ndarray, missing: float, noise_multiplier: float
     def excess(epsilon: float) -> float:
         first = log_ndtr(mu / 2 - epsilon / mu)
         second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-        return float(weights @ (np.exp(first) * -np.expm1(np.minimum(second - first, 0.0)))) - rest
+        return (
+            float(
+                weights @ (np.exp(first) * -np.expm1(np.minimum(second - first, 0.0)))
+            )
+            - rest
+        )
 
     root = least_root(excess, xtol=1e-9) if len(at) else 0.0
     return root + 1e-9 if root else 0.0

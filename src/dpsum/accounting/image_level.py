@@ -45,7 +45,9 @@ class ImageUse:
         """How many clients use the most used image."""
         return int(self.counts().max())
 
-    def worst_square(self, multipliers: Sequence[float], *, apart: bool = False) -> float:
+    def worst_square(
+        self, multipliers: Sequence[float], *, apart: bool = False
+    ) -> float:
         """The greatest sum over rounds of c_t^2 / z_t^2 of any image, where clients' rounds are known.
 
         Of c_t / z_t^2 where clients of a round release `apart`: one by one, each with noise of its own, and not their
@@ -60,4 +62,8 @@ class ImageUse:
         places, counts = np.unique(keys, return_counts=True)
         images, rounds = np.divmod(places, done)
         noise = np.asarray(multipliers)[rounds]
-        return float(np.bincount(images, weights=counts / noise**2 if apart else (counts / noise) ** 2).max())
+        return float(
+            np.bincount(
+                images, weights=counts / noise**2 if apart else (counts / noise) ** 2
+            ).max()
+        )

@@ -58,14 +58,34 @@ class Entry:
 class Profiles:
     """The profiles of releases; arguments as of `account.account`."""
 
-    def __init__(self, releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> None:
-        self.given, self.delta, self.claims, self.first = given, delta, claims, releases[0]
+    def __init__(
+        self,
+        releases: Sequence[Release],
+        delta: float,
+        claims: Claims,
+        given: AccountContext,
+    ) -> None:
+        self.given, self.delta, self.claims, self.first = (
+            given,
+            delta,
+            claims,
+            releases[0],
+        )
         self.accountant = analyses.of(releases)
         self.events = events = self.accountant.read(releases)
-        uncovered = {event.reason: event for event in reversed(releases) if event.data_dependent_threshold}
-        self.missing = "; ".join(f"{event.name} from round {event.round}, {why}" for why, event in uncovered.items())
+        uncovered = {
+            event.reason: event
+            for event in reversed(releases)
+            if event.data_dependent_threshold
+        }
+        self.missing = "; ".join(
+            f"{event.name} from round {event.round}, {why}"
+            for why, event in uncovered.items()
+        )
         self.z = None if self.missing else self.accountant.gaussian(events)
-        self.adaptive = len(events.schedule) > 1 if given.adaptive is None else given.adaptive
+        self.adaptive = (
+            len(events.schedule) > 1 if given.adaptive is None else given.adaptive
+        )
         self.filter = self.floor = None
         if self.adaptive and self.accountant.follows_loss:
             if given.budget is not None and (claims or given.budget.profile == "holds"):
@@ -83,17 +103,30 @@ class Profiles:
             "image_level": self._image_level(holds),
             "tuning": self._tuning(holds),
         }
-        entries = {name: entry for name, entry in answers.items() if isinstance(entry, Entry)}
-        return entries, {name: reason for name, reason in answers.items() if isinstance(reason, str)}
+        entries = {
+            name: entry for name, entry in answers.items() if isinstance(entry, Entry)
+        }
+        return entries, {
+            name: reason for name, reason in answers.items() if isinstance(reason, str)
+        }
 
-    def _entry(self, low: float, high: float, status: str, explanation: str, **others: Any) -> Entry:
+    def _entry(
+        self, low: float, high: float, status: str, explanation: str, **others: Any
+    ) -> Entry:
         if self.missing:
             status, explanation = "void", f"a release without an event: {self.missing}"
-        values = {name: getattr(self.first, name) for name in ("unit", "adjacency", "observer")}
+        values = {
+            name: getattr(self.first, name)
+            for name in ("unit", "adjacency", "observer")
+        }
         return Entry(
-            epsilon_low=low, epsilon_high=high, delta=self.delta, status=status, explanation=explanation,
+            epsilon_low=low,
+            epsilon_high=high,
+            delta=self.delta,
+            status=status,
+            explanation=explanation,
             **values | others,
-        )  # fmt: skip
+        )
 
     def _as_claimed(self) -> Entry | str:
         if not self.claims:
@@ -104,15 +137,22 @@ class Profiles:
             low, high = self.accountant.bracket(events.of_noise(schedule), self.delta)
             status, text = "proved", self.accountant.explain(events)
         else:
-            low = high = max(claim.epsilon(*counted, self.delta) for counted in events.claimed)
-            schedule, sampling = max(events.claimed, key=lambda counted: ends(counted[0])[2])
+            low = high = max(
+                claim.epsilon(*counted, self.delta) for counted in events.claimed
+            )
+            schedule, sampling = max(
+                events.claimed, key=lambda counted: ends(counted[0])[2]
+            )
             status, text = claim.statement(sampling)
             text += claim.read_otherwise(schedule, sampling, self.delta)
         if self.adaptive and status == "proved":
             status, text = "as run", text + _AS_RUN
         if events.uncounted:
             names = ", ".join(events.uncounted)
-            status, text = "void", f"{text}; the paper does not count the release {names}"
+            status, text = (
+                "void",
+                f"{text}; the paper does not count the release {names}",
+            )
         return self._entry(low, high, status, text)
 
     def _holds(self) -> Entry:
@@ -153,16 +193,28 @@ class Profiles:
         """One unit's contribution becomes any other: the sum moves by up to twice the threshold."""
         if self.accountant.adjacency == "replace-one":
             return holds
-        low, own = holds.epsilon_low, None if self.missing else self.accountant.replaced(self.events, self.delta)
+        low, own = (
+            holds.epsilon_low,
+            None if self.missing else self.accountant.replaced(self.events, self.delta),
+        )
         if own is not None:
-            (low, high), how = own, "replaced by any other, which has an analysis of its own"
+            (low, high), how = (
+                own,
+                "replaced by any other, which has an analysis of its own",
+            )
         elif self.z:
             high, how = gaussian_epsilon(self.z / 2, self.delta), "sensitivity 2C"
             low = high if low == holds.epsilon_high else low
         else:
             high = max(low, group_epsilon(self._high, 2, self.delta))
             how = "the high end zeroes the unit and then puts another in its place"
-        return self._entry(low, high, holds.status, f"{holds.explanation}; {how}", adjacency="replace-one")
+        return self._entry(
+            low,
+            high,
+            holds.status,
+            f"{holds.explanation}; {how}",
+            adjacency="replace-one",
+        )
 
     def groups(self, profiles: Mapping[str, Entry]) -> dict[str, Entry]:
         """What holds where so many units become zero at once, by their number; and what is claimed of them.
@@ -173,16 +225,29 @@ class Profiles:
         by_size = {}
         for size in self.given.groups:
             z = self.z
-            high = gaussian_epsilon(z / size, self.delta) if z else group_epsilon(self._high, size, self.delta)
-            one_low, one_high = profiles["holds"].epsilon_low, profiles["holds"].epsilon_high
+            high = (
+                gaussian_epsilon(z / size, self.delta)
+                if z
+                else group_epsilon(self._high, size, self.delta)
+            )
+            one_low, one_high = (
+                profiles["holds"].epsilon_low,
+                profiles["holds"].epsilon_high,
+            )
             low = high if z and one_low == one_high > 0 else min(one_low, high)
-            how = "one Gaussian of sensitivity kC; exact" if z else "one unit is changed after another"
+            how = (
+                "one Gaussian of sensitivity kC; exact"
+                if z
+                else "one unit is changed after another"
+            )
             if "as_claimed" in profiles:
                 one = profiles["as_claimed"].epsilon_high
                 share = size * math.exp(min((size - 1) * one, 600.0)) * self.delta
                 void = ", which says nothing" if share >= 1 else ""
                 how += f"; claimed would be epsilon {size * one:.4g} at delta {share:.3g}{void}"
-            by_size[str(size)] = self._entry(low, high, profiles["holds"].status, f"{size} {self.first.unit}s: {how}")
+            by_size[str(size)] = self._entry(
+                low, high, profiles["holds"].status, f"{size} {self.first.unit}s: {how}"
+            )
         return by_size
 
     def _image_level(self, holds: Entry) -> Entry | str:
@@ -190,11 +255,11 @@ class Profiles:
         use, accountant = self.given.images, self.accountant
         if self.first.unit == "record" and not accountant.shared_records:
             if use is not None:
-                return (
-                    "an image is an example of several simulated clients, in support and query sets: not accounted for"
-                )
+                return "an image is an example of several simulated clients, in support and query sets: not accounted for"
             text = f"each image is one record of one client; {holds.explanation}"
-            return dataclasses.replace(holds, unit="image", explanation=text, uses_max=1, uses_mean=1.0)
+            return dataclasses.replace(
+                holds, unit="image", explanation=text, uses_max=1, uses_mean=1.0
+            )
         if use is None:
             return self.given.no_images
         low = high = math.inf
@@ -216,7 +281,11 @@ class Profiles:
         if search.data == "public" or self.missing:
             explanation = f"{text}: nothing is added; {holds.explanation}{remark}"
             return dataclasses.replace(holds, explanation=explanation)
-        if self.adaptive and self.floor is None and (self.filter is None or len(self.filter.orders) > 1):
+        if (
+            self.adaptive
+            and self.floor is None
+            and (self.filter is None or len(self.filter.orders) > 1)
+        ):
             return f"{text}: noise that follows a loss has no divergence of one order to go by{remark}"
         low = holds.epsilon_low
         if search.number == "poisson":
@@ -231,11 +300,18 @@ class Profiles:
             return self._entry(low, math.inf, "void", text)
         how = "by Renyi divergences"
         if search.number == "fixed" and self.z:
-            high, how = gaussian_epsilon(self.z / search.runs**0.5, delta), "as one Gaussian"
+            high, how = (
+                gaussian_epsilon(self.z / search.runs**0.5, delta),
+                "as one Gaussian",
+            )
         elif self.filter is not None and self.floor is None:
-            high = searched_epsilon(self.filter.budgets, self.filter.orders, search, delta)
+            high = searched_epsilon(
+                self.filter.budgets, self.filter.orders, search, delta
+            )
         else:
-            divergences = self.accountant.renyi(events.of_noise(self.floor or events.schedule), HOLDING_ORDERS)
+            divergences = self.accountant.renyi(
+                events.of_noise(self.floor or events.schedule), HOLDING_ORDERS
+            )
             high = searched_epsilon(divergences, HOLDING_ORDERS, search, delta)
         every = "every run as private as this one, and of streams of its own"
         text += f"; the low end is one run's, the high end {how}; {every}"

@@ -27,12 +27,18 @@ def renyi(noise_multiplier: float, rate: float, orders: Sequence[float]) -> np.n
 
 
 @lru_cache(maxsize=4096)
-def _renyi(noise_multiplier: float, rate: float, orders: tuple[float, ...]) -> np.ndarray:
+def _renyi(
+    noise_multiplier: float, rate: float, orders: tuple[float, ...]
+) -> np.ndarray:
     if all(isinstance(order, int) for order in orders):
-        return _renyi_whole(noise_multiplier, rate, tuple(int(order) for order in orders))
+        return _renyi_whole(
+            noise_multiplier, rate, tuple(int(order) for order in orders)
+        )
     if rate in (0.0, 1.0):
         return np.array([rate * order / (2 * noise_multiplier**2) for order in orders])
-    return np.array([_log_moment(noise_multiplier, rate, order) / (order - 1) for order in orders])
+    return np.array(
+        [_log_moment(noise_multiplier, rate, order) / (order - 1) for order in orders]
+    )
 
 
 def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
@@ -52,13 +58,25 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
     below = above = last_below = last_above = -math.inf
     for i in range(1000):
         choose, j = _log_choose(order, i), order - i
-        tail_below = math.log(0.5) + (math.log(2) + log_ndtr(-((i - middle) / (math.sqrt(2) * z)) * 2**0.5))
-        tail_above = math.log(0.5) + (math.log(2) + log_ndtr(-((middle - j) / (math.sqrt(2) * z)) * 2**0.5))
-        term_below = choose + i * log_q + j * log_rest + (i * i - i) / (2 * (z**2)) + tail_below
-        term_above = choose + j * log_q + i * log_rest + (j * j - j) / (2 * (z**2)) + tail_above
+        tail_below = math.log(0.5) + (
+            math.log(2) + log_ndtr(-((i - middle) / (math.sqrt(2) * z)) * 2**0.5)
+        )
+        tail_above = math.log(0.5) + (
+            math.log(2) + log_ndtr(-((middle - j) / (math.sqrt(2) * z)) * 2**0.5)
+        )
+        term_below = (
+            choose + i * log_q + j * log_rest + (i * i - i) / (2 * (z**2)) + tail_below
+        )
+        term_above = (
+            choose + j * log_q + i * log_rest + (j * j - j) / (2 * (z**2)) + tail_above
+        )
         below, above = _log_add(below, term_below), _log_add(above, term_above)
         total = _log_add(below, above)
-        if term_below < last_below and term_above < last_above and max(term_below, term_above) < total - 30:
+        if (
+            term_below < last_below
+            and term_above < last_above
+            and max(term_below, term_above) < total - 30
+        ):
             return total
         last_below, last_above = term_below, term_above
     return math.inf
@@ -80,20 +98,32 @@ def _binomials(rate: float, orders: tuple[int, ...]) -> tuple[np.ndarray, np.nda
     k = np.arange(max(orders) + 1, dtype=float)[None, :]
     inside = k <= alpha
     rest = np.where(inside, alpha - k, 0.0)
-    logs = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(rest + 1) + xlogy(k, rate) + xlog1py(rest, -rate)
+    logs = (
+        gammaln(alpha + 1)
+        - gammaln(k + 1)
+        - gammaln(rest + 1)
+        + xlogy(k, rate)
+        + xlog1py(rest, -rate)
+    )
     return np.where(inside, logs, -np.inf), k
 
 
-def _renyi_whole(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.ndarray:
+def _renyi_whole(
+    noise_multiplier: float, rate: float, orders: tuple[int, ...]
+) -> np.ndarray:
     """The same for whole orders, by the sum that defines it, all at once."""
     logs, k = _binomials(rate, orders)
     terms = logs + (k * k - k) / (2 * noise_multiplier**2)
     # As scipy's logsumexp, without what that costs beside the sum: noise that decays asks thousands of times.
     top = terms.max(axis=1)
-    return (top + np.log(np.exp(terms - top[:, None]).sum(axis=1))) / (np.array(orders) - 1.0)
+    return (top + np.log(np.exp(terms - top[:, None]).sum(axis=1))) / (
+        np.array(orders) - 1.0
+    )
 
 
-def epsilon_of(divergences: np.ndarray, orders: Sequence[float], delta: float, *, tight: bool) -> float:
+def epsilon_of(
+    divergences: np.ndarray, orders: Sequence[float], delta: float, *, tight: bool
+) -> float:
     """From Renyi divergences to epsilon: Mironov's conversion, or the tighter one of Canonne et al."""
     alphas = np.asarray(orders, dtype=float)
     epsilons = divergences - math.log(delta) / (alphas - 1.0)
@@ -102,10 +132,14 @@ def epsilon_of(divergences: np.ndarray, orders: Sequence[float], delta: float, *
     return max(float(np.min(epsilons)), 0.0)
 
 
-def renyi_epsilon(schedule: Schedule, rate: float, delta: float, orders: Sequence[float]) -> float:
+def renyi_epsilon(
+    schedule: Schedule, rate: float, delta: float, orders: Sequence[float]
+) -> float:
     """Upper end by Renyi divergences and eps = rdp + log(1/delta) / (alpha - 1) (Mironov 2017, Proposition 3).
 
     This is what TensorFlow Privacy's moments accountant printed when the papers were written.
     """
-    divergences = np.sum([count * renyi(z, rate, orders) for z, count in schedule], axis=0)
+    divergences = np.sum(
+        [count * renyi(z, rate, orders) for z, count in schedule], axis=0
+    )
     return epsilon_of(divergences, orders, delta, tight=False)

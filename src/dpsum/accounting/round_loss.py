@@ -16,7 +16,10 @@ def normal_tail(
     x: np.ndarray, off: np.ndarray, mean: float, deviation: float, sign: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """The chance of N(mean, deviation^2) above (sign 1) or below (-1) an x that may be off, and its error's share."""
-    return upper_tail(sign * (x - mean) / deviation, (off + 3 * ROUNDING * (np.abs(x) + mean)) / deviation)
+    return upper_tail(
+        sign * (x - mean) / deviation,
+        (off + 3 * ROUNDING * (np.abs(x) + mean)) / deviation,
+    )
 
 
 class RoundLoss:
@@ -30,13 +33,29 @@ class RoundLoss:
             out goes on top of an upper end (`missing`), and a lower end can only fall.
     """
 
-    def __init__(self, noise_multiplier: float, rate: float, add: bool, uses: int = 1, dropped: float = 0.0) -> None:
+    def __init__(
+        self,
+        noise_multiplier: float,
+        rate: float,
+        add: bool,
+        uses: int = 1,
+        dropped: float = 0.0,
+    ) -> None:
         self.z, self.q, self.add, self.uses = noise_multiplier, rate, add, uses
         self.missing = 0.0
         if uses > 1:
             counts = np.arange(uses + 1, dtype=float)
-            most = max(int(np.searchsorted(-scipy.stats.binom.sf(counts, uses, rate), -dropped)), 1)
-            self.missing = 0.0 if add else float(scipy.stats.binom.sf(most, uses, rate)) * (1 + 1e-9)
+            most = max(
+                int(
+                    np.searchsorted(-scipy.stats.binom.sf(counts, uses, rate), -dropped)
+                ),
+                1,
+            )
+            self.missing = (
+                0.0
+                if add
+                else float(scipy.stats.binom.sf(most, uses, rate)) * (1 + 1e-9)
+            )
             self._counts = counts[1 : most + 1]
             self._logs = scipy.stats.binom.logpmf(counts[: most + 1], uses, rate)
             # Each is three logarithms of factorials and two products, rounded apart from one another.
@@ -51,7 +70,9 @@ class RoundLoss:
         without, mixed, share = self._both(x, off, sign)
         return (without, mixed, share) if self.add else (mixed, without, share)
 
-    def _both(self, x: np.ndarray, off: np.ndarray, sign: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _both(
+        self, x: np.ndarray, off: np.ndarray, sign: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The probability of Q and of P above (sign 1) or below (-1) an x that may be off, and the share of both."""
 
         def beyond(mean: float) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +87,11 @@ class RoundLoss:
         for count, log in zip(self._counts, self._logs[1:], strict=True):
             present, own = beyond(float(count))
             mixed, most = mixed + math.exp(log) * present, np.maximum(most, own)
-        return without, mixed, most + 1.001 * self._off + 2 * FUNCTION + ROUNDING * len(self._logs)
+        return (
+            without,
+            mixed,
+            most + 1.001 * self._off + 2 * FUNCTION + ROUNDING * len(self._logs),
+        )
 
     def _where(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The x at which log dP/dQ is `losses`, -inf below the range of dP/dQ; and how far it may be off.
@@ -85,7 +110,9 @@ class RoundLoss:
             logs = np.where(total > 0, np.log(np.maximum(total, 0.0) / self.q), -np.inf)
             x = 0.5 + self.z**2 * logs
             share = np.where(unknown, 1.0, off / np.abs(total)) + 3 * ROUNDING
-            moved = self.z**2 * (2 * share + 2 * FUNCTION * np.abs(logs)) + 2 * ROUNDING * (1 + np.abs(x))
+            moved = self.z**2 * (
+                2 * share + 2 * FUNCTION * np.abs(logs)
+            ) + 2 * ROUNDING * (1 + np.abs(x))
             return x, np.where(np.isfinite(x), moved, 0.0)
 
     def _where_mixed(self, rise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -99,11 +126,17 @@ class RoundLoss:
         # `rise` is off by as much as log p_0, and log(e^rise - 1) by that over 1 - e^-rise.
         off = self._off + ROUNDING * np.abs(rise)
         rise = np.where(np.abs(rise) <= 2 * off, 2 * off if self.add else 0.0, rise)
-        wanted = np.where(rise > 0, rise + np.log(-np.expm1(-np.maximum(rise, 0.0))), -np.inf)
+        wanted = np.where(
+            rise > 0, rise + np.log(-np.expm1(-np.maximum(rise, 0.0))), -np.inf
+        )
         inside = np.isfinite(wanted)
         target = wanted[inside]
         moved = 2 * (off / -np.expm1(-np.maximum(rise, 1e-300)))[inside] + 2 * self._off
-        variance, counts, ratios = self.z**2, self._counts, self._logs[1:] - self._logs[0]
+        variance, counts, ratios = (
+            self.z**2,
+            self._counts,
+            self._logs[1:] - self._logs[0],
+        )
         x = np.full(len(target), np.inf)
         for count, ratio in zip(counts, ratios, strict=True):
             np.minimum(x, (target - ratio) * variance / count + count / 2, out=x)
@@ -122,15 +155,24 @@ class RoundLoss:
                 break
         roots, error = np.full(rise.shape, -np.inf), np.zeros(rise.shape)
         roots[inside] = x
-        largest = counts[-1] * (np.abs(x) + counts[-1]) / variance + np.abs(target) + float(np.abs(ratios).max()) + 4
-        error[inside] = variance * (moved + 2 * FUNCTION * largest) + counts[-1] * np.abs(step)
+        largest = (
+            counts[-1] * (np.abs(x) + counts[-1]) / variance
+            + np.abs(target)
+            + float(np.abs(ratios).max())
+            + 4
+        )
+        error[inside] = variance * (moved + 2 * FUNCTION * largest) + counts[
+            -1
+        ] * np.abs(step)
         return roots, error
 
     def loss(self, x: float) -> float:
         """The loss of removal at x."""
         if self.uses > 1:
             exponents = self._counts * (x - self._counts / 2) / self.z**2
-            return float(logsumexp(np.append(self._logs[1:] + exponents, self._logs[0])))
+            return float(
+                logsumexp(np.append(self._logs[1:] + exponents, self._logs[0]))
+            )
         exponent = (x - 0.5) / self.z**2
         return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + exponent))
 
@@ -152,4 +194,8 @@ class RoundLoss:
             return float(self._both(np.array(x), np.array(0.0), 1.0)[1]) - mass
 
         most = float(self._counts[-1]) + reach
-        return most if excess(most) >= 0 else float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-6)) + 2e-6
+        return (
+            most
+            if excess(most) >= 0
+            else float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-6)) + 2e-6
+        )

@@ -27,7 +27,9 @@ import numpy as np
 _ROUNDING = 1e-12
 
 
-def heaviest(weights: np.ndarray, separation: int, participations: int) -> tuple[float, np.ndarray]:
+def heaviest(
+    weights: np.ndarray, separation: int, participations: int
+) -> tuple[float, np.ndarray]:
     """The allowed set of rounds with the largest sum of weights >= 0, float64 [rounds], and that sum."""
     rounds = len(weights)
     # best[t]: the most that a set of at most so many of the first t rounds has.
@@ -45,7 +47,9 @@ def heaviest(weights: np.ndarray, separation: int, participations: int) -> tuple
     return float(tables[-1][-1]), np.array(chosen[::-1], dtype=int)
 
 
-def sensitivity(gram: np.ndarray, separation: int, participations: int) -> tuple[float, float]:
+def sensitivity(
+    gram: np.ndarray, separation: int, participations: int
+) -> tuple[float, float]:
     """Proved ends of how far a unit of contributions of norm 1 moves the releases, in deviations of the noise.
 
     `gram` is G = C^T C over the variance, float64 [rounds, rounds]; `separation` and `participations` are at least 1.
@@ -53,11 +57,18 @@ def sensitivity(gram: np.ndarray, separation: int, participations: int) -> tuple
     sizes, rounds = np.abs(gram), len(gram)
     diagonal = np.diag(gram)
     first = np.arange(rounds)[::separation][:participations]
-    apart = np.abs(np.subtract.outer(np.arange(rounds), np.arange(rounds))) >= separation
-    with_others = diagonal + [heaviest(row, separation, participations - 1)[0] for row in np.where(apart, sizes, 0.0)]
+    apart = (
+        np.abs(np.subtract.outer(np.arange(rounds), np.arange(rounds))) >= separation
+    )
+    with_others = diagonal + [
+        heaviest(row, separation, participations - 1)[0]
+        for row in np.where(apart, sizes, 0.0)
+    ]
     high, pattern = heaviest(with_others, separation, participations)
     sets = [first, pattern, heaviest(diagonal, separation, participations)[1]]
-    low = max(max(float(gram[np.ix_(at, at)].sum()), float(diagonal[at].sum())) for at in sets)
+    low = max(
+        max(float(gram[np.ix_(at, at)].sum()), float(diagonal[at].sum())) for at in sets
+    )
     if _falls(gram):
         high = min(high, float(gram[np.ix_(first, first)].sum()))
     if math.isclose(low, high, rel_tol=_ROUNDING):
@@ -70,4 +81,8 @@ def _falls(gram: np.ndarray) -> bool:
     slack = _ROUNDING * float(np.abs(gram).max())
     along = gram[1:, 1:] <= gram[:-1, :-1] + slack
     rows = np.triu(gram)[:, 1:] <= gram[:, :-1] + slack
-    return bool(gram.min() >= -slack and along.all() and rows[np.triu_indices(len(gram) - 1)].all())
+    return bool(
+        gram.min() >= -slack
+        and along.all()
+        and rows[np.triu_indices(len(gram) - 1)].all()
+    )

@@ -85,7 +85,9 @@ class _Chain:
         start, keep, cover, total = np.zeros(size), np.zeros(size), np.zeros(size), 0.0
         for row in range(1, size):
             held = cover[: row - 1]
-            ratios = np.divide(rest[row, : row - 1], held, out=np.zeros(row - 1), where=held > 0)
+            ratios = np.divide(
+                rest[row, : row - 1], held, out=np.zeros(row - 1), where=held > 0
+            )
             keep[row] = ratios.max(initial=0.0) * (1 + 1e-12)
             cover[: row - 1] *= keep[row]
             cover[row - 1] = start[row - 1] = rest[row, row - 1]
@@ -96,7 +98,9 @@ class _Chain:
 class _Counts:
     """Counts of the rounds in tuples of `order`, of weight e^E': how to draw them, and their total weight."""
 
-    def __init__(self, chain: _Chain, diagonal: np.ndarray, rounds: int, order: int) -> None:
+    def __init__(
+        self, chain: _Chain, diagonal: np.ndarray, rounds: int, order: int
+    ) -> None:
         self.order, self._done = order, len(diagonal)
         self._own = (diagonal - chain.common) / 2
         self._chain, top = chain, order * float(chain.start.max(initial=0.0))
@@ -112,7 +116,9 @@ class _Counts:
             values = log_sum(self._terms(index, self._values[-1]))
             self._values.append(values)
         self._values.reverse()
-        self.log_total = float(self._values[0][0, order] + gammaln(order + 1.0) - order * math.log(rounds))
+        self.log_total = float(
+            self._values[0][0, order] + gammaln(order + 1.0) - order * math.log(rounds)
+        )
 
     def _next(self, index: int, field: np.ndarray, count: np.ndarray) -> np.ndarray:
         """The level of the next round's field, rounded up, from this round's and its count."""
@@ -120,17 +126,25 @@ class _Counts:
             return np.zeros(np.broadcast(field, count).shape, dtype=int)
         # rho of round i + 1 is for the columns before i; round i itself starts at g_i.
         moved = self._chain.keep[index + 1] * field + self._chain.start[index] * count
-        return np.minimum(np.searchsorted(self._levels, moved * (1 - 1e-12)), len(self._levels) - 1)
+        return np.minimum(
+            np.searchsorted(self._levels, moved * (1 - 1e-12)), len(self._levels) - 1
+        )
 
     def _terms(self, index: int, values: np.ndarray) -> np.ndarray:
         """Log of the weight of each (level, left to place, count here), float64 [levels, order + 1, order + 1]."""
         count, left = self._count, self._count[:, None] - self._count
-        here = self._levels[:, None] * count + self._own[index] * count * (count - 1) - gammaln(count + 1.0)
+        here = (
+            self._levels[:, None] * count
+            + self._own[index] * count * (count - 1)
+            - gammaln(count + 1.0)
+        )
         after = self._next(index, self._levels[:, None], count)
         weights = here[:, None, :] + values[after[:, None, :], np.maximum(left, 0)]
         return np.where(left >= 0, weights, -np.inf)
 
-    def draw(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def draw(
+        self, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Counts of the rounds that were run, float64 [size, t], and E' of each, float64 [size]."""
         counts, energy = np.zeros((size, self._done)), np.zeros(size)
         level, left = np.zeros(size, dtype=int), np.full(size, self.order)
@@ -152,9 +166,13 @@ class _Counts:
 def _bernstein(values: np.ndarray, most: float, doubt: float) -> Bracket:
     """Ends of the mean of draws in [0, most], each wrong with a chance of `doubt` at most."""
     size, log = len(values), math.log(2 / doubt)
-    off = math.sqrt(2 * float(values.var(ddof=1)) * log / size) + 7 * most * log / (3 * (size - 1))
+    off = math.sqrt(2 * float(values.var(ddof=1)) * log / size) + 7 * most * log / (
+        3 * (size - 1)
+    )
     mean = float(values.mean())
-    return max(mean - off, 0.0) * (1 - _ROUNDING), min(mean + off, most) * (1 + _ROUNDING)
+    return max(mean - off, 0.0) * (1 - _ROUNDING), min(mean + off, most) * (
+        1 + _ROUNDING
+    )
 
 
 class Pair:
@@ -171,8 +189,15 @@ class Pair:
         self._gram, self._diagonal = gram, np.diag(gram).copy()
         self._doubt = DOUBT * delta / LOOKS / (4 * _STEPS)
         below = gram[np.tril_indices(len(gram), -1)]
-        commons = np.unique(np.quantile(below, np.linspace(0, 1, 9))) if len(below) else np.zeros(1)
-        chain = min((_Chain.over(gram, float(common)) for common in (0.0, *commons)), key=lambda one: one.excess)
+        commons = (
+            np.unique(np.quantile(below, np.linspace(0, 1, 9)))
+            if len(below)
+            else np.zeros(1)
+        )
+        chain = min(
+            (_Chain.over(gram, float(common)) for common in (0.0, *commons)),
+            key=lambda one: one.excess,
+        )
         tried: list[tuple[float, _Counts]] = []
         for order in _ORDERS:
             counts = _Counts(chain, self._diagonal, rounds, order)
@@ -185,7 +210,12 @@ class Pair:
         """Epsilon where the bound of present against absent, which needs no draws, comes to delta."""
         a = counts.order
         share = (a - 1) * math.log1p(-1 / a) - math.log(a)
-        return max((counts.log_total + share - math.log(self._delta)) / (a - 1) * (1 + _ROUNDING), 0.0)
+        return max(
+            (counts.log_total + share - math.log(self._delta))
+            / (a - 1)
+            * (1 + _ROUNDING),
+            0.0,
+        )
 
     @functools.cached_property
     def _present(self) -> tuple[np.ndarray, np.ndarray]:
@@ -195,9 +225,17 @@ class Pair:
         logs = np.empty(_DRAWS)
         for rows in self._parts(_DRAWS):
             noise = rng.standard_normal((rows.stop - rows.start, len(self._gram)))
-            logs[rows] = self._log_ratio(counts[rows] @ self._gram + noise @ self._encoder)
-        energy = ((counts @ self._gram) * counts).sum(axis=1) / 2 - counts @ self._diagonal / 2
-        weight = np.minimum(energy - above, 0.0) + self._counts.log_total + (1 - self._counts.order) * logs
+            logs[rows] = self._log_ratio(
+                counts[rows] @ self._gram + noise @ self._encoder
+            )
+        energy = ((counts @ self._gram) * counts).sum(
+            axis=1
+        ) / 2 - counts @ self._diagonal / 2
+        weight = (
+            np.minimum(energy - above, 0.0)
+            + self._counts.log_total
+            + (1 - self._counts.order) * logs
+        )
         return logs, weight
 
     def _parts(self, draws: int) -> list[slice]:
@@ -215,7 +253,12 @@ class Pair:
         """Both ends of E_P (1 - e^eps/f)+."""
         logs, weight = self._present
         a = self._counts.order
-        most = self._counts.log_total - (a - 1) * epsilon + (a - 1) * math.log1p(-1 / a) - math.log(a)
+        most = (
+            self._counts.log_total
+            - (a - 1) * epsilon
+            + (a - 1) * math.log1p(-1 / a)
+            - math.log(a)
+        )
         over = logs > epsilon
         values = np.zeros(len(logs))
         values[over] = np.exp(weight[over]) * -np.expm1(epsilon - logs[over])
@@ -233,13 +276,21 @@ class Pair:
             return most
         if wanted > _MOST_DRAWS:
             return 1.0
-        rng, draws = np.random.Generator(np.random.Philox(_SEED + 1)), max(int(wanted), _DRAWS)
+        rng, draws = (
+            np.random.Generator(np.random.Philox(_SEED + 1)),
+            max(int(wanted), _DRAWS),
+        )
         values, shift = np.empty(draws), tau * (self._gram @ share) / math.sqrt(square)
         for rows in self._parts(draws):
-            moved = rng.standard_normal((rows.stop - rows.start, len(self._gram))) @ self._encoder
+            moved = (
+                rng.standard_normal((rows.stop - rows.start, len(self._gram)))
+                @ self._encoder
+            )
             weight = tau * (moved @ share) / math.sqrt(square) - tau**2 / 2
             logs = self._log_ratio(moved - shift)
-            values[rows] = np.exp(np.minimum(weight, 0.0)) * -np.expm1(np.minimum(epsilon + logs, 0.0))
+            values[rows] = np.exp(np.minimum(weight, 0.0)) * -np.expm1(
+                np.minimum(epsilon + logs, 0.0)
+            )
         return _bernstein(values, most, self._doubt)[1]
 
 
@@ -251,7 +302,12 @@ def bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
         rounds: T.
         delta: in (0, 1).
     """
-    return _bracket(np.ascontiguousarray(encoder, dtype=float).tobytes(), len(encoder), rounds, delta)
+    return _bracket(
+        np.ascontiguousarray(encoder, dtype=float).tobytes(),
+        len(encoder),
+        rounds,
+        delta,
+    )
 
 
 @functools.lru_cache(maxsize=512)
@@ -265,11 +321,15 @@ def _bracket(encoder: bytes, done: int, rounds: int, delta: float) -> Bracket:
     low, high = 0, _STEPS
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if pair.present(at(middle))[1] <= kept else (low, middle)
+        low, high = (
+            (middle, high) if pair.present(at(middle))[1] <= kept else (low, middle)
+        )
     step, stride = low, _PER_OCTAVE // 128
     # Far from where the draws were made for, the low end says nothing: it is looked for beside the high end.
     near = range(low, min(low + _PER_OCTAVE, _STEPS), stride)
-    least = next((at(place) for place in near if pair.present(at(place))[0] > delta), 0.0)
+    least = next(
+        (at(place) for place in near if pair.present(at(place))[0] > delta), 0.0
+    )
     while step > 0 and pair.absent(at(step)) > kept:
         step -= max(_PER_OCTAVE // 32, 1)
     return least, at(step) if step > 0 else math.inf

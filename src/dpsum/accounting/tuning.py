@@ -54,7 +54,9 @@ class Search:
         if self.data not in ("public", "private"):
             raise DpsumError(f"tuning: data is {self.data!r}: choose public or private")
         if self.number not in NUMBERS:
-            raise DpsumError(f"tuning: number is {self.number!r}: choose one of {', '.join(NUMBERS)}")
+            raise DpsumError(
+                f"tuning: number is {self.number!r}: choose one of {', '.join(NUMBERS)}"
+            )
 
     @classmethod
     def of(cls, values: Mapping[str, Any] | None) -> Search | None:
@@ -74,7 +76,9 @@ class Search:
         return f"a search whose number of runs is {self.number} of mean {self.runs}"
 
 
-def searched_divergences(divergences: np.ndarray, orders: Sequence[float], search: Search) -> np.ndarray:
+def searched_divergences(
+    divergences: np.ndarray, orders: Sequence[float], search: Search
+) -> np.ndarray:
     """Renyi divergences of a search, from an upper end for one of its runs at each order > 1, in both directions."""
     alphas = np.asarray(orders, dtype=float)
     runs = search.runs
@@ -83,14 +87,23 @@ def searched_divergences(divergences: np.ndarray, orders: Sequence[float], searc
     own = divergences + math.log(runs) / (alphas - 1)
     if search.number == "geometric":
         # The second order is free; at order 1 only its logarithm would be left.
-        second = 2 * np.minimum(np.min((1 - 1 / alphas) * divergences + math.log(runs) / alphas), math.log(runs))
+        second = 2 * np.minimum(
+            np.min((1 - 1 / alphas) * divergences + math.log(runs) / alphas),
+            math.log(runs),
+        )
         return np.asarray(own + second)
     # Pure-epsilon half of the theorem: delta of one run at e^eps = 1 + 1 / (alpha - 1).
     at = np.log1p(1 / (alphas - 1))
-    logs = (alphas[None, :] - 1) * (divergences[None, :] - at[:, None] + np.log1p(-1 / alphas)) - np.log(alphas)
+    logs = (alphas[None, :] - 1) * (
+        divergences[None, :] - at[:, None] + np.log1p(-1 / alphas)
+    ) - np.log(alphas)
     return np.asarray(own + runs * np.exp(np.minimum(np.min(logs, axis=1), 0.0)))
 
 
-def searched_epsilon(divergences: np.ndarray, orders: Sequence[float], search: Search, delta: float) -> float:
+def searched_epsilon(
+    divergences: np.ndarray, orders: Sequence[float], search: Search, delta: float
+) -> float:
     """An upper end of epsilon of a search, by the tighter conversion; arguments as above."""
-    return epsilon_of(searched_divergences(divergences, orders, search), orders, delta, tight=True)
+    return epsilon_of(
+        searched_divergences(divergences, orders, search), orders, delta, tight=True
+    )

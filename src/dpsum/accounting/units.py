@@ -39,8 +39,10 @@ class Read(Protocol):
 One = TypeVar("One", bound=Read)
 
 _SETS = {
-    "support-gradient-sum": "support set", "client-query-gradient-sum": "query set", "query-gradient-sum": "query set",
-}  # fmt: skip
+    "support-gradient-sum": "support set",
+    "client-query-gradient-sum": "query set",
+    "query-gradient-sum": "query set",
+}
 """The part of a few-shot client's examples that sums of these names read; their lines have never named it."""
 
 _BESIDE = ("below-threshold-count", "clipped-norm-sum")
@@ -78,10 +80,19 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
         DpsumError: some read a part and others all.
     """
     kinds = {(event.name, event.part): event for event in reversed(events)}
-    read = {key: part_of(event) for key, event in kinds.items() if event.part or event.name not in _BESIDE}
+    read = {
+        key: part_of(event)
+        for key, event in kinds.items()
+        if event.part or event.name not in _BESIDE
+    }
     for key, event in kinds.items():
         if key not in read:
-            alike = {read[of] for of in read if kinds[of].unit == event.unit and _sampler(kinds[of]) == _sampler(event)}
+            alike = {
+                read[of]
+                for of in read
+                if kinds[of].unit == event.unit
+                and _sampler(kinds[of]) == _sampler(event)
+            }
             read[key] = alike.pop() if len(alike) == 1 else ""
     parts: dict[str, list[One]] = {}
     for event in events:
@@ -100,7 +111,9 @@ def _sampler(event: Read) -> object:
     return getattr(event, "sampler", None)
 
 
-def cannot_compose(one: str, other: str, unit: str, part: str, why: str = "are not sampled alike") -> str:
+def cannot_compose(
+    one: str, other: str, unit: str, part: str, why: str = "are not sampled alike"
+) -> str:
     """The message about two sums that read the same units, and that no analysis composes."""
     return (
         f"{one} and {other} read the same {unit}s{f' (the {part})' if part else ''} but {why}: no analysis composes "

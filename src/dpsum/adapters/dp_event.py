@@ -38,7 +38,12 @@ class _Round(NamedTuple):
 
 
 def from_event(
-    event: events.DpEvent, *, units: int, unit: str = "record", adjacency: str = "zero-out", threshold: float = 1.0
+    event: events.DpEvent,
+    *,
+    units: int,
+    unit: str = "record",
+    adjacency: str = "zero-out",
+    threshold: float = 1.0,
 ) -> list[Release]:
     """The ledger lines of an event tree.
 
@@ -52,41 +57,89 @@ def from_event(
         DpsumError: another event is in the tree, or samples of several kinds or sizes, which one ledger does not have.
     """
     if unit not in ("record", "client") or adjacency not in _OVER:
-        raise DpsumError(f"unit {unit!r}, adjacency {adjacency!r}: unit is record or client, adjacency {list(_OVER)}")
+        raise DpsumError(
+            f"unit {unit!r}, adjacency {adjacency!r}: unit is record or client, adjacency {list(_OVER)}"
+        )
     if isinstance(units, bool) or not isinstance(units, int) or units < 1:
-        raise DpsumError(f"units is {units!r}: a tree does not say how many there are; give a whole number from 1 on")
+        raise DpsumError(
+            f"units is {units!r}: a tree does not say how many there are; give a whole number from 1 on"
+        )
     rounds = list(_rounds(event))
     if not rounds:
         raise DpsumError("the tree has no release: there is nothing to account for")
     kinds = {(sample.rate, sample.size, len(sample.multipliers)) for sample in rounds}
     if len(kinds) > 1:
-        samplers = "; ".join(f"rate {rate:g}, {count} of each" for rate, _, count in itertools.islice(sorted(kinds), 3))
-        raise DpsumError(f"the tree has samples of several kinds ({samplers}): a ledger is of one sampler, so split it")
+        samplers = "; ".join(
+            f"rate {rate:g}, {count} of each"
+            for rate, _, count in itertools.islice(sorted(kinds), 3)
+        )
+        raise DpsumError(
+            f"the tree has samples of several kinds ({samplers}): a ledger is of one sampler, so split it"
+        )
     rate, size, count = kinds.pop()
     if size is not None and size[1] != units:
-        raise DpsumError(f"the tree samples from {size[1]:,} units and units is {units:,}: give that number")
+        raise DpsumError(
+            f"the tree samples from {size[1]:,} units and units is {units:,}: give that number"
+        )
     cohort = size[0] if size else units * rate
     kind = "fixed-size" if size else "poisson-lots" if unit == "record" else "poisson"
     of = {"clients": 1, "records": units} if unit == "record" else {"clients": units}
-    sampler = {"kind": kind, **of, "cohort": cohort, "rounds": len(rounds), "rate": cohort / units if size else rate}
+    sampler = {
+        "kind": kind,
+        **of,
+        "cohort": cohort,
+        "rounds": len(rounds),
+        "rate": cohort / units if size else rate,
+    }
     lines = []
     for number, sample in enumerate(rounds):
         for which, multiplier in enumerate(sample.multipliers):
             z = multiplier * _OVER[adjacency]
-            lines.append(_line(number, "sum" if count == 1 else f"sum-{which}", unit, z, threshold, sampler))
+            lines.append(
+                _line(
+                    number,
+                    "sum" if count == 1 else f"sum-{which}",
+                    unit,
+                    z,
+                    threshold,
+                    sampler,
+                )
+            )
     return lines
 
 
-def _line(number: int, name: str, unit: str, z: float, threshold: float, sampler: dict[str, Any]) -> Release:
+def _line(
+    number: int,
+    name: str,
+    unit: str,
+    z: float,
+    threshold: float,
+    sampler: dict[str, Any],
+) -> Release:
     try:
         return Release(
-            round=number, name=name, mechanism="gaussian", unit=unit, adjacency="zero-out", observer="everyone",
-            noise_multiplier=z, threshold=threshold, sensitivity=threshold, noise_std=z * threshold, dimension=1,
-            sampler=Sampling.of(sampler), denominator=1.0, noise_stream="unknown", counted_by_paper=True,
-            data_dependent_threshold=False, reason="",
-        )  # fmt: skip
+            round=number,
+            name=name,
+            mechanism="gaussian",
+            unit=unit,
+            adjacency="zero-out",
+            observer="everyone",
+            noise_multiplier=z,
+            threshold=threshold,
+            sensitivity=threshold,
+            noise_std=z * threshold,
+            dimension=1,
+            sampler=Sampling.of(sampler),
+            denominator=1.0,
+            noise_stream="unknown",
+            counted_by_paper=True,
+            data_dependent_threshold=False,
+            reason="",
+        )
     except ValueError as error:
-        raise DpsumError(f"the tree has a release that no mechanism makes: {error}") from error
+        raise DpsumError(
+            f"the tree has a release that no mechanism makes: {error}"
+        ) from error
 
 
 def _rounds(event: events.DpEvent) -> Iterator[_Round]:
@@ -102,20 +155,35 @@ def _rounds(event: events.DpEvent) -> Iterator[_Round]:
             for _ in range(event.count if once else 0):
                 yield from once
         case events.PoissonSampledDpEvent():
-            yield _Round(_chance(event.sampling_probability), None, tuple(_gaussians(event.event)))
+            yield _Round(
+                _chance(event.sampling_probability),
+                None,
+                tuple(_gaussians(event.event)),
+            )
         case events.SampledWithoutReplacementDpEvent():
             size = event.sample_size, event.source_dataset_size
-            yield _Round(event.sample_size / event.source_dataset_size, size, tuple(_gaussians(event.event)))
-        case events.MixtureOfGaussiansDpEvent() if sorted(event.sensitivities) == [0.0, 1.0]:
+            yield _Round(
+                event.sample_size / event.source_dataset_size,
+                size,
+                tuple(_gaussians(event.event)),
+            )
+        case events.MixtureOfGaussiansDpEvent() if sorted(event.sensitivities) == [
+            0.0,
+            1.0,
+        ]:
             chances = dict(zip(event.sensitivities, event.sampling_probs, strict=True))
-            yield _Round(_chance(chances[1.0]), None, (float(event.standard_deviation),))
+            yield _Round(
+                _chance(chances[1.0]), None, (float(event.standard_deviation),)
+            )
         case _:
             yield _Round(1.0, None, tuple(_gaussians(event)))
 
 
 def _chance(chance: float) -> float:
     if not 0 < chance <= 1:
-        raise DpsumError(f"the tree samples with a chance of {chance}: it must be above 0 and at most 1")
+        raise DpsumError(
+            f"the tree samples with a chance of {chance}: it must be above 0 and at most 1"
+        )
     return float(chance)
 
 
@@ -128,7 +196,9 @@ def _gaussians(event: events.DpEvent) -> Iterator[float]:
             for each in event.events:
                 yield from _gaussians(each)
         case events.SelfComposedDpEvent():
-            yield from itertools.chain.from_iterable(list(_gaussians(event.event)) for _ in range(event.count))
+            yield from itertools.chain.from_iterable(
+                list(_gaussians(event.event)) for _ in range(event.count)
+            )
         case _:
             raise DpsumError(
                 f"no analysis of {type(event).__name__} in this place, so no ledger: there are Gaussians, Poisson "
@@ -136,7 +206,9 @@ def _gaussians(event: events.DpEvent) -> Iterator[float]:
             )
 
 
-def to_event(releases: Sequence[Release], *, adjacency: str = "zero-out") -> events.DpEvent:
+def to_event(
+    releases: Sequence[Release], *, adjacency: str = "zero-out"
+) -> events.DpEvent:
     """A ledger, of one unit, as the tree that dp_accounting's accountants take.
 
     Known rounds become the one Gaussian that they are to the unit that is worst off. A line whose noise is not
@@ -147,28 +219,42 @@ def to_event(releases: Sequence[Release], *, adjacency: str = "zero-out") -> eve
             that an account is made of.
     """
     if not releases or adjacency not in _OVER:
-        raise DpsumError(f"{len(releases)} releases, adjacency {adjacency!r}: give a ledger, and one of {list(_OVER)}")
+        raise DpsumError(
+            f"{len(releases)} releases, adjacency {adjacency!r}: give a ledger, and one of {list(_OVER)}"
+        )
     if len({event.unit for event in releases}) > 1:
-        raise DpsumError("the ledger has releases of clients and of records: a tree is of one unit, so split it")
+        raise DpsumError(
+            "the ledger has releases of clients and of records: a tree is of one unit, so split it"
+        )
     if any(event.data_dependent_threshold for event in releases):
         return events.NonPrivateDpEvent()
     first, analysis = releases[0], analyses.of(releases)
     kind, sampler, over = analysis.pair[1], first.sampler, _OVER[adjacency]
     reading = analysis.read(releases)
     schedule = [(z / over, count) for z, count in reading.schedule]
-    gaussian = first.mechanism in ("gaussian", "correlated-gaussian") and not analysis.own
+    gaussian = (
+        first.mechanism in ("gaussian", "correlated-gaussian") and not analysis.own
+    )
     if gaussian and first.adjacency == "zero-out":
         if (multiplier := analysis.gaussian(reading)) is not None:
             return events.GaussianDpEvent(multiplier / over)
         if kind in ("poisson", "poisson-lots") and adjacency == "zero-out":
             rate = float(sampler["rate"])
             return _composed(
-                _times(events.PoissonSampledDpEvent(rate, events.GaussianDpEvent(z)), count) for z, count in schedule
+                _times(
+                    events.PoissonSampledDpEvent(rate, events.GaussianDpEvent(z)), count
+                )
+                for z, count in schedule
             )
         if kind == "fixed-size" and adjacency == "replace-one":
             size = int(sampler[analysis.units_of(sampler)]), int(sampler["cohort"])
             return _composed(
-                _times(events.SampledWithoutReplacementDpEvent(*size, events.GaussianDpEvent(z)), count)
+                _times(
+                    events.SampledWithoutReplacementDpEvent(
+                        *size, events.GaussianDpEvent(z)
+                    ),
+                    count,
+                )
                 for z, count in schedule
             )
     raise DpsumError(

@@ -31,7 +31,9 @@ from typing import Any
 import numpy as np
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
-from flwr.serverapp.strategy.dp_fixed_clipping import DifferentialPrivacyFixedClippingBase
+from flwr.serverapp.strategy.dp_fixed_clipping import (
+    DifferentialPrivacyFixedClippingBase,
+)
 
 from dpsum.accounting.claims import Claim
 from dpsum.adapters.flower_nodes import release_of
@@ -62,11 +64,19 @@ class StrategyWatch(Watch):
     """
 
     def __init__(
-        self, strategy: Any, ledger: Path | str, *, rounds: int | None = None, cohorts: str = "secret",
-        examples: tuple[float, float] | None = None, metrics: str = "released",
-    ) -> None:  # fmt: skip
+        self,
+        strategy: Any,
+        ledger: Path | str,
+        *,
+        rounds: int | None = None,
+        cohorts: str = "secret",
+        examples: tuple[float, float] | None = None,
+        metrics: str = "released",
+    ) -> None:
         adaptive = isinstance(strategy, DifferentialPrivacyAdaptiveBase)
-        if not adaptive and not isinstance(strategy, DifferentialPrivacyFixedClippingBase):
+        if not adaptive and not isinstance(
+            strategy, DifferentialPrivacyFixedClippingBase
+        ):
             raise DpsumError(
                 f"{type(strategy).__name__} is no strategy with differential privacy of flwr.serverapp.strategy: give "
                 "the DifferentialPrivacy... wrapper itself, before its start"
@@ -77,9 +87,16 @@ class StrategyWatch(Watch):
             )
         check_cohorts(cohorts)
         if examples is not None and not 0 < examples[0] <= examples[1]:
-            raise DpsumError(f"examples is {examples}: give the least and the greatest number that a client may have")
+            raise DpsumError(
+                f"examples is {examples}: give the least and the greatest number that a client may have"
+            )
         super().__init__(ledger, metrics)
-        self._strategy, self._rounds, self._cohorts, self._examples = strategy, rounds, cohorts, examples
+        self._strategy, self._rounds, self._cohorts, self._examples = (
+            strategy,
+            rounds,
+            cohorts,
+            examples,
+        )
         self._inner = strategy.strategy
         self._sampler: dict[str, Any] = {}
         self._mean: tuple[list[Arrays], list[float], Arrays] | None = None
@@ -92,13 +109,25 @@ class StrategyWatch(Watch):
         self.replace(strategy, "aggregate_train", self._released)
         self.replace(self._inner, "aggregate_train", self._averaged)
 
-    def _started(self, start: Any, grid: Any, arrays: Any, num_rounds: int = 3, *args: Any, **kwargs: Any) -> Any:
+    def _started(
+        self,
+        start: Any,
+        grid: Any,
+        arrays: Any,
+        num_rounds: int = 3,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         self._rounds = self._rounds or num_rounds
         return start(grid, arrays, num_rounds, *args, **kwargs)
 
-    def _configured(self, inner: Any, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+    def _configured(
+        self, inner: Any, server_round: int, arrays: Any, config: Any, grid: Any
+    ) -> Any:
         if self._rounds is None:
-            raise DpsumError("how many rounds are planned is not known: call start, or give watch(rounds=...)")
+            raise DpsumError(
+                "how many rounds are planned is not known: call start, or give watch(rounds=...)"
+            )
         drawn: list[tuple[set[int], list[int]]] = []
         sample = random.sample
 
@@ -114,16 +143,38 @@ class StrategyWatch(Watch):
             random.sample = sample
         cohort = [message.metadata.dst_node_id for message in messages]
         nodes = set(grid.get_node_ids())
-        fixed = len(drawn) == 1 and drawn[0][0] == nodes and sorted(drawn[0][1]) == sorted(cohort)
-        self._threshold, self._mean, self._count = float(self._strategy.clipping_norm), None, None
+        fixed = (
+            len(drawn) == 1
+            and drawn[0][0] == nodes
+            and sorted(drawn[0][1]) == sorted(cohort)
+        )
+        self._threshold, self._mean, self._count = (
+            float(self._strategy.clipping_norm),
+            None,
+            None,
+        )
         self._before = arrays.to_numpy_ndarrays()
         if cohort:
-            kind = "unknown" if not fixed else "fixed-size" if self._cohorts == "secret" else "min-separation"
-            known = {"separation": 1, "participations": self._rounds} if kind == "min-separation" else {}
+            kind = (
+                "unknown"
+                if not fixed
+                else "fixed-size"
+                if self._cohorts == "secret"
+                else "min-separation"
+            )
+            known = (
+                {"separation": 1, "participations": self._rounds}
+                if kind == "min-separation"
+                else {}
+            )
             self._sampler = {
-                "kind": kind, "clients": len(nodes), "cohort": len(cohort), "rounds": self._rounds,
-                "rate": len(cohort) / len(nodes), **known,
-            }  # fmt: skip
+                "kind": kind,
+                "clients": len(nodes),
+                "cohort": len(cohort),
+                "rounds": self._rounds,
+                "rate": len(cohort) / len(nodes),
+                **known,
+            }
         return messages
 
     def _averaged(self, inner: Any, server_round: int, replies: Iterable[Any]) -> Any:
@@ -132,23 +183,38 @@ class StrategyWatch(Watch):
         for reply in replies:
             if reply.has_error():
                 continue
-            updates.append(next(iter(reply.content.array_records.values())).to_numpy_ndarrays())
-            weights.append(float(next(iter(reply.content.metric_records.values())).get(key, np.nan)))
+            updates.append(
+                next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
+            )
+            weights.append(
+                float(
+                    next(iter(reply.content.metric_records.values())).get(key, np.nan)
+                )
+            )
         arrays, metrics = inner(server_round, replies)
         if arrays:
-            self._mean = (updates, weights, [np.array(array) for array in arrays.to_numpy_ndarrays()])
+            self._mean = (
+                updates,
+                weights,
+                [np.array(array) for array in arrays.to_numpy_ndarrays()],
+            )
         return arrays, metrics
 
     def _counted(self, inner: Any, count: int, total: int) -> float:
         fraction = float(inner(count, total))
-        self._count = (fraction * total - count, float(self._strategy.clipped_count_stddev))
+        self._count = (
+            fraction * total - count,
+            float(self._strategy.clipped_count_stddev),
+        )
         return fraction
 
     def _released(self, inner: Any, server_round: int, replies: Iterable[Any]) -> Any:
         arrays, metrics = inner(server_round, replies)
         if arrays:
             if self._mean is None:
-                raise DpsumError("the strategy released a model that its FedAvg did not make: it cannot be watched")
+                raise DpsumError(
+                    "the strategy released a model that its FedAvg did not make: it cannot be watched"
+                )
             self._write(arrays.to_numpy_ndarrays(), sorted(metrics or ()))
             self.round += 1
         return arrays, metrics
@@ -182,7 +248,9 @@ class StrategyWatch(Watch):
             name="update-mean",
             threshold=threshold,
             sensitivity=threshold * factor,
-            deviation=strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients,
+            deviation=strategy.noise_multiplier
+            * strategy.clipping_norm
+            / strategy.num_sampled_clients,
             draws=[differences(after, mean)],
             values=after,
             scale=answered,
@@ -209,17 +277,25 @@ class StrategyWatch(Watch):
     def _factor(self, weights: Sequence[float]) -> tuple[float, list[str]]:
         """How many times the equal weight the largest weight is, and why nothing finite holds of it."""
         if not all(0 < weight < np.inf for weight in weights):
-            return float(len(weights)), [f"a client's {self._inner.weighted_by_key} is not a number above 0"]
+            return float(len(weights)), [
+                f"a client's {self._inner.weighted_by_key} is not a number above 0"
+            ]
         least, most = min(weights), max(weights)
         factor = 1.0 if least == most else len(weights) * most / sum(weights)
         if self._examples is not None:
             low, high = self._examples
             if not low <= least <= most <= high:
-                return factor, [f"a client has {least:g} examples and one {most:g}, not from {low:g} to {high:g}"]
+                return factor, [
+                    f"a client has {least:g} examples and one {most:g}, not from {low:g} to {high:g}"
+                ]
             # In a cohort drawn in secret one client comes in another's place, which changes all weights: that moves the
             # mean by w x - v y + (v - w) u, with u the others' mean, so by 2 max(v, w) C: twice what zeroing one does.
             twice = 2 if self._cohorts == "secret" else 1
-            return (twice * len(weights) * high / (high + (len(weights) - 1) * low) if low < high else 1.0), []
+            return (
+                twice * len(weights) * high / (high + (len(weights) - 1) * low)
+                if low < high
+                else 1.0
+            ), []
         if least == most or self._cohorts == "known":
             return factor, []
         return factor, [
@@ -237,7 +313,9 @@ class StrategyWatch(Watch):
             return None
         how = accountant.config.sampling_method.value
         return Claim(
-            epsilon=lambda schedule, sampler, delta: float(accountant.get_epsilon(delta)),
+            epsilon=lambda schedule, sampler, delta: float(
+                accountant.get_epsilon(delta)
+            ),
             explanation=f"Flower's {type(accountant).__name__}, sampling method {how}, of the updates alone",
         )
 
@@ -249,10 +327,14 @@ def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[
     """Why an update is beyond the threshold, as far as its floating point tells; empty where none is."""
     step = norm([spacing(array) for array in before])
     lengths = [norm(differences(arrays, before)) for arrays in updates]
-    longest = max((length if np.isfinite(length) else np.inf for length in lengths), default=0.0)
+    longest = max(
+        (length if np.isfinite(length) else np.inf for length in lengths), default=0.0
+    )
     if longest <= threshold * (1 + 1e-5) + step:
         return []
-    return [f"an update that was averaged has norm {longest:.4g}, more than its threshold {threshold:.4g}"]
+    return [
+        f"an update that was averaged has norm {longest:.4g}, more than its threshold {threshold:.4g}"
+    ]
 
 
 def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) -> bool:
@@ -281,17 +363,31 @@ class ModWatch:
         DpsumError: not a `LocalDpMod`.
     """
 
-    def __init__(self, mod: LocalDpMod, folder: Path | str, *, rounds: int, metrics: str = "released") -> None:
+    def __init__(
+        self,
+        mod: LocalDpMod,
+        folder: Path | str,
+        *,
+        rounds: int,
+        metrics: str = "released",
+    ) -> None:
         if type(mod) is not LocalDpMod:
             raise DpsumError(f"{type(mod).__name__} is not flwr's LocalDpMod")
-        self._mod, self._folder, self._rounds, self._metrics = mod, Path(folder), rounds, metrics
+        self._mod, self._folder, self._rounds, self._metrics = (
+            mod,
+            Path(folder),
+            rounds,
+            metrics,
+        )
         self._clients: dict[int, LocalWatch] = {}
 
     def of(self, node: int) -> LocalWatch:
         """The watch of one client."""
         if node not in self._clients:
             path = self._folder / f"node-{node}.jsonl"
-            self._clients[node] = LocalWatch(self._mod, path, self._rounds, self._metrics)
+            self._clients[node] = LocalWatch(
+                self._mod, path, self._rounds, self._metrics
+            )
         return self._clients[node]
 
     def __call__(self, message: Any, context: Any, call_next: Any) -> Any:
@@ -300,14 +396,23 @@ class ModWatch:
         def trained(inner_message: Any, inner_context: Any) -> Any:
             reply = call_next(inner_message, inner_context)
             if not reply.has_error():
-                sent.extend(record.to_numpy_ndarrays() for record in reply.content.array_records.values())
+                sent.extend(
+                    record.to_numpy_ndarrays()
+                    for record in reply.content.array_records.values()
+                )
             return reply
 
         reply = self._mod(message, context, trained)
         if not reply.has_error():
-            before = next(iter(message.content.array_records.values())).to_numpy_ndarrays()
+            before = next(
+                iter(message.content.array_records.values())
+            ).to_numpy_ndarrays()
             after = next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
-            shown = [key for record in reply.content.metric_records.values() for key in record]
+            shown = [
+                key
+                for record in reply.content.metric_records.values()
+                for key in record
+            ]
             self.of(context.node_id).sent(before, sent[0], after, shown)
         return reply
 
@@ -322,14 +427,23 @@ class LocalWatch(Watch):
         super().__init__(path, metrics, go_on=True)
         self._mod, self._rounds = mod, rounds
 
-    def sent(self, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]) -> None:
+    def sent(
+        self, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]
+    ) -> None:
         """Take note of a message: the model that came, the trained one, the one that was sent, and metrics."""
         threshold = float(self._mod.clipping_norm)
         update = differences(trained, before)
         length = norm(update)
         scale = min(1.0, threshold / length) if length else 1.0
-        noise = [array - scale * moved for array, moved in zip(differences(after, before), update, strict=True)]
-        deviation = float(self._mod.sensitivity * np.sqrt(2 * np.log(1.25 / self._mod.delta)) / self._mod.epsilon)
+        noise = [
+            array - scale * moved
+            for array, moved in zip(differences(after, before), update, strict=True)
+        ]
+        deviation = float(
+            self._mod.sensitivity
+            * np.sqrt(2 * np.log(1.25 / self._mod.delta))
+            / self._mod.epsilon
+        )
         told = f"the server sees the client's {', '.join(shown)}, which have no noise"
         self.write(
             name="own-update",
@@ -338,19 +452,26 @@ class LocalWatch(Watch):
             deviation=deviation,
             draws=[noise],
             sampler={
-                "kind": "min-separation", "clients": 1, "cohort": 1, "rounds": self._rounds, "rate": 1.0,
-                "separation": 1, "participations": self._rounds,
+                "kind": "min-separation",
+                "clients": 1,
+                "cohort": 1,
+                "rounds": self._rounds,
+                "rate": 1.0,
+                "separation": 1,
+                "participations": self._rounds,
             },
             denominator=1,
             reasons=[told] if self.metrics == "released" and shown else [],
             observer="server",
-        )  # fmt: skip
+        )
         self.round += 1
 
     def claim(self) -> Claim:
         mod = self._mod
         return Claim(
-            epsilon=lambda schedule, sampler, delta: float(mod.epsilon) if delta >= mod.delta else np.inf,
+            epsilon=lambda schedule, sampler, delta: (
+                float(mod.epsilon) if delta >= mod.delta else np.inf
+            ),
             explanation=f"LocalDpMod's own, of one message at delta {mod.delta:g}: sensitivity "
             "(2 ln(1.25/delta))^1/2 / epsilon, which is proved for epsilon up to 1",
             status="proved" if self.round <= 1 and mod.epsilon <= 1 else "void",

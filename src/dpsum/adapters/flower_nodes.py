@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import Grid
@@ -30,7 +38,13 @@ class InProcess(Grid):
         self._app = app
         _identify()
         self._contexts = {
-            node: Context(run_id=1, node_id=node, node_config=dict(config), state=RecordDict(), run_config={})
+            node: Context(
+                run_id=1,
+                node_id=node,
+                node_config=dict(config),
+                state=RecordDict(),
+                run_config={},
+            )
             for node, config in nodes.items()
         }
         self._ids = map(str, itertools.count())
@@ -57,14 +71,18 @@ class InProcess(Grid):
         ids, call = [], self._app
         for message in messages:
             ids.append(next(self._ids))
-            self._replies[ids[-1]] = call(message, self._contexts[message.metadata.dst_node_id])  # type: ignore[operator]
+            self._replies[ids[-1]] = call(
+                message, self._contexts[message.metadata.dst_node_id]
+            )  # type: ignore[operator]
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers to messages, by their ids."""
         return [self._replies.pop(number) for number in message_ids]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         """The answers, in the order of the messages."""
         return self.pull_messages(self.push_messages(messages))
 
@@ -87,7 +105,11 @@ def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
         for name in ("start", "configure_train", "aggregate_train", "_noisy_fraction"):
             vars(copied).pop(name, None)
     shared.strategy, shared.accountant = inner, None
-    mod = adaptiveclipping_mod if isinstance(strategy, DifferentialPrivacyAdaptiveBase) else fixedclipping_mod
+    mod = (
+        adaptiveclipping_mod
+        if isinstance(strategy, DifferentialPrivacyAdaptiveBase)
+        else fixedclipping_mod
+    )
     logger = logging.getLogger("flwr")
 
     def release(rows: np.ndarray) -> np.ndarray:
@@ -95,18 +117,29 @@ def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
         before = ArrayRecord({"row": Array(np.zeros(rows.shape[1]))})
         again.current_arrays = before  # what clipping at the server's side starts from
         config = ConfigRecord({KEY_CLIPPING_NORM: float(again.clipping_norm)})
-        asked = Message(RecordDict({"arrays": before, "config": config}), dst_node_id=1, message_type="train")
+        asked = Message(
+            RecordDict({"arrays": before, "config": config}),
+            dst_node_id=1,
+            message_type="train",
+        )
 
         def answer(row: np.ndarray) -> Callable[[Message, Any], Message]:
             # Flower divides by an update's norm: next to nothing, in place of nothing.
-            arrays = ArrayRecord({"row": Array(row if np.any(row) else np.full(row.shape, 1e-30))})
+            arrays = ArrayRecord(
+                {"row": Array(row if np.any(row) else np.full(row.shape, 1e-30))}
+            )
             metrics = MetricRecord({inner.weighted_by_key: 1})
-            return lambda message, _: Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+            return lambda message, _: Message(
+                RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message
+            )
 
         logger.setLevel(logging.ERROR)
         try:
             at_server = hasattr(strategy, "current_arrays")
-            replies = [answer(row)(asked, None) if at_server else mod(asked, None, answer(row)) for row in rows]
+            replies = [
+                answer(row)(asked, None) if at_server else mod(asked, None, answer(row))
+                for row in rows
+            ]
             arrays, _ = again.aggregate_train(1, replies)
         finally:
             logger.setLevel(level)

@@ -38,7 +38,9 @@ from opacus.optimizers import (
     DPOptimizerFastGradientClipping,
     DPPerLayerOptimizer,
 )
-from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
+from opacus.utils.adaptive_clipping.adaptive_clipping_utils import (
+    PrivacyEngineAdaptiveClipping,
+)
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from scipy.special import gammainc
 from torch.utils.data import DataLoader
@@ -52,7 +54,12 @@ from dpsum.adapters.watch import Watch
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
 
-_KNOWN = (DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer, AdaClipDPOptimizer)
+_KNOWN = (
+    DPOptimizer,
+    DPOptimizerFastGradientClipping,
+    DPPerLayerOptimizer,
+    AdaClipDPOptimizer,
+)
 _NAMES = [kind.__name__ for kind in _KNOWN]
 _FALSE_ALARM = 1e-9
 _GRADIENTS = ("grad", "grad_sample", "summed_grad")
@@ -62,10 +69,14 @@ _ADAPTIVE = (
     "the clipping norm follows the number of unclipped gradients over the batch's own size, which has no noise and "
     "which Opacus's epsilon leaves out"
 )
-_UNCLIPPED = "its gradients were not clipped by the criterion that make_private returned"
+_UNCLIPPED = (
+    "its gradients were not clipped by the criterion that make_private returned"
+)
 _TOO_LONG = "its sum is longer than the clipping norm times the number of records"
 _LESS_NOISE = "its noise is less than noise_multiplier times max_grad_norm"
-_SAME_NOISE = "its noise was drawn from a generator in a state that noise was drawn from before"
+_SAME_NOISE = (
+    "its noise was drawn from a generator in a state that noise was drawn from before"
+)
 _DENOMINATOR = "it was divided by another number than the public one: expected_batch_size was changed"
 
 
@@ -88,41 +99,77 @@ class TrainingWatch(Watch):
     unit = "record"
 
     def __init__(
-        self, engine: PrivacyEngine, module: Any, optimizer: DPOptimizer, loader: DataLoader[Any], *, epochs: int,
+        self,
+        engine: PrivacyEngine,
+        module: Any,
+        optimizer: DPOptimizer,
+        loader: DataLoader[Any],
+        *,
+        epochs: int,
         ledger: Path | str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         for refused, why in (
-            (type(optimizer) not in _KNOWN, f"{type(optimizer).__name__} is not an optimiser whose clipping and noise "
-             f"are known here: give the one that make_private returned, in one process ({', '.join(_NAMES)})"),
-            ("_dpsum" in vars(optimizer), "the optimiser is watched already: keep that watch, or stop() it"),
-            (isinstance(engine, PrivacyEngineAdaptiveClipping), f"adaptive ghost clipping has no account: {_ADAPTIVE}"),
-            (len(engine.accountant) > 0, "steps were taken before the watch began: watch right after make_private"),
-            (not (z := getattr(optimizer, "noise_multiplier", 0.0)) > 0,
-             f"noise_multiplier is {z}: without noise nothing is private"),
-            (ghost and not hasattr(module, "get_clipping_coef"),
-             "ghost clipping is done by the module: give the one that make_private returned"),
-            (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1,
-             f"epochs is {epochs!r}: it must be a whole number from 1 on"),
-        ):  # fmt: skip
+            (
+                type(optimizer) not in _KNOWN,
+                f"{type(optimizer).__name__} is not an optimiser whose clipping and noise "
+                f"are known here: give the one that make_private returned, in one process ({', '.join(_NAMES)})",
+            ),
+            (
+                "_dpsum" in vars(optimizer),
+                "the optimiser is watched already: keep that watch, or stop() it",
+            ),
+            (
+                isinstance(engine, PrivacyEngineAdaptiveClipping),
+                f"adaptive ghost clipping has no account: {_ADAPTIVE}",
+            ),
+            (
+                len(engine.accountant) > 0,
+                "steps were taken before the watch began: watch right after make_private",
+            ),
+            (
+                not (z := getattr(optimizer, "noise_multiplier", 0.0)) > 0,
+                f"noise_multiplier is {z}: without noise nothing is private",
+            ),
+            (
+                ghost and not hasattr(module, "get_clipping_coef"),
+                "ghost clipping is done by the module: give the one that make_private returned",
+            ),
+            (
+                isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1,
+                f"epochs is {epochs!r}: it must be a whole number from 1 on",
+            ),
+        ):
             if refused:
                 raise DpsumError(why)
         check(loader)
         super().__init__(ledger)
         self._engine, self._module, self._optimizer = engine, module, optimizer
         self._public = optimizer.expected_batch_size
-        self._draws, self._states = Draws(loader, epochs, UniformWithReplacementSampler), States()
+        self._draws, self._states = (
+            Draws(loader, epochs, UniformWithReplacementSampler),
+            States(),
+        )
         self._reasons, self._kind = list[str](), ""
         self._records, self._clipped_to, self._ghost = 0, 0.0, (-1, 0.0)
         self._energy = np.zeros(len(optimizer.params))
-        self._coordinates = np.array([parameter.numel() for parameter in optimizer.params])
+        self._coordinates = np.array(
+            [parameter.numel() for parameter in optimizer.params]
+        )
         self.silent = self._released = False
         self.put(optimizer, "_dpsum", self)
-        self.replace(optimizer, "accumulate" if ghost else "clip_and_accumulate", self._clipped)
+        self.replace(
+            optimizer, "accumulate" if ghost else "clip_and_accumulate", self._clipped
+        )
         self.replace(optimizer, "add_noise", self._noised)
         if ghost:
             self.replace(module, "get_clipping_coef", self._coefficients)
-        self._undo += [optimizer.original_optimizer.register_step_pre_hook(self._before_step).remove, self._draws.stop]
+        self._undo += [
+            optimizer.original_optimizer.register_step_pre_hook(
+                self._before_step
+            ).remove,
+            self._draws.stop,
+        ]
 
     # What the optimiser does
 
@@ -141,9 +188,17 @@ class TrainingWatch(Watch):
                     self._reasons.append(_UNCLIPPED)
             else:
                 gradients = optimizer.params[0].grad_sample
-                records = sum(map(len, gradients)) if isinstance(gradients, list) else len(gradients)
+                records = (
+                    sum(map(len, gradients))
+                    if isinstance(gradients, list)
+                    else len(gradients)
+                )
                 layers = getattr(optimizer, "max_grad_norms", None)
-                norm = math.hypot(*map(float, layers)) if layers else float(optimizer.max_grad_norm)
+                norm = (
+                    math.hypot(*map(float, layers))
+                    if layers
+                    else float(optimizer.max_grad_norm)
+                )
             self._records += max(records, 0)
             self._clipped_to = max(self._clipped_to, norm)
         method()
@@ -155,7 +210,10 @@ class TrainingWatch(Watch):
         optimizer = self._optimizer
         if self._states.again(optimizer.generator, optimizer.params[0].device):
             self._reasons.append(_SAME_NOISE)
-        norm, deviation = float(optimizer.max_grad_norm), _multiplier(optimizer) * float(optimizer.max_grad_norm)
+        norm, deviation = (
+            float(optimizer.max_grad_norm),
+            _multiplier(optimizer) * float(optimizer.max_grad_norm),
+        )
         method()
         self._write(norm, deviation)
 
@@ -181,12 +239,21 @@ class TrainingWatch(Watch):
             deviation=deviation,
             dimension=self._coordinates.sum(),
             sampler=sampler,
-            denominator=optimizer.expected_batch_size * optimizer.accumulated_iterations if mean else 1,
+            denominator=optimizer.expected_batch_size * optimizer.accumulated_iterations
+            if mean
+            else 1,
             reasons=self._reasons,
-            noise_stream="torch" if optimizer.generator is None else f"torch:{type(optimizer.generator).__name__}",
+            noise_stream="torch"
+            if optimizer.generator is None
+            else f"torch:{type(optimizer.generator).__name__}",
         )
         self.round += 1
-        self._records, self._clipped_to, self._released, self._reasons = 0, 0.0, True, []
+        self._records, self._clipped_to, self._released, self._reasons = (
+            0,
+            0.0,
+            True,
+            [],
+        )
 
     def _measure(self, std: float, clipped_to: float) -> None:
         """Compare the sum's length and its noise with what they can be."""
@@ -194,14 +261,18 @@ class TrainingWatch(Watch):
         for parameter in self._optimizer.params:
             summed = parameter.summed_grad.double().reshape(-1)  # type: ignore[attr-defined]
             lengths.append(summed.square().sum())
-            squares.append((parameter.grad.double().reshape(-1) - summed).square().sum())  # type: ignore[union-attr]
+            squares.append(
+                (parameter.grad.double().reshape(-1) - summed).square().sum()
+            )  # type: ignore[union-attr]
         length = math.sqrt(float(torch.stack(lengths).sum()))
         if length > self._records * clipped_to * _NORM_SLACK:
             self._reasons.append(_TOO_LONG)
         self._energy += torch.stack(squares).cpu().numpy() / std**2 if std else 0.0
         steps = self.round + 1
         level = _FALSE_ALARM / (len(self._coordinates) * steps * (steps + 1))
-        if std <= 0 or np.any(gammainc(self._coordinates * steps / 2, self._energy / 2) < level):
+        if std <= 0 or np.any(
+            gammainc(self._coordinates * steps / 2, self._energy / 2) < level
+        ):
             self._reasons.append(_LESS_NOISE)
 
     def _before_step(self, *_: Any) -> None:
@@ -217,9 +288,13 @@ class TrainingWatch(Watch):
     def claim(self) -> Claim:
         name = self._engine.accountant.mechanism()
         return Claim(
-            epsilon=lambda _schedule, _sampler, delta: float(self._engine.get_epsilon(delta)),
+            epsilon=lambda _schedule, _sampler, delta: float(
+                self._engine.get_epsilon(delta)
+            ),
             explanation=f"Opacus's {name} accountant, which takes each batch for a Poisson sample",
-            status="proved" if self._kind == "poisson-lots" and name != "gdp" else "void",
+            status="proved"
+            if self._kind == "poisson-lots" and name != "gdp"
+            else "void",
         )
 
     def account(self, delta: float) -> Account:
@@ -243,15 +318,24 @@ class TrainingWatch(Watch):
         except DpsumError as error:
             number = claim.epsilon((), first.sampler, delta)
             entry = Entry(
-                epsilon_low=number, epsilon_high=number, delta=delta, unit=first.unit, adjacency=first.adjacency,
-                observer=first.observer, status="void",
+                epsilon_low=number,
+                epsilon_high=number,
+                delta=delta,
+                unit=first.unit,
+                adjacency=first.adjacency,
+                observer=first.observer,
+                status="void",
                 explanation=f"{claim.explanation}; the sampler was {first.sampler.kind}",
-            )  # fmt: skip
+            )
             return Account(
-                delta=delta, unit=first.unit, rounds=len(releases), sampler=first.sampler,
-                profiles={"as_claimed": entry}, reasons=dict.fromkeys(PROFILES[1:], str(error)),
+                delta=delta,
+                unit=first.unit,
+                rounds=len(releases),
+                sampler=first.sampler,
+                profiles={"as_claimed": entry},
+                reasons=dict.fromkeys(PROFILES[1:], str(error)),
                 noise_multiplier=min(event.noise_multiplier for event in releases),
-            )  # fmt: skip
+            )
         return super().account(delta)
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
@@ -282,24 +366,40 @@ def release_of(optimizer: DPOptimizer) -> Callable[[np.ndarray], np.ndarray]:
         DpsumError: ghost clipping, which has no gradients of records to give; or, when called, rows of another length.
     """
     if isinstance(optimizer, DPOptimizerFastGradientClipping):
-        raise DpsumError("ghost clipping takes no gradients of records: audit the same training without it")
+        raise DpsumError(
+            "ghost clipping takes no gradients of records: audit the same training without it"
+        )
     params = optimizer.params
     sizes = [parameter.numel() for parameter in params]
 
     def release(rows: np.ndarray) -> np.ndarray:
-        given = torch.as_tensor(np.asarray(rows), dtype=params[0].dtype, device=params[0].device)
+        given = torch.as_tensor(
+            np.asarray(rows), dtype=params[0].dtype, device=params[0].device
+        )
         if given.ndim != 2 or given.shape[1] != sum(sizes):
-            raise DpsumError(f"contributions have the shape {tuple(given.shape)}: give [n, {sum(sizes)}]")
+            raise DpsumError(
+                f"contributions have the shape {tuple(given.shape)}: give [n, {sum(sizes)}]"
+            )
         watcher = getattr(optimizer, "_dpsum", SimpleNamespace())
-        gradients = [[getattr(parameter, name, None) for name in _GRADIENTS] for parameter in params]
+        gradients = [
+            [getattr(parameter, name, None) for name in _GRADIENTS]
+            for parameter in params
+        ]
         watcher.silent = True
         try:
-            for parameter, columns in zip(params, given.split(sizes, dim=1), strict=True):
+            for parameter, columns in zip(
+                params, given.split(sizes, dim=1), strict=True
+            ):
                 parameter.grad_sample = columns.reshape(-1, *parameter.shape)
                 parameter.summed_grad = None
             optimizer.clip_and_accumulate()
             optimizer.add_noise()
-            return torch.cat([parameter.grad.reshape(-1) for parameter in params]).detach().cpu().numpy()
+            return (
+                torch.cat([parameter.grad.reshape(-1) for parameter in params])
+                .detach()
+                .cpu()
+                .numpy()
+            )
         finally:
             watcher.silent = False
             for parameter, values in zip(params, gradients, strict=True):

@@ -40,7 +40,10 @@ from pfl.metrics import Metrics
 from pfl.privacy.approximate_mechanism import GaussianApproximatedPrivacyMechanism
 from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
-from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism, PrivacyMechanism
+from pfl.privacy.privacy_mechanism import (
+    CentrallyAppliedPrivacyMechanism,
+    PrivacyMechanism,
+)
 from pfl.stats import MappedVectorStatistics
 
 from dpsum.accounting.claims import Claim
@@ -64,7 +67,9 @@ def _sampling(sampler: Any) -> tuple[str, int | None]:
     """The kind of a user sampler, and how many users it draws from where it tells."""
     if getattr(sampler, "__code__", None) is _RANDOM:
         return "fixed-draws", len(inspect.getclosurevars(sampler).nonlocals["user_ids"])
-    return ("min-separation" if isinstance(sampler, MinimizeReuseUserSampler) else "unknown"), None
+    return (
+        "min-separation" if isinstance(sampler, MinimizeReuseUserSampler) else "unknown"
+    ), None
 
 
 @dataclasses.dataclass
@@ -96,30 +101,48 @@ class BackendWatch(Watch):
     """
 
     def __init__(
-        self, backend: SimulatedBackend, ledger: Path | str, *, rounds: int, users: int | None = None,
-        cohorts: str = "secret", metrics: str = "released",
-    ) -> None:  # fmt: skip
-        mechanisms = [one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)]
+        self,
+        backend: SimulatedBackend,
+        ledger: Path | str,
+        *,
+        rounds: int,
+        users: int | None = None,
+        cohorts: str = "secret",
+        metrics: str = "released",
+    ) -> None:
+        mechanisms = [
+            one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)
+        ]
         if len(mechanisms) != 1:
             raise DpsumError(
                 f"the backend has {len(mechanisms)} privacy mechanisms among its postprocessors: give one with one"
             )
         mechanism: Any = mechanisms[0]
         if "postprocess_server" in vars(mechanism):
-            raise DpsumError("the backend's mechanism is watched already: make a new one")
+            raise DpsumError(
+                "the backend's mechanism is watched already: make a new one"
+            )
         check_cohorts(cohorts)
         if rounds < 1:
-            raise DpsumError(f"rounds is {rounds}: give the central iterations that are planned")
+            raise DpsumError(
+                f"rounds is {rounds}: give the central iterations that are planned"
+            )
         gaussian = _gaussian(mechanism)
         if gaussian is None:
             raise DpsumError(
                 f"{type(mechanism).__name__} is no Gaussian mechanism: none of its noise has an analysis here"
             )
-        kind, known = _sampling(getattr(backend._training_dataset, "user_sampler", None))
+        kind, known = _sampling(
+            getattr(backend._training_dataset, "user_sampler", None)
+        )
         if (users or known) is None:
-            raise DpsumError("how many users there are is not known of this sampler: give watch(users=...)")
+            raise DpsumError(
+                "how many users there are is not known of this sampler: give watch(users=...)"
+            )
         if users is not None and known is not None and users != known:
-            raise DpsumError(f"users is {users}, and the sampler draws from {known}: leave users out")
+            raise DpsumError(
+                f"users is {users}, and the sampler draws from {known}: leave users out"
+            )
         super().__init__(ledger, metrics)
         self._users = int(users or known or 0)
         self._gaussian, self._mechanism, self._rounds = gaussian, mechanism, rounds
@@ -146,10 +169,14 @@ class BackendWatch(Watch):
         metadata, arrays = user_stats.get_weights()
         if not self._local:  # then it has noise already, and its norm was seen before
             self._now.norms.append(norm(_numpy(arrays)))
-            self._now.weights.extend(float(weight) for weight in np.ravel(_numpy([metadata])[0]))
+            self._now.weights.extend(
+                float(weight) for weight in np.ravel(_numpy([metadata])[0])
+            )
         return inner(accumulated=accumulated, user_stats=user_stats)
 
-    def _noised(self, inner: Any, statistics: Any, cohort_size: int, *args: Any, **kwargs: Any) -> Any:
+    def _noised(
+        self, inner: Any, statistics: Any, cohort_size: int, *args: Any, **kwargs: Any
+    ) -> Any:
         before = [array.copy() for array in _numpy(statistics.get_weights()[1])]
         self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
         noisy, metrics = inner(statistics, cohort_size, *args, **kwargs)
@@ -158,9 +185,19 @@ class BackendWatch(Watch):
             self._now.norms.append(norm(before))
         return noisy, metrics
 
-    def _released(self, inner: Any, *, stats: Any, central_context: Any, aggregate_metrics: Any) -> Any:
-        before = [array.copy() for array in _numpy(stats.get_weights()[1])] if self._approximated else []
-        stats, metrics = inner(stats=stats, central_context=central_context, aggregate_metrics=aggregate_metrics)
+    def _released(
+        self, inner: Any, *, stats: Any, central_context: Any, aggregate_metrics: Any
+    ) -> Any:
+        before = (
+            [array.copy() for array in _numpy(stats.get_weights()[1])]
+            if self._approximated
+            else []
+        )
+        stats, metrics = inner(
+            stats=stats,
+            central_context=central_context,
+            aggregate_metrics=aggregate_metrics,
+        )
         if central_context.population == Population.TRAIN:
             if self._approximated:
                 self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
@@ -172,7 +209,11 @@ class BackendWatch(Watch):
     def _write(self) -> None:
         now, gaussian = self._now, self._gaussian
         self._cohort = self._cohort or len(now.users)
-        factor, combines, draws = 1.0, None, now.draws if self._local else now.draws[-1:]
+        factor, combines, draws = (
+            1.0,
+            None,
+            now.draws if self._local else now.draws[-1:],
+        )
         deviation = now.bound * gaussian.relative_noise_stddev
         if isinstance(gaussian, BandedMatrixFactorizationMechanism):
             encoder = np.asarray(gaussian.query_matrix, dtype=np.float64)
@@ -185,13 +226,17 @@ class BackendWatch(Watch):
             deviation *= len(now.users) ** 0.5
         sampler, reasons = self._sampler()
         if self._local and len(draws) != len(now.users):
-            reasons.append(f"{len(draws)} of {len(now.users)} users noised what they sent")
+            reasons.append(
+                f"{len(draws)} of {len(now.users)} users noised what they sent"
+            )
         if max(now.norms, default=0.0) > now.bound * (1 + _SLACK):
             reasons.append(
                 f"a vector that was added has norm {max(now.norms):.4g}, more than the bound {now.bound:.4g}"
             )
         if any(abs(weight - 1.0) > 1e-6 for weight in now.weights):
-            reasons.append("weights other than 1 are added up without noise and divide the sum: weigh by user")
+            reasons.append(
+                "weights other than 1 are added up without noise and divide the sum: weigh by user"
+            )
         if self.metrics == "released":
             reasons.append(
                 "the users' metrics are added up and released without noise beside it: give metrics='kept', if nobody "
@@ -215,16 +260,31 @@ class BackendWatch(Watch):
 
     def _sampler(self) -> tuple[dict[str, Any], list[str]]:
         """The sampler, and what does not fit it: a cohort of another size, a user who comes again too early."""
-        now, users, cohort, rounds, reasons = self._now, self._users, self._cohort, self._rounds, list[str]()
+        now, users, cohort, rounds, reasons = (
+            self._now,
+            self._users,
+            self._cohort,
+            self._rounds,
+            list[str](),
+        )
         if len(now.users) != cohort:
-            reasons.append(f"a cohort of {len(now.users)} users followed one of {cohort}")
-        sizes = {"clients": users, "cohort": cohort, "rounds": rounds, "rate": cohort / users}
+            reasons.append(
+                f"a cohort of {len(now.users)} users followed one of {cohort}"
+            )
+        sizes = {
+            "clients": users,
+            "cohort": cohort,
+            "rounds": rounds,
+            "rate": cohort / users,
+        }
         if self._kind != "min-separation":
             return {"kind": self._kind} | sizes, reasons
         separation = max(users // cohort, 1) if self._in_turn else 1
         for user in set(now.users):
             if self.round - self._last.get(user, -separation) < separation:
-                reasons.append(f"user {user} came again after {self.round - self._last[user]} rounds, not {separation}")
+                reasons.append(
+                    f"user {user} came again after {self.round - self._last[user]} rounds, not {separation}"
+                )
             self._last[user] = self.round
         apart = {"separation": separation, "participations": -(-rounds // separation)}
         return {"kind": self._kind} | sizes | apart, reasons
@@ -238,13 +298,22 @@ class BackendWatch(Watch):
             return None
 
         def epsilon(schedule: Any, sampler: Any, delta: float) -> float:
-            given = {"noise_parameter": accountant.noise_parameter, "mechanism": accountant.mechanism, "delta": delta}
+            given = {
+                "noise_parameter": accountant.noise_parameter,
+                "mechanism": accountant.mechanism,
+                "delta": delta,
+            }
             if delta == accountant.delta:
                 return float(accountant.epsilon)
-            again = type(accountant)(accountant.num_compositions, accountant.sampling_probability, **given)
+            again = type(accountant)(
+                accountant.num_compositions, accountant.sampling_probability, **given
+            )
             return float(again.epsilon)
 
-        scaled = f", of {1 / accountant.noise_scale:.4g} times the noise that was added" * (accountant.noise_scale < 1)
+        scaled = (
+            f", of {1 / accountant.noise_scale:.4g} times the noise that was added"
+            * (accountant.noise_scale < 1)
+        )
         return Claim(
             epsilon=epsilon,
             explanation=f"pfl's {type(accountant).__name__}: {accountant.num_compositions} compositions of Poisson "
@@ -262,29 +331,51 @@ def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
         DpsumError: banded noise, which one call says nothing of, or a local mechanism.
     """
     gaussian = _gaussian(mechanism)
-    if isinstance(gaussian, BandedMatrixFactorizationMechanism) or mechanism is gaussian:
-        raise DpsumError("an audit calls one release of a sum, and this noise is of several rounds, or of one user")
-    seeds = np.random.default_rng(np.random.randint(2**32, dtype=np.uint32))  # as pfl draws its own
+    if (
+        isinstance(gaussian, BandedMatrixFactorizationMechanism)
+        or mechanism is gaussian
+    ):
+        raise DpsumError(
+            "an audit calls one release of a sum, and this noise is of several rounds, or of one user"
+        )
+    seeds = np.random.default_rng(
+        np.random.randint(2**32, dtype=np.uint32)
+    )  # as pfl draws its own
 
     def seed() -> int:
         return int(seeds.integers(2**32))
 
     def release(rows: np.ndarray) -> np.ndarray:
-        again = copy.deepcopy({key: value for key, value in vars(mechanism).items() if key != "postprocess_server"})
+        again = copy.deepcopy(
+            {
+                key: value
+                for key, value in vars(mechanism).items()
+                if key != "postprocess_server"
+            }
+        )
         called = object.__new__(type(mechanism))
         vars(called).update(again)
         vars(_gaussian(called)).pop("add_noise", None)
         total = None
         for row in rows:
             stats = MappedVectorStatistics({"row": get_ops().to_tensor(np.array(row))})
-            context = UserContext(num_datapoints=1, seed=seed(), user_id="0", metrics=Metrics())
+            context = UserContext(
+                num_datapoints=1, seed=seed(), user_id="0", metrics=Metrics()
+            )
             sent, _ = called.postprocess_one_user(stats=stats, user_context=context)
             total = sent if total is None else sent + total
         central = CentralContext(
-            current_central_iteration=0, do_evaluation=False, cohort_size=len(rows), population=Population.TRAIN,
-            model_train_params=None, algorithm_params=None, seed=seed(),
-        )  # fmt: skip
-        noisy, _ = called.postprocess_server(stats=total, central_context=central, aggregate_metrics=Metrics())
+            current_central_iteration=0,
+            do_evaluation=False,
+            cohort_size=len(rows),
+            population=Population.TRAIN,
+            model_train_params=None,
+            algorithm_params=None,
+            seed=seed(),
+        )
+        noisy, _ = called.postprocess_server(
+            stats=total, central_context=central, aggregate_metrics=Metrics()
+        )
         return _numpy([noisy["row"]])[0]
 
     return release
@@ -307,5 +398,10 @@ def _undone(
         if weight:
             draw += weight * earlier
     needed = np.any(encoder[number + 1 :, : number + 1] != 0, axis=0)
-    kept = [earlier if again else np.zeros(0) for earlier, again in zip(past, needed, strict=True)]
-    return list(np.split(draw, np.cumsum([earlier.size for earlier in noise])[:-1])), kept
+    kept = [
+        earlier if again else np.zeros(0)
+        for earlier, again in zip(past, needed, strict=True)
+    ]
+    return list(
+        np.split(draw, np.cumsum([earlier.size for earlier in noise])[:-1])
+    ), kept

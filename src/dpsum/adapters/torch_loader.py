@@ -9,11 +9,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+)
 
 from dpsum.errors import DpsumError
 
-SAME_DRAW = "its batch was drawn from a generator in a state that a batch was drawn from before"
+SAME_DRAW = (
+    "its batch was drawn from a generator in a state that a batch was drawn from before"
+)
 NOT_DRAWN = "its gradients are not those of the next batch that the loader drew: of one a second time, or of another"
 SEVERAL = "several Poisson batches were added up, and a record may be in more than one of them"
 SKIPPED = "an empty batch before it was left out, which tells that no record was in that batch"
@@ -29,7 +37,9 @@ def check(loader: DataLoader[Any]) -> None:
             f"the loader does not know how many records it draws from ({error}): no account is possible without it"
         ) from error
     if loader.batch_sampler is not None and "_dpsum" in vars(loader.batch_sampler):
-        raise DpsumError("the loader is watched already: stop() the other watch, or make a loader of its own")
+        raise DpsumError(
+            "the loader is watched already: stop() the other watch, or make a loader of its own"
+        )
 
 
 class States:
@@ -44,11 +54,17 @@ class States:
             if generator is not None:
                 state = generator.get_state()
             elif device.type in ("cpu", "cuda"):
-                state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+                state = (
+                    torch.cuda.get_rng_state(device)
+                    if device.type == "cuda"
+                    else torch.get_rng_state()
+                )
             else:
                 return False
         except (AttributeError, RuntimeError, NotImplementedError):
-            return False  # one that has no state to tell, such as the operating system's
+            return (
+                False  # one that has no state to tell, such as the operating system's
+            )
         digest = hashlib.sha256(state.cpu().numpy().tobytes()).hexdigest()
         again = digest in self._seen
         self._seen.add(digest)
@@ -88,7 +104,9 @@ class Draws:
         while self._drawn and (sum(sizes) < records or not sizes):
             sizes.append(self._drawn.popleft())
         count = len(sizes)
-        if self._loader.batch_sampler is not None and (not sizes or sum(sizes) != records):
+        if self._loader.batch_sampler is not None and (
+            not sizes or sum(sizes) != records
+        ):
             why.append(NOT_DRAWN)
         elif self._poisson and count > 1:
             why.append(SEVERAL if all(sizes) else SKIPPED)
@@ -128,26 +146,45 @@ class Draws:
         if self._poisson:
             rate = float(sampler.sample_rate)
             cohort = sampler.num_samples * rate
-            return _sampler("poisson-lots", sampler.num_samples, cohort, rounds) | {"rate": rate}
-        plain = type(sampler).__mro__[1] is BatchSampler if sampler is not None else False
-        whole = type(inner) is RandomSampler and not inner.replacement and inner.num_samples == records
-        subset = type(inner) is SubsetRandomSampler and len(set(inner.indices)) == len(inner.indices)
+            return _sampler("poisson-lots", sampler.num_samples, cohort, rounds) | {
+                "rate": rate
+            }
+        plain = (
+            type(sampler).__mro__[1] is BatchSampler if sampler is not None else False
+        )
+        whole = (
+            type(inner) is RandomSampler
+            and not inner.replacement
+            and inner.num_samples == records
+        )
+        subset = type(inner) is SubsetRandomSampler and len(set(inner.indices)) == len(
+            inner.indices
+        )
         if plain and (whole or subset):
             records = len(inner)  # type: ignore[arg-type]
             cohort = min(sampler.batch_size * self._batches, records)
-            return _sampler("shuffled-epochs", records, cohort, rounds) | {"epoch": length, "batches": "secret"}
+            return _sampler("shuffled-epochs", records, cohort, rounds) | {
+                "epoch": length,
+                "batches": "secret",
+            }
         if plain and type(inner) is SequentialSampler:
             cohort = min(sampler.batch_size * self._batches, records)
             known = {"separation": length, "participations": self._epochs}
             return _sampler("min-separation", records, cohort, rounds) | known
         by = inner if plain else self._loader.sampler if sampler is None else sampler
-        return _sampler("unknown", records, math.ceil(records / len(self._loader)), rounds) | {
-            "drawn_by": type(by).__name__
-        }
+        return _sampler(
+            "unknown", records, math.ceil(records / len(self._loader)), rounds
+        ) | {"drawn_by": type(by).__name__}
 
 
 def _sampler(kind: str, records: int, cohort: float, rounds: int) -> dict[str, Any]:
-    shape = {"kind": kind, "clients": 1, "records": records, "cohort": cohort, "rounds": rounds}
+    shape = {
+        "kind": kind,
+        "clients": 1,
+        "records": records,
+        "cohort": cohort,
+        "rounds": rounds,
+    }
     return shape | {"rate": cohort / records}
 
 
@@ -155,7 +192,11 @@ def _counting(kind: type) -> type:
     def __iter__(self: Any) -> Iterator[list[int]]:
         draws = vars(self)["_dpsum"]
         draws.begin()
-        yield from draws.draw(super(kind_here, self).__iter__(), getattr(self, "generator", None))
+        yield from draws.draw(
+            super(kind_here, self).__iter__(), getattr(self, "generator", None)
+        )
 
-    kind_here: Any = type(kind.__name__, (kind,), {"__iter__": __iter__, "__doc__": kind.__doc__})
+    kind_here: Any = type(
+        kind.__name__, (kind,), {"__iter__": __iter__, "__doc__": kind.__doc__}
+    )
     return kind_here

@@ -32,7 +32,10 @@ FALSE_ALARM = 1e-8
 NO_NOISE = 1e-100
 """The deviation that a line has where no noise was seen: a ledger has none of 0."""
 
-_ARRAYS, _KEPT = 4, 512  # arrays of a release, the largest, and coordinates of each that are compared with others
+_ARRAYS, _KEPT = (
+    4,
+    512,
+)  # arrays of a release, the largest, and coordinates of each that are compared with others
 _LEAST = 16  # coordinates; fewer say too little
 
 
@@ -44,7 +47,12 @@ class NoiseSeen:
         self._counts: dict[int, int] = {}
         self._draws: list[np.ndarray] = []
 
-    def faults(self, noise: Sequence[np.ndarray], std: float, values: Sequence[np.ndarray] | None = None) -> list[str]:
+    def faults(
+        self,
+        noise: Sequence[np.ndarray],
+        std: float,
+        values: Sequence[np.ndarray] | None = None,
+    ) -> list[str]:
         """What is wrong with the noise of the next release, array by array, of deviation `std`; empty where nothing is.
 
         `values` are what it was added to and rounded with: where it is below their resolution, it may be lost.
@@ -53,7 +61,11 @@ class NoiseSeen:
             return ["no noise is added"]
         pieces = [np.asarray(array, dtype=np.float64).ravel() / std for array in noise]
         values = pieces if values is None else values
-        messages = self._sizes(pieces, std) + self._missing(pieces, values, std) + self._repeats(pieces)
+        messages = (
+            self._sizes(pieces, std)
+            + self._missing(pieces, values, std)
+            + self._repeats(pieces)
+        )
         return list(dict.fromkeys(messages))
 
     def _sizes(self, pieces: Sequence[np.ndarray], std: float) -> list[str]:
@@ -63,19 +75,31 @@ class NoiseSeen:
             square = float(piece @ piece)
             self._squares[key] = self._squares.get(key, 0.0) + square
             self._counts[key] = self._counts.get(key, 0) + piece.size
-            for total, count in ((square, piece.size), (self._squares[key], self._counts[key])):
-                if not min(chi2.cdf(total, count), chi2.sf(total, count)) * 2 >= FALSE_ALARM:
+            for total, count in (
+                (square, piece.size),
+                (self._squares[key], self._counts[key]),
+            ):
+                if (
+                    not min(chi2.cdf(total, count), chi2.sf(total, count)) * 2
+                    >= FALSE_ALARM
+                ):
                     seen = std * (total / count) ** 0.5
                     where = "the noise" if key < 0 else f"the noise of array {number}"
-                    return [f"{where} is said to have deviation {std:.4g} and has {seen:.4g}"]
+                    return [
+                        f"{where} is said to have deviation {std:.4g} and has {seen:.4g}"
+                    ]
         return []
 
     @staticmethod
-    def _missing(pieces: Sequence[np.ndarray], values: Sequence[np.ndarray], std: float) -> list[str]:
+    def _missing(
+        pieces: Sequence[np.ndarray], values: Sequence[np.ndarray], std: float
+    ) -> list[str]:
         zeros = sum(int(np.sum(piece == 0.0)) for piece in pieces)
         lost = 0.0  # coordinates whose noise rounds to nothing: |noise| below half the distance of two numbers there
         for value in values:
-            lost += float(np.sum(np.minimum(spacing(value) / (std * (2 * np.pi) ** 0.5), 1.0)))
+            lost += float(
+                np.sum(np.minimum(spacing(value) / (std * (2 * np.pi) ** 0.5), 1.0))
+            )
         size = sum(piece.size for piece in pieces)
         if zeros and poisson.sf(zeros - 1, lost) < FALSE_ALARM:
             return [f"{zeros:,} of {size:,} coordinates have no noise"]
@@ -83,15 +107,23 @@ class NoiseSeen:
 
     def _repeats(self, pieces: Sequence[np.ndarray]) -> list[str]:
         faults, own = list[str](), len(self._draws)
-        largest = sorted(range(len(pieces)), key=lambda number: -pieces[number].size)[:_ARRAYS]
+        largest = sorted(range(len(pieces)), key=lambda number: -pieces[number].size)[
+            :_ARRAYS
+        ]
         for number in sorted(largest):
             piece = pieces[number][:_KEPT].astype(np.float32)
             if piece.size < _LEAST:
                 continue
-            alike = [at for at in range(len(self._draws)) if self._draws[at].size >= _LEAST]
+            alike = [
+                at for at in range(len(self._draws)) if self._draws[at].size >= _LEAST
+            ]
             chances = _chances(piece, [self._draws[at] for at in alike])
             if alike and np.min(chances) * len(alike) < FALSE_ALARM:
-                before = "in this release" if alike[int(np.argmin(chances))] >= own else "in a release before"
+                before = (
+                    "in this release"
+                    if alike[int(np.argmin(chances))] >= own
+                    else "in a release before"
+                )
                 faults.append(f"the noise of array {number} was drawn already {before}")
             self._draws.append(piece)
         return faults[:1]
@@ -105,7 +137,11 @@ def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
     """
     chances = np.ones(len(others))
     for size in {min(own.size, other.size) for other in others}:
-        at = [number for number, other in enumerate(others) if min(own.size, other.size) == size]
+        at = [
+            number
+            for number, other in enumerate(others)
+            if min(own.size, other.size) == size
+        ]
         rows = np.stack([others[number][:size] for number in at]).astype(np.float64)
         rows -= rows.mean(axis=1, keepdims=True)
         row = own[:size].astype(np.float64) - own[:size].mean()
@@ -135,18 +171,26 @@ class Watch:
     adaptive: bool | None = False
     unit: ClassVar[str] = "client"
 
-    def __init__(self, ledger: Path | str, metrics: str = "released", *, go_on: bool = False) -> None:
+    def __init__(
+        self, ledger: Path | str, metrics: str = "released", *, go_on: bool = False
+    ) -> None:
         if metrics not in ("released", "kept"):
-            raise DpsumError(f"metrics is {metrics!r}: give 'released', or 'kept' if nobody but the server sees them")
+            raise DpsumError(
+                f"metrics is {metrics!r}: give 'released', or 'kept' if nobody but the server sees them"
+            )
         self.path, self.metrics, self._go_on = Path(ledger), metrics, go_on
         self.round = 0
         if self.path.exists() and self.path.stat().st_size:
             if not go_on:
-                raise DpsumError(f"{self.path} has the lines of another run: name a new file, or move it away")
+                raise DpsumError(
+                    f"{self.path} has the lines of another run: name a new file, or move it away"
+                )
             self.round = read_ledger(self.path)[-1].round + 1
         self.ledger = Ledger(self.path)
         if self.round:
-            self.ledger.chain = chain_of(self.path.read_text(encoding="utf-8").splitlines(keepends=True))
+            self.ledger.chain = chain_of(
+                self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+            )
         self._undo: list[Callable[[], object]] = []
         self._noise: dict[str, NoiseSeen] = {}
 
@@ -170,12 +214,23 @@ class Watch:
             self._undo.pop()()
 
     def write(
-        self, *, name: str, threshold: float, sensitivity: float, deviation: float, sampler: Mapping[str, Any],
-        denominator: float, reasons: Sequence[str], draws: Sequence[Sequence[np.ndarray]] | None = None,
-        values: Sequence[np.ndarray] | None = None, scale: float = 1.0, dimension: int = 1,
-        observer: str = "everyone", combines: list[float] | None = None,
+        self,
+        *,
+        name: str,
+        threshold: float,
+        sensitivity: float,
+        deviation: float,
+        sampler: Mapping[str, Any],
+        denominator: float,
+        reasons: Sequence[str],
+        draws: Sequence[Sequence[np.ndarray]] | None = None,
+        values: Sequence[np.ndarray] | None = None,
+        scale: float = 1.0,
+        dimension: int = 1,
+        observer: str = "everyone",
+        combines: list[float] | None = None,
         noise_stream: str = "of the library that was watched",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Append the line of a release of this round; `reasons` say why no finite epsilon holds of it.
 
         Args:
@@ -189,9 +244,16 @@ class Watch:
         """
         if draws is not None:
             seen = self._noise.setdefault(name, NoiseSeen())
-            faults = [fault for noise in draws for fault in seen.faults(noise, deviation, values)]
+            faults = [
+                fault
+                for noise in draws
+                for fault in seen.faults(noise, deviation, values)
+            ]
             faults += [] if draws else ["no noise is added"]
-            reasons, dimension = [*faults, *reasons], sum(array.size for noise in draws[-1:] for array in noise) or 1
+            reasons, dimension = (
+                [*faults, *reasons],
+                sum(array.size for noise in draws[-1:] for array in noise) or 1,
+            )
             deviation = deviation if not faults else rms(draws[-1]) if draws else 0.0
         std = max(scale * float(deviation), NO_NOISE)
         try:
@@ -216,14 +278,18 @@ class Watch:
                 combines=combines,
             )
         except ValueError as error:
-            raise DpsumError(f"release {self.round + 1} is no private one: {error}") from error
+            raise DpsumError(
+                f"release {self.round + 1} is no private one: {error}"
+            ) from error
         self.ledger.append(release)
 
     def releases(self) -> list[Release]:
         """The releases so far; DpsumError where there are none, or the ledger was cut off or changed."""
         releases = read_ledger(self.path, None if self._go_on else self.ledger.chain)
         if not releases:
-            raise DpsumError("nothing was released yet: there is nothing to account for, and nothing to audit")
+            raise DpsumError(
+                "nothing was released yet: there is nothing to account for, and nothing to audit"
+            )
         return releases
 
     def claim(self) -> Claim | None:
@@ -237,16 +303,31 @@ class Watch:
             DpsumError: the sampler is unknown, or the lines are not of one mechanism; see `releases` too.
         """
         releases, claim = self.releases(), self.claim()
-        claims = {} if claim is None else {event.sampler["kind"]: claim for event in releases}
-        return account(releases, delta=delta, claims=claims, given=AccountContext(adaptive=self.adaptive))
+        claims = (
+            {}
+            if claim is None
+            else {event.sampler["kind"]: claim for event in releases}
+        )
+        return account(
+            releases,
+            delta=delta,
+            claims=claims,
+            given=AccountContext(adaptive=self.adaptive),
+        )
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
         """The loop's own clipping, sum and noise, for an audit to call: contributions [n, d] to what leaves it [d]."""
-        raise DpsumError(f"{type(self).__name__} has no release that an audit could call")
+        raise DpsumError(
+            f"{type(self).__name__} has no release that an audit could call"
+        )
 
     def declared(self, last: Release) -> dict[str, Any]:
         """What an audit takes the release to be: arguments of `audit.anything.audited`, from the ledger's last line."""
-        return {"dimension": 100, "adjacency": "zero-out", "cohort": max(int(last.denominator), 2)}
+        return {
+            "dimension": 100,
+            "adjacency": "zero-out",
+            "cohort": max(int(last.denominator), 2),
+        }
 
     def audit(self, delta: float, **how: Any) -> Audited:
         """Attack the release as it is now, declared to be what the ledger's last line says.
@@ -270,28 +351,50 @@ class Watch:
 def check_cohorts(cohorts: str) -> None:
     """Refuse a word that says neither that cohorts are secret nor that they are known."""
     if cohorts not in ("secret", "known"):
-        raise DpsumError(f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the models can tell them")
+        raise DpsumError(
+            f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the models can tell them"
+        )
 
 
 def spacing(values: np.ndarray) -> np.ndarray:
     """The distance from each number to the next of its precision, float64."""
     values = np.asarray(values)
-    floats = values if np.issubdtype(values.dtype, np.floating) else values.astype(np.float64)
+    floats = (
+        values
+        if np.issubdtype(values.dtype, np.floating)
+        else values.astype(np.float64)
+    )
     return np.spacing(np.abs(floats)).astype(np.float64)
 
 
-def differences(after: Sequence[np.ndarray], before: Sequence[np.ndarray]) -> list[np.ndarray]:
+def differences(
+    after: Sequence[np.ndarray], before: Sequence[np.ndarray]
+) -> list[np.ndarray]:
     """The differences of arrays, in double precision."""
-    return [np.asarray(new, np.float64) - np.asarray(old, np.float64) for new, old in zip(after, before, strict=True)]
+    return [
+        np.asarray(new, np.float64) - np.asarray(old, np.float64)
+        for new, old in zip(after, before, strict=True)
+    ]
 
 
 def norm(arrays: Sequence[np.ndarray]) -> float:
     """The L2 norm of all arrays together."""
-    return float(np.sqrt(sum(float(np.sum(np.asarray(array, np.float64) ** 2)) for array in arrays)))
+    return float(
+        np.sqrt(
+            sum(float(np.sum(np.asarray(array, np.float64) ** 2)) for array in arrays)
+        )
+    )
 
 
 def rms(noise: Sequence[np.ndarray]) -> float:
     """The deviation that noise was seen to have."""
     return float(
-        np.sqrt(np.mean(np.concatenate([np.asarray(array, dtype=np.float64).ravel() for array in noise]) ** 2))
+        np.sqrt(
+            np.mean(
+                np.concatenate(
+                    [np.asarray(array, dtype=np.float64).ravel() for array in noise]
+                )
+                ** 2
+            )
+        )
     )

@@ -26,7 +26,15 @@ import numpy as np
 
 from dpsum.audit import attacks
 from dpsum.audit.bounds import Bound
-from dpsum.audit.declared import ALONE, Declared, Described, OfRounds, declared, description, observations_for
+from dpsum.audit.declared import (
+    ALONE,
+    Declared,
+    Described,
+    OfRounds,
+    declared,
+    description,
+    observations_for,
+)
 from dpsum.audit.ranks import rank_test
 from dpsum.audit.watched import NULLS, ReleaseCall, Watched
 from dpsum.errors import DpsumError
@@ -122,16 +130,23 @@ class Audited:
 
     def to_json(self) -> dict[str, Any]:
         """The audit as numbers, text and lists, for `dpsum.export.report`."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
+        }
         values["attacks"] = [
             {
-                "name": attack.name, "epsilon": attack.bound.epsilon, "leak": attack.bound.found["leak"],
-                "chance": attack.bound.found["chance_of_as_much"], "ideal": attack.bound.ideal,
-                "assumes": attack.bound.assumes, "calls": attack.calls, "observations": attack.observations,
+                "name": attack.name,
+                "epsilon": attack.bound.epsilon,
+                "leak": attack.bound.found["leak"],
+                "chance": attack.bound.found["chance_of_as_much"],
+                "ideal": attack.bound.ideal,
+                "assumes": attack.bound.assumes,
+                "calls": attack.calls,
+                "observations": attack.observations,
                 "reason": attack.bound.reason,
             }
             for attack in self.attacks
-        ]  # fmt: skip
+        ]
         return values | {"status": self.status}
 
 
@@ -139,7 +154,10 @@ def audited(
     release: ReleaseCall,
     *,
     dimension: int,
-    participation: Described | Callable[[int], Described] | Mapping[str, Any] | None = None,
+    participation: Described
+    | Callable[[int], Described]
+    | Mapping[str, Any]
+    | None = None,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
     delta: float = 1e-5,
@@ -185,17 +203,37 @@ def audited(
         DpsumError: bad input; a release that fails, changes its answer's size, keeps state or ignores its input.
     """
     for name, value, low, high in (
-        ("delta", delta, 0, 1), ("confidence", confidence, 0, 1), ("false_alarm", false_alarm, 0, 1),
-        ("power", power, 0, 1), ("leak", leak, 1, 1000),
-    ):  # fmt: skip
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < high:
-            raise DpsumError(f"{name} is {value!r}: it must lie between {low} and {high}")
-    if calls is not None and (isinstance(calls, bool) or not isinstance(calls, int) or calls < attacks.BLOCK):
-        raise DpsumError(f"calls is {calls!r}: an attack takes {attacks.BLOCK} at least")
+        ("delta", delta, 0, 1),
+        ("confidence", confidence, 0, 1),
+        ("false_alarm", false_alarm, 0, 1),
+        ("power", power, 0, 1),
+        ("leak", leak, 1, 1000),
+    ):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not low < value < high
+        ):
+            raise DpsumError(
+                f"{name} is {value!r}: it must lie between {low} and {high}"
+            )
+    if calls is not None and (
+        isinstance(calls, bool) or not isinstance(calls, int) or calls < attacks.BLOCK
+    ):
+        raise DpsumError(
+            f"calls is {calls!r}: an attack takes {attacks.BLOCK} at least"
+        )
     make = participation if callable(participation) else lambda _: participation
     first = None if participation is None else make(seed)
     sampler = dict(ALONE) if participation is None else description(first)
-    family, claimed = declared(sampler, epsilon, noise_multiplier, delta, mechanism, once=getattr(first, "once", False))
+    family, claimed = declared(
+        sampler,
+        epsilon,
+        noise_multiplier,
+        delta,
+        mechanism,
+        once=getattr(first, "once", False),
+    )
     planned = 0
 
     def told(made: int) -> None:
@@ -203,7 +241,11 @@ def audited(
             progress(made, max(planned, made))
 
     watched = Watched(release, dimension, adjacency, cohort, told)
-    whole = family.whole if hasattr(first, "describe") and hasattr(first, "cohort") else None
+    whole = (
+        family.whole
+        if hasattr(first, "describe") and hasattr(first, "cohort")
+        else None
+    )
     shares = 2 + (dimension > 1) + (whole is not None)
     share, alarm = 1 - (1 - confidence) / shares, false_alarm / shares
     needed = observations_for(family, leak, power=power, false_alarm=alarm)
@@ -212,11 +254,22 @@ def audited(
     if whole is not None:
         units = whole.units
         among = min(dimension, watched.most, max(1, 3 * units // 4))
-        enough = min(_MOST, observations_for(whole, leak, power=power, false_alarm=alarm)) / among
+        enough = (
+            min(_MOST, observations_for(whole, leak, power=power, false_alarm=alarm))
+            / among
+        )
         again = max(1, (calls or _ROUNDS) // sampler["rounds"])
-        repeats = int(np.clip(math.ceil(enough), 1, again)) if callable(participation) else 1
+        repeats = (
+            int(np.clip(math.ceil(enough), 1, again)) if callable(participation) else 1
+        )
     planned, plan = _plan(
-        watched, wanted, needed, leak=leak, power=power, calls=calls, rounds=repeats * sampler["rounds"]
+        watched,
+        wanted,
+        needed,
+        leak=leak,
+        power=power,
+        calls=calls,
+        rounds=repeats * sampler["rounds"],
     )
     if say is not None:
         say(plan)
@@ -228,10 +281,22 @@ def audited(
         before = watched.calls
         scores, coins = scored()
         bound = rank_test(
-            scores, coins, family, delta=delta, confidence=share, generator=stream(seed, f"audit-{name}"),
+            scores,
+            coins,
+            family,
+            delta=delta,
+            confidence=share,
+            generator=stream(seed, f"audit-{name}"),
             ideal=family.ideal(coins),
-        )  # fmt: skip
-        results.append(Attack(name=name, bound=bound, calls=watched.calls - before, observations=len(coins)))
+        )
+        results.append(
+            Attack(
+                name=name,
+                bound=bound,
+                calls=watched.calls - before,
+                observations=len(coins),
+            )
+        )
 
     def many(canaries: attacks.Canaries) -> Scored:
         blocks = _blocks(wanted, len(canaries.rows), calls)
@@ -240,29 +305,60 @@ def audited(
     def through(family: OfRounds) -> Scored:
         canaries = attacks.in_coordinates(watched, among, rng)
         each = [
-            attacks.over_rounds(watched, canaries, make(seed + index), known=family.known, units=units, rng=rng)
+            attacks.over_rounds(
+                watched,
+                canaries,
+                make(seed + index),
+                known=family.known,
+                units=units,
+                rng=rng,
+            )
             for index in range(repeats)
         ]
-        return np.concatenate([scores for scores, _ in each]), np.concatenate([coins for _, coins in each])
+        return np.concatenate([scores for scores, _ in each]), np.concatenate(
+            [coins for _, coins in each]
+        )
 
     add("alone", lambda: attacks.alone(watched, calls=wanted, rng=rng))
     if watched.aligned:
         fits = watched.most
-        add("in coordinates", lambda: many(attacks.in_coordinates(watched, min(_apart(wanted), fits), rng)))
+        add(
+            "in coordinates",
+            lambda: many(
+                attacks.in_coordinates(watched, min(_apart(wanted), fits), rng)
+            ),
+        )
         if dimension > 1:
-            add("over all", lambda: many(attacks.over_all(watched, min(_SPREAD, fits), rng)))
+            add(
+                "over all",
+                lambda: many(attacks.over_all(watched, min(_SPREAD, fits), rng)),
+            )
         if whole is not None:
             add("over rounds", functools.partial(through, whole), whole)
-    chance = min(1.0, shares * min(attack.bound.found["chance_of_as_much"] for attack in results))
+    chance = min(
+        1.0, shares * min(attack.bound.found["chance_of_as_much"] for attack in results)
+    )
     return Audited(
-        epsilon=max(attack.bound.epsilon for attack in results), claimed=claimed,
-        ideal=max(attack.bound.ideal for attack in results), leak=max(attack.bound.found["leak"] for attack in results),
-        chance=chance, refuted=claimed is not None and chance < false_alarm,
-        little=max(attack.bound.chances.get("as_little", math.nan) for attack in results),
-        delta=delta, confidence=confidence, false_alarm=false_alarm, noise_multiplier=family.noise_multiplier,
-        adjacency=adjacency, sampler=sampler, dimension=dimension, calls=watched.calls, plan=plan,
+        epsilon=max(attack.bound.epsilon for attack in results),
+        claimed=claimed,
+        ideal=max(attack.bound.ideal for attack in results),
+        leak=max(attack.bound.found["leak"] for attack in results),
+        chance=chance,
+        refuted=claimed is not None and chance < false_alarm,
+        little=max(
+            attack.bound.chances.get("as_little", math.nan) for attack in results
+        ),
+        delta=delta,
+        confidence=confidence,
+        false_alarm=false_alarm,
+        noise_multiplier=family.noise_multiplier,
+        adjacency=adjacency,
+        sampler=sampler,
+        dimension=dimension,
+        calls=watched.calls,
+        plan=plan,
         attacks=tuple(results),
-    )  # fmt: skip
+    )
 
 
 def _apart(wanted: int) -> int:
@@ -277,12 +373,20 @@ def _blocks(wanted: int, canaries: int, calls: int | None) -> int:
 
 
 def _plan(
-    watched: Watched, wanted: int, needed: int, *, leak: float, power: float, calls: int | None, rounds: int
-) -> tuple[int, str]:  # fmt: skip
+    watched: Watched,
+    wanted: int,
+    needed: int,
+    *,
+    leak: float,
+    power: float,
+    calls: int | None,
+    rounds: int,
+) -> tuple[int, str]:
     """The number of calls to come, and the plan in words."""
     counts = [wanted + 2 * attacks.TRAINING]
     counts += [
-        _blocks(wanted, min(most, watched.most, watched.dimension), calls) * attacks.BLOCK
+        _blocks(wanted, min(most, watched.most, watched.dimension), calls)
+        * attacks.BLOCK
         for most in (_apart(wanted), _SPREAD)
     ]
     count = sum(counts) + rounds + 3 * NULLS + _SPREAD

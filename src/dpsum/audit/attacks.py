@@ -57,11 +57,15 @@ def in_coordinates(watched: Watched, most: int, rng: np.random.Generator) -> Can
     rows[np.arange(len(at)), at] = LARGE
     copies = max(1, watched.most // len(at))
     many = np.concatenate([watched.background, np.repeat(rows, copies, axis=0)])
-    moved = np.stack([watched(many)[at] for _ in range(8)]).mean(axis=0) - watched.mean[at]
+    moved = (
+        np.stack([watched(many)[at] for _ in range(8)]).mean(axis=0) - watched.mean[at]
+    )
     filters = np.zeros((len(at), len(watched.mean)))
     filters[np.arange(len(at)), at] = 1.0
     shift = np.full(len(at), float(np.median(moved)) / copies)
-    return Canaries(rows=rows, filters=filters, shift=shift, deviation=np.sqrt(watched.variance[at]))
+    return Canaries(
+        rows=rows, filters=filters, shift=shift, deviation=np.sqrt(watched.variance[at])
+    )
 
 
 def over_all(watched: Watched, most: int, rng: np.random.Generator) -> Canaries:
@@ -71,10 +75,14 @@ def over_all(watched: Watched, most: int, rng: np.random.Generator) -> Canaries:
     """
     d = watched.dimension
     chosen = rng.permutation(d - 1)[:most] + 1
-    rows = np.cos(np.pi * np.outer(chosen, 2 * np.arange(d) + 1) / (2 * d)) * np.sqrt(2 / d)
+    rows = np.cos(np.pi * np.outer(chosen, 2 * np.arange(d) + 1) / (2 * d)) * np.sqrt(
+        2 / d
+    )
     rows *= LARGE * rng.choice([-1.0, 1.0], d)
     response = np.stack([watched.response(row) for row in rows])
-    noisy = watched.variance > np.median(watched.variance) / 1e6  # coordinates without any are `in_coordinates`' own
+    noisy = (
+        watched.variance > np.median(watched.variance) / 1e6
+    )  # coordinates without any are `in_coordinates`' own
     filters = np.where(noisy, response / watched.variance, 0.0)
     square = np.maximum((filters * response).sum(axis=1), 1e-300)
     return Canaries(rows=rows, filters=filters, shift=square, deviation=np.sqrt(square))
@@ -89,8 +97,12 @@ def together(
     """
     scores, coins = [], []
     count = len(canaries.rows)
-    deviation = np.maximum(canaries.deviation, 1e-3 * np.abs(canaries.shift))  # where there is no noise at all
-    shift = np.divide(canaries.shift, deviation, out=np.zeros(count), where=deviation > 0)
+    deviation = np.maximum(
+        canaries.deviation, 1e-3 * np.abs(canaries.shift)
+    )  # where there is no noise at all
+    shift = np.divide(
+        canaries.shift, deviation, out=np.zeros(count), where=deviation > 0
+    )
     for _ in range(blocks):
         here = rng.integers(2, size=(BLOCK, count)).astype(bool)
         coin = rng.integers(2, size=(BLOCK, count)).astype(bool)
@@ -100,7 +112,11 @@ def together(
             moved = canaries.filters @ (watched(rows, coin[t, here[t]]) - watched.mean)
             x[t] = np.divide(moved, deviation, out=np.zeros(count), where=deviation > 0)
             # In replace-one the other world is as far on the other side.
-        middle, reach = (0.0, 2 * shift) if watched.adjacency == "replace-one" else (shift / 2, shift)
+        middle, reach = (
+            (0.0, 2 * shift)
+            if watched.adjacency == "replace-one"
+            else (shift / 2, shift)
+        )
         scores.append(_ratios(x - np.where(here, middle, 0.0), here, reach)[here])
         coins.append(coin[here])
     return np.concatenate(scores), np.concatenate(coins)
@@ -121,53 +137,79 @@ def _ratios(x: np.ndarray, here: np.ndarray, shift: np.ndarray) -> np.ndarray:
     calls, prior, unknown = len(x), 2 * len(x), shift**2 / 4
     weights = np.where(here, 1 / (1 + unknown), 1.0)
     common = (weights * x) @ (weights * x).T / (weights @ weights.T + prior)
-    np.fill_diagonal(common, (np.where(here, 0.0, x**2).sum(axis=1) + prior) / ((~here).sum(axis=1) + prior))
+    np.fill_diagonal(
+        common,
+        (np.where(here, 0.0, x**2).sum(axis=1) + prior) / ((~here).sum(axis=1) + prior),
+    )
     # The same noise to the last digits was drawn once, however few coordinates show it.
     both = ~here[:, None] & ~here[None]
-    same = np.where(both, np.abs(x[:, None] - x[None]) < 1e-6, True).all(axis=2) & (both.sum(axis=2) > 1)
+    same = np.where(both, np.abs(x[:, None] - x[None]) < 1e-6, True).all(axis=2) & (
+        both.sum(axis=2) > 1
+    )
     common = np.where(same, np.sqrt(np.outer(np.diag(common), np.diag(common))), common)
     values, vectors = np.linalg.eigh(common)
     common = (vectors * np.maximum(values, 1e-3)) @ vectors.T
-    inverse = np.linalg.inv(common[None] + np.eye(calls)[None] * (here.T * unknown[:, None])[:, :, None])
+    inverse = np.linalg.inv(
+        common[None] + np.eye(calls)[None] * (here.T * unknown[:, None])[:, :, None]
+    )
     own = np.einsum("jtt->tj", inverse)
     # Without the canary's own variance (Sherman and Morrison).
-    ratios = shift * np.einsum("jts,sj->tj", inverse, x) / np.maximum(1 - unknown * own, 1e-12)
+    ratios = (
+        shift
+        * np.einsum("jts,sj->tj", inverse, x)
+        / np.maximum(1 - unknown * own, 1e-12)
+    )
     return np.asarray(ratios)
 
 
-def alone(watched: Watched, *, calls: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def alone(
+    watched: Watched, *, calls: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Scores and coins, each [calls], of one canary a call against the background."""
     rows = np.concatenate([watched.background, 2 * watched.direction[None, :]])
 
     def answer(present: bool) -> np.ndarray:
         return watched(rows, np.array([present])) - watched.mean
 
-    worlds = [np.stack([answer(present) for _ in range(TRAINING)]) for present in (False, True)]
+    worlds = [
+        np.stack([answer(present) for _ in range(TRAINING)])
+        for present in (False, True)
+    ]
     if watched.aligned:
         way = watched.response(watched.direction) / watched.variance
     else:  # what is released is laid out otherwise: the direction is learned from calls that are then left out
         cut = TRAINING // 2
-        way = (worlds[1][:cut].mean(axis=0) - worlds[0][:cut].mean(axis=0)) / watched.variance
+        way = (
+            worlds[1][:cut].mean(axis=0) - worlds[0][:cut].mean(axis=0)
+        ) / watched.variance
         worlds = [world[cut:] for world in worlds]
     way = way / max(float(np.linalg.norm(way)), 1e-300)
     absent, present = (_features(world, way) for world in worlds)
     ratio = _learned(absent, present)
     coins = rng.integers(2, size=calls).astype(bool)
-    return np.array([ratio(_features(answer(bool(coin))[None], way))[0] for coin in coins]), coins
+    return np.array(
+        [ratio(_features(answer(bool(coin))[None], way))[0] for coin in coins]
+    ), coins
 
 
 def _features(answers: np.ndarray, way: np.ndarray) -> np.ndarray:
     """What is scored of answers [n, k]: the value along a direction, and the log of the spread of the rest; [n, 2]."""
     along = answers @ way
     rest = answers - along[:, None] * way
-    return np.stack([along, 0.5 * np.log(np.maximum((rest**2).mean(axis=1), 1e-300))], axis=1)
+    return np.stack(
+        [along, 0.5 * np.log(np.maximum((rest**2).mean(axis=1), 1e-300))], axis=1
+    )
 
 
-def _learned(absent: np.ndarray, present: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+def _learned(
+    absent: np.ndarray, present: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
     """The log-likelihood ratio of two normal laws [n, 2], with as many parameters as plainly differ."""
     count = len(absent)
     means = [absent.mean(axis=0), present.mean(axis=0)]
-    variances = [np.maximum(world.var(axis=0, ddof=1), 1e-300) for world in (absent, present)]
+    variances = [
+        np.maximum(world.var(axis=0, ddof=1), 1e-300) for world in (absent, present)
+    ]
     pooled = (variances[0] + variances[1]) / 2
     same = np.abs(np.log(variances[1] / variances[0])) < _PLAIN * 2 / np.sqrt(count)
     variances = [np.where(same, pooled, own) for own in variances]
@@ -185,9 +227,14 @@ def _learned(absent: np.ndarray, present: np.ndarray) -> Callable[[np.ndarray], 
 
 
 def over_rounds(
-    watched: Watched, canaries: Canaries, plan: Any, *, known: bool, units: int,
+    watched: Watched,
+    canaries: Canaries,
+    plan: Any,
+    *,
+    known: bool,
+    units: int,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """Scores and coins, each [m], of canaries among a participation's `units`, in all of its rounds.
 
     `plan` is the participation: `cohort(index)`, `describe()`, and `once` where each unit is in one round; `known` says
@@ -201,24 +248,46 @@ def over_rounds(
     coins = rng.integers(2, size=count).astype(bool)
     cohorts = [_cohort(plan, index, units) for index in range(rounds)]
     here = [place[cohort][place[cohort] >= 0] for cohort in cohorts]
-    tally = Tally((count,), members=here if known else None, once=bool(getattr(plan, "once", False)))
-    noise = np.maximum(canaries.deviation / np.maximum(np.abs(canaries.shift), 1e-300), 1e-3)
+    tally = Tally(
+        (count,),
+        members=here if known else None,
+        once=bool(getattr(plan, "once", False)),
+    )
+    noise = np.maximum(
+        canaries.deviation / np.maximum(np.abs(canaries.shift), 1e-300), 1e-3
+    )
     for index, (cohort, own) in enumerate(zip(cohorts, here, strict=True)):
         others = np.zeros((len(cohort) - len(own), watched.dimension))
         present = np.concatenate([coins[own], np.ones(len(others), bool)])
-        answer = watched(np.concatenate([watched.background, canaries.rows[own], others]), present) - watched.mean
+        answer = (
+            watched(
+                np.concatenate([watched.background, canaries.rows[own], others]),
+                present,
+            )
+            - watched.mean
+        )
         moved = (canaries.filters @ answer) / canaries.shift
         if watched.adjacency == "replace-one":
             moved = (moved + 1) / 2
-        tally.add(index, moved, noise / (2 if watched.adjacency == "replace-one" else 1), rate)
-    took = np.isin(np.arange(count), np.concatenate(here)) if known else np.ones(count, bool)
+        tally.add(
+            index, moved, noise / (2 if watched.adjacency == "replace-one" else 1), rate
+        )
+    took = (
+        np.isin(np.arange(count), np.concatenate(here))
+        if known
+        else np.ones(count, bool)
+    )
     return tally.scores[took], coins[took]
 
 
 def _cohort(plan: Any, index: int, units: int) -> np.ndarray:
     cohort = np.asarray(plan.cohort(index))
     if cohort.ndim != 1 or (cohort.dtype.kind not in "iu" and len(cohort)):
-        raise DpsumError(f"participation's cohort of round {index} is no list of numbers of units")
+        raise DpsumError(
+            f"participation's cohort of round {index} is no list of numbers of units"
+        )
     if len(cohort) and not 0 <= cohort.min() <= cohort.max() < units:
-        raise DpsumError(f"participation's cohort of round {index} has a unit that is not one of its {units:,}")
+        raise DpsumError(
+            f"participation's cohort of round {index} has a unit that is not one of its {units:,}"
+        )
     return cohort.astype(int)

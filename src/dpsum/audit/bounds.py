@@ -60,10 +60,14 @@ class Guesses:
 
     def __post_init__(self) -> None:
         if not 0 <= self.right <= self.made <= self.coins or self.coins < 1:
-            raise DpsumError(f"an audit cannot have {self.right} right of {self.made} guesses of {self.coins} coins")
+            raise DpsumError(
+                f"an audit cannot have {self.right} right of {self.made} guesses of {self.coins} coins"
+            )
 
 
-def guess(scores: np.ndarray, coins: np.ndarray, count: int, *, both: bool = True) -> Guesses:
+def guess(
+    scores: np.ndarray, coins: np.ndarray, count: int, *, both: bool = True
+) -> Guesses:
     """Guess "present" for the highest scores and, if `both`, "absent" for as many of the lowest.
 
     Neither the number of guesses (`count`, of which the last odd one of two sides is left out) nor the sides may depend
@@ -73,7 +77,9 @@ def guess(scores: np.ndarray, coins: np.ndarray, count: int, *, both: bool = Tru
     order = np.argsort(scores, kind="stable")
     low = count // 2 if both else 0
     high = low if both else count
-    right = int(coins[order[len(order) - high :]].sum()) + int((~coins[order[:low]]).sum())
+    right = int(coins[order[len(order) - high :]].sum()) + int(
+        (~coins[order[:low]]).sum()
+    )
     return Guesses(coins=len(coins), made=low + high, right=right)
 
 
@@ -114,7 +120,11 @@ def one_run_dp(guesses: Guesses, *, delta: float, confidence: float) -> Bound:
             low, high = high, 2 * high
         while high - low > 1e-5:
             middle = (low + high) / 2
-            low, high = (middle, high) if _chance(guesses, middle, delta) <= tau else (low, middle)
+            low, high = (
+                (middle, high)
+                if _chance(guesses, middle, delta) <= tau
+                else (low, middle)
+            )
         epsilon = low
     return Bound(
         name="one-run (eps, delta)-DP",
@@ -145,56 +155,129 @@ def clopper_pearson(
     name, assumes = "Clopper-Pearson", "scores are independent"
     sides = [generator.permutation(scores) for scores in (present, absent)]
     cuts = [math.floor(choosing * len(scores)) for scores in sides]
-    if min(cuts) < 1 or min(len(side) - cut for side, cut in zip(sides, cuts, strict=True)) < 1:
-        return Bound(name=name, epsilon=math.nan, assumes=assumes, found={}, reason="too few scores to split")
+    if (
+        min(cuts) < 1
+        or min(len(side) - cut for side, cut in zip(sides, cuts, strict=True)) < 1
+    ):
+        return Bound(
+            name=name,
+            epsilon=math.nan,
+            assumes=assumes,
+            found={},
+            reason="too few scores to split",
+        )
     chosen_on = [side[:cut] for side, cut in zip(sides, cuts, strict=True)]
     left = [side[cut:] for side, cut in zip(sides, cuts, strict=True)]
-    threshold, above = _best_threshold(*chosen_on, sizes=(len(left[0]), len(left[1])), delta=delta, tau=1 - confidence)
+    threshold, above = _best_threshold(
+        *chosen_on, sizes=(len(left[0]), len(left[1])), delta=delta, tau=1 - confidence
+    )
     if above:
-        hits, alarms = int((left[0] > threshold).sum()), int((left[1] > threshold).sum())
+        hits, alarms = (
+            int((left[0] > threshold).sum()),
+            int((left[1] > threshold).sum()),
+        )
         trials, nulls = len(left[0]), len(left[1])
     else:
-        hits, alarms = int((left[1] <= threshold).sum()), int((left[0] <= threshold).sum())
+        hits, alarms = (
+            int((left[1] <= threshold).sum()),
+            int((left[0] <= threshold).sum()),
+        )
         trials, nulls = len(left[1]), len(left[0])
-    epsilon = float(_of_counts(np.array([hits]), trials, np.array([alarms]), nulls, delta, 1 - confidence)[0])
+    epsilon = float(
+        _of_counts(
+            np.array([hits]), trials, np.array([alarms]), nulls, delta, 1 - confidence
+        )[0]
+    )
     counts = {
-        "threshold": threshold, "says": "present" if above else "absent", "power": hits / trials,
-        "false_alarms": alarms / nulls, "trials": trials, "nulls": nulls,
-    }  # fmt: skip
+        "threshold": threshold,
+        "says": "present" if above else "absent",
+        "power": hits / trials,
+        "false_alarms": alarms / nulls,
+        "trials": trials,
+        "nulls": nulls,
+    }
     reason = "" if epsilon > 0 else "no leak is told from chance"
-    return Bound(name=name, epsilon=max(epsilon, 0.0), assumes=assumes, found=counts, reason=reason)
+    return Bound(
+        name=name,
+        epsilon=max(epsilon, 0.0),
+        assumes=assumes,
+        found=counts,
+        reason=reason,
+    )
 
 
 def most_of(trials: int, nulls: int, *, delta: float, confidence: float) -> float:
     """The most that Clopper and Pearson's bound can say of so many scores: all hits, and no false alarm."""
-    return float(_of_counts(np.array([trials]), trials, np.array([0]), nulls, delta, 1 - confidence)[0])
+    return float(
+        _of_counts(
+            np.array([trials]), trials, np.array([0]), nulls, delta, 1 - confidence
+        )[0]
+    )
 
 
-def _of_counts(hits: np.ndarray, trials: int, alarms: np.ndarray, nulls: int, delta: float, tau: float) -> np.ndarray:
+def _of_counts(
+    hits: np.ndarray,
+    trials: int,
+    alarms: np.ndarray,
+    nulls: int,
+    delta: float,
+    tau: float,
+) -> np.ndarray:
     """The bound for each pair of counts, where each rate's limit has half of tau; -infinity where there is none."""
-    power, false = least_rate(hits, trials, tau / 2), largest_rate(alarms, nulls, tau / 2)
+    power, false = (
+        least_rate(hits, trials, tau / 2),
+        largest_rate(alarms, nulls, tau / 2),
+    )
     with np.errstate(divide="ignore"):
-        return np.where(power > delta, np.log(np.maximum(power - delta, 0.0)) - np.log(false), -np.inf)
+        return np.where(
+            power > delta,
+            np.log(np.maximum(power - delta, 0.0)) - np.log(false),
+            -np.inf,
+        )
 
 
 def _best_threshold(
-    present: np.ndarray, absent: np.ndarray, *, sizes: tuple[int, int], delta: float, tau: float
+    present: np.ndarray,
+    absent: np.ndarray,
+    *,
+    sizes: tuple[int, int],
+    delta: float,
+    tau: float,
 ) -> tuple[float, bool]:
     """The threshold with the best bound, if the rates of the scores given were those of sets of these sizes."""
     values = np.unique(np.concatenate([present, absent]))
     # Between the scores: what lies at one of them, others of the same world will soon be above.
-    candidates, gaps = (values, np.zeros(1)) if len(values) == 1 else ((values[1:] + values[:-1]) / 2, np.diff(values))
+    candidates, gaps = (
+        (values, np.zeros(1))
+        if len(values) == 1
+        else ((values[1:] + values[:-1]) / 2, np.diff(values))
+    )
     if len(candidates) > 512:
         kept = np.linspace(0, len(candidates) - 1, 512).astype(int)
         candidates, gaps = candidates[kept], gaps[kept]
-    above = [1 - np.searchsorted(np.sort(side), candidates, side="right") / len(side) for side in (present, absent)]
+    above = [
+        1 - np.searchsorted(np.sort(side), candidates, side="right") / len(side)
+        for side in (present, absent)
+    ]
 
     def counts(rates: np.ndarray, size: int) -> np.ndarray:
         return np.floor(rates * size)
 
-    says_present = _of_counts(counts(above[0], sizes[0]), sizes[0], counts(above[1], sizes[1]), sizes[1], delta, tau)
+    says_present = _of_counts(
+        counts(above[0], sizes[0]),
+        sizes[0],
+        counts(above[1], sizes[1]),
+        sizes[1],
+        delta,
+        tau,
+    )
     says_absent = _of_counts(
-        counts(1 - above[1], sizes[1]), sizes[1], counts(1 - above[0], sizes[0]), sizes[0], delta, tau
+        counts(1 - above[1], sizes[1]),
+        sizes[1],
+        counts(1 - above[0], sizes[0]),
+        sizes[0],
+        delta,
+        tau,
     )
     # Of all that are about as good the one in the widest gap: the best of many looks better than it is.
     present_is_alarm = bool(says_present.max() >= says_absent.max())

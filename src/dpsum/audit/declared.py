@@ -22,7 +22,13 @@ _PILOT, _MANY_DRAWS = 1000, 0.998
 _LEAST = 200
 """Observations of an attack: with fewer the chance of a false alarm is no normal one."""
 
-ALONE: dict[str, Any] = {"kind": "one-pass", "clients": 1, "cohort": 1, "rounds": 1, "rate": 1.0}
+ALONE: dict[str, Any] = {
+    "kind": "one-pass",
+    "clients": 1,
+    "cohort": 1,
+    "rounds": 1,
+    "rate": 1.0,
+}
 """The sampler of one call by itself."""
 
 
@@ -43,25 +49,50 @@ class OfRounds(Family):
     """
 
     def __init__(
-        self, noise_multiplier: float, sampler: Mapping[str, Any], *, once: bool = False, whole: OfRounds | None = None
+        self,
+        noise_multiplier: float,
+        sampler: Mapping[str, Any],
+        *,
+        once: bool = False,
+        whole: OfRounds | None = None,
     ) -> None:
-        analysis, self._rounds = find("gaussian", sampler["kind"]), int(sampler["rounds"])
+        analysis, self._rounds = (
+            find("gaussian", sampler["kind"]),
+            int(sampler["rounds"]),
+        )
         schedule = ((noise_multiplier, self._rounds),)
         super().__init__(analysis, schedule, sampler)
         self.name = self.name if whole is None else whole.name
         self._one = analysis.gaussian(Events.planned(schedule, sampler))
-        self.known, self.noise_multiplier, self._once, self.whole = analysis.known, noise_multiplier, once, whole
-        self.units, self._rate = int(sampler[analysis.units_of(sampler)]), float(sampler["rate"])
+        self.known, self.noise_multiplier, self._once, self.whole = (
+            analysis.known,
+            noise_multiplier,
+            once,
+            whole,
+        )
+        self.units, self._rate = (
+            int(sampler[analysis.units_of(sampler)]),
+            float(sampler["rate"]),
+        )
 
     def epsilon(self, leak: float, delta: float) -> float:
-        return super().epsilon(leak, delta) if self.whole is None else self.whole.epsilon(leak, delta)
+        return (
+            super().epsilon(leak, delta)
+            if self.whole is None
+            else self.whole.epsilon(leak, delta)
+        )
 
     def ideal(self, coins: np.ndarray) -> Drawn | None:
         """A function that draws the best attacker's scores."""
         if self.known and self._one is not None:
             return functools.partial(gaussian, coins, self._one**-2)
-        once, each = self._rounds if self._once else 0, [self.noise_multiplier] * self._rounds
-        return lambda generator: secret(coins, each, generator, rate=self._rate, once=once)
+        once, each = (
+            self._rounds if self._once else 0,
+            [self.noise_multiplier] * self._rounds,
+        )
+        return lambda generator: secret(
+            coins, each, generator, rate=self._rate, once=once
+        )
 
 
 class Whatever(Family):
@@ -84,20 +115,30 @@ class Whatever(Family):
     def _posteriors(self, leak: float) -> np.ndarray:
         # With chance delta everything is told; a loss of 1,000 is as good as that.
         share = np.full(2, self._delta)
-        return posteriors(Curve(np.array([leak * self._epsilon, 1e3 + leak * self._epsilon]), share, share))
+        return posteriors(
+            Curve(
+                np.array([leak * self._epsilon, 1e3 + leak * self._epsilon]),
+                share,
+                share,
+            )
+        )
 
 
 Declared = OfRounds | Whatever
 
 
-def observations_for(family: Family, leak: float, *, power: float, false_alarm: float) -> int:
+def observations_for(
+    family: Family, leak: float, *, power: float, false_alarm: float
+) -> int:
     """How many coins an attack takes to tell a leak from the declared mechanism.
 
     `leak` is how many times less noise is to be told, above 1; `power` the chance to tell it. From draws of the
     statistic of a pilot's thousand coins: of n times as many its mean is n times as large, and its deviation n^1/2
     times.
     """
-    test = RankTest(family, _PILOT, confidence=_MANY_DRAWS, generator=stream(0, "audit-plan"))
+    test = RankTest(
+        family, _PILOT, confidence=_MANY_DRAWS, generator=stream(0, "audit-plan")
+    )
     own, other = test.draws(1.0), test.draws(min(leak, family.largest))
     gap = max(float(other.mean() - own.mean()), 1e-9)
     wanted = (-ndtri(false_alarm) * own.std() + ndtri(power) * other.std()) / gap
@@ -106,8 +147,14 @@ def observations_for(family: Family, leak: float, *, power: float, false_alarm: 
 
 def description(participation: Any) -> dict[str, Any]:
     """The sampler of a participation, or of a ledger; DpsumError where it is neither."""
-    described = participation if isinstance(participation, Mapping) else getattr(participation, "describe", dict)()
-    if not isinstance(described.get("kind"), str) or not isinstance(described.get("rounds"), int):
+    described = (
+        participation
+        if isinstance(participation, Mapping)
+        else getattr(participation, "describe", dict)()
+    )
+    if not isinstance(described.get("kind"), str) or not isinstance(
+        described.get("rounds"), int
+    ):
         shown = repr(participation)[:60]
         raise DpsumError(
             f"participation is {shown}: hand over one of dpsum's, a function of a seed that makes one, or a "
@@ -117,9 +164,14 @@ def description(participation: Any) -> dict[str, Any]:
 
 
 def declared(
-    sampler: dict[str, Any], epsilon: float | None, noise_multiplier: float | None, delta: float, mechanism: str | None,
-    *, once: bool,
-) -> tuple[Declared, float | None]:  # fmt: skip
+    sampler: dict[str, Any],
+    epsilon: float | None,
+    noise_multiplier: float | None,
+    delta: float,
+    mechanism: str | None,
+    *,
+    once: bool,
+) -> tuple[Declared, float | None]:
     """The family of what was declared, and epsilon as declared; arguments as of `anything.audited`.
 
     Raises:
@@ -129,9 +181,13 @@ def declared(
         if value is not None and not 0 < value < math.inf:
             raise DpsumError(f"{name} is {value}: it must be finite and above 0")
     if epsilon is not None and noise_multiplier is not None:
-        raise DpsumError("both epsilon and noise_multiplier are declared: one follows from the other, leave one out")
+        raise DpsumError(
+            "both epsilon and noise_multiplier are declared: one follows from the other, leave one out"
+        )
     if mechanism not in ("gaussian", None):
-        raise DpsumError(f"mechanism is {mechanism!r}: declare gaussian, or None for any other")
+        raise DpsumError(
+            f"mechanism is {mechanism!r}: declare gaussian, or None for any other"
+        )
     if mechanism is None or (epsilon is None and noise_multiplier is None):
         if noise_multiplier is not None or sampler != ALONE:
             raise DpsumError(

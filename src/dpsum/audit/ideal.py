@@ -35,12 +35,18 @@ class Tally:
     """
 
     def __init__(
-        self, shape: tuple[int, ...], *, members: Sequence[np.ndarray] | None = None, once: bool = False
+        self,
+        shape: tuple[int, ...],
+        *,
+        members: Sequence[np.ndarray] | None = None,
+        once: bool = False,
     ) -> None:
         self._members, self._once = members, once
         self.scores = np.full(shape, -np.inf if once and members is None else 0.0)
 
-    def add(self, index: int, x: np.ndarray, noise_multiplier: float, rate: float) -> None:
+    def add(
+        self, index: int, x: np.ndarray, noise_multiplier: float, rate: float
+    ) -> None:
         """Take note of round `index`, for which each canary was drawn with the chance `rate`.
 
         `x` is what was released of each canary, in units of what it moves: 1 where it is present, but for the noise,
@@ -53,34 +59,60 @@ class Tally:
         elif self._once:
             self.scores = np.logaddexp(self.scores, ratio)
         else:
-            self.scores += np.logaddexp(np.log1p(-rate), np.log(rate) + ratio) if rate < 1 else ratio
+            self.scores += (
+                np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
+                if rate < 1
+                else ratio
+            )
 
     def ideal(
-        self, coins: np.ndarray, done: Sequence[tuple[int, float]], generator: np.random.Generator, *,
-        rate: float, rounds: int,
-    ) -> np.ndarray:  # fmt: skip
+        self,
+        coins: np.ndarray,
+        done: Sequence[tuple[int, float]],
+        generator: np.random.Generator,
+        *,
+        rate: float,
+        rounds: int,
+    ) -> np.ndarray:
         """Scores of draws of a Gaussian mechanism with the same coins (of the canaries' shape).
 
         `done` has index and z of each round; of the `rounds` that were planned each canary draws its one.
         """
         if self._members is None and (self._once or rate < 1):
-            return secret(coins, [z for _, z in done], generator, rate=rate, once=rounds * self._once)
+            return secret(
+                coins,
+                [z for _, z in done],
+                generator,
+                rate=rate,
+                once=rounds * self._once,
+            )
         squares = np.zeros(coins.shape)
         for index, z in done:
-            squares[..., slice(None) if self._members is None else self._members[index]] += z**-2
+            squares[
+                ..., slice(None) if self._members is None else self._members[index]
+            ] += z**-2
         return gaussian(coins, squares, generator)
 
 
-def gaussian(coins: np.ndarray, squares: np.ndarray | float, generator: np.random.Generator) -> np.ndarray:
+def gaussian(
+    coins: np.ndarray, squares: np.ndarray | float, generator: np.random.Generator
+) -> np.ndarray:
     """Draws of scores of canaries in one Gaussian release each, or in several that come to one.
 
     `coins` says whether each is there; `squares` is (sensitivity / deviation)^2 of its release; of several their sum.
     """
-    return squares * (coins - 0.5) + np.sqrt(squares) * generator.standard_normal(coins.shape)
+    return squares * (coins - 0.5) + np.sqrt(squares) * generator.standard_normal(
+        coins.shape
+    )
 
 
 def secret(
-    coins: np.ndarray, multipliers: Sequence[float], generator: np.random.Generator, *, rate: float, once: int = 0
+    coins: np.ndarray,
+    multipliers: Sequence[float],
+    generator: np.random.Generator,
+    *,
+    rate: float,
+    once: int = 0,
 ) -> np.ndarray:
     """The same where who is in which release (of multipliers z) is secret.
 
@@ -90,12 +122,16 @@ def secret(
     tally = Tally(coins.shape, once=bool(once))
     own = generator.integers(once, size=coins.shape) if once else None
     for number, z in enumerate(multipliers):
-        there = coins & (generator.random(coins.shape) < rate if own is None else own == number)
+        there = coins & (
+            generator.random(coins.shape) < rate if own is None else own == number
+        )
         tally.add(number, there + z * generator.standard_normal(coins.shape), z, rate)
     return tally.scores
 
 
-def chance_of_such(scores: np.ndarray, coins: np.ndarray, drawn: Sequence[np.ndarray]) -> float:
+def chance_of_such(
+    scores: np.ndarray, coins: np.ndarray, drawn: Sequence[np.ndarray]
+) -> float:
     """About the chance that an audit's scores and ideal ones, with the same coins, differ as much if they have one law.
 
     Kolmogorov and Smirnov's limit law of the largest difference, of canaries that are there and of those that are not;
@@ -104,9 +140,14 @@ def chance_of_such(scores: np.ndarray, coins: np.ndarray, drawn: Sequence[np.nda
     chances = [1.0]
     for side in (coins, ~coins):
         if side.any():
-            own, ideal = np.sort(scores[side]), np.sort(np.concatenate([each[side] for each in drawn]))
+            own, ideal = (
+                np.sort(scores[side]),
+                np.sort(np.concatenate([each[side] for each in drawn])),
+            )
             at = np.concatenate([own, ideal])
-            apart = np.searchsorted(own, at, "right") / len(own) - np.searchsorted(ideal, at, "right") / len(ideal)
+            apart = np.searchsorted(own, at, "right") / len(own) - np.searchsorted(
+                ideal, at, "right"
+            ) / len(ideal)
             size = len(own) * len(ideal) / (len(own) + len(ideal))
             chances.append(2 * float(kolmogorov(np.sqrt(size) * np.abs(apart).max())))
     return min(chances)

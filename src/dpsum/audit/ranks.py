@@ -51,14 +51,18 @@ class Family:
     `accountant` justifies them, `schedule` is z of the rounds.
     """
 
-    def __init__(self, accountant: Accountant, schedule: Schedule, sampler: Sampler) -> None:
+    def __init__(
+        self, accountant: Accountant, schedule: Schedule, sampler: Sampler
+    ) -> None:
         self._accountant, self._schedule, self._sampler = accountant, schedule, sampler
         self.name = f"{sampler['kind']} with any noise"
         self.largest = min(z for z, _ in schedule) / _SMALLEST
         self.posteriors = functools.cache(self._posteriors)
 
     def _divided(self, leak: float) -> Events:
-        return Events.planned(tuple((z / leak, count) for z, count in self._schedule), self._sampler)
+        return Events.planned(
+            tuple((z / leak, count) for z, count in self._schedule), self._sampler
+        )
 
     def epsilon(self, leak: float, delta: float) -> float:
         """Epsilon at delta, proved from above."""
@@ -84,7 +88,9 @@ def posteriors(deltas: Curve) -> np.ndarray:
         [
             *zip(chance, (1 - chance) * deltas.present, strict=True),
             # (1 - a) <= e^eps (1 - t) + delta, as a line for t.
-            *zip(1 - chance, (2 * chance - 1) + (1 - chance) * deltas.absent, strict=True),
+            *zip(
+                1 - chance, (2 * chance - 1) + (1 - chance) * deltas.absent, strict=True
+            ),
         ],
         reverse=True,
     )
@@ -94,7 +100,11 @@ def posteriors(deltas: Curve) -> np.ndarray:
         start = 0.0
         while kept and not math.isinf(height):
             other, top = kept[-1]
-            start = (height - top) / (2 * (other - p)) if other > p else (0.0 if height < top else math.inf)
+            start = (
+                (height - top) / (2 * (other - p))
+                if other > p
+                else (0.0 if height < top else math.inf)
+            )
             if start > starts[-1]:
                 break
             kept.pop(), starts.pop()
@@ -109,7 +119,14 @@ def posteriors(deltas: Curve) -> np.ndarray:
 class RankTest:
     """Tests of m canaries by draws that are the same for every mechanism of a family."""
 
-    def __init__(self, family: Family, canaries: int, *, confidence: float, generator: np.random.Generator) -> None:
+    def __init__(
+        self,
+        family: Family,
+        canaries: int,
+        *,
+        confidence: float,
+        generator: np.random.Generator,
+    ) -> None:
         self._family = family
         # Uniform numbers in order, without sorting them.
         draws = max(DRAWS, math.ceil(10 / (1 - confidence) - 1e-9) - 1)
@@ -118,8 +135,17 @@ class RankTest:
         self._coins = generator.random((draws, canaries), dtype=np.float32)
         self._place = -math.floor((1 - confidence) * (draws + 1) + 1e-9)
         area = np.concatenate([[0.0], np.cumsum(family.posteriors(1.0))]) / _CELLS
-        chances = np.diff(np.interp(np.linspace(0, 1, canaries + 1), np.linspace(0, 1, _CELLS + 1), area)) * canaries
-        self.weights = logit(np.clip(chances, 0.5 / canaries, 1 - 0.5 / canaries)).astype(np.float32)
+        chances = (
+            np.diff(
+                np.interp(
+                    np.linspace(0, 1, canaries + 1), np.linspace(0, 1, _CELLS + 1), area
+                )
+            )
+            * canaries
+        )
+        self.weights = logit(
+            np.clip(chances, 0.5 / canaries, 1 - 0.5 / canaries)
+        ).astype(np.float32)
         self._rounding = 1e-5 * float(np.abs(self.weights).sum())
         self.critical = functools.cache(self._critical)
 
@@ -127,7 +153,10 @@ class RankTest:
         """The statistic T of draws from a member of the family, float64 [B] in order."""
         chances = self._family.posteriors(leak).astype(np.float32)
         return np.sort(
-            [self.statistic(row < chances.take(at)) for row, at in zip(self._coins, self._cells, strict=True)]
+            [
+                self.statistic(row < chances.take(at))
+                for row, at in zip(self._coins, self._cells, strict=True)
+            ]
         )
 
     def statistic(self, present: np.ndarray) -> float:
@@ -140,7 +169,9 @@ class RankTest:
         From the mean of K draws of T by who scores best, with the same coins, the next differs by (1 + 1/K) times T's
         variance.
         """
-        deviation = max(float(self.draws(1.0).std()), self._rounding) * math.sqrt(1 + 1 / len(drawn))
+        deviation = max(float(self.draws(1.0).std()), self._rounding) * math.sqrt(
+            1 + 1 / len(drawn)
+        )
         return float(ndtr((observed - np.mean(drawn)) / deviation))
 
     def _critical(self, leak: float) -> float:
@@ -157,7 +188,13 @@ class RankTest:
             low, high = high, min(2 * high, self._family.largest)
         scale = _PRECISION * high
         at = float(
-            scipy.optimize.brentq(lambda leak: self.critical(leak) - observed, low, high, xtol=scale, rtol=scale)
+            scipy.optimize.brentq(
+                lambda leak: self.critical(leak) - observed,
+                low,
+                high,
+                xtol=scale,
+                rtol=scale,
+            )
         )
         while at > low and observed <= self.critical(at):
             at = max(at - scale, low)
@@ -165,9 +202,15 @@ class RankTest:
 
 
 def rank_test(
-    scores: np.ndarray, coins: np.ndarray, family: Family, *, delta: float, confidence: float,
-    generator: np.random.Generator, ideal: Drawn | None = None,
-) -> Bound:  # fmt: skip
+    scores: np.ndarray,
+    coins: np.ndarray,
+    family: Family,
+    *,
+    delta: float,
+    confidence: float,
+    generator: np.random.Generator,
+    ideal: Drawn | None = None,
+) -> Bound:
     """The bound, and what an ideal attacker would show of as many coins in half of all audits.
 
     Args:
@@ -187,22 +230,28 @@ def rank_test(
     leak, shown = (test.refuted(value) for value in (observed, float(np.median(own))))
     reason = "" if leak > 0 else "no leak is told from chance"
     if leak == family.largest:
-        reason = "the largest leak that is looked at is refuted: the true bound is higher"
+        reason = (
+            "the largest leak that is looked at is refuted: the true bound is higher"
+        )
     chances = {}
     if ideal is not None:
         drawn = [ideal(generator) for _ in range(IDEALS)]
-        chances["as_little"] = test.chance_of_as_little(observed, [statistic(each) for each in drawn])
+        chances["as_little"] = test.chance_of_as_little(
+            observed, [statistic(each) for each in drawn]
+        )
         chances["such_scores"] = chance_of_such(scores, coins, drawn)
     return Bound(
         name=NAME,
         epsilon=min(family.epsilon(leak, delta), LARGEST_EPSILON),
         assumes=f"the trade-off curve is one of the family: {family.name}; canaries are released independently",
         found={
-            "coins": len(coins), "present": int(coins.sum()), "leak": leak,
+            "coins": len(coins),
+            "present": int(coins.sum()),
+            "leak": leak,
             # Of right code, about: T is a sum over thousands.
             "chance_of_as_much": float(ndtr((own.mean() - observed) / own.std())),
         },
         reason=reason,
         ideal=min(family.epsilon(shown, delta), LARGEST_EPSILON),
         chances=chances,
-    )  # fmt: skip
+    )

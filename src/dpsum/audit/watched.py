@@ -68,27 +68,49 @@ class Watched:
     aligned: bool
 
     def __init__(
-        self, release: ReleaseCall, dimension: int, adjacency: str, cohort: int | None,
+        self,
+        release: ReleaseCall,
+        dimension: int,
+        adjacency: str,
+        cohort: int | None,
         told: Callable[[int], object] = lambda calls: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not callable(release):
-            raise DpsumError(f"release is a {type(release).__name__}: hand over a function of contributions [n, d]")
-        if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
-            raise DpsumError(f"dimension is {dimension!r}: it is the whole number of coordinates d, from 1 on")
+            raise DpsumError(
+                f"release is a {type(release).__name__}: hand over a function of contributions [n, d]"
+            )
+        if (
+            isinstance(dimension, bool)
+            or not isinstance(dimension, int)
+            or dimension < 1
+        ):
+            raise DpsumError(
+                f"dimension is {dimension!r}: it is the whole number of coordinates d, from 1 on"
+            )
         if adjacency not in ADJACENCIES:
-            raise DpsumError(f"adjacency is {adjacency!r}: choose {', '.join(ADJACENCIES)}")
+            raise DpsumError(
+                f"adjacency is {adjacency!r}: choose {', '.join(ADJACENCIES)}"
+            )
         if cohort is not None and (cohort < 2 or adjacency == "add-or-remove"):
             raise DpsumError(
                 f"cohort is {cohort}: it fixes the rows of a call, two at least, and so it goes with zero-out or "
                 "replace-one adjacency"
             )
-        self._release, self.dimension, self.adjacency, self.calls, self._told = release, dimension, adjacency, 0, told
+        self._release, self.dimension, self.adjacency, self.calls, self._told = (
+            release,
+            dimension,
+            adjacency,
+            0,
+            told,
+        )
         fits = max(1, _NUMBERS // dimension)
         self.most = min(_COPIES, fits) if cohort is None else cohort - 1
         self._cohort = None if adjacency == "add-or-remove" else self.most + 1
         self._size: int | None = None
 
-    def __call__(self, rows: np.ndarray, present: np.ndarray | None = None) -> np.ndarray:
+    def __call__(
+        self, rows: np.ndarray, present: np.ndarray | None = None
+    ) -> np.ndarray:
         """What is released of some rows [n, d], float64 [k].
 
         The first row is the background, which is always there; `present`, bool [n - 1], says whether each canary is in;
@@ -102,9 +124,16 @@ class Watched:
             if self.adjacency == "add-or-remove":
                 rows = rows[there]
             else:
-                rows = rows * np.where(there, 1.0, 0.0 if self.adjacency == "zero-out" else -1.0)[:, None]
+                rows = (
+                    rows
+                    * np.where(
+                        there, 1.0, 0.0 if self.adjacency == "zero-out" else -1.0
+                    )[:, None]
+                )
         if self._cohort is not None:
-            rows = np.concatenate([rows, np.zeros((self._cohort - len(rows), self.dimension))])
+            rows = np.concatenate(
+                [rows, np.zeros((self._cohort - len(rows), self.dimension))]
+            )
         self.calls += 1
         given = f"contributions [{len(rows)}, {self.dimension}]"
         try:
@@ -112,12 +141,18 @@ class Watched:
         except DpsumError:
             raise
         except Exception as error:
-            fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            fault = (
+                f"{type(error).__name__}: {error}"
+                if str(error)
+                else type(error).__name__
+            )
             raise DpsumError(
                 f"release fails on {given} at call {self.calls} ({fault}): mend it and try again"
             ) from error
         if answer.dtype.kind not in "fiub" or not answer.size:
-            raise DpsumError(f"release answers {given} with {answer.dtype} of size {answer.size}: return real numbers")
+            raise DpsumError(
+                f"release answers {given} with {answer.dtype} of size {answer.size}: return real numbers"
+            )
         if self._size is None:
             self._size = answer.size
         if answer.size != self._size:
@@ -126,26 +161,37 @@ class Watched:
                 "released has to have one size, whatever comes in"
             )
         if not np.isfinite(answer).all():
-            raise DpsumError(f"release answers {given} with numbers that are not finite: mend it and try again")
+            raise DpsumError(
+                f"release answers {given} with numbers that are not finite: mend it and try again"
+            )
         self._told(self.calls)
         return answer.astype(np.float64)
 
     def learn(self, rng: np.random.Generator) -> None:
         """Learn how the release answers; DpsumError where it keeps state from call to call, or ignores its input."""
-        self.direction = direction = LARGE * rng.choice([-1.0, 1.0], self.dimension) / math.sqrt(self.dimension)
+        self.direction = direction = (
+            LARGE * rng.choice([-1.0, 1.0], self.dimension) / math.sqrt(self.dimension)
+        )
         self.background = background = -direction[None, :]
         before = np.stack([self(background) for _ in range(NULLS)])
         crowds, after = self._crowds(NULLS)
         nulls = np.concatenate([before, after])
         self.aligned = nulls.shape[1] == self.dimension
         # Where the answer moves is seen in every second pair of calls, and whether it does in the others.
-        ways = [_unit(crowds[::2].mean(axis=0) - before[::2].mean(axis=0))] + [_unit(direction)] * self.aligned
+        ways = [_unit(crowds[::2].mean(axis=0) - before[::2].mean(axis=0))] + [
+            _unit(direction)
+        ] * self.aligned
         others = np.concatenate([before[1::2], after[1::2]])
         # Noise that comes again and again is no noise to measure a move by; that is a fault which the attacks show.
         if not 1 < len(np.unique(before, axis=0)) < NULLS:
-            if max(_apart(before[1::2] @ way, after[1::2] @ way) for way in ways) > _SURE:
+            if (
+                max(_apart(before[1::2] @ way, after[1::2] @ way) for way in ways)
+                > _SURE
+            ):
                 raise DpsumError(_STATE.format(how="moves"))
-            spreads = [_spread(answers - answers.mean(axis=0)) for answers in (before, after)]
+            spreads = [
+                _spread(answers - answers.mean(axis=0)) for answers in (before, after)
+            ]
             if nulls.shape[1] > 1 and _apart(*spreads) > _SURE:
                 raise DpsumError(_STATE.format(how="has other noise"))
         plainly = _answers(crowds[1::2], others, ways)
@@ -159,23 +205,40 @@ class Watched:
             )
         variance = nulls.var(axis=0, ddof=1)
         usual = float(np.median(variance))
-        variance = np.where((variance > usual / 2) & (variance < 2 * usual), usual, variance)
+        variance = np.where(
+            (variance > usual / 2) & (variance < 2 * usual), usual, variance
+        )
         moved = float(np.abs(crowds.mean(axis=0)).max()) / self.most
         floor = 1e-12 * max(usual, float(variance.max()), moved**2)
-        self.mean, self.variance = nulls.mean(axis=0), np.maximum(variance, max(floor, 1e-300))
+        self.mean, self.variance = (
+            nulls.mean(axis=0),
+            np.maximum(variance, max(floor, 1e-300)),
+        )
 
     def _crowds(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Answers to as many copies of the direction as a call may have, and to the background, in turns."""
-        crowd = np.concatenate([self.background, np.repeat(self.direction[None, :], self.most, axis=0)])
-        crowds, nulls = zip(*((self(crowd), self(self.background)) for _ in range(count)), strict=True)
+        crowd = np.concatenate(
+            [self.background, np.repeat(self.direction[None, :], self.most, axis=0)]
+        )
+        crowds, nulls = zip(
+            *((self(crowd), self(self.background)) for _ in range(count)), strict=True
+        )
         return np.stack(crowds), np.stack(nulls)
 
     def response(self, row: np.ndarray) -> np.ndarray:
         """How far one row moves the answer, float64 [k]: along the row, unless it plainly also turns."""
-        crowd = np.concatenate([self.background, np.repeat(row[None, :], self.most, axis=0)])
-        response, unit = (self(crowd) - self.mean) / self.most, row / np.linalg.norm(row)
+        crowd = np.concatenate(
+            [self.background, np.repeat(row[None, :], self.most, axis=0)]
+        )
+        response, unit = (
+            (self(crowd) - self.mean) / self.most,
+            row / np.linalg.norm(row),
+        )
         straight = (response @ unit) * unit
-        turned = float(((response - straight) ** 2).sum()) > 2 * float(self.variance.sum()) / self.most**2
+        turned = (
+            float(((response - straight) ** 2).sum())
+            > 2 * float(self.variance.sum()) / self.most**2
+        )
         return np.asarray(response if turned else straight)
 
 
@@ -208,6 +271,8 @@ def _spread(rows: np.ndarray) -> np.ndarray:
 def _apart(first: np.ndarray, second: np.ndarray) -> float:
     """How many standard errors the means of two sets of numbers are apart."""
     gap = abs(float(first.mean() - second.mean()))
-    error = math.sqrt(float(first.var(ddof=1)) / len(first) + float(second.var(ddof=1)) / len(second))
+    error = math.sqrt(
+        float(first.var(ddof=1)) / len(first) + float(second.var(ddof=1)) / len(second)
+    )
     scale = max(float(np.abs(first).max()), float(np.abs(second).max()))
     return 0.0 if gap <= 1e-9 * scale else gap / max(error, 1e-300)

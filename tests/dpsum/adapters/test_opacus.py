@@ -20,7 +20,9 @@ from opacus import PrivacyEngine
 from opacus.accountants.analysis import rdp
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers import optimizer as opacus_optimizer
-from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
+from opacus.utils.adaptive_clipping.adaptive_clipping_utils import (
+    PrivacyEngineAdaptiveClipping,
+)
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.utils.data import (
@@ -45,9 +47,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 RECORDS, BATCH, EPOCHS, DELTA = 200, 20, 2, 1e-5
 STEPS, RATE = 20, 0.1
 ADAPTIVE = {
-    "target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2, "max_clipbound": 10.0, "min_clipbound": 0.1,
+    "target_unclipped_quantile": 0.5,
+    "clipbound_learning_rate": 0.2,
+    "max_clipbound": 10.0,
+    "min_clipbound": 0.1,
     "unclipped_num_std": 2.0,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -62,34 +67,65 @@ class Training:
     """A small private training as Opacus's tutorials write it."""
 
     def __init__(
-        self, *, mode: str = "hooks", poisson: bool = True, workers: int = 0, order: Any = None, seed: int = 0,
-        norm: Any = 1.0, records: int = RECORDS, loader: Any = None, accountant: str = "prv", **more: Any,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        mode: str = "hooks",
+        poisson: bool = True,
+        workers: int = 0,
+        order: Any = None,
+        seed: int = 0,
+        norm: Any = 1.0,
+        records: int = RECORDS,
+        loader: Any = None,
+        accountant: str = "prv",
+        **more: Any,
+    ) -> None:
         torch.manual_seed(seed)
         data = TensorDataset(torch.randn(records, 10), torch.randint(0, 2, (records,)))
         self.model: Any = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 2))
         order = {"shuffle": True} if order is None else order(data)
-        self.plain = loader(data) if loader else DataLoader(data, batch_size=BATCH, num_workers=workers, **order)
+        self.plain = (
+            loader(data)
+            if loader
+            else DataLoader(data, batch_size=BATCH, num_workers=workers, **order)
+        )
         self.engine = PrivacyEngine(accountant=accountant)
         found = self.engine.make_private(
-            module=self.model, optimizer=torch.optim.SGD(self.model.parameters(), lr=0.1), data_loader=self.plain,
-            criterion=nn.CrossEntropyLoss(), noise_multiplier=1.0, max_grad_norm=norm, poisson_sampling=poisson,
-            grad_sample_mode=mode, **more,
-        )  # fmt: skip
+            module=self.model,
+            optimizer=torch.optim.SGD(self.model.parameters(), lr=0.1),
+            data_loader=self.plain,
+            criterion=nn.CrossEntropyLoss(),
+            noise_multiplier=1.0,
+            max_grad_norm=norm,
+            poisson_sampling=poisson,
+            grad_sample_mode=mode,
+            **more,
+        )
         self.module, self.optimizer, *criterion, self.loader = found
         self.criterion = criterion[0] if criterion else nn.CrossEntropyLoss()
 
     def watched(self, path: Path, epochs: int = EPOCHS) -> Watch:
-        return watch(self.engine, self.module, self.optimizer, self.loader, epochs=epochs, ledger=path)
+        return watch(
+            self.engine,
+            self.module,
+            self.optimizer,
+            self.loader,
+            epochs=epochs,
+            ledger=path,
+        )
 
     def backward(self, batch: Any) -> None:
         self.criterion(self.module(batch[0]), batch[1]).backward()
 
-    def run(self, epochs: int = EPOCHS, *, every: int = 1, most: int | None = None) -> None:
+    def run(
+        self, epochs: int = EPOCHS, *, every: int = 1, most: int | None = None
+    ) -> None:
         manager = nullcontext(self.loader)
         if most is not None:
             manager = BatchMemoryManager(
-                data_loader=self.loader, max_physical_batch_size=most, optimizer=self.optimizer
+                data_loader=self.loader,
+                max_physical_batch_size=most,
+                optimizer=self.optimizer,
             )  # type: ignore[assignment]
         with manager as loader:
             for _ in range(epochs):
@@ -103,7 +139,9 @@ class Training:
         return torch.cat([one.detach().reshape(-1) for one in self.model.parameters()])
 
 
-def independent(multipliers: list[float], rate: float = RATE, delta: float = DELTA) -> float:
+def independent(
+    multipliers: list[float], rate: float = RATE, delta: float = DELTA
+) -> float:
     """Epsilon of Poisson-sampled Gaussians one after another, by dp_accounting's PLD accountant."""
     return _independent(tuple(multipliers), rate, delta)
 
@@ -112,7 +150,9 @@ def independent(multipliers: list[float], rate: float = RATE, delta: float = DEL
 def _independent(multipliers: tuple[float, ...], rate: float, delta: float) -> float:
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     for z in dict.fromkeys(multipliers):
-        sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(z))
+        sampled = dp_accounting.PoissonSampledDpEvent(
+            rate, dp_accounting.GaussianDpEvent(z)
+        )
         accountant.compose(sampled, multipliers.count(z))
     return accountant.get_epsilon(delta)
 
@@ -122,7 +162,12 @@ def lines(watched: Watch) -> list[Release]:
 
 
 def reasons(watched: Watch) -> set[str]:
-    return {reason for event in lines(watched) for reason in event.reason.split("; ") if reason}
+    return {
+        reason
+        for event in lines(watched)
+        for reason in event.reason.split("; ")
+        if reason
+    }
 
 
 def holds(account: Account) -> tuple[float, float]:
@@ -137,14 +182,30 @@ def holds(account: Account) -> tuple[float, float]:
         ({}, {"most": 7}, 1.0),
         ({"mode": "ghost"}, {"most": 7}, 1.0),
         ({"workers": 2}, {}, 1.0),
-        ({"norm": [0.3, 0.4, 1.2, 0.0001], "clipping": "per_layer"}, {}, math.sqrt(0.09 + 0.16 + 1.44 + 1e-8)),
+        (
+            {"norm": [0.3, 0.4, 1.2, 0.0001], "clipping": "per_layer"},
+            {},
+            math.sqrt(0.09 + 0.16 + 1.44 + 1e-8),
+        ),
         ({"wrap_model": False}, {}, 1.0),
         ({"loss_reduction": "sum"}, {}, 1.0),
         ({"records": 5 * BATCH + 1}, {}, 1.0),
     ],
-    ids=["hooks", "ghost", "memory", "ghost-memory", "workers", "per-layer", "no-wrapping", "sum", "odd"],
+    ids=[
+        "hooks",
+        "ghost",
+        "memory",
+        "ghost-memory",
+        "workers",
+        "per-layer",
+        "no-wrapping",
+        "sum",
+        "odd",
+    ],
 )
-def test_poisson_run(options: dict[str, Any], run: dict[str, Any], norm: float, tmp_path: Path) -> None:
+def test_poisson_run(
+    options: dict[str, Any], run: dict[str, Any], norm: float, tmp_path: Path
+) -> None:
     """Every step is a line; two other accountants of the same mechanism confirm the account to 1e-3."""
     training = Training(**options)
     if not options.get("wrap_model", True):
@@ -160,7 +221,9 @@ def test_poisson_run(options: dict[str, Any], run: dict[str, Any], norm: float, 
     assert [event.round for event in found] == list(range(steps))
     assert {event.sampler["kind"] for event in found} == {"poisson-lots"}
     assert found[0].sampler["rate"] == rate and found[0].sampler["records"] == records
-    assert found[0].denominator == (1.0 if options.get("loss_reduction") else int(records * rate))
+    assert found[0].denominator == (
+        1.0 if options.get("loss_reduction") else int(records * rate)
+    )
     assert {event.dimension for event in found} == {10 * 16 + 16 + 16 * 2 + 2}
     np.testing.assert_allclose([event.sensitivity for event in found], norm, rtol=1e-7)
     np.testing.assert_allclose([event.noise_std for event in found], norm, rtol=1e-7)
@@ -172,7 +235,10 @@ def test_poisson_run(options: dict[str, Any], run: dict[str, Any], norm: float, 
     own = training.engine.accountant.get_epsilon(DELTA, eps_error=5e-4)
     assert high == pytest.approx(own, abs=1e-3) and low < own
     claimed = account.profiles["as_claimed"]
-    assert claimed.status == "proved" and claimed.epsilon_high == training.engine.get_epsilon(DELTA)
+    assert (
+        claimed.status == "proved"
+        and claimed.epsilon_high == training.engine.get_epsilon(DELTA)
+    )
 
 
 class _Called:
@@ -208,11 +274,20 @@ def test_watching_changes_no_bit(mode: str, tmp_path: Path) -> None:
     seen.run(most=6)
     assert torch.equal(plain.weights(), seen.weights())
     watched.stop()
-    assert "_dpsum" not in vars(seen.optimizer) and "add_noise" not in vars(seen.optimizer)
+    assert "_dpsum" not in vars(seen.optimizer) and "add_noise" not in vars(
+        seen.optimizer
+    )
     assert type(seen.loader.batch_sampler) is type(plain.loader.batch_sampler)
     seen.optimizer.step = lambda: pytest.fail("not stepped")  # type: ignore[method-assign]
     assert len(lines(watched)) == STEPS
-    watch(PrivacyEngine(), seen.module, seen.optimizer, seen.loader, epochs=1, ledger=tmp_path / "again").stop()
+    watch(
+        PrivacyEngine(),
+        seen.module,
+        seen.optimizer,
+        seen.loader,
+        epochs=1,
+        ledger=tmp_path / "again",
+    ).stop()
 
 
 def shuffled_subset(data: TensorDataset) -> dict[str, Any]:
@@ -225,14 +300,36 @@ def shuffled_subset(data: TensorDataset) -> dict[str, Any]:
         ({}, 1, ("shuffled-epochs", RECORDS, 20, 20, 10)),
         ({"workers": 2}, 1, ("shuffled-epochs", RECORDS, 20, 20, 10)),
         ({}, 5, ("shuffled-epochs", RECORDS, 100, 4, 2)),
-        ({"order": lambda data: {"shuffle": True, "drop_last": True}, "records": 210}, 1,
-         ("shuffled-epochs", 210, 20, 20, 10)),
+        (
+            {
+                "order": lambda data: {"shuffle": True, "drop_last": True},
+                "records": 210,
+            },
+            1,
+            ("shuffled-epochs", 210, 20, 20, 10),
+        ),
         ({"order": shuffled_subset}, 1, ("shuffled-epochs", 150, 20, 16, 8)),
-        ({"order": lambda data: {"shuffle": False}}, 1, ("min-separation", RECORDS, 20, 20, 10)),
-        ({"order": lambda data: {"shuffle": False}}, 2, ("min-separation", RECORDS, 40, 10, 5)),
+        (
+            {"order": lambda data: {"shuffle": False}},
+            1,
+            ("min-separation", RECORDS, 20, 20, 10),
+        ),
+        (
+            {"order": lambda data: {"shuffle": False}},
+            2,
+            ("min-separation", RECORDS, 40, 10, 5),
+        ),
     ],
-    ids=["shuffled", "workers", "accumulated", "drop-last", "subset", "ordered", "ordered-accumulated"],
-)  # fmt: skip
+    ids=[
+        "shuffled",
+        "workers",
+        "accumulated",
+        "drop-last",
+        "subset",
+        "ordered",
+        "ordered-accumulated",
+    ],
+)
 def test_epochs_are_no_poisson_samples(
     options: dict[str, Any], every: int, wanted: tuple[Any, ...], tmp_path: Path
 ) -> None:
@@ -245,18 +342,33 @@ def test_epochs_are_no_poisson_samples(
     training.run(every=every)
     kind, records, cohort, rounds, epoch = wanted
     sampler = lines(watched)[0].sampler
-    assert (sampler["kind"], sampler["records"], sampler["cohort"], sampler["rounds"]) == wanted[:4]
+    assert (
+        sampler["kind"],
+        sampler["records"],
+        sampler["cohort"],
+        sampler["rounds"],
+    ) == wanted[:4]
     assert sampler["rate"] == cohort / records
     assert sampler.get("epoch", sampler.get("separation")) == epoch
     assert len(lines(watched)) == rounds and reasons(watched) == set()
-    assert {event.denominator for event in lines(watched)} == {every * int(training.optimizer.expected_batch_size)}
+    assert {event.denominator for event in lines(watched)} == {
+        every * int(training.optimizer.expected_batch_size)
+    }
     account = watched.account(DELTA)
     claimed = account.profiles["as_claimed"]
-    assert claimed.status == "void" and claimed.epsilon_high == training.engine.get_epsilon(DELTA)
+    assert (
+        claimed.status == "void"
+        and claimed.epsilon_high == training.engine.get_epsilon(DELTA)
+    )
     if "holds" in account.profiles:  # where there is an analysis of this kind
-        assert holds(account)[1] == pytest.approx(gaussian_epsilon(1 / math.sqrt(EPOCHS), DELTA), rel=1e-9)
+        assert holds(account)[1] == pytest.approx(
+            gaussian_epsilon(1 / math.sqrt(EPOCHS), DELTA), rel=1e-9
+        )
     else:
-        assert kind in account.reasons["holds"] and "no epsilon" in account.reasons["holds"]
+        assert (
+            kind in account.reasons["holds"]
+            and "no epsilon" in account.reasons["holds"]
+        )
 
 
 def draws_with_replacement(data: TensorDataset) -> dict[str, Any]:
@@ -281,12 +393,26 @@ class OwnBatches(BatchSampler):
         ({"order": draws_with_replacement}, "RandomSampler"),
         ({"order": draws_by_weight}, "WeightedRandomSampler"),
         ({"order": draws_some_twice}, "SubsetRandomSampler"),
-        ({"loader": lambda data: DataLoader(data, batch_sampler=OwnBatches(RandomSampler(data), 20, False))},
-         "OwnBatches"),
-        ({"loader": lambda data: DataLoader(data, batch_size=None, sampler=OwnBatches(RandomSampler(data), 20, False))},
-         "OwnBatches"),
+        (
+            {
+                "loader": lambda data: DataLoader(
+                    data, batch_sampler=OwnBatches(RandomSampler(data), 20, False)
+                )
+            },
+            "OwnBatches",
+        ),
+        (
+            {
+                "loader": lambda data: DataLoader(
+                    data,
+                    batch_size=None,
+                    sampler=OwnBatches(RandomSampler(data), 20, False),
+                )
+            },
+            "OwnBatches",
+        ),
     ],
-)  # fmt: skip
+)
 def test_unknown_sampler(options: dict[str, Any], name: str, tmp_path: Path) -> None:
     training = Training(poisson=False, **options)
     watched = training.watched(tmp_path / "ledger.jsonl")
@@ -294,7 +420,10 @@ def test_unknown_sampler(options: dict[str, Any], name: str, tmp_path: Path) -> 
     sampler = lines(watched)[0].sampler
     assert sampler["kind"] == "unknown" and sampler["drawn_by"] == name
     account = watched.account(DELTA)
-    assert set(account.profiles) == {"as_claimed"} and account.profiles["as_claimed"].status == "void"
+    assert (
+        set(account.profiles) == {"as_claimed"}
+        and account.profiles["as_claimed"].status == "void"
+    )
     assert "no epsilon" in account.reasons["holds"]
 
 
@@ -316,7 +445,9 @@ def test_lowered_noise_is_accounted_for(tmp_path: Path) -> None:
     account = watched.account(DELTA)
     low, high = holds(account)
     assert low - 1e-3 < independent(multipliers) < high + 1e-3
-    assert account.profiles["holds"].status == "as run"  # nobody knows why it was lowered
+    assert (
+        account.profiles["holds"].status == "as run"
+    )  # nobody knows why it was lowered
 
 
 def lower_ghost_norm(training: Training) -> None:
@@ -336,14 +467,21 @@ def change_norm_after_clipping(training: Training) -> None:
     training.run()
 
 
-@pytest.mark.parametrize(("mode", "fault"), [("ghost", lower_ghost_norm), ("hooks", change_norm_after_clipping)])
-def test_noise_of_another_norm_than_the_clipping(mode: str, fault: Callable[[Training], None], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "fault"),
+    [("ghost", lower_ghost_norm), ("hooks", change_norm_after_clipping)],
+)
+def test_noise_of_another_norm_than_the_clipping(
+    mode: str, fault: Callable[[Training], None], tmp_path: Path
+) -> None:
     """Opacus claims what it always does; the ledger has half the noise over the sensitivity."""
     training = Training(mode=mode)
     watched = training.watched(tmp_path / "ledger.jsonl")
     fault(training)
     found = lines(watched)
-    assert {(event.sensitivity, event.noise_std, event.noise_multiplier) for event in found} == {(1.0, 0.5, 0.5)}
+    assert {
+        (event.sensitivity, event.noise_std, event.noise_multiplier) for event in found
+    } == {(1.0, 0.5, 0.5)}
     account = watched.account(DELTA)
     low, high = holds(account)
     assert low - 1e-3 < independent([0.5] * STEPS) < high + 1e-3
@@ -362,7 +500,9 @@ def test_another_norm_for_both(tmp_path: Path) -> None:
     watched = training.watched(tmp_path / "ledger.jsonl")
     a_norm_for_each_epoch(training)
     assert [event.threshold for event in lines(watched)] == [1.0] * 10 + [0.25] * 10
-    assert holds(watched.account(DELTA))[1] == pytest.approx(independent([1.0] * STEPS), abs=1e-3)
+    assert holds(watched.account(DELTA))[1] == pytest.approx(
+        independent([1.0] * STEPS), abs=1e-3
+    )
 
 
 def same_batch_twice(training: Training) -> None:
@@ -488,19 +628,40 @@ FAULTS = [
     ("empty", {"records": 8}, None, skip_empty_batches, "was left out"),
     ("half", {}, _plant("add_noise", _half), run, "its noise is less"),
     ("some", {}, _plant("add_noise", _some), run, "its noise is less"),
-    ("unclipped", {}, _plant("clip_and_accumulate", _unclipped), run, "longer than the clipping norm"),
-    ("adaptive", {"clipping": "adaptive"} | ADAPTIVE, None, run, "the batch's own size"),
+    (
+        "unclipped",
+        {},
+        _plant("clip_and_accumulate", _unclipped),
+        run,
+        "longer than the clipping norm",
+    ),
+    (
+        "adaptive",
+        {"clipping": "adaptive"} | ADAPTIVE,
+        None,
+        run,
+        "the batch's own size",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("options", "plant", "loop", "why"), [one[1:] for one in FAULTS], ids=[f[0] for f in FAULTS])
+@pytest.mark.parametrize(
+    ("options", "plant", "loop", "why"),
+    [one[1:] for one in FAULTS],
+    ids=[f[0] for f in FAULTS],
+)
 def test_faults_are_in_the_ledger(
-    options: dict[str, Any], plant: Callable[[Training], None] | None, loop: Callable[[Training], None], why: str,
+    options: dict[str, Any],
+    plant: Callable[[Training], None] | None,
+    loop: Callable[[Training], None],
+    why: str,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     """The claim stands as it did; the line says what is wrong, and nothing finite holds."""
     if "records" in options:  # 8 records in 4 lots: every tenth is empty
-        options = {"loader": lambda data: DataLoader(data, batch_size=2, shuffle=True)} | options
+        options = {
+            "loader": lambda data: DataLoader(data, batch_size=2, shuffle=True)
+        } | options
     training = Training(**options)
     if plant:
         plant(training)
@@ -509,8 +670,14 @@ def test_faults_are_in_the_ledger(
         loop(training)
     assert any(why in reason for reason in reasons(watched)), reasons(watched)
     account = watched.account(DELTA)
-    assert account.profiles["holds"].epsilon_high == math.inf and account.profiles["holds"].status == "void"
-    assert math.isfinite(training.engine.get_epsilon(DELTA)) and account.profiles["as_claimed"].status == "void"
+    assert (
+        account.profiles["holds"].epsilon_high == math.inf
+        and account.profiles["holds"].status == "void"
+    )
+    assert (
+        math.isfinite(training.engine.get_epsilon(DELTA))
+        and account.profiles["as_claimed"].status == "void"
+    )
 
 
 def test_right_code_has_no_reason(tmp_path: Path) -> None:
@@ -542,7 +709,10 @@ def test_an_epoch_that_is_broken_off(tmp_path: Path) -> None:
             training.optimizer.zero_grad()
             if number == 4:
                 break
-    assert torch_loader.STRADDLES in lines(watched)[5].reason and not lines(watched)[4].reason
+    assert (
+        torch_loader.STRADDLES in lines(watched)[5].reason
+        and not lines(watched)[4].reason
+    )
 
 
 def test_poisson_epoch_that_is_broken_off(tmp_path: Path) -> None:
@@ -607,7 +777,12 @@ class Own(DPOptimizer):
 
 
 def refuse(what: str, training: Training, path: Path) -> None:
-    engine, module, optimizer, loader = training.engine, training.module, training.optimizer, training.loader
+    engine, module, optimizer, loader = (
+        training.engine,
+        training.module,
+        training.optimizer,
+        training.loader,
+    )
     epochs: Any = EPOCHS
     if what == "watched":
         training.watched(path)
@@ -639,13 +814,19 @@ def refuse(what: str, training: Training, path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("watched", "the optimiser is watched already"), ("loader watched", "the loader is watched already"),
-        ("class", "Own is not an optimiser whose clipping and noise are known"), ("plain", "SGD is not an optimiser"),
-        ("before", "steps were taken before"), ("stream", "does not know how many records"),
-        ("ghost", "ghost clipping is done by the module"), ("noise", "noise_multiplier is 0.0"),
-        ("epochs", "epochs is 1.5"), ("engine", "adaptive ghost clipping"), ("there", "has the lines of another run"),
+        ("watched", "the optimiser is watched already"),
+        ("loader watched", "the loader is watched already"),
+        ("class", "Own is not an optimiser whose clipping and noise are known"),
+        ("plain", "SGD is not an optimiser"),
+        ("before", "steps were taken before"),
+        ("stream", "does not know how many records"),
+        ("ghost", "ghost clipping is done by the module"),
+        ("noise", "noise_multiplier is 0.0"),
+        ("epochs", "epochs is 1.5"),
+        ("engine", "adaptive ghost clipping"),
+        ("there", "has the lines of another run"),
     ],
-)  # fmt: skip
+)
 def test_refused(what: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(DpsumError, match=said) as error:
         refuse(what, Training(), tmp_path / "ledger.jsonl")
@@ -664,7 +845,9 @@ def test_ledgers_that_are_not_this_run(how: str, tmp_path: Path) -> None:
     if how == "cut":
         path.write_text(text[: text.rindex("{")], encoding="utf-8")
     elif how == "changed":
-        path.write_text(text.replace('"noise_std": 1.0', '"noise_std": 2.0', 1), encoding="utf-8")
+        path.write_text(
+            text.replace('"noise_std": 1.0', '"noise_std": 2.0', 1), encoding="utf-8"
+        )
     elif how == "gone":
         path.unlink()
     elif how == "foreign":
@@ -694,7 +877,10 @@ def test_release_of_clips_adds_and_noises() -> None:
     assert np.all(np.abs(found.mean(0) - wanted) < 5 / math.sqrt(400))
     assert found.std() == pytest.approx(math.sqrt(1 + wanted.var()), rel=0.02)
     assert torch.equal(before, training.weights())
-    assert all(one.grad_sample is two for one, two in zip(training.optimizer.params, kept, strict=True))
+    assert all(
+        one.grad_sample is two
+        for one, two in zip(training.optimizer.params, kept, strict=True)
+    )
     assert release(np.zeros((0, len(before)), dtype=np.float32)).shape == (len(before),)
     with pytest.raises(DpsumError, match="give \\[n, "):
         release(rows[:, 1:])
@@ -722,7 +908,9 @@ def test_audit_of_the_watched_optimiser(tmp_path: Path) -> None:
         watched.audit(DELTA)
     training.run()
     right = watched.audit(DELTA)
-    assert not right.refuted and right.claimed == pytest.approx(independent([1.0] * STEPS), abs=1e-3)
+    assert not right.refuted and right.claimed == pytest.approx(
+        independent([1.0] * STEPS), abs=1e-3
+    )
     assert 1.0 < right.epsilon < right.claimed
     training.optimizer.noise_multiplier = 0.5
     wrong = watched.audit(DELTA)
@@ -734,7 +922,12 @@ def test_audit_of_right_code() -> None:
     """Some of the 20 seeds of which none is refuted, each at a chance of 1e-3."""
     for seed in range(3):
         training = Training(seed=seed)
-        assert not audited(release_of(training.optimizer), dimension=210, noise_multiplier=1.0, seed=seed).refuted
+        assert not audited(
+            release_of(training.optimizer),
+            dimension=210,
+            noise_multiplier=1.0,
+            seed=seed,
+        ).refuted
 
 
 def _per_layer(optimizer: DPOptimizer) -> Callable[[], None]:
@@ -792,10 +985,14 @@ def _again(optimizer: DPOptimizer) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("name", "plant"),
     [
-        ("add_noise", _half), ("add_noise", _some), ("add_noise", _for_each_layer), ("add_noise", _again),
-        ("clip_and_accumulate", _per_layer), ("clip_and_accumulate", _after_adding),
+        ("add_noise", _half),
+        ("add_noise", _some),
+        ("add_noise", _for_each_layer),
+        ("add_noise", _again),
+        ("clip_and_accumulate", _per_layer),
+        ("clip_and_accumulate", _after_adding),
     ],
-)  # fmt: skip
+)
 def test_audit_of_planted_faults(name: str, plant: Any) -> None:
     """Clipping that is not what its name says too, which the ledger takes from the optimiser's word."""
     training = Training()

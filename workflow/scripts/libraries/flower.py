@@ -15,7 +15,11 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     from flwr.clientapp import ClientApp
     from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
     from flwr.serverapp import strategy as strategies
-    from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
+    from flwr.supercore.privacy_accounting import (
+        NeighboringRelation,
+        PrivacyConfig,
+        SamplingMethod,
+    )
     from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
     from dpsum.adapters.flower import watch, watch_mod
@@ -23,34 +27,59 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     clients, cohort, rounds, delta = 100, 20, 3, 1e-5
-    start = ArrayRecord({"w": Array(np.zeros((50, 10), np.float32)), "b": Array(np.zeros(10, np.float32))})
+    start = ArrayRecord(
+        {
+            "w": Array(np.zeros((50, 10), np.float32)),
+            "b": Array(np.zeros(10, np.float32)),
+        }
+    )
 
-    def nodes(*mods: Any, examples: Callable[[int], int] = lambda number: 400) -> InProcess:
+    def nodes(
+        *mods: Any, examples: Callable[[int], int] = lambda number: 400
+    ) -> InProcess:
         app = ClientApp()
 
         @app.train(mods=list(mods))
         def train(message: Message, context: Any) -> Message:
-            draw, number = np.random.default_rng(context.node_id), context.node_config["partition-id"]
+            draw, number = (
+                np.random.default_rng(context.node_id),
+                context.node_config["partition-id"],
+            )
             arrays = {
-                key: Array((one.numpy() + draw.normal(size=one.numpy().shape)).astype(np.float32))
+                key: Array(
+                    (one.numpy() + draw.normal(size=one.numpy().shape)).astype(
+                        np.float32
+                    )
+                )
                 for key, one in message.content["arrays"].items()
             }
-            metrics = MetricRecord({"num-examples": examples(number), "train_loss": 0.5})
-            return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
+            metrics = MetricRecord(
+                {"num-examples": examples(number), "train_loss": 0.5}
+            )
+            return Message(
+                RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}),
+                reply_to=message,
+            )
 
-        return InProcess(app, {1000 + number: {"partition-id": number} for number in range(clients)})
+        return InProcess(
+            app, {1000 + number: {"partition-id": number} for number in range(clients)}
+        )
 
     def fed_avg(fraction: float = cohort / clients) -> Any:
         return strategies.FedAvg(fraction_train=fraction, fraction_evaluate=0.0)
 
-    def run(strategy: Any, grid: InProcess, *, what: str, how: dict[str, Any], **said: Any) -> dict[str, Any]:
+    def run(
+        strategy: Any, grid: InProcess, *, what: str, how: dict[str, Any], **said: Any
+    ) -> dict[str, Any]:
         watched = watch(strategy, folder / f"{what}.jsonl", **{"metrics": "kept"} | how)
         strategy.start(grid, start, num_rounds=rounds)
         return {"watched": watched, "delta": delta, "what": f"Flower, {what}"} | said
 
     example = "examples/fl-dp-sa: threshold 10, 20 of 100 clients, 3 rounds"
     yield run(
-        strategies.DifferentialPrivacyClientSideFixedClipping(fed_avg(), 0.2, 10.0, cohort),
+        strategies.DifferentialPrivacyClientSideFixedClipping(
+            fed_avg(), 0.2, 10.0, cohort
+        ),
         nodes(fixedclipping_mod),
         what="fixed clipping at the client",
         how={},
@@ -60,7 +89,12 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         quote="A value of 1.0 or higher is recommended for strong privacy.",
     )
 
-    config = PrivacyConfig(delta, clients, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION)
+    config = PrivacyConfig(
+        delta,
+        clients,
+        NeighboringRelation.ADD_OR_REMOVE_ONE,
+        SamplingMethod.NO_AMPLIFICATION,
+    )
     yield run(
         strategies.DifferentialPrivacyServerSideFixedClipping(
             fed_avg(), 1.0, 10.0, cohort, accountant=RdpAccountant(config)
@@ -77,7 +111,9 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
 
     sizes = [int(size) for size in np.geomspace(40, 4000, clients)]
     yield run(
-        strategies.DifferentialPrivacyServerSideFixedClipping(fed_avg(), 1.0, 10.0, cohort),
+        strategies.DifferentialPrivacyServerSideFixedClipping(
+            fed_avg(), 1.0, 10.0, cohort
+        ),
         nodes(examples=lambda number: sizes[number]),
         what="fixed clipping at the server, clients of 40 to 4,000 examples",
         how={"cohorts": "known"},
@@ -90,7 +126,9 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     )
 
     yield run(
-        strategies.DifferentialPrivacyServerSideAdaptiveClipping(fed_avg(), 1.0, cohort),
+        strategies.DifferentialPrivacyServerSideAdaptiveClipping(
+            fed_avg(), 1.0, cohort
+        ),
         nodes(),
         what="adaptive clipping at the server",
         how={},
@@ -102,7 +140,9 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     )
 
     yield run(
-        strategies.DifferentialPrivacyClientSideAdaptiveClipping(fed_avg(), 1.0, cohort),
+        strategies.DifferentialPrivacyClientSideAdaptiveClipping(
+            fed_avg(), 1.0, cohort
+        ),
         nodes(adaptiveclipping_mod),
         what="adaptive clipping at the client",
         how={"metrics": "released"},
@@ -112,13 +152,21 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         "returned without noise, beside the noisy count of the same bits.",
     )
 
-    mod = watch_mod(LocalDpMod(1.0, 1.0, 1.0, delta), folder / "local", rounds=rounds, metrics="kept")
+    mod = watch_mod(
+        LocalDpMod(1.0, 1.0, 1.0, delta),
+        folder / "local",
+        rounds=rounds,
+        metrics="kept",
+    )
     fed_avg(1.0).start(nodes(mod), start, num_rounds=rounds)
     yield {
-        "watched": mod.of(1000), "delta": delta, "audit": False, "profile": "replace_one",
+        "watched": mod.of(1000),
+        "delta": delta,
+        "audit": False,
+        "profile": "replace_one",
         "what": "Flower, LocalDpMod: threshold 1, sensitivity 1, ε 1, three rounds",
         "source": "the guide how-to-use-differential-privacy; the numbers are ours",
         "why": "The ε is that of one message, and a client sends three. The sensitivity of 1 compares an update with "
         "none. Local privacy compares one update with any other, and then it is twice the threshold.",
         "quote": "sensitivity: The sensitivity of the client model.",
-    }  # fmt: skip
+    }

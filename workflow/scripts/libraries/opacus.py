@@ -16,10 +16,16 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
 
     torch.set_num_threads(1)
     epochs = 10
-    data = torch.utils.data.TensorDataset(torch.randn(60_000, 4), torch.randint(0, 2, (60_000,)))
+    data = torch.utils.data.TensorDataset(
+        torch.randn(60_000, 4), torch.randint(0, 2, (60_000,))
+    )
 
     def run(*, poisson: bool, **said: str) -> dict[str, Any]:
-        engine, model, loss = PrivacyEngine(), torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss()
+        engine, model, loss = (
+            PrivacyEngine(),
+            torch.nn.Linear(4, 2),
+            torch.nn.CrossEntropyLoss(),
+        )
         module, optimizer, loader = engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
@@ -28,17 +34,27 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
             max_grad_norm=1.0,
             poisson_sampling=poisson,
         )
-        watched = watch(engine, module, optimizer, loader, epochs=epochs, ledger=folder / f"{poisson}.jsonl")
+        watched = watch(
+            engine,
+            module,
+            optimizer,
+            loader,
+            epochs=epochs,
+            ledger=folder / f"{poisson}.jsonl",
+        )
         for _ in range(epochs):
             for inputs, labels in loader:
                 optimizer.zero_grad()
                 loss(module(inputs), labels).backward()
                 optimizer.step()
         return {
-            "watched": watched, "delta": 1e-5, "audit": poisson, "what": f"Opacus, poisson_sampling={poisson}",
+            "watched": watched,
+            "delta": 1e-5,
+            "audit": poisson,
+            "what": f"Opacus, poisson_sampling={poisson}",
             "source": "examples/mnist.py: batches of 64 of 60,000 images, noise multiplier 1.0, threshold 1.0, 10 "
             "epochs",
-        } | said  # fmt: skip
+        } | said
 
     yield run(
         poisson=True,

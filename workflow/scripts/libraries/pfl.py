@@ -20,9 +20,16 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     from pfl.data.sampling import get_user_sampler
     from pfl.hyperparam.base import ModelHyperParams
     from pfl.internal.ops import pytorch_ops
-    from pfl.internal.ops.selector import get_default_framework_module, set_framework_module
+    from pfl.internal.ops.selector import (
+        get_default_framework_module,
+        set_framework_module,
+    )
     from pfl.metrics import Metrics
-    from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism, PLDPrivacyAccountant
+    from pfl.privacy import (
+        CentrallyAppliedPrivacyMechanism,
+        GaussianMechanism,
+        PLDPrivacyAccountant,
+    )
     from pfl.privacy.adaptive_clipping import AdaptiveClippingGaussianMechanism
     from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
     from pfl.stats import MappedVectorStatistics
@@ -39,29 +46,55 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
             return self, Metrics()
 
     class Users(FederatedAveraging):  # type: ignore[type-arg]
-        def simulate_one_user(self, model: Any, user_dataset: Any, central_context: Any) -> Any:
+        def simulate_one_user(
+            self, model: Any, user_dataset: Any, central_context: Any
+        ) -> Any:
             return MappedVectorStatistics({"update": vector.clone()}), Metrics()
 
     def run(
-        mechanism: Any, *, what: str, users: int = 1_000_000, cohort: int = 100, rounds: int = 100,
-        sampler: str = "minimize_reuse", delta: float = 1e-8, **said: Any,
-    ) -> dict[str, Any]:  # fmt: skip
+        mechanism: Any,
+        *,
+        what: str,
+        users: int = 1_000_000,
+        cohort: int = 100,
+        rounds: int = 100,
+        sampler: str = "minimize_reuse",
+        delta: float = 1e-8,
+        **said: Any,
+    ) -> dict[str, Any]:
         if isinstance(mechanism, GaussianMechanism):
             mechanism = CentrallyAppliedPrivacyMechanism(mechanism)
         data = FederatedDataset(
-            lambda user: Dataset((np.zeros(1),), user_id=user), get_user_sampler(sampler, range(users))
+            lambda user: Dataset((np.zeros(1),), user_id=user),
+            get_user_sampler(sampler, range(users)),
         )
-        backend = SimulatedBackend(data, data, postprocessors=[WeightByUser(), mechanism])
-        watched = watch(backend, folder / f"{what}.jsonl", rounds=rounds, users=users, metrics="kept")
+        backend = SimulatedBackend(
+            data, data, postprocessors=[WeightByUser(), mechanism]
+        )
+        watched = watch(
+            backend,
+            folder / f"{what}.jsonl",
+            rounds=rounds,
+            users=users,
+            metrics="kept",
+        )
         params = NNAlgorithmParams(rounds, rounds + 1, cohort, None)
-        Users().run(params, backend, Model(), ModelHyperParams(), send_metrics_to_platform=False)
+        Users().run(
+            params, backend, Model(), ModelHyperParams(), send_metrics_to_platform=False
+        )
         return {"watched": watched, "delta": delta, "what": f"pfl, {what}"} | said
 
-    def accountant(rounds: int = 100, rate: float = 1e-4, delta: float = 1e-8, scale: float = 1.0) -> Any:
+    def accountant(
+        rounds: int = 100, rate: float = 1e-4, delta: float = 1e-8, scale: float = 1.0
+    ) -> Any:
         return PLDPrivacyAccountant(
-            num_compositions=rounds, sampling_probability=rate, mechanism="gaussian", epsilon=2.0, delta=delta,
+            num_compositions=rounds,
+            sampling_probability=rate,
+            mechanism="gaussian",
+            epsilon=2.0,
+            delta=delta,
             noise_scale=scale,
-        )  # fmt: skip
+        )
 
     tutorial = (
         "the tutorial on differential privacy: ε 2, δ 1e-8, cohorts of 100 of 1,000,000 users, 100 rounds, threshold "
@@ -109,7 +142,9 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     )
 
     yield run(
-        GaussianMechanism.from_privacy_accountant(accountant(1500, 1e-3, 1e-6, 50 / 1000), 0.4),
+        GaussianMechanism.from_privacy_accountant(
+            accountant(1500, 1e-3, 1e-6, 50 / 1000), 0.4
+        ),
         what="noise_scale 0.05: a cohort of 50 that simulates one of 1,000",
         users=1000,
         cohort=50,
@@ -124,7 +159,9 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     )
 
     yield run(
-        AdaptiveClippingGaussianMechanism.construct_from_privacy_accountant(accountant(), 0.5, 10.0, 0.1),
+        AdaptiveClippingGaussianMechanism.construct_from_privacy_accountant(
+            accountant(), 0.5, 10.0, 0.1
+        ),
         what="adaptive clipping, user sampler minimize_reuse",
         source=f"{tutorial}; noise of the clipping bit 0.1 x cohort, quantile 0.1",
         why="Adaptive clipping itself is right: the update and its clipping bit are one vector, whose norm the overall "

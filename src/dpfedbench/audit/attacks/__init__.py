@@ -54,27 +54,45 @@ def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> 
         if isinstance(rule, module.RULE):
             score: Score = module.score(run, rule, records=records, first=first)
             return score
-    raise BenchError(f"{type(rule).__name__} is not private, and no attack on it is known: add one to audit/attacks")
+    raise BenchError(
+        f"{type(rule).__name__} is not private, and no attack on it is known: add one to audit/attacks"
+    )
 
 
 def leak_of(
-    run: Method, rule: ClippingRule, *, records: int, first: float, delta: float, confidence: float, runs: int
+    run: Method,
+    rule: ClippingRule,
+    *,
+    records: int,
+    first: float,
+    delta: float,
+    confidence: float,
+    runs: int,
 ) -> Bound:
     """The many-run audit of a rule that is not private; see `score_of` and `many_runs`."""
     try:
         score = score_of(run, rule, records=records, first=first)
     except BenchError as error:
-        return Bound(name=_NAME, epsilon=math.nan, assumes=_ASSUMES, found={}, reason=str(error))
-    return many_runs(score, run, runs=runs, delta=delta, confidence=confidence, progress=True)
+        return Bound(
+            name=_NAME, epsilon=math.nan, assumes=_ASSUMES, found={}, reason=str(error)
+        )
+    return many_runs(
+        score, run, runs=runs, delta=delta, confidence=confidence, progress=True
+    )
 
 
 class Spread:
     """Collects, for each client or for the server, the log of the spread of the noise, round by round."""
 
     def __init__(self) -> None:
-        self.net, self.rounds = Coordinates(ordinary=1, reserved=PROBES), list[np.ndarray]()
+        self.net, self.rounds = (
+            Coordinates(ordinary=1, reserved=PROBES),
+            list[np.ndarray](),
+        )
 
-    def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
+    def __call__(
+        self, line: Release, made: Sequence[tuple[Released, np.ndarray]]
+    ) -> None:
         """Take note of a round's first release, as it left: whatever it was divided by is in it."""
         if line.round < len(self.rounds):
             return
@@ -84,14 +102,24 @@ class Spread:
 
 
 def many_runs(
-    score: Score, run: Method, *, runs: int, delta: float, confidence: float, progress: bool = False
+    score: Score,
+    run: Method,
+    *,
+    runs: int,
+    delta: float,
+    confidence: float,
+    progress: bool = False,
 ) -> Bound:
     """Clopper and Pearson's bound on the two worlds in which `score` makes runs; `progress` says how far it is.
 
     It is measured on so many runs a world; a quarter as many more choose the threshold.
     """
     wanted = math.ceil(runs / (1 - _CHOOSING))
-    shown = Progress(f"audit {run.folder}, many runs", 2 * wanted, unit="runs") if progress else None
+    shown = (
+        Progress(f"audit {run.folder}, many runs", 2 * wanted, unit="runs")
+        if progress
+        else None
+    )
     scores: list[list[float]] = [[], []]
     made = 0
     while min(map(len, scores)) < wanted:
@@ -103,11 +131,18 @@ def many_runs(
             done = sum(map(len, scores))
             shown.step(min(done, 2 * wanted), done - before)
     bound = clopper_pearson(
-        np.array(scores[1][:wanted]), np.array(scores[0][:wanted]), delta=delta, confidence=confidence,
-        generator=stream(run.seed, f"audit-split/{run.key}"), choosing=_CHOOSING,
-    )  # fmt: skip
+        np.array(scores[1][:wanted]),
+        np.array(scores[0][:wanted]),
+        delta=delta,
+        confidence=confidence,
+        generator=stream(run.seed, f"audit-split/{run.key}"),
+        choosing=_CHOOSING,
+    )
     # What is not private has no trade-off curve: an ideal attacker is always right.
     sides = (bound.found["trials"], bound.found["nulls"])
     return dataclasses.replace(
-        bound, name=_NAME, assumes=_ASSUMES, ideal=most_of(*sides, delta=delta, confidence=confidence)
+        bound,
+        name=_NAME,
+        assumes=_ASSUMES,
+        ideal=most_of(*sides, delta=delta, confidence=confidence),
     )

@@ -27,7 +27,9 @@ def score(run: Method, rule: MeanOfRawNorms, *, records: int, first: float) -> S
         gradients = np.zeros((records, 1), np.float32)
         gradients[0] = LARGE * present
         spread = Spread()
-        source = RecordSource(spread.net, [Units.without_canaries(gradients)] * run.clients.count)
+        source = RecordSource(
+            spread.net, [Units.without_canaries(gradients)] * run.clients.count
+        )
         run_rounds(run.replace(seed=seed), source, spread, rounds=rounds, first=first)
         return [float(value) for value in np.max(spread.rounds[1:], axis=0)]
 

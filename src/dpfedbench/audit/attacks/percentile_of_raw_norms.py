@@ -19,15 +19,23 @@ from dpsum.accounting.analyses import find
 RULE = PercentileOfRawNorms
 
 
-def score(run: Method, rule: PercentileOfRawNorms, *, records: int, first: float) -> Score:
+def score(
+    run: Method, rule: PercentileOfRawNorms, *, records: int, first: float
+) -> Score:
     """One score a run: the spread of the noise after the window.
 
     Raises:
         BenchError: a plan whose blocks are secret, or too few rounds to fill the window and see the next release.
     """
-    noise, participation, rounds = run.server_sum().noise, run.participation, rule.window + 1
+    noise, participation, rounds = (
+        run.server_sum().noise,
+        run.participation,
+        rule.window + 1,
+    )
     assert noise is not None
-    kind = participation.plan(clients=run.clients.count, seed=run.seed).describe()["kind"]
+    kind = participation.plan(clients=run.clients.count, seed=run.seed).describe()[
+        "kind"
+    ]
     if not find(noise.mechanism, kind).known or participation.rounds < rounds:
         raise BenchError(
             f"the attack on the percentile needs one-pass blocks and {rounds} rounds, not {kind} and "

@@ -43,7 +43,8 @@ class Features(Part):
     """Raised where what comes of an image changes: files of features are then made anew."""
 
     unit_length: bool = setting(
-        True, doc="whether each image's features are scaled to length 1 at the end, which reads that image alone"
+        True,
+        doc="whether each image's features are scaled to length 1 at the end, which reads that image alone",
     )
 
     evened: int = setting(
@@ -71,7 +72,9 @@ class Features(Part):
     def notices(self, run: Run) -> tuple[str, ...]:
         if not self.evened:
             return ()
-        return (f"features are evened by {run.validation.tasks} public records of the test part, without labels",)
+        return (
+            f"features are evened by {run.validation.tasks} public records of the test part, without labels",
+        )
 
     def shape(self, image_shape: tuple[int, ...]) -> tuple[int, int, int]:
         """(height, width, channels) of the features of an image of (height, width, channels).
@@ -85,7 +88,9 @@ class Features(Part):
         """Features float32 [n, channels, height, width] of images float32 [n, channels, height, width] in [0, 1]."""
         raise NotImplementedError
 
-    def __call__(self, images: np.ndarray, public: np.ndarray | None = None) -> np.ndarray:
+    def __call__(
+        self, images: np.ndarray, public: np.ndarray | None = None
+    ) -> np.ndarray:
         """Features float32 [n, height, width, channels] of images uint8 [n, height, width, channels].
 
         Args:
@@ -98,7 +103,10 @@ class Features(Part):
         out = self._plain(images)
         if self.evened:
             assert public is not None
-            _even(out.reshape(len(out), -1), _directions(self, public.shape, np.asarray(public).tobytes()))
+            _even(
+                out.reshape(len(out), -1),
+                _directions(self, public.shape, np.asarray(public).tobytes()),
+            )
             if self.unit_length:
                 flat = out.reshape(len(out), -1)
                 flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
@@ -108,11 +116,17 @@ class Features(Part):
         """The same, before directions are evened."""
         out = np.empty((len(images), *self.shape(images.shape[1:])), np.float32)
         for start in range(0, len(images), _TOGETHER):
-            some = _filled(np.asarray(images[start : start + _TOGETHER]).astype(np.float32) / 255)
+            some = _filled(
+                np.asarray(images[start : start + _TOGETHER]).astype(np.float32) / 255
+            )
             found = self.of(torch.from_numpy(some).movedim(-1, 1))
             if self.unit_length:
-                found = found / torch.linalg.vector_norm(found, dim=(1, 2, 3), keepdim=True).clamp(min=1e-12)
-            out[start : start + _TOGETHER] = found.movedim(1, -1).numpy()[: len(out) - start]
+                found = found / torch.linalg.vector_norm(
+                    found, dim=(1, 2, 3), keepdim=True
+                ).clamp(min=1e-12)
+            out[start : start + _TOGETHER] = found.movedim(1, -1).numpy()[
+                : len(out) - start
+            ]
         return out
 
 
@@ -125,7 +139,9 @@ class _Directions(NamedTuple):
 
 
 @functools.lru_cache(maxsize=2)  # asked for by each client
-def _directions(features: Features, shape: tuple[int, ...], public: bytes) -> _Directions:
+def _directions(
+    features: Features, shape: tuple[int, ...], public: bytes
+) -> _Directions:
     """The leading directions of public images uint8 [m, height, width, channels], given as bytes."""
     rows = features._plain(np.frombuffer(public, np.uint8).reshape(shape))
     flat = rows.reshape(len(rows), -1).astype(np.float64)
@@ -141,7 +157,9 @@ def _directions(features: Features, shape: tuple[int, ...], public: bytes) -> _D
         )
     directions = (vectors[:, :count] / sizes[:count]).T @ centred
     taken = 1 - np.sqrt(sizes[count - 1] / sizes[:count])
-    return _Directions(*(array.astype(np.float32) for array in (mean, directions, taken)))
+    return _Directions(
+        *(array.astype(np.float32) for array in (mean, directions, taken))
+    )
 
 
 def _even(rows: np.ndarray, by: _Directions) -> None:

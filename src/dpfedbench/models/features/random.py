@@ -24,8 +24,15 @@ class RandomFeatures(Features):
 
     kind: Literal["random"] = "random"
     count: int = setting(4000, ge=1, le=1_000_000, doc="D: features of an image")
-    width: float = setting(5.0, gt=0, le=1e6, doc="of the kernel, in lengths of an image whose pixels are in [0, 1]")
-    seed: int = setting(0, ge=0, doc="of the drawing, apart from the run's: the features are public")
+    width: float = setting(
+        5.0,
+        gt=0,
+        le=1e6,
+        doc="of the kernel, in lengths of an image whose pixels are in [0, 1]",
+    )
+    seed: int = setting(
+        0, ge=0, doc="of the drawing, apart from the run's: the features are public"
+    )
 
     def shape(self, image_shape: tuple[int, ...]) -> tuple[int, int, int]:
         return 1, 1, self.count
@@ -40,4 +47,6 @@ class RandomFeatures(Features):
 def _drawn(seed: int, inputs: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     rng = stream(seed, "random-features")
     weights = rng.standard_normal((inputs, count)).astype(np.float32)
-    return torch.from_numpy(weights), torch.from_numpy(rng.uniform(0, 2 * math.pi, count).astype(np.float32))
+    return torch.from_numpy(weights), torch.from_numpy(
+        rng.uniform(0, 2 * math.pi, count).astype(np.float32)
+    )

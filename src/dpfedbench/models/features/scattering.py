@@ -36,10 +36,17 @@ class Scattering(Features):
     """Coefficients of orders 0 to 2, normalised in groups of channels."""
 
     kind: Literal["scattering"] = "scattering"
-    scales: int = setting(2, ge=1, le=5, doc="J: maps are kept at every 2^J-th pixel", paper="2")
-    angles: int = setting(8, ge=1, le=32, doc="of the wavelets of each scale", paper="8")
+    scales: int = setting(
+        2, ge=1, le=5, doc="J: maps are kept at every 2^J-th pixel", paper="2"
+    )
+    angles: int = setting(
+        8, ge=1, le=32, doc="of the wavelets of each scale", paper="8"
+    )
     groups: int | None = setting(
-        27, ge=1, doc="of channels, each normalised over one image; null: features are not normalised", paper="27"
+        27,
+        ge=1,
+        doc="of channels, each normalised over one image; null: features are not normalised",
+        paper="27",
     )
 
     def channels(self, channels: int) -> int:
@@ -56,7 +63,9 @@ class Scattering(Features):
                 f"below {2 * step}: lower it"
             )
         if self.groups is not None and maps % self.groups:
-            raise BenchError(f"model.features.groups is {self.groups}, which does not divide the {maps} channels")
+            raise BenchError(
+                f"model.features.groups is {self.groups}, which does not divide the {maps} channels"
+            )
         return -(-height // step), -(-width // step), maps
 
     def of(self, images: torch.Tensor) -> torch.Tensor:
@@ -81,24 +90,46 @@ class Scattering(Features):
             parts.append(kept(moduli))
             if first + 1 < self.scales:
                 of_moduli = torch.fft.fft2(moduli)
-                parts += [kept(filtered(of_moduli, second)) for second in range(first + 1, self.scales)]
+                parts += [
+                    kept(filtered(of_moduli, second))
+                    for second in range(first + 1, self.scales)
+                ]
         maps = torch.cat(parts, dim=1)
-        return maps if self.groups is None else torch.nn.functional.group_norm(maps, self.groups)
+        return (
+            maps
+            if self.groups is None
+            else torch.nn.functional.group_norm(maps, self.groups)
+        )
 
 
-def gabor(height: int, width: int, *, deviation: float, angle: float, frequency: float, slant: float) -> np.ndarray:
+def gabor(
+    height: int,
+    width: int,
+    *,
+    deviation: float,
+    angle: float,
+    frequency: float,
+    slant: float,
+) -> np.ndarray:
     """A Gaussian of sum 1, times a plane wave, on a torus whose origin is its first pixel: complex128 [H, W]."""
     cosine, sine = math.cos(angle), math.sin(angle)
     wavelet = np.zeros((height, width), np.complex128)
     for down in range(-2, 3):
         for right in range(-2, 3):
-            y, x = np.mgrid[:height, :width] + np.array([down * height, right * width])[:, None, None]
+            y, x = (
+                np.mgrid[:height, :width]
+                + np.array([down * height, right * width])[:, None, None]
+            )
             along, across = cosine * y + sine * x, slant * (cosine * x - sine * y)
-            wavelet += np.exp(-(along**2 + across**2) / (2 * deviation**2) + 1j * frequency * along)
+            wavelet += np.exp(
+                -(along**2 + across**2) / (2 * deviation**2) + 1j * frequency * along
+            )
     return wavelet * slant / (2 * math.pi * deviation**2)
 
 
-def morlet(height: int, width: int, *, scale: int, angle: float, angles: int) -> np.ndarray:
+def morlet(
+    height: int, width: int, *, scale: int, angle: float, angles: int
+) -> np.ndarray:
     """A wavelet of scale 2^scale: a Gabor function less so much of its envelope that its sum is zero."""
     sizes = {"deviation": 0.8 * 2**scale, "angle": angle, "slant": 4 / angles}
     wave = gabor(height, width, frequency=0.75 * math.pi / 2**scale, **sizes)
@@ -107,15 +138,20 @@ def morlet(height: int, width: int, *, scale: int, angle: float, angles: int) ->
 
 
 @functools.lru_cache(maxsize=8)
-def _wavelets(height: int, width: int, scales: int, angles: int) -> tuple[torch.Tensor, ...]:
+def _wavelets(
+    height: int, width: int, scales: int, angles: int
+) -> tuple[torch.Tensor, ...]:
     """For each scale the wavelets' spectra, which are real: float32 [angles, H, W]."""
 
     def spectrum(scale: int, place: int) -> np.ndarray:
-        wave = morlet(height, width, scale=scale, angle=place * math.pi / angles, angles=angles)
+        wave = morlet(
+            height, width, scale=scale, angle=place * math.pi / angles, angles=angles
+        )
         return np.fft.fft2(wave).real.astype(np.float32)
 
     return tuple(
-        torch.from_numpy(np.stack([spectrum(scale, place) for place in range(angles)])) for scale in range(scales)
+        torch.from_numpy(np.stack([spectrum(scale, place) for place in range(angles)]))
+        for scale in range(scales)
     )
 
 
@@ -125,6 +161,10 @@ def _blur(size: int, scales: int) -> torch.Tensor:
     step = 2**scales
     places = np.arange(step, size - step, step)
     deviation = 0.8 * 2 ** (scales - 1)
-    away = (places[:, None] - np.arange(size) + np.arange(-2, 3)[:, None, None] * size).astype(np.float64)
-    weights = np.exp(-(away**2) / (2 * deviation**2)).sum(axis=0) / (math.sqrt(2 * math.pi) * deviation)
+    away = (
+        places[:, None] - np.arange(size) + np.arange(-2, 3)[:, None, None] * size
+    ).astype(np.float64)
+    weights = np.exp(-(away**2) / (2 * deviation**2)).sum(axis=0) / (
+        math.sqrt(2 * math.pi) * deviation
+    )
     return torch.from_numpy(weights.astype(np.float32))

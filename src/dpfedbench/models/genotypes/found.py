@@ -37,16 +37,24 @@ class FoundGenotype(GenotypeSource):
                 f"model.genotype.search is a run on {search.dataset}, but this one is on {run.dataset}: search on that"
             )
         # A private search has read the same records: the account is of both.
-        return {self.file: search} | ({"ledger.jsonl": search} if search.private else {})
+        return {self.file: search} | (
+            {"ledger.jsonl": search} if search.private else {}
+        )
 
     def resolved(self, files: Mapping[str, Path]) -> GenotypeSource:
         if self.file not in files:
-            raise BenchError(f"the cells are those that another run found: give its {self.file} as a reference")
+            raise BenchError(
+                f"the cells are those that another run found: give its {self.file} as a reference"
+            )
         cells = read_genotype(files[self.file]).cells
-        return StatedGenotype(normal=cells.get("normal", ()), reduction=cells.get("reduction", ()))
+        return StatedGenotype(
+            normal=cells.get("normal", ()), reduction=cells.get("reduction", ())
+        )
 
     def without_references(self) -> GenotypeSource:
         return RandomGenotype()
 
     def of(self, space: Space) -> Genotype:
-        raise BenchError(f"the cells are those that another run found: give its {self.file} as a reference")
+        raise BenchError(
+            f"the cells are those that another run found: give its {self.file} as a reference"
+        )

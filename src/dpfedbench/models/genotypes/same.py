@@ -16,7 +16,9 @@ class SameGenotype(GenotypeSource):
     """Every node reads the two inputs of its cell by the same operation."""
 
     kind: Literal["same"] = "same"
-    operation: str = setting("sep_conv_3x3", doc="of all edges; one of model.operations")
+    operation: str = setting(
+        "sep_conv_3x3", doc="of all edges; one of model.operations"
+    )
 
     def check(self, run: Run) -> None:
         self.of(space_of(run))

@@ -44,5 +44,7 @@ class GenotypeSource(Part):
 
 def space_of(run: Run) -> Space:
     """The search space of the network that a run trains."""
-    space: Space = getattr(run.model, "space")  # noqa: B009  # `models.zoo.darts` has it, which imports this
+    space: Space = getattr(
+        run.model, "space"
+    )  # `models.zoo.darts` has it, which imports this
     return space

@@ -28,7 +28,10 @@ class StatedGenotype(GenotypeSource):
     def of(self, space: Space) -> Genotype:
         cells = {"normal": self.normal, "reduction": self.reduction}
         try:
-            return Genotype(space, {kind: plain_cell(nodes) for kind, nodes in cells.items() if nodes})
+            return Genotype(
+                space,
+                {kind: plain_cell(nodes) for kind, nodes in cells.items() if nodes},
+            )
         except (TypeError, ValueError) as error:
             raise BenchError(
                 f"model.genotype: an edge is not [operation, state] ({error}): write e.g. [sep_conv_3x3, 0]"

@@ -21,11 +21,19 @@ class FileInitial(Initial):
     """The first member of a model file as runs write them (model.safetensors), whose bytes the configuration pins."""
 
     kind: Literal["file"] = "file"
-    path: str = setting(pattern=r"\S", doc="of the file, seen from where the workflow is called")
-    sha256: str = setting(pattern="^[0-9a-f]{64}$", doc="of the file, so that other weights are another run")
-    source: str = setting(pattern=r"\S", doc="for readers: what the weights were trained on")
+    path: str = setting(
+        pattern=r"\S", doc="of the file, seen from where the workflow is called"
+    )
+    sha256: str = setting(
+        pattern="^[0-9a-f]{64}$",
+        doc="of the file, so that other weights are another run",
+    )
+    source: str = setting(
+        pattern=r"\S", doc="for readers: what the weights were trained on"
+    )
     public: bool = setting(
-        False, doc="whether that is nobody's secret; false: it is private data without an account, nothing finite holds"
+        False,
+        doc="whether that is nobody's secret; false: it is private data without an account, nothing finite holds",
     )
 
     @property
@@ -33,7 +41,13 @@ class FileInitial(Initial):
         return f"from weights of {self.source}"
 
     def without_account(self, run: Run) -> tuple[str, ...]:
-        return () if self.public else (f"training starts from weights of {self.source}, for which there is no account",)
+        return (
+            ()
+            if self.public
+            else (
+                f"training starts from weights of {self.source}, for which there is no account",
+            )
+        )
 
     def public_for(self, run: Run) -> bool:
         return self.public
@@ -45,7 +59,9 @@ class FileInitial(Initial):
         try:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError as error:
-            raise BenchError(f"initial.path is {path}, which cannot be read ({error.strerror}): give a file") from error
+            raise BenchError(
+                f"initial.path is {path}, which cannot be read ({error.strerror}): give a file"
+            ) from error
         if digest != self.sha256:
             raise BenchError(
                 f"initial.path is {path}, and its SHA-256 is {digest}, but initial.sha256 is {self.sha256}: take the "
@@ -55,4 +71,8 @@ class FileInitial(Initial):
         return weights
 
     def notices(self, run: Run) -> tuple[str, ...]:
-        return (f"training starts from weights of {self.source}, declared public",) if self.public else ()
+        return (
+            (f"training starts from weights of {self.source}, declared public",)
+            if self.public
+            else ()
+        )

@@ -38,7 +38,8 @@ class RunInitial(Initial):
         doc="the run that is started from, without its seed, which is this run's; a series' `start` fills it in"
     )
     public: bool = setting(
-        False, doc="whether the data set that it was trained on is nobody's secret; not of the run's own data set"
+        False,
+        doc="whether the data set that it was trained on is nobody's secret; not of the run's own data set",
     )
 
     @property
@@ -47,8 +48,15 @@ class RunInitial(Initial):
 
     def check(self, run: Run) -> None:
         first = self._other(run)
-        outputs = [0 if self._other_words(run, first) else each.task.outputs for each in (first, run)]
-        if (first.model, outputs[0], first.pretrains) != (run.model, outputs[1], run.pretrains):
+        outputs = [
+            0 if self._other_words(run, first) else each.task.outputs
+            for each in (first, run)
+        ]
+        if (first.model, outputs[0], first.pretrains) != (
+            run.model,
+            outputs[1],
+            run.pretrains,
+        ):
             raise BenchError(
                 f"initial.run is {first.folder}, but its model has other sizes or another last layer: start from a "
                 "run of the same model and task"
@@ -75,8 +83,14 @@ class RunInitial(Initial):
                 "analysis; start from another run"
             )
         sums = [one for one in (*first.sums, *run.sums) if one.private]
-        alike = {(one.unit, one.adjacency, one.noise.mechanism, one.within_task is None) for one in sums}
-        if run.private and len(alike | {(sums[0].unit, "zero-out", "gaussian", True)}) > 1:
+        alike = {
+            (one.unit, one.adjacency, one.noise.mechanism, one.within_task is None)
+            for one in sums
+        }
+        if (
+            run.private
+            and len(alike | {(sums[0].unit, "zero-out", "gaussian", True)}) > 1
+        ):
             raise BenchError(
                 f"initial.run is {first.folder}, a private run on the same clients, and no analysis puts the sums of "
                 "both together: that is there for independent Gaussian noise and one unit, without clients' own sums"
@@ -94,14 +108,18 @@ class RunInitial(Initial):
 
     def references(self, run: Run) -> dict[str, Run]:
         other = self._other(run)
-        return {self.file: other} | ({"ledger.jsonl": other} if self._composed(run, other) else {})
+        return {self.file: other} | (
+            {"ledger.jsonl": other} if self._composed(run, other) else {}
+        )
 
     def without_account(self, run: Run) -> tuple[str, ...]:
         other = self._other(run)
         if self.public or self._composed(run, other):
             return ()
         how = "on other private data" if other.private else "without privacy"
-        return (f"training starts from what {other.folder} learnt of {other.dataset} {how}",)
+        return (
+            f"training starts from what {other.folder} learnt of {other.dataset} {how}",
+        )
 
     def public_for(self, run: Run) -> bool:
         return self.public
@@ -110,19 +128,31 @@ class RunInitial(Initial):
         from dpfedbench.models.members import load_by_word, load_members
 
         if self.file not in files:
-            raise BenchError(f"training starts from another run's model: give its {self.file} as a reference")
+            raise BenchError(
+                f"training starts from another run's model: give its {self.file} as a reference"
+            )
         if self._other_words(run, self._other(run)):
-            return load_by_word(files[self.file], net, RandomInitial().weights(run, net, {}))
+            return load_by_word(
+                files[self.file], net, RandomInitial().weights(run, net, {})
+            )
         member: np.ndarray = load_members(files[self.file], net)[0]
         return member
 
     def notices(self, run: Run) -> tuple[str, ...]:
         other = self._other(run)
-        return (f"training starts from a model of {other.dataset}, declared public",) if self.public else ()
+        return (
+            (f"training starts from a model of {other.dataset}, declared public",)
+            if self.public
+            else ()
+        )
 
     @staticmethod
     def _other_words(run: Run, first: Run) -> bool:
-        return run.task.text is not None and first.task.text is not None and run.dataset != first.dataset
+        return (
+            run.task.text is not None
+            and first.task.text is not None
+            and run.dataset != first.dataset
+        )
 
     def _other(self, run: Run) -> Run:
         return run.another({**self.run, "seed": run.seed})

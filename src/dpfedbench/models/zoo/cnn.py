@@ -17,7 +17,11 @@ class CnnModel(ZooModel):
 
     kind: Literal["cnn"] = "cnn"
     pixel_mean: float = setting(
-        0.0, ge=-1e6, le=1e6, doc="taken from a pixel in [0, 1] ...", paper="0.1307 (MNIST), 0.2860"
+        0.0,
+        ge=-1e6,
+        le=1e6,
+        doc="taken from a pixel in [0, 1] ...",
+        paper="0.1307 (MNIST), 0.2860",
     )
     pixel_deviation: float = setting(
         1.0,
@@ -30,13 +34,17 @@ class CnnModel(ZooModel):
     def notices(self, run: Run) -> tuple[str, ...]:
         if (self.pixel_mean, self.pixel_deviation) == (0.0, 1.0):
             return ()
-        return ("pixels are normalised by published constants of the data set, which no account covers",)
+        return (
+            "pixels are normalised by published constants of the data set, which no account covers",
+        )
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.cnn import Cnn
 
         height, width, channels = input_shape
         return Cnn(
-            image_shape=(height, width, channels), classes=outputs, pixel_mean=self.pixel_mean,
+            image_shape=(height, width, channels),
+            classes=outputs,
+            pixel_mean=self.pixel_mean,
             pixel_deviation=self.pixel_deviation,
-        )  # fmt: skip
+        )

@@ -15,9 +15,16 @@ class Conv4Model(ZooModel):
     """Four blocks of 3x3 convolution, normalisation, ReLU and 2x2 max pooling, then a linear head."""
 
     kind: Literal["conv4"] = "conv4"
-    filters: int = setting(16, ge=1, le=1024, doc="channels of each of the four blocks", paper="64 (Omniglot), 48")
+    filters: int = setting(
+        16,
+        ge=1,
+        le=1024,
+        doc="channels of each of the four blocks",
+        paper="64 (Omniglot), 48",
+    )
     normalisation: Literal["batch", "record"] = setting(
-        "batch", doc="batch: over the task's images; record: within each image, so that no image depends on another"
+        "batch",
+        doc="batch: over the task's images; record: within each image, so that no image depends on another",
     )
 
     @property
@@ -29,5 +36,8 @@ class Conv4Model(ZooModel):
 
         height, width, channels = input_shape
         return Conv4(
-            image_shape=(height, width, channels), filters=self.filters, ways=outputs, normalisation=self.normalisation
+            image_shape=(height, width, channels),
+            filters=self.filters,
+            ways=outputs,
+            normalisation=self.normalisation,
         )

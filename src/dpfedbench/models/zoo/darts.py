@@ -22,36 +22,61 @@ if TYPE_CHECKING:
 class CellModel(ZooModel):
     """A stem, cells one after another, a mean over the last maps and a linear layer; all normalised per record."""
 
-    operations: tuple[str, ...] = setting(OPERATIONS, doc="of the search space", paper="all eight")
-    nodes: int = setting(4, ge=1, doc="of a cell, besides its two inputs and its output", paper="4")
+    operations: tuple[str, ...] = setting(
+        OPERATIONS, doc="of the search space", paper="all eight"
+    )
+    nodes: int = setting(
+        4, ge=1, doc="of a cell, besides its two inputs and its output", paper="4"
+    )
     cells: int = setting(8, ge=1, doc="one after another", paper="8 (search), 20")
     filters: int = setting(
-        16, ge=2, le=1024, doc="channels of the first cells' nodes; each reduction doubles them", paper="16, 36"
+        16,
+        ge=2,
+        le=1024,
+        doc="channels of the first cells' nodes; each reduction doubles them",
+        paper="16, 36",
     )
     reductions: tuple[int, ...] | None = setting(
-        None, doc="which cells, from 0, halve the maps; null: after one and two thirds", paper="after 1/3 and 2/3"
+        None,
+        doc="which cells, from 0, halve the maps; null: after one and two thirds",
+        paper="after 1/3 and 2/3",
     )
     groups: int | None = setting(
-        None, ge=1, doc="of channels, in each of which a record's map is normalised; null: one for each channel"
+        None,
+        ge=1,
+        doc="of channels, in each of which a record's map is normalised; null: one for each channel",
     )
-    pooling: int = setting(1, ge=1, doc="side of the squares of pixels whose mean the first layer reads", paper="1")
+    pooling: int = setting(
+        1,
+        ge=1,
+        doc="side of the squares of pixels whose mean the first layer reads",
+        paper="1",
+    )
 
     def check(self, run: Run) -> None:
         super().check(run)
         for place in self.reductions or ():
             if not 0 <= place < self.cells:
-                raise BenchError(f"model.reductions has {place}, but there are cells 0 to {self.cells - 1}")
-        if self.groups is not None and (self.filters % self.groups or self.filters == self.groups):
+                raise BenchError(
+                    f"model.reductions has {place}, but there are cells 0 to {self.cells - 1}"
+                )
+        if self.groups is not None and (
+            self.filters % self.groups or self.filters == self.groups
+        ):
             raise BenchError(
                 f"model.groups is {self.groups}, but model.filters {self.filters}: groups are of equal size, of two "
                 "channels at least; null has a group for each channel"
             )
-        self.space  # noqa: B018 (an impossible space is refused)
+        self.space
 
     @property
     def halving(self) -> tuple[int, ...]:
         """Which cells halve the maps."""
-        places = (self.cells // 3, 2 * self.cells // 3) if self.reductions is None else self.reductions
+        places = (
+            (self.cells // 3, 2 * self.cells // 3)
+            if self.reductions is None
+            else self.reductions
+        )
         return tuple(sorted(set(places)))
 
     @property
@@ -68,9 +93,14 @@ class CellModel(ZooModel):
     def _sizes(self, input_shape: tuple[int, ...], outputs: int) -> dict[str, Any]:
         height, width, channels = input_shape
         return {
-            "image_shape": (height, width, channels), "classes": outputs, "filters": self.filters, "cells": self.cells,
-            "reductions": self.halving, "pooling": self.pooling, "groups": self.groups,
-        }  # fmt: skip
+            "image_shape": (height, width, channels),
+            "classes": outputs,
+            "filters": self.filters,
+            "cells": self.cells,
+            "reductions": self.halving,
+            "pooling": self.pooling,
+            "groups": self.groups,
+        }
 
 
 class DartsSearch(CellModel):
@@ -88,8 +118,14 @@ class DartsCells(CellModel):
     """The network that a search has found: each node adds up two operations."""
 
     kind: Literal["darts-cells"] = "darts-cells"
-    affine: bool = setting(True, doc="whether normalised maps are scaled and shifted by weights", paper="true")
-    genotype: GenotypeSource = setting(RandomGenotype(), doc="where its cells come from")
+    affine: bool = setting(
+        True,
+        doc="whether normalised maps are scaled and shifted by weights",
+        paper="true",
+    )
+    genotype: GenotypeSource = setting(
+        RandomGenotype(), doc="where its cells come from"
+    )
 
     def references(self, run: Run) -> dict[str, Run]:
         return self.genotype.references(run)
@@ -105,4 +141,6 @@ class DartsCells(CellModel):
 
         genotype = self.genotype.of(self.space)
         genotype.check(self.space)
-        return GenotypeNet(genotype=genotype, affine=self.affine, **self._sizes(input_shape, outputs))
+        return GenotypeNet(
+            genotype=genotype, affine=self.affine, **self._sizes(input_shape, outputs)
+        )

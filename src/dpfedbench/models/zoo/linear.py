@@ -36,7 +36,9 @@ class LinearModel(ZooModel):
                 "are few-shot tasks, or its last layer is new in the test: take conv4"
             )
 
-    def prepared(self, records: np.ndarray, public: np.ndarray | None = None) -> np.ndarray:
+    def prepared(
+        self, records: np.ndarray, public: np.ndarray | None = None
+    ) -> np.ndarray:
         return self.features(records, public)
 
     def made_once(self, run: Run) -> dict[str, Any]:
@@ -46,7 +48,9 @@ class LinearModel(ZooModel):
         return said | ({"public": run.validation.tasks} if self.features.evened else {})
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
-        return super().net(input_shape=self.features.shape(input_shape), outputs=outputs)
+        return super().net(
+            input_shape=self.features.shape(input_shape), outputs=outputs
+        )
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.linear import LinearHead

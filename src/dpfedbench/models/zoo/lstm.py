@@ -16,11 +16,21 @@ class LstmModel(ZooModel):
 
     reads: ClassVar[str] = "text"
     kind: Literal["lstm"] = "lstm"
-    width: int = setting(32, ge=1, le=4096, doc="of the embedding and of each layer", paper="200")
+    width: int = setting(
+        32, ge=1, le=4096, doc="of the embedding and of each layer", paper="200"
+    )
     layers: int = setting(2, ge=1, le=32, doc="of the LSTM", paper="2")
-    tied: bool = setting(True, doc="whether logits are products with the embedding", paper="true")
+    tied: bool = setting(
+        True, doc="whether logits are products with the embedding", paper="true"
+    )
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.lstm import Lstm
 
-        return Lstm(words=outputs, record=input_shape[0], width=self.width, layers=self.layers, tied=self.tied)
+        return Lstm(
+            words=outputs,
+            record=input_shape[0],
+            width=self.width,
+            layers=self.layers,
+            tied=self.tied,
+        )

@@ -24,7 +24,11 @@ class ZooModel(ModelSettings):
 
     def check(self, run: Run) -> None:
         if (self.reads == "text") != (run.task.text is not None):
-            held = "images: leave it null" if self.reads == "images" else "text: give its words"
+            held = (
+                "images: leave it null"
+                if self.reads == "images"
+                else "text: give its words"
+            )
             raise BenchError(
                 f"task.text does not fit model.kind {self.kind}, which reads {held}, or take another model"
             )

@@ -29,19 +29,26 @@ class OwnModule(ModelSettings):
 
     implied_by: ClassVar[str] = "module"
     kind: Literal["module"] = "module"
-    module: str = setting(pattern=r"^[^\s:]+:[A-Za-z_]\w*$", doc='where its class is: "package.file:Class"')
+    module: str = setting(
+        pattern=r"^[^\s:]+:[A-Za-z_]\w*$",
+        doc='where its class is: "package.file:Class"',
+    )
     arguments: dict[str, Any] = setting({}, doc="what the class is called with")
 
     @property
     def text(self) -> str:
         """A digest of the file that the class is in, and not of what that imports; empty where it is not found."""
         places, origin = [*sys.path, str(Path.cwd())], None
-        for name in self.module.partition(":")[0].split("."):  # nothing is imported for it
+        for name in self.module.partition(":")[0].split(
+            "."
+        ):  # nothing is imported for it
             spec = PathFinder.find_spec(name, places)
             if spec is None:
                 return ""
             places, origin = list(spec.submodule_search_locations or ()), spec.origin
-        return hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:16] if origin else ""
+        return (
+            hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:16] if origin else ""
+        )
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Net:
         """The model.
@@ -55,14 +62,18 @@ class OwnModule(ModelSettings):
 
         module, sizes = self._class(), {"input_shape": input_shape, "outputs": outputs}
         taken = inspect.signature(module).parameters
-        arguments = {name: value for name, value in sizes.items() if name in taken} | self.arguments
+        arguments = {
+            name: value for name, value in sizes.items() if name in taken
+        } | self.arguments
 
         def build() -> nn.Module:
             try:
                 return module(**arguments)
             except Exception as error:
                 said = whose.said_of(error) or error
-                raise BenchError(f"model.arguments do not fit {self.module}: {said}") from error
+                raise BenchError(
+                    f"model.arguments do not fit {self.module}: {said}"
+                ) from error
 
         return Net(build, input_shape=input_shape, outputs=outputs)
 
@@ -79,7 +90,9 @@ class OwnModule(ModelSettings):
             raise BenchError(f"model.module: {file} has no {name}") from None
         except Exception as error:
             said = whose.said_of(error) or whose.in_words(error)
-            raise BenchError(f"model.module: {file} cannot be imported ({said})") from error
+            raise BenchError(
+                f"model.module: {file} cannot be imported ({said})"
+            ) from error
         if not (isinstance(module, type) and issubclass(module, nn.Module)):
             raise BenchError(f"model.module: {self.module} is not a torch.nn.Module")
         return module

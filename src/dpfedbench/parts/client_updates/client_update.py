@@ -88,7 +88,9 @@ class Clients:
     served: str = "clients"
     divides: bool = False
 
-    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
         """What the clients of round `index` send, given the model's weights [d]."""
         raise NotImplementedError
 
@@ -120,12 +122,28 @@ class ClientByClient(Clients):
         device: where clients write what they send; None: where the model is.
     """
 
-    def __init__(self, setup: Setup, make: Callable[[Gradients], Any], *, device: str | None = None) -> None:
-        self.setup, self.dimension, self._workers = setup, setup.net.dimension, setup.workers(make)
+    def __init__(
+        self,
+        setup: Setup,
+        make: Callable[[Gradients], Any],
+        *,
+        device: str | None = None,
+    ) -> None:
+        self.setup, self.dimension, self._workers = (
+            setup,
+            setup.net.dimension,
+            setup.workers(make),
+        )
         self._device = device or self._workers.device
 
     def client(
-        self, worker: Any, theta: np.ndarray, client: int, index: int, held: Any, out: torch.Tensor
+        self,
+        worker: Any,
+        theta: np.ndarray,
+        client: int,
+        index: int,
+        held: Any,
+        out: torch.Tensor,
     ) -> Sequence[float]:
         """Write what a client sends in round `index` to `out` [each, d]; its loss and accuracy (0 to 1).
 
@@ -143,7 +161,9 @@ class ClientByClient(Clients):
         """What the clients of a chunk hold, where that is read for all of them at once."""
         return [None] * len(ids)
 
-    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
         chunk = CHUNK_PER_THREAD * self._workers.count
         room = torch.empty((chunk, self.each, self.dimension), device=self._device)
 
@@ -154,12 +174,21 @@ class ClientByClient(Clients):
         with self._workers.running() as pool:
             for start in range(0, len(cohort), chunk):
                 ids = cohort[start : start + chunk]
-                measures = np.array(list(pool.map(computed, ids, self.gathered(ids), room))).reshape(-1, 2)
-                yield room[: len(ids)].flatten(end_dim=1), measures[:, 0], measures[:, 1]
+                measures = np.array(
+                    list(pool.map(computed, ids, self.gathered(ids), room))
+                ).reshape(-1, 2)
+                yield (
+                    room[: len(ids)].flatten(end_dim=1),
+                    measures[:, 0],
+                    measures[:, 1],
+                )
 
 
 def each_holder(
-    mechanism: Mechanism, processes: Processes, pool: concurrent.futures.Executor, take: Callable[[int], Any]
+    mechanism: Mechanism,
+    processes: Processes,
+    pool: concurrent.futures.Executor,
+    take: Callable[[int], Any],
 ) -> list[Any]:
     """What `take` gives for each holder of a mechanism, who takes a sum in it.
 
@@ -169,7 +198,10 @@ def each_holder(
     given = dict(zip(own, pool.map(take, own), strict=True))
     states = {holder: mechanism.states[holder] for holder in own if mechanism.states}
     told = processes.all((given, mechanism.releases, states))
-    mechanism.releases = sorted((one for _, made, _ in told for one in made), key=lambda one: (one.holder, one.step))
+    mechanism.releases = sorted(
+        (one for _, made, _ in told for one in made),
+        key=lambda one: (one.holder, one.step),
+    )
     for theirs, _, moved in told:
         given |= theirs
         for holder, state in moved.items():
@@ -177,13 +209,19 @@ def each_holder(
     return [given[holder] for holder in range(mechanism.holders)]
 
 
-def within_task(run: Run, records: int, *, steps: int, batches: str = "full") -> Sampler:
+def within_task(
+    run: Run, records: int, *, steps: int, batches: str = "full"
+) -> Sampler:
     """The sampler of a sum that each client takes, once in all, over so many of its own examples.
 
     For `steps` and `batches` see `dpsum.participation.own_records`.
     """
     return participation.own_records(
-        clients=run.clients.count, rounds=run.part(Participation).rounds, records=records, steps=steps, batches=batches
+        clients=run.clients.count,
+        rounds=run.part(Participation).rounds,
+        records=records,
+        steps=steps,
+        batches=batches,
     )
 
 
@@ -223,7 +261,9 @@ class ClientUpdate(Part):
     def within_records(self, run: Run) -> bool:
         """Whether few-shot clients take each example's gradient by itself, from that example alone."""
         own = any(sum_.unit == "record" for sum_ in run.own_sums())
-        alone = self.by_record or own or (run.model.record_level and not self.mixes_records)
+        alone = (
+            self.by_record or own or (run.model.record_level and not self.mixes_records)
+        )
         return self.client_data == "tasks" and alone
 
     def columns(self, run: Run) -> tuple[str, ...]:

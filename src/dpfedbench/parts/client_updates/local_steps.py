@@ -14,7 +14,14 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream, each_holder
+from dpfedbench.parts.client_updates.client_update import (
+    Clients,
+    ClientUpdate,
+    Row,
+    Setup,
+    Stream,
+    each_holder,
+)
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
@@ -35,13 +42,23 @@ class LocalSteps(ClientUpdate):
     by_record = True
     any_size = True
 
-    inner_steps: int = setting(1, ge=1, le=100_000, doc="local steps a round", paper="1")
+    inner_steps: int = setting(
+        1, ge=1, le=100_000, doc="local steps a round", paper="1"
+    )
     inner_rate: float = setting(
-        0.01, gt=0, le=1e6, doc="their learning rate", paper="0.002 (MNIST), 0.001 (Fashion-MNIST)"
+        0.01,
+        gt=0,
+        le=1e6,
+        doc="their learning rate",
+        paper="0.002 (MNIST), 0.001 (Fashion-MNIST)",
     )
     optimizer: Optimizer = setting(Adam(), doc="what takes them", paper="adam")
-    schedule: Schedule = setting(ConstantRate(), doc="how the rate moves over the planned rounds")
-    keep_state: bool = setting(True, doc="whether a client's optimiser remembers the round before")
+    schedule: Schedule = setting(
+        ConstantRate(), doc="how the rate moves over the planned rounds"
+    )
+    keep_state: bool = setting(
+        True, doc="whether a client's optimiser remembers the round before"
+    )
 
     def check(self, run: Run) -> None:
         self.schedule.check_rate(self.inner_rate)
@@ -51,13 +68,24 @@ class LocalSteps(ClientUpdate):
             return ("threshold_low", "threshold_high")
         return tuple(f"norm_client{client}" for client in range(run.clients.count))
 
-    def lots(self, run: Run, *, clients: int, records: int | Sequence[int]) -> participation.PoissonLots:
+    def lots(
+        self, run: Run, *, clients: int, records: int | Sequence[int]
+    ) -> participation.PoissonLots:
         """The lots of so many clients that hold so many records, each or one by one."""
         plan = run.part(PoissonLots)
-        return plan.lots(clients=clients, seed=run.stream_seed, steps=self.inner_steps, records=records)
+        return plan.lots(
+            clients=clients,
+            seed=run.stream_seed,
+            steps=self.inner_steps,
+            records=records,
+        )
 
     def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
-        return {self.sends: self.lots(run, clients=run.clients.count, records=records).describe()}
+        return {
+            self.sends: self.lots(
+                run, clients=run.clients.count, records=records
+            ).describe()
+        }
 
     def clients(self, setup: Setup) -> Clients:
         return _Silos(self, setup)
@@ -72,7 +100,9 @@ class _Room:
     def taken(self, records: np.ndarray, places: np.ndarray) -> np.ndarray:
         """The records at some places; good until the next call."""
         if len(self._room) < len(places) or self._room.shape[1:] != records.shape[1:]:
-            self._room = np.empty((len(places) + len(places) // 4, *records.shape[1:]), records.dtype)
+            self._room = np.empty(
+                (len(places) + len(places) // 4, *records.shape[1:]), records.dtype
+            )
         return records.take(places, axis=0, out=self._room[: len(places)], mode="clip")
 
 
@@ -85,17 +115,27 @@ class _Silos(Clients):
     def __init__(self, update: LocalSteps, setup: Setup) -> None:
         self._update, self._setup, self._held = update, setup, setup.held
         run, self._count = setup.run, len(setup.held.images)
-        self._dimension, self._own = setup.net.dimension, setup.processes.own(self._count)
-        self._lots = update.lots(run, clients=self._count, records=[*map(len, setup.held.images)])
+        self._dimension, self._own = (
+            setup.net.dimension,
+            setup.processes.own(self._count),
+        )
+        self._lots = update.lots(
+            run, clients=self._count, records=[*map(len, setup.held.images)]
+        )
         self._workers = setup.workers(lambda gradients: (gradients, _Room()))
         self._models = torch.empty((self._count, self._dimension))
         self._states = self._begin()
         (sum_,) = setup.own
         self.entry = setup.enter(
-            sum_, sampler=self._lots.describe(), denominator=self._lots.denominator, dimension=self._dimension,
-            indices=("round", "step", "client"), holders=self._count, per_round=update.inner_steps,
+            sum_,
+            sampler=self._lots.describe(),
+            denominator=self._lots.denominator,
+            dimension=self._dimension,
+            indices=("round", "step", "client"),
+            holders=self._count,
+            per_round=update.inner_steps,
             first=self._first_threshold,
-        )  # fmt: skip
+        )
         self._row: Row = {}
 
     def _begin(self) -> list[Any]:
@@ -110,16 +150,25 @@ class _Silos(Clients):
 
         run = self._setup.run
         rng = stream(run.seed, "first-threshold")
-        images = rng.integers(0, 256, size=(self._lots.size, *self._held.images[0].shape[1:]), dtype=np.uint8)
+        images = rng.integers(
+            0,
+            256,
+            size=(self._lots.size, *self._held.images[0].shape[1:]),
+            dtype=np.uint8,
+        )
         labels = rng.integers(0, run.task.ways, size=self._lots.size)
         theta = self._setup.weights
         if theta is None:
             theta = self._setup.net.initial(stream(run.seed, "initial-weights"))
         with self._workers.running(), self._workers.worker() as (gradients, _):
-            _, norms = gradients.add_each(theta, images, labels, Adding(PlainSum(dimension=self._dimension)))
+            _, norms = gradients.add_each(
+                theta, images, labels, Adding(PlainSum(dimension=self._dimension))
+            )
         return float(norms.mean())
 
-    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
         """The clients' models; their losses are in the row of the history, if anywhere."""
         with self._workers.running() as pool:
             if not self._update.keep_state:
@@ -127,19 +176,29 @@ class _Silos(Clients):
             self._models.copy_(torch.from_numpy(theta).expand(self._count, -1))
             for step in range(self._update.inner_steps):
                 self._row = self._step(pool, index, step)
-        for theirs in self._setup.processes.collected({client: self._models[client].numpy() for client in self._own}):
+        for theirs in self._setup.processes.collected(
+            {client: self._models[client].numpy() for client in self._own}
+        ):
             for client, model in theirs.items():
                 self._models[client] = torch.from_numpy(model)
         models = self._models
         if not self._lots.alike:
             # The mean over clients is then that over records (McMahan et al. 2017), whose numbers are public.
-            shares = [self._lots.expected(client) / self._lots.denominator for client in range(self._count)]
+            shares = [
+                self._lots.expected(client) / self._lots.denominator
+                for client in range(self._count)
+            ]
             models = models * torch.tensor(shares)[:, None]
         yield models, np.zeros(0), np.zeros(0)
 
     def _step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
         entry = self.entry
-        steps = each_holder(entry, self._setup.processes, pool, lambda client: self._client(index, step, client))
+        steps = each_holder(
+            entry,
+            self._setup.processes,
+            pool,
+            lambda client: self._client(index, step, client),
+        )
         losses, norms, released_norms = zip(*steps, strict=True)
         row: Row = {"clients": self._count}
         if entry.sum.private:
@@ -164,7 +223,11 @@ class _Silos(Clients):
         """
         lot, model = self._lots.lot(index, step, client), self._models[client]
         labels = self._held.labels[client][lot]
-        total, loss, norm = self.entry.open(index, step=step, holder=client), math.nan, math.nan
+        total, loss, norm = (
+            self.entry.open(index, step=step, holder=client),
+            math.nan,
+            math.nan,
+        )
         with self._workers.worker() as (gradients, room):
             images = room.taken(self._held.images[client], lot)
             measured, _ = gradients.add_each(model.numpy(), images, labels, total)
@@ -186,7 +249,9 @@ class _Silos(Clients):
         return self._count * self._update.inner_steps * self._lots.size
 
     def state(self) -> Any:
-        told = self._setup.processes.collected({client: self._states[client] for client in self._own})
+        told = self._setup.processes.collected(
+            {client: self._states[client] for client in self._own}
+        )
         for theirs in told:
             for client, state in theirs.items():
                 self._states[client] = state

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream, within_task
+from dpfedbench.parts.client_updates.client_update import (
+    Clients,
+    ClientUpdate,
+    Setup,
+    Stream,
+    within_task,
+)
 from dpfedbench.parts.within_task import Client, TaskClients, measured
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
@@ -37,10 +43,20 @@ class QueryGradient(ClientUpdate):
     client_data = "tasks"
     sends = "query-gradient-sum"
 
-    inner_steps: int = setting(2, ge=1, le=100_000, doc="steps on the support set", paper="5")
-    inner_rate: float = setting(0.4, gt=0, le=1e6, doc="their learning rate, eta_1", paper="0.1 (Omniglot), 0.01")
+    inner_steps: int = setting(
+        2, ge=1, le=100_000, doc="steps on the support set", paper="5"
+    )
+    inner_rate: float = setting(
+        0.4,
+        gt=0,
+        le=1e6,
+        doc="their learning rate, eta_1",
+        paper="0.1 (Omniglot), 0.01",
+    )
     order: Literal[1, 2] = setting(
-        2, doc="2: exact meta-gradient; 1: adapted weights are taken as constants", paper="2"
+        2,
+        doc="2: exact meta-gradient; 1: adapted weights are taken as constants",
+        paper="2",
     )
     learnable_rates: bool = setting(
         False,
@@ -89,12 +105,23 @@ class QueryGradient(ClientUpdate):
         return weights
 
     def net(self, net: Net) -> Net:
-        return net.with_rates(self.inner_steps, self.inner_rate) if self.learnable_rates else net
+        return (
+            net.with_rates(self.inner_steps, self.inner_rate)
+            if self.learnable_rates
+            else net
+        )
 
     def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
-        support, query = (run.task.ways * n for n in (run.clients.support_per_class, run.clients.query_per_class))
+        support, query = (
+            run.task.ways * n
+            for n in (run.clients.support_per_class, run.clients.query_per_class)
+        )
         own = {SUPPORT: within_task(run, support, steps=self.inner_steps)}
-        return own if self.by_server(run) else own | {QUERY: within_task(run, query, steps=1)}
+        return (
+            own
+            if self.by_server(run)
+            else own | {QUERY: within_task(run, query, steps=1)}
+        )
 
     def clients(self, setup: Setup) -> Clients:
         if self.within_records(setup.run):
@@ -114,19 +141,31 @@ class _Tasks(Clients):
     def __init__(self, update: QueryGradient, setup: Setup) -> None:
         from dpfedbench.models.meta_gradient import MetaGradient
 
-        self._update, self._held, self._dimension = update, setup.held, setup.net.dimension
+        self._update, self._held, self._dimension = (
+            update,
+            setup.held,
+            setup.net.dimension,
+        )
         adapted: Sequence[str] | None = update.adapted(setup.net)
         self._workers = setup.workers(
             lambda gradients: MetaGradient(
-                gradients, steps=update.inner_steps, rate=update.inner_rate, order=update.order, adapted=adapted
+                gradients,
+                steps=update.inner_steps,
+                rate=update.inner_rate,
+                order=update.order,
+                adapted=adapted,
             )
         )
 
-    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
         """Query gradients, with losses and accuracies on the query sets. A tensor is overwritten two chunks later."""
         weights, chunk = self._update.step_weights(index), self._workers.chunk
         device = self._workers.device
-        buffers = [torch.empty((chunk, self._dimension), device=device) for _ in range(2)]
+        buffers = [
+            torch.empty((chunk, self._dimension), device=device) for _ in range(2)
+        ]
         with self._workers.running() as pool:
             waiting = None
             for number, start in enumerate(range(0, len(cohort), chunk)):
@@ -139,23 +178,41 @@ class _Tasks(Clients):
                 yield self._collect(*waiting)
 
     def _start(
-        self, pool: concurrent.futures.Executor, theta: np.ndarray, ids: np.ndarray, buffer: Any, weights: Any
+        self,
+        pool: concurrent.futures.Executor,
+        theta: np.ndarray,
+        ids: np.ndarray,
+        buffer: Any,
+        weights: Any,
     ) -> tuple[Any, list[concurrent.futures.Future]]:
         tasks, out = self._held.gather(ids), buffer[: len(ids)]
 
         def some(which: slice) -> tuple[np.ndarray, np.ndarray]:
             with self._workers.worker() as worker:
                 return worker.contribution(
-                    theta, tasks.support_x[which], tasks.support_y[which], tasks.query_x[which], tasks.query_y[which],
-                    out[which], weights,
-                )  # fmt: skip
+                    theta,
+                    tasks.support_x[which],
+                    tasks.support_y[which],
+                    tasks.query_x[which],
+                    tasks.query_y[which],
+                    out[which],
+                    weights,
+                )
 
-        return out, [pool.submit(some, which) for which in self._workers.split(len(ids))]
+        return out, [
+            pool.submit(some, which) for which in self._workers.split(len(ids))
+        ]
 
     @staticmethod
-    def _collect(out: Any, futures: list[concurrent.futures.Future]) -> tuple[Any, np.ndarray, np.ndarray]:
+    def _collect(
+        out: Any, futures: list[concurrent.futures.Future]
+    ) -> tuple[Any, np.ndarray, np.ndarray]:
         results = [future.result() for future in futures]
-        return out, np.concatenate([losses for losses, _ in results]), np.concatenate([right for _, right in results])
+        return (
+            out,
+            np.concatenate([losses for losses, _ in results]),
+            np.concatenate([right for _, right in results]),
+        )
 
 
 class MamlByRecord(TaskClients):
@@ -165,17 +222,27 @@ class MamlByRecord(TaskClients):
         run = setup.run
         self._by_server = update.by_server(run)
         query = run.task.ways * run.clients.query_per_class
-        super().__init__(setup, update.samplers(run, 0), each=query if self._by_server else 1)
+        super().__init__(
+            setup, update.samplers(run, 0), each=query if self._by_server else 1
+        )
         self._update, self._moved = update, moved(setup.net, update.adapted(setup.net))
 
     def client(
-        self, worker: Any, theta: np.ndarray, client: int, index: int, held: Any, out: torch.Tensor
+        self,
+        worker: Any,
+        theta: np.ndarray,
+        client: int,
+        index: int,
+        held: Any,
+        out: torch.Tensor,
     ) -> Sequence[float]:
         (support, query), sums = held, Client(self, index, client)
         adapted = theta.copy()
         for step in range(self._update.inner_steps):
             mean, _ = sums.mean(SUPPORT, adapted, support, worker, step)
-            adapted[self._moved] -= np.float32(self._update.inner_rate) * mean[self._moved]
+            adapted[self._moved] -= (
+                np.float32(self._update.inner_rate) * mean[self._moved]
+            )
         if self._by_server:
             return measured(worker, adapted, query, out).mean(axis=0).tolist()
         mean, measures = sums.mean(QUERY, adapted, query, worker)
@@ -187,5 +254,8 @@ def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
     """The coordinates that inner steps move: those of the named tensors; None: all."""
     if names is None:
         return slice(None)
-    marks = [np.full(size, name in names) for name, size in zip(net.tensor_names, net.sizes, strict=True)]
+    marks = [
+        np.full(size, name in names)
+        for name, size in zip(net.tensor_names, net.sizes, strict=True)
+    ]
     return np.concatenate(marks)

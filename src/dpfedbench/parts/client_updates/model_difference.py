@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import ClientByClient, Clients, ClientUpdate, Setup
+from dpfedbench.parts.client_updates.client_update import (
+    ClientByClient,
+    Clients,
+    ClientUpdate,
+    Setup,
+)
 from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
@@ -29,7 +34,10 @@ class ModelDifference(ClientUpdate):
     any_size = True
 
     inner_steps: int = setting(
-        5, ge=1, le=100_000, doc="steps, each along the mean gradient of all of the client's records"
+        5,
+        ge=1,
+        le=100_000,
+        doc="steps, each along the mean gradient of all of the client's records",
     )
     inner_rate: float = setting(0.1, gt=0, le=1e6, doc="their learning rate")
     optimizer: Optimizer = setting(Sgd(), doc="what takes them")
@@ -37,7 +45,9 @@ class ModelDifference(ClientUpdate):
     def check(self, run: Run) -> None:
         self.optimizer.refuse_untold("client_update")
 
-    def local_gradient(self, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    def local_gradient(
+        self, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor
+    ) -> torch.Tensor:
         """What a local step follows, for an update of another objective to change.
 
         Args:
@@ -59,19 +69,38 @@ class Trained(ClientByClient):
 
     def __init__(self, update: ModelDifference, setup: Setup) -> None:
         dimension, self._update = setup.net.dimension, update
-        super().__init__(setup, lambda made: (made, torch.empty((_PIECE, dimension), device=made.device)), device="cpu")
+        super().__init__(
+            setup,
+            lambda made: (made, torch.empty((_PIECE, dimension), device=made.device)),
+            device="cpu",
+        )
 
-    def followed(self, client: int, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    def followed(
+        self,
+        client: int,
+        gradient: torch.Tensor,
+        model: torch.Tensor,
+        start: torch.Tensor,
+    ) -> torch.Tensor:
         """What a client's step follows; other arguments as of `ModelDifference.local_gradient`."""
         return self._update.local_gradient(gradient, model, start)
 
     def client(
-        self, worker: Any, theta: np.ndarray, client: int, index: int, held: Any, out: torch.Tensor
+        self,
+        worker: Any,
+        theta: np.ndarray,
+        client: int,
+        index: int,
+        held: Any,
+        out: torch.Tensor,
     ) -> Sequence[float]:
         images, labels = self.setup.held.images[client], self.setup.held.labels[client]
         start, model = torch.from_numpy(theta), torch.from_numpy(theta.copy())
         gradients, room = worker
-        state, measured = self._update.optimizer.begin(model), gradients.evaluate(theta, images, labels)
+        state, measured = (
+            self._update.optimizer.begin(model),
+            gradients.evaluate(theta, images, labels),
+        )
         for _ in range(self._update.inner_steps):
             total = gradients.added(model.numpy(), images, labels, room)
             mean = torch.from_numpy((total / len(labels)).astype(np.float32))

@@ -12,7 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream
+from dpfedbench.parts.client_updates.client_update import (
+    Clients,
+    ClientUpdate,
+    Row,
+    Setup,
+    Stream,
+)
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
@@ -46,12 +52,16 @@ class Noised(ClientUpdate):
         return {OWN_UPDATE: _sampler(run)}
 
     def clients(self, setup: Setup) -> Clients:
-        return NoisedClients(setup, self.update.clients(dataclasses.replace(setup, own=())))
+        return NoisedClients(
+            setup, self.update.clients(dataclasses.replace(setup, own=()))
+        )
 
 
 def _sampler(run: Run) -> Sampler:
     plan = run.part(Participation)
-    return participation.own_update(clients=run.clients.count, cohort=plan.cohort, rounds=plan.rounds)
+    return participation.own_update(
+        clients=run.clients.count, cohort=plan.cohort, rounds=plan.rounds
+    )
 
 
 class NoisedClients(Clients):
@@ -69,11 +79,17 @@ class NoisedClients(Clients):
         given = sum_.within_task
         assert given is not None and inner.each == 1
         self._entry = setup.enter(
-            sum_, sampler=_sampler(run), denominator=1.0, dimension=setup.net.dimension, indices=("round", "client"),
+            sum_,
+            sampler=_sampler(run),
+            denominator=1.0,
+            dimension=setup.net.dimension,
+            indices=("round", "client"),
             multiplier=given.noise_multiplier({OWN_UPDATE: _sampler(run)}, run.claims),
-        )  # fmt: skip
+        )
 
-    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
         """What the clients release; no loss of theirs is told."""
         done = 0
         for rows, _, _ in self._inner.contributions(theta, cohort, index):

@@ -19,7 +19,15 @@ class Proximal(ModelDifference):
 
     kind: Literal["proximal"] = "proximal"  # type: ignore[assignment]  # each kind has its name
 
-    mu: float = setting(0.1, ge=0, le=1e6, doc="of the proximal term mu/2 ||w - w_t||^2", paper="0.001 to 1")
+    mu: float = setting(
+        0.1,
+        ge=0,
+        le=1e6,
+        doc="of the proximal term mu/2 ||w - w_t||^2",
+        paper="0.001 to 1",
+    )
 
-    def local_gradient(self, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    def local_gradient(
+        self, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor
+    ) -> torch.Tensor:
         return gradient.add_(model - start, alpha=self.mu)

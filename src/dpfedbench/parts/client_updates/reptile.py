@@ -8,7 +8,12 @@ from typing import Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, within_task
+from dpfedbench.parts.client_updates.client_update import (
+    Clients,
+    ClientUpdate,
+    Setup,
+    within_task,
+)
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.within_task import Client, TaskClients
 from dpfedbench.settings.part import setting
@@ -49,7 +54,9 @@ class Reptile(ClientUpdate):
 
     def check(self, run: Run) -> None:
         self.optimizer.refuse_untold("client_update")
-        examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
+        examples = run.task.ways * (
+            run.clients.support_per_class + run.clients.query_per_class
+        )
         if self.batches == "disjoint" and examples % self.inner_steps:
             raise BenchError(
                 f"client_update.inner_steps ({self.inner_steps}) does not divide a client's {examples} examples "
@@ -57,8 +64,14 @@ class Reptile(ClientUpdate):
             )
 
     def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
-        examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
-        return {TASK: within_task(run, examples, steps=self.inner_steps, batches=self.batches)}
+        examples = run.task.ways * (
+            run.clients.support_per_class + run.clients.query_per_class
+        )
+        return {
+            TASK: within_task(
+                run, examples, steps=self.inner_steps, batches=self.batches
+            )
+        }
 
     def clients(self, setup: Setup) -> Clients:
         return _Trained(self, setup)
@@ -72,11 +85,20 @@ class _Trained(TaskClients):
         self._update = update
 
     def client(
-        self, worker: Any, theta: np.ndarray, client: int, index: int, held: Any, out: torch.Tensor
+        self,
+        worker: Any,
+        theta: np.ndarray,
+        client: int,
+        index: int,
+        held: Any,
+        out: torch.Tensor,
     ) -> Sequence[float]:
         (support, query), sums = held, Client(self, index, client)
         update = self._update
-        images, labels = np.concatenate([support[0], query[0]]), np.concatenate([support[1], query[1]])
+        images, labels = (
+            np.concatenate([support[0], query[0]]),
+            np.concatenate([support[1], query[1]]),
+        )
         batches = [np.arange(len(labels))] * update.inner_steps
         if update.batches != "full":
             rng = stream(self.setup.run.stream_seed, "task-batches", index, client)
@@ -87,13 +109,23 @@ class _Trained(TaskClients):
         weights = torch.from_numpy(theta.copy())
         state, measured = update.optimizer.begin(weights), []
         for step, own in enumerate(batches):
-            mean, measures = sums.mean(TASK, weights.numpy(), (images[own], labels[own]), worker, step)
+            mean, measures = sums.mean(
+                TASK, weights.numpy(), (images[own], labels[own]), worker, step
+            )
             measured.append(measures)
             if update.largest is not None:
-                mean *= min(1.0, update.largest / max(float(np.linalg.norm(mean)), 1e-30))
-            update.optimizer.step(weights, torch.from_numpy(mean), state, update.inner_rate)
+                mean *= min(
+                    1.0, update.largest / max(float(np.linalg.norm(mean)), 1e-30)
+                )
+            update.optimizer.step(
+                weights, torch.from_numpy(mean), state, update.inner_rate
+            )
         out[0] = torch.from_numpy(theta - weights.numpy())
-        return measured[0].mean(axis=0).tolist() if len(measured[0]) else (math.nan, math.nan)
+        return (
+            measured[0].mean(axis=0).tolist()
+            if len(measured[0])
+            else (math.nan, math.nan)
+        )
 
 
 def sampled(rng: np.random.Generator, steps: int, count: int) -> list[np.ndarray]:

@@ -24,7 +24,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import CHUNK_PER_THREAD, Clients, Setup, Stream
+from dpfedbench.parts.client_updates.client_update import (
+    CHUNK_PER_THREAD,
+    Clients,
+    Setup,
+    Stream,
+)
 from dpfedbench.parts.client_updates.model_difference import ModelDifference, Trained
 from dpfedbench.parts.optimizers.optimizer import Sgd
 
@@ -58,42 +63,70 @@ class _Controlled(Trained):
 
     def __init__(self, update: ModelDifference, setup: Setup) -> None:
         super().__init__(update, setup)
-        self._processes, self._whole_rate = setup.processes, update.inner_steps * update.inner_rate
-        rule = next((sum_.clipping for sum_ in setup.run.sums if sum_.name == CONTROL), None)
+        self._processes, self._whole_rate = (
+            setup.processes,
+            update.inner_steps * update.inner_rate,
+        )
+        rule = next(
+            (sum_.clipping for sum_ in setup.run.sums if sum_.name == CONTROL), None
+        )
         self._threshold = math.inf if rule is None else float(rule.threshold)
         self._server = np.zeros(self.dimension, np.float32)
         self._own: dict[int, np.ndarray] = {}
 
-    def followed(self, client: int, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    def followed(
+        self,
+        client: int,
+        gradient: torch.Tensor,
+        model: torch.Tensor,
+        start: torch.Tensor,
+    ) -> torch.Tensor:
         own = self._own.get(client)
-        return gradient.add_(torch.from_numpy(self._server if own is None else self._server - own))
+        return gradient.add_(
+            torch.from_numpy(self._server if own is None else self._server - own)
+        )
 
-    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
         """Both messages [2, n, d]; losses and accuracies are the broadcast model's on each client's records."""
         chunk = CHUNK_PER_THREAD * self._workers.count
         with self._workers.running() as pool:
             for start in range(0, len(cohort), chunk):
                 ids = [int(client) for client in cohort[start : start + chunk]]
-                rows, measures = np.zeros((2, len(ids), self.dimension), np.float32), np.zeros((len(ids), 2))
-                own = [place for place, client in enumerate(ids) if self._is_own(client)]
+                rows, measures = (
+                    np.zeros((2, len(ids), self.dimension), np.float32),
+                    np.zeros((len(ids), 2)),
+                )
+                own = [
+                    place for place, client in enumerate(ids) if self._is_own(client)
+                ]
                 outs = [rows[:, place] for place in own]
-                made = pool.map(self._both, repeat(theta), [ids[place] for place in own], outs)
+                made = pool.map(
+                    self._both, repeat(theta), [ids[place] for place in own], outs
+                )
                 for place, measured in zip(own, made, strict=True):
                     measures[place] = measured
-                for places, theirs, told in self._processes.collected((own, rows[:, own], measures[own])):
+                for places, theirs, told in self._processes.collected(
+                    (own, rows[:, own], measures[own])
+                ):
                     rows[:, places], measures[places] = theirs, told
                 yield torch.from_numpy(rows), measures[:, 0], measures[:, 1]
 
     def _both(self, theta: np.ndarray, client: int, out: np.ndarray) -> Sequence[float]:
         """Write both messages of a client to `out` [2, d], and move its control variate."""
         with self._workers.worker() as worker:
-            measured = self.client(worker, theta, client, 0, None, torch.from_numpy(out[:1]))
+            measured = self.client(
+                worker, theta, client, 0, None, torch.from_numpy(out[:1])
+            )
         np.subtract(out[0] / self._whole_rate, self._server, out=out[1])
         norm = float(np.sqrt(np.square(out[1], dtype=np.float64).sum()))
         if norm > self._threshold:
             out[1] *= self._threshold / norm
         if math.isfinite(norm):  # what is not finite counts as zero in the sum
-            self._own[client] = self._own.get(client, np.zeros_like(self._server)) + out[1]
+            self._own[client] = (
+                self._own.get(client, np.zeros_like(self._server)) + out[1]
+            )
         return measured
 
     def _is_own(self, client: int) -> bool:
@@ -104,10 +137,16 @@ class _Controlled(Trained):
 
     def state(self) -> Any:
         kept: dict[int, torch.Tensor] = {}
-        for theirs in self._processes.collected({client: torch.from_numpy(own) for client, own in self._own.items()}):
+        for theirs in self._processes.collected(
+            {client: torch.from_numpy(own) for client, own in self._own.items()}
+        ):
             kept |= theirs
         return {"server": torch.from_numpy(self._server.copy()), "own": kept}
 
     def restore(self, state: Any) -> None:
         self._server = state["server"].numpy().copy()
-        self._own = {client: own.numpy() for client, own in state["own"].items() if self._is_own(client)}
+        self._own = {
+            client: own.numpy()
+            for client, own in state["own"].items()
+            if self._is_own(client)
+        }

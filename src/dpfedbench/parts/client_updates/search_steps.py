@@ -37,7 +37,9 @@ class SearchSteps(SummedUpdate):
     sends = WEIGHTS
 
     weights: StepOfSum = setting(StepOfSum(), doc="the step of the weights, W")
-    architecture: StepOfSum = setting(StepOfSum(rate=3e-4, optimizer=Adam()), doc="the step of the architecture, A")
+    architecture: StepOfSum = setting(
+        StepOfSum(rate=3e-4, optimizer=Adam()), doc="the step of the architecture, A"
+    )
 
     @property
     def halves(self) -> Mapping[str, str]:
@@ -55,7 +57,10 @@ class SearchSteps(SummedUpdate):
             )
 
     def columns(self, run: Run) -> tuple[str, ...]:
-        return (*(f"entropy_{kind}" for kind in run.part(CellModel).space.kinds), *super().columns(run))
+        return (
+            *(f"entropy_{kind}" for kind in run.part(CellModel).space.kinds),
+            *super().columns(run),
+        )
 
     def block_of(self, sum_: Sum) -> str:
         return _BLOCKS[sum_.name]
@@ -70,4 +75,7 @@ class SearchSteps(SummedUpdate):
         space = None if model is None else model.space
         if space is None or space.size != place.stop - place.start:
             return lambda theta: {}  # an audit's drawn coordinates
-        return lambda theta: {f"entropy_{kind}": e for kind, e in space.entropy(theta[place].numpy()).items()}
+        return lambda theta: {
+            f"entropy_{kind}": e
+            for kind, e in space.entropy(theta[place].numpy()).items()
+        }

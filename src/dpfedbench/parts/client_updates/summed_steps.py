@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream, each_holder
+from dpfedbench.parts.client_updates.client_update import (
+    Clients,
+    ClientUpdate,
+    Row,
+    Setup,
+    Stream,
+    each_holder,
+)
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
@@ -60,17 +67,24 @@ class SummedUpdate(ClientUpdate):
         """What the history says of a model that was released, given its weights [d]."""
         return lambda theta: {}
 
-    def lots(self, run: Run, sum_: Sum, *, clients: int, records: int) -> participation.PoissonLots:
+    def lots(
+        self, run: Run, sum_: Sum, *, clients: int, records: int
+    ) -> participation.PoissonLots:
         """The lots of a sum, of so many clients that each hold so many records which it may read."""
         return run.part(PoissonLots).lots(
-            clients=clients, seed=run.stream_seed, steps=1, records=records,
+            clients=clients,
+            seed=run.stream_seed,
+            steps=1,
+            records=records,
             purpose=f"lot/{sum_.part}" if sum_.part else "lot",
             whose=f"the {sum_.part} of a client" if sum_.part else "a client",
-        )  # fmt: skip
+        )
 
     def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         return {
-            sum_.name: self.lots(run, sum_, clients=run.clients.count, records=records).describe()
+            sum_.name: self.lots(
+                run, sum_, clients=run.clients.count, records=records
+            ).describe()
             for sum_ in run.own_sums()
         }
 
@@ -127,33 +141,62 @@ class Parties(Clients):
     divides = True
 
     def __init__(self, update: SummedUpdate, setup: Setup) -> None:
-        self._update, self._setup, self._told = update, setup, update.told(setup.run, setup.net)
+        self._update, self._setup, self._told = (
+            update,
+            setup,
+            update.told(setup.run, setup.net),
+        )
         run, net, self._held = setup.run, setup.net, setup.held
         self._count, held = len(self._held.images), len(self._held.images[0])
         self._workers = setup.workers(lambda gradients: gradients)
         self._rounds = run.part(PoissonLots).rounds
-        theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
+        theta = torch.from_numpy(
+            net.initial(stream(run.seed, "initial-weights")).copy()
+        )
         self._phases = list[_Phase]()
         for sum_ in setup.own:
             block, steps = update.block_of(sum_), update.steps[sum_.name]
             coordinates = net.blocks[block] if block else slice(0, net.dimension)
-            places = [update.places(sum_, seed=run.seed, client=client, records=held) for client in range(self._count)]
+            places = [
+                update.places(sum_, seed=run.seed, client=client, records=held)
+                for client in range(self._count)
+            ]
             drawn = update.lots(run, sum_, clients=self._count, records=len(places[0]))
             for other in self._phases:
-                if sum_.private and other.entry.sum.part == sum_.part and other.lots.purpose != drawn.purpose:
+                if (
+                    sum_.private
+                    and other.entry.sum.part == sum_.part
+                    and other.lots.purpose != drawn.purpose
+                ):
                     # Described alike in the ledger, where releases of one lot are one Gaussian; of two they are not.
                     names = other.name, sum_.name
-                    raise BenchError(cannot_compose(*names, sum_.unit, sum_.part, "draw lots of their own"))
+                    raise BenchError(
+                        cannot_compose(
+                            *names, sum_.unit, sum_.part, "draw lots of their own"
+                        )
+                    )
             entry = setup.enter(
-                sum_, sampler=drawn.describe(), denominator=drawn.denominator,
-                dimension=coordinates.stop - coordinates.start, indices=("round", "client"), holders=self._count,
-                plain=lambda dimension, cut=steps.cut: _Cut(dimension=dimension, norm=cut or math.inf),
-            )  # fmt: skip
+                sum_,
+                sampler=drawn.describe(),
+                denominator=drawn.denominator,
+                dimension=coordinates.stop - coordinates.start,
+                indices=("round", "client"),
+                holders=self._count,
+                plain=lambda dimension, cut=steps.cut: _Cut(
+                    dimension=dimension, norm=cut or math.inf
+                ),
+            )
             state = steps.begin(theta[coordinates])
-            self._phases.append(_Phase(sum_.name, steps, block, coordinates, places, drawn, entry, state))
+            self._phases.append(
+                _Phase(
+                    sum_.name, steps, block, coordinates, places, drawn, entry, state
+                )
+            )
         self._row: Row = {}
 
-    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
         """The model that all parties have after the round: one row."""
         model = torch.from_numpy(theta.copy())
         row: Row = {"clients": self._count}
@@ -168,8 +211,17 @@ class Parties(Clients):
                 row |= self._said(phase, parties, total, first=phase is self._phases[0])
                 if phase.entry.sum.private:
                     phase.entry.write(index)
-                mean = total / (phase.lots.denominator * (self._count if self._update.parties == "mean" else 1))
-                phase.steps.step(model[phase.coordinates], mean, phase.state, index=index, rounds=self._rounds)
+                mean = total / (
+                    phase.lots.denominator
+                    * (self._count if self._update.parties == "mean" else 1)
+                )
+                phase.steps.step(
+                    model[phase.coordinates],
+                    mean,
+                    phase.state,
+                    index=index,
+                    rounds=self._rounds,
+                )
         self._row = row | self._told(model)
         yield model[None], np.zeros(0), np.zeros(0)
 
@@ -178,17 +230,26 @@ class Parties(Clients):
     ) -> tuple[torch.Tensor, np.ndarray, Sequence[float]]:
         """One party's lot and what it releases [block]; where nothing is claimed also losses and norms."""
         chosen = phase.places[client][phase.lots.lot(index, 0, client)]
-        images, labels = self._held.images[client][chosen], self._held.labels[client][chosen]
+        images, labels = (
+            self._held.images[client][chosen],
+            self._held.labels[client][chosen],
+        )
         total = phase.entry.open(index, holder=client)
         with self._workers.worker() as gradients:
-            measured, _ = gradients.add_each(theta, images, labels, total, block=phase.block)
+            measured, _ = gradients.add_each(
+                theta, images, labels, total, block=phase.block
+            )
         raw = [] if phase.entry.sum.private else total.norms
         return torch.from_numpy(phase.entry.end(total)), measured.losses, raw
 
     def _said(
-        self, phase: _Phase, parties: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], total: torch.Tensor,
-        *, first: bool,
-    ) -> Row:  # fmt: skip
+        self,
+        phase: _Phase,
+        parties: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]],
+        total: torch.Tensor,
+        *,
+        first: bool,
+    ) -> Row:
         """What the history may say of a phase: everyone reads it, so of a private one it follows from the total alone.
 
         What the server sees of each party by itself has the noise of one, and not of all.
@@ -205,7 +266,11 @@ class Parties(Clients):
             losses = np.concatenate([each for _, each, _ in parties])
             if first:
                 row["loss"] = float(losses.mean()) if len(losses) else float("nan")
-        return row if first else {f"{phase.name}_{key}": value for key, value in row.items()}
+        return (
+            row
+            if first
+            else {f"{phase.name}_{key}": value for key, value in row.items()}
+        )
 
     def row(self) -> Row:
         return self._row

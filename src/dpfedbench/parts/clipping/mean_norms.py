@@ -23,7 +23,11 @@ class ByFactor(LotRule):
         doc="C of the first round; null: the mean gradient norm of the initial model on random data",
     )
     factor: float = setting(
-        1.0, ge=1e-6, le=1e6, doc="alpha, times the mean norm", paper="1 (MNIST), 0.01 (Fashion-MNIST)"
+        1.0,
+        ge=1e-6,
+        le=1e6,
+        doc="alpha, times the mean norm",
+        paper="1 (MNIST), 0.01 (Fashion-MNIST)",
     )
 
 

@@ -25,17 +25,24 @@ class MedianOfRun(CohortRule):
     reason: ClassVar[str] = (
         "the threshold is the median of gradient norms that no release protects, those of a run without privacy"
     )
-    notice: ClassVar[str] = "the clipping threshold is the median norm of a run without privacy: not private"
+    notice: ClassVar[str] = (
+        "the clipping threshold is the median norm of a run without privacy: not private"
+    )
     reference: ClassVar[str] = "maml"
     reference_file: ClassVar[str] = "history.csv"
     finds_threshold: ClassVar[bool] = True
     threshold: float | None = setting(
-        None, ge=SMALLEST_THRESHOLD, le=LARGEST_THRESHOLD, doc="null: found in a run without privacy"
+        None,
+        ge=SMALLEST_THRESHOLD,
+        le=LARGEST_THRESHOLD,
+        doc="null: found in a run without privacy",
     )
 
     def check(self, run: Run) -> None:
         if run.part(ClientUpdate).kind != "maml":
-            raise BenchError("clipping.kind median-of-run is for client_update.kind maml")
+            raise BenchError(
+                "clipping.kind median-of-run is for client_update.kind maml"
+            )
         if self.threshold is not None:
             raise BenchError(
                 f"clipping.threshold is {self.threshold:g}, but median-of-run finds it in a run without privacy: "
@@ -53,10 +60,18 @@ class MedianOfRun(CohortRule):
         needed = f"{run.folder} finds its threshold in {path}"
         try:
             with open(path, encoding="utf-8", newline="") as file:
-                norms = [float(row["norm_q50"]) for row in csv.DictReader(file) if row["norm_q50"]]
+                norms = [
+                    float(row["norm_q50"])
+                    for row in csv.DictReader(file)
+                    if row["norm_q50"]
+                ]
             median = statistics.median(norms) if norms else math.nan
         except (OSError, ValueError, KeyError) as error:
-            raise BenchError(f"{needed}, which cannot be read ({error}): train that run again") from error
+            raise BenchError(
+                f"{needed}, which cannot be read ({error}): train that run again"
+            ) from error
         if not 0 < median < math.inf:
-            raise BenchError(f"{needed}, which has no gradient norms: train that run again")
+            raise BenchError(
+                f"{needed}, which has no gradient norms: train that run again"
+            )
         return median

@@ -10,9 +10,16 @@ from dpsum import clipping
 class Percentile(CohortRule):
     """Settings of rules whose C is a percentile over a sliding window of rounds (DP-FedMeta, eq. 2)."""
 
-    percentile: float = setting(90.0, ge=0, le=100, doc="k: which percentile", paper="90")
-    window: int = setting(3, ge=1, le=1_000_000, doc="W: rounds that are looked back upon")
-    never_rising: bool = setting(True, doc="take a new C only if it is not above the old one (Section 3.1's smoothing)")
+    percentile: float = setting(
+        90.0, ge=0, le=100, doc="k: which percentile", paper="90"
+    )
+    window: int = setting(
+        3, ge=1, le=1_000_000, doc="W: rounds that are looked back upon"
+    )
+    never_rising: bool = setting(
+        True,
+        doc="take a new C only if it is not above the old one (Section 3.1's smoothing)",
+    )
 
 
 class PercentileOfReleases(Percentile, clipping.PercentileOfReleases):
@@ -22,7 +29,9 @@ class PercentileOfReleases(Percentile, clipping.PercentileOfReleases):
     """
 
     kind: Literal["percentile-of-releases"] = "percentile-of-releases"
-    form: Literal["mean", "sum"] = setting("sum", doc="whether a release's norm is that of the mean or of the sum")
+    form: Literal["mean", "sum"] = setting(
+        "sum", doc="whether a release's norm is that of the mean or of the sum"
+    )
 
 
 class PercentileOfRawNorms(Percentile, clipping.PercentileOfRawNorms):

@@ -20,9 +20,15 @@ class PrivateQuantile(CohortRule, LotRule, clipping.PrivateQuantile):
 
     kind: Literal["private-quantile"] = "private-quantile"
     percentile: float = setting(90.0, ge=0, le=100, doc="100 gamma: which quantile")
-    never_rising: bool = setting(True, doc="take a new C only if it is not above the old one")
+    never_rising: bool = setting(
+        True, doc="take a new C only if it is not above the old one"
+    )
     quantile_rate: float = setting(
-        0.2, gt=0, le=10, doc="eta_C of the geometric steps", paper="0.2 (Andrew et al. 2019)"
+        0.2,
+        gt=0,
+        le=10,
+        doc="eta_C of the geometric steps",
+        paper="0.2 (Andrew et al. 2019)",
     )
     count_noise: float | None = setting(
         None,
@@ -36,7 +42,11 @@ class PrivateQuantile(CohortRule, LotRule, clipping.PrivateQuantile):
         multiplier = run.part(Noise).multiplier
         deviation = self.deviation(run.part(Participation).cohort)
         if multiplier is not None and not deviation / clipping.INDICATOR > multiplier:
-            given = "null, so a twentieth of the cohort, " if self.count_noise is None else ""
+            given = (
+                "null, so a twentieth of the cohort, "
+                if self.count_noise is None
+                else ""
+            )
             raise BenchError(
                 f"clipping.count_noise is {given}{deviation:g}: private-quantile needs more than half of "
                 f"noise.multiplier ({multiplier:g}), or the count alone costs all that may be spent"

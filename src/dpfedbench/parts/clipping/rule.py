@@ -7,9 +7,23 @@ from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Part, setting
 from dpfedbench.settings.run import Run
 from dpsum import clipping
-from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, Extra, Seen, State, within_range
+from dpsum.clipping import (
+    LARGEST_THRESHOLD,
+    SMALLEST_THRESHOLD,
+    Extra,
+    Seen,
+    State,
+    within_range,
+)
 
-__all__ = ["CohortRule", "Extra", "LotRule", "Seen", "State", "within_range"]  # what a rule of one's own imports
+__all__ = [
+    "CohortRule",
+    "Extra",
+    "LotRule",
+    "Seen",
+    "State",
+    "within_range",
+]  # what a rule of one's own imports
 
 
 class ClippingRule(Part, clipping.ClippingRule):
@@ -28,13 +42,18 @@ class ClippingRule(Part, clipping.ClippingRule):
     """Whether `threshold` null means that the first threshold comes from elsewhere."""
 
     threshold: float | None = setting(
-        0.5, ge=SMALLEST_THRESHOLD, le=LARGEST_THRESHOLD, doc="C of the first round",
+        0.5,
+        ge=SMALLEST_THRESHOLD,
+        le=LARGEST_THRESHOLD,
+        doc="C of the first round",
         paper="0.2 (DP-FedMeta's released code)",
-    )  # fmt: skip
+    )
 
     def check(self, run: Run) -> None:
         if self.threshold is None and not self.finds_threshold:
-            raise BenchError(f"clipping.threshold is null: the rule {self.kind} needs a first threshold")
+            raise BenchError(
+                f"clipping.threshold is null: the rule {self.kind} needs a first threshold"
+            )
 
     def first_threshold(self, path: Path, run: Run) -> float:
         """The first threshold, from the file of the run that is the `reference`."""

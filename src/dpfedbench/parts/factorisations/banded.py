@@ -22,7 +22,12 @@ class Banded(Optimised):
     """
 
     kind: Literal["banded"] = "banded"  # type: ignore[assignment]  # another of the family
-    bands: int = setting(8, ge=1, le=factorisations.MOST, doc="diagonals of the encoder, the main one among them")
+    bands: int = setting(
+        8,
+        ge=1,
+        le=factorisations.MOST,
+        doc="diagonals of the encoder, the main one among them",
+    )
 
     def weights(self, rounds: int, step: ServerStep) -> np.ndarray:
         return factorisations.banded(self.moved(rounds, step), self.bands)

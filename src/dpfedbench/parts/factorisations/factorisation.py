@@ -35,7 +35,11 @@ class SquareRoot(Factorisation):
     """
 
     kind: Literal["square-root"] = "square-root"
-    band: int | None = setting(None, ge=1, doc="draws that a round's noise combines at most; null: those of all rounds")
+    band: int | None = setting(
+        None,
+        ge=1,
+        doc="draws that a round's noise combines at most; null: those of all rounds",
+    )
 
     def weights(self, rounds: int, step: ServerStep) -> np.ndarray:
         return factorisations.square_root(rounds, band=self.band)

@@ -23,7 +23,9 @@ class Optimised(Factorisation):
     """
 
     kind: Literal["optimised"] = "optimised"
-    workload: Literal["prefix", "server"] = setting("prefix", doc="what A is: prefix sums, or the server's steps")
+    workload: Literal["prefix", "server"] = setting(
+        "prefix", doc="what A is: prefix sums, or the server's steps"
+    )
 
     def check(self, run: Run) -> None:
         rounds = run.part(Participation).rounds
@@ -44,7 +46,11 @@ class Optimised(Factorisation):
 
     def moved(self, rounds: int, step: ServerStep) -> np.ndarray:
         """A, float64 [T, T]."""
-        return np.tril(np.ones((rounds, rounds))) if self.workload == "prefix" else response(step, rounds)
+        return (
+            np.tril(np.ones((rounds, rounds)))
+            if self.workload == "prefix"
+            else response(step, rounds)
+        )
 
 
 def response(step: ServerStep, rounds: int) -> np.ndarray:

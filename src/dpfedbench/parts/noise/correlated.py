@@ -36,7 +36,9 @@ class Correlated(Noise, noise.Encoded):
         doc="z: deviation of the encoded sums' noise over C; null: the least that the budget allows",
     )
     factorisation: Factorisation = setting(SquareRoot(), doc="which encoder")
-    rounds: int | None = setting(None, ge=1, le=10_000, doc="rounds that the encoder is for; null: those planned")
+    rounds: int | None = setting(
+        None, ge=1, le=10_000, doc="rounds that the encoder is for; null: those planned"
+    )
 
     def check(self, run: Run) -> None:
         plan, clipping = run.part(Participation), run.part(ClippingRule)
@@ -57,7 +59,9 @@ class Correlated(Noise, noise.Encoded):
                 "added: take constant"
             )
 
-    def planned(self, rounds: int, step: ServerStep, apart: tuple[int, int] = (1, 1)) -> Planned:
+    def planned(
+        self, rounds: int, step: ServerStep, apart: tuple[int, int] = (1, 1)
+    ) -> Planned:
         """The noise of a run of so many rounds, whose server takes these steps.
 
         Args:
@@ -66,9 +70,13 @@ class Correlated(Noise, noise.Encoded):
             apart: how many rounds a client's lie apart at least, and in how many of them it is at most.
         """
         return Planned(
-            multiplier=self.multiplier, factorisation=self.factorisation, rounds=self.rounds or max(rounds, 1),
-            step=step, separation=apart[0], participations=apart[1],
-        )  # fmt: skip
+            multiplier=self.multiplier,
+            factorisation=self.factorisation,
+            rounds=self.rounds or max(rounds, 1),
+            step=step,
+            separation=apart[0],
+            participations=apart[1],
+        )
 
 
 class Planned(Correlated):
@@ -87,4 +95,6 @@ def _weights(planned: Planned) -> np.ndarray:
     weights = planned.factorisation.weights(planned.rounds or 0, planned.step)
     if planned.participations == 1:
         return weights
-    return scaled(weights, separation=planned.separation, participations=planned.participations)
+    return scaled(
+        weights, separation=planned.separation, participations=planned.participations
+    )

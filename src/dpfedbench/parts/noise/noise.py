@@ -43,10 +43,18 @@ class Decaying(Noise, noise.Decaying):
 
     kind: Literal["decaying"] = "decaying"
     multiplier: float | None = setting(
-        6.0, ge=1e-3, le=1e6, doc="z of the first round", paper="6 (MNIST), 4 (Fashion-MNIST)"
+        6.0,
+        ge=1e-3,
+        le=1e6,
+        doc="z of the first round",
+        paper="6 (MNIST), 4 (Fashion-MNIST)",
     )
-    decay: float = setting(0.9999, gt=0, lt=1, doc="beta", paper="0.9999 (MNIST), 0.9998 (Fashion-MNIST)")
-    falls: int = setting(3, ge=1, le=1_000_000, doc="falls in a row of the validation loss", paper="3")
+    decay: float = setting(
+        0.9999, gt=0, lt=1, doc="beta", paper="0.9999 (MNIST), 0.9998 (Fashion-MNIST)"
+    )
+    falls: int = setting(
+        3, ge=1, le=1_000_000, doc="falls in a row of the validation loss", paper="3"
+    )
 
     def check(self, run: Run) -> None:
         if not run.validation.public:
@@ -55,6 +63,10 @@ class Decaying(Noise, noise.Decaying):
                 "of private records is in no account; take public records, or noise.kind fixed"
             )
         if not run.validation.every:
-            raise BenchError("noise.kind is decaying, but validation.every is 0: set it to 1")
+            raise BenchError(
+                "noise.kind is decaying, but validation.every is 0: set it to 1"
+            )
         if self.multiplier is None:
-            raise BenchError("noise.multiplier is null, but noise that decays needs a first value: give one")
+            raise BenchError(
+                "noise.multiplier is null, but noise that decays needs a first value: give one"
+            )

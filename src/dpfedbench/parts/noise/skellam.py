@@ -24,16 +24,37 @@ class Skellam(Noise, noise.Skellam):
         doc="z: deviation of the noise that is counted, over the sensitivity after rounding; null: the least that the "
         "budget allows",
     )
-    bits: int = setting(16, ge=2, le=20, doc="of a coordinate: clients' messages are added modulo 2^bits", paper="16")
-    deviations: float = setting(
-        4.0, ge=1, le=100, doc="of a coordinate of the sum, that half the modulus holds", paper="4"
+    bits: int = setting(
+        16,
+        ge=2,
+        le=20,
+        doc="of a coordinate: clients' messages are added modulo 2^bits",
+        paper="16",
     )
-    dropped: float = setting(0.0, ge=0, lt=1, doc="share of each cohort that drops out, and its noise with it")
+    deviations: float = setting(
+        4.0,
+        ge=1,
+        le=100,
+        doc="of a coordinate of the sum, that half the modulus holds",
+        paper="4",
+    )
+    dropped: float = setting(
+        0.0,
+        ge=0,
+        lt=1,
+        doc="share of each cohort that drops out, and its noise with it",
+    )
     dropped_at_most: float = setting(
-        0.0, ge=0, lt=1, doc="share of a cohort whose noise is not counted since it may drop out: the others add more"
+        0.0,
+        ge=0,
+        lt=1,
+        doc="share of a cohort whose noise is not counted since it may drop out: the others add more",
     )
     colluding: float = setting(
-        0.0, ge=0, lt=0.5, doc="share of a cohort whose noise is not counted since it may tell the server: below half"
+        0.0,
+        ge=0,
+        lt=0.5,
+        doc="share of a cohort whose noise is not counted since it may tell the server: below half",
     )
 
     def check(self, run: Run) -> None:
@@ -43,7 +64,9 @@ class Skellam(Noise, noise.Skellam):
                 f"participation.kind is {plan.kind}, but the server of a secure sum knows who takes part, and the "
                 "account covers one known round for each client: take one-pass"
             )
-        if self.gone(plan.cohort) > math.floor(self.dropped_at_most * plan.cohort + 1e-9):
+        if self.gone(plan.cohort) > math.floor(
+            self.dropped_at_most * plan.cohort + 1e-9
+        ):
             raise BenchError(
                 f"noise.dropped is {self.dropped}, more than noise.dropped_at_most ({self.dropped_at_most}): those who "
                 "stay would add less noise than the account counts; raise noise.dropped_at_most"

@@ -28,21 +28,34 @@ class AdamBC(Optimizer):
     kind: Literal["adam-bc"] = "adam-bc"
     reads_noise: ClassVar[bool] = True
     floor: float = setting(
-        1e-8, gt=0, le=1e6, doc="least corrected second moment, gamma': below it noise is all there is", paper="tuned"
+        1e-8,
+        gt=0,
+        le=1e6,
+        doc="least corrected second moment, gamma': below it noise is all there is",
+        paper="tuned",
     )
 
     def begin(self, weights: torch.Tensor) -> State:
-        moments = {"mean": torch.zeros_like(weights), "square": torch.zeros_like(weights)}
+        moments = {
+            "mean": torch.zeros_like(weights),
+            "square": torch.zeros_like(weights),
+        }
         return {"steps": 0, "noise": 0.0, "deviation": 0.0, **moments}
 
     def told(self, state: State, deviation: float) -> None:
         state["deviation"] = float(deviation)
 
-    def step(self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
+    def step(
+        self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float
+    ) -> None:
         state["steps"] += 1
         state["mean"].lerp_(gradient, 1 - _FIRST)
         state["square"].mul_(_SECOND).addcmul_(gradient, gradient, value=1 - _SECOND)
-        state["noise"] = _SECOND * state["noise"] + (1 - _SECOND) * state["deviation"] ** 2
+        state["noise"] = (
+            _SECOND * state["noise"] + (1 - _SECOND) * state["deviation"] ** 2
+        )
         first, second = (1 - beta ** state["steps"] for beta in (_FIRST, _SECOND))
-        corrected = ((state["square"] - state["noise"]) / second).clamp_(min=self.floor).sqrt_()
+        corrected = (
+            ((state["square"] - state["noise"]) / second).clamp_(min=self.floor).sqrt_()
+        )
         weights.addcdiv_(state["mean"], corrected, value=-rate / first)

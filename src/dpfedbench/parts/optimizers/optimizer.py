@@ -14,7 +14,10 @@ from dpfedbench.lazy import torch
 from dpfedbench.settings.part import Part, setting
 from dpsum.lazy import Lazy
 
-_adam, _sgd = Lazy("torch.optim.adam"), Lazy("torch.optim.sgd")  # torch.optim itself does not name these modules
+_adam, _sgd = (
+    Lazy("torch.optim.adam"),
+    Lazy("torch.optim.sgd"),
+)  # torch.optim itself does not name these modules
 
 State = dict[str, Any]
 """What an optimiser remembers of former steps; a checkpoint saves it as it is."""
@@ -48,7 +51,9 @@ class Optimizer(Part):
                 "tells it the noise there: it is for server, and for client_update.kind local-steps"
             )
 
-    def step(self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
+    def step(
+        self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float
+    ) -> None:
         """Move the weights in place along the gradient, of the same shape and type."""
         raise NotImplementedError
 
@@ -59,13 +64,31 @@ class Adam(Optimizer):
     kind: Literal["adam"] = "adam"
 
     def begin(self, weights: torch.Tensor) -> State:
-        return {"steps": torch.tensor(0.0), "mean": torch.zeros_like(weights), "square": torch.zeros_like(weights)}
+        return {
+            "steps": torch.tensor(0.0),
+            "mean": torch.zeros_like(weights),
+            "square": torch.zeros_like(weights),
+        }
 
-    def step(self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
+    def step(
+        self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float
+    ) -> None:
         _adam.adam(
-            [weights], [gradient], [state["mean"]], [state["square"]], [], [state["steps"]], foreach=False,
-            amsgrad=False, beta1=0.9, beta2=0.999, lr=rate, weight_decay=0.0, eps=1e-8, maximize=False,
-        )  # fmt: skip
+            [weights],
+            [gradient],
+            [state["mean"]],
+            [state["square"]],
+            [],
+            [state["steps"]],
+            foreach=False,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
 
 
 class Sgd(Optimizer):
@@ -78,10 +101,20 @@ class Sgd(Optimizer):
     def begin(self, weights: torch.Tensor) -> State:
         return {"velocity": None}
 
-    def step(self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
+    def step(
+        self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float
+    ) -> None:
         velocity = [state["velocity"]]
         _sgd.sgd(
-            [weights], [gradient], velocity, foreach=False, weight_decay=0.0, momentum=self.momentum, lr=rate,
-            dampening=0.0, nesterov=False, maximize=False,
-        )  # fmt: skip
+            [weights],
+            [gradient],
+            velocity,
+            foreach=False,
+            weight_decay=0.0,
+            momentum=self.momentum,
+            lr=rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
         state["velocity"] = velocity[0]

@@ -35,7 +35,11 @@ class BallsAndBins(Cohorts):
 
     def check(self, run: Run) -> None:
         count = run.clients.count
-        if self.rounds and count % self.cohort == 0 and self.cohort * self.rounds != count:
+        if (
+            self.rounds
+            and count % self.cohort == 0
+            and self.cohort * self.rounds != count
+        ):
             raise BenchError(
                 f"participation.cohort x participation.rounds is {self.cohort * self.rounds}, but balls-and-bins needs "
                 f"the {count} clients of clients.count exactly: try {count // self.cohort} rounds"

@@ -26,7 +26,11 @@ class Participation(Part):
     blocks: ClassVar[bool] = False
 
     cohort: int = setting(
-        100, ge=1, le=10_000_000, doc="clients of a round, L; the expected number where it is random", paper="1600"
+        100,
+        ge=1,
+        le=10_000_000,
+        doc="clients of a round, L; the expected number where it is random",
+        paper="1600",
     )
     rounds: int = setting(20, ge=0, le=1_000_000, doc="rounds, T", paper="250")
 
@@ -35,7 +39,13 @@ class Participation(Part):
 
     def plan(self, *, clients: int, seed: int) -> participation.Participation:
         """The plan for so many clients."""
-        return self.planned(kind=self.kind, units=clients, cohort=self.cohort, rounds=self.rounds, seed=seed)
+        return self.planned(
+            kind=self.kind,
+            units=clients,
+            cohort=self.cohort,
+            rounds=self.rounds,
+            seed=seed,
+        )
 
     def at_once(self, clients: int) -> int:
         """Clients of a round, of so many in all; their expected number where that is random."""

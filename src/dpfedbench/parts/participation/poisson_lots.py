@@ -18,7 +18,11 @@ class PoissonLots(Participation):
 
     kind: Literal["poisson-lots"] = "poisson-lots"
     cohort: int = setting(
-        100, ge=1, le=10_000_000, doc="expected records of a client's lot, L", paper="78 (Adap DP-FL)"
+        100,
+        ge=1,
+        le=10_000_000,
+        doc="expected records of a client's lot, L",
+        paper="78 (Adap DP-FL)",
     )
 
     def at_once(self, clients: int) -> int:
@@ -28,14 +32,29 @@ class PoissonLots(Participation):
         """A lot is compared with the records of a client when these are known."""
 
     def plan(self, *, clients: int, seed: int) -> participation.Participation:
-        return participation.Everyone(kind=self.kind, units=clients, cohort=clients, rounds=self.rounds, seed=seed)
+        return participation.Everyone(
+            kind=self.kind, units=clients, cohort=clients, rounds=self.rounds, seed=seed
+        )
 
     def lots(
-        self, *, clients: int, seed: int, steps: int, records: int | Sequence[int], purpose: str = "lot",
+        self,
+        *,
+        clients: int,
+        seed: int,
+        steps: int,
+        records: int | Sequence[int],
+        purpose: str = "lot",
         whose: str = "a client",
-    ) -> participation.PoissonLots:  # fmt: skip
+    ) -> participation.PoissonLots:
         """The lots of clients that hold so many records, each or one by one, and take so many steps a round."""
         return participation.PoissonLots(
-            kind=self.kind, clients=clients, lot=self.cohort, rounds=self.rounds, steps=steps, seed=seed,
-            records=records, purpose=purpose, whose=whose,
-        )  # fmt: skip
+            kind=self.kind,
+            clients=clients,
+            lot=self.cohort,
+            rounds=self.rounds,
+            steps=steps,
+            seed=seed,
+            records=records,
+            purpose=purpose,
+            whose=whose,
+        )

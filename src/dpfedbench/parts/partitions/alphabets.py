@@ -26,12 +26,16 @@ class Alphabets(TaskClients):
 
     partition: Literal["alphabets"] = "alphabets"
     apart: ClassVar[bool] = False
-    concentration: float = setting(1.0, ge=1e-3, le=1e6, doc="alpha; the smaller, the more clients differ")
+    concentration: float = setting(
+        1.0, ge=1e-3, le=1e6, doc="alpha; the smaller, the more clients differ"
+    )
 
     def folder(self, ways: int) -> str:
         return f"{super().folder(ways)}{self.concentration!r}"
 
-    def draw(self, dataset: ImageDataset, *, ways: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(
+        self, dataset: ImageDataset, *, ways: int, seed: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         pool, per_class = dataset.splits["train"], dataset.examples_per_class
         names, group = np.unique(np.array(dataset.groups)[pool], return_inverse=True)
         if len(names) < 2:
@@ -44,8 +48,13 @@ class Alphabets(TaskClients):
         examples = np.empty((self.count, ways, self.examples_per_class), np.int64)
         for block, start in enumerate(range(0, self.count, BLOCK)):
             # Whole blocks are drawn, and the last one cut: a client does not depend on how many there are.
-            rng, stop = stream(seed, "partition/alphabets", block), min(start + BLOCK, self.count)
-            weights = log_dirichlet(rng, self.concentration * sizes / len(pool), BLOCK) - np.log(sizes)
+            rng, stop = (
+                stream(seed, "partition/alphabets", block),
+                min(start + BLOCK, self.count),
+            )
+            weights = log_dirichlet(
+                rng, self.concentration * sizes / len(pool), BLOCK
+            ) - np.log(sizes)
             # Of log weights and standard Gumbel draws, the largest sums are such a sample (Yellott 1977).
             keys = weights[:, group] + rng.gumbel(size=(BLOCK, len(pool)))
             chosen = pool[np.argsort(-keys, axis=1, kind="stable")[:, :ways]]
@@ -55,7 +64,9 @@ class Alphabets(TaskClients):
         return classes, examples
 
 
-def log_dirichlet(rng: np.random.Generator, alphas: np.ndarray, count: int) -> np.ndarray:
+def log_dirichlet(
+    rng: np.random.Generator, alphas: np.ndarray, count: int
+) -> np.ndarray:
     """Logarithms of `count` draws from Dir(alphas), up to a constant for each, float64 [count, len(alphas)].
 
     A draw of Gamma(a) is one of Gamma(a + 1) times U^(1/a): as logarithms they stay apart where the draws would be 0.

@@ -28,13 +28,19 @@ class Dirichlet(RecordClients):
 
     partition: Literal["dirichlet"] = "dirichlet"
     alike: ClassVar[bool] = False
-    concentration: float | None = setting(None, ge=1e-3, le=1e6, doc="alpha; the smaller, the more clients differ")
-    least: int = setting(10, ge=1, le=10_000_000, doc="records that a client has at least")
+    concentration: float | None = setting(
+        None, ge=1e-3, le=1e6, doc="alpha; the smaller, the more clients differ"
+    )
+    least: int = setting(
+        10, ge=1, le=10_000_000, doc="records that a client has at least"
+    )
 
     def model_post_init(self, _: Any) -> None:
         """Refuse a draw without its concentration."""
         if self.concentration is None:
-            raise BenchError("clients.concentration is null: partition dirichlet needs it, 0.1 for instance")
+            raise BenchError(
+                "clients.concentration is null: partition dirichlet needs it, 0.1 for instance"
+            )
 
     def folder(self, ways: int) -> str:
         return f"{self.count}clients-dirichlet{self.concentration!r}-least{self.least}"
@@ -48,10 +54,15 @@ class Dirichlet(RecordClients):
 
     def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:
         pool, alpha = dataset.splits["train"], self.concentration or 1.0
-        of_label = [pool[dataset.labels[pool] == label] for label in range(len(dataset.class_names))]
+        of_label = [
+            pool[dataset.labels[pool] == label]
+            for label in range(len(dataset.class_names))
+        ]
         rng = stream(seed, "partition/dirichlet")
         for _ in range(_DRAWS):
-            counts = shared_out(rng, [len(records) for records in of_label], self.count, alpha)
+            counts = shared_out(
+                rng, [len(records) for records in of_label], self.count, alpha
+            )
             if counts.sum(axis=0).min() >= self.least:
                 break
         else:
@@ -63,12 +74,19 @@ class Dirichlet(RecordClients):
             np.split(rng.permutation(records), np.cumsum(row)[:-1])
             for records, row in zip(of_label, counts, strict=True)
         ]
-        return [np.concatenate([parts[client] for parts in dealt]) for client in range(self.count)]
+        return [
+            np.concatenate([parts[client] for parts in dealt])
+            for client in range(self.count)
+        ]
 
 
-def shared_out(rng: np.random.Generator, sizes: list[int], clients: int, concentration: float) -> np.ndarray:
+def shared_out(
+    rng: np.random.Generator, sizes: list[int], clients: int, concentration: float
+) -> np.ndarray:
     """How many records of each label each client gets: int64 [labels, clients], whose rows add up to `sizes`."""
     shares = rng.dirichlet(np.full(clients, concentration), size=len(sizes))
-    ends = np.rint(np.cumsum(shares, axis=1)[:, :-1] * np.array(sizes)[:, None]).astype(np.int64)
+    ends = np.rint(np.cumsum(shares, axis=1)[:, :-1] * np.array(sizes)[:, None]).astype(
+        np.int64
+    )
     whole = np.array(sizes, np.int64)[:, None]
     return np.diff(np.minimum(ends, whole), axis=1, prepend=0, append=whole)

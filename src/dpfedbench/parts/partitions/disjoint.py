@@ -30,16 +30,24 @@ class Disjoint(TaskClients):
             )
 
     def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:
-        return make_text_partition(texts, clients=self.count, kind=self.partition, seed=seed)
+        return make_text_partition(
+            texts, clients=self.count, kind=self.partition, seed=seed
+        )
 
-    def draw(self, dataset: ImageDataset, *, ways: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(
+        self, dataset: ImageDataset, *, ways: int, seed: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Deal each image to one client at most.
 
         Each training class is cut at random into disjoint sets of images. A deck has each class once; decks follow one
         another, and every client takes the next `ways` cards. A hand that spans two decks could hold a class twice; the
         new deck is then rearranged so that its first cards are none of those in the hand.
         """
-        rng, pool, per_class = stream(seed, "partition"), dataset.splits["train"], dataset.examples_per_class
+        rng, pool, per_class = (
+            stream(seed, "partition"),
+            dataset.splits["train"],
+            dataset.examples_per_class,
+        )
         clients, examples = self.count, self.examples_per_class
         most = len(pool) * (per_class // examples) // ways
         if clients > most:
@@ -51,15 +59,21 @@ class Disjoint(TaskClients):
         cards: list[np.ndarray] = []
         for deck in range(per_class // examples):
             order = rng.permutation(len(pool))
-            held = (deck * len(pool)) % ways  # cards that the current client has from the previous deck
+            held = (
+                deck * len(pool)
+            ) % ways  # cards that the current client has from the previous deck
             if held:
                 clash = np.isin(order, cards[-1][-held:])
                 front = np.flatnonzero(clash[: ways - held])
-                spare = ways - held + np.flatnonzero(~clash[ways - held :])[: len(front)]
+                spare = (
+                    ways - held + np.flatnonzero(~clash[ways - held :])[: len(front)]
+                )
                 order[front], order[spare] = order[spare], order[front]
             cards.append(order)
         hands = np.concatenate(cards)[: clients * ways].reshape(clients, ways)
         share = (np.arange(clients * ways) // len(pool)).reshape(clients, ways)
-        cut = rng.permuted(np.broadcast_to(np.arange(per_class), (len(pool), per_class)), axis=1)
+        cut = rng.permuted(
+            np.broadcast_to(np.arange(per_class), (len(pool), per_class)), axis=1
+        )
         places = share[:, :, None] * examples + np.arange(examples)
         return pool[hands], cut[hands[:, :, None], places]

@@ -21,12 +21,16 @@ class Fragments(RecordClients):
     """All training records, sorted by label and cut into equal fragments; each client gets as many, drawn at random."""
 
     partition: Literal["fragments"] = "fragments"
-    fragments: int | None = setting(None, ge=1, le=10_000_000, doc="how many; a multiple of `count`")
+    fragments: int | None = setting(
+        None, ge=1, le=10_000_000, doc="how many; a multiple of `count`"
+    )
 
     def model_post_init(self, _: Any) -> None:
         """Refuse fragments that cannot be dealt out equally."""
         if self.fragments is None:
-            raise BenchError("clients.fragments is null: partition fragments needs their number")
+            raise BenchError(
+                "clients.fragments is null: partition fragments needs their number"
+            )
         if self.count > self.fragments:
             raise BenchError(
                 f"clients.count is {self.count}, more than the {self.fragments} fragments of clients.fragments: "
@@ -42,7 +46,10 @@ class Fragments(RecordClients):
         return f"{self.count}clients-{self.fragments}fragments"
 
     def check_room(self, dataset: str, *, ways: int, classes: int, each: int) -> None:
-        for key, parts in (("clients.count", self.count), ("clients.fragments", self.fragments or 1)):
+        for key, parts in (
+            ("clients.count", self.count),
+            ("clients.fragments", self.fragments or 1),
+        ):
             if classes * each % parts:
                 raise BenchError(
                     f"{key} is {parts:,}, which does not divide the {classes * each:,} training records of {dataset}: "
@@ -60,13 +67,20 @@ class Fragments(RecordClients):
     def _check_divides(self, name: str, records: int, fragments: int) -> None:
         clients = self.count
         if records % clients:
-            nearest = _nearest(clients, [count for count in range(1, records + 1) if records % count == 0])
+            nearest = _nearest(
+                clients,
+                [count for count in range(1, records + 1) if records % count == 0],
+            )
             raise BenchError(
                 f"{clients} clients cannot have equal shares of {name}'s {records} training records: "
                 f"set clients.count to {nearest}, the nearest that can"
             )
         if records % fragments:
-            choices = [count for count in range(clients, records + 1, clients) if records % count == 0]
+            choices = [
+                count
+                for count in range(clients, records + 1, clients)
+                if records % count == 0
+            ]
             raise BenchError(
                 f"{name}'s {records} training records cannot be cut into {fragments} equal fragments: "
                 f"set clients.fragments to {_nearest(fragments, choices)}, the nearest that works"

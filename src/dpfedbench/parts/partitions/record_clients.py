@@ -23,7 +23,13 @@ class RecordClients(Clients):
     def make(self, data_dir: Path, *, ways: int, seed: int) -> RecordPartition:
         dataset = load_any_records(data_dir)
         own = {key: value for key, value in self.own.items() if key != self.tag}
-        return record_partition_of(dataset, self.deal(dataset, seed=seed), kind=self.partition, seed=seed, own=own)
+        return record_partition_of(
+            dataset,
+            self.deal(dataset, seed=seed),
+            kind=self.partition,
+            seed=seed,
+            own=own,
+        )
 
     def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:
         """The training records of each client, as integers; drawn from the stream (seed, "partition/NAME").

@@ -19,5 +19,15 @@ class Shared(TaskClients):
     partition: Literal["shared"] = "shared"
     apart: ClassVar[bool] = False
 
-    def draw(self, dataset: ImageDataset, *, ways: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        return drawn(dataset, "train", self.count, ways, self.examples_per_class, seed, "partition")
+    def draw(
+        self, dataset: ImageDataset, *, ways: int, seed: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return drawn(
+            dataset,
+            "train",
+            self.count,
+            ways,
+            self.examples_per_class,
+            seed,
+            "partition",
+        )

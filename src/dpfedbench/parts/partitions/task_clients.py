@@ -29,12 +29,21 @@ class TaskClients(Clients):
         if is_text(data_dir):
             return self.of_texts(load_texts(data_dir), seed=seed)
         dataset = load_dataset(data_dir)
-        check_task_sizes(dataset, clients=self.count, ways=ways, examples_per_class=self.examples_per_class)
+        check_task_sizes(
+            dataset,
+            clients=self.count,
+            ways=ways,
+            examples_per_class=self.examples_per_class,
+        )
         classes, examples = self.draw(dataset, ways=ways, seed=seed)
         own = {key: value for key, value in self.own.items() if key != self.tag}
-        return partition_of(dataset, classes, examples, kind=self.partition, seed=seed, own=own)
+        return partition_of(
+            dataset, classes, examples, kind=self.partition, seed=seed, own=own
+        )
 
-    def draw(self, dataset: ImageDataset, *, ways: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(
+        self, dataset: ImageDataset, *, ways: int, seed: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """What the clients hold; of each draw a stream of its own, (seed, "partition/NAME", ...).
 
         Returns:
@@ -48,4 +57,6 @@ class TaskClients(Clients):
 
     def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:
         """The clients of a data set of texts."""
-        raise BenchError(f"clients.partition is {self.partition}, but {texts.name} holds texts: it shares out images")
+        raise BenchError(
+            f"clients.partition is {self.partition}, but {texts.name} holds texts: it shares out images"
+        )

@@ -33,12 +33,21 @@ class Cosine(Schedule):
     """The rate falls to `final_rate` over all planned rounds, on half a period of a cosine (DP-MAML, Section 6.2)."""
 
     kind: Literal["cosine"] = "cosine"
-    final_rate: float = setting(0.0, ge=0, le=1e6, doc="what the rate falls to", paper="0.001 (DP-MAML on Omniglot)")
+    final_rate: float = setting(
+        0.0,
+        ge=0,
+        le=1e6,
+        doc="what the rate falls to",
+        paper="0.001 (DP-MAML on Omniglot)",
+    )
 
     def rate(self, first: float, step: int, steps: int) -> float:
         if not steps or self.final_rate == first:
             return first
-        return self.final_rate + (first - self.final_rate) * (1 + math.cos(math.pi * step / steps)) / 2
+        return (
+            self.final_rate
+            + (first - self.final_rate) * (1 + math.cos(math.pi * step / steps)) / 2
+        )
 
     def check_rate(self, rate: float) -> None:
         if self.final_rate > rate:
@@ -51,7 +60,9 @@ class Exponential(Schedule):
     """The rate of round t, from 0, is the first one times e^(-decay t) (Li et al. 2020, Appendix C)."""
 
     kind: Literal["exponential"] = "exponential"
-    decay: float = setting(0.0, ge=0, le=1e6, doc="of the rate's logarithm, a round", paper="0 to 0.1")
+    decay: float = setting(
+        0.0, ge=0, le=1e6, doc="of the rate's logarithm, a round", paper="0 to 0.1"
+    )
 
     def rate(self, first: float, step: int, steps: int) -> float:
         return first * math.exp(-self.decay * step)

@@ -40,7 +40,15 @@ class ServerStep(Part):
     def told(self, state: State, deviation: float) -> None:
         """Learn the deviation of the noise on each coordinate of the next mean; 0 where there is none."""
 
-    def step(self, theta: torch.Tensor, mean: torch.Tensor, state: State, *, index: int, rounds: int) -> None:
+    def step(
+        self,
+        theta: torch.Tensor,
+        mean: torch.Tensor,
+        state: State,
+        *,
+        index: int,
+        rounds: int,
+    ) -> None:
         """Move the model in place.
 
         Args:
@@ -59,7 +67,9 @@ class Step(ServerStep):
     kind: Literal["step"] = "step"
     rate: float = setting(0.01, gt=0, le=1e6, doc="learning rate, eta_2", paper="0.01")
     optimizer: Optimizer = setting(Adam(), doc="what takes the step")
-    schedule: Schedule = setting(ConstantRate(), doc="how the rate moves over the planned rounds")
+    schedule: Schedule = setting(
+        ConstantRate(), doc="how the rate moves over the planned rounds"
+    )
 
     @property
     def linear(self) -> bool:
@@ -74,7 +84,15 @@ class Step(ServerStep):
     def told(self, state: State, deviation: float) -> None:
         self.optimizer.told(state["optimizer"], deviation)
 
-    def step(self, theta: torch.Tensor, mean: torch.Tensor, state: State, *, index: int, rounds: int) -> None:
+    def step(
+        self,
+        theta: torch.Tensor,
+        mean: torch.Tensor,
+        state: State,
+        *,
+        index: int,
+        rounds: int,
+    ) -> None:
         rate = self.schedule.rate(self.rate, index, rounds)
         self.optimizer.step(theta, mean.to(theta.dtype).cpu(), state["optimizer"], rate)
 
@@ -93,7 +111,15 @@ class Average(ServerStep):
     def mean(self, released: torch.Tensor, denominator: float) -> torch.Tensor:
         return released
 
-    def step(self, theta: torch.Tensor, mean: torch.Tensor, state: State, *, index: int, rounds: int) -> None:
+    def step(
+        self,
+        theta: torch.Tensor,
+        mean: torch.Tensor,
+        state: State,
+        *,
+        index: int,
+        rounds: int,
+    ) -> None:
         theta.copy_(mean)
 
 
@@ -111,4 +137,8 @@ class _Models:
 
     def release(self, generator: None = None) -> np.ndarray:
         # By torch, whose mean in single precision has other last bits than numpy's.
-        return torch.cat([torch.from_numpy(models) for models in self._models]).mean(dim=0).numpy()
+        return (
+            torch.cat([torch.from_numpy(models) for models in self._models])
+            .mean(dim=0)
+            .numpy()
+        )

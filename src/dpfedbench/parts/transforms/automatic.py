@@ -18,7 +18,9 @@ class Automatic(Transform):
     """Contributions of norm below 1; `clipping` has to be the constant threshold 1."""
 
     kind: Literal["automatic"] = "automatic"
-    gamma: float = setting(0.01, gt=0, le=1e6, doc="added to a contribution's norm", paper="0.01")
+    gamma: float = setting(
+        0.01, gt=0, le=1e6, doc="added to a contribution's norm", paper="0.01"
+    )
 
     def check(self, run: Run) -> None:
         rule = run.part(ClippingRule)

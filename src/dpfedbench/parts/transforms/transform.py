@@ -29,7 +29,12 @@ class Transform(Part):
             return contributions
         norms = torch.linalg.vector_norm(contributions, dim=1, dtype=torch.float64)
         factors = [self.factor(norm) for norm in norms.tolist()]
-        return contributions * torch.tensor(factors, dtype=contributions.dtype, device=contributions.device)[:, None]
+        return (
+            contributions
+            * torch.tensor(
+                factors, dtype=contributions.dtype, device=contributions.device
+            )[:, None]
+        )
 
 
 class AsTheyAre(Transform):

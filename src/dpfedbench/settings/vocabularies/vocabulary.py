@@ -73,9 +73,7 @@ class Private(Vocabulary):
     kind: Literal["private"] = "private"
     private = True
     reason = "the model's vocabulary was taken from the clients' words"
-    notice = (
-        "the vocabulary is taken from the clients' words, which no event of the ledger covers: no finite epsilon holds"
-    )
+    notice = "the vocabulary is taken from the clients' words, which no event of the ledger covers: no finite epsilon holds"
 
     def choose(self, seen: SeenText, size: int) -> np.ndarray:
         assert seen.private is not None

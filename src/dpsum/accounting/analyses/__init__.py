@@ -26,7 +26,11 @@ def _known() -> dict[tuple[str, str], Accountant]:
     accountants: dict[tuple[str, str], Accountant] = {}
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         for value in vars(importlib.import_module(module.name)).values():
-            if not (isinstance(value, type) and issubclass(value, Accountant) and value.__module__ == module.name):
+            if not (
+                isinstance(value, type)
+                and issubclass(value, Accountant)
+                and value.__module__ == module.name
+            ):
                 continue
             pair = getattr(value, "pair", None)
             if pair in accountants:
@@ -42,7 +46,11 @@ def find(mechanism: str, kind: str) -> Accountant:
     """The analysis of a mechanism under a kind of sampler; DpsumError where there is none."""
     if (mechanism, kind) not in _known():
         samplers = [sampler for noise, sampler in pairs() if noise == mechanism]
-        there = f"of it, with {', '.join(samplers)}" if samplers else f"of {', '.join(dict(pairs()))} noise"
+        there = (
+            f"of it, with {', '.join(samplers)}"
+            if samplers
+            else f"of {', '.join(dict(pairs()))} noise"
+        )
         raise DpsumError(
             f"no analysis for {mechanism} noise with the sampler {kind!r}, so no epsilon: there are analyses {there}"
         )
@@ -62,6 +70,9 @@ def known(mechanism: str, kind: str) -> bool:
 def of(releases: Sequence[Release]) -> Accountant:
     """The analysis of a ledger's releases, found by the first of them; DpsumError where one of them has none."""
     accountants = [
-        find(*pair) for pair in dict.fromkeys((event.mechanism, event.sampler["kind"]) for event in releases)
+        find(*pair)
+        for pair in dict.fromkeys(
+            (event.mechanism, event.sampler["kind"]) for event in releases
+        )
     ]
     return accountants[0]

@@ -36,9 +36,21 @@ from dpsum.accounting.gaussian import (
     gaussian_epsilon,
     guess_epsilon,
     upper_tail,
-)  # fmt: skip
-from dpsum.accounting.grid_sums import EXCESS, RATIO, DeltaEnd, GridVariable, UpperTail, crossing, raised
-from dpsum.accounting.groups import group_epsilon, known_draws_epsilon, squares_of_a_multinomial
+)
+from dpsum.accounting.grid_sums import (
+    EXCESS,
+    RATIO,
+    DeltaEnd,
+    GridVariable,
+    UpperTail,
+    crossing,
+    raised,
+)
+from dpsum.accounting.groups import (
+    group_epsilon,
+    known_draws_epsilon,
+    squares_of_a_multinomial,
+)
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
 
@@ -73,7 +85,9 @@ class _LogNormal:
         # log, the division, the sum, and s = 1/z were each rounded.
         with np.errstate(divide="ignore"):
             place = np.log(at) / self.s
-        return upper_tail(place + shift, (FUNCTION + 4 * ROUNDING) * (np.abs(place) + self.s))
+        return upper_tail(
+            place + shift, (FUNCTION + 4 * ROUNDING) * (np.abs(place) + self.s)
+        )
 
     def cut(self, mass: float) -> float:
         """The value above which E X 1{X > value} = mass."""
@@ -122,7 +136,15 @@ def _rounded_down(law: _LogNormal, step: float, cut: float) -> np.ndarray:
 class _Grid:
     """X on a grid for one (z, T, delta): at one end, in one direction."""
 
-    def __init__(self, noise_multiplier: float, rounds: int, delta: float, *, upper: bool, add: bool) -> None:
+    def __init__(
+        self,
+        noise_multiplier: float,
+        rounds: int,
+        delta: float,
+        *,
+        upper: bool,
+        add: bool,
+    ) -> None:
         law = _LogNormal(s=1.0 / noise_multiplier)
         spread = 30.0 * (rounds * math.expm1(min(law.s**2, 500.0))) ** 0.5
         if add:
@@ -131,7 +153,9 @@ class _Grid:
             step = max(min(float(rounds), spread), cut) / UPPER_CELLS_ADD
             weights = _spread(law, step, cut, heavier=False)
             # -X, so that the sums in question are the large ones.
-            self.one = GridVariable(first=1 - len(weights), weights=weights[::-1].copy(), step=step)
+            self.one = GridVariable(
+                first=1 - len(weights), weights=weights[::-1].copy(), step=step
+            )
             return
         cut = law.cut((CUT if law.s <= HEAVY else CUT_HEAVY) * delta)
         self.excess = law.excess(cut)
@@ -143,16 +167,22 @@ class _Grid:
             step = length / LOWER_CELLS
             weights = _rounded_down(law, step, cut)
         self.one = GridVariable(first=0, weights=weights, step=step)
-        self.biased = GridVariable(first=0, weights=np.arange(len(weights)) * step * weights, step=step)
+        self.biased = GridVariable(
+            first=0, weights=np.arange(len(weights)) * step * weights, step=step
+        )
 
 
 @lru_cache(maxsize=8)
-def grid_of(noise_multiplier: float, rounds: int, delta: float, upper: bool, add: bool) -> _Grid:
+def grid_of(
+    noise_multiplier: float, rounds: int, delta: float, upper: bool, add: bool
+) -> _Grid:
     """The grid of one round's X, made once."""
     return _Grid(noise_multiplier, rounds, delta, upper=upper, add=add)
 
 
-def removal(grid: _Grid, rounds: int, done: int, *, upper: bool, near: float) -> DeltaEnd:
+def removal(
+    grid: _Grid, rounds: int, done: int, *, upper: bool, near: float
+) -> DeltaEnd:
     """One end of delta(P||Q) over eps for one (z, T, t), sharp near one eps.
 
     E (S - K)+ = t E (1 - K/S)+ with one summand size-biased: relative accuracy also where S has a heavy tail (small z).
@@ -163,10 +193,18 @@ def removal(grid: _Grid, rounds: int, done: int, *, upper: bool, near: float) ->
 
     rest = [(grid.one, done - 1)] if done > 1 else []
     tail = UpperTail([(grid.biased, 1), *rest], around=place(near), kernel=RATIO)
-    return DeltaEnd(tail, upper=upper, place=place, extra=grid.excess if upper else 0.0, share=(done, rounds))
+    return DeltaEnd(
+        tail,
+        upper=upper,
+        place=place,
+        extra=grid.excess if upper else 0.0,
+        share=(done, rounds),
+    )
 
 
-def _addition_delta(noise_multiplier: float, rounds: int, done: int, delta: float, epsilon: float) -> float:
+def _addition_delta(
+    noise_multiplier: float, rounds: int, done: int, delta: float, epsilon: float
+) -> float:
     """An upper end of delta(Q||P) at epsilon; `delta` only chooses the grid.
 
     A large epsilon asks for a K far below a cell of the grid, which then says nothing. There a sum below K has every
@@ -179,17 +217,23 @@ def _addition_delta(noise_multiplier: float, rounds: int, done: int, delta: floa
     if few <= delta:
         return few
     grid = grid_of(noise_multiplier, rounds, delta, True, True)
-    return _added(UpperTail([(grid.one, done)], around=-at, kernel=EXCESS), rounds, done, epsilon)
+    return _added(
+        UpperTail([(grid.one, done)], around=-at, kernel=EXCESS), rounds, done, epsilon
+    )
 
 
-def _all_small(noise_multiplier: float, rounds: int, done: int, epsilon: float) -> float:
+def _all_small(
+    noise_multiplier: float, rounds: int, done: int, epsilon: float
+) -> float:
     """(e^eps/T) K P(X < K)^t, at most, for K = T e^-eps - (T - t) above 0."""
     # K was rounded in each of its three operations.
     at = rounds * math.expm1(-epsilon) + done
     at += 2 * FUNCTION * (rounds + done)
     s = 1.0 / noise_multiplier
     place = math.log(at) / s
-    below, off = upper_tail(np.array(-place - s / 2), (FUNCTION + 4 * ROUNDING) * (abs(place) + s))
+    below, off = upper_tail(
+        np.array(-place - s / 2), (FUNCTION + 4 * ROUNDING) * (abs(place) + s)
+    )
     share = math.exp(epsilon) * at / rounds * (1 + 4 * FUNCTION)
     return min(share, 1.0) * min(float(below * (1 + off)), 1.0) ** done * (1 + 1e-12)
 
@@ -200,7 +244,9 @@ def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
     return 0.0 if at <= 0.0 else math.exp(epsilon) / rounds * sum(tail.value(-at))
 
 
-def renyi(noise_multiplier: float, rounds: int, done: int, orders: Sequence[int]) -> np.ndarray:
+def renyi(
+    noise_multiplier: float, rounds: int, done: int, orders: Sequence[int]
+) -> np.ndarray:
     """Renyi divergences after `done` of `rounds` rounds, the greater of both directions, at each whole order >= 2.
 
     With a = alpha and b = alpha - 1,
@@ -218,16 +264,27 @@ def renyi(noise_multiplier: float, rounds: int, done: int, orders: Sequence[int]
     if done == 0:
         return np.zeros(len(alphas))
     removed = _series_moments(noise_multiplier, rounds, done, int(alphas.max()))[alphas]
-    added = np.array([_inverse_moment(noise_multiplier, rounds, done, int(order) - 1) for order in alphas])
+    added = np.array(
+        [
+            _inverse_moment(noise_multiplier, rounds, done, int(order) - 1)
+            for order in alphas
+        ]
+    )
     return np.asarray(np.maximum(removed, added) / (alphas - 1.0) * (1 + 1e-9) + 1e-10)
 
 
-def _series_moments(noise_multiplier: float, rounds: int, done: int, most: int) -> np.ndarray:
+def _series_moments(
+    noise_multiplier: float, rounds: int, done: int, most: int
+) -> np.ndarray:
     """log E_Q (dP/dQ)^a for a = 0, ..., `most`."""
     j = np.arange(most + 1, dtype=float)
     factorials = gammaln(j + 1)
     power = j * (j - 1) / (2 * noise_multiplier**2) - factorials
-    total = np.where(j == 0, 0.0, -np.inf) if done == rounds else j * math.log(rounds - done) - factorials
+    total = (
+        np.where(j == 0, 0.0, -np.inf)
+        if done == rounds
+        else j * math.log(rounds - done) - factorials
+    )
     exponent = done
     while exponent:
         if exponent & 1:
@@ -246,14 +303,21 @@ def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.asarray(logsumexp(terms, axis=1))
 
 
-def _inverse_moment(noise_multiplier: float, rounds: int, done: int, power: int) -> float:
+def _inverse_moment(
+    noise_multiplier: float, rounds: int, done: int, power: int
+) -> float:
     """log E_Q (dP/dQ)^-power, or an upper end of it."""
     share = power / rounds
     if share / noise_multiplier > _REACH / 3:
         return done * share * (share + 1) / (2 * noise_multiplier**2)
     v, step, laplace = _laplace(noise_multiplier)
     logs = power * v - (rounds - done) * np.exp(v) + done * laplace
-    return float(logsumexp(logs)) + math.log(step) + power * math.log(rounds) - float(gammaln(power))
+    return (
+        float(logsumexp(logs))
+        + math.log(step)
+        + power * math.log(rounds)
+        - float(gammaln(power))
+    )
 
 
 @lru_cache(maxsize=8)
@@ -265,17 +329,28 @@ def _laplace(noise_multiplier: float) -> tuple[np.ndarray, float, np.ndarray]:
     weights /= weights.sum()
     values = np.exp(s * normal - s * s / 2)
     v = np.linspace(-40.0, 12.0 + (_REACH + 2) * s + s * s / 2, 8001)
-    parts = [np.exp(-np.outer(np.exp(chunk), values)) @ weights for chunk in np.array_split(v, 20)]
+    parts = [
+        np.exp(-np.outer(np.exp(chunk), values)) @ weights
+        for chunk in np.array_split(v, 20)
+    ]
     return v, float(v[1] - v[0]), np.log(np.maximum(np.concatenate(parts), 1e-300))
 
 
 def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> None:
-    if not 0 < noise_multiplier < math.inf or not 0 < delta < 1 or not 0 <= done <= rounds:
-        raise ValueError("balls-and-bins needs z > 0, 0 < delta < 1 and 0 <= done <= rounds")
+    if (
+        not 0 < noise_multiplier < math.inf
+        or not 0 < delta < 1
+        or not 0 <= done <= rounds
+    ):
+        raise ValueError(
+            "balls-and-bins needs z > 0, 0 < delta < 1 and 0 <= done <= rounds"
+        )
 
 
 @lru_cache(maxsize=4096)
-def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float) -> float:
+def upper_epsilon(
+    noise_multiplier: float, rounds: int, done: int, delta: float
+) -> float:
     """A proved upper end of epsilon, in both directions of zero-out, after t = `done` of T = `rounds` rounds."""
     _check(noise_multiplier, rounds, done, delta)
     if done == 0:
@@ -286,11 +361,18 @@ def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float)
         return ceiling
     grid = grid_of(noise_multiplier, rounds, delta, True, False)
     epsilon = crossing(
-        lambda near: removal(grid, rounds, done, upper=True, near=near), delta=delta,
-        start=guess_epsilon(noise_multiplier, 1.0 / rounds, done, delta), ceiling=ceiling, upper=True,
-    )  # fmt: skip
+        lambda near: removal(grid, rounds, done, upper=True, near=near),
+        delta=delta,
+        start=guess_epsilon(noise_multiplier, 1.0 / rounds, done, delta),
+        ceiling=ceiling,
+        upper=True,
+    )
     # Adding seems never to cost more than removing, but that is not proved; one look usually settles it.
-    return raised(epsilon, ceiling, lambda at: _addition_delta(noise_multiplier, rounds, done, delta, at) <= delta)
+    return raised(
+        epsilon,
+        ceiling,
+        lambda at: _addition_delta(noise_multiplier, rounds, done, delta, at) <= delta,
+    )
 
 
 def upper_deltas(
@@ -301,15 +383,21 @@ def upper_deltas(
     if noise_multiplier < LEAST_NOISE:
         ceiling = gaussian_deltas(noise_multiplier, epsilons) * done / rounds
         return ceiling, ceiling
-    grids = [grid_of(noise_multiplier, rounds, SMALL, True, add) for add in (False, True)]
+    grids = [
+        grid_of(noise_multiplier, rounds, SMALL, True, add) for add in (False, True)
+    ]
     present = removal(grids[0], rounds, done, upper=True, near=0.0)
     addition = UpperTail([(grids[1].one, done)], around=-float(done), kernel=EXCESS)
     ends = [_added(addition, rounds, done, float(epsilon)) for epsilon in epsilons]
-    return np.array([present.delta(float(epsilon)) for epsilon in epsilons]), np.array(ends)
+    return np.array([present.delta(float(epsilon)) for epsilon in epsilons]), np.array(
+        ends
+    )
 
 
 @lru_cache(maxsize=256)
-def lower_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float) -> float:
+def lower_epsilon(
+    noise_multiplier: float, rounds: int, done: int, delta: float
+) -> float:
     """A proved lower end of epsilon (by removal), arguments as in `upper_epsilon`."""
     _check(noise_multiplier, rounds, done, delta)
     if done == 0 or noise_multiplier < LEAST_NOISE:
@@ -317,9 +405,12 @@ def lower_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float)
     upper = upper_epsilon(noise_multiplier, rounds, done, delta)
     grid = grid_of(noise_multiplier, rounds, delta, False, False)
     return crossing(
-        lambda near: removal(grid, rounds, done, upper=False, near=near), delta=delta, start=upper, ceiling=upper,
+        lambda near: removal(grid, rounds, done, upper=False, near=near),
+        delta=delta,
+        start=upper,
+        ceiling=upper,
         upper=False,
-    )  # fmt: skip
+    )
 
 
 class BallsAndBins(Accountant):
@@ -336,12 +427,19 @@ class BallsAndBins(Accountant):
     def check_numbers(self, sampling: Sampling) -> None:
         """Each client is in one of the rounds, so that cohort x rounds is the number of clients."""
         super().check_numbers(sampling)
-        if not math.isclose(sampling["cohort"] * sampling["rounds"], sampling["clients"], rel_tol=1e-12):
-            raise self.contradiction(sampling, "cohort x rounds is the number of clients where each is in one round")
+        if not math.isclose(
+            sampling["cohort"] * sampling["rounds"], sampling["clients"], rel_tol=1e-12
+        ):
+            raise self.contradiction(
+                sampling,
+                "cohort x rounds is the number of clients where each is in one round",
+            )
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         _, most, done = events.ends
-        return lower_epsilon(most, int(events.sampling["rounds"]), done, delta), self.high(events, delta)
+        return lower_epsilon(
+            most, int(events.sampling["rounds"]), done, delta
+        ), self.high(events, delta)
 
     def high(self, events: Events, delta: float) -> float:
         least, _, done = events.ends
@@ -349,19 +447,33 @@ class BallsAndBins(Accountant):
 
     def curve(self, events: Events) -> Curve:
         least, _, done = events.ends
-        return Curve(EPSILONS, *upper_deltas(least, int(events.sampling["rounds"]), done, EPSILONS))
+        return Curve(
+            EPSILONS,
+            *upper_deltas(least, int(events.sampling["rounds"]), done, EPSILONS),
+        )
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         least, _, done = events.ends
         return renyi(least, int(events.sampling["rounds"]), done, orders)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        uses, done, rounds = use.most, len(events.multipliers), int(events.sampling["rounds"])
+        uses, done, rounds = (
+            use.most,
+            len(events.multipliers),
+            int(events.sampling["rounds"]),
+        )
         least, most = min(events.multipliers), max(events.multipliers)
         low = lower_epsilon(most, rounds, done, delta)
         if uses > 1 and done == rounds:
             low = max(low, gaussian_epsilon(most * rounds**0.5 / uses, delta))
-        told = known_draws_epsilon(*squares_of_a_multinomial(uses, rounds, done), least, delta)
+        told = known_draws_epsilon(
+            *squares_of_a_multinomial(uses, rounds, done), least, delta
+        )
         ceiling = min(gaussian_epsilon(least / uses, delta), told)
-        high = group_epsilon(lambda share: upper_epsilon(least, rounds, done, share), uses, delta, ceiling=ceiling)
+        high = group_epsilon(
+            lambda share: upper_epsilon(least, rounds, done, share),
+            uses,
+            delta,
+            ceiling=ceiling,
+        )
         return min(low, high), high

@@ -23,7 +23,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpsum.accounting.accountant import MEND, Events
-from dpsum.accounting.analyses.known_rounds import MinSeparation, OnePass, epsilon_of_square
+from dpsum.accounting.analyses.known_rounds import (
+    MinSeparation,
+    OnePass,
+    epsilon_of_square,
+)
 from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.several import sensitivity
@@ -52,8 +56,12 @@ class CorrelatedOnePass(OnePass):
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         if events.seen is None:
-            raise DpsumError("the image level of correlated noise takes the ledger's weights, not z alone")
-        low, high = (_worst_square(use, gram) for gram in (events.seen, np.abs(events.seen)))
+            raise DpsumError(
+                "the image level of correlated noise takes the ledger's weights, not z alone"
+            )
+        low, high = (
+            _worst_square(use, gram) for gram in (events.seen, np.abs(events.seen))
+        )
         return epsilon_of_square(low, delta), epsilon_of_square(high, delta)
 
 
@@ -74,7 +82,10 @@ class CorrelatedMinSeparation(MinSeparation):
     def read(self, lines: Sequence[Release]) -> Events:
         """Reads also the low end of how far a unit moves all releases, in deviations of the noise (`seen`)."""
         events = super().read(lines)
-        separation, participations = int(events.sampling["separation"]), int(events.sampling["participations"])
+        separation, participations = (
+            int(events.sampling["separation"]),
+            int(events.sampling["participations"]),
+        )
         low, high = sensitivity(gram_of(lines), separation, participations)
         return _as_one(events, 1 / high, low)
 
@@ -83,7 +94,9 @@ class CorrelatedMinSeparation(MinSeparation):
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         high = gaussian_epsilon(self.gaussian(events), delta)
-        return high if events.seen is None else min(gaussian_epsilon(1 / events.seen, delta), high), high
+        return high if events.seen is None else min(
+            gaussian_epsilon(1 / events.seen, delta), high
+        ), high
 
 
 def _as_one(events: Events, multiplier: float, seen: object) -> Events:
@@ -91,7 +104,11 @@ def _as_one(events: Events, multiplier: float, seen: object) -> Events:
     rounds = len(events.multipliers)
     same = ((multiplier, rounds),)
     return dataclasses.replace(
-        events, schedule=same, claimed=((same, events.sampling),), multipliers=[multiplier] * rounds, seen=seen
+        events,
+        schedule=same,
+        claimed=((same, events.sampling),),
+        multipliers=[multiplier] * rounds,
+        seen=seen,
     )
 
 
@@ -110,10 +127,17 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
     """
     first, inverse = lines[0], np.zeros((len(lines), len(lines)))
     if len({event.name for event in lines}) > 1:
-        raise DpsumError("the ledger has releases beside those of correlated noise: account for them apart")
+        raise DpsumError(
+            "the ledger has releases beside those of correlated noise: account for them apart"
+        )
     for number, event in enumerate(lines):
         row = event.combines
-        if row is None or len(row) != number + 1 or not all(map(math.isfinite, row)) or not row[-1]:
+        if (
+            row is None
+            or len(row) != number + 1
+            or not all(map(math.isfinite, row))
+            or not row[-1]
+        ):
             raise DpsumError(
                 f"the ledger's release {number} does not say which draws its noise combines, {number + 1} in all: "
                 f"{MEND}"
@@ -126,7 +150,9 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
         inverse[number, : number + 1] = row
     encoder = inverted(inverse)
     worst = float(np.sqrt((encoder**2).sum(axis=0).max()))
-    if worst * float(np.max(first.threshold)) > float(np.max(first.sensitivity)) * (1 + 1e-9):
+    if worst * float(np.max(first.threshold)) > float(np.max(first.sensitivity)) * (
+        1 + 1e-9
+    ):
         raise DpsumError(
             f"the ledger declares sensitivity {first.sensitivity}, but its encoder has a column of norm {worst:.6g}: "
             "its mechanism is not the one accounted for"
@@ -143,5 +169,7 @@ def _worst_square(use: ImageUse, gram: np.ndarray) -> float:
         return 0.0
     images, places = np.unique(use.images[taking], return_inverse=True)
     counts = np.zeros((len(images), done))
-    np.add.at(counts, (places.reshape(len(taking), -1), use.rounds[taking][:, None]), 1.0)
+    np.add.at(
+        counts, (places.reshape(len(taking), -1), use.rounds[taking][:, None]), 1.0
+    )
     return float(np.einsum("it,ts,is->i", counts, gram, counts, optimize=True).max())

@@ -45,7 +45,12 @@ from dpsum.accounting import tilted
 from dpsum.accounting.accountant import EPSILONS, Curve, Events
 from dpsum.accounting.analyses import balls_and_bins
 from dpsum.accounting.analyses.correlated import encoder_of
-from dpsum.accounting.gaussian import Bracket, gaussian_deltas, gaussian_epsilon, least_root
+from dpsum.accounting.gaussian import (
+    Bracket,
+    gaussian_deltas,
+    gaussian_epsilon,
+    least_root,
+)
 from dpsum.accounting.image_level import ImageUse
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
@@ -59,27 +64,39 @@ _ROUNDING = 1e-12
 
 
 @functools.lru_cache(maxsize=256)
-def _profile(z: float, rounds: int, done: int, delta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _profile(
+    z: float, rounds: int, done: int, delta: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Upper ends of balls-and-bins' delta, the unit present against absent and turned around, at e^x for rising x.
 
     Both are convex in e^x, so that chords between these points are upper ends too.
     """
     top = gaussian_epsilon(z, 1e-4 * delta)
     epsilons = np.append(0.0, np.geomspace(1e-3, top, 160))
-    grid = balls_and_bins.grid_of(z, rounds, 2.0 ** math.floor(math.log2(delta)), True, False)
+    grid = balls_and_bins.grid_of(
+        z, rounds, 2.0 ** math.floor(math.log2(delta)), True, False
+    )
     present = np.full(len(epsilons), np.inf)
     for near in np.append(0.0, np.geomspace(0.02 * top, top, _CURVES)):
         curve = balls_and_bins.removal(grid, rounds, done, upper=True, near=float(near))
-        present = np.minimum(present, [curve.delta(float(epsilon)) for epsilon in epsilons])
+        present = np.minimum(
+            present, [curve.delta(float(epsilon)) for epsilon in epsilons]
+        )
     absent = balls_and_bins.upper_deltas(z, rounds, done, epsilons)[1]
-    present, absent = (np.minimum(np.minimum.accumulate(values), 1.0) for values in (present, absent))
+    present, absent = (
+        np.minimum(np.minimum.accumulate(values), 1.0) for values in (present, absent)
+    )
     below = -np.expm1(-epsilons[:0:-1])
 
     def whole(values: np.ndarray, other: np.ndarray) -> np.ndarray:
         # H_x(P || Q) = 1 - e^x + e^x H_-x(Q || P)
         return np.concatenate([below + (1 - below) * other[:0:-1], values])
 
-    return np.concatenate([-epsilons[:0:-1], epsilons]), whole(present, absent), whole(absent, present)
+    return (
+        np.concatenate([-epsilons[:0:-1], epsilons]),
+        whole(present, absent),
+        whole(absent, present),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +115,12 @@ class _Composed:
             ceiling = gaussian_deltas(self._joint, epsilons)
             return ceiling, ceiling
         if self.common <= 0.0:
-            return balls_and_bins.upper_deltas(self.alone**-0.5, self.rounds, self.done, epsilons)
-        places, present, absent = _profile(self.alone**-0.5, self.rounds, self.done, self.delta)
+            return balls_and_bins.upper_deltas(
+                self.alone**-0.5, self.rounds, self.done, epsilons
+            )
+        places, present, absent = _profile(
+            self.alone**-0.5, self.rounds, self.done, self.delta
+        )
         edges = np.linspace(-_REACH, _REACH, _CELLS + 1)
         mass = np.diff(ndtr(edges))
         mass[0] += ndtr(-_REACH)
@@ -107,7 +128,9 @@ class _Composed:
         at = epsilons[:, None] - (self.common / 2 + math.sqrt(self.common) * edges[1:])
 
         def end(curve: np.ndarray) -> np.ndarray:
-            rest = np.where(at < places[0], 1.0, np.interp(np.exp(at), np.exp(places), curve))
+            rest = np.where(
+                at < places[0], 1.0, np.interp(np.exp(at), np.exp(places), curve)
+            )
             return np.minimum((rest @ mass + ndtr(-_REACH)) * (1 + _OFF), 1.0)
 
         return end(present), end(absent)
@@ -119,11 +142,18 @@ class _Composed:
     def epsilon(self) -> float:
         """An upper end of epsilon at `delta`, of both."""
         # The round told, it is one Gaussian, and with chance 1 - done/rounds nothing.
-        ceiling = gaussian_epsilon(self._joint, min(self.delta * self.rounds / self.done, 1.0))
+        ceiling = gaussian_epsilon(
+            self._joint, min(self.delta * self.rounds / self.done, 1.0)
+        )
         if self.alone**-0.5 < balls_and_bins.LEAST_NOISE or ceiling == 0.0:
             return ceiling
         if self.common <= 0.0:
-            return min(balls_and_bins.upper_epsilon(self.alone**-0.5, self.rounds, self.done, self.delta), ceiling)
+            return min(
+                balls_and_bins.upper_epsilon(
+                    self.alone**-0.5, self.rounds, self.done, self.delta
+                ),
+                ceiling,
+            )
 
         def excess(epsilon: float) -> float:
             return float(np.max(self.deltas(np.array([epsilon])))) - self.delta
@@ -133,7 +163,10 @@ class _Composed:
 
 def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
     """For each class of rounds modulo `apart`: its rounds, and how many of them were run."""
-    return {(len(range(at, rounds, apart)), len(range(at, done, apart))) for at in range(apart)}
+    return {
+        (len(range(at, rounds, apart)), len(range(at, done, apart)))
+        for at in range(apart)
+    }
 
 
 def overlaps(gram: np.ndarray) -> tuple[float, ...]:
@@ -144,7 +177,9 @@ def overlaps(gram: np.ndarray) -> tuple[float, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def upper_epsilon(overlap: tuple[float, ...], rounds: int, done: int, delta: float) -> float:
+def upper_epsilon(
+    overlap: tuple[float, ...], rounds: int, done: int, delta: float
+) -> float:
     """A proved upper end of epsilon for both directions of zero-out, after `done` of T = `rounds` rounds.
 
     `overlap` is of the rounds that were run (or of all that are planned); see `overlaps`.
@@ -159,19 +194,27 @@ def upper_epsilon(overlap: tuple[float, ...], rounds: int, done: int, delta: flo
         worst = 0.0
         for bins, run in _classes(rounds, done, apart):
             if run and worst < least:
-                worst = max(worst, _Composed(common, square - common, bins, run, delta).epsilon())
+                worst = max(
+                    worst,
+                    _Composed(common, square - common, bins, run, delta).epsilon(),
+                )
         least = min(least, worst)
     return least
 
 
-def upper_deltas(overlap: tuple[float, ...], rounds: int, done: int, epsilons: np.ndarray) -> np.ndarray:
+def upper_deltas(
+    overlap: tuple[float, ...], rounds: int, done: int, epsilons: np.ndarray
+) -> np.ndarray:
     """Upper ends of delta at each epsilon >= 0, of present against absent and turned around, float64 [2, n]."""
     square, least = overlap[0], np.ones((2, len(epsilons)))
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
         classes = [counts for counts in _classes(rounds, done, apart) if counts[1]]
         ends = [
-            _Composed(common, square - common, *counts, balls_and_bins.SMALL).deltas(epsilons) for counts in classes
+            _Composed(common, square - common, *counts, balls_and_bins.SMALL).deltas(
+                epsilons
+            )
+            for counts in classes
         ]
         least = np.minimum(least, np.max(ends, axis=0))
     return least
@@ -185,8 +228,15 @@ def _common(overlap: Sequence[float], apart: int) -> float:
 
 def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
     """The numbers of classes to try: powers of two, and the distance from which columns no longer overlap."""
-    bands = next((back for back, size in enumerate(overlap) if size <= _ROUNDING * overlap[0]), rounds)
-    powers = [1 << power for power in range(rounds.bit_length()) if 1 << power < min(bands, rounds)]
+    bands = next(
+        (back for back, size in enumerate(overlap) if size <= _ROUNDING * overlap[0]),
+        rounds,
+    )
+    powers = [
+        1 << power
+        for power in range(rounds.bit_length())
+        if 1 << power < min(bands, rounds)
+    ]
     return [bands, *powers]
 
 
@@ -196,7 +246,10 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
         return 0.0
     norms = np.sort(np.diag(gram))[::-1] ** 0.5
     counts = {max(len(norms) * quarters // 4, 1) for quarters in (1, 2, 3, 4)}
-    return max(balls_and_bins.lower_epsilon(1 / float(norms[count - 1]), rounds, count, delta) for count in counts)
+    return max(
+        balls_and_bins.lower_epsilon(1 / float(norms[count - 1]), rounds, count, delta)
+        for count in counts
+    )
 
 
 class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
@@ -222,18 +275,24 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
         encoder, scale = encoder_of(lines)
         gram = encoder.T @ encoder
         return dataclasses.replace(
-            events, schedule=((1 / scale, len(lines)),), seen=float(gram.min() / gram.max()),
+            events,
+            schedule=((1 / scale, len(lines)),),
+            seen=float(gram.min() / gram.max()),
             samplings=dict.fromkeys(events.samplings, self.sampling_of(lines)),
-        )  # fmt: skip
+        )
 
     def sampling_of(self, lines: Sequence[Release]) -> Sampling:
-        return dataclasses.replace(lines[0].sampler, encoder=np.abs(encoder_of(lines)[0]).tobytes())
+        return dataclasses.replace(
+            lines[0].sampler, encoder=np.abs(encoder_of(lines)[0]).tobytes()
+        )
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         encoder, rounds = _of(events)
         low, high = _bracket(encoder, rounds, delta)
         # Contributions of one direction reach the pair if no entry of C^T C is below 0.
-        return 0.0 if events.seen is None or events.seen < -_ROUNDING else min(low, high), high
+        return 0.0 if events.seen is None or events.seen < -_ROUNDING else min(
+            low, high
+        ), high
 
     def high(self, events: Events, delta: float) -> float:
         return _bracket(*_of(events), delta)[1]
@@ -244,7 +303,12 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
 
     def curve(self, events: Events) -> Curve:
         encoder, rounds = _of(events)
-        return Curve(EPSILONS, *upper_deltas(overlaps(encoder.T @ encoder), rounds, len(encoder), EPSILONS))
+        return Curve(
+            EPSILONS,
+            *upper_deltas(
+                overlaps(encoder.T @ encoder), rounds, len(encoder), EPSILONS
+            ),
+        )
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         """If the round is told, the releases are one Gaussian."""
@@ -252,7 +316,9 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         low, _ = self.bracket(events, delta)
-        return low, max(low, gaussian_epsilon(_largest(events) ** -0.5 / use.most, delta))
+        return low, max(
+            low, gaussian_epsilon(_largest(events) ** -0.5 / use.most, delta)
+        )
 
 
 def _largest(events: Events) -> float:
@@ -266,9 +332,14 @@ def _of(events: Events) -> tuple[np.ndarray, int]:
     Of a plan that ends early the rounds are counted in eighths, rounded up: what is seen later tells no less.
     """
     if events.sampling.encoder is None:
-        raise DpsumError("correlated noise in secret rounds is accounted for by the encoder's weights, not by z alone")
+        raise DpsumError(
+            "correlated noise in secret rounds is accounted for by the encoder's weights, not by z alone"
+        )
     least, _, done = events.ends
-    planned, rounds = np.frombuffer(events.sampling.encoder), int(events.sampling["rounds"])
+    planned, rounds = (
+        np.frombuffer(events.sampling.encoder),
+        int(events.sampling["rounds"]),
+    )
     size = math.isqrt(len(planned))
     if events.seen is None:
         done = min(-(-done // (step := -(-rounds // 8))) * step, rounds, size)

@@ -48,10 +48,18 @@ class _Told:
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The tails of the mixture; it is off by no larger a share than its parts."""
-        first, second, off = np.zeros(len(losses)), np.zeros(len(losses)), np.zeros(len(losses))
+        first, second, off = (
+            np.zeros(len(losses)),
+            np.zeros(len(losses)),
+            np.zeros(len(losses)),
+        )
         for weight, law in self._laws:
             own, other, share = law.tails(losses)
-            first, second, off = first + weight * own, second + weight * other, np.maximum(off, share)
+            first, second, off = (
+                first + weight * own,
+                second + weight * other,
+                np.maximum(off, share),
+            )
         return first, second, off + 1e-14
 
     def range(self, mass: float) -> tuple[float, float]:
@@ -71,12 +79,18 @@ def _ever(units: int, draws: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def _laws(z: float, units: int, draws: int, adjacency: str, mass: float) -> tuple[RoundLaw, ...]:
+def _laws(
+    z: float, units: int, draws: int, adjacency: str, mass: float
+) -> tuple[RoundLaw, ...]:
     """The dominating pair of one round in each order."""
     eta = _ever(units, draws)
     parts: list[list[tuple[float, RoundLaw]]] = [[], []]
     count = 1
-    while count <= draws and z / count >= _LEAST_EACH and binom.sf(count - 1, draws, 1 / units) / eta > mass / 4:
+    while (
+        count <= draws
+        and z / count >= _LEAST_EACH
+        and binom.sf(count - 1, draws, 1 / units) / eta > mass / 4
+    ):
         weight = float(binom.pmf(count, draws, 1 / units)) / eta
         for order, law in enumerate(fixed_size.pairs(z / count, eta, adjacency, mass)):
             parts[order].append((weight, law))
@@ -87,7 +101,11 @@ def _laws(z: float, units: int, draws: int, adjacency: str, mass: float) -> tupl
 
 @lru_cache(maxsize=1024)
 def upper_epsilon(
-    schedule: Schedule, units: int, draws: int, delta: float, adjacency: str = fixed_size.ZERO_OUT
+    schedule: Schedule,
+    units: int,
+    draws: int,
+    delta: float,
+    adjacency: str = fixed_size.ZERO_OUT,
 ) -> float:
     """A proved upper end of epsilon, for both orders.
 
@@ -102,15 +120,24 @@ def upper_epsilon(
     if not schedule:
         return 0.0
     stage = Stage(
-        schedule, _ever(units, draws), lambda z, mass: _laws(z, units, draws, adjacency, mass), moves=moves
-    )  # fmt: skip
+        schedule,
+        _ever(units, draws),
+        lambda z, mass: _laws(z, units, draws, adjacency, mass),
+        moves=moves,
+    )
     # With the draws told, the releases are composed Gaussians.
-    ceiling = known_draws_epsilon(*squares_of_binomials(draws, rate, stage.rounds), stage.least / moves, delta)
+    ceiling = known_draws_epsilon(
+        *squares_of_binomials(draws, rate, stage.rounds), stage.least / moves, delta
+    )
     return ceiling if stage.no_grid else upper_end([stage], delta, ceiling=ceiling)
 
 
 def lower_epsilon(
-    schedule: Schedule, units: int, draws: int, delta: float, adjacency: str = fixed_size.ZERO_OUT
+    schedule: Schedule,
+    units: int,
+    draws: int,
+    delta: float,
+    adjacency: str = fixed_size.ZERO_OUT,
 ) -> float:
     """A proved lower end of epsilon, arguments as in `upper_epsilon`.
 
@@ -120,7 +147,9 @@ def lower_epsilon(
         return 0.0
     schedule = tuple((z / fixed_size.moved(adjacency), count) for z, count in schedule)
     if units == 1:
-        return gaussian_epsilon(sum(count / z**2 for z, count in schedule) ** -0.5 / draws, delta)
+        return gaussian_epsilon(
+            sum(count / z**2 for z, count in schedule) ** -0.5 / draws, delta
+        )
     return poisson.lower_epsilon(schedule, 1 / units, delta, draws)
 
 
@@ -141,8 +170,15 @@ class FixedDraws(fixed_size.Redrawn):
         self.check_numbers(numbers)
 
     def end(
-        self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool,
+        self,
+        schedule: Schedule,
+        sampling: Sampling,
+        delta: float,
+        *,
+        upper: bool,
         adjacency: str = fixed_size.ZERO_OUT,
-    ) -> float:  # fmt: skip
+    ) -> float:
         drawn = int(sampling["clients"]), int(sampling["cohort"])
-        return (upper_epsilon if upper else lower_epsilon)(schedule, *drawn, delta, adjacency)
+        return (upper_epsilon if upper else lower_epsilon)(
+            schedule, *drawn, delta, adjacency
+        )

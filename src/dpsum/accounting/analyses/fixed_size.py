@@ -58,9 +58,21 @@ from dpsum.accounting.compositions import (
     lower_end,
     upper_curve,
     upper_end,
-)  # fmt: skip
-from dpsum.accounting.gaussian import FUNCTION, ROUNDING, Bracket, Schedule, gaussian_deltas, gaussian_epsilon, grouped
-from dpsum.accounting.groups import group_epsilon, known_draws_epsilon, squares_of_hypergeometrics
+)
+from dpsum.accounting.gaussian import (
+    FUNCTION,
+    ROUNDING,
+    Bracket,
+    Schedule,
+    gaussian_deltas,
+    gaussian_epsilon,
+    grouped,
+)
+from dpsum.accounting.groups import (
+    group_epsilon,
+    known_draws_epsilon,
+    squares_of_hypergeometrics,
+)
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.round_loss import RoundLoss, normal_tail
 from dpsum.sampling import Sampling
@@ -80,31 +92,52 @@ class _Pulled:
 
     missing = 0.0
 
-    def __init__(self, noise_multiplier: float, rate: float, *, turned: bool = False) -> None:
+    def __init__(
+        self, noise_multiplier: float, rate: float, *, turned: bool = False
+    ) -> None:
         self.z, self.q, self.turned = noise_multiplier, rate, turned
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """See `compositions.RoundLaw`."""
         x, off = self.where(-losses if self.turned else losses)
         sign = -1.0 if self.turned else 1.0
-        (nobody, *offs), one, two = (normal_tail(x, off, mean, self.z, sign) for mean in (0.0, 1.0, 2.0))
-        present, zeroed = ((1 - self.q) * nobody + self.q * tail for tail, _ in (two, one))
+        (nobody, *offs), one, two = (
+            normal_tail(x, off, mean, self.z, sign) for mean in (0.0, 1.0, 2.0)
+        )
+        present, zeroed = (
+            (1 - self.q) * nobody + self.q * tail for tail, _ in (two, one)
+        )
         share = np.maximum(np.maximum(one[1], two[1]), offs[0]) + 4 * ROUNDING
         return (zeroed, present, share) if self.turned else (present, zeroed, share)
 
     def where(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The x > 3/2 of a loss >= 0 of P against Q, and how far it may be off."""
         square, least = self.z**2, np.maximum(losses, 0.0)
-        inside = 4 * math.exp(-1 / square) * (1 / self.q - 1) * np.exp(-least) * -np.expm1(-least)
+        inside = (
+            4
+            * math.exp(-1 / square)
+            * (1 / self.q - 1)
+            * np.exp(-least)
+            * -np.expm1(-least)
+        )
         rest = np.log((1 + np.sqrt(1 + inside)) / 2)
         x = 1.5 + square * (least + rest)
         # `inside` is off by four functions and as many products, of which its root has half.
-        return x, square * (4 * FUNCTION * (1 + rest) + 4 * ROUNDING * least) + 4 * ROUNDING * x
+        return x, square * (
+            4 * FUNCTION * (1 + rest) + 4 * ROUNDING * least
+        ) + 4 * ROUNDING * x
 
     def loss(self, x: float) -> float:
         """log dP/dQ at x."""
-        rest, one, two = math.log1p(-self.q), (x - 0.5) / self.z**2, (2 * x - 2) / self.z**2
-        return float(np.logaddexp(rest, math.log(self.q) + two) - np.logaddexp(rest, math.log(self.q) + one))
+        rest, one, two = (
+            math.log1p(-self.q),
+            (x - 0.5) / self.z**2,
+            (2 * x - 2) / self.z**2,
+        )
+        return float(
+            np.logaddexp(rest, math.log(self.q) + two)
+            - np.logaddexp(rest, math.log(self.q) + one)
+        )
 
     def range(self, mass: float) -> tuple[float, float]:
         reach = -float(ndtri(mass)) * self.z
@@ -123,7 +156,9 @@ class _Dominating:
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         at = int(np.searchsorted(losses, 0.0))
-        both = zip(self._below.tails(losses[:at]), self._above.tails(losses[at:]), strict=True)
+        both = zip(
+            self._below.tails(losses[:at]), self._above.tails(losses[at:]), strict=True
+        )
         first, second, off = (np.concatenate(halves) for halves in both)
         return first, second, off
 
@@ -145,22 +180,43 @@ class _OneDataSet:
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         pair = self._pair
-        square, ratio, c = pair.z**2, np.exp(np.minimum(losses, 0.0)), math.exp(-1 / pair.z**2)
+        square, ratio, c = (
+            pair.z**2,
+            np.exp(np.minimum(losses, 0.0)),
+            math.exp(-1 / pair.z**2),
+        )
         free = (1 / pair.q - 1) * -np.expm1(np.minimum(losses, 0.0))
         spread = ratio**2 - 4 * c * free + 8 * FUNCTION * (ratio**2 + 4 * c * free)
         top = ratio + np.sqrt(np.maximum(spread, 0.0))
         with np.errstate(divide="ignore"):
             logs = np.log(2 * free / top), np.log(top / (2 * c))
         below, above = (0.5 + square * log for log in logs)
-        moved = [square * (8 * FUNCTION + FUNCTION * np.abs(log)) + 4 * ROUNDING * (1 + square) for log in logs]
+        moved = [
+            square * (8 * FUNCTION + FUNCTION * np.abs(log))
+            + 4 * ROUNDING * (1 + square)
+            for log in logs
+        ]
         right, off = pair.where(losses)
-        above, off = np.where(losses < 0, above, right), np.where(losses < 0, moved[1], off)
-        below, moved[0] = np.where(losses < 0, below, -np.inf), np.where(losses < 0, moved[0], 0.0)
+        above, off = (
+            np.where(losses < 0, above, right),
+            np.where(losses < 0, moved[1], off),
+        )
+        below, moved[0] = (
+            np.where(losses < 0, below, -np.inf),
+            np.where(losses < 0, moved[0], 0.0),
+        )
         chances = np.zeros(len(losses))
         for mean, share in ((0.0, 1 - pair.q), (2.0, pair.q)):
-            sides = (normal_tail(below, moved[0], mean, pair.z, -1.0), normal_tail(above, off, mean, pair.z, 1.0))
-            chances += share * sum(tail * np.maximum(1 - error, 0.0) for tail, error in sides)
-        chances = np.where((losses < 0) & (spread < 0), 1.0, chances) * (1 - 8 * ROUNDING)
+            sides = (
+                normal_tail(below, moved[0], mean, pair.z, -1.0),
+                normal_tail(above, off, mean, pair.z, 1.0),
+            )
+            chances += share * sum(
+                tail * np.maximum(1 - error, 0.0) for tail, error in sides
+            )
+        chances = np.where((losses < 0) & (spread < 0), 1.0, chances) * (
+            1 - 8 * ROUNDING
+        )
         chances = np.minimum.accumulate(chances)  # rounding must not make a tail rise
         return chances, chances, np.zeros(len(losses))
 
@@ -174,24 +230,40 @@ def pairs(z: float, rate: float, adjacency: str, mass: float) -> tuple[RoundLaw,
     """The dominating pairs of one round in each order; under replace-one both orders have the same pair."""
     if adjacency == REPLACE_ONE:
         half = z / 2
-        return (_Dominating(RoundLoss(half, rate, False, 1, mass), RoundLoss(half, rate, True, 1, mass)),)
+        return (
+            _Dominating(
+                RoundLoss(half, rate, False, 1, mass),
+                RoundLoss(half, rate, True, 1, mass),
+            ),
+        )
     present = _Dominating(_Pulled(z, rate), RoundLoss(z, rate, True, 1, mass))
-    return present, _Dominating(RoundLoss(z, rate, False, 1, mass), _Pulled(z, rate, turned=True))
+    return present, _Dominating(
+        RoundLoss(z, rate, False, 1, mass), _Pulled(z, rate, turned=True)
+    )
 
 
 def moved(adjacency: str) -> float:
     """By how many thresholds a unit moves the sum at most; ValueError for an adjacency without an analysis."""
     if adjacency not in (ZERO_OUT, REPLACE_ONE):
-        raise ValueError(f"fixed-size cohorts are accounted for under {ZERO_OUT} and {REPLACE_ONE}, not {adjacency}")
+        raise ValueError(
+            f"fixed-size cohorts are accounted for under {ZERO_OUT} and {REPLACE_ONE}, not {adjacency}"
+        )
     return 2.0 if adjacency == REPLACE_ONE else 1.0
 
 
 def _stage(schedule: Schedule, rate: float, adjacency: str = ZERO_OUT) -> Stage:
-    return Stage(schedule, rate, lambda z, mass: pairs(z, rate, adjacency, mass), moves=moved(adjacency))
+    return Stage(
+        schedule,
+        rate,
+        lambda z, mass: pairs(z, rate, adjacency, mass),
+        moves=moved(adjacency),
+    )
 
 
 @lru_cache(maxsize=4096)
-def upper_epsilon(schedule: Schedule, rate: float, delta: float, adjacency: str = ZERO_OUT) -> float:
+def upper_epsilon(
+    schedule: Schedule, rate: float, delta: float, adjacency: str = ZERO_OUT
+) -> float:
     """A proved upper end of epsilon, for both orders.
 
     Args:
@@ -209,7 +281,9 @@ def upper_epsilon(schedule: Schedule, rate: float, delta: float, adjacency: str 
     return ceiling if stage.no_grid else upper_end([stage], delta, ceiling=ceiling)
 
 
-def upper_deltas(schedule: Schedule, rate: float, epsilons: np.ndarray) -> list[np.ndarray]:
+def upper_deltas(
+    schedule: Schedule, rate: float, epsilons: np.ndarray
+) -> list[np.ndarray]:
     """Upper ends of delta under zero-out at each epsilon >= 0: present against zeroed, and the other way."""
     poisson.check(schedule, rate, 0.5)
     stage = _stage(schedule, rate)
@@ -219,7 +293,9 @@ def upper_deltas(schedule: Schedule, rate: float, epsilons: np.ndarray) -> list[
 
 
 @lru_cache(maxsize=256)
-def lower_epsilon(schedule: Schedule, rate: float, delta: float, adjacency: str = ZERO_OUT) -> float:
+def lower_epsilon(
+    schedule: Schedule, rate: float, delta: float, adjacency: str = ZERO_OUT
+) -> float:
     """A proved lower end of epsilon: of one data set in all rounds; arguments as in `upper_epsilon`.
 
     Under zero-out the unit contributes 1 and all others -1; where all contribute the same the pair is Poisson's, whose
@@ -261,15 +337,22 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
     def law(x: np.ndarray, mean: float) -> np.ndarray:
         """log of (1 - q) N(0) + q N(mean)."""
         normal = -(x**2) / (2 * z**2) - math.log(z * math.sqrt(2 * math.pi))
-        return normal + np.logaddexp(math.log1p(-q), math.log(q) + mean * (x - mean / 2) / z**2)
+        return normal + np.logaddexp(
+            math.log1p(-q), math.log(q) + mean * (x - mean / 2) / z**2
+        )
 
     (far, far_logs), (near, near_logs) = panels(1.5), panels(0.5)
     pulled = law(far, 2.0) + far_logs, law(far, 2.0) - law(far, 1.0)
     turned = law(far, 1.0) + far_logs, law(far, 1.0) - law(far, 2.0)
     added = law(near, 1.0) + near_logs, law(near, 1.0) - law(near, 0.0)
     removed = law(near, 0.0) + near_logs, law(near, 0.0) - law(near, 1.0)
-    moments = [[_log_moment(halves, order) for order in orders] for halves in ((pulled, removed), (added, turned))]
-    return np.asarray(np.max(moments, axis=0) / (np.array(orders) - 1.0) * (1 + 1e-9) + 1e-10)
+    moments = [
+        [_log_moment(halves, order) for order in orders]
+        for halves in ((pulled, removed), (added, turned))
+    ]
+    return np.asarray(
+        np.max(moments, axis=0) / (np.array(orders) - 1.0) * (1 + 1e-9) + 1e-10
+    )
 
 
 def _log_moment(halves: Sequence[tuple[np.ndarray, np.ndarray]], order: int) -> float:
@@ -280,7 +363,9 @@ def _log_moment(halves: Sequence[tuple[np.ndarray, np.ndarray]], order: int) -> 
         return float(np.logaddexp(logsumexp(logs + powers), 0.0))
     masses = np.exp(logs)
     small = masses * np.expm1(np.minimum(powers, 1.0))
-    return math.log1p(float(np.where(powers < 1, small, np.exp(logs + powers) - masses).sum()))
+    return math.log1p(
+        float(np.where(powers < 1, small, np.exp(logs + powers) - masses).sum())
+    )
 
 
 class Redrawn(Composed):
@@ -291,13 +376,25 @@ class Redrawn(Composed):
     """
 
     def end(
-        self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool, adjacency: str = ZERO_OUT
+        self,
+        schedule: Schedule,
+        sampling: Sampling,
+        delta: float,
+        *,
+        upper: bool,
+        adjacency: str = ZERO_OUT,
     ) -> float:
         raise NotImplementedError("of a way of sampling")
 
     def replaced(self, events: Events, delta: float) -> Bracket:
         low, high = (
-            self.end(grouped(events.schedule, least=upper), events.sampling, delta, upper=upper, adjacency=REPLACE_ONE)
+            self.end(
+                grouped(events.schedule, least=upper),
+                events.sampling,
+                delta,
+                upper=upper,
+                adjacency=REPLACE_ONE,
+            )
             for upper in (False, True)
         )
         return low, high
@@ -323,24 +420,46 @@ class FixedSize(Redrawn):
         self.check_whole(sampling, "cohort")
 
     def end(
-        self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool, adjacency: str = ZERO_OUT
+        self,
+        schedule: Schedule,
+        sampling: Sampling,
+        delta: float,
+        *,
+        upper: bool,
+        adjacency: str = ZERO_OUT,
     ) -> float:
-        return (upper_epsilon if upper else lower_epsilon)(schedule, float(sampling["rate"]), delta, adjacency)
+        return (upper_epsilon if upper else lower_epsilon)(
+            schedule, float(sampling["rate"]), delta, adjacency
+        )
 
     def curve(self, events: Events) -> Curve:
-        return Curve(EPSILONS, *upper_deltas(grouped(events.schedule, least=True), events.rate, EPSILONS))
+        return Curve(
+            EPSILONS,
+            *upper_deltas(grouped(events.schedule, least=True), events.rate, EPSILONS),
+        )
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         schedule, wanted = grouped(events.schedule, least=True), tuple(map(int, orders))
-        return np.sum([count * renyi(z, events.rate, wanted) for z, count in schedule], axis=0)
+        return np.sum(
+            [count * renyi(z, events.rate, wanted) for z, count in schedule], axis=0
+        )
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         done, rate, sampling = len(events.multipliers), events.rate, events.sampling
-        least, cohort, units = min(events.multipliers), int(sampling["cohort"]), int(sampling[self.units_of(sampling)])
+        least, cohort, units = (
+            min(events.multipliers),
+            int(sampling["cohort"]),
+            int(sampling[self.units_of(sampling)]),
+        )
         low = lower_epsilon(((max(events.multipliers), done),), rate, delta)
-        told = known_draws_epsilon(*squares_of_hypergeometrics(use.most, cohort, units, done), least, delta)
+        told = known_draws_epsilon(
+            *squares_of_hypergeometrics(use.most, cohort, units, done), least, delta
+        )
         ceiling = min(gaussian_epsilon(least / (use.most * done**0.5), delta), told)
         high = group_epsilon(
-            lambda share: upper_epsilon(((least, done),), rate, share), use.most, delta, ceiling=ceiling
+            lambda share: upper_epsilon(((least, done),), rate, share),
+            use.most,
+            delta,
+            ceiling=ceiling,
         )
         return min(low, high), high

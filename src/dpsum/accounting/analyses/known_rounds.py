@@ -42,7 +42,9 @@ class OnePass(Accountant):
         """Blocks are disjoint, so that the clients must last for all rounds."""
         super().check_numbers(sampling)
         if sampling["cohort"] * sampling["rounds"] > sampling["clients"]:
-            raise self.contradiction(sampling, "the clients do not last for so many rounds of one pass")
+            raise self.contradiction(
+                sampling, "the clients do not last for so many rounds of one pass"
+            )
 
     def gaussian(self, events: Events) -> float:
         return events.ends[0]
@@ -71,19 +73,32 @@ class MinSeparation(Accountant):
         """No unit comes twice within the separation, so that the cohorts of so many rounds must fit among the units."""
         super().check_numbers(sampling)
         self.check_whole(sampling, "separation", "participations")
-        units, apart, times = sampling[self.units_of(sampling)], sampling["separation"], sampling["participations"]
+        units, apart, times = (
+            sampling[self.units_of(sampling)],
+            sampling["separation"],
+            sampling["participations"],
+        )
         if sampling["cohort"] * min(apart, sampling["rounds"]) > units:
-            raise self.contradiction(sampling, f"{apart} rounds in a row without a unit twice take more than there are")
+            raise self.contradiction(
+                sampling,
+                f"{apart} rounds in a row without a unit twice take more than there are",
+            )
         if times > -(-sampling["rounds"] // apart):
-            raise self.contradiction(sampling, f"nobody is in {times} of {sampling['rounds']} rounds, {apart} apart")
+            raise self.contradiction(
+                sampling,
+                f"nobody is in {times} of {sampling['rounds']} rounds, {apart} apart",
+            )
         if sampling["cohort"] * sampling["rounds"] > units * times:
             raise self.contradiction(
-                sampling, f"the {units:,} do not last for so many rounds of {times} participations"
+                sampling,
+                f"the {units:,} do not last for so many rounds of {times} participations",
             )
 
     def times(self, sampling: Sampling, done: int) -> int:
         """In how many of the rounds that were run a unit can be."""
-        return min(int(sampling["participations"]), -(-done // int(sampling["separation"])))
+        return min(
+            int(sampling["participations"]), -(-done // int(sampling["separation"]))
+        )
 
     def worst(self, sampling: Sampling, multipliers: Sequence[float]) -> float:
         """The largest sum of z^-2 over the rounds that a unit can be in."""
@@ -98,9 +113,15 @@ class MinSeparation(Accountant):
         events = super().read(lines)
         if len(events.schedule) == 1 or events.sampling.batches == "secret":
             return events
-        done, worst = len(events.multipliers), self.worst(events.sampling, events.multipliers)
+        done, worst = (
+            len(events.multipliers),
+            self.worst(events.sampling, events.multipliers),
+        )
         # The constant noise whose `gaussian` is that of the worst set of rounds.
-        return dataclasses.replace(events, schedule=(((self.times(events.sampling, done) / worst) ** 0.5, done),))
+        return dataclasses.replace(
+            events,
+            schedule=(((self.times(events.sampling, done) / worst) ** 0.5, done),),
+        )
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         low, _ = self.bracket(events, delta)
@@ -118,7 +139,9 @@ class ShuffledEpochs(MinSeparation):
     """
 
     pair = "gaussian", "shuffled-epochs"
-    explanation = "disjoint batches in each epoch: a unit is in one Gaussian release an epoch"
+    explanation = (
+        "disjoint batches in each epoch: a unit is in one Gaussian release an epoch"
+    )
 
     def check_numbers(self, sampling: Sampling) -> None:
         """An epoch goes through the units once; the last of them may be left out, or come in a smaller batch."""
@@ -136,7 +159,10 @@ class ShuffledEpochs(MinSeparation):
 
     def worst(self, sampling: Sampling, multipliers: Sequence[float]) -> float:
         epoch = int(sampling["epoch"])
-        return sum(min(multipliers[start : start + epoch]) ** -2.0 for start in range(0, len(multipliers), epoch))
+        return sum(
+            min(multipliers[start : start + epoch]) ** -2.0
+            for start in range(0, len(multipliers), epoch)
+        )
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         return self._ends(events, delta, self.gaussian(events))
@@ -149,7 +175,12 @@ class ShuffledEpochs(MinSeparation):
         if events.sampling["batches"] == "known":
             return high, high
         _, most, done = events.ends
-        return min(secret_batches(most, events.rate, int(events.sampling["epoch"]), done, delta), high), high
+        return min(
+            secret_batches(
+                most, events.rate, int(events.sampling["epoch"]), done, delta
+            ),
+            high,
+        ), high
 
     def high(self, events: Events, delta: float) -> float:
         return gaussian_epsilon(self.gaussian(events), delta)
@@ -183,9 +214,14 @@ class OwnUpdate(Accountant):
     def check_numbers(self, sampling: Sampling) -> None:
         """A client takes part once, and is in its own update for certain."""
         if sampling["rate"] != 1 or sampling.get("steps") != 1:
-            raise self.contradiction(sampling, "a client's own update is one release, at rate 1")
+            raise self.contradiction(
+                sampling, "a client's own update is one release, at rate 1"
+            )
         if sampling["cohort"] * sampling["rounds"] > sampling["clients"]:
-            raise self.contradiction(sampling, "the clients do not last for so many rounds of one participation")
+            raise self.contradiction(
+                sampling,
+                "the clients do not last for so many rounds of one participation",
+            )
 
     def gaussian(self, events: Events) -> float:
         return events.ends[0]
@@ -193,15 +229,25 @@ class OwnUpdate(Accountant):
     def read(self, lines: Sequence[Release]) -> Events:
         events = super().read(lines)
         ((counted, sampling),) = events.claimed
-        return dataclasses.replace(events, claimed=((((min(z for z, _ in counted), 1),), sampling),))
+        return dataclasses.replace(
+            events, claimed=((((min(z for z, _ in counted), 1),), sampling),)
+        )
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         if use.rounds is not None:
-            exact = epsilon_of_square(use.worst_square(events.multipliers, apart=True), delta)
+            exact = epsilon_of_square(
+                use.worst_square(events.multipliers, apart=True), delta
+            )
             return exact, exact
         # Rounds are secret, and the same once all are over: everyone has taken part.
-        all_came = len(events.multipliers) * events.sampling["cohort"] == events.sampling["clients"]
-        least, most = (gaussian_epsilon(pick(events.multipliers) / use.most**0.5, delta) for pick in (max, min))
+        all_came = (
+            len(events.multipliers) * events.sampling["cohort"]
+            == events.sampling["clients"]
+        )
+        least, most = (
+            gaussian_epsilon(pick(events.multipliers) / use.most**0.5, delta)
+            for pick in (max, min)
+        )
         return (least if all_came else 0.0), most
 
 
@@ -213,28 +259,43 @@ _OFF = 1e-11
 _PAIRS = ((2.0, 1.0), (1.0, 2.0), (1.0, 0.0), (0.0, 1.0))
 
 
-def _largest(z: float, mean: float, chance: float, rounds: int, edges: np.ndarray) -> np.ndarray:
+def _largest(
+    z: float, mean: float, chance: float, rounds: int, edges: np.ndarray
+) -> np.ndarray:
     """The probability that the largest of an epoch's sums is above each edge."""
     rest = (rounds - 1) * log_ndtr(edges / z)
     own, none = (-np.expm1(log_ndtr((edges - at) / z) + rest) for at in (mean, 0.0))
     return np.asarray(chance * own + (1 - chance) * none)
 
 
-def _losses(z: float, pair: tuple[float, float], chance: float, rounds: int, step: float) -> GridVariable | None:
+def _losses(
+    z: float, pair: tuple[float, float], chance: float, rounds: int, step: float
+) -> GridVariable | None:
     """The loss of one epoch, rounded down to the grid; None where nothing is left of it."""
     edges = np.linspace(-6.0 * z, 2.0 + 12.0 * z, _CELLS)
-    tails = [np.concatenate([[1.0], _largest(z, mean, chance, rounds, edges), [0.0]]) for mean in pair]
-    (first, off), (second, other) = ((tail[:-1] - tail[1:], _OFF * (tail[:-1] + tail[1:])) for tail in tails)
+    tails = [
+        np.concatenate([[1.0], _largest(z, mean, chance, rounds, edges), [0.0]])
+        for mean in pair
+    ]
+    (first, off), (second, other) = (
+        (tail[:-1] - tail[1:], _OFF * (tail[:-1] + tail[1:])) for tail in tails
+    )
     first, second = first - off, second + other
     kept = first > 0
     if not kept.any():
         return None
     places = np.floor(np.log(first[kept] / second[kept]) / step - 1e-6).astype(int)
-    return GridVariable(first=int(places.min()), weights=np.bincount(places - places.min(), first[kept]), step=step)
+    return GridVariable(
+        first=int(places.min()),
+        weights=np.bincount(places - places.min(), first[kept]),
+        step=step,
+    )
 
 
 @functools.lru_cache(maxsize=256)
-def secret_batches(noise_multiplier: float, rate: float, epoch: int, done: int, delta: float) -> float:
+def secret_batches(
+    noise_multiplier: float, rate: float, epoch: int, done: int, delta: float
+) -> float:
     """A proved lower end of epsilon after `done` rounds of secret batches, under zero-out (and so under replace-one).
 
     Each epoch shuffles the units anew and cuts the list into batches of a size that is known; `rate` is the chance of
@@ -251,18 +312,34 @@ def secret_batches(noise_multiplier: float, rate: float, epoch: int, done: int, 
     all rounds.
     """
     whole, rest = divmod(done, epoch)
-    epochs = [(rounds, count) for rounds, count in ((epoch, whole), (rest, 1)) if rounds and count]
-    ceiling = gaussian_epsilon(noise_multiplier * (whole + bool(rest)) ** -0.5, delta) if epochs else 0.0
+    epochs = [
+        (rounds, count)
+        for rounds, count in ((epoch, whole), (rest, 1))
+        if rounds and count
+    ]
+    ceiling = (
+        gaussian_epsilon(noise_multiplier * (whole + bool(rest)) ** -0.5, delta)
+        if epochs
+        else 0.0
+    )
     if ceiling == 0.0:
         return 0.0
     step, proved = max(1e-3 * ceiling, 1e-6) / (whole + 1), 0.0
     for pair in _PAIRS:
-        laws = [(_losses(noise_multiplier, pair, min(rounds * rate, 1.0), rounds, step), n) for rounds, n in epochs]
+        laws = [
+            (_losses(noise_multiplier, pair, min(rounds * rate, 1.0), rounds, step), n)
+            for rounds, n in epochs
+        ]
         losses = [(law, count) for law, count in laws if law is not None]
         if losses:
             low = crossing(
-                lambda near, losses=losses: DeltaEnd(UpperTail(losses, around=near, kernel=LOSS), upper=False),  # type: ignore[misc]
-                delta=delta, start=max(proved, 0.3 * ceiling), ceiling=ceiling, upper=False,
-            )  # fmt: skip
+                lambda near, losses=losses: DeltaEnd(
+                    UpperTail(losses, around=near, kernel=LOSS), upper=False
+                ),  # type: ignore[misc]
+                delta=delta,
+                start=max(proved, 0.3 * ceiling),
+                ceiling=ceiling,
+                upper=False,
+            )
             proved = max(proved, low)
     return proved

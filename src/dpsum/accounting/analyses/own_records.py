@@ -25,7 +25,11 @@ from dpsum.sampling import Sampler, Sampling
 
 def releases_with(sampler: Sampler) -> int:
     """How many of its client's releases one record is in: all of them where each reads all records, else one."""
-    return int(sampler["steps"]) if sampler["cohort"] == sampler.get("records", sampler["cohort"]) else 1
+    return (
+        int(sampler["steps"])
+        if sampler["cohort"] == sampler.get("records", sampler["cohort"])
+        else 1
+    )
 
 
 def joint(lines: Iterable[Release]) -> float:
@@ -33,7 +37,9 @@ def joint(lines: Iterable[Release]) -> float:
 
     A record is in the releases of one name: each name is a set of records of its own.
     """
-    return min(event.noise_multiplier / releases_with(event.sampler) ** 0.5 for event in lines)
+    return min(
+        event.noise_multiplier / releases_with(event.sampler) ** 0.5 for event in lines
+    )
 
 
 def one_client(sampler: Sampler, noise_multiplier: float) -> Schedule:
@@ -49,7 +55,14 @@ def epsilon_of(sampler: Sampler, noise_multiplier: float, delta: float) -> float
     return find("gaussian", sampler["kind"]).high(events, delta)
 
 
-def epsilon_under(profile: str, sampler: Sampler, noise_multiplier: float, delta: float, *, claims: Claims) -> float:
+def epsilon_under(
+    profile: str,
+    sampler: Sampler,
+    noise_multiplier: float,
+    delta: float,
+    *,
+    claims: Claims,
+) -> float:
     """As `epsilon_of` under "holds"; under "as_claimed" the paper's epsilon for that sampler, where it has one."""
     claim = claims.get(sampler["kind"]) if profile == "as_claimed" else None
     if claim is None:
@@ -57,7 +70,14 @@ def epsilon_under(profile: str, sampler: Sampler, noise_multiplier: float, delta
     return claim.epsilon(((noise_multiplier, int(sampler["steps"])),), sampler, delta)
 
 
-def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, profile: str, claims: Claims) -> float:
+def calibrate(
+    samplers: Mapping[str, Sampler],
+    *,
+    epsilon: float,
+    delta: float,
+    profile: str,
+    claims: Claims,
+) -> float:
     """The smallest z_0 with which every record's epsilon is at most `epsilon`, rounded up to four digits.
 
     `samplers` are of the releases that are made, by their names; `profile` is "holds", or "as_claimed" for the paper's
@@ -70,7 +90,10 @@ def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, 
         raise DpsumError(f"{NO_CLAIM}: set within_task.profile to holds")
 
     def excess(z: float) -> float:
-        epsilons = (epsilon_under(profile, sampler, z, delta, claims=claims) for sampler in samplers.values())
+        epsilons = (
+            epsilon_under(profile, sampler, z, delta, claims=claims)
+            for sampler in samplers.values()
+        )
         return max(epsilons) - epsilon
 
     low, high = 0.05, 10_000.0
@@ -112,21 +135,32 @@ class OwnRecords(Accountant):
         for events in named.values():
             self.check(events[0].sampler)
         if len({len(rounds) for rounds in kinds}) > 1:
-            raise DpsumError(f"the ledger's rounds differ in what they released: {MEND}")
-        rounds = [[event for (event,) in together] for together in zip(*kinds, strict=True)]
+            raise DpsumError(
+                f"the ledger's rounds differ in what they released: {MEND}"
+            )
+        rounds = [
+            [event for (event,) in together] for together in zip(*kinds, strict=True)
+        ]
         multipliers = [joint(together) for together in rounds]
         z = min(z for z, _ in schedule_of([together[:1] for together in rounds]))
         samplings = {event.name: event.sampler for event in rounds[0]}
         return Events(
-            samplings=samplings, schedule=tuple(collections.Counter(multipliers).items()), multipliers=multipliers,
-            claimed=[(((z, int(sampling["steps"])),), sampling) for sampling in samplings.values()],
-        )  # fmt: skip
+            samplings=samplings,
+            schedule=tuple(collections.Counter(multipliers).items()),
+            multipliers=multipliers,
+            claimed=[
+                (((z, int(sampling["steps"])),), sampling)
+                for sampling in samplings.values()
+            ],
+        )
 
     def gaussian(self, events: Events) -> float:
         return events.ends[0]
 
     def explain(self, events: Events) -> str:
-        counts = {name: releases_with(sampling) for name, sampling in events.samplings.items()}
+        counts = {
+            name: releases_with(sampling) for name, sampling in events.samplings.items()
+        }
         told = ", or ".join(f"in {count} of {name}" for name, count in counts.items())
         return f"a client takes part once, and one of its examples is {told}: one Gaussian; exact"
 

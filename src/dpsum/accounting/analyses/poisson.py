@@ -17,8 +17,21 @@ from functools import lru_cache
 import numpy as np
 
 from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
-from dpsum.accounting.compositions import LEAST_NOISE, Composed, Stage, lower_end, upper_curve, upper_end
-from dpsum.accounting.gaussian import Bracket, Schedule, gaussian_deltas, gaussian_epsilon, grouped
+from dpsum.accounting.compositions import (
+    LEAST_NOISE,
+    Composed,
+    Stage,
+    lower_end,
+    upper_curve,
+    upper_end,
+)
+from dpsum.accounting.gaussian import (
+    Bracket,
+    Schedule,
+    gaussian_deltas,
+    gaussian_epsilon,
+    grouped,
+)
 from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.renyi import renyi
@@ -35,19 +48,26 @@ def stage_of(schedule: Schedule, rate: float, uses: int = 1) -> Stage:
     Removing costs more than adding (Zhu, Dong and Wang 2022, for eps >= 0); both are looked at all the same.
     """
     return Stage(
-        schedule, rate, lambda z, mass: [_law(z, rate, add, uses, mass) for add in (False, True)], uses
-    )  # fmt: skip
+        schedule,
+        rate,
+        lambda z, mass: [_law(z, rate, add, uses, mass) for add in (False, True)],
+        uses,
+    )
 
 
 def check(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> None:
     """Refuse numbers that no accountant passes on (ValueError)."""
     counts = any(not 0 < z < math.inf or n < 1 for z, n in schedule) or uses < 1
     if not 0 < rate <= 1 or not 0 < delta < 1 or counts:
-        raise ValueError("Poisson accounting needs 0 < q <= 1, 0 < delta < 1, z > 0, counts >= 1 and uses >= 1")
+        raise ValueError(
+            "Poisson accounting needs 0 < q <= 1, 0 < delta < 1, z > 0, counts >= 1 and uses >= 1"
+        )
 
 
 @lru_cache(maxsize=4096)
-def upper_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> float:
+def upper_epsilon(
+    schedule: Schedule, rate: float, delta: float, uses: int = 1
+) -> float:
     """A proved upper end of epsilon, for both directions of add-or-remove.
 
     Args:
@@ -65,15 +85,23 @@ def upper_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) 
     return ceiling if stage.no_grid else upper_end([stage], delta, ceiling=ceiling)
 
 
-def upper_deltas(schedule: Schedule, rate: float, epsilons: np.ndarray) -> list[np.ndarray]:
+def upper_deltas(
+    schedule: Schedule, rate: float, epsilons: np.ndarray
+) -> list[np.ndarray]:
     """Upper ends of delta by removal and by addition at each epsilon >= 0, sharp where they are not small."""
     check(schedule, rate, 0.5)
     stage = stage_of(schedule, rate)
-    return [gaussian_deltas(stage.joint, epsilons)] * 2 if stage.no_grid else upper_curve(stage, epsilons)
+    return (
+        [gaussian_deltas(stage.joint, epsilons)] * 2
+        if stage.no_grid
+        else upper_curve(stage, epsilons)
+    )
 
 
 @lru_cache(maxsize=256)
-def lower_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> float:
+def lower_epsilon(
+    schedule: Schedule, rate: float, delta: float, uses: int = 1
+) -> float:
     """A proved lower end of epsilon (by removal), arguments as in `upper_epsilon`."""
     upper = upper_epsilon(schedule, rate, delta, uses)
     if not schedule or rate == 1.0 or upper == 0.0:
@@ -96,12 +124,17 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
     if len(stages) == 1:
         return lower_epsilon(*stages[0], delta), upper_epsilon(*stages[0], delta)
     alone = [upper_epsilon(schedule, rate, delta) for schedule, rate in stages]
-    ceiling, each = _as_gaussians(stages, delta), [stage_of(schedule, rate) for schedule, rate in stages]
+    ceiling, each = (
+        _as_gaussians(stages, delta),
+        [stage_of(schedule, rate) for schedule, rate in stages],
+    )
     if any(stage.no_grid for stage in each):
         certain = [(schedule, rate) for schedule, rate in stages if rate == 1.0]
         lows = [lower_epsilon(schedule, rate, delta) for schedule, rate in stages]
         return max(*lows, _as_gaussians(certain, delta) if certain else 0.0), ceiling
-    high = upper_end(each, delta, ceiling=ceiling, start=min(sum(alone), 1.3 * max(alone)))
+    high = upper_end(
+        each, delta, ceiling=ceiling, start=min(sum(alone), 1.3 * max(alone))
+    )
     return lower_end(each, delta, upper=high), high
 
 
@@ -121,26 +154,43 @@ class Poisson(Composed):
         "over their number, composed over rounds, for the most used image"
     )
 
-    def end(self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool) -> float:
-        return (upper_epsilon if upper else lower_epsilon)(schedule, float(sampling["rate"]), delta)
+    def end(
+        self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool
+    ) -> float:
+        return (upper_epsilon if upper else lower_epsilon)(
+            schedule, float(sampling["rate"]), delta
+        )
 
     def curve(self, events: Events) -> Curve:
-        return Curve(EPSILONS, *upper_deltas(grouped(events.schedule, least=True), events.rate, EPSILONS))
+        return Curve(
+            EPSILONS,
+            *upper_deltas(grouped(events.schedule, least=True), events.rate, EPSILONS),
+        )
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         schedule = grouped(events.schedule, least=True)
-        return np.sum([count * renyi(z, events.rate, orders) for z, count in schedule], axis=0)
+        return np.sum(
+            [count * renyi(z, events.rate, orders) for z, count in schedule], axis=0
+        )
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         uses, done, rate = use.most, len(events.multipliers), events.rate
         least = min(events.multipliers)
         # The server's noise stays as it is; were it not so, each end would take its safe side.
-        low_schedule, high_schedule = ((max(events.multipliers), done),), ((least, done),)
+        low_schedule, high_schedule = (
+            ((max(events.multipliers), done),),
+            ((least, done),),
+        )
         high = upper_epsilon(high_schedule, rate, delta, uses)
         low = lower_epsilon(low_schedule, rate, delta, uses)
         if low == 0.0 < high:
             low = lower_epsilon(low_schedule, rate, delta)
-            high = min(high, known_draws_epsilon(*squares_of_binomials(uses, rate, done), least, delta))
+            high = min(
+                high,
+                known_draws_epsilon(
+                    *squares_of_binomials(uses, rate, done), least, delta
+                ),
+            )
         return low, high
 
 
@@ -176,9 +226,7 @@ class OwnRecordsPoisson(Poisson):
         "a client takes part once, and one of its examples is in each of its steps with the same chance, in secret; "
         "privacy loss distribution, bracketed"
     )
-    images = (
-        "an image is an example of up to {uses} simulated clients, each of which makes releases of its own; composed"
-    )
+    images = "an image is an example of up to {uses} simulated clients, each of which makes releases of its own; composed"
     units = "records"
 
     def check_numbers(self, sampling: Sampling) -> None:
@@ -186,17 +234,23 @@ class OwnRecordsPoisson(Poisson):
         super().check_numbers(sampling)
         self.check_whole(sampling, "steps")
         if not math.isclose(sampling["rate"] * sampling["steps"], 1.0, rel_tol=1e-12):
-            raise self.contradiction(sampling, f"the rate of {sampling['steps']} steps is one over them")
+            raise self.contradiction(
+                sampling, f"the rate of {sampling['steps']} steps is one over them"
+            )
 
     def read(self, lines: Sequence[Release]) -> Events:
         events = super().read(lines)
         schedule = ((min(events.multipliers), int(events.sampling["steps"])),)
         return Events(
-            samplings=events.samplings, schedule=schedule, claimed=((schedule, events.sampling),),
+            samplings=events.samplings,
+            schedule=schedule,
+            claimed=((schedule, events.sampling),),
             multipliers=events.multipliers,
-        )  # fmt: skip
+        )
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         steps, rate = int(events.sampling["steps"]), events.rate
         low = lower_epsilon(((max(events.multipliers), steps),), rate, delta)
-        return low, upper_epsilon(((min(events.multipliers), steps * use.most),), rate, delta)
+        return low, upper_epsilon(
+            ((min(events.multipliers), steps * use.most),), rate, delta
+        )

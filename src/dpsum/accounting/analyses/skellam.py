@@ -64,7 +64,9 @@ def log_tails(variance: float) -> np.ndarray:
     chances = np.exp(np.concatenate([[0.0], np.cumsum(np.log(ratios))]))
     beyond = chances[-1] * ratios[-1] / (1.0 - ratios[-1])
     tails = np.cumsum(chances[::-1])[::-1] + beyond
-    logs = np.append(np.log(tails / (2.0 * tails[1] + chances[0])), math.log(ratios[-1]))
+    logs = np.append(
+        np.log(tails / (2.0 * tails[1] + chances[0])), math.log(ratios[-1])
+    )
     logs.flags.writeable = False
     return logs
 
@@ -73,8 +75,12 @@ def step(variance: float) -> float:
     """g at the variance mu > 0 of X: X and X + 1 are at most as far apart as normals at this distance."""
     *_, last = logs = log_tails(variance)
     scores = -ndtri_exp(logs[1:-1])
-    hazard = math.exp(-0.5 * scores[-1] ** 2 - 0.5 * math.log(2 * math.pi) - log_ndtr(-scores[-1]))
-    return (1 + _ROUNDING) * max(2 * float(scores[0]), float(np.diff(scores).max()), -float(last) / hazard)
+    hazard = math.exp(
+        -0.5 * scores[-1] ** 2 - 0.5 * math.log(2 * math.pi) - log_ndtr(-scores[-1])
+    )
+    return (1 + _ROUNDING) * max(
+        2 * float(scores[0]), float(np.diff(scores).max()), -float(last) / hazard
+    )
 
 
 def lower_epsilon(variance: float, shift: int, delta: float) -> float:
@@ -112,12 +118,16 @@ class SkellamOnePass(OnePass):
         events = super().read(lines)
         for number, event in enumerate(lines):
             _check(event, f"the ledger's release {number}")
-        worst = max(lines, key=lambda event: _alone(event)[1] / math.sqrt(_alone(event)[0]))
+        worst = max(
+            lines, key=lambda event: _alone(event)[1] / math.sqrt(_alone(event)[0])
+        )
         return dataclasses.replace(events, seen=worst)
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         high = gaussian_epsilon(self.gaussian(events), delta)
-        return 0.0 if events.seen is None else min(lower_epsilon(*_alone(events.seen), delta), high), high
+        return 0.0 if events.seen is None else min(
+            lower_epsilon(*_alone(events.seen), delta), high
+        ), high
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         low, _ = self.bracket(events, delta)
@@ -138,25 +148,35 @@ class SkellamOnePass(OnePass):
 def _alone(event: Release) -> tuple[float, int]:
     """Variance of all shares' noise in units, and by how many a client can move one coordinate by itself."""
     said = event.secure or {}
-    return said["share_variance"] * said["clients"], math.floor(float(np.max(event.threshold)) / said["granularity"])
+    return said["share_variance"] * said["clients"], math.floor(
+        float(np.max(event.threshold)) / said["granularity"]
+    )
 
 
 def _check(event: Release, where: str) -> None:
     """Refuse a release that is not what a `SecureSum` makes, or that has too little noise for the analysis."""
     said = event.secure
     if said is None or set(said) != set(_KEYS):
-        raise DpsumError(f"{where} does not say which whole numbers it is of ({', '.join(_KEYS)}): {MEND}")
+        raise DpsumError(
+            f"{where} does not say which whole numbers it is of ({', '.join(_KEYS)}): {MEND}"
+        )
     if not 1 <= said["counted"] <= said["clients"]:
-        raise DpsumError(f"{where} counts {said['counted']} of {said['clients']} clients' noise: {MEND}")
+        raise DpsumError(
+            f"{where} counts {said['counted']} of {said['clients']} clients' noise: {MEND}"
+        )
     if said["clients"] != event.sampler["cohort"]:
         raise DpsumError(
             f"{where} has shares of noise of {said['clients']} clients, but its sampler has {event.sampler['cohort']} "
             "in a round: its mechanism is not the one accounted for"
         )
     threshold, unit = float(np.max(event.threshold)), said["granularity"]
-    lattice = Lattice(**{key: value for key, value in said.items() if key != "share_variance"})
+    lattice = Lattice(
+        **{key: value for key, value in said.items() if key != "share_variance"}
+    )
     reach = unit * lattice.bound(threshold)
-    if event.dimension > said["coordinates"] or reach > np.max(event.sensitivity) * (1 + 1e-9):
+    if event.dimension > said["coordinates"] or reach > np.max(event.sensitivity) * (
+        1 + 1e-9
+    ):
         raise DpsumError(
             f"{where} declares sensitivity {event.sensitivity}, but rounding {event.dimension} coordinates makes it "
             f"{reach:g}: its mechanism is not the one accounted for"
