@@ -1,9 +1,11 @@
-"""Clipped sums of the LSTM's records: the kernel beside Opacus' ghost clipping, its hooks and torch's vmap.
+"""Clipped sums of the LSTM's records: the kernel beside Opacus' ghost clipping, its
+hooks and torch's vmap.
 
     python benchmarks/lstm.py [WORDS WIDTH]
 
-Prints records of 10 words a second of one CPU thread's time (default: the paper's size, 10,000 words and width 200).
-Opacus refuses tied weights with ghost clipping, so its network has a softmax of its own.
+Prints records of 10 words a second of one CPU thread's time (default: the paper's size,
+10,000 words and width 200). Opacus refuses tied weights with ghost clipping, so its
+network has a softmax of its own.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ def kernel(
 
 
 def ghost(words: int, width: int, x: np.ndarray) -> Callable[[], None]:
-    """Opacus' fast gradient clipping: norms without gradients, then a second backward pass of the weighted loss."""
+    """Opacus' fast gradient clipping: norms without gradients, then a second backward
+    pass of the weighted loss.
+    """
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
     module = GradSampleModuleFastGradientClipping(

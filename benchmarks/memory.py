@@ -1,12 +1,14 @@
-"""Peak memory of a command with all its processes, such as a run of the workflow, by kind of process.
+"""Peak memory of a command with all its processes, such as a run of the workflow, by
+kind of process.
 
     uv run python benchmarks/memory.py [--every 0.1] -- snakemake --cores 2 --configfile config/presets/smoke.yaml
 
-Memory is the proportional set size of `/proc/PID/smaps_rollup` (Linux): what several processes share counts once, each
-having its part of it. A process belongs to the command if its environment has the mark that the command was given.
-Kinds are Snakemake, the warm process, and jobs by the script that they run. Printed are the peak of all processes
-together with what it consisted of, and for each kind the most processes at once, the most memory of one, and its own
-memory at most, which it shares with none.
+Memory is the proportional set size of `/proc/PID/smaps_rollup` (Linux): what several
+processes share counts once, each having its part of it. A process belongs to the
+command if its environment has the mark that the command was given. Kinds are Snakemake,
+the warm process, and jobs by the script that they run. Printed are the peak of all
+processes together with what it consisted of, and for each kind the most processes at
+once, the most memory of one, and its own memory at most, which it shares with none.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ MARK = "DPFEDBENCH_MEMORY_OF"
 
 
 def kind_of(process: Path) -> str:
-    """What a process does, by its command line; a fork of the warm process has the script's name."""
+    """What a process does, by its command line; a fork of the warm process has the
+    script's name.
+    """
     words = (process / "cmdline").read_text(errors="replace").split("\0")
     name = (process / "comm").read_text().strip()
     scripts = [
@@ -96,7 +100,8 @@ def main() -> None:
     print(f"peak {peak:.0f} MiB: {parts}")
     for kind, (count, shared, own) in sorted(kinds.items()):
         print(
-            f"{kind}: {count:.0f} at once, at most {shared:.0f} MiB each, {own:.0f} of it its own"
+            f"{kind}: {count:.0f} at once, at most {shared:.0f} MiB each, {own:.0f} of"
+            " it its own"
         )
     raise SystemExit(running.returncode)
 

@@ -1,19 +1,23 @@
-"""Tasks per second and peak memory of a cohort's private meta-gradient, beside learn2learn's loop.
+"""Tasks per second and peak memory of a cohort's private meta-gradient, beside
+learn2learn's loop.
 
     uv run python benchmarks/meta_gradient.py [--pairs 7] [--threads 2] [--torch]
         [--out results/benchmarks/meta_gradient.csv]
     uv run python benchmarks/meta_gradient.py --device cuda [--chunks 64 256 1024] [--cases 1]
 
-Same network, same data, same machine, in turns: each pair times ours (contributions, clipping, private sum with
-noise) and then learn2learn's loop over tasks (no clipping), and the ratio is taken pair by pair, so that a machine
-that slows down slows both. Cases: 5-way, 1 support and 1 query image a class; {1, 5} inner steps x {first, second}
-order x {64, 32} filters. The last column sets our rate against the machine's measured matrix-multiply rate, counting
-the multiplications of plain 3x3 convolutions (ours does 16 for 36 of them, so it may exceed what that suggests).
-Peak memory is that of a process of its own, for cohorts of 32 and 256 tasks. `--torch` times the implementation for any
-module in the place of the hand-written passes.
+Same network, same data, same machine, in turns: each pair times ours (contributions,
+clipping, private sum with noise) and then learn2learn's loop over tasks (no clipping),
+and the ratio is taken pair by pair, so that a machine that slows down slows both.
+Cases: 5-way, 1 support and 1 query image a class; {1, 5} inner steps x {first, second}
+order x {64, 32} filters. The last column sets our rate against the machine's measured
+matrix-multiply rate, counting the multiplications of plain 3x3 convolutions (ours does
+16 for 36 of them, so it may exceed what that suggests). Peak memory is that of a
+process of its own, for cohorts of 32 and 256 tasks. `--torch` times the implementation
+for any module in the place of the hand-written passes.
 
-With `--device cuda` both are on the GPU, and peak memory is the GPU's. `--chunks` then gives, in the place of
-learn2learn's loop, clients per second and peak memory for each number of tasks that are gathered at once.
+With `--device cuda` both are on the GPU, and peak memory is the GPU's. `--chunks` then
+gives, in the place of learn2learn's loop, clients per second and peak memory for each
+number of tasks that are gathered at once.
 """
 
 from __future__ import annotations
@@ -198,7 +202,9 @@ def seconds(work, tasks: Tasks) -> float:
 
 
 def multiply_rate(device: str) -> float:
-    """Matrix-multiply rate of this machine in single precision, in GFLOP/s: the best of several products."""
+    """Matrix-multiply rate of this machine in single precision, in GFLOP/s: the best of
+    several products.
+    """
     side = 2048 if device == "cpu" else 8192
     a, b = torch.randn(2, side, side, device=device)
     best = 0.0
@@ -210,7 +216,9 @@ def multiply_rate(device: str) -> float:
 
 
 def plain_gflop(filters: int, steps: int, order: int) -> float:
-    """GFLOP of one task with plain convolutions: 3 passes for a gradient, 9 with a Hessian-vector product."""
+    """GFLOP of one task with plain convolutions: 3 passes for a gradient, 9 with a
+    Hessian-vector product.
+    """
     forward, side, channels = 0.0, 28, 1
     for _ in range(4):
         forward += 2 * 9 * channels * filters * side * side * WAYS / 1e9
@@ -245,7 +253,9 @@ def device_peak(work, tasks: Tasks) -> float:
 
 
 def over_chunks(data, options, rate: float) -> list[dict[str, Any]]:
-    """Clients per second, share of the multiply rate and peak memory over the tasks that are gathered at once."""
+    """Clients per second, share of the multiply rate and peak memory over the tasks
+    that are gathered at once.
+    """
     rows = []
     for filters, steps, order in CASES[: options.cases]:
         for chunk in options.chunks:
@@ -271,9 +281,9 @@ def over_chunks(data, options, rate: float) -> list[dict[str, Any]]:
                 "share_of_multiply_rate": round(
                     plain_gflop(filters, steps, order) / each / rate, 3
                 ),
-                "peak_mib": round(device_peak(ours, tasks))
-                if options.device == "cuda"
-                else "",
+                "peak_mib": (
+                    round(device_peak(ours, tasks)) if options.device == "cuda" else ""
+                ),
             }
             rows.append(row)
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)

@@ -1,10 +1,12 @@
-"""Clients per second of one training by one process and by two of one core each, and by one of two threads.
+"""Clients per second of one training by one process and by two of one core each, and by
+one of two threads.
 
     uv run python benchmarks/processes.py [--pairs 3] [--rounds 6] [--cohort 64] [--filters 64] [--steps 5]
 
-DP-AGR on random images, 5-way 1-shot, second order, as the workflow trains it by torchrun; in turns, ratio
-to one process pair by pair. The first two rounds, in which loops are read and processes come together, do not
-count. Each case is held to as many cores as it has threads in all.
+DP-AGR on random images, 5-way 1-shot, second order, as the workflow trains it by
+torchrun; in turns, ratio to one process pair by pair. The first two rounds, in which
+loops are read and processes come together, do not count. Each case is held to as many
+cores as it has threads in all.
 """
 
 from __future__ import annotations
@@ -114,8 +116,9 @@ def main() -> None:
             one / other for one, other in zip(found, rates["1 process"], strict=True)
         ]
         print(
-            f"| {case} | {statistics.median(found):.1f} | "
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |"
+            f"| {case} | {statistics.median(found):.1f} |"
+            f" {statistics.median(ratios):.2f} ({min(ratios):.2f} to"
+            f" {max(ratios):.2f}) |"
         )
 
 

@@ -2,15 +2,18 @@
 
     uv run python benchmarks/record_gradients.py [--pairs 7] [--threads 2] [--torch]
 
-Same network, same records, same machine, in turns: each pair times a round of ours and then one of Opacus's, and the
-ratio is taken pair by pair, so that a machine that slows down slows both. A round is 10 lots of 78 records for Adap
-DP-FL's CNN (`models.cnn`), and 30 tasks of 25 examples for Conv-4 normalised within the record (`models.conv4`), each
-lot clipped record by record and added up, without noise. Ours gives each thread a lot at a time (`add_each` to a
-`PrivateSum`); Opacus runs its GradSampleModule and DPOptimizer.clip_and_accumulate with torch's threads.
-"gradients alone" is ours without clipping and adding up. `--torch` times the implementation for any module in the
-place of the hand-written passes.
+Same network, same records, same machine, in turns: each pair times a round of ours and
+then one of Opacus's, and the ratio is taken pair by pair, so that a machine that slows
+down slows both. A round is 10 lots of 78 records for Adap DP-FL's CNN (`models.cnn`),
+and 30 tasks of 25 examples for Conv-4 normalised within the record (`models.conv4`),
+each lot clipped record by record and added up, without noise. Ours gives each thread a
+lot at a time (`add_each` to a `PrivateSum`); Opacus runs its GradSampleModule and
+DPOptimizer.clip_and_accumulate with torch's threads. "gradients alone" is ours without
+clipping and adding up. `--torch` times the implementation for any module in the place
+of the hand-written passes.
 
-Records are drawings (the glyphs) and, since the CNN's passes do nothing for empty pixels, images without any.
+Records are drawings (the glyphs) and, since the CNN's passes do nothing for empty
+pixels, images without any.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ Lots = list[tuple[np.ndarray, np.ndarray]]
 
 
 def drawings(count: int = LOTS * LOT) -> np.ndarray:
-    """A round's records, uint8 [count, 28, 28, 1], from the glyphs; drawn where the workflow has not drawn them yet."""
+    """A round's records, uint8 [count, 28, 28, 1], from the glyphs; drawn where the
+    workflow has not drawn them yet.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path("results/data/glyphs")
         if not (folder / "summary.json").exists():
@@ -67,7 +72,9 @@ def in_lots(images: np.ndarray, size: int = LOT, classes: int = 10) -> Lots:
 
 
 class Ours:
-    """A round; each thread has its own gradients and its own place for those of a lot."""
+    """A round; each thread has its own gradients and its own place for those of a
+    lot.
+    """
 
     def __init__(
         self, net: Net, choice: Choice, lot: int, threads: int, *, add: bool
@@ -192,7 +199,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     print(f"{options.threads} threads, {options.pairs} pairs, records/s\n")
     print(
-        "| network, records | gradients alone | ours | Opacus | ratio, median (min to max) |"
+        "| network, records | gradients alone | ours | Opacus | ratio, median (min to"
+        " max) |"
     )
     print("|---|---|---|---|---|")
     for name, net, layers, lots in cases():

@@ -1,11 +1,14 @@
-"""One series of a preset, from data to accuracy, without Snakemake: for a machine that is lent for minutes.
+"""One series of a preset, from data to accuracy, without Snakemake: for a machine that
+is lent for minutes.
 
     uv run python benchmarks/runs.py paper dp-fedmeta/table2 dp-agr [--task "5-way 1-shot"] [--dataset omniglot]
         [--device cuda] [--threads 1] [--seed 0] [--data FOLDER] [--out results] [--rounds N]
 
-Folders are the workflow's. Called again, it goes on: from the last checkpoint where a training was killed. `--rounds`
-trains so many rounds alone, at their usual size, and says what all would take; such a model is not tested. Prints what
-training.json, metrics.json and privacy.json say of rounds, seconds, clients per second, accuracy and epsilon.
+Folders are the workflow's. Called again, it goes on: from the last checkpoint where a
+training was killed. `--rounds` trains so many rounds alone, at their usual size, and
+says what all would take; such a model is not tested. Prints what training.json,
+metrics.json and privacy.json say of rounds, seconds, clients per second, accuracy and
+epsilon.
 """
 
 from __future__ import annotations
@@ -99,7 +102,8 @@ def main() -> None:
     if not (clients / "summary.json").exists():
         run.clients.make(data, ways=run.task.ways, seed=run.seed).save(clients)
         print(
-            f"partition of {run.clients.count:,} clients: {time.perf_counter() - started:.1f} s"
+            f"partition of {run.clients.count:,} clients:"
+            f" {time.perf_counter() - started:.1f} s"
         )
     rounds = run.participation.rounds
     first = run

@@ -1,12 +1,14 @@
-"""Records per second of per-record gradients of DP-FNAS' search network, beside Opacus and `vmap(grad)`.
+"""Records per second of per-record gradients of DP-FNAS' search network, beside Opacus
+and `vmap(grad)`.
 
     uv run python benchmarks/search.py [--pairs 5] [--records 64]
 
-Same network, same records, same machine, one thread, in turns: each pair times a round of ours and then one of each
-other, in seconds of CPU, and the ratio is taken pair by pair. Ours is `kernels.cells`, for the weights and for the
-architecture; Opacus' is its GradSampleModule on torch's own layers, for the weights alone; `vmap` is
-`models.torch_gradients`; the last column is one gradient of the whole batch. That Opacus' rows equal
-ours is checked first.
+Same network, same records, same machine, one thread, in turns: each pair times a round
+of ours and then one of each other, in seconds of CPU, and the ratio is taken pair by
+pair. Ours is `kernels.cells`, for the weights and for the architecture; Opacus' is its
+GradSampleModule on torch's own layers, for the weights alone; `vmap` is
+`models.torch_gradients`; the last column is one gradient of the whole batch. That
+Opacus' rows equal ours is checked first.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ CASES = {
 
 
 class PlainSearch(nn.Module):
-    """The search network in torch's own layers, an edge and an operation at a time, as DARTS writes it.
+    """The search network in torch's own layers, an edge and an operation at a time, as
+    DARTS writes it.
 
     It shares no code with `models.darts`, whose weights `load` takes apart.
     """
@@ -103,7 +106,8 @@ class PlainSearch(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.avg_pool2d(x, self.pooling)
-        # Pictures of one channel may pass for channels-last ones, in which Opacus is wrong without a word.
+        # Pictures of one channel may pass for channels-last ones, in which Opacus is
+        # wrong without a word.
         before = last = self.stem(torch.empty(x.shape, dtype=x.dtype).copy_(x))
         for place, cell in enumerate(self.cells):
             states = [cell["0"](before), cell["1"](last)]  # type: ignore[index]
@@ -131,7 +135,8 @@ class PlainSearch(nn.Module):
         """Take the weights of a `SearchNet`, by name.
 
         Returns:
-            Of each of its tensors, in order and for each target, this network's parameter.
+            Of each of its tensors, in order and for each target, this network's
+            parameter.
         """
         self.architecture = {
             name.split(".")[1]: value
@@ -163,9 +168,11 @@ class PlainSearch(nn.Module):
         if parts[2] == "preparations":
             prepared = cell[parts[3]]
             return [
-                getattr(prepared, parts[4]).weight
-                if isinstance(prepared, _Halving)
-                else prepared[1].weight
+                (
+                    getattr(prepared, parts[4]).weight
+                    if isinstance(prepared, _Halving)
+                    else prepared[1].weight
+                )
             ]
         state, operation, layer = int(parts[3]), parts[5], parts[6]
         nodes = range(max(0, state - 1), self.space.nodes)
@@ -240,7 +247,9 @@ def _seconds(work: Callable[[], Any]) -> float:
 def _case(
     settings: DartsSearch, shape: tuple[int, int, int], records: int, pairs: int
 ) -> tuple[list[float], float]:
-    """Median records a second of each way, and the worst difference of a row from Opacus', relative to its norm."""
+    """Median records a second of each way, and the worst difference of a row from
+    Opacus', relative to its norm.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus import GradSampleModule
@@ -310,7 +319,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(
-        "| network, maps | weights | architecture | Opacus | vmap | batch, not clipped | ratio to Opacus | error |"
+        "| network, maps | weights | architecture | Opacus | vmap | batch, not clipped"
+        " | ratio to Opacus | error |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for name, (settings, shape, records) in list(CASES.items())[: options.cases]:

@@ -1,12 +1,15 @@
-"""Milliseconds a client of one training's gradients by one thread and by two, and beside an older checkout.
+"""Milliseconds a client of one training's gradients by one thread and by two, and
+beside an older checkout.
 
     uv run python benchmarks/threads.py [--pairs 5] [--tasks 200] [--filters 16 32 64] [--steps 2]
         [--before ../checkout-of-another-commit] [--out results/benchmarks/threads.csv]
 
-Second-order meta-gradients of 5-way 1-shot tasks, clipped and summed with noise as a round does it. One and two threads
-take turns in one process; the checkouts take turns, a process each, and the ratios are taken pair by pair. So that
-others' work on the machine is seen, the seconds of processor time are given beside those of the clock. Two processes
-of one thread each, side by side, share nothing: what they lose is the machine's, not the threads'.
+Second-order meta-gradients of 5-way 1-shot tasks, clipped and summed with noise as a
+round does it. One and two threads take turns in one process; the checkouts take turns,
+a process each, and the ratios are taken pair by pair. So that others' work on the
+machine is seen, the seconds of processor time are given beside those of the clock. Two
+processes of one thread each, side by side, share nothing: what they lose is the
+machine's, not the threads'.
 """
 
 from __future__ import annotations
@@ -34,9 +37,11 @@ def once(
     tasks: int,
     threads: list[int],
 ) -> None:
-    """Print the milliseconds of a task by the clock, and of the processor, for each number of threads.
+    """Print the milliseconds of a task by the clock, and of the processor, for each
+    number of threads.
 
-    How a training is called is what the benchmark of the same checkout says. It waits for a line once it is ready.
+    How a training is called is what the benchmark of the same checkout says. It waits
+    for a line once it is ready.
     """
     sys.path.insert(0, benchmarks)
     from meta_gradient import Ours, Tasks, dataset
@@ -61,7 +66,9 @@ def measured(
     threads: list[int],
     processes: int = 1,
 ) -> list[tuple[float, ...]]:
-    """What `once` prints in a process that reads the code of one checkout, or in the first of several side by side."""
+    """What `once` prints in a process that reads the code of one checkout, or in the
+    first of several side by side.
+    """
     command = [
         sys.executable,
         __file__,
@@ -71,7 +78,8 @@ def measured(
         *map(str, numbers),
     ]
     command += ["--threads", *map(str, threads)]
-    # As Snakemake has them in a job of two threads: products that heed them take threads of their own.
+    # As Snakemake has them in a job of two threads: products that heed them take
+    # threads of their own.
     environment = os.environ | {
         "PYTHONPATH": str(checkout / "src"),
         "OMP_NUM_THREADS": "2",

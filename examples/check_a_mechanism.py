@@ -1,7 +1,9 @@
-"""Seven ways to get a private sum wrong, and the audit that shows each: python examples/check_a_mechanism.py
+"""Seven ways to get a private sum wrong, and the audit that shows each: python
+examples/check_a_mechanism.py
 
-All are meant to be one Gaussian release: rows cut to norm C, added up, noise of deviation z C on every coordinate, and
-a public denominator. A parameter tensor is a slice of the coordinates.
+All are meant to be one Gaussian release: rows cut to norm C, added up, noise of
+deviation z C on every coordinate, and a public denominator. A parameter tensor is a
+slice of the coordinates.
 """
 
 import sys
@@ -40,7 +42,9 @@ class Mechanisms:
         return (clipped(rows).sum(axis=0) + self.noise(0.5)) / EXPECTED
 
     def noise_by_tensor(self, rows):
-        """Each of k tensors is cut to C / sqrt(k), and has noise for that and not for C."""
+        """Each of k tensors is cut to C / sqrt(k), and has noise for that and not for
+        C.
+        """
         share = C / len(TENSORS) ** 0.5
         parts = [clipped(rows[:, tensor], share) for tensor in TENSORS]
         return (

@@ -1,4 +1,6 @@
-"""Snakemake, called as a user calls it, by forks of a process that has imported it already."""
+"""Snakemake, called as a user calls it, by forks of a process that has imported it
+already.
+"""
 
 import contextlib
 import json
@@ -53,7 +55,9 @@ for line in sys.stdin:
 
 
 def _names_code(arguments: tuple[str, ...], folder: Path) -> bool:
-    """Whether a call names a folder of code, in its arguments or in a file that is one of them."""
+    """Whether a call names a folder of code, in its arguments or in a file that is one
+    of them.
+    """
     files = [
         path
         for path in (folder / argument for argument in arguments)
@@ -64,7 +68,9 @@ def _names_code(arguments: tuple[str, ...], folder: Path) -> bool:
 
 
 class Snakemake:
-    """A process that has imported Snakemake, and the package as far as a plan needs it, and forks for each call."""
+    """A process that has imported Snakemake, and the package as far as a plan needs it,
+    and forks for each call.
+    """
 
     def __init__(self, sources: Path) -> None:
         kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -85,9 +91,11 @@ class Snakemake:
         timeout: float = 600,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
-        """Call `python -m snakemake` in a folder, without a profile of the user's; `fresh`: with sources elsewhere.
+        """Call `python -m snakemake` in a folder, without a profile of the user's;
+        `fresh`: with sources elsewhere.
 
-        Where code of one's own is named, it is fresh too: that has to be named before the plan's modules are imported.
+        Where code of one's own is named, it is fresh too: that has to be named before
+        the plan's modules are imported.
         """
         given = {
             key: value

@@ -1,4 +1,6 @@
-"""The package under test is this checkout's, also in the processes that tests start, whatever is installed."""
+"""The package under test is this checkout's, also in the processes that tests start,
+whatever is installed.
+"""
 
 import gc
 import os
@@ -15,28 +17,35 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [SRC, os.environ.get("PYTHONPATH")])
 )
-# Sums of a few hundred numbers wait for a second thread longer than they take. What wants more threads asks for them.
+# Sums of a few hundred numbers wait for a second thread longer than they take. What
+# wants more threads asks for them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """With `-n`, tests of a file run in one process, so that fixtures are made once, and in the order said below."""
+    """With `-n`, tests of a file run in one process, so that fixtures are made once,
+    and in the order said below.
+    """
     if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
         config.option.dist, config.option.loadscopereorder = "loadfile", False
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One for each core: one more was not measurably faster, and imports everything once more."""
+    """One for each core: one more was not measurably faster, and imports everything
+    once more.
+    """
     return os.cpu_count() or 1
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that call the workflow begin first, then those that compile what no run has: both are long.
+    """Tests that call the workflow begin first, then those that compile what no run
+    has: both are long.
 
-    What needs a GPU is skipped where there is none; torch is loaded for such tests alone.
+    What needs a GPU is skipped where there is none; torch is loaded for such tests
+    alone.
     """
     places = ("workflow", "tests"), ("kernels", "models")
     items.sort(
@@ -58,7 +67,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def garbage_is_looked_for() -> Iterator[None]:
-    """A job looks for garbage more seldom (`jobs.job`). In the tests' own process gigabytes of it would stay."""
+    """A job looks for garbage more seldom (`jobs.job`). In the tests' own process
+    gigabytes of it would stay.
+    """
     usual = gc.get_threshold()
     yield
     gc.set_threshold(*usual)

@@ -1,4 +1,6 @@
-"""The files in config/, whatever experiments there are, for tests that want some of them and no others."""
+"""The files in config/, whatever experiments there are, for tests that want some of
+them and no others.
+"""
 
 import copy
 import functools
@@ -22,7 +24,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def without_others(configuration: str) -> str:
-    """A configuration's text, in which every shipped experiment that it does not name is left out."""
+    """A configuration's text, in which every shipped experiment that it does not name
+    is left out.
+    """
     files = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
     named = [name for file in files for name in _read(file).get("experiments", ())]
     others = [

@@ -1,4 +1,6 @@
-"""The scripts of benchmarks/ run as docs/gpu.md prints them, on a CPU and on tiny sizes."""
+"""The scripts of benchmarks/ run as docs/gpu.md prints them, on a CPU and on tiny
+sizes.
+"""
 
 import re
 import shlex

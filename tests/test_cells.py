@@ -1,4 +1,6 @@
-"""One small experiment: what a cell's runs and tests are made of, and which runs share an audit."""
+"""One small experiment: what a cell's runs and tests are made of, and which runs share
+an audit.
+"""
 
 from typing import Any
 
@@ -32,7 +34,9 @@ experiments:
 
 
 def test_a_cells_own_overlays_and_tests_win_and_each_seed_has_its_run() -> None:
-    """Of tests: the figure's, then the series', then the swept value; of runs: the variants', then the series'."""
+    """Of tests: the figure's, then the series', then the swept value; of runs: the
+    variants', then the series'.
+    """
     given = {
         key: value
         for key, value in RUN.items()

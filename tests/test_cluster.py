@@ -1,4 +1,5 @@
-"""What is said before anything is submitted; Slurm's commands are stood in for by scripts that answer as it does.
+"""What is said before anything is submitted; Slurm's commands are stood in for by
+scripts that answer as it does.
 
 The answers are those of Slurm 22.05, copied; tests/cluster/slurm.py asks a real one.
 """
@@ -55,7 +56,10 @@ def test_without_a_database_any_account_is_left_to_slurm(
         ),
         (
             (None, "maths", 0),
-            "slurm_account: there is no account 'maths' of yours, only bio, physics: edit",
+            (
+                "slurm_account: there is no account 'maths' of yours, only bio,"
+                " physics: edit"
+            ),
         ),
         (
             (None, None, 1),

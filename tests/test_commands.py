@@ -1,7 +1,9 @@
-"""Every command that README and docs show can be called: it parses, and what it names is there.
+"""Every command that README and docs show can be called: it parses, and what it names
+is there.
 
-Snakemake takes seconds to start, so most commands are read by its own parser and checked against the plan here; that
-this says what a dry run says is held by a few real ones.
+Snakemake takes seconds to start, so most commands are read by its own parser and
+checked against the plan here; that this says what a dry run says is held by a few real
+ones.
 """
 
 import functools
@@ -36,7 +38,9 @@ BLANK = re.compile(r"…|\.\.\.|\b[A-Z]{3,}\b|\$\w+")
 
 
 def shown() -> list[tuple[str, str]]:
-    """(page, command) of each call of snakemake, pytest or a script in a block or in a line of text."""
+    """(page, command) of each call of snakemake, pytest or a script in a block or in a
+    line of text.
+    """
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -61,7 +65,9 @@ def shown() -> list[tuple[str, str]]:
 
 
 def words_of(command: str) -> list[str]:
-    """The program and its arguments, without variables that are set before and what calls it."""
+    """The program and its arguments, without variables that are set before and what
+    calls it.
+    """
     words = [
         word for word in shlex.split(command) if not re.fullmatch(r"[A-Z_]+=.*", word)
     ]
@@ -74,7 +80,9 @@ def words_of(command: str) -> list[str]:
 
 @functools.cache
 def printed() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The files that pages tell their reader to write: of the repository's experiments, and others by name."""
+    """The files that pages tell their reader to write: of the repository's experiments,
+    and others by name.
+    """
     own, others = [], {}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -92,7 +100,9 @@ def printed() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 def planned(
     files: tuple[str, ...], values: tuple[str, ...]
 ) -> tuple[Configuration, Plan]:
-    """The plan of the default run and the pages' own experiments, with files and values over it."""
+    """The plan of the default run and the pages' own experiments, with files and values
+    over it.
+    """
     own, others = printed()
     over = [others[file] if file in others else parsed(ROOT / file) for file in files]
     given: dict[str, Any] = {}
@@ -122,7 +132,9 @@ def planned(
 
 
 def check(command: str) -> None:
-    """Fail where a command of the workflow names an option, file, key or target that there is not."""
+    """Fail where a command of the workflow names an option, file, key or target that
+    there is not.
+    """
     _, arguments = parse_args(words_of(command)[1:])
     for profile in arguments.profile or ():
         assert (ROOT / profile / "config.yaml").is_file(), profile
@@ -178,7 +190,10 @@ def test_a_command_parses_and_names_what_there_is(page: str, command: str) -> No
     "command",
     [
         "snakemake --cores all results/tables/dp-fedmeta/table22.csv",
-        "snakemake --cores all results/tables/dp-fedmeta/table2.csv --configfile config/presets/real.yaml",
+        (
+            "snakemake --cores all results/tables/dp-fedmeta/table2.csv --configfile"
+            " config/presets/real.yaml"
+        ),
         "snakemake --cores all results/export/dp-fedmeta/table2.pdf",
         "snakemake --cores all dp_fedmetta",
         "snakemake --cores all --config 'machine={kernel: off}'",
@@ -194,7 +209,9 @@ def test_a_command_that_cannot_run_is_found(command: str) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_dry_runs_agree(place: int, tmp_path: Path, call_snakemake: Snakemake) -> None:
-    """The first commands, of the repository as it is, that give a target, a preset (the smallest) and values."""
+    """The first commands, of the repository as it is, that give a target, a preset (the
+    smallest) and values.
+    """
     wanted = ("results/", "--configfile config/presets/", "--config ")[place]
     command = next(
         command
@@ -202,7 +219,13 @@ def test_dry_runs_agree(place: int, tmp_path: Path, call_snakemake: Snakemake) -
             shown(), key=lambda one: "presets/smoke" not in one[1]
         )
         if page
-        in ("README.md", "recipes.md", "measurements.md", "results.md", "clusters.md")
+        in (
+            "README.md",
+            "recipes.md",
+            "measurements.md",
+            "results.md",
+            "clusters.md",
+        )
         and f" {wanted}" in command
         and not BLANK.search(command.partition("snakemake")[2])
         and not re.search(r"\bmine\b|--profile|--use-conda|--report", command)

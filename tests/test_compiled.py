@@ -1,4 +1,6 @@
-"""Compiled loops that are read from numba's cache on disk are those of the present source."""
+"""Compiled loops that are read from numba's cache on disk are those of the present
+source.
+"""
 
 import fcntl
 import os
@@ -41,7 +43,10 @@ def run(folder):
 
 
 def test_a_part_that_changes_in_another_file_is_compiled_anew(tmp_path):
-    part = "from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + {}\n"
+    part = (
+        "from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x +"
+        " {}\n"
+    )
     (tmp_path / "caller.py").write_text(CALLER)
     (tmp_path / "parts.py").write_text(part.format(1))
     assert [run(tmp_path), run(tmp_path)] == [["2.0", "0"], ["2.0", "1"]]
@@ -53,7 +58,10 @@ def test_a_part_that_changes_in_another_file_is_compiled_anew(tmp_path):
 
 def test_loops_are_loaded_before_they_are_called(tmp_path):
     """What the warm process does, so that no fork of it has to."""
-    loads = "from dpfedbench.compiled import load_all\nload_all()\nprint(len(loop.overloads))\nprint"
+    loads = (
+        "from dpfedbench.compiled import"
+        " load_all\nload_all()\nprint(len(loop.overloads))\nprint"
+    )
     (tmp_path / "caller.py").write_text(CALLER.replace("print", loads))
     (tmp_path / "parts.py").write_text(
         "from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n"
@@ -111,7 +119,9 @@ def test_of_several_processes_one_compiles_a_loop_and_the_others_go_on_with_the_
 
 
 def test_a_loop_that_another_function_makes_needs_a_name_of_its_own() -> None:
-    """Two of one name were mixed up where each was read from numba's cache as another process had compiled it."""
+    """Two of one name were mixed up where each was read from numba's cache as another
+    process had compiled it.
+    """
 
     def double(x):
         return 2 * x

@@ -1,4 +1,6 @@
-"""What a configuration will cost: kinds of work, their rates, and the table made of them."""
+"""What a configuration will cost: kinds of work, their rates, and the table made of
+them.
+"""
 
 import csv
 from pathlib import Path
@@ -46,7 +48,9 @@ def runs_of(
 def results(
     federation: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A folder of results that has the data set and the clients of the runs here, and nothing else."""
+    """A folder of results that has the data set and the clients of the runs here, and
+    nothing else.
+    """
     place = tmp_path_factory.mktemp("cost") / "results"
     (place / "data").mkdir(parents=True)
     (place / "data" / "glyphs").symlink_to(federation[0])
@@ -142,7 +146,8 @@ def test_a_run_costs_its_rounds_clients_and_validations(
         tmp_path,
         cores=4,
     )
-    # 2 rounds of 20 clients of 0.25 s, three times; 9 of 40, and after 4, 8 and 9 rounds 10 tasks of 2 s.
+    # 2 rounds of 20 clients of 0.25 s, three times; 9 of 40, and after 4, 8 and 9
+    # rounds 10 tasks of 2 s.
     seconds = 3 * 10.0 + 90.0 + 60.0
     assert rows == [
         {
@@ -196,7 +201,9 @@ def test_a_budget_ends_a_run_before_its_last_round(
 
 
 class Timed:
-    """In place of a run's rounds, on a clock of its own: the first is compiled, a client takes 10 ms."""
+    """In place of a run's rounds, on a clock of its own: the first is compiled, a
+    client takes 10 ms.
+    """
 
     def __init__(self, lot: int | None) -> None:
         self.now, self.compiled, self.lot, self.plan, self.planned = (
@@ -236,7 +243,9 @@ class Timed:
 def test_a_rate_is_of_rounds_that_were_compiled(
     lot: int | None, each: float, monkeypatch: Any
 ) -> None:
-    """Whatever part of a cohort is timed; of lots a whole round is, which the cohort of 20 makes here."""
+    """Whatever part of a cohort is timed; of lots a whole round is, which the cohort of
+    20 makes here.
+    """
     timed = Timed(lot)
     (run,) = runs_of(
         {"a": {"method": "maml", "run": {"validation": {"every": 1, "tasks": 6}}}}
@@ -257,7 +266,9 @@ def test_a_rate_is_of_rounds_that_were_compiled(
 def test_each_kind_is_trained_by_the_loop_itself_and_once(
     results: Path, tmp_path: Path, method: str
 ) -> None:
-    """The rates are of this machine, so that the test can say no more than that they are such."""
+    """The rates are of this machine, so that the test can say no more than that they
+    are such.
+    """
     whole = {"clients": ONE, "participation": {"cohort": 20}}
     (run,) = runs_of(
         {"a": {"method": method, "run": whole if method == "transfer" else {}}}
@@ -274,7 +285,9 @@ def test_each_kind_is_trained_by_the_loop_itself_and_once(
 def test_no_cohort_of_a_run_is_timed(
     results: Path, tmp_path: Path, monkeypatch: Any, plan: str
 ) -> None:
-    """The cohorts that a run's seed draws are secret: others are drawn for the clock."""
+    """The cohorts that a run's seed draws are secret: others are drawn for the
+    clock.
+    """
     made, seeds = cost.Rounds.of, list[int]()
     monkeypatch.setattr(
         cost.Rounds,

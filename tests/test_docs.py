@@ -1,4 +1,6 @@
-"""The examples of docs/add-a-*.md work as they are printed, and add nothing but new files; pages hold together."""
+"""The examples of docs/add-a-*.md work as they are printed, and add nothing but new
+files; pages hold together.
+"""
 
 import csv
 import hashlib
@@ -24,9 +26,10 @@ from tests.shipped import without_others
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("add-a-data-set.md", "add-a-method.md", "add-a-part.md", "add-a-model.md")
-# Laid over the first two pages' sizes; the method's data set is replaced by the folder of pictures. The other pages are
-# run as they are printed, on the same pictures in place of digits, and on the first page's stripes in place of letters,
-# which take seconds to draw.
+# Laid over the first two pages' sizes; the method's data set is replaced by the folder
+# of pictures. The other pages are run as they are printed, on the same pictures in
+# place of digits, and on the first page's stripes in place of letters, which take
+# seconds to draw.
 TINY = """
 preset: null
 seeds: [0]
@@ -155,7 +158,9 @@ def test_the_readme_is_short_and_links_lead_to_files() -> None:
 
 
 def test_findings_are_one_screen_and_a_page_a_paper() -> None:
-    """The first page has a row a finding; each paper's page has the same four parts, in order."""
+    """The first page has a row a finding; each paper's page has the same four parts, in
+    order.
+    """
     first = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
     pages = sorted((ROOT / "docs/findings").glob("*.md"))
     rows = [line for line in first.splitlines() if line.startswith("|")]
@@ -215,8 +220,9 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).exists():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    # What numba compiled fits as long as a source is unchanged, and takes longest to make. It is made in this tree:
-    # what runs beside this test waits for it instead of making it too.
+    # What numba compiled fits as long as a source is unchanged, and takes longest to
+    # make. It is made in this tree: what runs beside this test waits for it instead of
+    # making it too.
     Passes(conv4().module, 5, np.float32)
     for compiled in (ROOT / "src").rglob("*.nb[ic]"):
         place = copy / compiled.relative_to(ROOT)
@@ -234,7 +240,9 @@ def environment(copy: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def followed(copied: Path, call_snakemake: Snakemake) -> Iterator[Path]:
-    """The copy, after all pages were followed block by block; at the end nothing in it that stood has changed."""
+    """The copy, after all pages were followed block by block; at the end nothing in it
+    that stood has changed.
+    """
     before = digests(copied)
     promised, targets = set(), []
     for page in PAGES:
@@ -255,9 +263,13 @@ def followed(copied: Path, call_snakemake: Snakemake) -> Iterator[Path]:
             elif language == "bash":
                 for line in text.splitlines():
                     words = shlex.split(line)
-                    assert words[:5] == ["uv", "run", "snakemake", "--cores", "all"], (
-                        line
-                    )
+                    assert words[:5] == [
+                        "uv",
+                        "run",
+                        "snakemake",
+                        "--cores",
+                        "all",
+                    ], line
                     targets += [word for word in words[5:] if not word.startswith("-")]
             else:
                 assert language == "text"
@@ -294,8 +306,9 @@ def test_a_new_method_is_in_its_table(followed: Path) -> None:
         "client",
     )
     assert 0 <= float(row["value"]) <= 100
-    # Poisson cohorts of 4 of 10 in 4 rounds at z = 1: less than four plain Gaussians of all clients, mu = 2, whose
-    # epsilon at delta = 1e-3 solves Phi(-e/2 + 1) - exp(e) Phi(-e/2 - 1) = 1e-3.
+    # Poisson cohorts of 4 of 10 in 4 rounds at z = 1: less than four plain Gaussians of
+    # all clients, mu = 2, whose epsilon at delta = 1e-3 solves Phi(-e/2 + 1) - exp(e)
+    # Phi(-e/2 - 1) = 1e-3.
     assert 0 < float(row["epsilon_holds"]) < 7.5813
     assert row["epsilon_claimed"] == ""  # its file states no claim
     assert "| DP-FedAvgM |" in (
@@ -351,7 +364,9 @@ def test_a_data_set_of_a_module_is_in_its_table(followed: Path) -> None:
 
 
 def test_new_parts_are_in_their_table_and_did_what_they_say(followed: Path) -> None:
-    """A client is in one of ten Gaussian releases at z = 1, whatever the parts: epsilon at delta = 1e-6 is 4.89."""
+    """A client is in one of ten Gaussian releases at z = 1, whatever the parts: epsilon
+    at delta = 1e-6 is 4.89.
+    """
     (row,) = rows_of(followed, "dp-anil/table1")
     assert (row["method"], row["unit"], row["epsilon_claimed"]) == (
         "dp-anil",
@@ -395,7 +410,9 @@ def test_a_new_model_is_in_tables_of_clients_and_of_records(followed: Path) -> N
 
 
 def test_what_was_added_is_audited(followed: Path) -> None:
-    """One-sided bounds at 95 %: one of twenty is a little above the epsilon that holds; a fifth more is a leak."""
+    """One-sided bounds at 95 %: one of twenty is a little above the epsilon that holds;
+    a fifth more is a leak.
+    """
     rows = rows_of(followed, "privacy")
     added = {
         ("dp-anil", "stripes"),
@@ -425,20 +442,19 @@ def test_a_search_is_planned_with_as_many_runs_as_it_says(
 
 
 def refusals(copy: Path, trained: str, *said: dict[str, object]) -> list[str]:
-    """What stops the training of a page's run, found by method and data set, with something else in it each time."""
+    """What stops the training of a page's run, found by method and data set, with
+    something else in it each time.
+    """
     code = (
-        "import json, sys, yaml; from pathlib import Path; from dpfedbench.errors import BenchError;"
-        "from dpfedbench.federation.engine import train; from dpfedbench.methods import read_run;"
-        "run = Path(sys.argv[1]); values = yaml.safe_load((run / 'config.yaml').read_text())\n"
-        "clients = Path('results/clients', read_run(values).clients_folder)\n"
-        "for said in json.loads(sys.argv[2]):\n"
-        "    try:\n"
-        "        made = read_run(values | said)\n"
-        "        data = Path('results/data', made.dataset)\n"
-        "        train(made, data_dir=data, clients_dir=clients, run_dir=Path('local/refused'))\n"
-        "        print('trained')\n"
-        "    except BenchError as error:\n"
-        "        print(error)\n"
+        "import json, sys, yaml; from pathlib import Path; from dpfedbench.errors"
+        " import BenchError;from dpfedbench.federation.engine import train; from"
+        " dpfedbench.methods import read_run;run = Path(sys.argv[1]); values ="
+        " yaml.safe_load((run / 'config.yaml').read_text())\nclients ="
+        " Path('results/clients', read_run(values).clients_folder)\nfor said in"
+        " json.loads(sys.argv[2]):\n    try:\n        made = read_run(values | said)\n "
+        "       data = Path('results/data', made.dataset)\n        train(made,"
+        " data_dir=data, clients_dir=clients, run_dir=Path('local/refused'))\n       "
+        " print('trained')\n    except BenchError as error:\n        print(error)\n"
     )
     run = next((copy / "results" / "runs" / trained).glob("*/*/seed0"))
     command = [sys.executable, "-c", code, str(run), json.dumps(said)]
@@ -511,6 +527,6 @@ def test_a_second_module_of_a_name_stops_the_workflow_with_one_line(
         if not text.startswith(("Using", "Config file"))
     ]
     assert done.returncode == 1 and said == [
-        "configuration: the methods in dpfedbench.methods.dp_fl and dpfedbench.methods.twin both have the name "
-        "'dp-fl': give one of them another"
+        "configuration: the methods in dpfedbench.methods.dp_fl and"
+        " dpfedbench.methods.twin both have the name 'dp-fl': give one of them another"
     ]

@@ -75,7 +75,9 @@ def test_a_run_that_two_items_need_exists_once() -> None:
 
 
 def test_layers_lie_in_order() -> None:
-    """run < paper < task < method's defaults < methods < the paper's methods < cell; each is seen at last."""
+    """run < paper < task < method's defaults < methods < the paper's methods < cell;
+    each is seen at last.
+    """
     found = configuration()
     found["experiments"] = {"dp-fedmeta": found["experiments"]["dp-fedmeta"]}
     key = "clipping.threshold"
@@ -214,7 +216,8 @@ def test_every_preset_has_the_items_of_its_papers(preset: str | None) -> None:
         }
         wanted |= {("dp-maml", "figure13"), ("adap-dp-fl", "figure1b")}
     assert wanted <= items
-    # MNIST is not at hand where real data is wanted from a folder of its own, and no colour but Tiny-ImageNet.
+    # MNIST is not at hand where real data is wanted from a folder of its own, and no
+    # colour but Tiny-ImageNet.
     assert (("adap-dp-fl", "accuracy-a") in items) == (preset in (None, "paper"))
     assert (("dp-fedmeta", "figure5") in items) == (preset in (None, "paper"))
     assert (("dp-fedmeta", "readings") in items) == (preset == "real")
@@ -233,7 +236,9 @@ def test_every_new_rule_and_schedule_is_run(preset: str | None) -> None:
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "scale", "paper"])
 def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> None:
-    """A configured noise that the first round is claimed to overspend would stop the whole workflow while training."""
+    """A configured noise that the first round is claimed to overspend would stop the
+    whole workflow while training.
+    """
     checked = {}
     for run in planned(preset).runs.values():
         server = run.sums[-1] if run.sums else None
@@ -272,8 +277,10 @@ def test_what_has_to_change_with_a_swept_value_changes_with_it() -> None:
     ]
     assert sizes == [(30, 50), (100, 15), (300, 5)]
     found = configuration(**{"experiments.dp-maml.figures.figure6b.x.also": [{}]})
-    assert refusal(found) == (
-        "experiments.dp-maml.figures.figure6b.x.also has 1 overlays for 3 values: give one for each, in their order"
+    assert (
+        refusal(found)
+        == "experiments.dp-maml.figures.figure6b.x.also has 1 overlays for 3 values:"
+        " give one for each, in their order"
     )
 
 
@@ -434,12 +441,18 @@ def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
         (
             f"{TABLE}.series.maml.method",
             "mamal",
-            f"{TABLE}.series.maml.method: there is no method 'mamal', the nearest is 'maml'",
+            (
+                f"{TABLE}.series.maml.method: there is no method 'mamal', the nearest"
+                " is 'maml'"
+            ),
         ),
         (
             f"{TABLE}.series",
             NOTHING,
-            f"{TABLE} has no cell left: give it a series that is not null, or set {TABLE} to null",
+            (
+                f"{TABLE} has no cell left: give it a series that is not null, or set"
+                f" {TABLE} to null"
+            ),
         ),
         (f"{FIGURE}.x.values", [], f"{FIGURE}.x.values is empty: give at least one"),
     ],
@@ -454,7 +467,8 @@ def test_a_bad_cell_names_its_place() -> None:
     message = refusal(configuration(**{f"{FIGURE}.x.values": [50, 120]}))
     assert message.startswith("clipping.percentile is 120")
     assert message.endswith(
-        f"[in {FIGURE}, task omniglot-1shot, series adaptive at clipping.percentile 120]"
+        f"[in {FIGURE}, task omniglot-1shot, series adaptive at clipping.percentile"
+        " 120]"
     )
 
 
@@ -489,7 +503,9 @@ def test_a_new_paper_costs_an_experiment_and_nothing_else() -> None:
 
 
 def test_a_run_that_others_find_their_threshold_in_is_planned_once() -> None:
-    """The median of a run without privacy: that of the table where one is there, else one more run."""
+    """The median of a run without privacy: that of the table where one is there, else
+    one more run.
+    """
     median = {
         "method": "dp-agr",
         "run": {"clipping": {"kind": "median-of-run", "threshold": None}},
@@ -540,17 +556,26 @@ def test_data_sets_of_the_configuration_are_known_by_all_that_it_says() -> None:
         (
             "glyphs",
             SHAPES,
-            "datasets.glyphs: dpfedbench comes with a data set of this name, choose another",
+            (
+                "datasets.glyphs: dpfedbench comes with a data set of this name, choose"
+                " another"
+            ),
         ),
         (
             "shapes.reader",
             "image-folders",
-            "no reader (a module of the folder data) 'image-folders', the nearest is 'i",
+            (
+                "no reader (a module of the folder data) 'image-folders', the nearest"
+                " is 'i"
+            ),
         ),
         (
             "shapes.options.sise",
             3,
-            "unknown key datasets.shapes.options.sise: did you mean datasets.shapes.options.si",
+            (
+                "unknown key datasets.shapes.options.sise: did you mean"
+                " datasets.shapes.options.si"
+            ),
         ),
         (
             "shapes.options.channels",
@@ -584,7 +609,9 @@ def test_a_bad_data_set_of_the_configuration_is_one_line(
 def test_a_meta_model_is_trained_once_for_all_shots_of_the_test(
     preset: str | None, shots: list[int]
 ) -> None:
-    """The meta-models of the initialisation figures are those of the tables, but for the pre-trained ones."""
+    """The meta-models of the initialisation figures are those of the tables, but for
+    the pre-trained ones.
+    """
     found = planned(preset)
     for paper, name, table, random in (
         ("dp-fedmeta", "figure5", "table2", True),
@@ -791,7 +818,10 @@ def test_what_is_in_a_mechanism() -> None:
         (
             "run.seed",
             3,
-            "unknown key run.seed: a run has its method from its series and its seed from seeds",
+            (
+                "unknown key run.seed: a run has its method from its series and its"
+                " seed from seeds"
+            ),
         ),
         ("run", 3, "run is 3: expected a group of keys"),
     ],
@@ -871,15 +901,14 @@ def test_variants_lie_below_a_series_own_overlay() -> None:
 def test_a_plan_is_read_without_what_computes() -> None:
     """torch takes seconds to import, numba one: a dry run shall not wait for them."""
     code = (
-        "import sys, yaml\n"
-        "from pathlib import Path\n"
-        "from dpfedbench.experiments.configuration import Configuration, overlaid\n"
-        "from dpfedbench.experiments.expand import make_plan\n"
-        f"folder = Path({str(CONFIG)!r})\n"
-        "files = [folder / 'config.yaml', *folder.glob('experiments/*.yaml')]\n"
-        "configuration = overlaid(*(yaml.safe_load(file.read_text(encoding='utf-8')) for file in files))\n"
-        "make_plan(Configuration.read(configuration)).private()\n"
-        "print([name for name in ('torch', 'numba', 'scipy', 'pandas') if name in sys.modules])\n"
+        "import sys, yaml\nfrom pathlib import Path\nfrom"
+        " dpfedbench.experiments.configuration import Configuration, overlaid\nfrom"
+        " dpfedbench.experiments.expand import make_plan\nfolder ="
+        f" Path({str(CONFIG)!r})\nfiles = [folder / 'config.yaml',"
+        " *folder.glob('experiments/*.yaml')]\nconfiguration ="
+        " overlaid(*(yaml.safe_load(file.read_text(encoding='utf-8')) for file in"
+        " files))\nmake_plan(Configuration.read(configuration)).private()\nprint([name"
+        " for name in ('torch', 'numba', 'scipy', 'pandas') if name in sys.modules])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False

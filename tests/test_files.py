@@ -32,7 +32,8 @@ def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path: Path) -> None:
     foreign = [
         tmp_path / ".b.json.part.json",
         tmp_path / left.name.replace("a.json", "aa.json", 1),
-        # A writer that is alive (this process), and one of another machine, of which nothing is known here.
+        # A writer that is alive (this process), and one of another machine, of which
+        # nothing is known here.
         tmp_path / left.name.replace(left.name.split(".")[-3], str(os.getpid())),
         tmp_path / f".a.json.elsewhere.{left.name.split('.')[-3]}.part.json",
     ]
@@ -72,7 +73,9 @@ def numpys(path: Path) -> None:
 
 
 def many_of_numpys(path: Path) -> None:
-    """Of so many numpy looks for room before it writes any, and the disk has some left afterwards."""
+    """Of so many numpy looks for room before it writes any, and the disk has some left
+    afterwards.
+    """
     with open(path, "wb") as handle:
         np.save(handle, np.zeros(8_000_000, np.float32))
 
@@ -104,7 +107,9 @@ def test_a_full_disk_is_one_line_that_names_the_file(
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
 def test_every_file_has_the_mode_that_new_files_have(tmp_path: Path, mask: int) -> None:
-    """Whatever wrote it: safetensors makes files that nobody else can read, and so does tempfile."""
+    """Whatever wrote it: safetensors makes files that nobody else can read, and so does
+    tempfile.
+    """
     code = (
         "import os, sys\n"
         f"os.umask({mask})\n"
@@ -134,7 +139,10 @@ def test_a_fault_that_is_no_disks_stays_what_it_is(tmp_path: Path) -> None:
         ("file/a.json", "a file lies where a folder belongs"),
         (
             "folder",
-            "a file lies where a folder belongs, or a folder where the file does; move it away",
+            (
+                "a file lies where a folder belongs, or a folder where the file does;"
+                " move it away"
+            ),
         ),
         ("a" * 250 + "/b.json", ""),
         ("a" * 300, "the path is too long, choose a shorter folder or name"),

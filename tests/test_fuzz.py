@@ -1,4 +1,5 @@
-"""Two hundred bad configurations from fixed seeds: each is refused in one line, or planned; none ends in a traceback.
+"""Two hundred bad configurations from fixed seeds: each is refused in one line, or
+planned; none ends in a traceback.
 
 Those of a run are trained as well: see `test_runs_that_are_accepted_run_to_the_end`.
 """
@@ -106,7 +107,9 @@ def places(found: dict[str, Any]) -> list[str]:
 
 
 def mutated(seed: int) -> dict[str, Any]:
-    """The smoke preset with one paper, of which one to three places are not as they should be."""
+    """The smoke preset with one paper, of which one to three places are not as they
+    should be.
+    """
     rng = random.Random(seed)
     base = copy.deepcopy(SMOKE)
     paper = rng.choice(PAPERS)
@@ -120,7 +123,9 @@ def mutated(seed: int) -> dict[str, Any]:
 
 
 def planned(found: dict[str, Any]) -> str:
-    """What is said of a configuration that is refused; "" of one that is planned, for which all is described."""
+    """What is said of a configuration that is refused; "" of one that is planned, for
+    which all is described.
+    """
     try:
         read = Configuration.read(found)
         datasets = known_datasets(DATASETS_TABLE, read)
@@ -200,7 +205,9 @@ VALUES: list[Any] = [
 def test_runs_that_are_accepted_run_to_the_end(
     federation: Any, silos: Any, tmp_path: Path
 ) -> None:
-    """A run with one value that nobody would give is refused, stops with a line, or ends with its files."""
+    """A run with one value that nobody would give is refused, stops with a line, or
+    ends with its files.
+    """
     ended = refused = stopped = 0
     small = {
         "participation": {"rounds": 2},

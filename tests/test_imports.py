@@ -1,4 +1,6 @@
-"""Which files a piece of code stands on, by its imports; and which are somebody's own."""
+"""Which files a piece of code stands on, by its imports; and which are somebody's
+own.
+"""
 
 import shutil
 import subprocess
@@ -27,7 +29,9 @@ EAGER, LAZY, TYPES = (
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """A package of the test's own, to which modules are written; dpfedbench comes with `pkg/a.py` of it."""
+    """A package of the test's own, to which modules are written; dpfedbench comes with
+    `pkg/a.py` of it.
+    """
     monkeypatch.setattr(imports, "PACKAGE", tmp_path / "pkg")
     monkeypatch.setattr(
         imports,
@@ -72,7 +76,10 @@ def names(found: list[Path]) -> set[str]:
         ),
         (TYPES, set()),
         (
-            "import typing\nif typing.TYPE_CHECKING:\n    import pkg.d\nelse:\n    import pkg.c",
+            (
+                "import typing\nif typing.TYPE_CHECKING:\n    import pkg.d\nelse:\n   "
+                " import pkg.c"
+            ),
             {"__init__", "c"},
         ),
         ("'import pkg.b'  # import pkg.c", set()),
@@ -94,7 +101,9 @@ def test_imports_of_imports_count_also_relative_ones_and_circles(write: Write) -
 
 
 def test_a_package_above_counts_by_what_runs_when_it_is_imported(write: Write) -> None:
-    """The package's functions are not called for the sake of a module in it; where the package is meant, they are."""
+    """The package's functions are not called for the sake of a module in it; where the
+    package is meant, they are.
+    """
     write("pkg/sub/__init__.py", f"{EAGER}\n{LAZY}")
     assert names(closure(write("script.py", "import pkg.sub.e"))) == {
         "__init__",
@@ -151,7 +160,9 @@ def test_a_digest_is_of_names_and_texts(write: Write) -> None:
 
 
 def test_ones_own_files_are_those_that_it_does_not_come_with(write: Write) -> None:
-    """With what they import that is one's own as well; what dpfedbench comes with is not looked into."""
+    """With what they import that is one's own as well; what dpfedbench comes with is
+    not looked into.
+    """
     write("pkg/a.py", "import pkg.d")
     write("pkg/sub/e.py", "from pkg import a, b\ndef f():\n    from pkg.sub import f")
     assert names(own(["pkg.a", "torch.nn"])) == set()
@@ -159,7 +170,9 @@ def test_ones_own_files_are_those_that_it_does_not_come_with(write: Write) -> No
 
 
 def test_the_list_of_what_it_comes_with_is_that_of_the_repository() -> None:
-    """`git ls-files src | sed -n 's,^src/\\(.*[.]py\\)$,\\1,p' > src/dpfedbench/shipped.txt`."""
+    """`git ls-files src | sed -n 's,^src/\\(.*[.]py\\)$,\\1,p' >
+    src/dpfedbench/shipped.txt`.
+    """
     done = subprocess.run(
         ["git", "ls-files", "src"],
         cwd=ROOT,
@@ -253,10 +266,12 @@ def test_an_edit_of_ones_own_part_or_method_trains_its_runs_again_and_of_a_shipp
 
 @pytest.mark.parametrize("stage", ["meta_test", "account", "audit"])
 def test_every_function_that_a_stage_calls_is_in_its_code(
-    there: Path,
-    stage: str,  # noqa: F811
+    there: Path,  # noqa: F811
+    stage: str,
 ) -> None:
-    """Seen while it runs, as a profiler does; but those of jobs, and what is called while modules are imported."""
+    """Seen while it runs, as a profiler does; but those of jobs, and what is called
+    while modules are imported.
+    """
     import tests.test_integrity as runs
 
     getattr(runs, stage)()  # so that everything is imported

@@ -1,4 +1,6 @@
-"""Files that vouch for themselves: whatever is changed in a finished run is refused, in a line that names the file."""
+"""Files that vouch for themselves: whatever is changed in a finished run is refused, in
+a line that names the file.
+"""
 
 import json
 import runpy
@@ -21,7 +23,13 @@ from dpfedbench.manifest import checked, listed, rule_job, seal
 from dpfedbench.verification import Faults
 from dpsum.ledger import chain_of
 from dpsum.sums import Together
-from tests.federation.conftest import LOTS, federation, make_config, silos, train  # noqa: F401
+from tests.federation.conftest import (
+    LOTS,
+    federation,  # noqa: F401
+    make_config,
+    silos,  # noqa: F401
+    train,
+)
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"
 RUN = make_config({"participation": {"rounds": 4}, "validation": {"every": 2}})
@@ -116,7 +124,9 @@ def meta_test() -> None:
 
 
 def audit() -> None:
-    """The script audits into a folder of a batch; the rule `audited` copies from there."""
+    """The script audits into a folder of a batch; the rule `audited` copies from
+    there.
+    """
     batch = Path("results/audits/dp-agr-1")
     ledgers = {
         "ledgers": [PLACE / "ledger.jsonl"],
@@ -243,7 +253,8 @@ def test_a_changed_file_is_refused_by_every_reader(
     # A rule that reads it.
     line = said(capsys, lambda: reader(path))
     assert line.startswith(
-        f"reader: {path} is damaged or was edited, it is not what the rule {FILES[name]} wrote: "
+        f"reader: {path} is damaged or was edited, it is not what the rule"
+        f" {FILES[name]} wrote: "
     )
     assert (
         f"`snakemake --cores all {path} --forcerun {FILES[name]}`" in line
@@ -253,7 +264,8 @@ def test_a_changed_file_is_refused_by_every_reader(
     assert [fault for fault in Faults(Path("results")) if fault] == [
         line.removeprefix("reader: ")
     ]
-    # A notebook, which has the path in full and still names the target as Snakemake knows it.
+    # A notebook, which has the path in full and still names the target as Snakemake
+    # knows it.
     with pytest.raises(BenchError, match=f"{name} is damaged") as caught:
         read_all(dpfedbench.open_run(PLACE))
     assert f"all {path} --forcerun" in str(caught.value) and str(path.resolve()) in str(
@@ -270,18 +282,21 @@ def reader(path: Path) -> None:
 
 def read_all(run: Any) -> None:
     """All that a notebook may ask of a run."""
-    run.history, run.metrics, run.training, run.ledger, run.account, run.trained
+    run.history, run.metrics, run.training, run.ledger, run.account, run.trained  # noqa: B018
     checked(run.folder / "audit.json")  # which no notebook reads
 
 
 def test_every_script_is_a_rules_job() -> None:
-    """So that none reads or writes without checksums; but those that make no results and read none as such."""
+    """So that none reads or writes without checksums; but those that make no results
+    and read none as such.
+    """
     without = {
         path.stem
         for path in SCRIPTS.glob("*.py")
         if "rule_job(snakemake, " not in path.read_text()
     }
-    # `rows` is run by `library.py`, which is a job, in the environment of another library.
+    # `rows` is run by `library.py`, which is a job, in the environment of another
+    # library.
     assert without == {"prune", "rows", "verify"}
 
 
@@ -304,7 +319,9 @@ def test_weights_that_are_no_numbers_are_refused(
 def test_a_file_without_a_checksum_is_refused(
     there: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One that no rule wrote, and one whose manifest was taken away, damaged or is of an older version."""
+    """One that no rule wrote, and one whose manifest was taken away, damaged or is of
+    an older version.
+    """
     (PLACE / "manifest" / "account-privacy.sha256").unlink()
     (PLACE / "notes.txt").write_text("mine")
     (PLACE / "manifest" / "meta_test-metrics.sha256").write_bytes(
@@ -341,8 +358,10 @@ def test_verify_prints_what_does_not_hold(
     there: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verify()
-    assert capsys.readouterr().err.strip() == (
-        f"verify: all {len(list(Faults(Path('results'))))} files and runs in results are as they were written"
+    assert (
+        capsys.readouterr().err.strip()
+        == f"verify: all {len(list(Faults(Path('results'))))} files and runs in results"
+        " are as they were written"
     )
     for name in ("metrics.json", "history.csv"):
         (PLACE / name).write_text("{}")
@@ -396,7 +415,9 @@ def rewrite(
     keep: int = 4,
     tell: bool = True,
 ) -> None:
-    """Change each of the first lines of a ledger; its chain is made to fit, and training.json if that is told."""
+    """Change each of the first lines of a ledger; its chain is made to fit, and
+    training.json if that is told.
+    """
     path, head, lines = folder / "ledger.jsonl", "", list[str]()
     for line in path.read_text().splitlines()[:keep]:
         values = json.loads(line)
@@ -479,7 +500,9 @@ CHANGES = {
 def test_a_ledger_of_another_mechanism_than_the_configurations_is_refused(
     there: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the account, by the audit, and by who looks through the folder, although every checksum fits."""
+    """By the account, by the audit, and by who looks through the folder, although every
+    checksum fits.
+    """
     change, told = CHANGES[name]
     sealed(change)
     found = [fault for fault in Faults(Path("results")) if fault]
@@ -491,14 +514,16 @@ def test_a_ledger_of_another_mechanism_than_the_configurations_is_refused(
         line.startswith(f"{PLACE / 'ledger.jsonl'}: ") and "train the run again" in line
     )
     with pytest.raises(BenchError, match=told):
-        dpfedbench.open_run(PLACE).ledger
+        dpfedbench.open_run(PLACE).ledger  # noqa: B018
 
 
 @pytest.mark.parametrize("tell", [False, True])
 def test_a_ledger_that_was_cut_at_a_lines_end_is_refused(
     there: Path, tell: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By its length and end in training.json; and where these were made to fit, by the rounds that were run."""
+    """By its length and end in training.json; and where these were made to fit, by the
+    rounds that were run.
+    """
     sealed(lambda line: None, keep=3, tell=tell)
     for action in (account, audit):
         line = said(capsys, action)
@@ -524,10 +549,12 @@ def test_rounds_that_no_budget_stopped_have_to_be_all_of_them(
 
 @pytest.fixture(scope="module")
 def decaying(
-    silos: tuple[Path, Path],
-    tmp_path_factory: pytest.TempPathFactory,  # noqa: F811
+    silos: tuple[Path, Path],  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Any, Path]:
-    """A run whose noise falls with a loss, and whose clients' sums have a second release beside them."""
+    """A run whose noise falls with a loss, and whose clients' sums have a second
+    release beside them.
+    """
     folder = tmp_path_factory.mktemp("decaying")
     values = {
         "clipping": {"kind": "noised-mean-norm"},
@@ -577,10 +604,12 @@ def doubled_lists(line: dict[str, Any]) -> None:
 
 
 def test_what_reads_raw_norms_has_to_say_so(
-    federation: tuple[Path, Path],
-    tmp_path: Path,  # noqa: F811
+    federation: tuple[Path, Path],  # noqa: F811
+    tmp_path: Path,
 ) -> None:
-    """A ledger that hides that its threshold is no post-processing would have a finite epsilon."""
+    """A ledger that hides that its threshold is no post-processing would have a finite
+    epsilon.
+    """
     run = make_config(
         {
             "clipping": {"kind": "percentile-of-raw-norms"},
@@ -602,7 +631,9 @@ def test_what_reads_raw_norms_has_to_say_so(
 
 
 def test_a_budget_has_the_noise_that_it_is_calibrated_to(tmp_path: Path) -> None:
-    """Calibrated anew for the account: z that was raised would say less than epsilon 3."""
+    """Calibrated anew for the account: z that was raised would say less than epsilon
+    3.
+    """
     run = make_config(
         {"noise": {"multiplier": None}, "budget": {"epsilon": 3.0, "profile": "holds"}}
     )
@@ -638,7 +669,9 @@ def test_a_budget_has_the_noise_that_it_is_calibrated_to(tmp_path: Path) -> None
 def test_files_that_no_rule_declares_are_sealed_beside_those_that_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A preview beside the output and what is in an output folder, but no download, and nothing that is gone again."""
+    """A preview beside the output and what is in an output folder, but no download, and
+    nothing that is gone again.
+    """
     monkeypatch.chdir(tmp_path)
     place = Path("results/x")
     made = Given(place / "a.csv", place / "folder")
@@ -664,7 +697,9 @@ def test_files_that_no_rule_declares_are_sealed_beside_those_that_it_does(
 def test_a_job_that_fails_leaves_no_manifest_of_what_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Snakemake has taken its outputs away, so that nothing of them is missing for who looks."""
+    """Snakemake has taken its outputs away, so that nothing of them is missing for who
+    looks.
+    """
     monkeypatch.chdir(tmp_path)
     made = Given("results/a.csv")
     with rule_job(snakemake("rule", Given(), made), "x"):

@@ -18,7 +18,9 @@ from dpfedbench.jobs import WORKFLOW, job, mark_workflow, workflow_process
 
 @pytest.fixture(autouse=True)
 def no_network_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another test may have named a network in this folder, and its files are then the user's own code."""
+    """Another test may have named a network in this folder, and its files are then the
+    user's own code.
+    """
     monkeypatch.setattr(whose, "_NETWORKS", set())
 
 
@@ -49,8 +51,10 @@ def test_a_full_disk_is_one_line_too(
 ) -> None:
     with pytest.raises(SystemExit), job(tmp_path / "job.log", "test"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model")
-    assert capsys.readouterr().err == (
-        f"test: model: {os.strerror(errno.ENOSPC)}: free some space and run the same command again\n"
+    assert (
+        capsys.readouterr().err
+        == f"test: model: {os.strerror(errno.ENOSPC)}: free some space and run the same"
+        " command again\n"
     )
 
 
@@ -98,7 +102,8 @@ def test_a_log_that_cannot_be_written_is_one_line(
         ),
         (
             OSError(
-                "Matplotlib requires access ...; set the MPLCONFIGDIR environment variable"
+                "Matplotlib requires access ...; set the MPLCONFIGDIR environment"
+                " variable"
             ),
             "let TMPDIR name a fold",
         ),
@@ -168,7 +173,8 @@ with job("LOG", "test") as logger:
 def test_a_job_ends_when_its_workflow_is_killed(
     tmp_path: Path, importing: bool
 ) -> None:
-    """Killed with -9, Snakemake tells its jobs nothing; one that went on would be in the next call's way.
+    """Killed with -9, Snakemake tells its jobs nothing; one that went on would be in
+    the next call's way.
 
     So too where it is killed before the job has imported what tells it so.
     """
@@ -234,11 +240,15 @@ def test_which_process_is_the_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_disk_is_one_also_where_numpy_gives_up_before_it_writes(
     tmp_path: Path,
 ) -> None:
-    """It then has no number of the operating system's (numpy/_core/src/multiarray/convert.c, `npy_fallocate`)."""
+    """It then has no number of the operating system's
+    (numpy/_core/src/multiarray/convert.c, `npy_fallocate`).
+    """
     error = OSError("Not enough free space to write 32000000 bytes")
     assert error.errno is None
-    assert jobs.outside(error, tmp_path / "logs" / "log") == (
-        f"{tmp_path / 'logs'}: {error}: free some space and run the same command again"
+    assert (
+        jobs.outside(error, tmp_path / "logs" / "log")
+        == f"{tmp_path / 'logs'}: {error}: free some space and run the same command"
+        " again"
     )
 
 

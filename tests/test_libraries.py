@@ -1,4 +1,6 @@
-"""What libraries claim and what holds: the target, its rows, and the committed page of the runs that are recorded."""
+"""What libraries claim and what holds: the target, its rows, and the committed page of
+the runs that are recorded.
+"""
 
 import importlib.util
 import json
@@ -24,7 +26,8 @@ SCRIPTS, ENVIRONMENTS, RECORDED = (
     ROOT / "workflow/envs",
     ROOT / "docs/libraries",
 )
-EXACT = 4.377  # of one Gaussian release at z = 1, delta = 1e-5 (Balle and Wang 2018, Theorem 8)
+# of one Gaussian release at z = 1, delta = 1e-5 (Balle and Wang 2018, Theorem 8)
+EXACT = 4.377
 PROBE = """
 PACKAGE = "numpy"
 
@@ -132,7 +135,9 @@ def test_it_is_not_made_by_default(snakemake: Call) -> None:
 def test_without_a_package_index_the_other_rows_are_made(
     snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One library has to be fetched, and cannot; the other, a file more, is one release of z = 1 and is here."""
+    """One library has to be fetched, and cannot; the other, a file more, is one release
+    of z = 1 and is here.
+    """
     copy = tmp_path / "copy"
     for name in ("workflow", "config", "profiles", "src"):
         shutil.copytree(
@@ -300,8 +305,8 @@ def test_the_table_is_of_its_rows(tmp_path: Path) -> None:
         and lines[-1] == "- Made by `make it`."
     )
     assert (
-        r"| A \| B (one 1.2) | – | ∞ | ≥ 0.25 | 1e-06 | Because. The library: “as is” | a guide |"
-        in lines
+        r"| A \| B (one 1.2) | – | ∞ | ≥ 0.25 | 1e-06 | Because. The library: “as is” |"
+        r" a guide |" in lines
     )
     assert (
         r"| A \| B (one 1.2) | 0.5 | 70,308 | – | 1e-06 | Because. | a guide |" in lines
@@ -330,7 +335,9 @@ def test_the_committed_page_follows_from_the_committed_rows() -> None:
 
 
 def test_what_holds_of_known_rounds_is_a_gaussian() -> None:
-    """Flower's three rounds of z = 1; its local mod's three messages of sensitivity 2; pfl's one of epsilon 1."""
+    """Flower's three rounds of z = 1; its local mod's three messages of sensitivity 2;
+    pfl's one of epsilon 1.
+    """
     found = recorded()
     fixed = found["Flower, fixed clipping at the server, its accountant"]
     assert fixed["holds"] == pytest.approx(

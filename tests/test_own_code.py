@@ -1,4 +1,5 @@
-"""Code of one's own outside the repository: in a folder, and in a wheel that is built, installed and run here.
+"""Code of one's own outside the repository: in a folder, and in a wheel that is built,
+installed and run here.
 
 The code is that of the pages in docs, file by file as it is printed there.
 """
@@ -29,7 +30,9 @@ def printed(page: str) -> dict[str, str]:
 
 
 def put(folder: Path, *pages: str, wanted: str = "") -> Path:
-    """Write the code of pages below a folder of one's own, by the places that it has in dpfedbench."""
+    """Write the code of pages below a folder of one's own, by the places that it has in
+    dpfedbench.
+    """
     for page in pages:
         for name, text in printed(page).items():
             if name.startswith(INSIDE) and re.search(wanted, name):
@@ -45,7 +48,9 @@ def call(
     places: tuple[Path, ...] = (),
     code_folder: Path | None = None,
 ) -> str:
-    """What a script prints in a process that finds code of one's own in these places; its error if it fails."""
+    """What a script prints in a process that finds code of one's own in these places;
+    its error if it fails.
+    """
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, [ROOT / "src", *places]))
     }
@@ -84,7 +89,9 @@ train(run, data_dir=Path(sys.argv[1]), clients_dir=Path(sys.argv[2]), run_dir=Pa
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small repository of docs/recipes.md, with the method of docs/add-a-part.md."""
+    """The small repository of docs/recipes.md, with the method of
+    docs/add-a-part.md.
+    """
     folder = tmp_path_factory.mktemp("published")
     package = put(
         folder / "src" / "dpfedbench_anil",
@@ -100,8 +107,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the wheel of that repository is installed: built with the setuptools that is here, and no network."""
-    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    """Where the wheel of that repository is installed: built with the setuptools that
+    is here, and no network.
+    """
+    build = (
+        "import sys; from setuptools import build_meta;"
+        " build_meta.build_wheel(sys.argv[1])"
+    )
     wheels, site = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-c", build, wheels],
@@ -135,14 +147,16 @@ def test_a_method_is_published_as_a_wheel_installed_and_trained(
     data, clients = federation
     unknown = call(TRAIN, str(data), str(clients), str(tmp_path / "none"))
     assert re.search(
-        r"DpsumError: method is 'dp-anil': there is no such method, the nearest is '[\w-]+'; let DPF",
+        r"DpsumError: method is 'dp-anil': there is no such method, the nearest is"
+        r" '[\w-]+'; let DPF",
         unknown,
     )
     assert not (tmp_path / "none").exists()
     call(TRAIN, str(data), str(clients), str(tmp_path / "run"), places=(installed,))
     lines = (tmp_path / "run" / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
     releases = [json.loads(line) for line in lines]
-    # The thresholds of its own rule, C = 0.5 * 0.9^t; one release a round, over the gradients of 4 clients of one pass.
+    # The thresholds of its own rule, C = 0.5 * 0.9^t; one release a round, over the
+    # gradients of 4 clients of one pass.
     assert [event["threshold"] for event in releases] == pytest.approx(
         [0.5, 0.45, 0.405]
     )
@@ -208,7 +222,10 @@ def test_an_installed_method_and_one_in_a_folder_are_the_same_run_and_an_edit_ma
         (
             "clipping/mine.py",
             "",
-            r"mycode/clipping/mine\.py is not looked for there: move it to .*/parts/clipping/m",
+            (
+                r"mycode/clipping/mine\.py is not looked for there: move it to"
+                r" .*/parts/clipping/m"
+            ),
         ),
         (
             "parts/clipping/rule.py",
@@ -218,7 +235,10 @@ def test_an_installed_method_and_one_in_a_folder_are_the_same_run_and_an_edit_ma
         (
             "mine.py",
             "",
-            r"mycode has no module in a folder where own code is found: methods, parts/client_updates, p",
+            (
+                r"mycode has no module in a folder where own code is found: methods,"
+                r" parts/client_updates, p"
+            ),
         ),
         (None, "", r"code_folder is .*mycode, but there is no such folder"),
     ],
@@ -254,7 +274,10 @@ def test_every_folder_of_parts_and_models_may_lie_outside_the_repository(
     alone = tmp_path / "parts" / "transforms"
     alone.mkdir(parents=True)
     (alone / "mine.py").write_text("", encoding="utf-8")
-    check = "from dpfedbench import own_code; own_code.use(None); own_code.check(); print(own_code.packages())"
+    check = (
+        "from dpfedbench import own_code; own_code.use(None); own_code.check();"
+        " print(own_code.packages())"
+    )
     assert call(check, code_folder=tmp_path) == "['dpfedbench.parts.transforms']"
 
 
@@ -271,8 +294,8 @@ def test_a_package_that_is_gone_and_a_module_by_two_names_are_named(
         )
     )
     assert call(TELL, places=(site,)).endswith(
-        "anil.py is imported as dpfedbench_anil.parts.client_updates.anil, and would be there twice: write "
-        "from dpfedbench.parts.client_updates.anil import ..."
+        "anil.py is imported as dpfedbench_anil.parts.client_updates.anil, and would be"
+        " there twice: write from dpfedbench.parts.client_updates.anil import ..."
     )
     shutil.rmtree(site / "dpfedbench_anil")
     assert "an installed package names dpfedbench_anil in its entry points" in call(
@@ -367,7 +390,8 @@ def test_what_ones_own_code_raises_in_a_job_is_said_with_its_file_and_line(
     log = tmp_path / "run" / "logs" / "job.log"
     assert (
         found
-        == f"it: {folder / file}, line {line}: ZeroDivisionError: division by zero; its traceback is in {log}"
+        == f"it: {folder / file}, line {line}: ZeroDivisionError: division by zero; its"
+        f" traceback is in {log}"
     )
     assert "Traceback" in log.read_text(encoding="utf-8")
 
@@ -396,10 +420,12 @@ experiments:
 
 
 def test_the_workflow_runs_code_of_a_folder_and_an_edit_runs_it_again(
-    snakemake: Call,
-    tmp_path: Path,  # noqa: F811
+    snakemake: Call,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
-    """A reader, a method and parts outside the repository: made, verified, and made again where a file is edited."""
+    """A reader, a method and parts outside the repository: made, verified, and made
+    again where a file is edited.
+    """
     folder = put(
         tmp_path / "mycode",
         "add-a-part.md",

@@ -96,7 +96,9 @@ def test_what_a_killed_pruning_left_is_found_again(tmp_path: Path) -> None:
 
 
 def test_every_preset_is_wanted() -> None:
-    """The counts are those that `snakemake --dry-run` gives for each preset: see tests/workflow/test_dag.py."""
+    """The counts are those that `snakemake --dry-run` gives for each preset: see
+    tests/workflow/test_dag.py.
+    """
     wanted = wanted_runs(ROOT)
     data = {folder.split("/")[1] for folder in wanted}
     assert {

@@ -1,4 +1,6 @@
-"""The Python interface: the examples of docs/python.md as they stand, and what they say about finished runs."""
+"""The Python interface: the examples of docs/python.md as they stand, and what they say
+about finished runs.
+"""
 
 import re
 import shutil
@@ -42,11 +44,13 @@ LETTERS = {"validation": {"every": 4, "tasks": 4, "ensemble": 2}}
 
 @pytest.fixture(scope="module")
 def results(
-    federation: Any,
-    silos: Any,
-    tmp_path_factory: pytest.TempPathFactory,  # noqa: F811
+    federation: Any,  # noqa: F811
+    silos: Any,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """A results folder of three runs: with privacy, without, and of a model that is used as it is."""
+    """A results folder of three runs: with privacy, without, and of a model that is
+    used as it is.
+    """
     results = tmp_path_factory.mktemp("work") / "results"
     for run, places in (
         (make_config(LETTERS), federation),
@@ -151,8 +155,8 @@ def test_runs_are_listed_with_what_they_have(
 @pytest.mark.parametrize("method", ["dp-agr", "maml"])
 def test_adaptation_is_the_meta_tests(
     opened: Any,
-    federation: Any,
-    method: str,  # noqa: F811
+    federation: Any,  # noqa: F811
+    method: str,
 ) -> None:
     run = opened(method)
     settings, dataset = run.settings, load_dataset(federation[0])
@@ -225,7 +229,9 @@ def of_text(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_model_of_text_is_adapted_as_in_the_test(of_text: Any) -> None:
-    """Its accuracies are those of metrics.json; a step is gradient descent, differentiated by torch here."""
+    """Its accuracies are those of metrics.json; a step is gradient descent,
+    differentiated by torch here.
+    """
     settings, test = of_text.settings, of_text.settings.evaluation
     known = KnownText(
         load_texts(of_text.folder.parents[5] / "data" / settings.dataset),
@@ -249,7 +255,9 @@ def test_a_model_of_text_is_adapted_as_in_the_test(of_text: Any) -> None:
 
 
 def test_what_a_model_of_text_predicts(of_text: Any) -> None:
-    """Of each place a distribution over words, which words behind that place do not move."""
+    """Of each place a distribution over words, which words behind that place do not
+    move.
+    """
     records = np.array([[1, 2, 3, 4, 5], [8, 0, 1, 1, 2]])
     found = of_text.trained.predict(records)
     assert found.shape == (2, 5, 9) and found.sum(axis=2) == pytest.approx(1)
@@ -315,8 +323,8 @@ def test_the_torch_module_computes_what_is_predicted(opened: Any) -> None:
 
 
 def test_a_network_of_found_cells_is_opened_with_the_search_that_it_rests_on(
-    silos: Any,
-    tmp_path: Path,  # noqa: F811
+    silos: Any,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     results, (data, clients) = tmp_path / "results", silos
     search = test_search.make_config()
@@ -351,7 +359,8 @@ def test_a_network_of_found_cells_is_opened_with_the_search_that_it_rests_on(
         found.metrics["accuracy"]
     )
     assert found.model.genotype.to_json() == read_json(files["genotype.json"])
-    # The account is of the search and the training together, at any delta; without the search there is none.
+    # The account is of the search and the training together, at any delta; without the
+    # search there is none.
     assert found.account_at(found.account.delta) == found.account
     files["ledger.jsonl"].unlink()
     for asked in (
@@ -471,10 +480,13 @@ def test_what_is_missing_is_one_line(results: Path, tmp_path: Path) -> None:
 
 
 def test_the_package_is_imported_without_what_computes() -> None:
-    text = "import sys, dpfedbench; print(sorted({'torch', 'numba', 'pandas'} & set(sys.modules)))"
+    text = (
+        "import sys, dpfedbench; print(sorted({'torch', 'numba', 'pandas'} &"
+        " set(sys.modules)))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
     with pytest.raises(AttributeError, match="no attribute 'open'"):
-        dpfedbench.open
+        dpfedbench.open  # noqa: B018

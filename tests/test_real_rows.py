@@ -1,4 +1,6 @@
-"""docs/results/real.md says of each table and figure of the `real` preset what the plan and the measurements say."""
+"""docs/results/real.md says of each table and figure of the `real` preset what the plan
+and the measurements say.
+"""
 
 import re
 import runpy
@@ -9,7 +11,9 @@ TOOL = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))
 
 
 def test_the_page_is_that_of_the_plan() -> None:
-    """Every table and figure is there; runs that stand are found by hand for three, and each names a measurement."""
+    """Every table and figure is there; runs that stand are found by hand for three, and
+    each names a measurement.
+    """
     plan = TOOL["plan"]()
     text = (ROOT / "docs" / "results" / "real.md").read_text(encoding="utf-8")
     assert text == TOOL["page"](plan), (
@@ -21,7 +25,8 @@ def test_the_page_is_that_of_the_plan() -> None:
         if line.startswith(("| tables/", "| figures/"))
     }
     assert {tuple(name.split("/")[1:]) for name in rows} == set(plan.items)
-    # Three seeds of five methods; four rows of k of one seed, and the published row at k = 90; one row of six, and two.
+    # Three seeds of five methods; four rows of k of one seed, and the published row at
+    # k = 90; one row of six, and two.
     assert rows["tables/dp-fedmeta/table2"] == ["15", "all", "M4, M65, R2, R4, R5"]
     assert rows["figures/dp-maml/figure6a"][:2] == ["9", "5"]
     assert rows["figures/dp-fnas/entropy"] == ["3", "none", "–"]

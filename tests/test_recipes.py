@@ -1,4 +1,6 @@
-"""docs/recipes.md, followed: its file, its pictures and its commands, at tiny sizes; and the version that is cited."""
+"""docs/recipes.md, followed: its file, its pictures and its commands, at tiny sizes;
+and the version that is cited.
+"""
 
 import csv
 import json
@@ -22,7 +24,8 @@ from tests.calls import Snakemake
 from tests.shipped import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
-# Over the page's sizes. The results are those of the page's recipe for pictures with the real preset.
+# Over the page's sizes. The results are those of the page's recipe for pictures with
+# the real preset.
 TINY = """
 seeds: [0]
 experiments:
@@ -67,7 +70,9 @@ def mine() -> dict[str, Any]:
 def followed(
     tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake
 ) -> Path:
-    """A folder outside the repository, after the page: pictures, tables, figures, exports, page of the experiment."""
+    """A folder outside the repository, after the page: pictures, tables, figures,
+    exports, page of the experiment.
+    """
     folder = tmp_path_factory.mktemp("recipes")
     environment = os.environ | {"DPFEDBENCH_DATA": str(folder)}
     for language, name, text in blocks():
@@ -104,7 +109,8 @@ def test_own_pictures_are_in_their_table_under_the_real_preset(followed: Path) -
     assert random["epsilon_holds"] == "" and {random["dataset"], agr["dataset"]} == {
         "pictures"
     }
-    # One-pass blocks at z = 1: every client is in at most one Gaussian release, 4.89 at delta = 1e-6.
+    # One-pass blocks at z = 1: every client is in at most one Gaussian release, 4.89 at
+    # delta = 1e-6.
     assert round(float(agr["epsilon_holds"]), 2) == 4.89 and agr["unit"] == "client"
     summary = json.loads(
         (followed.parent / "data" / "pictures" / "summary.json").read_text(
@@ -187,7 +193,9 @@ def test_a_papers_target_has_its_table_of_privacy_and_its_page(followed: Path) -
 
 @pytest.mark.parametrize("preset", ["real", "paper"])
 def test_documented_experiments_are_taken_with_a_preset(preset: str) -> None:
-    """The real preset's overlays for methods are its papers' own: docs/add-a-data-set.md's `stripes` was refused."""
+    """The real preset's overlays for methods are its papers' own:
+    docs/add-a-data-set.md's `stripes` was refused.
+    """
     text = (ROOT / "docs" / "add-a-data-set.md").read_text(encoding="utf-8")
     printed = re.findall(r"^```yaml \S+\n(.*?)^```$", text, flags=re.M | re.S)
     examples = [yaml.safe_load(block) for block in printed] + [mine()]
@@ -206,7 +214,9 @@ def test_documented_experiments_are_taken_with_a_preset(preset: str) -> None:
 def test_an_experiment_of_ones_own_in_the_repository_breaks_no_test(
     tmp_path: Path,
 ) -> None:
-    """Tests that plan the repository's own experiments look at those that they name, whatever lies beside them."""
+    """Tests that plan the repository's own experiments look at those that they name,
+    whatever lies beside them.
+    """
     for name in ("config", "tests"):
         shutil.copytree(
             ROOT / name,
@@ -296,7 +306,9 @@ def test_an_overlay_of_an_experiment_is_no_second_one(tmp_path: Path) -> None:
     check_names(shipped, [files[0], files[1], files[1]])  # given twice is one file
     with pytest.raises(
         BenchError,
-        match=r"experiments\.mine is made in one\.yaml and again in two\.yaml: give yours",
+        match=(
+            r"experiments\.mine is made in one\.yaml and again in two\.yaml: give yours"
+        ),
     ):
         check_names(shipped, files)
 

@@ -1,4 +1,6 @@
-"""What no folder, data set, figure or machine can take is refused in one line when the plan is made, and no later."""
+"""What no folder, data set, figure or machine can take is refused in one line when the
+plan is made, and no later.
+"""
 
 import csv
 import re
@@ -34,13 +36,17 @@ NO_NAME = "use lower-case letters, digits and hyphens, at most 64"
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_preset_does_not_lie_in_a_folder_of_the_workflow(name: str) -> None:
-    assert refusal(configuration("smoke", preset=name)) == (
-        f'preset is "{name}": results/{name} is a folder of the workflow\'s own, choose another name'
+    assert (
+        refusal(configuration("smoke", preset=name))
+        == f'preset is "{name}": results/{name} is a folder of the workflow\'s own,'
+        " choose another name"
     )
 
 
 def test_those_folders_are_the_workflows() -> None:
-    """What its files name below results/, or below a preset's folder, which may be results/ itself."""
+    """What its files name below results/, or below a preset's folder, which may be
+    results/ itself.
+    """
     texts = [
         path.read_text(encoding="utf-8")
         for path in (CONFIG.parent / "workflow" / "rules").glob("*.smk")
@@ -69,11 +75,17 @@ def test_a_name_that_is_no_file_is_refused(name: str, group: str) -> None:
     [
         (
             "2022",
-            "experiments.2022: a paper is a target of the workflow, and 2022 cannot be one: let its name begin w",
+            (
+                "experiments.2022: a paper is a target of the workflow, and 2022 cannot"
+                " be one: let its name begin w"
+            ),
         ),
         (
             "class",
-            "experiments.class: a paper is a target of the workflow, and class cannot be one: let its name begi",
+            (
+                "experiments.class: a paper is a target of the workflow, and class"
+                " cannot be one: let its name begi"
+            ),
         ),
         ("None", f'experiments.None has a part named "None": {NO_NAME}'),
         ("a" * 65, f"experiments.{'a' * 65} has a part named"),
@@ -96,7 +108,10 @@ def test_a_paper_that_is_no_target_is_refused(name: str, said: str) -> None:
         (
             "stand_ins.omniglot",
             "digits",
-            "stand_ins.omniglot is digits, which holds labelled records, but omniglot ho",
+            (
+                "stand_ins.omniglot is digits, which holds labelled records, but"
+                " omniglot ho"
+            ),
         ),
         (
             "stand_ins.cifar-fs",
@@ -106,7 +121,10 @@ def test_a_paper_that_is_no_target_is_refused(name: str, said: str) -> None:
         (
             f"{FIGURE}.x.column",
             "rund",
-            f"{FIGURE}.series.maml: there is no column of history.csv 'rund', the nearest",
+            (
+                f"{FIGURE}.series.maml: there is no column of history.csv 'rund', the"
+                " nearest"
+            ),
         ),
         (
             f"{FIGURE}.curves",
@@ -116,17 +134,26 @@ def test_a_paper_that_is_no_target_is_refused(name: str, said: str) -> None:
         (
             "run.model.filters",
             10**8,
-            "run.model.filters is 100000000: expected a whole number at least 1 and at most",
+            (
+                "run.model.filters is 100000000: expected a whole number at least 1 and"
+                " at most"
+            ),
         ),
         (
             "machine.threads",
             10**6,
-            "machine.threads is 1000000: expected a whole number at least 1 and at most 1,024",
+            (
+                "machine.threads is 1000000: expected a whole number at least 1 and at"
+                " most 1,024"
+            ),
         ),
         (
             "run.clients.count",
             10**12,
-            "run.clients.count is 1000000000000: expected a whole number at least 1 and at",
+            (
+                "run.clients.count is 1000000000000: expected a whole number at least 1"
+                " and at"
+            ),
         ),
         (
             "run.participation.rounds",
@@ -146,7 +173,10 @@ def test_a_paper_that_is_no_target_is_refused(name: str, said: str) -> None:
         (
             "run.noise.multiplier",
             1e308,
-            "run.noise.multiplier is 1e+308: expected a number at least 0.001 and at most",
+            (
+                "run.noise.multiplier is 1e+308: expected a number at least 0.001 and"
+                " at most"
+            ),
         ),
         (
             "run.noise.multiplier",
@@ -173,7 +203,10 @@ def test_a_paper_that_is_no_target_is_refused(name: str, said: str) -> None:
         (
             "seeds",
             [10**30],
-            "seeds.0 is 1000000000000000000000000000000: expected a whole number at least 0 and at mo",
+            (
+                "seeds.0 is 1000000000000000000000000000000: expected a whole number at"
+                " least 0 and at mo"
+            ),
         ),
         (
             "run.clients.examples_per_class",
@@ -223,12 +256,18 @@ def test_a_paper_that_is_no_target_is_refused(name: str, said: str) -> None:
         (
             f"{TABLE}.title",
             "a\0b",
-            f"{TABLE}.title has the letter '\\x00', which cannot be printed: take it out",
+            (
+                f"{TABLE}.title has the letter '\\x00', which cannot be printed: take"
+                " it out"
+            ),
         ),
         (
             f"{PAPER}.title",
             "\ud800",
-            f"{PAPER}.title has the letter '\\ud800', which cannot be printed: take it out",
+            (
+                f"{PAPER}.title has the letter '\\ud800', which cannot be printed: take"
+                " it out"
+            ),
         ),
         (
             f"{FIGURE}.series.maml.label",
@@ -238,12 +277,18 @@ def test_a_paper_that_is_no_target_is_refused(name: str, said: str) -> None:
         (
             f"{PAPER}.tasks",
             {"a\0": {}},
-            f"a key of {PAPER}.tasks has the letter '\\x00', which cannot be printed: ta",
+            (
+                f"a key of {PAPER}.tasks has the letter '\\x00', which cannot be"
+                " printed: ta"
+            ),
         ),
         (
             f"{TABLE}.title",
             "a" * 10**6,
-            f'{TABLE}.title is "{"a" * 56}...: expected at most 1,000 letters, it has 1,0',
+            (
+                f'{TABLE}.title is "{"a" * 56}...: expected at most 1,000 letters, it'
+                " has 1,0"
+            ),
         ),
         ("seeds", list(range(1001)), "seeds has 1,001 values: give at most 1,000"),
         (
@@ -257,7 +302,10 @@ def test_a_paper_that_is_no_target_is_refused(name: str, said: str) -> None:
                 "reader": "image-folder",
                 "options": {"folder": "x", "size": 10**7, "channels": 3},
             },
-            "datasets.mine.options.size is 10000000: expected a whole number at least 8 and at most 1,024",
+            (
+                "datasets.mine.options.size is 10000000: expected a whole number at"
+                " least 8 and at most 1,024"
+            ),
         ),
     ],
 )
@@ -294,7 +342,9 @@ def test_what_refers_to_itself_is_one_line(key: str, text: str) -> None:
 
 
 def test_what_aliases_make_huge_is_one_line() -> None:
-    """Ten lists, each of ten times the one before: 240 letters of YAML for ten thousand million values."""
+    """Ten lists, each of ten times the one before: 240 letters of YAML for ten thousand
+    million values.
+    """
     lists = "".join(
         f"l{i}: &l{i} [{', '.join(['1' if i == 0 else f'*l{i - 1}'] * 10)}]\n"
         for i in range(10)
@@ -337,7 +387,9 @@ def test_matplotlib_is_loaded_for_a_dollar_sign_only() -> None:
 
 
 def test_clients_that_share_no_image_have_to_fit() -> None:
-    """1,150 classes of 20 images, 6 a client and class: 3 shares of each class, 1,150 x 3 / 5 clients."""
+    """1,150 classes of 20 images, 6 a client and class: 3 shares of each class, 1,150 x
+    3 / 5 clients.
+    """
     key = f"{TABLE}.series.maml.run"
     given = {"partition": "disjoint", "count": 690}
     plan(
@@ -352,7 +404,8 @@ def test_clients_that_share_no_image_have_to_fit() -> None:
         )
     )
     assert said.startswith(
-        "clients.count is 700, but glyphs has images for 690 clients that share none: lower it"
+        "clients.count is 700, but glyphs has images for 690 clients that share none:"
+        " lower it"
     )
 
 

@@ -23,7 +23,10 @@ def test_a_newer_folder_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(
         BenchError,
-        match=rf"newer dpfedbench \(9\.1, results format {FORMAT + 1}; this one reads up to",
+        match=(
+            rf"newer dpfedbench \(9\.1, results format {FORMAT + 1}; this one reads"
+            r" up to"
+        ),
     ):
         check_format(tmp_path)
 
@@ -32,7 +35,9 @@ def test_a_folder_of_the_former_format_is_refused_and_kept(tmp_path: Path) -> No
     (tmp_path / NAME).write_text(json.dumps({"format": FORMAT - 1}), encoding="utf-8")
     with pytest.raises(
         BenchError,
-        match=rf"former format {FORMAT - 1}, which this version .* move that folder aside",
+        match=(
+            rf"former format {FORMAT - 1}, which this version .* move that folder aside"
+        ),
     ):
         check_format(tmp_path)
     assert (tmp_path / NAME).exists()

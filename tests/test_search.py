@@ -1,4 +1,6 @@
-"""Searches for settings: which combinations are tried, what they declare, and what is chosen by validation tasks."""
+"""Searches for settings: which combinations are tried, what they declare, and what is
+chosen by validation tasks.
+"""
 
 import dataclasses
 import json
@@ -128,7 +130,9 @@ def test_a_figure_does_not_search() -> None:
 
 
 def test_each_run_of_a_search_declares_all_of_it() -> None:
-    """Six combinations on two seeds are twelve runs that were compared, on whatever the validation tasks are."""
+    """Six combinations on two seeds are twelve runs that were compared, on whatever the
+    validation tasks are.
+    """
     found = plan(configuration())
     (item,) = found.items.values()
     assert len(item.cells) == 6 and len(found.runs) == 12
@@ -216,8 +220,8 @@ def test_the_account_of_a_run_of_a_search_says_so(tmp_path: Path) -> None:
         "tuning"
     ]
     assert (
-        "a search of 12 runs, all of them counted, trained on public data: nothing is added"
-        in public.explanation
+        "a search of 12 runs, all of them counted, trained on public data: nothing is"
+        " added" in public.explanation
     )
     paid = account_of(
         run, released, search=Search.of(found.searches[run.folder])
@@ -241,7 +245,9 @@ def test_only_what_is_searched_is_described_as_such() -> None:
 
 
 def test_shares_are_taken_seed_by_seed(tmp_path: Path) -> None:
-    """40 of 50 and 30 of 60 are 80 and 50 %: 65 in the mean, where the means' share would be 63.6."""
+    """40 of 50 and 30 of 60 are 80 and 50 %: 65 in the mean, where the means' share
+    would be 63.6.
+    """
     found = configuration(None)
     table = found["experiments"]["mine"]["tables"]["table3"]
     table |= {

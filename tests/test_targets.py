@@ -127,19 +127,31 @@ def test_what_nothing_makes_is_one_line(target: str, near: str) -> None:
     [
         (
             ("train", "a"),
-            "experiments.train: the workflow itself has a target of this name, choose another",
+            (
+                "experiments.train: the workflow itself has a target of this name,"
+                " choose another"
+            ),
         ),
         (
             ("frontier", "a"),
-            "experiments.frontier: the workflow itself has a target of this name, choose another",
+            (
+                "experiments.frontier: the workflow itself has a target of this name,"
+                " choose another"
+            ),
         ),
         (
             ("index", "a"),
-            "experiments.index: the workflow itself has a target of this name, choose another",
+            (
+                "experiments.index: the workflow itself has a target of this name,"
+                " choose another"
+            ),
         ),
         (
             ("mine", "privacy"),
-            "experiments.mine.tables.privacy: the table of privacy has this name, choose another",
+            (
+                "experiments.mine.tables.privacy: the table of privacy has this name,"
+                " choose another"
+            ),
         ),
     ],
 )

@@ -7,8 +7,9 @@ import sys
 import pytest
 import torch
 
-# In each of two threads, which wait for one another: how many threads OpenMP, and MKL where torch brings it, would take
-# for a product that is called in it. The hand-written passes call MKL's without torch.
+# In each of two threads, which wait for one another: how many threads OpenMP, and MKL
+# where torch brings it, would take for a product that is called in it. The hand-written
+# passes call MKL's without torch.
 ASKED = """
 import ctypes, os, threading, torch
 from dpfedbench.threads import Threads
@@ -33,7 +34,9 @@ print(torch.get_num_threads())
     sys.platform != "linux", reason="the library's file has this name on Linux"
 )
 def test_a_threads_products_take_no_threads_of_their_own() -> None:
-    """torch keeps its number by thread: 1, said to the caller's, left two threads of a job with four at work."""
+    """torch keeps its number by thread: 1, said to the caller's, left two threads of a
+    job with four at work.
+    """
     environment = os.environ | dict.fromkeys(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "2"
     )

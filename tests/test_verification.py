@@ -1,4 +1,6 @@
-"""Files are compared with each other, and a folder that is odd is a line, whatever lies in it."""
+"""Files are compared with each other, and a folder that is odd is a line, whatever lies
+in it.
+"""
 
 import contextlib
 import json
@@ -49,7 +51,9 @@ def found(**more: Any) -> list[str]:
 
 
 def sealed_again(*names: str) -> None:
-    """As somebody who knows of manifests would do it, with all else that they say left as it is."""
+    """As somebody who knows of manifests would do it, with all else that they say left
+    as it is.
+    """
     for name in names:
         digest = files.sha256(PLACE / name)
         for path in (PLACE / FOLDER).iterdir():
@@ -184,8 +188,12 @@ def test_what_was_made_from_something_else_is_told(there: Path, name: str) -> No
         )
 
 
-def test_who_leaves_out_what_a_result_was_made_from_is_told(there: Path) -> None:  # noqa: F811
-    """But a folder of a former version, in which nothing says so, is taken as it is, and is counted."""
+def test_who_leaves_out_what_a_result_was_made_from_is_told(
+    there: Path,  # noqa: F811
+) -> None:
+    """But a folder of a former version, in which nothing says so, is taken as it is,
+    and is counted.
+    """
     manifests = list(RESULTS.glob(f"**/{FOLDER}/*"))
     kept = {path: path.read_text() for path in manifests}
     lines = {
@@ -200,7 +208,8 @@ def test_who_leaves_out_what_a_result_was_made_from_is_told(there: Path) -> None
         forged.write_text(text)
         (line,) = found()
         assert line.startswith(
-            f"{PLACE / 'privacy.json'} does not say that it was made from the ledger.jsonl beside"
+            f"{PLACE / 'privacy.json'} does not say that it was made from the"
+            " ledger.jsonl beside"
         )
     forged.write_text(kept[forged])
     for name in (
@@ -235,7 +244,8 @@ def test_a_forged_epsilon_is_told_where_every_account_is_computed_again(
     assert not found()
     (line,) = found(deep=True)
     stated = re.fullmatch(
-        rf"{PLACE}/privacy.json: its epsilon_high holds is (.*), but it is (.*), computed .*",
+        rf"{PLACE}/privacy.json: its epsilon_high holds is (.*), but it is (.*),"
+        r" computed .*",
         line,
     )
     assert (
@@ -262,9 +272,9 @@ def test_a_forged_epsilon_is_told_where_every_account_is_computed_again(
     ],
 )
 def test_a_forged_test_is_told(
-    there: Path,
+    there: Path,  # noqa: F811
     change: Callable[[Any], Any],
-    said: str,  # noqa: F811
+    said: str,
 ) -> None:
     changed("metrics.json", change)
     (line,) = found()
@@ -283,13 +293,17 @@ def test_a_forged_test_that_agrees_with_itself_is_told_by_the_model(
     assert not found()
     (line,) = found(deep=True)
     assert (
-        f"its accuracy is {before + 5}, but the model beside it has {before} in the same test"
-        in line
+        f"its accuracy is {before + 5}, but the model beside it has {before} in the"
+        " same test" in line
     )
 
 
-def test_rounds_of_ledger_history_and_training_are_the_same(there: Path) -> None:  # noqa: F811
-    """A budget may stop a run early, so that a ledger that is cut, and training.json with it, agrees with itself."""
+def test_rounds_of_ledger_history_and_training_are_the_same(
+    there: Path,  # noqa: F811
+) -> None:
+    """A budget may stop a run early, so that a ledger that is cut, and training.json
+    with it, agrees with itself.
+    """
     from dpfedbench.federation.accounts import ledger_of
     from tests.federation.conftest import make_config
 
@@ -438,7 +452,7 @@ ODD = {
 
 def read_all(folder: Path) -> None:
     run = dpfedbench.open_run(folder)
-    run.history, run.metrics, run.training, run.ledger, run.account, run.trained
+    run.history, run.metrics, run.training, run.ledger, run.account, run.trained  # noqa: B018
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -461,7 +475,9 @@ def test_what_is_odd_is_a_line_and_the_rest_goes_on(there: Path, name: str) -> N
         read_all(PLACE)
 
 
-def test_a_folder_that_leads_back_to_itself_is_a_line(there: Path) -> None:  # noqa: F811
+def test_a_folder_that_leads_back_to_itself_is_a_line(
+    there: Path,  # noqa: F811
+) -> None:
     (PLACE / "more").symlink_to("..")
     (RESULTS / "loop").symlink_to(Path.cwd() / "results")
     lines = found()
@@ -508,7 +524,9 @@ def test_a_flipped_bit_of_a_configuration_is_refused_in_a_line_or_means_the_same
     assert refused > 80
 
 
-def test_a_flipped_bit_of_a_model_is_refused_or_changes_no_weight(there: Path) -> None:  # noqa: F811
+def test_a_flipped_bit_of_a_model_is_refused_or_changes_no_weight(
+    there: Path,  # noqa: F811
+) -> None:
     path = PLACE / "model.safetensors"
     net, before = RUN.tested_net((16, 16, 1)), load_file(path)
     weights, refused = load_members(path, net), 0

@@ -1,4 +1,6 @@
-"""Jobs that start warm: run by a fork of one process, they are as jobs of their own, whatever is killed."""
+"""Jobs that start warm: run by a fork of one process, they are as jobs of their own,
+whatever is killed.
+"""
 
 import contextlib
 import json
@@ -27,7 +29,8 @@ SOON = 2.0  # seconds in which nothing is left of what was killed
 if not hasattr(os, "pidfd_open"):
     pytest.skip("no warm process outside Linux", allow_module_level=True)
 
-# As Snakemake writes a script: what the rule gives it, then its text. Whoever is at work writes down its numbers.
+# As Snakemake writes a script: what the rule gives it, then its text. Whoever is at
+# work writes down its numbers.
 SCRIPT = """
 import json, os, pathlib, signal, sys, time
 from types import SimpleNamespace
@@ -44,7 +47,9 @@ with rule_job(snakemake, "test") as logger:
 
 
 class Workflow:
-    """A process that has started jobs, a folder of theirs, and the package that they import."""
+    """A process that has started jobs, a folder of theirs, and the package that they
+    import.
+    """
 
     def __init__(self, folder: Path, package: Path) -> None:
         self.folder, self.package, self.count = folder, package, 0
@@ -56,7 +61,9 @@ class Workflow:
     def start(
         self, *lines: str, warm: bool = True, **environment: str
     ) -> tuple[subprocess.Popen[str], Path]:
-        """Start a job; what it does beyond its beginning. The second is where it writes its numbers."""
+        """Start a job; what it does beyond its beginning. The second is where it writes
+        its numbers.
+        """
         self.count += 1
         script = self.folder / f"job{self.count}.py"
         script.write_text(
@@ -86,7 +93,9 @@ class Workflow:
     def run(
         self, *lines: str, said: str = "", **given: Any
     ) -> tuple[int, str, str, list[Any]]:
-        """Run a job to its end: its exit code, what it printed and wrote to standard error, and its numbers."""
+        """Run a job to its end: its exit code, what it printed and wrote to standard
+        error, and its numbers.
+        """
         process, numbers = self.start(*lines, **given)
         out, errors = process.communicate(said, timeout=120)
         found = json.loads(numbers.read_text(encoding="utf-8"))
@@ -121,7 +130,9 @@ def until(so: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def ended(process: int) -> bool:
-    """Whether a process is at its end; when an orphan's entry is taken away is up to who collects orphans."""
+    """Whether a process is at its end; when an orphan's entry is taken away is up to
+    who collects orphans.
+    """
     try:
         return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -159,7 +170,8 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def workflow(light: Path, tmp_path: Path) -> Iterator[Workflow]:
-    # Tests in the background of a shell ignore interrupts, and so would the processes that they start.
+    # Tests in the background of a shell ignore interrupts, and so would the processes
+    # that they start.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     found = Workflow(tmp_path, light)
     yield found
@@ -169,7 +181,10 @@ def workflow(light: Path, tmp_path: Path) -> Iterator[Workflow]:
 
 
 ENDS = {
-    "well": "logger.info('half'); print('out', sys.stdin.read(), os.environ['MINE'], os.getcwd(), __name__)",
+    "well": (
+        "logger.info('half'); print('out', sys.stdin.read(), os.environ['MINE'],"
+        " os.getcwd(), __name__)"
+    ),
     "code": "sys.exit(7)",
     "text": "sys.exit('why')",
     "user": "raise BenchError('no data')",
@@ -177,7 +192,10 @@ ENDS = {
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "terminated": "os.kill(os.getpid(), signal.SIGTERM)",
     "interrupted": "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)",
-    "thread": "import threading; threading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()",
+    "thread": (
+        "import threading; threading.Thread(target=lambda: (time.sleep(0.2),"
+        " print('late'))).start()"
+    ),
     "exit": "import atexit; atexit.register(print, 'at exit')",
 }
 
@@ -316,10 +334,15 @@ def test_an_edited_source_never_runs_old_code(light: Path, tmp_path: Path) -> No
 
 
 def test_what_a_job_costs_is_its_own(workflow: Workflow) -> None:
-    """Half a second of processor time and 300 MB, whoever ran it; what it started counts too."""
+    """Half a second of processor time and 300 MB, whoever ran it; what it started
+    counts too.
+    """
     work = "held = bytearray(b'x') * 300_000_000; began = time.process_time()"
     more = "while time.process_time() < began + 0.5: pass"
-    child = "import subprocess; subprocess.run([sys.executable, '-c', 'import time\\nwhile time.process_time() < 0.4: 0'])"
+    child = (
+        "import subprocess; subprocess.run([sys.executable, '-c', 'import time\\nwhile"
+        " time.process_time() < 0.4: 0'])"
+    )
 
     def cost(*lines: str, warm: bool) -> dict[str, str]:
         workflow.run(*lines, warm=warm)
@@ -360,20 +383,35 @@ def test_another_users_process_is_not_talked_to(
 def test_the_warm_process_imports_all_and_computes_nothing(
     federation: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """One thread, no GPU begun; a fork has the threads that its job asks for, and trains and tests to the same bits."""
+    """One thread, no GPU begun; a fork has the threads that its job asks for, and
+    trains and tests to the same bits.
+    """
     workflow = Workflow(tmp_path, PACKAGE)
     lines = (
         "import torch, numpy, dpfedbench.kernels.fused_cnn, dpfedbench.compiled",
         "state = pathlib.Path(f'/proc/{os.getppid()}/status').read_text()",
-        "threads = [line.split()[1] for line in state.splitlines() if line.startswith('Threads')]",
-        "print(at_first, *threads, torch.cuda.is_initialized(), torch.get_num_threads())",
-        "made = torch.ones(400, 400, dtype=torch.float64) @ torch.ones(400, 400, dtype=torch.float64)",
-        "print(float(made.sum()), float((numpy.ones((400, 400)) @ numpy.ones((400, 400))).sum()))",
+        (
+            "threads = [line.split()[1] for line in state.splitlines() if"
+            " line.startswith('Threads')]"
+        ),
+        (
+            "print(at_first, *threads, torch.cuda.is_initialized(),"
+            " torch.get_num_threads())"
+        ),
+        (
+            "made = torch.ones(400, 400, dtype=torch.float64) @ torch.ones(400, 400,"
+            " dtype=torch.float64)"
+        ),
+        (
+            "print(float(made.sum()), float((numpy.ones((400, 400)) @ numpy.ones((400,"
+            " 400))).sum()))"
+        ),
     )
     try:
         for count in ("1", "2"):
             code, out, errors, _ = workflow.run(
-                "at_first = 'torch' in sys.modules and 'dpfedbench.audit.report' in sys.modules",
+                "at_first = 'torch' in sys.modules and 'dpfedbench.audit.report' in"
+                " sys.modules",
                 *lines,
                 OMP_NUM_THREADS=count,
                 OPENBLAS_NUM_THREADS=count,
@@ -383,8 +421,14 @@ def test_the_warm_process_imports_all_and_computes_nothing(
         # The last bits of a product of this size depend on the threads of OpenBLAS.
         product = (
             "import hashlib, numpy; rng = numpy.random.default_rng(0)",
-            "made = rng.standard_normal((256, 1000)) @ rng.standard_normal((10, 1000)).T",
-            "print(os.environ['OPENBLAS_NUM_THREADS'], hashlib.sha256(made).hexdigest())",
+            (
+                "made = rng.standard_normal((256, 1000)) @ rng.standard_normal((10,"
+                " 1000)).T"
+            ),
+            (
+                "print(os.environ['OPENBLAS_NUM_THREADS'],"
+                " hashlib.sha256(made).hexdigest())"
+            ),
         )
         products = {
             workflow.run(
@@ -400,8 +444,10 @@ def test_the_warm_process_imports_all_and_computes_nothing(
             code, _, errors, _ = workflow.run(
                 f"sys.path.insert(0, {str(ROOT)!r})",
                 "from tests.federation.conftest import make_config, train",
-                "config = make_config({'participation': {'rounds': 3}, 'model': {'filters': 16}})",
-                f"train(config, {[str(path) for path in federation]}, pathlib.Path({str(run)!r}), threads=2)",
+                "config = make_config({'participation': {'rounds': 3}, 'model':"
+                " {'filters': 16}})",
+                f"train(config, {[str(path) for path in federation]},"
+                f" pathlib.Path({str(run)!r}), threads=2)",
                 warm=warm,
                 OMP_NUM_THREADS="2",
             )

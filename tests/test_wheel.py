@@ -26,7 +26,9 @@ print(read_run(run).server.kind, len(METHODS))
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel's content, built without a network: setting up the environment left the build backend in uv's cache."""
+    """A wheel's content, built without a network: setting up the environment left the
+    build backend in uv's cache.
+    """
     uv, folder = shutil.which("uv"), tmp_path_factory.mktemp("wheel")
     if uv is None:
         pytest.skip("uv is not on the path")
@@ -73,7 +75,9 @@ def test_it_reads_a_run_outside_the_checkout(wheel: Path, tmp_path: Path) -> Non
 
 
 def test_it_brings_the_workflow(wheel: Path, tmp_path: Path) -> None:
-    """`dpfedbench run --preset smoke` in an empty folder: every job is planned by what is in the wheel alone."""
+    """`dpfedbench run --preset smoke` in an empty folder: every job is planned by what
+    is in the wheel alone.
+    """
     assert {path.name for path in (wheel / "dpsum").glob("*.py")} >= {
         "ledger.py",
         "private_sum.py",
@@ -118,7 +122,10 @@ def test_its_workflow_is_run_by_its_own_package(wheel: Path, tmp_path: Path) -> 
     """A job's script imports the library of the wheel, and not that of a checkout."""
     for number in range(4):
         (tmp_path / f"{number}.txt").write_text(f"two words {number}", encoding="utf-8")
-    own = f"{{reader: text-folder, licence: MIT, options: {{folder: '{tmp_path}', words: 3}}}}"
+    own = (
+        f"{{reader: text-folder, licence: MIT, options: {{folder: '{tmp_path}', words:"
+        " 3}}"
+    )
     (tmp_path / "seen.yaml").write_text(
         f"datasets: {{mine: {own}}}\n", encoding="utf-8"
     )

@@ -1,6 +1,7 @@
 """How the characters of `glyphs` and `glyph-symbols` were chosen.
 
-`uv run python tools/choose_letters.py` prints glyph_letters.txt, with the argument `symbols` glyph_symbols.txt.
+`uv run python tools/choose_letters.py` prints glyph_letters.txt, with the argument
+`symbols` glyph_symbols.txt.
 """
 
 import itertools
@@ -22,11 +23,13 @@ _CATEGORIES = (
 
 
 def choose_letters(count: int = sum(glyphs.SPLIT_COUNTS)) -> tuple[str, ...]:
-    """Choose letters of which no two look alike; the record of its outcome is glyph_letters.txt.
+    """Choose letters of which no two look alike; the record of its outcome is
+    glyph_letters.txt.
 
-    Candidates are the letters (but no modifiers) of the light faces that are no compatibility variant of
-    another. Letters without marks come first, then marked ones, each kept if it is not too like (`likeness`)
-    one kept before; the limit is the lowest, in steps of 0.001, that leaves enough letters.
+    Candidates are the letters (but no modifiers) of the light faces that are no
+    compatibility variant of another. Letters without marks come first, then marked
+    ones, each kept if it is not too like (`likeness`) one kept before; the limit is the
+    lowest, in steps of 0.001, that leaves enough letters.
     """
     candidates = [
         chr(code)
@@ -61,10 +64,12 @@ def choose_letters(count: int = sum(glyphs.SPLIT_COUNTS)) -> tuple[str, ...]:
 
 
 def choose_symbols(count: int = sum(glyphs.SYMBOL_SPLIT_COUNTS)) -> tuple[str, ...]:
-    """Choose symbols, digits and punctuation of which no two look alike, and none looks like a letter of `glyphs`.
+    """Choose symbols, digits and punctuation of which no two look alike, and none looks
+    like a letter of `glyphs`.
 
-    Symbols of at least two light faces, of which no more than a half is ink that no line makes: a black square has no
-    skeleton. The limit is the lowest, in steps of 0.001, that leaves enough.
+    Symbols of at least two light faces, of which no more than a half is ink that no
+    line makes: a black square has no skeleton. The limit is the lowest, in steps of
+    0.001, that leaves enough.
     """
     faces = [glyphs.codes(face) for face in glyphs.LIGHT_FACES]
     letters = glyphs.listed(glyphs.LETTERS)
@@ -98,10 +103,11 @@ def choose_symbols(count: int = sum(glyphs.SYMBOL_SPLIT_COUNTS)) -> tuple[str, .
 
 
 def likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
-    """How alike letters look, each in its first light face: float32 [letters, letters], 1 for the same.
+    """How alike letters look, each in its first light face: float32 [letters, letters],
+    1 for the same.
 
-    The largest normalised correlation of two letters' blurred skeletons over shifts of up to `reach` pixels,
-    after each is brought to the same size.
+    The largest normalised correlation of two letters' blurred skeletons over shifts of
+    up to `reach` pixels, after each is brought to the same size.
     """
 
     def normalised(pictures: np.ndarray) -> np.ndarray:
@@ -128,7 +134,9 @@ def likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
 
 
 def write_ranges(letters: Sequence[str], what: str = "letters of the glyphs") -> str:
-    """The text of glyph_letters.txt or glyph_symbols.txt: code points in hexadecimal, runs of them as first-last."""
+    """The text of glyph_letters.txt or glyph_symbols.txt: code points in hexadecimal,
+    runs of them as first-last.
+    """
     runs: list[list[int]] = []
     for code in sorted(map(ord, letters)):
         if runs and code == runs[-1][1] + 1:

@@ -1,8 +1,10 @@
-"""Draws a frontier of the docs from the numbers beside it, as `reporting.frontier.tidy` writes them.
+"""Draws a frontier of the docs from the numbers beside it, as `reporting.frontier.tidy`
+writes them.
 
-`uv run python tools/draw_frontier.py adap-dp-fl docs/frontier-fashion-mnist.csv` writes the picture beside the table.
-Rows of several calls can be put together: each says over how many seeds it is. The runs need not be there; labels and
-notices are those of the `real` preset.
+`uv run python tools/draw_frontier.py adap-dp-fl docs/frontier-fashion-mnist.csv` writes
+the picture beside the table. Rows of several calls can be put together: each says over
+how many seeds it is. The runs need not be there; labels and notices are those of the
+`real` preset.
 """
 
 import math

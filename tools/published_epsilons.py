@@ -1,6 +1,8 @@
-"""Accounting as papers print it, where no profile of a run needs it, and the figures of docs/privacy.md.
+"""Accounting as papers print it, where no profile of a run needs it, and the figures of
+docs/privacy.md.
 
-`uv run python tools/published_epsilons.py` prints the table "Checked figures" of that page.
+`uv run python tools/published_epsilons.py` prints the table "Checked figures" of that
+page.
 """
 
 from __future__ import annotations
@@ -46,17 +48,19 @@ def central_limit_epsilon(
     *,
     as_printed: bool = False,
 ) -> float:
-    """DP-FNAS's epsilon: composed sampled Gaussians as one Gaussian, by a central limit theorem. Not an upper end.
+    """DP-FNAS's epsilon: composed sampled Gaussians as one Gaussian, by a central limit
+    theorem. Not an upper end.
 
-    mu = p sqrt(T (e^(1/sigma^2) - 1)) (Bu et al., Deep Learning with Gaussian Differential Privacy, 2019), then the
-    exact (epsilon, delta) of one Gaussian.
+    mu = p sqrt(T (e^(1/sigma^2) - 1)) (Bu et al., Deep Learning with Gaussian
+    Differential Privacy, 2019), then the exact (epsilon, delta) of one Gaussian.
 
     Args:
         noise_multiplier: sigma.
         rate: p, a record's chance of being in a batch.
         rounds: T.
         delta: in (0, 1).
-        as_printed: with e^(1/sigma^2 - 1) in place of e^(1/sigma^2) - 1, as DP-FNAS's Theorem 3.1 has it.
+        as_printed: with e^(1/sigma^2 - 1) in place of e^(1/sigma^2) - 1, as DP-FNAS's
+            Theorem 3.1 has it.
     """
     exponent = noise_multiplier**-2
     spread = math.exp(exponent - 1) if as_printed else math.expm1(exponent)
@@ -66,9 +70,11 @@ def central_limit_epsilon(
 def literal_rounds(
     noise_multiplier: float, rate: float, epsilon: float, delta: float
 ) -> int:
-    """Rounds that Adap DP-FL's eq. 10 allows as printed, where the sum over a lot lacks its logarithm.
+    """Rounds that Adap DP-FL's eq. 10 allows as printed, where the sum over a lot lacks
+    its logarithm.
 
-    At each order the rounds are (epsilon (alpha - 1) - log 1/delta) / E (dP/dQ)^alpha; the order that allows most.
+    At each order the rounds are (epsilon (alpha - 1) - log 1/delta) / E (dP/dQ)^alpha;
+    the order that allows most.
     """
     best = 0.0
     for alpha in WHOLE_ORDERS.orders:
@@ -88,7 +94,9 @@ def literal_rounds(
 def renyi_epsilon_tight(
     schedule: Schedule, rate: float, delta: float, orders: Sequence[float]
 ) -> float:
-    """Upper end by Renyi divergences and dp-accounting's conversion (Canonne et al. 2020, Prop. 12)."""
+    """Upper end by Renyi divergences and dp-accounting's conversion (Canonne et al.
+    2020, Prop. 12).
+    """
     divergences = np.sum(
         [count * renyi.renyi(z, rate, orders) for z, count in schedule], axis=0
     )
@@ -96,16 +104,19 @@ def renyi_epsilon_tight(
 
 
 def shuffled_lower_delta(noise_multiplier: float, rounds: int, epsilon: float) -> float:
-    """A lower bound of delta(epsilon) of one pass over shuffled batches of fixed size that the observer does not know.
+    """A lower bound of delta(epsilon) of one pass over shuffled batches of fixed size
+    that the observer does not know.
 
-    The blocks of one-pass training are a shuffle, and whether a secret shuffle protects more than known blocks do has
-    no upper bound of use. What can be said is how little it protects (Chua et al., How Private are DP-SGD
-    Implementations?, 2024): against zero-out,
+    The blocks of one-pass training are a shuffle, and whether a secret shuffle protects
+    more than known blocks do has no upper bound of use. What can be said is how little
+    it protects (Chua et al., How Private are DP-SGD Implementations?, 2024): against
+    zero-out,
 
         P = (1/T) sum_t N(2 e_t, z^2 I),    Q = (1/T) sum_t N(e_t, z^2 I)
 
-    (all other clients contribute -C in a direction, so that the batch of the absent client stands out) are a pair that
-    the mechanism produces, and the event max_t x_t > c tells them apart: the largest P - e^eps Q over a grid of c.
+    (all other clients contribute -C in a direction, so that the batch of the absent
+    client stands out) are a pair that the mechanism produces, and the event max_t x_t >
+    c tells them apart: the largest P - e^eps Q over a grid of c.
     """
     z = noise_multiplier
     cuts = np.linspace(-4 * z, 2 + 12 * z, 20_001)
@@ -116,7 +127,8 @@ def shuffled_lower_delta(noise_multiplier: float, rounds: int, epsilon: float) -
 
 
 def shuffled_lower_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
-    """A lower bound of epsilon of one pass over T secret batches of fixed size; no upper bound is implied.
+    """A lower bound of epsilon of one pass over T secret batches of fixed size; no
+    upper bound is implied.
 
     Args:
         noise_multiplier: z > 0.
@@ -136,10 +148,12 @@ def shuffled_lower_epsilon(noise_multiplier: float, rounds: int, delta: float) -
 
 
 def quantile_noise_factor(noise_multiplier: float, count_noise: float) -> float:
-    """How much more noise the sum needs where a private quantile is released beside it (Andrew et al. 2019).
+    """How much more noise the sum needs where a private quantile is released beside it
+    (Andrew et al. 2019).
 
-    The count of norms under the threshold, moved to [-1/2, 1/2], has sensitivity 1/2, so with noise sigma_b it is a
-    Gaussian of multiplier 2 sigma_b, and the sum gets z_sum with z^-2 = z_sum^-2 + (2 sigma_b)^-2.
+    The count of norms under the threshold, moved to [-1/2, 1/2], has sensitivity 1/2,
+    so with noise sigma_b it is a Gaussian of multiplier 2 sigma_b, and the sum gets
+    z_sum with z^-2 = z_sum^-2 + (2 sigma_b)^-2.
 
     Args:
         noise_multiplier: z, of both together.
@@ -156,7 +170,8 @@ def mean_form_collapse(
     noise_multiplier: float = 1.0,
     seed: int = 0,
 ) -> float:
-    """The threshold of DP-AGR's Algorithm 2 (mean form, k = 90, W = 10, first C = 0.2) where gradients cancel out.
+    """The threshold of DP-AGR's Algorithm 2 (mean form, k = 90, W = 10, first C = 0.2)
+    where gradients cancel out.
 
     Args:
         dimension: d.

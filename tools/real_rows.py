@@ -1,4 +1,5 @@
-"""Which rows of the `real` preset stand: docs/results/real.md, from the preset's plan and from what was measured.
+"""Which rows of the `real` preset stand: docs/results/real.md, from the preset's plan
+and from what was measured.
 
 `uv run python tools/real_rows.py` writes the page; a test compares it.
 """
@@ -24,8 +25,8 @@ _SEARCHES = [
     "of-clipped",
 ]
 _FIXED_CELLS = ["separable", "skip", *(f"random-{number}" for number in range(6))]
-# A row of docs/measurements.md, and of which table or figure it has all runs that fit: series, seeds, values of the
-# axis, shots and ways. Add to it what you measure.
+# A row of docs/measurements.md, and of which table or figure it has all runs that fit:
+# series, seeds, values of the axis, shots and ways. Add to it what you measure.
 STANDS = (
     ("M62", "clients-that-differ", "records", {}),
     (
@@ -177,7 +178,8 @@ def plan() -> Plan:
 
 
 def standing(found: Plan) -> dict[str, list[str]]:
-    """The runs that were measured, by folder, each with its rows of docs/measurements.md.
+    """The runs that were measured, by folder, each with its rows of
+    docs/measurements.md.
 
     Raises:
         ValueError: a line of `STANDS` fits no run of the plan.
@@ -217,7 +219,8 @@ def page(found: Plan) -> str:
         folder = "tables" if item.kind == "table" else "figures"
         shown = f"{folder}/{paper}/{name}"
         lines.append(
-            f"| {shown} | {data} | {seeds} | {len(runs)} | {state} | {', '.join(rows) or '–'} |"
+            f"| {shown} | {data} | {seeds} | {len(runs)} | {state} |"
+            f" {', '.join(rows) or '–'} |"
         )
     shown_runs = {folder for item in found.items.values() for folder in item.runs}
     count = sum(folder in stand for folder in shown_runs)

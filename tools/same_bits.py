@@ -1,13 +1,18 @@
-"""Compare this checkout with another commit on this machine: bits of the golden cases, and keys of all planned runs.
+"""Compare this checkout with another commit on this machine: bits of the golden cases,
+and keys of all planned runs.
 
-`uv run python tools/same_bits.py BASE` checks BASE out beside this tree, and asks both trees, each by its own code:
+`uv run python tools/same_bits.py BASE` checks BASE out beside this tree, and asks both
+trees, each by its own code:
 
-- the golden cases (`tests/golden/runs.py`): hashes of model, ledger, metrics, account, history and audit;
-- every preset: the folders of all runs that `snakemake --dry-run` would make. A folder has the run's key in its name.
+- the golden cases (`tests/golden/runs.py`): hashes of model, ledger, metrics, account,
+  history and audit;
+- every preset: the folders of all runs that `snakemake --dry-run` would make. A folder
+  has the run's key in its name.
 
-It prints what differs and exits with 1 if anything does. Recorded hashes (`tests/golden/golden.json`) are of one kind
-of processor; this compares on any. `--cases TEXT` takes only cases whose name contains TEXT, `--keys no` leaves the
-plans out. Uncommitted changes of this tree are compared as they are.
+It prints what differs and exits with 1 if anything does. Recorded hashes
+(`tests/golden/golden.json`) are of one kind of processor; this compares on any.
+`--cases TEXT` takes only cases whose name contains TEXT, `--keys no` leaves the plans
+out. Uncommitted changes of this tree are compared as they are.
 """
 
 from __future__ import annotations
@@ -70,7 +75,9 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _checked_out(commit: str) -> Iterator[Path]:
-    """A clone of this repository at that commit, in a folder that goes afterwards; a folder is taken as it is."""
+    """A clone of this repository at that commit, in a folder that goes afterwards; a
+    folder is taken as it is.
+    """
     if Path(commit, "Snakefile").exists():
         yield Path(commit).resolve()
         return
@@ -115,7 +122,9 @@ def _start(tree: Path, cases: str) -> subprocess.Popen[str]:
 
 
 def _run_cases(tree: Path, text: str) -> None:
-    """Print the hashes of a tree's golden cases as JSON. A case that fails is said by its error."""
+    """Print the hashes of a tree's golden cases as JSON. A case that fails is said by
+    its error.
+    """
     sys.path[0] = str(tree)  # not the folder of this file, which is another tree's
     from tests.golden import runs
 
@@ -200,7 +209,8 @@ def _keys(tree: Path, preset: str) -> set[str]:
     if said.returncode or not found:
         lines = (said.stdout + said.stderr).strip().splitlines() or ["no output"]
         sys.exit(
-            f"the plan of {preset or 'the default'} in {tree} could not be read: {lines[-1]}"
+            f"the plan of {preset or 'the default'} in {tree} could not be read:"
+            f" {lines[-1]}"
         )
     return found
 
@@ -210,7 +220,8 @@ def _compare_keys(preset: str, before: set[str], after: set[str]) -> bool:
         for run in sorted(runs):
             print(f"{sign} {run}")
     print(
-        f"{preset}: {len(before & after)} runs keep their key, {len(before - after)} gone, {len(after - before)} new"
+        f"{preset}: {len(before & after)} runs keep their key, {len(before - after)}"
+        f" gone, {len(after - before)} new"
     )
     return before != after
 

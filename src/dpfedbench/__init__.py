@@ -1,7 +1,7 @@
 """dpfedbench: a benchmark of differentially private federated meta-learning.
 
-For notebooks: `open_run` opens the folder of a finished run, `list_runs` lists those of a results folder, `use_code`
-names a folder of methods and parts of one's own.
+For notebooks: `open_run` opens the folder of a finished run, `list_runs` lists those of
+a results folder, `use_code` names a folder of methods and parts of one's own.
 """
 
 import sys

@@ -12,22 +12,26 @@ _EDIT = "edit profiles/slurm/config.yaml"
 
 
 def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> None:
-    """Check that Slurm can be reached and has what the profile asks for; a job asks for at most so many GPUs.
+    """Check that Slurm can be reached and has what the profile asks for; a job asks for
+    at most so many GPUs.
 
     None or "" stands for Slurm's default partition, and for the user's default account.
 
     Raises:
-        BenchError: Slurm is absent or does not answer; there is no such partition or account, or no default for
-            what was left open; no node of the partition has a GPU but one is asked for.
+        BenchError: Slurm is absent or does not answer; there is no such partition or
+            account, or no default for what was left open; no node of the partition has
+            a GPU but one is asked for.
     """
     if shutil.which("sinfo") is None:
         raise BenchError(
-            "no Slurm on this machine (sinfo is not found): call it on a login node, or without --profile"
+            "no Slurm on this machine (sinfo is not found): call it on a login node, or"
+            " without --profile"
         )
     answer = _ask("sinfo", "--all", "--noheader", "--format=%P|%G")
     if answer.returncode:
         raise BenchError(
-            f"Slurm does not answer: {(answer.stderr.strip().splitlines() or ['it gave no reason'])[-1]}"
+            "Slurm does not answer:"
+            f" {(answer.stderr.strip().splitlines() or ['it gave no reason'])[-1]}"
         )
     rows = [
         line.strip().split("|") for line in answer.stdout.splitlines() if "|" in line
@@ -38,24 +42,28 @@ def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> No
     )
     if not chosen:
         raise BenchError(
-            f"slurm_partition is empty and Slurm has no default: choose of {_listed(names)}, {_EDIT}"
+            "slurm_partition is empty and Slurm has no default: choose of"
+            f" {_listed(names)}, {_EDIT}"
         )
     if chosen not in names:
         raise BenchError(
-            f"slurm_partition: there is no partition {partition!r}, only {_listed(names)}: {_EDIT}"
+            f"slurm_partition: there is no partition {partition!r}, only"
+            f" {_listed(names)}: {_EDIT}"
         )
     _check_account(account)
     if gpus and not any(
         "gpu" in row[1] for row in rows if row[0].rstrip("*") == chosen
     ):
         raise BenchError(
-            f"machine.gpu is {gpus}, but no node of partition {chosen!r} has a GPU: set slurm_partition to one that "
-            f"has ({_EDIT}) or machine.gpu to 0"
+            f"machine.gpu is {gpus}, but no node of partition {chosen!r} has a GPU: set"
+            f" slurm_partition to one that has ({_EDIT}) or machine.gpu to 0"
         )
 
 
 def _check_account(account: str | None) -> None:
-    """Refuse an account that is not the user's, and none where Slurm insists on one; without a database take any."""
+    """Refuse an account that is not the user's, and none where Slurm insists on one;
+    without a database take any.
+    """
     command = [
         "sacctmgr",
         "--noheader",
@@ -72,7 +80,8 @@ def _check_account(account: str | None) -> None:
     for name in re.split(r"[,\s]+", account or ""):  # several may be given
         if name and name.lower() not in names:
             raise BenchError(
-                f"slurm_account: there is no account {name!r} of yours, only {_listed(names)}: {_EDIT}"
+                f"slurm_account: there is no account {name!r} of yours, only"
+                f" {_listed(names)}: {_EDIT}"
             )
 
 

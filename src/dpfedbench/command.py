@@ -1,4 +1,5 @@
-"""The command `dpfedbench`: it runs the packaged workflow, with the options of Snakemake.
+"""The command `dpfedbench`: it runs the packaged workflow, with the options of
+Snakemake.
 
 dpfedbench run [--preset NAME] [targets and options of Snakemake]
 dpfedbench histories tensorboard FOLDER [RESULTS]     logs finished runs for TensorBoard
@@ -16,9 +17,11 @@ from dpfedbench.settings.words import nearest
 
 PACKAGE = Path(__file__).resolve().parent
 USAGE = (
-    "usage: dpfedbench run [--preset NAME] [targets and options of Snakemake]; results go to the folder results/ here. "
-    "For example: dpfedbench run --preset smoke --dry-run. dpfedbench where prints the place of its Snakefile; "
-    "dpfedbench histories tensorboard FOLDER [RESULTS] and histories mlflow EXPERIMENT [RESULTS] log finished runs"
+    "usage: dpfedbench run [--preset NAME] [targets and options of Snakemake]; results"
+    " go to the folder results/ here. For example: dpfedbench run --preset smoke"
+    " --dry-run. dpfedbench where prints the place of its Snakefile; dpfedbench"
+    " histories tensorboard FOLDER [RESULTS] and histories mlflow EXPERIMENT [RESULTS]"
+    " log finished runs"
 )
 _FILES = ("--configfile", "--configfiles")
 
@@ -57,10 +60,12 @@ def snakemake_words(arguments: Sequence[str]) -> list[str]:
         }
         if preset not in known:
             raise BenchError(
-                f"there is no preset {preset!r}: there are {', '.join(known)}, the nearest is {nearest(preset, known)}"
+                f"there is no preset {preset!r}: there are {', '.join(known)}, the"
+                f" nearest is {nearest(preset, known)}"
             )
         files.insert(0, str(known[preset]))
-    # Before the words, among which targets are: --configfile takes every word up to the next option.
+    # Before the words, among which targets are: --configfile takes every word up to the
+    # next option.
     return [
         *(["--configfile", *files] if files else []),
         "--snakefile",
@@ -76,7 +81,8 @@ def _histories(given: Sequence[str]) -> int:
 
     log = histories.to_tensorboard if given[0] == "tensorboard" else histories.to_mlflow
     print(
-        f"{log(given[2] if len(given) == 3 else 'results', given[1])} runs logged to {given[1]}"
+        f"{log(given[2] if len(given) == 3 else 'results', given[1])} runs logged to"
+        f" {given[1]}"
     )
     return 0
 

@@ -1,9 +1,11 @@
-"""An estimate of what the trainings of a plan cost on this machine, made before they run.
+"""An estimate of what the trainings of a plan cost on this machine, made before they
+run.
 
-Runs of one kind of work take the same time. One run of each kind is trained for some tenths of a second, on its own
-data and by the real training loop; for a large cohort a part of it is enough. Validation and tests in training are
-timed too. Loops are compiled before the clock starts. The cohorts and lots that runs draw may be
-secret: those that are timed are of a seed that no run has.
+Runs of one kind of work take the same time. One run of each kind is trained for some
+tenths of a second, on its own data and by the real training loop; for a large cohort a
+part of it is enough. Validation and tests in training are timed too. Loops are compiled
+before the clock starts. The cohorts and lots that runs draw may be secret: those that
+are timed are of a seed that no run has.
 """
 
 import copy
@@ -44,9 +46,11 @@ _SMALL = (Budget, OwnSum, ClippingRule, Noise, Participation, ServerStep, Transf
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Seconds of a kind of work: of a client or record, of a validation task (records: of all), of a test.
+    """Seconds of a kind of work: of a client or record, of a validation task (records:
+    of all), of a test.
 
-    `lot` is how many records a round is of, where it is not the cohort's clients; `unit` says what is counted.
+    `lot` is how many records a round is of, where it is not the cohort's clients;
+    `unit` says what is counted.
     """
 
     each: float
@@ -56,7 +60,9 @@ class Rate:
     unit: str = "clients"
 
     def of(self, run: Method, rounds: int) -> tuple[int, float]:
-        """How many clients or records a run of this kind is trained on in so many rounds, and its seconds."""
+        """How many clients or records a run of this kind is trained on in so many
+        rounds, and its seconds.
+        """
         trained, every = (
             rounds * (self.lot or run.participation.cohort),
             run.validation.every,
@@ -75,10 +81,12 @@ class Rate:
 
 
 def kind_of(run: Method) -> str:
-    """A text that is the same for runs of which a client, or a record, takes the same time.
+    """A text that is the same for runs of which a client, or a record, takes the same
+    time.
 
-    Rates, thresholds and budgets are fractions and change nothing of how much is computed; sizes are whole numbers. How
-    a client is drawn, clipped, noised and stepped by is next to nothing beside what it computes.
+    Rates, thresholds and budgets are fractions and change nothing of how much is
+    computed; sizes are whole numbers. How a client is drawn, clipped, noised and
+    stepped by is next to nothing beside what it computes.
     """
     tasks = run.client_data == "tasks"
     kind: dict[str, Any] = {
@@ -114,7 +122,9 @@ def _sizes(value: Any) -> Any:
 
 
 class Clock:
-    """Times rounds of runs on this machine, on the data sets and clients of a results folder; as `engine.train`."""
+    """Times rounds of runs on this machine, on the data sets and clients of a results
+    folder; as `engine.train`.
+    """
 
     def __init__(
         self,
@@ -132,7 +142,9 @@ class Clock:
         )
 
     def planned(self, run: Method) -> int:
-        """The rounds that the budget allows, of those planned; of noise that will decay, as if it stayed."""
+        """The rounds that the budget allows, of those planned; of noise that will
+        decay, as if it stayed.
+        """
         stops = any(
             sum_.budget and sum_.budget.stop and sum_.budget.epsilon is not None
             for sum_ in run.sums
@@ -145,21 +157,23 @@ class Clock:
         )
 
     def _rounds(self, run: Method, **other: Any) -> Rounds:
-        """The rounds of a run on its data; a threshold or cells that another run finds are made up."""
+        """The rounds of a run on its data; a threshold or cells that another run finds
+        are made up.
+        """
         referenced = any(sum_.clipping and sum_.clipping.reference for sum_ in run.sums)
-        places = {
+        places: dict[str, Any] = {
             "data_dir": self.results / "data" / run.dataset,
             "clients_dir": self.results / "clients" / run.clients_folder,
         }
         run = run.replace(model=run.model.without_references(), **other)
-        machine = {
+        options: dict[str, Any] = {
             "threads": self.threads,
             "device": self.device,
             "kernels": self.kernels,
+            "ledger": [],
+            "first": 1.0 if referenced else None,
         }
-        made = Rounds.of(
-            run, **places, **machine, ledger=[], first=1.0 if referenced else None
-        )  # type: ignore[arg-type]
+        made = Rounds.of(run, **places, **options)
         assert isinstance(made, Rounds)
         return made
 
@@ -231,7 +245,9 @@ class Clock:
         )
 
     def _seconds(self, call: Callable[[], Any], calls: int = 1) -> float:
-        """Seconds of the last of some calls: on a CPU those that it computed; other work beside it does not count."""
+        """Seconds of the last of some calls: on a CPU those that it computed; other
+        work beside it does not count.
+        """
         clock, share = (
             (time.process_time, self.threads)
             if self.device == "cpu"
@@ -266,7 +282,9 @@ def report(
     cores: int,
     say: Callable[[str], None],
 ) -> None:
-    """Write cost.csv and cost.md of the plan's runs into a folder, and say the table; `cores` are the workflow's."""
+    """Write cost.csv and cost.md of the plan's runs into a folder, and say the table;
+    `cores` are the workflow's.
+    """
     kinds: dict[str, list[Method]] = {}
     for run in runs:
         if run.trained:
@@ -274,12 +292,14 @@ def report(
     records = [{"method": run.method, "runs": 1} for run in runs]
     planned: dict[str, int] = {}
     for number, group in enumerate(kinds.values(), start=1):
-        # Noise that a budget says has to be found first, and in a large cohort more can take part.
+        # Noise that a budget says has to be found first, and in a large cohort more can
+        # take part.
         typical = min(
             group, key=lambda run: (not _stated(run), -run.participation.cohort)
         )
         say(
-            f"kind of work {number} of {len(kinds)}: {typical.method}, {typical.dataset}"
+            f"kind of work {number} of {len(kinds)}: {typical.method},"
+            f" {typical.dataset}"
         )
         rate = clock.rate(typical)
         for run in group:
@@ -312,12 +332,18 @@ def report(
         else "one GPU"
     )
     notes = [
-        f"- The time of all trainings on {where}, one after the other, by rates measured on {processor()}.",
-        f"- On {cores} cores {jobs} run side by side: {_time(hours / jobs)} by the clock."
-        * (clock.device == "cpu"),
-        "- On a CPU that is the time of the processor, as on a machine that does nothing else. "
-        "Meta-tests, audits, data sets and about a second for the start of each job are not in it. Where noise may "
-        "fall while a run trains, its budget is spent sooner than this counts.",
+        (
+            f"- The time of all trainings on {where}, one after the other, by rates"
+            f" measured on {processor()}."
+        ),
+        f"- On {cores} cores {jobs} run side by side: {_time(hours / jobs)} by the"
+        " clock." * (clock.device == "cpu"),
+        (
+            "- On a CPU that is the time of the processor, as on a machine that does"
+            " nothing else. Meta-tests, audits, data sets and about a second for the"
+            " start of each job are not in it. Where noise may fall while a run trains,"
+            " its budget is spent sooner than this counts."
+        ),
     ]
     lines = [
         *values.markdown_table(("method", "runs", "trained on", "time"), cells),

@@ -27,7 +27,9 @@ written: set[Path] = set()
 
 
 def _mode() -> int:
-    """The permissions of a new file by this process's umask, which can only be read by setting it for a moment."""
+    """The permissions of a new file by this process's umask, which can only be read by
+    setting it for a moment.
+    """
     mask = os.umask(0o077)
     os.umask(mask)
     return 0o666 & ~mask
@@ -38,9 +40,18 @@ _UNREAD = {
     errno.ENOENT: "{path} is missing: run the workflow again to make it",
     errno.EACCES: "no permission to read {path}: make it readable",
     errno.EPERM: "no permission to read {path}: make it readable",
-    errno.EISDIR: "{path} is a folder, where a file belongs: move it away and run the workflow again",
-    errno.ENOTDIR: "{path} is missing, a file lies where a folder belongs: move that away and run the workflow again",
-    errno.ELOOP: "{path} is a link that leads back to itself: remove it and run the workflow again",
+    errno.EISDIR: (
+        "{path} is a folder, where a file belongs: move it away and run the workflow"
+        " again"
+    ),
+    errno.ENOTDIR: (
+        "{path} is missing, a file lies where a folder belongs: move that away and run"
+        " the workflow again"
+    ),
+    errno.ELOOP: (
+        "{path} is a link that leads back to itself: remove it and run the workflow"
+        " again"
+    ),
 }
 
 
@@ -49,7 +60,8 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     """Raise what keeps a file or folder from being read as one line that names it.
 
     Raises:
-        BenchError: it is missing, no file, not readable, or not UTF-8 where text is read.
+        BenchError: it is missing, no file, not readable, or not UTF-8 where text is
+            read.
     """
     try:
         yield
@@ -79,7 +91,8 @@ def check_file(path: str | os.PathLike[str]) -> None:
 
 
 def check_readable(path: str | os.PathLike[str]) -> None:
-    """Refuse a file or folder that cannot be opened, before anything is said of what is in it.
+    """Refuse a file or folder that cannot be opened, before anything is said of what is
+    in it.
 
     Raises:
         BenchError: as `reading`.
@@ -105,9 +118,11 @@ def text_of(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success flush it to disk and rename it, else remove it.
+    """Yield a temporary path beside `path`; on success flush it to disk and rename it,
+    else remove it.
 
-    What a process that was killed left under a temporary name is removed by the next one to write the same file.
+    What a process that was killed left under a temporary name is removed by the next
+    one to write the same file.
 
     Raises:
         BenchError: the folder cannot be made or written to, or the disk is full.
@@ -134,7 +149,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _sweep(final: Path) -> None:
-    """Remove temporary files of `final` whose process was one of this machine's and is gone."""
+    """Remove temporary files of `final` whose process was one of this machine's and is
+    gone.
+    """
     start, end = f".{final.name}.{_HOST}.", f".part{final.suffix}"
     for path in final.parent.iterdir():
         if path.name.startswith(start) and path.name.endswith(end):
@@ -157,7 +174,9 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` as indented JSON; infinities are written as the strings "inf" and "-inf"."""
+    """Write `value` as indented JSON; infinities are written as the strings "inf" and
+    "-inf".
+    """
     write_text(path, json.dumps(_plain(value), indent=2, allow_nan=False) + "\n")
 
 
@@ -197,9 +216,11 @@ def _finite(text: str) -> float:
 
 
 def defused(value: Any) -> Any:
-    """A cell of a CSV file: a text that a spreadsheet would take for a formula gets an apostrophe before it.
+    """A cell of a CSV file: a text that a spreadsheet would take for a formula gets an
+    apostrophe before it.
 
-    Texts that are numbers stay as they are, for who reads them with pandas; a line break becomes a space.
+    Texts that are numbers stay as they are, for who reads them with pandas; a line
+    break becomes a space.
     """
     if not isinstance(value, str):
         return value

@@ -1,11 +1,12 @@
-"""The files that a piece of code depends on: those of dpfedbench and dpsum that it imports, directly or not.
+"""The files that a piece of code depends on: those of dpfedbench and dpsum that it
+imports, directly or not.
 
 A user's own files outside the package (`own_code`) count as files of the package.
 
-Imports are read from the text of the files, functions included. Nothing is run, so a job's files are known before
-torch is loaded.
-Imports for type checking do not count. Of a package that is imported for the sake of a module in it, what runs then
-counts and not what its functions import. What a package finds by place (`pkgutil`) is all in it.
+Imports are read from the text of the files, functions included. Nothing is run, so a
+job's files are known before torch is loaded. Imports for type checking do not count. Of
+a package that is imported for the sake of a module in it, what runs then counts and not
+what its functions import. What a package finds by place (`pkgutil`) is all in it.
 """
 
 import ast
@@ -21,13 +22,17 @@ PACKAGE, _LIBRARY = Path(__file__).resolve().parent, own_code.LIBRARY
 
 _SHIPPED = PACKAGE / "shipped.txt"
 _BESIDE, _ABOVE, _WHOLE = range(3)
-"""What counts besides a file itself. `_BESIDE`: what it imports when it runs, and of that the same. `_ABOVE`: that, and
-all that it imports in turn. `_WHOLE`: also what its functions import, and all that this imports."""
+"""What counts besides a file itself. `_BESIDE`: what it imports when it runs, and of
+that the same. `_ABOVE`: that, and all that it imports in turn. `_WHOLE`: also what its
+functions import, and all that this imports.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Module:
-    """What a file imports at once, and what its functions do (`_reached`); and whether it finds others by place."""
+    """What a file imports at once, and what its functions do (`_reached`); and whether
+    it finds others by place.
+    """
 
     name: str
     at_once: tuple[tuple[Path, int], ...]
@@ -45,9 +50,11 @@ def closure(
 
     Args:
         roots: where to begin: modules of the packages, or scripts outside them.
-        beside: further modules, of which what runs when they are imported counts, and not what functions import.
+        beside: further modules, of which what runs when they are imported counts, and
+            not what functions import.
         without: names of modules that are left out, with what they import.
-        apart: names of packages of which what they find by place is left out, where nothing else imports it.
+        apart: names of packages of which what they find by place is left out, where
+            nothing else imports it.
     """
     _reached.cache_clear()  # there may be new files
     files: dict[Path, int] = {}
@@ -80,9 +87,11 @@ def closure(
 
 
 def of_stage(script: Path, modules: Iterable[str]) -> list[Path]:
-    """A script of the workflow and what it stands on, for runs whose methods and parts are in these modules; sorted.
+    """A script of the workflow and what it stands on, for runs whose methods and parts
+    are in these modules; sorted.
 
-    A test of a model needs what these say and what the model imports, and not what they import to train.
+    A test of a model needs what these say and what the model imports, and not what they
+    import to train.
     """
     files = {name: path for name in modules if (path := file_of(name)) is not None}
     whole = [
@@ -104,7 +113,9 @@ _OF_JOBS = (
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module of dpfedbench, dpsum or a package of one's own beside them; None of any other."""
+    """The file of a module of dpfedbench, dpsum or a package of one's own beside them;
+    None of any other.
+    """
     own = own_code.folders()
     tops = {PACKAGE.with_name(name): name for name in (PACKAGE.name, _LIBRARY)} | own
     for folder, package in tops.items():
@@ -132,7 +143,9 @@ def _alike(folder: Path) -> list[Path]:
 
 
 def _inside(path: Path) -> Path | None:
-    """Where a file would lie in the repository, below src; None where it is neither shipped nor one's own."""
+    """Where a file would lie in the repository, below src; None where it is neither
+    shipped nor one's own.
+    """
     if within(path):
         return path.relative_to(PACKAGE.parent)
     own = (path.relative_to(top) for top in own_code.folders() if top in path.parents)
@@ -147,20 +160,25 @@ def within(path: Path) -> bool:
 
 
 def shipped(path: Path) -> bool:
-    """Whether a file is one that dpfedbench comes with, also where it is reached by a link."""
+    """Whether a file is one that dpfedbench comes with, also where it is reached by a
+    link.
+    """
     path = path.resolve()
     return within(path) and path.relative_to(PACKAGE.parent).as_posix() in _shipped()
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """A hash of files, by the names that they have below the two packages, or by name alone."""
+    """A hash of files, by the names that they have below the two packages, or by name
+    alone.
+    """
     return hashlib.sha256(
         b"".join(sorted(_line(*_state(path)) for path in paths))
     ).hexdigest()[:12]
 
 
 def own(modules: Iterable[str]) -> list[Path]:
-    """Of some modules and what they import, the files that dpfedbench does not come with: somebody's own; sorted.
+    """Of some modules and what they import, the files that dpfedbench does not come
+    with: somebody's own; sorted.
 
     What dpfedbench comes with is not looked into: it knows of nobody's files.
     """
@@ -184,7 +202,9 @@ def _shipped() -> frozenset[str]:
 
 @functools.cache
 def _reached(name: str) -> tuple[tuple[Path, int], ...]:
-    """The files that run where a name is imported, of a module or of something in one, and what of each counts."""
+    """The files that run where a name is imported, of a module or of something in one,
+    and what of each counts.
+    """
     parts, reached = name.split("."), list[tuple[Path, int]]()
     while parts:
         if (path := file_of(".".join(parts))) is not None:
@@ -242,7 +262,9 @@ def _read(path: Path, changed: int, size: int) -> _Module:
 def _imports(
     nodes: Iterable[ast.AST], later: bool = False
 ) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """All imports, and whether each is in a function; those for type checking left out."""
+    """All imports, and whether each is in a function; those for type checking left
+    out.
+    """
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node, later

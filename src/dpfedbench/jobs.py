@@ -1,4 +1,6 @@
-"""Runs one action of the workflow as a job, with a log, one-line errors and an exit code."""
+"""Runs one action of the workflow as a job, with a log, one-line errors and an exit
+code.
+"""
 
 import contextlib
 import copy
@@ -49,7 +51,8 @@ class _Tee(io.TextIOBase):
         return self._streams[0].isatty()
 
 
-# Faults of the machine, not of the program, where no file is being written: what to do about each.
+# Faults of the machine, not of the program, where no file is being written: what to do
+# about each.
 _OUTSIDE = {
     errno.EACCES: "make it readable and writable",
     errno.EPERM: "make it readable and writable",
@@ -68,26 +71,38 @@ def outside(error: Exception, log: Path) -> str | None:
         or "DefaultCPUAllocator" in text
         or type(error).__name__ == "OutOfMemoryError"
     ):
-        return f"not enough memory ({text}): make the run smaller, run fewer at once, or take a larger machine"
+        return (
+            f"not enough memory ({text}): make the run smaller, run fewer at once, or"
+            " take a larger machine"
+        )
     if "No usable temporary directory" in text or "MPLCONFIGDIR" in text:
         return f"{text}: let TMPDIR name a folder with room that can be written to"
     if "no locator available" in text:
-        return f"numba has nowhere to keep compiled loops ({text}): let NUMBA_CACHE_DIR name a folder"
+        return (
+            f"numba has nowhere to keep compiled loops ({text}): let NUMBA_CACHE_DIR"
+            " name a folder"
+        )
     if isinstance(error, OSError) and (number := number_of(error)) in _OUTSIDE:
-        return f"{error.filename or log.parent}: {error.strerror or error}: {_OUTSIDE[number]}"
+        return (
+            f"{error.filename or log.parent}: {error.strerror or error}:"
+            f" {_OUTSIDE[number]}"
+        )
     return None
 
 
 def whose_fault(error: Exception) -> str:
-    """What to say of an error that nobody foresaw: where the user's own code raised it, or that the fault is ours."""
+    """What to say of an error that nobody foresaw: where the user's own code raised it,
+    or that the fault is ours.
+    """
     return whose.said_of(error) or "a fault of dpfedbench itself"
 
 
 def own_sources_first(sources: Path) -> None:
-    """Have every process that is started from here on import the package from `sources`, whatever is installed.
+    """Have every process that is started from here on import the package from
+    `sources`, whatever is installed.
 
-    Snakemake puts its own search path last in a script's. In an environment that two checkouts share, the package that
-    is installed there is the other's.
+    Snakemake puts its own search path last in a script's. In an environment that two
+    checkouts share, the package that is installed there is the other's.
     """
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     others = [place for place in given if place not in ("", str(sources))]
@@ -109,13 +124,16 @@ def this_process() -> str:
 
 
 def place() -> str:
-    """Where process numbers mean the same: a machine, or a container with numbers of its own."""
+    """Where process numbers mean the same: a machine, or a container with numbers of
+    its own.
+    """
     space = Path("/proc/self/ns/pid")
     return f"{platform.node()} {os.readlink(space) if space.exists() else '-'}"
 
 
 def workflow_process() -> psutil.Process | None:
-    """The process of Snakemake that started this one; None outside a workflow, and where it cannot be seen from here.
+    """The process of Snakemake that started this one; None outside a workflow, and
+    where it cannot be seen from here.
 
     Raises:
         psutil.NoSuchProcess: it is gone.
@@ -124,7 +142,8 @@ def workflow_process() -> psutil.Process | None:
     if here != place() or len(marked) < 2:
         return None
     process = psutil.Process(int(marked[0]))
-    # Another of the same number began later. A clock that is set moves what is said of the beginning.
+    # Another of the same number began later. A clock that is set moves what is said of
+    # the beginning.
     if process.create_time() - float(marked[1]) > 60:
         raise psutil.NoSuchProcess(process.pid)
     return process
@@ -135,7 +154,8 @@ def end_with(
 ) -> threading.Thread:
     """Watch a process from a thread, and call `end` as soon as it is gone.
 
-    Works wherever psutil does, and through a shell in between, where Linux's own signal for this does not reach.
+    Works wherever psutil does, and through a shell in between, where Linux's own signal
+    for this does not reach.
     """
 
     def watch() -> None:
@@ -150,12 +170,14 @@ def end_with(
 
 @contextlib.contextmanager
 def measured(cost: Path) -> Iterator[None]:
-    """Write down what this process, and those that it has started, cost from its start to the end of the body.
+    """Write down what this process, and those that it has started, cost from its start
+    to the end of the body.
 
-    In the form of Snakemake's own `benchmark:`, which looks at the script that it started and at that one's children:
-    it would see a script that waits for the warm process, and nothing of the work. Snakemake samples; the peak of this
-    process's memory and all processor time are the kernel's. A fork's max_rss has what it shares with the warm
-    process, its max_uss has not.
+    In the form of Snakemake's own `benchmark:`, which looks at the script that it
+    started and at that one's children: it would see a script that waits for the warm
+    process, and nothing of the work. Snakemake samples; the peak of this process's
+    memory and all processor time are the kernel's. A fork's max_rss has what it shares
+    with the warm process, its max_uss has not.
     """
     from snakemake.benchmark import benchmarked, write_benchmark_records
 
@@ -170,7 +192,8 @@ def measured(cost: Path) -> Iterator[None]:
     record.running_time = _age()
     record.cpu_time = sum(each.ru_utime + each.ru_stime for each in used)
     record.cpu_usage = 100 * record.cpu_time
-    # Not getrusage's: that is also of what the process was before it was this program, a copy of Snakemake.
+    # Not getrusage's: that is also of what the process was before it was this program,
+    # a copy of Snakemake.
     with contextlib.suppress(OSError):
         peak = re.findall(
             r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8")
@@ -201,32 +224,37 @@ def _age() -> float:
 
 @contextlib.contextmanager
 def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
-    """Run the body as a job: what it logs or writes to stderr is seen on the terminal and kept in `log`.
+    """Run the body as a job: what it logs or writes to stderr is seen on the terminal
+    and kept in `log`.
 
-    A BenchError becomes one line on stderr and in the log, and exit code 1. Any other exception is a fault of
-    ours, or of the user's own code, which is named with its line: its traceback goes to the log, one line that names
-    the log to the terminal, and the exit code is 1.
+    A BenchError becomes one line on stderr and in the log, and exit code 1. Any other
+    exception is a fault of ours, or of the user's own code, which is named with its
+    line: its traceback goes to the log, one line that names the log to the terminal,
+    and the exit code is 1.
 
-    A job whose workflow was killed ends within a second or two: the next call would otherwise find it in its way.
-    The name of the job stands before every line, since several jobs write to one terminal.
+    A job whose workflow was killed ends within a second or two: the next call would
+    otherwise find it in its way. The name of the job stands before every line, since
+    several jobs write to one terminal.
     """
-    # Torch alone loads very many objects that stay: to look through them for garbage as often as usual takes a tenth of
-    # the time that a job needs to start.
+    # Torch alone loads very many objects that stay: to look through them for garbage as
+    # often as usual takes a tenth of the time that a job needs to start.
     gc.set_threshold(100_000, 20, 20)
     path = Path(log)
     terminal = sys.stderr
     logger = logging.getLogger("dpfedbench")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = open(path, "w", encoding="utf-8")
+        handle = open(path, "w", encoding="utf-8")  # noqa: SIM115
     except OSError as error:
         print(
-            f"{name}: cannot write the log {path} ({error.strerror}): make its folder writable",
+            f"{name}: cannot write the log {path} ({error.strerror}): make its folder"
+            " writable",
             file=terminal,
         )
         sys.exit(1)
     kept, tee = _Tee(handle), _Tee(terminal, handle)
-    # Without the time: when the job after a private training began tells how long that took.
+    # Without the time: when the job after a private training began tells how long that
+    # took.
     print(f"---- {name}", file=kept)
     handler = logging.StreamHandler(tee)
     handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
@@ -237,12 +265,15 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
     def abandon() -> None:
         with contextlib.suppress(ValueError):
             print(
-                f"{name}: the workflow that started this job is gone, so the job ends too",
+                f"{name}: the workflow that started this job is gone, so the job"
+                " ends too",
                 file=kept,
             )
         os._exit(
             1
-        )  # no clean-up: whatever is killed here is made again, or goes on from its checkpoint
+            # no clean-up: whatever is killed here is made again, or goes on from its
+            # checkpoint
+        )
 
     try:
         if started_by := workflow_process():

@@ -1,4 +1,6 @@
-"""Starts the processes of one training by torchrun (in a Slurm job of several tasks by srun), and watches them."""
+"""Starts the processes of one training by torchrun (in a Slurm job of several tasks by
+srun), and watches them.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,12 @@ _MEMBER = "dpfedbench.member"
 
 
 def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -> None:
-    """Train one run by several processes; each of them ends when this one does, however that ends.
+    """Train one run by several processes; each of them ends when this one does, however
+    that ends.
 
-    The arguments are those of `engine.train`, and what else `member` takes, each a plain value. The log gets what
-    torchrun or srun and the processes write besides what people are to read.
+    The arguments are those of `engine.train`, and what else `member` takes, each a
+    plain value. The log gets what torchrun or srun and the processes write besides what
+    people are to read.
 
     Raises:
         BenchError: as `engine.train`; or a process was lost.
@@ -81,11 +85,12 @@ def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -
         raise BenchError(errors[0])
     if "No module named" in log.read_text(encoding="utf-8", errors="replace"):
         raise BenchError(
-            f"python -m torch.distributed.run does not start ({log}): set machine.processes to 1"
+            f"python -m torch.distributed.run does not start ({log}): set"
+            " machine.processes to 1"
         )
     raise BenchError(
-        f"one of the {processes} processes was killed or lost ({log}): run the same command again; the training "
-        "continues from its last checkpoint"
+        f"one of the {processes} processes was killed or lost ({log}): run the same"
+        " command again; the training continues from its last checkpoint"
     )
 
 
@@ -103,7 +108,8 @@ def _by_srun(processes: int, threads: int) -> list[str] | None:
     tasks = re.search(r"\bNumTasks=(\d+)", said.stdout)
     if tasks is None or int(tasks[1]) < processes:
         return None
-    # A task that ends badly ends all. srun says so on standard error, which is the log's.
+    # A task that ends badly ends all. srun says so on standard error, which is the
+    # log's.
     return [
         "srun",
         f"--ntasks={processes}",

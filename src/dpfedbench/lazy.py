@@ -1,6 +1,7 @@
 """numpy and torch, loaded when they are first used: a plan is read without them.
 
-A module that a plan loads, and whose functions compute, takes them from here at its head:
+A module that a plan loads, and whose functions compute, takes them from here at its
+head:
 
     from dpfedbench.lazy import np, torch
 """

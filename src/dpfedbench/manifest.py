@@ -1,11 +1,14 @@
-"""Manifests: a rule writes the SHA-256 of each of its files beside them, and every reader compares.
+"""Manifests: a rule writes the SHA-256 of each of its files beside them, and every
+reader compares.
 
-In each folder `manifest/RULE-NAME.sha256` has a line for each file that one job of a rule put there, as `sha256sum`
-writes it, so that `sha256sum -c manifest/*` checks it too. It is written last, and whole. Each job has a file of its
-own: jobs that write to one folder at once do not meet.
+In each folder `manifest/RULE-NAME.sha256` has a line for each file that one job of a
+rule put there, as `sha256sum` writes it, so that `sha256sum -c manifest/*` checks it
+too. It is written last, and whole. Each job has a file of its own: jobs that write to
+one folder at once do not meet.
 
-Behind those lines it says what the job made its files from, in lines that `sha256sum` passes over: the SHA-256 that
-each file that it read had then, by its path below the results folder, and the hash of the code that the rule goes by.
+Behind those lines it says what the job made its files from, in lines that `sha256sum`
+passes over: the SHA-256 that each file that it read had then, by its path below the
+results folder, and the hash of the code that the rule goes by.
 
 It tells damage and hasty edits, not a forger, who can write a manifest as well.
 """
@@ -33,10 +36,12 @@ _SAID = "# made from the files and the code named here"
 def rule_job(
     snakemake: Any, name: str, *, timed: bool = True
 ) -> Iterator[logging.Logger]:
-    """Run a rule's script as a job: what it reads from the results is checked before, what it wrote is sealed after.
+    """Run a rule's script as a job: what it reads from the results is checked before,
+    what it wrote is sealed after.
 
-    The warm process runs it where there is one (`warm.hand_over`). What it cost stands in `benchmark/`, beside `logs/`,
-    if it is `timed`. A training is not: how long it took tells of secret cohorts.
+    The warm process runs it where there is one (`warm.hand_over`). What it cost stands
+    in `benchmark/`, beside `logs/`, if it is `timed`. A training is not: how long it
+    took tells of secret cohorts.
     """
     warm.hand_over()
     log = Path(snakemake.log[0])
@@ -55,7 +60,8 @@ def rule_job(
             path.unlink(missing_ok=True)
         files.written.clear()
         yield logger
-        # Files that no rule declares (a preview for people) stand beside those that it does, or in a declared folder.
+        # Files that no rule declares (a preview for people) stand beside those that it
+        # does, or in a declared folder.
         made = {o for o in outputs if not o.is_dir()}
         made |= {
             path
@@ -72,7 +78,9 @@ def rule_job(
 
 
 def manifests(rule: str, paths: Iterable[Path]) -> dict[Path, list[Path]]:
-    """The manifests of a job that writes these files: one for each folder, with its files, named after the first."""
+    """The manifests of a job that writes these files: one for each folder, with its
+    files, named after the first.
+    """
     outputs: dict[Path, list[Path]] = {}
     for path in paths:
         outputs.setdefault(path.parent, []).append(path)
@@ -89,9 +97,11 @@ def seal(
     *,
     code: str | None = None,
 ) -> None:
-    """Write down the SHA-256 of files that a job of a rule has written, and the hash of the code that the rule goes by.
+    """Write down the SHA-256 of files that a job of a rule has written, and the hash of
+    the code that the rule goes by.
 
-    `made_from` is the SHA-256 of what they were made from, by path below the results folder; None: it is not known.
+    `made_from` is the SHA-256 of what they were made from, by path below the results
+    folder; None: it is not known.
     """
     said = (
         []
@@ -109,7 +119,8 @@ def seal(
 
 @dataclasses.dataclass(frozen=True)
 class Sealed:
-    """What a manifest says: the SHA-256 of the files of a job by their names, and of what they were made from by path.
+    """What a manifest says: the SHA-256 of the files of a job by their names, and of
+    what they were made from by path.
 
     The latter is None in a manifest of a former version, which did not say it.
     """
@@ -150,7 +161,9 @@ def sealed(folder: Path) -> list[Sealed]:
 
 
 def listed(folder: Path) -> dict[str, tuple[str, str]]:
-    """The SHA-256 of each file that a rule wrote to a folder, and that rule, by the file's name."""
+    """The SHA-256 of each file that a rule wrote to a folder, and that rule, by the
+    file's name.
+    """
     return {
         name: (digest, manifest.rule)
         for manifest in sealed(folder)
@@ -162,7 +175,8 @@ def checked(path: Path) -> Path:
     """A file that is what its rule wrote.
 
     Raises:
-        BenchError: it is missing or another one, or nothing vouches for it; says how to make it again.
+        BenchError: it is missing or another one, or nothing vouches for it; says how to
+            make it again.
     """
     digest_of(path)
     return path
@@ -179,11 +193,13 @@ def digest_of(path: Path) -> str:
         present = files.sha256(path)
     if not digest:
         raise BenchError(
-            f"{path} has no checksum in {FOLDER}/ beside it, so nothing vouches for it: {mend(path)}"
+            f"{path} has no checksum in {FOLDER}/ beside it, so nothing vouches for it:"
+            f" {mend(path)}"
         )
     if present != digest:
         raise BenchError(
-            f"{path} is damaged or was edited, it is not what the rule {rule} wrote: {mend(path, rule)}"
+            f"{path} is damaged or was edited, it is not what the rule {rule} wrote:"
+            f" {mend(path, rule)}"
         )
     return digest
 
@@ -194,6 +210,7 @@ def mend(path: Path, rule: str = "") -> str:
     start = len(parts) - 1 - parts[::-1].index(RESULTS) if RESULTS in parts else 0
     target = Path(*parts[start:])
     return (
-        f"make it again with `snakemake --cores all {target} --forcerun {rule or target}` (and the --configfile "
-        "and --directory that it was made with); nothing was deleted"
+        f"make it again with `snakemake --cores all {target} --forcerun"
+        f" {rule or target}` (and the --configfile and --directory that it was made"
+        " with); nothing was deleted"
     )

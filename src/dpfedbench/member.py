@@ -1,9 +1,11 @@
-"""One process of a training that several take together; `launch` has torchrun or srun start it.
+"""One process of a training that several take together; `launch` has torchrun or srun
+start it.
 
     python -m dpfedbench.member ARGUMENTS
 
-ARGUMENTS are those of `engine.train` as JSON, with the run's config.yaml as `config` and the job's log as `log`. What
-people are to read goes to standard output, from the first process alone but for errors; the rest to standard error.
+ARGUMENTS are those of `engine.train` as JSON, with the run's config.yaml as `config`
+and the job's log as `log`. What people are to read goes to standard output, from the
+first process alone but for errors; the rest to standard error.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def main(arguments: str) -> int:
     given = json.loads(arguments)
     log, config = Path(given.pop("log")), given.pop("config")
     references = {Path(path).name: Path(path) for path in given.pop("references")}
-    # The job that had this process started calls itself its workflow: with it, this one ends too.
+    # The job that had this process started calls itself its workflow: with it, this one
+    # ends too.
     try:
         if started_by := workflow_process():
             end_with(started_by, lambda: os._exit(1))
@@ -67,9 +70,11 @@ def main(arguments: str) -> int:
 
 
 if __name__ == "__main__":
-    # A line is one write: all processes share the pipe, and a line's end written by itself lets another's come between.
+    # A line is one write: all processes share the pipe, and a line's end written by
+    # itself lets another's come between.
     sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
-    # Without what waits at the exit of an interpreter: the others may be gone, and are not to be waited for.
+    # Without what waits at the exit of an interpreter: the others may be gone, and are
+    # not to be waited for.
     code = main(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()

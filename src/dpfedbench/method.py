@@ -1,7 +1,8 @@
-"""What every method is: the settings of a run, with its parts as fields, and the sums that the parts make.
+"""What every method is: the settings of a run, with its parts as fields, and the sums
+that the parts make.
 
-The types of a method's fields say which parts it accepts; a configuration with other parts is refused. `claims` is the
-accounting of the method's paper, if it has one.
+The types of a method's fields say which parts it accepts; a configuration with other
+parts is refused. `claims` is the accounting of the method's paper, if it has one.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ if TYPE_CHECKING:
 class Method(Run):
     """A run of a method.
 
-    Class attributes: `name` is what configurations and folders call it, `title` what tables do, `paper` the name of
-    the experiments that it belongs to. `version` is raised when results change: then this method's runs are trained
-    again, and no other's. `defaults` lie over the values that are said for all methods. `trained` is false where
-    nothing is trained: such a method has none of the parts below.
+    Class attributes: `name` is what configurations and folders call it, `title` what
+    tables do, `paper` the name of the experiments that it belongs to. `version` is
+    raised when results change: then this method's runs are trained again, and no
+    other's. `defaults` lie over the values that are said for all methods. `trained` is
+    false where nothing is trained: such a method has none of the parts below.
 
-    A method that is trained says by the types of its fields which `participation` it takes (who takes part in which
-    round), which `client_update` (what each client computes and sends) and which `server` (the step that the server
-    makes of the sum). Its sums are `own_sums`, `server_sum`, and `further_sums` where clients send more than one thing.
+    A method that is trained says by the types of its fields which `participation` it
+    takes (who takes part in which round), which `client_update` (what each client
+    computes and sends) and which `server` (the step that the server makes of the sum).
+    Its sums are `own_sums`, `server_sum`, and `further_sums` where clients send more
+    than one thing.
     """
 
     name: ClassVar[str] = ""
@@ -62,9 +66,11 @@ class Method(Run):
 
     @property
     def made_by(self) -> str:
-        """What results depend on besides settings: the method's version, and the texts of files of one's own.
+        """What results depend on besides settings: the method's version, and the texts
+        of files of one's own.
 
-        These are the file of the model, and those of the method and of its parts that dpfedbench does not come with.
+        These are the file of the model, and those of the method and of its parts that
+        dpfedbench does not come with.
         """
         files = imports.own(self.modules)
         return " ".join(
@@ -76,7 +82,9 @@ class Method(Run):
 
     @property
     def features_folder(self) -> str | None:
-        """The place below results/features of what its model reads, where one job computes it for all runs alike."""
+        """The place below results/features of what its model reads, where one job
+        computes it for all runs alike.
+        """
         if (of := self.model.made_once(self)) is None:
             return None
         canonical = json.dumps(of, sort_keys=True, separators=(",", ":"))
@@ -84,13 +92,17 @@ class Method(Run):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules in which its class and its parts are written, and those of what they extend; sorted."""
+        """The modules in which its class and its parts are written, and those of what
+        they extend; sorted.
+        """
         classes = {cls for one in (self, *self.sections) for cls in type(one).__mro__}
         return tuple(sorted({cls.__module__ for cls in classes}))
 
     @property
     def accounts_images(self) -> bool:
-        """Whether its account has the level of an image, which asks the partition which clients use which."""
+        """Whether its account has the level of an image, which asks the partition which
+        clients use which.
+        """
         return self.private and self.client_data != "records"
 
     @property
@@ -111,11 +123,14 @@ class Method(Run):
 
     @property
     def within_records(self) -> bool:
-        """Whether few-shot clients take each example's gradient by itself, from that example alone."""
+        """Whether few-shot clients take each example's gradient by itself, from that
+        example alone.
+        """
         return self.trained and self.client.within_records(self)
 
     def check_processes(self, count: int) -> None:
-        """Refuse more processes than a round has clients to divide among them, or than its sum can be taken by.
+        """Refuse more processes than a round has clients to divide among them, or than
+        its sum can be taken by.
 
         Raises:
             BenchError: says how many there can be.
@@ -124,26 +139,31 @@ class Method(Run):
             sum_.noise is not None and sum_.noise.one_by_one for sum_ in self.sums
         ):
             raise BenchError(
-                f"machine.processes is {count}, but the sum of {self.folder} takes each client's message by itself, in "
-                "one process: set it to 1"
+                f"machine.processes is {count}, but the sum of {self.folder} takes each"
+                " client's message by itself, in one process: set it to 1"
             )
         most = self.participation.at_once(self.clients.count) if self.trained else count
         if count > most:
             raise BenchError(
-                f"machine.processes is {count}, but a round of {self.folder} has {most} client{'s' * (most != 1)} to "
-                f"divide among them: set it to {most}{' or less' * (most != 1)}"
+                f"machine.processes is {count}, but a round of {self.folder} has {most}"
+                f" client{'s' * (most != 1)} to divide among them: set it to"
+                f" {most}{' or less' * (most != 1)}"
             )
 
     @property
     def delta(self) -> float | None:
-        """The delta at which epsilon is given: of the server's sum, else of the clients' own; None without privacy."""
+        """The delta at which epsilon is given: of the server's sum, else of the
+        clients' own; None without privacy.
+        """
         return next((sum_.delta for sum_ in reversed(self.sums) if sum_.private), None)
 
     @property
     def own_delta(self) -> float | None:
-        """The delta at which the epsilon of the clients' own sums is given; None where they take none.
+        """The delta at which the epsilon of the clients' own sums is given; None where
+        they take none.
 
-        It is the server's where the server's sum protects the same unit, since the two are compared.
+        It is the server's where the server's sum protects the same unit, since the two
+        are compared.
         """
         own = next(
             (sum_ for sum_ in self.sums if sum_.private and sum_.within_task), None
@@ -176,8 +196,9 @@ class Method(Run):
             for name, run in files.items():
                 if runs.setdefault(name, run) != run:
                     raise BenchError(
-                        f"this run needs {name} of two runs, {runs[name].folder} and {run.folder}, but no account "
-                        "composes both: use only one of them"
+                        f"this run needs {name} of two runs, {runs[name].folder} and"
+                        f" {run.folder}, but no account composes both: use only one of"
+                        " them"
                     )
         return runs
 
@@ -187,7 +208,9 @@ class Method(Run):
 
     @property
     def unaccounted(self) -> tuple[str, ...]:
-        """Why something that was computed from private data, before training, is a release without an event."""
+        """Why something that was computed from private data, before training, is a
+        release without an event.
+        """
         made_of = {
             run.folder: run
             for run in self.model.references(self).values()
@@ -244,7 +267,9 @@ class Method(Run):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What a reader of this run's privacy must be told: printed and written beside the result."""
+        """What a reader of this run's privacy must be told: printed and written beside
+        the result.
+        """
         if not self.private:
             return ()
         said, server = ["simulated privacy: the noise seed is public"], self.sums[-1]
@@ -259,15 +284,16 @@ class Method(Run):
             and server.delta * self.clients.count >= 1
         ):
             said.append(
-                f"delta {server.delta:g} is not below 1/{self.clients.count}, one over the clients"
+                f"delta {server.delta:g} is not below 1/{self.clients.count}, one over"
+                " the clients"
             )
-        said += [
-            notice for section in self.sections for notice in section.notices(self)
-        ]  # type: ignore[arg-type]
+        for section in self.sections:
+            said += section.notices(self)  # type: ignore[arg-type]
         if not self.task.shots:
             held_out = self.validation.tasks
             said.append(
-                f"{held_out} records of the test part are a public validation split; accuracy is on the rest"
+                f"{held_out} records of the test part are a public validation split;"
+                " accuracy is on the rest"
             )
         return tuple(said)
 
@@ -282,30 +308,35 @@ class Method(Run):
         records = held == "records"
         if held != clients.holds:
             raise BenchError(
-                f"clients.partition is {clients.partition}, which does not go with client_update.kind "
-                f"{self.client.kind}: take {' or '.join(clients.kinds(held))}, whose clients hold {held}"
+                f"clients.partition is {clients.partition}, which does not go with"
+                f" client_update.kind {self.client.kind}: take"
+                f" {' or '.join(clients.kinds(held))}, whose clients hold {held}"
             )
         if not clients.alike and not self.client.any_size:
             raise BenchError(
-                f"clients.partition is {clients.partition}, whose clients hold different numbers of records, but those "
-                f"of client_update.kind {self.client.kind} hold as many each: take another partition"
+                f"clients.partition is {clients.partition}, whose clients hold"
+                " different numbers of records, but those of client_update.kind"
+                f" {self.client.kind} hold as many each: take another partition"
             )
         for sum_ in () if clients.alike else self.own_sums():
             if sum_.clipping is not None and sum_.clipping.moves:
                 raise BenchError(
-                    f"clipping.kind is {sum_.clipping.kind}, which compares a lot's release with one expected lot, but "
-                    f"with clients.partition {clients.partition} each client has its own: take constant"
+                    f"clipping.kind is {sum_.clipping.kind}, which compares a lot's"
+                    " release with one expected lot, but with clients.partition"
+                    f" {clients.partition} each client has its own: take constant"
                 )
         as_it_is = records and not self.pretrains
         if as_it_is != (self.task.shots == 0):
             raise BenchError(
-                f"task.shots is {self.task.shots}, which does not go with client_update.kind "
-                f"{self.client.kind}: 0 shots if, and only if, models are tested unadapted"
+                f"task.shots is {self.task.shots}, which does not go with"
+                f" client_update.kind {self.client.kind}: 0 shots if, and only if,"
+                " models are tested unadapted"
             )
         if self.pretrains and (self.validation.every or self.evaluation.every):
             raise BenchError(
-                "validation.every and evaluation.every need a model that is tested without adaptation: set both to 0 "
-                "for a model with a new last layer in the test"
+                "validation.every and evaluation.every need a model that is tested"
+                " without adaptation: set both to 0 for a model with a new last layer"
+                " in the test"
             )
 
     def _check_records(self) -> None:
@@ -315,25 +346,30 @@ class Method(Run):
         )
         if by_record and not self.model.record_level:
             raise BenchError(
-                f"model {self.model.kind} ties a record's gradient to the others of its batch, but {self.name} takes "
-                "records one by one: set model.normalisation to record, or take another model"
+                f"model {self.model.kind} ties a record's gradient to the others of its"
+                f" batch, but {self.name} takes records one by one: set"
+                " model.normalisation to record, or take another model"
             )
         within = [sum_ for sum_ in self.own_sums() if sum_.within_task is not None]
         if within and not self.participation.once:
             raise BenchError(
-                f"participation.kind is {self.participation.kind}, but within_task accounts for one participation of "
-                "a client: use one-pass or balls-and-bins"
+                f"participation.kind is {self.participation.kind}, but within_task"
+                " accounts for one participation of a client: use one-pass or"
+                " balls-and-bins"
             )
 
     def _check_sums(self) -> None:
-        """What has to hold of all sums together, so that there is one account of those that read the same units."""
+        """What has to hold of all sums together, so that there is one account of those
+        that read the same units.
+        """
         together(self.sums)
         sums, server = self.further_sums(), self.server_sum()
         if tuple(sum_.name for sum_ in sums) != self.client.sends_too:
             raise BenchError(
-                f"the clients of client_update.kind {self.client.kind} also send {', '.join(self.client.sends_too)}, "
-                f"but {self.name} takes further sums of {', '.join(sum_.name for sum_ in sums) or 'nothing'}: take a "
-                "method of these clients"
+                f"the clients of client_update.kind {self.client.kind} also send"
+                f" {', '.join(self.client.sends_too)}, but {self.name} takes further"
+                f" sums of {', '.join(sum_.name for sum_ in sums) or 'nothing'}: take a"
+                " method of these clients"
             )
         for sum_ in sums if server.private else ():
             if not sum_.private or (sum_.unit, sum_.budget) != (
@@ -341,8 +377,9 @@ class Method(Run):
                 server.budget,
             ):
                 raise BenchError(
-                    f"{sum_.name} is of the same contributions as {server.name}, which is private: give it noise, the "
-                    f"unit {server.unit} and the same budget"
+                    f"{sum_.name} is of the same contributions as {server.name}, which"
+                    f" is private: give it noise, the unit {server.unit} and the same"
+                    " budget"
                 )
         own = [
             sum_
@@ -351,7 +388,8 @@ class Method(Run):
         ]
         if any(sum_.within_task != own[0].within_task for sum_ in own):
             raise BenchError(
-                f"{own[0].name} and {own[-1].name} are clients' own sums of two sections: give both one"
+                f"{own[0].name} and {own[-1].name} are clients' own sums of two"
+                " sections: give both one"
             )
         limits = [
             sum_.budget.epsilon
@@ -363,9 +401,10 @@ class Method(Run):
             and "ledger.jsonl" in self.references
         ):
             raise BenchError(
-                f"budget.epsilon is {limits[0]:g}, but this run uses a private run on the same records, so its ε is "
-                "that of both runs: a budget cannot cover both; set budget.epsilon to null and "
-                "noise.multiplier to a number"
+                f"budget.epsilon is {limits[0]:g}, but this run uses a private run on"
+                " the same records, so its ε is that of both runs: a budget cannot"
+                " cover both; set budget.epsilon to null and noise.multiplier to a"
+                " number"
             )
         unlimited = [
             sum_
@@ -374,7 +413,8 @@ class Method(Run):
         ]
         if any(sum_.private and sum_.noise.multiplier is None for sum_ in unlimited):
             raise BenchError(
-                "noise.multiplier and budget.epsilon are both null: give one, the other follows from it"
+                "noise.multiplier and budget.epsilon are both null: give one, the other"
+                " follows from it"
             )
         plan = self.participation
         if own and server.private and server.unit == own[0].unit and not plan.known:
@@ -390,8 +430,9 @@ def read_run(values: Mapping[str, Any]) -> Method:
     name = values.get("method")
     if not isinstance(name, str) or name not in Method.known:
         raise BenchError(
-            f"method is {name!r}: there is no such method, the nearest is {nearest(str(name), Method.known)!r}; let "
-            f"{own_code.CODE} name the folder of a method of your own"
+            f"method is {name!r}: there is no such method, the nearest is"
+            f" {nearest(str(name), Method.known)!r}; let {own_code.CODE} name the"
+            " folder of a method of your own"
         )
     return Method.known[name].read(values)
 
@@ -400,12 +441,13 @@ def read_run_file(path: Path | str) -> Method:
     """A run from the config.yaml in its folder.
 
     Raises:
-        BenchError: it is missing, damaged, of the former format, holds a bad value, or is another run's than its
-            folder, whose name follows from what it says.
+        BenchError: it is missing, damaged, of the former format, holds a bad value, or
+            is another run's than its folder, whose name follows from what it says.
     """
     run, place = read_run(read_yaml(path)), Path(path).resolve().parent
     if place.parts[-5:] != Path(run.folder).parts:
         raise BenchError(
-            f"{path} is in the wrong folder: its values belong to {run.folder}: {mend(Path(path), 'configure')}"
+            f"{path} is in the wrong folder: its values belong to {run.folder}:"
+            f" {mend(Path(path), 'configure')}"
         )
     return run

@@ -1,4 +1,5 @@
-"""Finished runs for notebooks and scripts: list them, read them, and use their models on your own data.
+"""Finished runs for notebooks and scripts: list them, read them, and use their models
+on your own data.
 
 `docs/python.md` has examples.
 """
@@ -42,15 +43,18 @@ _RUNS = "runs/*/*/*/*/seed*"
 def open_run(folder: str | Path) -> FinishedRun:
     """Open the folder of a finished run; `list_runs` has those of a results folder.
 
-    What is read of it, now or later, has to be what the workflow wrote (`dpfedbench.manifest`).
+    What is read of it, now or later, has to be what the workflow wrote
+    (`dpfedbench.manifest`).
 
     Raises:
-        BenchError: it is no run's folder, the run is not finished or damaged, or it is a newer or the former version's.
+        BenchError: it is no run's folder, the run is not finished or damaged, or it is
+            a newer or the former version's.
     """
     place = Path(os.path.realpath(folder))
     if not os.path.lexists(place / "config.yaml"):
         raise BenchError(
-            f"{folder} is no run's folder: dpfedbench.list_runs(results) has those of a results folder"
+            f"{folder} is no run's folder: dpfedbench.list_runs(results) has those of a"
+            " results folder"
         )
     run = FinishedRun(
         folder=place, settings=read_run_file(checked(place / "config.yaml"))
@@ -62,11 +66,12 @@ def open_run(folder: str | Path) -> FinishedRun:
 def list_runs(results: str | Path = "results") -> pd.DataFrame:
     """The runs of a results folder, one a row.
 
-    Columns: method, dataset, task, key, seed; accuracy in percent; epsilon_claimed, epsilon_holds (high ends), delta
-    and unit, empty where no privacy is claimed; rounds that were run; device, cpu or cuda; shown_in, the tables and
-    figures that show it and as which series, by the cells.tsv of the folder and its presets; folder; fault, what is
-    wrong with it. What a run does not have yet is empty, and so is what cannot be read: of that a warning tells too,
-    and the other runs are listed.
+    Columns: method, dataset, task, key, seed; accuracy in percent; epsilon_claimed,
+    epsilon_holds (high ends), delta and unit, empty where no privacy is claimed; rounds
+    that were run; device, cpu or cuda; shown_in, the tables and figures that show it
+    and as which series, by the cells.tsv of the folder and its presets; folder; fault,
+    what is wrong with it. What a run does not have yet is empty, and so is what cannot
+    be read: of that a warning tells too, and the other runs are listed.
 
     Raises:
         BenchError: there is no such folder.
@@ -151,7 +156,9 @@ def _line(place: Path, error: Exception) -> str:
 
 
 def _cells(results: Path) -> dict[tuple[str, ...], list[str]]:
-    """What shows each run, by the parts of its folder: e.g. "dp-fedmeta figure4b: dp-agr at 2"."""
+    """What shows each run, by the parts of its folder: e.g. "dp-fedmeta figure4b:
+    dp-agr at 2".
+    """
     cells: dict[tuple[str, ...], list[str]] = {}
     for path in [*results.glob("cells.tsv"), *sorted(results.glob("*/cells.tsv"))]:
         try:
@@ -178,7 +185,9 @@ def _cells(results: Path) -> dict[tuple[str, ...], list[str]]:
 
 @dataclasses.dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: `settings` is its method with all values, as in config.yaml. Files are read when asked for."""
+    """A finished run: `settings` is its method with all values, as in config.yaml.
+    Files are read when asked for.
+    """
 
     folder: Path
     settings: Method
@@ -207,19 +216,24 @@ class FinishedRun:
 
     @functools.cached_property
     def account(self) -> Account:
-        """The account that the workflow made, marked where the run's own audit is above it (`reporting.audited`)."""
+        """The account that the workflow made, marked where the run's own audit is above
+        it (`reporting.audited`).
+        """
         return self._marked(read_account(checked(self.folder / "privacy.json")))
 
     def _marked(self, account: Account) -> Account:
-        """An account whose statuses say what the run's audit.json says against them, where there is one."""
+        """An account whose statuses say what the run's audit.json says against them,
+        where there is one.
+        """
         path = self.folder / "audit.json"
         return beside(account, read_audits(checked(path))) if path.exists() else account
 
     def account_at(self, delta: float) -> Account:
-        """The account of the same ledger at another δ, for every unit that the run protects.
+        """The account of the same ledger at another δ, for every unit that the run
+        protects.
 
-        The image level needs the run's partition below the same results folder, and has a reason without it. Cells
-        that a private search found need that search there.
+        The image level needs the run's partition below the same results folder, and has
+        a reason without it. Cells that a private search found need that search there.
 
         Raises:
             BenchError: δ is not between 0 and 1, or the search is missing.
@@ -243,14 +257,16 @@ class FinishedRun:
         )
 
     def epsilon(self, profile: str = "holds", *, delta: float | None = None) -> Entry:
-        """What one profile says: `epsilon_low`, `epsilon_high`, `status`, `explanation` and whom it protects.
+        """What one profile says: `epsilon_low`, `epsilon_high`, `status`, `explanation`
+        and whom it protects.
 
         Args:
             profile: "as_claimed", "holds", "replace_one", "image_level" or "tuning".
             delta: None: the δ of the workflow's account.
 
         Raises:
-            BenchError: there is no such profile, or it has no number for this run; says why.
+            BenchError: there is no such profile, or it has no number for this run; says
+                why.
         """
         if profile not in PROFILES:
             raise BenchError(
@@ -259,12 +275,15 @@ class FinishedRun:
         account = self.account if delta is None else self.account_at(delta)
         if profile not in account.profiles:
             raise BenchError(
-                f"{profile} has no epsilon for this run: {account.reasons.get(profile, 'no account')}"
+                f"{profile} has no epsilon for this run:"
+                f" {account.reasons.get(profile, 'no account')}"
             )
         return account.profiles[profile]
 
     def accounts(self, delta: float | None = None) -> pd.DataFrame:
-        """All profiles of all units, one a row; one without a number has its reason as explanation."""
+        """All profiles of all units, one a row; one without a number has its reason as
+        explanation.
+        """
         account = self.account if delta is None else self.account_at(delta)
         rows = []
         for unit in (account, *account.also):
@@ -284,7 +303,8 @@ class FinishedRun:
         return pd.DataFrame(rows)
 
     def plot(self, *columns: str) -> Figure:
-        """Plot columns of the history over the rounds, one below the other; without any, all of `QUANTITIES`.
+        """Plot columns of the history over the rounds, one below the other; without
+        any, all of `QUANTITIES`.
 
         Raises:
             BenchError: the history has no such column, or an empty one.
@@ -325,7 +345,9 @@ class FinishedRun:
 
     @property
     def _references(self) -> dict[str, Path]:
-        """What the model is made of: files of other runs, which lie below the same results folder."""
+        """What the model is made of: files of other runs, which lie below the same
+        results folder.
+        """
         others = self.settings.model.references(self.settings)
         return {
             name: checked(self._results / "runs" / other.folder / name)
@@ -334,7 +356,8 @@ class FinishedRun:
 
     @property
     def model(self) -> nn.Module:
-        """The trained network as a torch module, whose input is [n, C, H, W] in [0, 1]; of several the first.
+        """The trained network as a torch module, whose input is [n, C, H, W] in [0, 1];
+        of several the first.
 
         A copy: what is done to it changes nothing here.
         """
@@ -342,17 +365,20 @@ class FinishedRun:
 
     @functools.cached_property
     def trained(self) -> Predictor:
-        """The model as it was trained: of a run whose model is adapted to each task, what adaptation starts from.
+        """The model as it was trained: of a run whose model is adapted to each task,
+        what adaptation starts from.
 
         Raises:
-            BenchError: the model, its data set's summary.json or the search that found its cells is missing or damaged.
+            BenchError: the model, its data set's summary.json or the search that found
+                its cells is missing or damaged.
         """
         from dpfedbench.evaluation.predictor import trained
 
         place = self._results / "data" / self.settings.dataset / "summary.json"
         if not place.exists():
             raise BenchError(
-                f"{place} is missing: it has the shape of the model's inputs; run the workflow again to make it"
+                f"{place} is missing: it has the shape of the model's inputs; run the"
+                " workflow again to make it"
             )
         summary = read_group(checked(place))
         path = checked(self.folder / "model.safetensors")
@@ -369,15 +395,19 @@ class FinishedRun:
         """Adapt the model to a task of one's own, as the meta-test does.
 
         Args:
-            x: images [n, H, W, C], uint8 or float in [0, 1]; of a model of text records of words, int64 [n, L].
-            y: classes [n] of images, whole numbers from 0 up to `settings.task.ways`; records are their own labels.
-            steps, rate: of the gradient steps; None: the meta-test's (`settings.evaluation`).
+            x: images [n, H, W, C], uint8 or float in [0, 1]; of a model of text records
+                of words, int64 [n, L].
+            y: classes [n] of images, whole numbers from 0 up to `settings.task.ways`;
+                records are their own labels.
+            steps, rate: of the gradient steps; None: the meta-test's
+                (`settings.evaluation`).
 
         Raises:
             BenchError: the run's model is used as it is, or sizes do not fit it.
         """
         if not self.settings.task.shots:
             raise BenchError(
-                f"the model of {self.settings.method} is used as it is: take run.trained"
+                f"the model of {self.settings.method} is used as it is: take"
+                " run.trained"
             )
         return self.trained.adapted(self.settings, x, y, steps=steps, rate=rate)

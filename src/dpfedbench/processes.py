@@ -1,7 +1,8 @@
-"""The processes of one training: how they divide the work, and what they send to each other.
+"""The processes of one training: how they divide the work, and what they send to each
+other.
 
-`torchrun` or `srun` starts them, and they communicate by `torch.distributed` (gloo). A single process sends nothing, so
-one process and many run the same code.
+`torchrun` or `srun` starts them, and they communicate by `torch.distributed` (gloo). A
+single process sends nothing, so one process and many run the same code.
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from dpfedbench.lazy import np, torch
 Value = TypeVar("Value")
 
 _PATIENCE = datetime.timedelta(days=7)
-"""How long one process waits for another, which may be validating; one that died is noticed at once."""
+"""How long one process waits for another, which may be validating; one that died is
+noticed at once.
+"""
 
 
 class Lost(RuntimeError):
-    """Another process of the training is gone. It has said why, or whoever started it does."""
+    """Another process of the training is gone. It has said why, or whoever started it
+    does.
+    """
 
 
 class Processes:
     """This process among those of its training; by default the only one.
 
     Args:
-        rank: its number, from 0; the first alone draws the server's noise and writes files.
+        rank: its number, from 0; the first alone draws the server's noise and writes
+            files.
         count: how many there are.
     """
 
@@ -47,7 +53,9 @@ class Processes:
         return range(self.rank, count, self.count)
 
     def tell(self, message: Any = None) -> Any:
-        """The first process's message, to all; what the others give is not looked at."""
+        """The first process's message, to all; what the others give is not looked
+        at.
+        """
         if self.count == 1:
             return message
 
@@ -67,7 +75,9 @@ class Processes:
         return values
 
     def collected(self, value: Value) -> list[Value]:
-        """What each process gives, in their order, to the first; to the others their own."""
+        """What each process gives, in their order, to the first; to the others their
+        own.
+        """
         if self.count == 1:
             return [value]
 
@@ -82,7 +92,8 @@ class Processes:
         Args:
             length: clients of the cohort.
             size: clients of a block, at most.
-            fixed: whether blocks depend on the size alone; else they are evened out, so that all have as much to do.
+            fixed: whether blocks depend on the size alone; else they are evened out, so
+                that all have as much to do.
         """
         if fixed:
             bounds = [*range(0, length, size), length]
@@ -98,12 +109,15 @@ class Processes:
         made: Iterable[Value],
         add: Callable[[int, Value], None],
     ) -> None:
-        """Have all blocks added to one total, one after another whoever made them, so that its bits are one process's.
+        """Have all blocks added to one total, one after another whoever made them, so
+        that its bits are one process's.
 
-        The total goes from process to process. While it is elsewhere, this process makes its next block.
+        The total goes from process to process. While it is elsewhere, this process
+        makes its next block.
 
         Args:
-            whole: the total, float64 [d]; afterwards that of all blocks in the first process, and anything elsewhere.
+            whole: the total, float64 [d]; afterwards that of all blocks in the first
+                process, and anything elsewhere.
             blocks: how many there are in all.
             made: this process's `own` blocks, made as they are asked for.
             add: adds block number so-and-so, as it was made, to the total.
@@ -127,7 +141,9 @@ class Processes:
                 torch.distributed.recv(torch.from_numpy(whole), src=number % self.count)
 
     def _send(self, whole: np.ndarray, number: int, sent: list[Any]) -> None:
-        """The total to whoever adds block `number`, without waiting until it is taken."""
+        """The total to whoever adds block `number`, without waiting until it is
+        taken.
+        """
         if number % self.count != self.rank:
             with _talking():
                 while sent:
@@ -151,7 +167,8 @@ def joined() -> Iterator[Processes]:
     """This process among those that `torchrun` or `srun` started with it.
 
     Raises:
-        BenchError: this torch cannot be used by several processes, or they did not find each other.
+        BenchError: this torch cannot be used by several processes, or they did not find
+            each other.
     """
 
     for name, slurm in (("RANK", "SLURM_PROCID"), ("LOCAL_RANK", "SLURM_LOCALID")):

@@ -1,4 +1,6 @@
-"""Lists the runs below results/runs that no table or figure needs any more, and removes them on request."""
+"""Lists the runs below results/runs that no table or figure needs any more, and removes
+them on request.
+"""
 
 import contextlib
 import dataclasses
@@ -23,7 +25,9 @@ _DEPTH = 5
 
 @dataclasses.dataclass(frozen=True)
 class OldRun:
-    """A run's folder below results/runs, its size in bytes, and whether a training holds it."""
+    """A run's folder below results/runs, its size in bytes, and whether a training
+    holds it.
+    """
 
     folder: str
     size: int
@@ -31,7 +35,8 @@ class OldRun:
 
 
 def wanted_runs(root: Path) -> set[str]:
-    """The folders of all runs that the configurations of a repository ask for: the default one and every preset.
+    """The folders of all runs that the configurations of a repository ask for: the
+    default one and every preset.
 
     Raises:
         BenchError: a configuration is not valid.
@@ -58,8 +63,9 @@ def _read(path: Path) -> dict[str, Any]:
 def old_runs(runs: Path, wanted: Collection[str]) -> list[OldRun]:
     """The runs below `runs` (results/runs) that are not wanted.
 
-    Only folders made by this workflow count: at the place of a run, with that run's config.yaml. Links are not
-    followed. What a pruning that was killed had set aside counts too.
+    Only folders made by this workflow count: at the place of a run, with that run's
+    config.yaml. Links are not followed. What a pruning that was killed had set aside
+    counts too.
     """
     old = []
     for path in runs.glob("*/" * _DEPTH):
@@ -82,7 +88,9 @@ def old_runs(runs: Path, wanted: Collection[str]) -> list[OldRun]:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether its configuration is that of its place; not by the key, which older versions hashed otherwise."""
+    """Whether its configuration is that of its place; not by the key, which older
+    versions hashed otherwise.
+    """
     if path.name.endswith(".pruned"):
         return True
     try:
@@ -111,9 +119,11 @@ def _held(path: Path) -> Iterator[bool]:
 
 
 def remove_run(runs: Path, folder: str) -> bool:
-    """Remove a run that `old_runs` found, and the folders that it leaves empty; False where a training holds it.
+    """Remove a run that `old_runs` found, and the folders that it leaves empty; False
+    where a training holds it.
 
-    It is renamed first: killed half-way, it is no longer taken for a run, and the next pruning removes the rest.
+    It is renamed first: killed half-way, it is no longer taken for a run, and the next
+    pruning removes the rest.
     """
     path = runs / folder
     with _held(path) as free:

@@ -1,4 +1,6 @@
-"""The format version of a results folder, so that no program misreads the folder of another version."""
+"""The format version of a results folder, so that no program misreads the folder of
+another version.
+"""
 
 import os
 from collections.abc import Mapping
@@ -8,10 +10,12 @@ from typing import Any
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json, write_json
 
-# Raise it when a file of a run, or its place, changes so that older code would read it wrongly.
+# Raise it when a file of a run, or its place, changes so that older code would read it
+# wrongly.
 FORMAT = 3
 NAME = "format.json"
-# Of dpfedbench; pyproject.toml reads it here, and so can an environment in which the package is not installed.
+# Of dpfedbench; pyproject.toml reads it here, and so can an environment in which the
+# package is not installed.
 VERSION = "0.1.0"
 
 HISTORY = (
@@ -34,7 +38,8 @@ MEASURED = ("test_accuracy", "test_loss", "validation_loss")
 
 
 def check_format(results: str | Path) -> None:
-    """Refuse a results folder that another version wrote. One that does not exist, or has no mark, is accepted.
+    """Refuse a results folder that another version wrote. One that does not exist, or
+    has no mark, is accepted.
 
     Raises:
         BenchError: the folder has another format, or its mark is damaged.
@@ -46,22 +51,28 @@ def check_format(results: str | Path) -> None:
     refuse_newer(mark, str(results))
     if mark["format"] < FORMAT:
         raise BenchError(
-            f"{results} holds results of the former format {mark['format']}, which this version (format {FORMAT}) does "
-            "not read: move that folder aside, or give another with --directory, and run again; nothing was deleted"
+            f"{results} holds results of the former format {mark['format']}, which this"
+            f" version (format {FORMAT}) does not read: move that folder aside, or give"
+            " another with --directory, and run again; nothing was deleted"
         )
 
 
 def refuse_newer(mark: Mapping[str, Any], what: str) -> None:
-    """Refuse what says of itself that it has a newer format: `mark` has "format", and perhaps "written_by"."""
+    """Refuse what says of itself that it has a newer format: `mark` has "format", and
+    perhaps "written_by".
+    """
     written = mark.get("format", FORMAT) if isinstance(mark, Mapping) else None
     if not isinstance(written, int):
         raise BenchError(
-            f"{what}: its format is {written!r}, not a whole number: delete {NAME} there if you trust the rest"
+            f"{what}: its format is {written!r}, not a whole number: delete {NAME}"
+            " there if you trust the rest"
         )
     if written > FORMAT:
         raise BenchError(
-            f"{what} was written by a newer dpfedbench ({mark.get('written_by', 'version unknown')}, results format "
-            f"{written}; this one reads up to {FORMAT}): update dpfedbench, or give another folder with --directory"
+            f"{what} was written by a newer dpfedbench"
+            f" ({mark.get('written_by', 'version unknown')}, results format {written};"
+            f" this one reads up to {FORMAT}): update dpfedbench, or give another"
+            " folder with --directory"
         )
 
 

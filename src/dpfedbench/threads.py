@@ -1,4 +1,6 @@
-"""CPU threads, each of which computes one client or one task, with its own working memory."""
+"""CPU threads, each of which computes one client or one task, with its own working
+memory.
+"""
 
 import concurrent.futures
 import queue
@@ -38,7 +40,8 @@ class _Caller(concurrent.futures.Executor):
 
 
 class Threads(Generic[Worker]):
-    """So many threads, and as many workers: arrays and passes that no two threads may use at once.
+    """So many threads, and as many workers: arrays and passes that no two threads may
+    use at once.
 
     Which worker computes what is left to chance, so a result must not depend on it.
 
@@ -49,7 +52,8 @@ class Threads(Generic[Worker]):
 
     def __init__(self, count: int, make: Callable[[], Worker]) -> None:
         self.count = max(1, count)
-        # torch, OpenMP and MKL each keep by thread how many they take: what `running` says is said to the caller's.
+        # torch, OpenMP and MKL each keep by thread how many they take: what `running`
+        # says is said to the caller's.
         self._pool: concurrent.futures.Executor = (
             concurrent.futures.ThreadPoolExecutor(
                 self.count, initializer=torch.set_num_threads, initargs=(1,)
@@ -72,6 +76,8 @@ class Threads(Generic[Worker]):
 
     @contextmanager
     def running(self) -> Iterator[concurrent.futures.Executor]:
-        """The threads; torch itself, which would add its own to the caller's, is held to one meanwhile."""
+        """The threads; torch itself, which would add its own to the caller's, is held
+        to one meanwhile.
+        """
         with one_thread():
             yield self._pool

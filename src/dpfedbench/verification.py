@@ -1,7 +1,8 @@
-"""Checks a whole results folder against what its rules wrote, e.g. one that somebody sent, or one on a doubtful disk.
+"""Checks a whole results folder against what its rules wrote, e.g. one that somebody
+sent, or one on a doubtful disk.
 
-The files must be as they were written, and must fit together. A missing file is no fault: the folder may be a part of a
-larger one, or its workflow may still run.
+The files must be as they were written, and must fit together. A missing file is no
+fault: the folder may be a part of a larger one, or its workflow may still run.
 """
 
 import functools
@@ -26,7 +27,9 @@ from dpsum.accounting.account import Account
 from dpsum.accounting.tuning import Search
 
 _NOT_RESULTS = {FOLDER, "logs", "benchmark", "checkpoint", "download"}
-"""Folders of what a rule writes on the way, or Snakemake: nothing reads it as a result."""
+"""Folders of what a rule writes on the way, or Snakemake: nothing reads it as a
+result.
+"""
 
 _SOURCES = {
     "train": ("configure", "config.yaml"),
@@ -34,23 +37,30 @@ _SOURCES = {
     "account": ("train", "ledger.jsonl"),
     "audit": ("train", "ledger.jsonl"),
 }
-"""What a result of a run is made from above all, by its rule: a file of the same folder, and the rule that wrote it."""
+"""What a result of a run is made from above all, by its rule: a file of the same
+folder, and the rule that wrote it.
+"""
 
 _CLOSE = 0.5
-"""Percentage points by which a test on another processor may differ, where a task's answer is a near thing."""
+"""Percentage points by which a test on another processor may differ, where a task's
+answer is a near thing.
+"""
 
 
 class Faults:
-    """Checks a results folder: to iterate over it makes one check after another, and gives what each finds wrong.
+    """Checks a results folder: to iterate over it makes one check after another, and
+    gives what each finds wrong.
 
     Args:
         results: the folder.
-        deep: whether every account is computed again from its ledger, and every model whose data are there is tested
-            again.
-        searches: the searches for settings that runs are one of, by the runs' folders, for that.
+        deep: whether every account is computed again from its ledger, and every model
+            whose data are there is tested again.
+        searches: the searches for settings that runs are one of, by the runs' folders,
+            for that.
 
     Attributes:
-        former: files of a former version, which did not write down what it made them from; none is a fault.
+        former: files of a former version, which did not write down what it made them
+            from; none is a fault.
     """
 
     def __init__(
@@ -66,12 +76,15 @@ class Faults:
         self.sealed = functools.cache(sealed)
 
     def __iter__(self) -> Iterator[str | None]:
-        """Each file, each manifest and each trained run in turn: what does not hold of it, in a line; None: nothing.
+        """Each file, each manifest and each trained run in turn: what does not hold of
+        it, in a line; None: nothing.
 
-        A file has to be there if its manifest is, and to have the SHA-256 that it says; a file that no manifest names
-        is a fault too. What a file was made from has to be what is there. The configuration of a run has to be that of
-        its folder. Its ledger has to be whole and to say what the configuration does; ledger, history and training.json
-        have to tell of the same rounds. A test and an account have to be the run's, and a mean that of what it is of.
+        A file has to be there if its manifest is, and to have the SHA-256 that it says;
+        a file that no manifest names is a fault too. What a file was made from has to
+        be what is there. The configuration of a run has to be that of its folder. Its
+        ledger has to be whole and to say what the configuration does; ledger, history
+        and training.json have to tell of the same rounds. A test and an account have to
+        be the run's, and a mean that of what it is of.
         """
         unread = list[OSError]()
         for place, folders, names in os.walk(
@@ -83,7 +96,10 @@ class Faults:
                     folders.remove(name)
                 elif os.path.realpath(folder / name) in _above(folder):
                     folders.remove(name)
-                    yield f"{folder / name} is a link that leads back to where it lies: remove it"
+                    yield (
+                        f"{folder / name} is a link that leads back to where it lies:"
+                        " remove it"
+                    )
             folders.sort()
             yield from self._of_folder(folder, names)
         for error in unread:
@@ -104,7 +120,8 @@ class Faults:
         }
         yield from faults.values()
         sound = {name for name in faults if faults[name] is None}
-        # What a former version trained is tested by this one, and not the other way about.
+        # What a former version trained is tested by this one, and not the other way
+        # about.
         telling = {
             manifest.rule for manifest in manifests if manifest.made_from is not None
         }
@@ -135,7 +152,8 @@ class Faults:
                 yield _fault(self._check_account, folder / "privacy.json")
 
     def _check_sources(self, path: Path, manifest: Sealed, needed: str | None) -> None:
-        """Raise where the files of a manifest, of which this is the first, were made from something else than is there.
+        """Raise where the files of a manifest, of which this is the first, were made
+        from something else than is there.
 
         `needed` is a file beside that has to be among what they were made from.
         """
@@ -146,8 +164,8 @@ class Faults:
             not in sources
         ):
             raise BenchError(
-                f"{path} does not say that it was made from the {needed} beside it, as the rule {manifest.rule} writes "
-                f"it: {mend(path, manifest.rule)}"
+                f"{path} does not say that it was made from the {needed} beside it, as"
+                f" the rule {manifest.rule} writes it: {mend(path, manifest.rule)}"
             )
         for name, digest in sources.items():
             source = self.results / name
@@ -158,11 +176,14 @@ class Faults:
             }
             if source.exists() and now.get(source.name, digest) != digest:
                 raise BenchError(
-                    f"{path} was made from another {source} than the one that is there: {mend(path, manifest.rule)}"
+                    f"{path} was made from another {source} than the one that is there:"
+                    f" {mend(path, manifest.rule)}"
                 )
 
     def _check_metrics(self, path: Path, model: bool) -> None:
-        """Raise where a test is not the run's, or its accuracy not that of its own tasks; if deep, not the model's."""
+        """Raise where a test is not the run's, or its accuracy not that of its own
+        tasks; if deep, not the model's.
+        """
         run, metrics = read_run_file(path.parent / "config.yaml"), read_group(path)
         if "per_task" in metrics:
             made = mean_interval([float(value) for value in metrics["per_task"]])
@@ -176,7 +197,8 @@ class Faults:
             {key: metrics.get(key) for key in wanted}, wanted, 1e-4
         ):  # of rounded accuracies
             raise BenchError(
-                f"{path}: {other} by its run and its own tasks: {mend(path, 'meta_test')}"
+                f"{path}: {other} by its run and its own tasks:"
+                f" {mend(path, 'meta_test')}"
             )
         data = self.results / "data" / run.dataset
         if not (self.deep and model and (data / "images.npy").exists()):
@@ -193,16 +215,19 @@ class Faults:
             accuracy = read_group(again)["accuracy"]
         if abs(accuracy - metrics["accuracy"]) > _CLOSE:
             raise BenchError(
-                f"{path}: its accuracy is {metrics['accuracy']}, but the model beside it has {accuracy} in the same "
-                f"test: {mend(path, 'meta_test')}"
+                f"{path}: its accuracy is {metrics['accuracy']}, but the model beside"
+                f" it has {accuracy} in the same test: {mend(path, 'meta_test')}"
             )
 
     def _check_account(self, path: Path) -> None:
-        """Raise where an account is not of its run; if deep, where it is not what its ledger comes to."""
+        """Raise where an account is not of its run; if deep, where it is not what its
+        ledger comes to.
+        """
         run, said = read_run_file(path.parent / "config.yaml"), read_account(path)
         if run.private != (said.unit is not None):
             raise BenchError(
-                f"{path} is not the account of a run of {run.method}: {mend(path, 'account')}"
+                f"{path} is not the account of a run of {run.method}:"
+                f" {mend(path, 'account')}"
             )
         if not self.deep:
             return
@@ -215,13 +240,15 @@ class Faults:
             search=Search.of(self.searches.get(run.folder)),
             before=ledger_before(run, self._references(run)),
         )
-        # What somebody sent need not have the partition, nor its search stand in the configuration here.
+        # What somebody sent need not have the partition, nor its search stand in the
+        # configuration here.
         left_out = (set() if there else {"image_level"}) | (
             set() if run.folder in self.searches else {"tuning"}
         )
         if other := _difference(_numbers(said, left_out), _numbers(made, left_out)):
             raise BenchError(
-                f"{path}: {other}, computed again from its ledger: {mend(path, 'account')}"
+                f"{path}: {other}, computed again from its ledger:"
+                f" {mend(path, 'account')}"
             )
 
     def _references(self, run: Method) -> dict[str, Path]:
@@ -232,7 +259,9 @@ class Faults:
 
 
 def _check_trained(path: Path, sound: set[str]) -> None:
-    """Raise where configuration, ledger, training.json and history of a run do not fit one another."""
+    """Raise where configuration, ledger, training.json and history of a run do not fit
+    one another.
+    """
     folder, run = path.parent, read_run_file(path)
     if not {"ledger.jsonl", "training.json"} <= sound:
         return
@@ -243,8 +272,9 @@ def _check_trained(path: Path, sound: set[str]) -> None:
     rows = read_history(folder / "history.csv")["round"].tolist()
     if rows != list(range(1, rounds + 1)):
         raise BenchError(
-            f"{folder / 'history.csv'} has {len(rows)} rounds, but training.json beside it says {rounds}: one of them "
-            "was truncated or changed; train the run again"
+            f"{folder / 'history.csv'} has {len(rows)} rounds, but training.json beside"
+            f" it says {rounds}: one of them was truncated or changed; train the run"
+            " again"
         )
 
 
@@ -283,7 +313,9 @@ def _numbers(account: Account, left_out: set[str]) -> dict[str, Any]:
 def _difference(
     said: Mapping[str, Any], made: Mapping[str, Any], close: float = 0.0
 ) -> str:
-    """The first value that differs by more than another processor's rounding, or by more than `close`; "": none."""
+    """The first value that differs by more than another processor's rounding, or by
+    more than `close`; "": none.
+    """
     for name in dict.fromkeys(
         [*said, *made]
     ):  # NaN, which equals nothing, counts as None
@@ -312,13 +344,18 @@ def _raise(path: Path, error: OSError) -> None:
 
 
 def _fault(check: Callable[..., object], path: Path, *more: Any) -> str | None:
-    """What a check says of a file, in a line. Whatever else it meets in a file that nobody foresaw is a line too."""
+    """What a check says of a file, in a line. Whatever else it meets in a file that
+    nobody foresaw is a line too.
+    """
     try:
         check(path, *more)
     except BenchError as error:
         said = str(error)
     except Exception as error:
-        said = f"{path} cannot be checked ({type(error).__name__}: {error}): it is not what its rule writes"
+        said = (
+            f"{path} cannot be checked ({type(error).__name__}: {error}): it is not"
+            " what its rule writes"
+        )
     else:
         return None
     return " ".join(said.encode("utf-8", "backslashreplace").decode().split())

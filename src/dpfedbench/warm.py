@@ -1,15 +1,20 @@
-"""Starts jobs quickly: one warm process imports torch and the compiled loops, and forks for each job of a workflow.
+"""Starts jobs quickly: one warm process imports torch and the compiled loops, and forks
+for each job of a workflow.
 
-A job's script soon calls `hand_over`, before it has loaded anything slow. That asks the workflow's warm process to run
-the script in a fork, waits, and ends as the fork ended. The first script that finds no warm process starts one. Where
-there can be none, or it is lost, the script does the work itself: nothing depends on a warm process but time.
+A job's script soon calls `hand_over`, before it has loaded anything slow. That asks the
+workflow's warm process to run the script in a fork, waits, and ends as the fork ended.
+The first script that finds no warm process starts one. Where there can be none, or it
+is lost, the script does the work itself: nothing depends on a warm process but time.
 
-The two talk by a socket that has a name and no file: a full disk does not matter and nothing is left behind. Its name
-says for which workflow, interpreter and machine the process is, and both ends refuse another user. With its request a
-script sends the state of the source tree: a warm process that has imported another one ends, and a new one starts.
+The two talk by a socket that has a name and no file: a full disk does not matter and
+nothing is left behind. Its name says for which workflow, interpreter and machine the
+process is, and both ends refuse another user. With its request a script sends the state
+of the source tree: a warm process that has imported another one ends, and a new one
+starts.
 
-The warm process imports and never computes: it has one thread, no OpenMP and no CUDA, which forks would inherit broken.
-A fork is killed with the script that asked for it, and with the warm process, which ends with its workflow.
+The warm process imports and never computes: it has one thread, no OpenMP and no CUDA,
+which forks would inherit broken. A fork is killed with the script that asked for it,
+and with the warm process, which ends with its workflow.
 """
 
 from __future__ import annotations
@@ -41,17 +46,27 @@ from dpfedbench import own_code
 from dpfedbench.jobs import WORKFLOW, place, workflow_process
 
 WARM = "DPFEDBENCH_WARM"
-"""The environment variable by which a workflow allows its jobs a warm process; "no" where the user does not."""
+"""The environment variable by which a workflow allows its jobs a warm process; "no"
+where the user does not.
+"""
 FEWEST = 4
 """Jobs for which a warm process is worth its start."""
 
 _PATIENCE = 30.0
-"""Seconds in which a warm process has to be there, and a script to say what it wants."""
+"""Seconds in which a warm process has to be there, and a script to say what it
+wants.
+"""
 _LEAVE = 1.4
-"""Seconds that jobs have to see for themselves that their workflow is gone, and to say so in their logs."""
+"""Seconds that jobs have to see for themselves that their workflow is gone, and to say
+so in their logs.
+"""
 _GONE = select.POLLHUP | select.POLLRDHUP if sys.platform == "linux" else 0
-START = "import os, sys; sys.path[:] = sys.argv[2:]; from dpfedbench.warm import serve; serve(sys.argv[1]); os._exit(0)"
-# Whatever starts threads when it is imported would start them in the warm process. A fork has its own number of them.
+START = (
+    "import os, sys; sys.path[:] = sys.argv[2:]; from dpfedbench.warm import serve;"
+    " serve(sys.argv[1]); os._exit(0)"
+)
+# Whatever starts threads when it is imported would start them in the warm process. A
+# fork has its own number of them.
 _ALONE = {
     **dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
@@ -61,9 +76,11 @@ _ALONE = {
 
 
 def hand_over() -> None:
-    """Have this script run by a fork of the warm process, and end as it ended; returns where it is to run here.
+    """Have this script run by a fork of the warm process, and end as it ended; returns
+    where it is to run here.
 
-    Either way, and in processes that the script starts, numpy's products have one thread: their last bits depend on it.
+    Either way, and in processes that the script starts, numpy's products have one
+    thread: their last bits depend on it.
     """
     os.environ["OPENBLAS_NUM_THREADS"] = (
         "1"  # read when numpy is loaded, which is later
@@ -90,7 +107,9 @@ def hand_over() -> None:
 
 
 def _wait(answers: BinaryIO, job: int) -> None:
-    """End as a job ends. Returns if the warm process is lost, after the job, which is lost with it."""
+    """End as a job ends. Returns if the warm process is lost, after the job, which is
+    lost with it.
+    """
     ended = None
     with contextlib.suppress(ProcessLookupError):
         ended = os.pidfd_open(job)
@@ -111,7 +130,9 @@ def _wait(answers: BinaryIO, job: int) -> None:
 
 
 def _name() -> str:
-    """The socket's name: of a workflow, an interpreter, and a place where paths and process numbers mean the same."""
+    """The socket's name: of a workflow, an interpreter, and a place where paths and
+    process numbers mean the same.
+    """
     spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("mnt", "pid", "user")]
     said = json.dumps(
         [os.environ[WORKFLOW], sys.executable, sys.prefix, sys.version, *spaces]
@@ -120,7 +141,9 @@ def _name() -> str:
 
 
 def _state() -> str:
-    """What changes with any source file of the packages or of one's own beside them, and with what is installed."""
+    """What changes with any source file of the packages or of one's own beside them,
+    and with what is installed.
+    """
     state, package = [], Path(__file__).parent
     tops = (package, package.with_name("dpsum"), *own_code.folders())
     for folder, _, names in (level for top in tops for level in os.walk(top)):
@@ -205,7 +228,9 @@ class _Job:
 
 
 def serve(name: str) -> None:
-    """Be the warm process with a socket of this name, until workflow or sources change, or another has it."""
+    """Be the warm process with a socket of this name, until workflow or sources change,
+    or another has it.
+    """
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # from a terminal, which interrupts the jobs too
@@ -277,7 +302,9 @@ def serve(name: str) -> None:
                     )
                     connection.sendall(b"%d\n" % jobs[-1].process)
                 else:
-                    listener.close()  # before the connection: a script that is sent away finds no warm process now
+                    # before the connection: a script that is sent away finds no warm
+                    # process now
+                    listener.close()
                     connection.close()
             except (OSError, ValueError):  # the script is gone, or does its work itself
                 if not jobs or jobs[-1].connection is not connection:
@@ -294,7 +321,9 @@ def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _import_all() -> None:
-    """Import the package and what it stands on, load its compiled loops, and leave nothing for a fork to clear away."""
+    """Import the package and what it stands on, load its compiled loops, and leave
+    nothing for a fork to clear away.
+    """
     gc.disable()
     named = [
         "snakemake.benchmark",
@@ -322,7 +351,9 @@ def _import_all() -> None:
 
 
 def _fork(given: dict[str, Any], descriptors: list[int], held: list[Any]) -> int:
-    """Begin the job of a request in a process of its own, which closes what is `held` open here; its number."""
+    """Begin the job of a request in a process of its own, which closes what is `held`
+    open here; its number.
+    """
     warm = os.getpid()
     if process := os.fork():
         return process
@@ -378,7 +409,8 @@ def _run(given: dict[str, Any], descriptors: list[int]) -> int:
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
-    # What the end of an interpreter does, but for clearing away what is shared with the warm process.
+    # What the end of an interpreter does, but for clearing away what is shared with the
+    # warm process.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -1,7 +1,8 @@
 """Finds whether an error was raised in the user's own code, and in which file and line.
 
-A user's own code is all that does not come with dpfedbench: files below the package that `shipped.txt` does not list,
-the user's folders (`own_code`), and the folders of networks that a configuration names (`model.module`).
+A user's own code is all that does not come with dpfedbench: files below the package
+that `shipped.txt` does not list, the user's folders (`own_code`), and the folders of
+networks that a configuration names (`model.module`).
 """
 
 import importlib.util
@@ -21,7 +22,9 @@ _WORKFLOW = {imports.PACKAGE.parents[1] / "workflow", imports.PACKAGE / "workflo
 
 
 def network(module: str) -> None:
-    """Remember where a network of one's own lies, before it is imported: the folder of its package or file."""
+    """Remember where a network of one's own lies, before it is imported: the folder of
+    its package or file.
+    """
     try:
         spec = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
@@ -57,7 +60,9 @@ def is_own(file: str) -> bool:
 
 
 def _frames(error: BaseException | None) -> Iterator[tuple[str, int]]:
-    """Files and lines that an error came through, the innermost first; then those of what it was raised from."""
+    """Files and lines that an error came through, the innermost first; then those of
+    what it was raised from.
+    """
     while error is not None:
         if isinstance(error, SyntaxError) and error.filename:
             yield error.filename, error.lineno or 1
@@ -67,7 +72,9 @@ def _frames(error: BaseException | None) -> Iterator[tuple[str, int]]:
 
 
 def place_of(error: BaseException) -> str:
-    """Where in the user's own code an error was raised, "FILE, line N"; empty where none of it was running."""
+    """Where in the user's own code an error was raised, "FILE, line N"; empty where
+    none of it was running.
+    """
     for file, line in _frames(error):
         if not file.startswith("<") and is_own(file):
             return f"{seen_from_here(file)}, line {line}"
@@ -81,7 +88,9 @@ def seen_from_here(file: str) -> Path:
 
 
 def said_of(error: BaseException) -> str:
-    """An error of the user's own code in a line: where it was raised and what it says; empty where it is not."""
+    """An error of the user's own code in a line: where it was raised and what it says;
+    empty where it is not.
+    """
     place = place_of(error)
     return f"{place}: {in_words(error)}" if place else ""
 

@@ -1,4 +1,6 @@
-"""Checks of configuration files: one line with file and place, where Snakemake's own message is unclear or missing."""
+"""Checks of configuration files: one line with file and place, where Snakemake's own
+message is unclear or missing.
+"""
 
 import contextlib
 import json
@@ -17,10 +19,12 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def check_arguments() -> None:
-    """End a call of Snakemake with one line where a file of its --configfile cannot be taken.
+    """End a call of Snakemake with one line where a file of its --configfile cannot be
+    taken.
 
-    Snakemake reads these files before the Snakefile, and says what is wrong in them by a traceback or without the file.
-    The default profile calls this, which is read earlier still.
+    Snakemake reads these files before the Snakefile, and says what is wrong in them by
+    a traceback or without the file. The default profile calls this, which is read
+    earlier still.
     """
     files, given = list[str](), False
     for word in sys.argv[1:]:
@@ -41,14 +45,14 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """The values of a file of a configuration.
 
     Raises:
-        BenchError: it is missing or empty, its YAML has a fault, it holds no group of keys, gives a key twice, or has a
-            group within itself; says the line.
+        BenchError: it is missing or empty, its YAML has a fault, it holds no group of
+            keys, gives a key twice, or has a group within itself; says the line.
     """
     path = Path(path)
     if not path.exists():
         raise BenchError(
-            f"{path}: this file does not exist in {Path.cwd()}; if it is a target, put it before --configfile, "
-            "because --configfile takes every word after it"
+            f"{path}: this file does not exist in {Path.cwd()}; if it is a target, put"
+            " it before --configfile, because --configfile takes every word after it"
         )
     text = text_of(path)
     with contextlib.suppress(ValueError):
@@ -62,14 +66,16 @@ def read_file(path: str | Path) -> dict[str, Any]:
 
 
 def with_place(message: str, paths: Sequence[str | Path]) -> str:
-    """A message about a key, with the file and line that give the key: of files that lie over one another, the last.
+    """A message about a key, with the file and line that give the key: of files that
+    lie over one another, the last.
 
     Args:
         message: may name keys by dotted paths, e.g. experiments.mine.run.clients.cuont.
         paths: one's own files, which `read_file` has taken.
 
     Returns:
-        The message as it is, where it names a file already, or where no file has two levels of a path or more.
+        The message as it is, where it names a file already, or where no file has two
+        levels of a path or more.
     """
     if any(Path(path).name in message for path in paths):
         return message
@@ -85,7 +91,9 @@ def with_place(message: str, paths: Sequence[str | Path]) -> str:
 
 
 def _reached(node: Any, keys: Sequence[str]) -> tuple[int, int]:
-    """How many of the keys lead somewhere from a node, one below the other, and the line of the last of these."""
+    """How many of the keys lead somewhere from a node, one below the other, and the
+    line of the last of these.
+    """
     depth, line = 0, 1
     for key in keys:
         if (
@@ -132,7 +140,8 @@ def _check_yaml(path: Path, text: str) -> None:
     if not isinstance(node, yaml.MappingNode):
         what = "a list" if isinstance(node, yaml.SequenceNode) else "one value"
         raise BenchError(
-            f"{path}, line {node.start_mark.line + 1}: it holds {what}: expected keys at its top level"
+            f"{path}, line {node.start_mark.line + 1}: it holds {what}: expected keys"
+            " at its top level"
         )
     _check_keys(path, node, (), set())
 
@@ -143,7 +152,8 @@ def _check_keys(
     """Refuse a key that is given twice, and a group that has itself inside."""
     if id(node) in above:
         raise BenchError(
-            f"{path}, line {node.start_mark.line + 1}: this group refers to itself: take out the alias"
+            f"{path}, line {node.start_mark.line + 1}: this group refers to itself:"
+            " take out the alias"
         )
     if id(node) in seen:
         return
@@ -162,8 +172,9 @@ def _check_keys(
             ):
                 if (key.tag, key.value) in first:
                     raise BenchError(
-                        f"{path}, line {line}: the key {key.value} is already in line {first[key.tag, key.value]}, "
-                        "and YAML would keep only one of them: remove one"
+                        f"{path}, line {line}: the key {key.value} is already in line"
+                        f" {first[key.tag, key.value]}, and YAML would keep only one of"
+                        " them: remove one"
                     )
                 first[key.tag, key.value] = line
             _check_keys(path, value, inside, seen)

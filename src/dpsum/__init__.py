@@ -1,4 +1,5 @@
-"""Private sums for anybody's training loop: mechanisms, a ledger of what they released, accountants and audits.
+"""Private sums for anybody's training loop: mechanisms, a ledger of what they released,
+accountants and audits.
 
     import dpsum
 

@@ -1,4 +1,6 @@
-"""The command line: python -m dpsum account | plan | compare | audit. What the commands do is in `shell`."""
+"""The command line: python -m dpsum account | plan | compare | audit. What the commands
+do is in `shell`.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command(
         "plan",
-        "the noise multiplier for an epsilon, or epsilon for a noise multiplier, by participation",
+        "the noise multiplier for an epsilon, or epsilon for a noise multiplier, by"
+        " participation",
     )
     participation(sub, required=True)
     delta(sub)
@@ -125,7 +128,8 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command(
         "audit",
-        "a lower bound on epsilon of a function of contributions [n, d] that returns what is released",
+        "a lower bound on epsilon of a function of contributions [n, d] that returns"
+        " what is released",
     )
     sub.add_argument(
         "release",
@@ -155,7 +159,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument(
         "--kind",
-        help="of participation, with --units, --cohort and --rounds: epsilon is of all rounds",
+        help=(
+            "of participation, with --units, --cohort and --rounds: epsilon is of all"
+            " rounds"
+        ),
     )
     sub.add_argument(
         "--participation",

@@ -34,18 +34,21 @@ class Spender(Protocol):
 
 
 class Budget:
-    """What all mechanisms that are given it may spend together; which of them compose follows from what they read.
+    """What all mechanisms that are given it may spend together; which of them compose
+    follows from what they read.
 
     Args:
         epsilon: the limit; None: there is none, and what is spent is only told.
         delta: at which epsilon is counted.
-        profile: whose epsilon the limit is for: "holds", or "as_claimed" (the accounting that `claims` has).
+        profile: whose epsilon the limit is for: "holds", or "as_claimed" (the
+            accounting that `claims` has).
         stop: whether the limit is kept; else it is only what noise is found by.
         claims: the accounting of a paper, by kind of sampler.
-        unaccounted: why something that was computed from private data before the first round, and that leaves with the
-            releases, has no event of its own; nothing finite holds of any release then.
-        sums: of all mechanisms to come, also those that nobody makes: an audit puts canaries in place of some. By
-            default those that join.
+        unaccounted: why something that was computed from private data before the first
+            round, and that leaves with the releases, has no event of its own; nothing
+            finite holds of any release then.
+        sums: of all mechanisms to come, also those that nobody makes: an audit puts
+            canaries in place of some. By default those that join.
 
     Raises:
         DpsumError: a limit, a delta or a profile that cannot be.
@@ -64,7 +67,8 @@ class Budget:
     ) -> None:
         if epsilon is not None and not epsilon > 0:
             raise DpsumError(
-                f"the budget's epsilon is {epsilon}: it must be above 0, or None for no limit"
+                f"the budget's epsilon is {epsilon}: it must be above 0, or None for no"
+                " limit"
             )
         if not 0 < delta < 1:
             raise DpsumError(
@@ -90,25 +94,31 @@ class Budget:
         self._shared: dict[int, tuple[list[str], BudgetPlan]] = {}
 
     def join(self, mechanism: Spender) -> None:
-        """Take in a mechanism before the first round; DpsumError where that was, or another has its stream of noise."""
+        """Take in a mechanism before the first round; DpsumError where that was, or
+        another has its stream of noise.
+        """
         if self._settled:
             raise DpsumError(
-                f"{mechanism.sum.name} comes after the noise of all sums was fixed: enter it with the others"
+                f"{mechanism.sum.name} comes after the noise of all sums was fixed:"
+                " enter it with the others"
             )
         for shared in mechanism.streams & set[str]().union(
             *(other.streams for other in self.mechanisms)
         ):
             raise DpsumError(
-                f"two sums of this run draw their noise from the stream {shared!r}: name another, or where it is a "
-                "clipping rule's own take another rule for one of them"
+                f"two sums of this run draw their noise from the stream {shared!r}:"
+                " name another, or where it is a clipping rule's own take another rule"
+                " for one of them"
             )
         self.mechanisms.append(mechanism)
 
     def settle(self) -> None:
-        """Fix what may be spent and the noise, once all mechanisms have joined: one plan for those that read the same.
+        """Fix what may be spent and the noise, once all mechanisms have joined: one
+        plan for those that read the same.
 
         Raises:
-            DpsumError: no noise meets the budget, or no analysis composes sums that read the same units.
+            DpsumError: no noise meets the budget, or no analysis composes sums that
+                read the same units.
         """
         if self._settled:
             return
@@ -161,10 +171,12 @@ class Budget:
     def _own_cost(
         self, budget: Any, spender: Spender, *, counted: bool
     ) -> tuple[float, float]:
-        """What clients' own sums over a part of their examples cost beside a sum over another part, which has a budget.
+        """What clients' own sums over a part of their examples cost beside a sum over
+        another part, which has a budget.
 
-        Each client takes its own once, and with the first round one has: what they cost is known, and does not grow. A
-        record may be in the one or in the other, so that the budget is for both.
+        Each client takes its own once, and with the first round one has: what they cost
+        is known, and does not grow. A record may be in the one or in the other, so that
+        the budget is for both.
         """
 
         def epsilon(profile: str) -> float:
@@ -176,26 +188,33 @@ class Budget:
         cost = epsilon(budget.profile)
         if budget.epsilon is not None and budget.stop and cost > budget.epsilon:
             raise DpsumError(
-                f"{spender.sum.name} costs a record epsilon {cost:.4g} at budget.delta {budget.delta:g}, more than "
-                f"budget.epsilon ({budget.epsilon:g}) allows for all that reads records: raise within_task.multiplier "
-                "or budget.epsilon"
+                f"{spender.sum.name} costs a record epsilon {cost:.4g} at budget.delta"
+                f" {budget.delta:g}, more than budget.epsilon ({budget.epsilon:g})"
+                " allows for all that reads records: raise within_task.multiplier or"
+                " budget.epsilon"
             )
-        return epsilon("as_claimed") if self.claims else math.nan, epsilon(
-            "holds"
-        ) if counted else math.inf
+        return epsilon("as_claimed") if self.claims else math.nan, (
+            epsilon("holds") if counted else math.inf
+        )
 
     def shared(self, mechanism: Spender) -> tuple[list[str], BudgetPlan] | None:
-        """The sums that share a mechanism's budget, by name, and their plan; None where its noise follows from none."""
+        """The sums that share a mechanism's budget, by name, and their plan; None where
+        its noise follows from none.
+        """
         self.settle()
         return self._shared.get(id(mechanism))
 
     def plan_of(self, mechanism: Spender) -> Any:
-        """The plan of a mechanism's noise; None where its noise follows from no budget."""
+        """The plan of a mechanism's noise; None where its noise follows from no
+        budget.
+        """
         shared = self.shared(mechanism)
         return None if shared is None else shared[1]
 
     def charge(self, mechanism: Spender) -> None:
-        """Take note of a round of a mechanism: a round of all that share a plan is charged for once."""
+        """Take note of a round of a mechanism: a round of all that share a plan is
+        charged for once.
+        """
         if (shared := self.shared(mechanism)) is not None:
             names, plan = shared
             if (
@@ -208,7 +227,9 @@ class Budget:
 
     @property
     def timed(self) -> bool:
-        """Whether the time of a round, or of all, may be published: it tells nothing of a cohort that is secret."""
+        """Whether the time of a round, or of all, may be published: it tells nothing of
+        a cohort that is secret.
+        """
         return all(spender.timed for spender in self.mechanisms)
 
     @property
@@ -219,9 +240,11 @@ class Budget:
         ]
 
     def spent(self, rounds: int) -> dict[str, float]:
-        """Epsilon after so many rounds, as claimed and as it holds; see `accounting.units`.
+        """Epsilon after so many rounds, as claimed and as it holds; see
+        `accounting.units`.
 
-        Sums that read the same units are composed; of sums over disjoint parts of the records it is the largest.
+        Sums that read the same units are composed; of sums over disjoint parts of the
+        records it is the largest.
         """
         self.settle()
         both = [plan.spent(rounds * per_round) for plan, per_round in self._plans]
@@ -238,7 +261,9 @@ class Budget:
         return all(plan.allows(rounds * per_round) for plan, per_round in self._plans)
 
     def expected(self, planned: int) -> int:
-        """Rounds to come of those planned, for the time left on screen; with noise that decays there will be fewer."""
+        """Rounds to come of those planned, for the time left on screen; with noise that
+        decays there will be fewer.
+        """
         self.settle()
         return min(
             [

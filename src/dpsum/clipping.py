@@ -1,8 +1,10 @@
-"""Clipping rules: how the threshold C moves from round to round, by what a rule may see.
+"""Clipping rules: how the threshold C moves from round to round, by what a rule may
+see.
 
-A rule keeps its state in a plain dictionary, which a checkpoint saves as it is; "threshold" is C. A rule sees releases,
-so that its threshold is post-processing. A rule with `private = False` sees norms before clipping as well: no finite
-epsilon holds of a mechanism that uses one.
+A rule keeps its state in a plain dictionary, which a checkpoint saves as it is;
+"threshold" is C. A rule sees releases, so that its threshold is post-processing. A rule
+with `private = False` sees norms before clipping as well: no finite epsilon holds of a
+mechanism that uses one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from dpsum.errors import DpsumError
 from dpsum.lazy import np
 
 SMALLEST_THRESHOLD = 1e-20
-"""Some rules shrink C without end; below this the products z C would leave the range of single precision."""
+"""Some rules shrink C without end; below this the products z C would leave the range of
+single precision.
+"""
 
 LARGEST_THRESHOLD = 1e20
 
@@ -28,14 +32,17 @@ State = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extra:
-    """A release of one coordinate that a rule makes beside the sum's own, over the same cohort or lot.
+    """A release of one coordinate that a rule makes beside the sum's own, over the same
+    cohort or lot.
 
     Attributes:
         name: in the ledger.
         stream: purpose of its noise's random stream.
-        threshold: what each value is clipped to, and so the sensitivity of their sum (zero-out).
+        threshold: what each value is clipped to, and so the sensitivity of their sum
+            (zero-out).
         counted: whether the method's paper counts it.
-        within: whether it is paid out of the sum's own multiplier, which then rises (Andrew et al. 2019, Theorem 1).
+        within: whether it is paid out of the sum's own multiplier, which then rises
+            (Andrew et al. 2019, Theorem 1).
     """
 
     name: str
@@ -48,7 +55,8 @@ class Extra:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a rule may see of a round: releases, public numbers and, where it is not private, raw norms.
+    """What a rule may see of a round: releases, public numbers and, where it is not
+    private, raw norms.
 
     Attributes:
         released: the sum's release, float64 [d].
@@ -78,7 +86,8 @@ class ClippingRule:
         threshold: C of the first round; None where whoever takes the sum finds it.
         private: whether it reads only what was released.
         reason: why it is not, for the ledger.
-        uncounted: whether it makes a release that costs more than the multiplier of the sum says (`Extra.within`).
+        uncounted: whether it makes a release that costs more than the multiplier of the
+            sum says (`Extra.within`).
     """
 
     private: ClassVar[bool] = True
@@ -93,7 +102,9 @@ class ClippingRule:
         return type(self).observe is not ClippingRule.observe
 
     def begin(self, threshold: float) -> State:
-        """The state before the first round; DpsumError for a threshold that is not finite or not above 0."""
+        """The state before the first round; DpsumError for a threshold that is not
+        finite or not above 0.
+        """
         if not 0 < threshold < math.inf:
             raise DpsumError(
                 f"clipping.threshold is {threshold}: it must be finite and above 0"
@@ -103,14 +114,18 @@ class ClippingRule:
     def extra(
         self, state: State, *, noise_multiplier: float, cohort: float
     ) -> Extra | None:
-        """The release that this rule makes beside the sum's, of `values`; None for none.
+        """The release that this rule makes beside the sum's, of `values`; None for
+        none.
 
-        `state` is that before the round, `noise_multiplier` the sum's, `cohort` the expected number of units.
+        `state` is that before the round, `noise_multiplier` the sum's, `cohort` the
+        expected number of units.
         """
         return None
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
-        """What each contribution puts into the extra release, float32 [n, 1], from its norm before clipping [n]."""
+        """What each contribution puts into the extra release, float32 [n, 1], from its
+        norm before clipping [n].
+        """
         raise NotImplementedError("of rules that make a release of their own")
 
     def observe(self, state: State, seen: Seen) -> None:
@@ -129,18 +144,22 @@ class Constant(ClippingRule):
 
 @dataclasses.dataclass(frozen=True)
 class PrivateQuantile(ClippingRule):
-    """C goes to the `percentile` of the norms by geometric steps: C <- C exp(-rate (b - gamma)).
+    """C goes to the `percentile` of the norms by geometric steps: C <- C exp(-rate (b -
+    gamma)).
 
-    b is the noised share of the cohort (or lot) whose norm is at most C. The count is a release of its own over the
-    same cohort, a private sum of centred indicators, and the ledger has it: C is post-processing of what was released.
-    A unit moves the sum by C and the count by 1/2, so that both are one Gaussian of multiplier z with z^-2 = z_sum^-2 +
-    (2 sigma_b)^-2; z_sum is raised until that is the configured z (Andrew et al. 2019, Algorithm 1 and Theorem 1).
+    b is the noised share of the cohort (or lot) whose norm is at most C. The count is a
+    release of its own over the same cohort, a private sum of centred indicators, and
+    the ledger has it: C is post-processing of what was released. A unit moves the sum
+    by C and the count by 1/2, so that both are one Gaussian of multiplier z with z^-2 =
+    z_sum^-2 + (2 sigma_b)^-2; z_sum is raised until that is the configured z (Andrew et
+    al. 2019, Algorithm 1 and Theorem 1).
 
     Attributes:
         percentile: 100 gamma.
         never_rising: whether a new C is taken only if it is not above the old one.
         quantile_rate: eta_C of the geometric steps.
-        count_noise: sigma_b, deviation of the noise on the count; None: a twentieth of the cohort or lot.
+        count_noise: sigma_b, deviation of the noise on the count; None: a twentieth of
+            the cohort or lot.
     """
 
     percentile: float = 90.0
@@ -167,8 +186,9 @@ class PrivateQuantile(ClippingRule):
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
         """1/2 if a norm is at most C, else -1/2.
 
-        A contribution that is zero puts in zero, so that zero-out of the one is zero-out of the other; one that is not
-        finite stays so, and the private sum counts it as zero.
+        A contribution that is zero puts in zero, so that zero-out of the one is
+        zero-out of the other; one that is not finite stays so, and the private sum
+        counts it as zero.
         """
         signs = np.where(norms <= state["threshold"], INDICATOR, -INDICATOR)
         signs[norms == 0] = 0.0
@@ -196,10 +216,12 @@ class ByFactor(ClippingRule):
 
 @dataclasses.dataclass(frozen=True)
 class NormOfRelease(ByFactor):
-    """C is `factor` times the norm of the last released mean: eq. 6, read as the norm of the vector that was released.
+    """C is `factor` times the norm of the last released mean: eq. 6, read as the norm
+    of the vector that was released.
 
-    With z C noise on each of d coordinates the norm is at least about z C sqrt(d) / L, so C grows or shrinks from round
-    to round by at least factor z sqrt(d) / L, whatever the gradients are.
+    With z C noise on each of d coordinates the norm is at least about z C sqrt(d) / L,
+    so C grows or shrinks from round to round by at least factor z sqrt(d) / L, whatever
+    the gradients are.
     """
 
     def observe(self, state: State, seen: Seen) -> None:
@@ -210,10 +232,11 @@ class NormOfRelease(ByFactor):
 
 @dataclasses.dataclass(frozen=True)
 class NoisedMeanNorm(ByFactor):
-    """C is `factor` times the noised mean of the clipped norms: eq. 6, read as a scalar query.
+    """C is `factor` times the noised mean of the clipped norms: eq. 6, read as a scalar
+    query.
 
-    That mean is a release of its own over the same lot: each norm clipped to C, noise of standard deviation z C on
-    their sum. The paper does not count it.
+    That mean is a release of its own over the same lot: each norm clipped to C, noise
+    of standard deviation z C on their sum. The paper does not count it.
     """
 
     uncounted: ClassVar[bool] = True
@@ -243,9 +266,11 @@ class NoisedMeanNorm(ByFactor):
 
 @dataclasses.dataclass(frozen=True)
 class MeanOfRawNorms(ByFactor):
-    """C is `factor` times the mean of the last lot's own norms, neither clipped nor noised. Not private.
+    """C is `factor` times the mean of the last lot's own norms, neither clipped nor
+    noised. Not private.
 
-    With this reading of Adap DP-FL's eq. 6 its published factors give a threshold that lasts. An empty lot keeps C.
+    With this reading of Adap DP-FL's eq. 6 its published factors give a threshold that
+    lasts. An empty lot keeps C.
     """
 
     private: ClassVar[bool] = False
@@ -262,10 +287,11 @@ class MeanOfRawNorms(ByFactor):
 
 @dataclasses.dataclass(frozen=True)
 class Percentile(ClippingRule):
-    """C is a percentile of the values in a sliding window of rounds (DP-FedMeta, eq. 2), constant until it is full.
+    """C is a percentile of the values in a sliding window of rounds (DP-FedMeta, eq.
+    2), constant until it is full.
 
-    The window has `window` rounds (W) and moves by one (the paper's step Delta W = 1). Where `never_rising`, a new C is
-    taken only if it is not above the old one.
+    The window has `window` rounds (W) and moves by one (the paper's step Delta W = 1).
+    Where `never_rising`, a new C is taken only if it is not above the old one.
     """
 
     percentile: float = 90.0
@@ -294,9 +320,11 @@ class Percentile(ClippingRule):
 class PercentileOfReleases(Percentile):
     """The percentile of the norms of what was released.
 
-    `form` "mean": of the released mean (Algorithm 2, line 8, divides by L). With z C noise on each of d coordinates
-    that norm is at least about z C sqrt(d) / L, so C follows its own noise down, whatever the gradients are. "sum": of
-    the released sum (eq. 7). That norm is far above any single contribution's, so with `never_rising` C never moves.
+    `form` "mean": of the released mean (Algorithm 2, line 8, divides by L). With z C
+    noise on each of d coordinates that norm is at least about z C sqrt(d) / L, so C
+    follows its own noise down, whatever the gradients are. "sum": of the released sum
+    (eq. 7). That norm is far above any single contribution's, so with `never_rising` C
+    never moves.
     """
 
     form: str = "sum"
@@ -308,7 +336,9 @@ class PercentileOfReleases(Percentile):
 
 @dataclasses.dataclass(frozen=True)
 class PercentileOfRawNorms(Percentile):
-    """The percentile of the units' own norms, before clipping: the next release shows it, unprotected. Not private."""
+    """The percentile of the units' own norms, before clipping: the next release shows
+    it, unprotected. Not private.
+    """
 
     private: ClassVar[bool] = False
     reason: ClassVar[str] = "PercentileOfRawNorms sets the threshold from raw norms"

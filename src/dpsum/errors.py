@@ -4,8 +4,9 @@
 class DpsumError(Exception):
     """What is wrong and how to mend it, in one line.
 
-    Everything that a user can cause (a bad value, a missing file, a full disk) is raised as this. Scripts print the
-    line and exit with 1, so that a traceback always means a fault of the library.
+    Everything that a user can cause (a bad value, a missing file, a full disk) is
+    raised as this. Scripts print the line and exit with 1, so that a traceback always
+    means a fault of the library.
     """
 
     def __init__(self, message: str) -> None:

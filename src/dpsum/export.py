@@ -1,7 +1,8 @@
-"""An account and an audit for others to read: one JSON with a schema, a badge for a model card, metrics of trackers.
+"""An account and an audit for others to read: one JSON with a schema, a badge for a
+model card, metrics of trackers.
 
-`report.schema.json`, beside this file, is the schema (JSON Schema, draft 2020-12). Infinity is the text "inf" there,
-and a number that does not exist is null.
+`report.schema.json`, beside this file, is the schema (JSON Schema, draft 2020-12).
+Infinity is the text "inf" there, and a number that does not exist is null.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def report(
 ) -> dict[str, Any]:
     """An account, an audit or both, as JSON can hold them.
 
-    Of the account's `ledger` the report has its number of lines and the digest of the last, which stands for all.
+    Of the account's `ledger` the report has its number of lines and the digest of the
+    last, which stands for all.
     """
     said: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     if ledger is not None:
@@ -58,7 +60,9 @@ def plain(value: Any) -> Any:
 
 
 def read_audit(path: Path | str) -> dict[str, Any]:
-    """The audit of a report; DpsumError where the file is missing, is no report, or has no audit."""
+    """The audit of a report; DpsumError where the file is missing, is no report, or has
+    no audit.
+    """
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
         if report["format"] != FORMAT or report["version"] != VERSION:
@@ -66,8 +70,8 @@ def read_audit(path: Path | str) -> dict[str, Any]:
         return dict(report["audit"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DpsumError(
-            f"{path} cannot be read as a report with an audit ({type(error).__name__}: {error}): make it by "
-            "python -m dpsum audit ... --json"
+            f"{path} cannot be read as a report with an audit ({type(error).__name__}:"
+            f" {error}): make it by python -m dpsum audit ... --json"
         ) from error
 
 
@@ -80,7 +84,8 @@ def badge(report: Mapping[str, Any]) -> str:
         sound = math.isfinite(high) and entry["status"] != "void"
         bound = f"ε ≤ {high:.3g}" if sound else "no finite ε"
         words.append(
-            f"{bound} at δ = {entry['delta']:g} per {entry['unit']} ({entry['adjacency']})"
+            f"{bound} at δ = {entry['delta']:g} per {entry['unit']}"
+            f" ({entry['adjacency']})"
         )
     elif "account" in report:
         sound, words = False, ["no ε: nothing private was released"]
@@ -93,7 +98,8 @@ def badge(report: Mapping[str, Any]) -> str:
         sound = sound and not audit["refuted"]
     if not words:
         raise DpsumError(
-            "a report without account or audit has nothing for a badge: make one of a ledger"
+            "a report without account or audit has nothing for a badge: make one of a"
+            " ledger"
         )
     text = ", ".join(words)
     label, shown = (
@@ -101,7 +107,10 @@ def badge(report: Mapping[str, Any]) -> str:
         for shown_text in ("differential privacy", text)
     )
     colour = "blue" if sound else "red"
-    return f"![differential privacy: {text}](https://img.shields.io/badge/{label}-{shown}-{colour})"
+    return (
+        "![differential privacy:"
+        f" {text}](https://img.shields.io/badge/{label}-{shown}-{colour})"
+    )
 
 
 def metrics(report: Mapping[str, Any]) -> dict[str, float]:
@@ -138,7 +147,9 @@ def _each(account: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
 
 
 def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:
-    """Log a report's numbers to the run that is active in MLflow, or to a new one; DpsumError without MLflow."""
+    """Log a report's numbers to the run that is active in MLflow, or to a new one;
+    DpsumError without MLflow.
+    """
     try:
         import mlflow
     except ImportError:
@@ -151,7 +162,9 @@ def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:
 def to_tensorboard(
     report: Mapping[str, Any], folder: Path | str, *, step: int = 0
 ) -> None:
-    """Write a report's numbers as TensorBoard's scalars; DpsumError without TensorBoard."""
+    """Write a report's numbers as TensorBoard's scalars; DpsumError without
+    TensorBoard.
+    """
     try:
         from tensorboard.summary import Writer
     except ImportError:

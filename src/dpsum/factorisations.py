@@ -1,10 +1,12 @@
 """Factorisations: the encoder C of correlated noise, for so many rounds.
 
-A server that moves a model by sums S_0, S_1, ... over rounds releases A S with a lower triangular A (all ones, where
-each step adds its own sum). Written A = B C, the matrix mechanism releases B (C S + z Z) = A (S + z C^-1 Z) with
-independent Gaussian Z (Denisov et al. 2022; Kairouz et al. 2021 is the binary tree's B and C): the noise of round t is
-row t of C^-1 Z, and what one round adds later rounds take away again. A unit that is in round t alone moves C S by
-column t of C times what it contributed, so that C is scaled until its largest column has norm 1.
+A server that moves a model by sums S_0, S_1, ... over rounds releases A S with a lower
+triangular A (all ones, where each step adds its own sum). Written A = B C, the matrix
+mechanism releases B (C S + z Z) = A (S + z C^-1 Z) with independent Gaussian Z (Denisov
+et al. 2022; Kairouz et al. 2021 is the binary tree's B and C): the noise of round t is
+row t of C^-1 Z, and what one round adds later rounds take away again. A unit that is in
+round t alone moves C S by column t of C times what it contributed, so that C is scaled
+until its largest column has norm 1.
 """
 
 from __future__ import annotations
@@ -30,21 +32,29 @@ _STEPS, _CLOSE = 200, 1e-3
 _RIDGE = 1e-6
 
 _DIGITS = 2.0**-30
-"""The encoder is rounded to it: what machines make of the last digits moves its noise seldom."""
+"""The encoder is rounded to it: what machines make of the last digits moves its noise
+seldom.
+"""
 
 _FLAT, _COARSE = 1e-7, 2.0**-16
-"""Of a banded encoder the search's end, a share of the error, and the digits: a search by slopes spreads roundings."""
+"""Of a banded encoder the search's end, a share of the error, and the digits: a search
+by slopes spreads roundings.
+"""
 
 MOST = 2000
-"""Rounds up to which `optimised` is computed: each step of the search takes the eigenvalues of a [T, T] matrix."""
+"""Rounds up to which `optimised` is computed: each step of the search takes the
+eigenvalues of a [T, T] matrix.
+"""
 
 
 def square_root(rounds: int, *, band: int | None = None) -> np.ndarray:
-    """C^-1 [T, T] of B = C = A^(1/2) with A all ones (Fichtenberger, Henzinger and Upadhyay, Constant Matters, 2023).
+    """C^-1 [T, T] of B = C = A^(1/2) with A all ones (Fichtenberger, Henzinger and
+    Upadhyay, Constant Matters, 2023).
 
-    C is the Toeplitz matrix of (1 - x)^(-1/2), whose inverse is that of (1 - x)^(1/2). Of the inverse `band` diagonals
-    are kept, so that a round's noise combines as many draws (Kalinin et al., Back to Square Roots, 2025); the encoder
-    and its column norm are those of the inverse that is kept.
+    C is the Toeplitz matrix of (1 - x)^(-1/2), whose inverse is that of (1 - x)^(1/2).
+    Of the inverse `band` diagonals are kept, so that a round's noise combines as many
+    draws (Kalinin et al., Back to Square Roots, 2025); the encoder and its column norm
+    are those of the inverse that is kept.
     """
     inverse, value = np.zeros((rounds, rounds)), 1.0
     for back in range(min(rounds, band or rounds)):
@@ -54,11 +64,13 @@ def square_root(rounds: int, *, band: int | None = None) -> np.ndarray:
 
 
 def optimised(workload: np.ndarray) -> np.ndarray:
-    """C^-1 [T, T] of least total squared error of all models, |A C^-1|_F^2 at columns of norm 1 (Denisov et al. 2022).
+    """C^-1 [T, T] of least total squared error of all models, |A C^-1|_F^2 at columns
+    of norm 1 (Denisov et al. 2022).
 
     Args:
-        workload: A, lower triangular, float64 [T, T]: how far the model has moved after each round for a unit in the
-            sum of each. All ones below the diagonal: prefix sums.
+        workload: A, lower triangular, float64 [T, T]: how far the model has moved after
+            each round for a unit in the sum of each. All ones below the diagonal:
+            prefix sums.
     """
     return _optimised(
         len(workload), np.ascontiguousarray(workload, dtype=float).tobytes()
@@ -66,11 +78,14 @@ def optimised(workload: np.ndarray) -> np.ndarray:
 
 
 def banded(workload: np.ndarray, bands: int) -> np.ndarray:
-    """As `optimised`, of the encoders of so many diagonals: C^-1, float64 [T, T], whose C has columns of norm 1.
+    """As `optimised`, of the encoders of so many diagonals: C^-1, float64 [T, T], whose
+    C has columns of norm 1.
 
-    Columns that are `bands` or more rounds apart do not overlap, so that a unit whose k rounds are that far apart moves
-    all releases by the root of k and no more (Choquette-Choo et al., (Amplified) Banded Matrix Factorization, 2023).
-    The minimum is searched by L-BFGS over the entries of C, from the optimised encoder cut to its bands.
+    Columns that are `bands` or more rounds apart do not overlap, so that a unit whose k
+    rounds are that far apart moves all releases by the root of k and no more
+    (Choquette-Choo et al., (Amplified) Banded Matrix Factorization, 2023). The minimum
+    is searched by L-BFGS over the entries of C, from the optimised encoder cut to its
+    bands.
 
     Args:
         workload: as of `optimised`.
@@ -84,10 +99,12 @@ def banded(workload: np.ndarray, bands: int) -> np.ndarray:
 def scaled(
     inverse: np.ndarray, *, separation: int = 1, participations: int = 1
 ) -> np.ndarray:
-    """The inverse of an encoder, float64 [T, T], times the encoder's largest column norm, in the last digits up.
+    """The inverse of an encoder, float64 [T, T], times the encoder's largest column
+    norm, in the last digits up.
 
-    For units that come several times (any two of their rounds are at least `separation` apart, and there are at most so
-    many `participations`) it is in place of the column norm how far all of a unit's columns move.
+    For units that come several times (any two of their rounds are at least `separation`
+    apart, and there are at most so many `participations`) it is in place of the column
+    norm how far all of a unit's columns move.
     """
     encoder = inverted(inverse)
     if participations > 1:
@@ -114,7 +131,8 @@ def _optimised(rounds: int, workload: bytes) -> np.ndarray:
         return np.zeros((0, 0))
     moved = np.frombuffer(workload).reshape(rounds, rounds)
     square = gram(moved.T @ moved)
-    # square = C^T C with C lower triangular: Cholesky from the last coordinate to the first.
+    # square = C^T C with C lower triangular: Cholesky from the last coordinate to the
+    # first.
     encoder = np.linalg.cholesky(square[::-1, ::-1])[::-1, ::-1].T
     return scaled(inverted(np.round(encoder / _DIGITS) * _DIGITS))
 
@@ -159,9 +177,11 @@ def _with_ridge(squares: np.ndarray) -> np.ndarray:
 
 
 def gram(squares: np.ndarray) -> np.ndarray:
-    """The X with ones on its diagonal that makes the trace of `squares` X^-1 nearly least, both float64 [T, T].
+    """The X with ones on its diagonal that makes the trace of `squares` X^-1 nearly
+    least, both float64 [T, T].
 
-    X = D^-1/2 (D^1/2 squares D^1/2)^1/2 D^-1/2, where the diagonal D is that of the root itself: a fixed point.
+    X = D^-1/2 (D^1/2 squares D^1/2)^1/2 D^-1/2, where the diagonal D is that of the
+    root itself: a fixed point.
     """
     squares = _with_ridge(squares)
     diagonal = np.sqrt(np.diag(squares))

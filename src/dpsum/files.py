@@ -13,7 +13,10 @@ _NO_ROOM = "no room to write {path}: free some space and run the same command ag
 _FORBIDDEN = (
     "no permission to write {path}: make its folder writable, or choose another"
 )
-_IN_THE_WAY = "cannot write {path}: a file lies where a folder belongs, or a folder where the file does; move it away"
+_IN_THE_WAY = (
+    "cannot write {path}: a file lies where a folder belongs, or a folder where the"
+    " file does; move it away"
+)
 _MENDED = {
     errno.ENOSPC: _NO_ROOM,
     errno.EDQUOT: _NO_ROOM,
@@ -23,9 +26,13 @@ _MENDED = {
     errno.ENOTDIR: _IN_THE_WAY,
     errno.EISDIR: _IN_THE_WAY,
     errno.EEXIST: _IN_THE_WAY,
-    errno.ENAMETOOLONG: "cannot write {path}: the path is too long, choose a shorter folder or name",
+    errno.ENAMETOOLONG: (
+        "cannot write {path}: the path is too long, choose a shorter folder or name"
+    ),
     errno.EIO: "cannot write {path}: the disk does not answer as it should, check it",
-    errno.EMFILE: "cannot write {path}: too many files are open, raise the limit (ulimit -n)",
+    errno.EMFILE: (
+        "cannot write {path}: too many files are open, raise the limit (ulimit -n)"
+    ),
 }
 _PROBE = 1 << 16  # bytes
 
@@ -34,10 +41,11 @@ _PROBE = 1 << 16  # bytes
 def writing(
     path: str | os.PathLike[str], temporary: Path | None = None
 ) -> Iterator[None]:
-    """Raise what keeps a file from being written (a full disk, no permission) as one line that names it, a DpsumError.
+    """Raise what keeps a file from being written (a full disk, no permission) as one
+    line that names it, a DpsumError.
 
-    torch and numpy say of a full disk only that a write failed: it is taken for full if it does not take a little more
-    of the file's `temporary` one either.
+    torch and numpy say of a full disk only that a write failed: it is taken for full if
+    it does not take a little more of the file's `temporary` one either.
     """
     try:
         yield
@@ -53,7 +61,8 @@ def writing(
 def number_of(error: Exception) -> int | None:
     """The operating system's number of an error; None where it is none.
 
-    safetensors puts it into words, and numpy, which looks for room before it writes, says only that there is none.
+    safetensors puts it into words, and numpy, which looks for room before it writes,
+    says only that there is none.
     """
     if match := re.search(r"\(os error (\d+)\)", str(error)):
         return int(match[1])

@@ -1,4 +1,6 @@
-"""numpy, loaded when it is first used: a plan of the workflow is read where numpy is not installed."""
+"""numpy, loaded when it is first used: a plan of the workflow is read where numpy is
+not installed.
+"""
 
 from __future__ import annotations
 

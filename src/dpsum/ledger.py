@@ -1,10 +1,12 @@
-"""The ledger: an append-only record of every release, one JSON line each, that accountants read.
+"""The ledger: an append-only record of every release, one JSON line each, that
+accountants read.
 
-A release is written down after the noise was drawn and before anything else uses it, from the mechanism's own
-values, so that the ledger says what was done and not what was planned.
+A release is written down after the noise was drawn and before anything else uses it,
+from the mechanism's own values, so that the ledger says what was done and not what was
+planned.
 
-It is a chain: each line begins with the SHA-256 of the line before it. So the last line's stands for all of them, and
-`training.json` has it, with their number.
+It is a chain: each line begins with the SHA-256 of the line before it. So the last
+line's stands for all of them, and `training.json` has it, with their number.
 """
 
 from __future__ import annotations
@@ -32,29 +34,40 @@ class Release:
     Attributes:
         round: from 0; of local steps, all of them in a row.
         name: what was released, e.g. "query-gradient-sum".
-        mechanism: what was added, and how the noise of two rounds is correlated. "gaussian": normal noise of deviation
-            `noise_std` on each coordinate, independent of that of every other coordinate, release and round.
-            "correlated-gaussian": see `combines`. "skellam": discrete noise on whole numbers, see `secure`.
+        mechanism: what was added, and how the noise of two rounds is correlated.
+            "gaussian": normal noise of deviation `noise_std` on each coordinate,
+            independent of that of every other coordinate, release and round.
+            "correlated-gaussian": see `combines`. "skellam": discrete noise on whole
+            numbers, see `secure`.
         unit: whose contribution is protected: "client" or "record".
-        adjacency: "zero-out": one unit's contribution replaced by zero; "replace-one": by any other.
+        adjacency: "zero-out": one unit's contribution replaced by zero; "replace-one":
+            by any other.
         observer: who sees it: "everyone" or "server".
         noise_multiplier: z.
-        threshold, sensitivity, noise_std: C, the L2 sensitivity under the adjacency, and the deviation of the noise on
-            each coordinate; a list where each client makes the release over its own records.
+        threshold, sensitivity, noise_std: C, the L2 sensitivity under the adjacency,
+            and the deviation of the noise on each coordinate; a list where each client
+            makes the release over its own records.
         dimension: coordinates released.
-        sampler: how the cohort was drawn (`participation`); a mapping is made a `Sampling`.
+        sampler: how the cohort was drawn (`participation`); a mapping is made a
+            `Sampling`.
         denominator: public number the sum is divided by afterwards.
-        noise_stream: name of the random stream of the noise; known, so privacy is simulated.
-        counted_by_paper: whether the method's paper counts this release, or makes it and leaves it out.
-        data_dependent_threshold: C, or what is handed out with the release (a vocabulary), was computed from private
-            data without a release of its own; `reason` says why.
-        combines: of noise that is correlated over rounds: the weights of independent draws of rounds 0 to this one,
-            each of deviation `noise_std`, whose combination was added; None: a draw of its own.
-        part: of records of which each is in one part alone: the part that it reads; None: it reads all.
-        adds: how many clients' releases, each with noise of its own, are added up before anyone but the observer sees
-            more than his own; None: they are not.
-        secure: of a sum that secure aggregation shows: granularity, bits, coordinates, clients, shares that are
-            counted, and the variance of a share in units (`secure`); None: of no such sum.
+        noise_stream: name of the random stream of the noise; known, so privacy is
+            simulated.
+        counted_by_paper: whether the method's paper counts this release, or makes it
+            and leaves it out.
+        data_dependent_threshold: C, or what is handed out with the release (a
+            vocabulary), was computed from private data without a release of its own;
+            `reason` says why.
+        combines: of noise that is correlated over rounds: the weights of independent
+            draws of rounds 0 to this one, each of deviation `noise_std`, whose
+            combination was added; None: a draw of its own.
+        part: of records of which each is in one part alone: the part that it reads;
+            None: it reads all.
+        adds: how many clients' releases, each with noise of its own, are added up
+            before anyone but the observer sees more than his own; None: they are not.
+        secure: of a sum that secure aggregation shows: granularity, bits, coordinates,
+            clients, shares that are counted, and the variance of a share in units
+            (`secure`); None: of no such sum.
     """
 
     round: int
@@ -80,7 +93,9 @@ class Release:
     secure: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no mechanism can have written (ValueError), so that no accountant meets it."""
+        """Refuse what no mechanism can have written (ValueError), so that no accountant
+        meets it.
+        """
         if isinstance(self.sampler, Mapping):
             object.__setattr__(self, "sampler", Sampling.of(self.sampler))
         for name, (wanted, called) in _TYPES.items():
@@ -111,7 +126,8 @@ class Release:
             _check_number(f"secure.{name}", number, LARGEST)
         if self.round < 0 or self.dimension < 1:
             raise ValueError(
-                f"round is {self.round} and dimension {self.dimension}: from 0 and from 1 on"
+                f"round is {self.round} and dimension {self.dimension}: from 0 and from"
+                " 1 on"
             )
         if not isinstance(self.sampler.kind, str) or not self.sampler.kind:
             raise ValueError("sampler has no kind")
@@ -185,7 +201,9 @@ def digest(line: str) -> str:
 
 
 def parse(text: str, where: str) -> list[Release]:
-    """Releases from a ledger's text; DpsumError where a line is none, or not the one that the next follows."""
+    """Releases from a ledger's text; DpsumError where a line is none, or not the one
+    that the next follows.
+    """
     releases, previous = [], ""
     for number, line in enumerate(text.splitlines(keepends=True), start=1):
         try:
@@ -196,14 +214,16 @@ def parse(text: str, where: str) -> list[Release]:
                 and not {"mechanism", _CHAIN} <= set(values)
             ):
                 raise DpsumError(
-                    f"{where} is of a former version, which did not name the mechanism of a release or the line "
-                    "before: move the run's folder away and train the run again"
+                    f"{where} is of a former version, which did not name the mechanism"
+                    " of a release or the line before: move the run's folder away and"
+                    " train the run again"
                 )
             if (before := values.pop(_CHAIN)) == "" and previous:
                 raise DpsumError(
-                    f"{where}, line {number}, is written as the first of a run: the line before it is not the one that "
-                    "it was written after, and a ledger is of one run; delete the file and run again, each run with "
-                    "a file of its own"
+                    f"{where}, line {number}, is written as the first of a run: the"
+                    " line before it is not the one that it was written after, and a"
+                    " ledger is of one run; delete the file and run again, each run"
+                    " with a file of its own"
                 )
             if before != previous:
                 raise ValueError(
@@ -222,7 +242,8 @@ def parse(text: str, where: str) -> list[Release]:
             RecursionError,
         ) as error:
             raise DpsumError(
-                f"{where}, line {number}, is not a release ({error}): delete the run's folder and train again"
+                f"{where}, line {number}, is not a release ({error}): delete the run's"
+                " folder and train again"
             ) from error
     return releases
 
@@ -237,7 +258,8 @@ def read_ledger(
         chain: as training.json has it (`Ledger.chain`), to be compared.
 
     Raises:
-        DpsumError: the file is missing, a line is not a release, or lines were cut off or changed.
+        DpsumError: the file is missing, a line is not a release, or lines were cut off
+            or changed.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -258,8 +280,8 @@ def read_ledger(
     written = chain_of(text.splitlines(keepends=True))
     if chain is not None and chain != written:
         raise DpsumError(
-            f"{path} has {written['lines']} lines, and training.json beside it tells of {chain.get('lines')} that end "
-            "otherwise: lines were cut off or changed"
+            f"{path} has {written['lines']} lines, and training.json beside it tells of"
+            f" {chain.get('lines')} that end otherwise: lines were cut off or changed"
         )
     return releases
 
@@ -290,15 +312,17 @@ def check_same_mechanism(
     whose: str = "the code as it is now",
     mend: str = "train the run again",
 ) -> None:
-    """Raise where the ledger that was audited says another mechanism than that of the run.
+    """Raise where the ledger that was audited says another mechanism than that of the
+    run.
 
-    Compared are names, mechanism, unit, adjacency, observer, z, denominator, sampler, and sensitivity and noise over C,
-    release by release. C itself follows the releases, and the number of clients is not compared where records are the
-    unit.
+    Compared are names, mechanism, unit, adjacency, observer, z, denominator, sampler,
+    and sensitivity and noise over C, release by release. C itself follows the releases,
+    and the number of clients is not compared where records are the unit.
 
     Args:
         ran: the run's.
-        audited: that of the audit's own run, or of the run (`whose`) whose audit is to stand for this one too.
+        audited: that of the audit's own run, or of the run (`whose`) whose audit is to
+            stand for this one too.
         mend: what to do.
 
     Raises:
@@ -318,7 +342,8 @@ def check_same_mechanism(
                 else value == expected
             ):
                 raise DpsumError(
-                    f"{said} {name} {value}, {whose} {expected}: the mechanisms differ, {mend}"
+                    f"{said} {name} {value}, {whose} {expected}: the mechanisms differ,"
+                    f" {mend}"
                 )
         samplers = [
             {key: value for key, value in event.sampler.items() if key != "clients"}
@@ -356,39 +381,47 @@ class Ledger:
             self.path.touch()
 
     def claim(self, stream: str) -> None:
-        """Keep a stream of noise, "seed/purpose", for one mechanism; DpsumError where another draws from it."""
+        """Keep a stream of noise, "seed/purpose", for one mechanism; DpsumError where
+        another draws from it.
+        """
         if stream in self._streams:
             raise DpsumError(
-                f"two mechanisms of {self.path} draw their noise from the stream {stream}: give one of them another "
-                "`stream` or `seed`"
+                f"two mechanisms of {self.path} draw their noise from the stream"
+                f" {stream}: give one of them another `stream` or `seed`"
             )
         self._streams.add(stream)
 
     def append(self, release: Release) -> None:
-        """Write a release down; it is with the operating system before this returns, so a killed run keeps it."""
+        """Write a release down; it is with the operating system before this returns, so
+        a killed run keeps it.
+        """
         line = release.line(self.chain["head"])
         with writing(self.path), open(self.path, "a", encoding="utf-8") as handle:
             handle.write(line)
         self.chain = {"lines": self.chain["lines"] + 1, "head": digest(line)}
 
     def sync(self) -> None:
-        """Have the disk hold what was appended: before a checkpoint that knows of it, so that it survives the power."""
+        """Have the disk hold what was appended: before a checkpoint that knows of it,
+        so that it survives the power.
+        """
         with writing(self.path), open(self.path, "rb") as handle:
             os.fsync(handle.fileno())
 
     def go_on_after(self, chain: Mapping[str, Any]) -> None:
         """Keep the lines that a checkpoint knows of, whose `chain` is given.
 
-        Lines after them, the last of which was perhaps being written when the process died, are dropped: their rounds
-        are run again with the same noise, and so are the same releases, not further ones. DpsumError where lines that
-        the checkpoint knows of are not there.
+        Lines after them, the last of which was perhaps being written when the process
+        died, are dropped: their rounds are run again with the same noise, and so are
+        the same releases, not further ones. DpsumError where lines that the checkpoint
+        knows of are not there.
         """
         lines = self.path.read_bytes().splitlines(keepends=True)[: chain["lines"]]
         kept = [line.decode("utf-8", "replace") for line in lines]
         if chain_of(kept) != chain:
             raise DpsumError(
-                f"{self.path} is not the ledger that the checkpoint beside it was written with: delete the folder "
-                f"{self.path.parent} to train from the start"
+                f"{self.path} is not the ledger that the checkpoint beside it was"
+                f" written with: delete the folder {self.path.parent} to train from the"
+                " start"
             )
         parse("".join(kept), str(self.path))
         with writing(self.path):

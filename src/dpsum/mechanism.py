@@ -1,9 +1,11 @@
-"""The mechanism: couples participation, clipping, noise and the ledger, so that what ran is what is accounted for.
+"""The mechanism: couples participation, clipping, noise and the ledger, so that what
+ran is what is accounted for.
 
-The docstring of `dpsum` has a loop that uses it. Guarantee, where each unit makes at most one contribution a round:
-each contribution is clipped to C in one L2 norm over all coordinates, the sum is noised before anybody has it, and the
-release is in the ledger, read off the mechanism that ran, before it is handed out. Under the ledger's participation
-`accounting.account` says which epsilon holds.
+The docstring of `dpsum` has a loop that uses it. Guarantee, where each unit makes at
+most one contribution a round: each contribution is clipped to C in one L2 norm over all
+coordinates, the sum is noised before anybody has it, and the release is in the ledger,
+read off the mechanism that ran, before it is handed out. Under the ledger's
+participation `accounting.account` says which epsilon holds.
 """
 
 from __future__ import annotations
@@ -42,33 +44,43 @@ class _Drawn:
 
 
 class Mechanism:
-    """A private sum over rounds: its thresholds, its noise, what may be spent, and its lines of the ledger.
+    """A private sum over rounds: its thresholds, its noise, what may be spent, and its
+    lines of the ledger.
 
     Args:
         name: of what it releases, in the ledger.
         unit: whose contribution is protected: "client" or "record".
         observer: who sees the release: "server" or "everyone".
         dimension: coordinates d.
-        participation: draws the cohorts, describes itself for the ledger and says what the sum is divided by.
+        participation: draws the cohorts, describes itself for the ledger and says what
+            the sum is divided by.
         clipping, noise: how the threshold moves, and what is added.
         ledger: a new file's path, or the `Ledger` of several mechanisms.
-        seed: None: noise is drawn from the operating system's entropy, and the ledger says so. A number: from streams
-            that it names, so that a run can be repeated; privacy is simulated then, since who knows the seed knows the
+        seed: None: noise is drawn from the operating system's entropy, and the ledger
+            says so. A number: from streams that it names, so that a run can be
+            repeated; privacy is simulated then, since who knows the seed knows the
             noise.
-        budget: what may be spent; mechanisms that are given one budget share it, and no round beyond it is released.
-            Needed where z is to be found. None: nothing is limited, and the account says what was spent.
-        adjacency, stream, part, added: as of `Sum`; no two mechanisms of a budget or a ledger share a stream of noise.
-        holders: how many holders each take a sum and keep a threshold of their own; 0: there is one sum a round.
+        budget: what may be spent; mechanisms that are given one budget share it, and no
+            round beyond it is released. Needed where z is to be found. None: nothing is
+            limited, and the account says what was spent.
+        adjacency, stream, part, added: as of `Sum`; no two mechanisms of a budget or a
+            ledger share a stream of noise.
+        holders: how many holders each take a sum and keep a threshold of their own; 0:
+            there is one sum a round.
         arithmetic: see `Arithmetic`.
 
     Attributes:
-        on_release: called with the `Total` and what is released, as it leaves; for an audit.
-        observer: shown each line of the ledger and what left (`Observer`); for an audit.
-        non_finite: contributions that were not finite and counted as zero, since it was last set to 0.
+        on_release: called with the `Total` and what is released, as it leaves; for an
+            audit.
+        observer: shown each line of the ledger and what left (`Observer`); for an
+            audit.
+        non_finite: contributions that were not finite and counted as zero, since it was
+            last set to 0.
 
     Raises:
-        DpsumError: a ledger that is there already, no first threshold, no multiplier and no budget to find it by, or a
-            stream of noise that another mechanism draws from.
+        DpsumError: a ledger that is there already, no first threshold, no multiplier
+            and no budget to find it by, or a stream of noise that another mechanism
+            draws from.
     """
 
     on_release: Callable[[Total, np.ndarray], None] | None = None
@@ -108,7 +120,8 @@ class Mechanism:
         )
         if noise.multiplier is None and (budget is None or budget.epsilon is None):
             raise DpsumError(
-                f"{name} has no noise multiplier: give one, or a budget with an epsilon to find it by"
+                f"{name} has no noise multiplier: give one, or a budget with an epsilon"
+                " to find it by"
             )
         self._set(
             described,
@@ -129,7 +142,9 @@ class Mechanism:
 
     @classmethod
     def of(cls, described: Sum, **how: Any) -> Mechanism:
-        """A mechanism of a sum that is described already; further arguments as of `_set`."""
+        """A mechanism of a sum that is described already; further arguments as of
+        `_set`.
+        """
         mechanism = cls.__new__(cls)
         mechanism._set(described, **how)
         return mechanism
@@ -157,10 +172,12 @@ class Mechanism:
         """Set up; the class documents the arguments that are not here.
 
         Args:
-            described: who is in the sum, and how it is clipped and noised; without noise nothing is claimed of it.
+            described: who is in the sum, and how it is clipped and noised; without
+                noise nothing is claimed of it.
             sampler: how its units are drawn.
             denominator: the public number that the sum is divided by.
-            indices: what tells the random streams of its noise apart: some of "round", "step" and "client".
+            indices: what tells the random streams of its noise apart: some of "round",
+                "step" and "client".
             cohort: the expected number of units; the denominator by default.
             per_round: releases of one holder in a round.
             multiplier: of its noise, where that follows from no budget.
@@ -210,8 +227,9 @@ class Mechanism:
     def timed(self) -> bool:
         """Whether the time that it took may be published.
 
-        Not where the account takes the cohort to be secret, since the time tells how many came; nor where each client's
-        message is rounded by itself, since it tells how often a rounding was drawn again.
+        Not where the account takes the cohort to be secret, since the time tells how
+        many came; nor where each client's message is rounded by itself, since it tells
+        how often a rounding was drawn again.
         """
         noise = self.sum.noise
         return noise is None or (
@@ -234,7 +252,9 @@ class Mechanism:
 
     @property
     def streams(self) -> set[str]:
-        """The purposes of the random streams that noise is drawn from, for the sum and for a rule's own release."""
+        """The purposes of the random streams that noise is drawn from, for the sum and
+        for a rule's own release.
+        """
         if not self.sum.private:
             return set()
         assert self.sum.clipping is not None
@@ -245,16 +265,18 @@ class Mechanism:
         return {self.sum.stream} | (set() if extra is None else {extra.stream})
 
     def open(self, index: int, *, step: int = 0, holder: int = 0) -> Total:
-        """Take the sum of round `index` (from 0), of a local step and a holder where each holder takes its own.
+        """Take the sum of round `index` (from 0), of a local step and a holder where
+        each holder takes its own.
 
         Raises:
-            DpsumError: no noise meets the budget, no analysis composes the mechanisms that share it, or another round's
-                release is not in the ledger yet.
+            DpsumError: no noise meets the budget, no analysis composes the mechanisms
+                that share it, or another round's release is not in the ledger yet.
         """
         if self._unwritten not in (None, index):
             raise DpsumError(
-                f"{self.sum.name} was released in round {self._unwritten}, and the ledger does not say so: release by "
-                "the mechanism, or write the round before the next is opened"
+                f"{self.sum.name} was released in round {self._unwritten}, and the"
+                " ledger does not say so: release by the mechanism, or write the round"
+                " before the next is opened"
             )
         state, extra, beside = self.state_of(holder), None, None
         if self.sum.private and (extra := self.extra_of(state)) is not None:
@@ -277,23 +299,26 @@ class Mechanism:
         )
 
     def release(self, total: Total) -> np.ndarray:
-        """End a sum: the noised sum, float64 [d]; it is in the ledger when this returns.
+        """End a sum: the noised sum, float64 [d]; it is in the ledger when this
+        returns.
 
         Raises:
-            RuntimeError: it was released before; a second release would be a second mechanism.
-            DpsumError: another sum of its round was released, so that it would have the same noise; or the budget has
-                no room for the round.
+            RuntimeError: it was released before; a second release would be a second
+                mechanism.
+            DpsumError: another sum of its round was released, so that it would have the
+                same noise; or the budget has no room for the round.
         """
         done, at = self._done, (total.step, total.holder)
         if total.round < done[0] or (total.round == done[0] and at in done[1]):
             raise DpsumError(
-                f"round {total.round} of {self.sum.name} was released before, and its noise would be drawn again: open "
-                "the next round"
+                f"round {total.round} of {self.sum.name} was released before, and its"
+                " noise would be drawn again: open the next round"
             )
         if self._stops and not self.budget.allows(total.round + 1):
             raise DpsumError(
-                f"round {total.round} of {self.sum.name} is beyond the budget, or beyond the rounds that are planned: "
-                "stop here, or ask `allows` before a round"
+                f"round {total.round} of {self.sum.name} is beyond the budget, or"
+                " beyond the rounds that are planned: stop here, or ask `allows`"
+                " before a round"
             )
         released = self.end(total)
         self._done = (
@@ -304,7 +329,9 @@ class Mechanism:
         return released
 
     def end(self, total: Total) -> np.ndarray:
-        """As `release`, without the ledger's line: who takes many sums a round writes them at its end (`write`)."""
+        """As `release`, without the ledger's line: who takes many sums a round writes
+        them at its end (`write`).
+        """
         rule, extra = self.sum.clipping, None
         released: np.ndarray = total.sum.release(self.noise_of(self.sum.stream, total))
         with self._lock:
@@ -329,7 +356,8 @@ class Mechanism:
         ]
         with self._lock:
             self._unwritten = total.round
-            # Without an observer the last release of a single holder is enough: the ledger's line is the same for each.
+            # Without an observer the last release of a single holder is enough: the
+            # ledger's line is the same for each.
             if not self.holders and self.observer is None:
                 self.releases.clear()
             self.releases.append(
@@ -373,7 +401,8 @@ class Mechanism:
             return self._plain(self.dimension)
         z, extra = self.noise_multiplier, self.extra_of(state)
         if extra is not None and extra.within:
-            # Both releases of a round together cost what the budget's multiplier does (Andrew et al. 2019, Theorem 1).
+            # Both releases of a round together cost what the budget's multiplier does
+            # (Andrew et al. 2019, Theorem 1).
             z = rest_multiplier(z, extra.noise_multiplier)
         assert self.sum.noise is not None
         return self.sum.noise.private_sum(
@@ -389,7 +418,9 @@ class Mechanism:
         )
 
     def noise_of(self, purpose: str, total: Total) -> Any:
-        """The source of a sum's noise; None where there is no noise, or where its units bring it."""
+        """The source of a sum's noise; None where there is no noise, or where its units
+        bring it.
+        """
         noise = self.sum.noise
         if noise is None or (noise.one_by_one and purpose == self.sum.stream):
             return None
@@ -404,9 +435,11 @@ class Mechanism:
     # The ledger
 
     def write(self, index: int, step: int | None = None) -> None:
-        """Write down what was released in round `index`: one line for all holders, one more for a rule's own release.
+        """Write down what was released in round `index`: one line for all holders, one
+        more for a rule's own release.
 
-        Where no unit came nothing is released, but the ledger says with what noise it would be.
+        Where no unit came nothing is released, but the ledger says with what noise it
+        would be.
         """
         self._unwritten = None
         releases, self.releases = (
@@ -496,7 +529,9 @@ class Mechanism:
     # Going on after a restart, and several processes
 
     def state(self) -> dict[str, Any]:
-        """Everything a restart needs; without a seed this includes what the noise follows from, so keep it secret."""
+        """Everything a restart needs; without a seed this includes what the noise
+        follows from, so keep it secret.
+        """
         plan = self.budget.plan_of(self)
         drawn = {} if self._drawn_by == str(self.seed) else {"seed": self.seed}
         return {
@@ -518,6 +553,7 @@ def _opened(ledger: Ledger | Path | str) -> Ledger:
         return ledger
     if Path(ledger).exists():
         raise DpsumError(
-            f"{ledger} is there already: name a new file, or hand over a Ledger that goes on or has several mechanisms"
+            f"{ledger} is there already: name a new file, or hand over a Ledger that"
+            " goes on or has several mechanisms"
         )
     return Ledger(Path(ledger))

@@ -1,7 +1,8 @@
-"""Ways of participation: which units take part in which round, and by what number a round's sum may be divided.
+"""Ways of participation: which units take part in which round, and by what number a
+round's sum may be divided.
 
-A way describes itself for the ledger (`describe`), so that the sampler that ran and the one that is accounted for are
-the same object's.
+A way describes itself for the ledger (`describe`), so that the sampler that ran and the
+one that is accounted for are the same object's.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ class Participation:
 
     Args:
         units, cohort, rounds: N, L (or its expectation) and T.
-        seed: of the draws; None: from the operating system's entropy, so that no one can draw the same.
-        kind: the sampler's name in the ledger; by default that of the class. A way of one's own gives its own name, for
-            which no analysis of another is taken.
+        seed: of the draws; None: from the operating system's entropy, so that no one
+            can draw the same.
+        kind: the sampler's name in the ledger; by default that of the class. A way of
+            one's own gives its own name, for which no analysis of another is taken.
 
     Attributes:
         once: whether a unit takes part at most once.
@@ -42,7 +44,8 @@ class Participation:
     ) -> None:
         if not 1 <= cohort <= units:
             raise DpsumError(
-                f"participation.cohort is {cohort} of {units} units: it must be from 1 to their number"
+                f"participation.cohort is {cohort} of {units} units: it must be from 1"
+                " to their number"
             )
         if rounds < 0:
             raise DpsumError(f"participation.rounds is {rounds}: it must be at least 0")
@@ -61,20 +64,27 @@ class Participation:
     def _check_divides(self) -> None:
         if self.units % self.size:
             raise DpsumError(
-                f"{self.kind} participation needs a cohort that divides the {self.units} units, not {self.size}"
+                f"{self.kind} participation needs a cohort that divides the"
+                f" {self.units} units, not {self.size}"
             )
 
     def cohort(self, index: int) -> np.ndarray:
-        """Numbers of the units of round `index` (from 0), the same whenever it is asked."""
+        """Numbers of the units of round `index` (from 0), the same whenever it is
+        asked.
+        """
         raise NotImplementedError
 
     @property
     def denominator(self) -> float:
-        """What a round's sum is divided by: the expected cohort, never the realised one, which is private."""
+        """What a round's sum is divided by: the expected cohort, never the realised
+        one, which is private.
+        """
         return float(self.size)
 
     def describe(self) -> Sampling:
-        """The sampler, for the ledger; `rate` is a unit's chance of being in a given round."""
+        """The sampler, for the ledger; `rate` is a unit's chance of being in a given
+        round.
+        """
         rate = self.size / self.units
         return Sampling(
             kind=self.kind,
@@ -86,7 +96,9 @@ class Participation:
 
 
 class OnePass(Participation):
-    """Disjoint blocks of a shuffled list: no unit takes part twice. The blocks may be known to all."""
+    """Disjoint blocks of a shuffled list: no unit takes part twice. The blocks may be
+    known to all.
+    """
 
     kind = "one-pass"
     once = True
@@ -95,8 +107,9 @@ class OnePass(Participation):
     def _begin(self) -> None:
         if self.units % self.size or self.rounds > self.units // self.size:
             raise DpsumError(
-                "one-pass participation needs a cohort that divides the units and at most units/cohort rounds, not "
-                f"{self.rounds} rounds of {self.size} of {self.units}"
+                "one-pass participation needs a cohort that divides the units and at"
+                f" most units/cohort rounds, not {self.rounds} rounds of {self.size} of"
+                f" {self.units}"
             )
         self._order = stream(self.seed, "participation").permutation(self.units)
 
@@ -105,7 +118,8 @@ class OnePass(Participation):
 
 
 class BallsAndBins(Participation):
-    """Each unit draws one secret round out of T (Chua et al., Balls-and-Bins Sampling for DP-SGD, 2024).
+    """Each unit draws one secret round out of T (Chua et al., Balls-and-Bins Sampling
+    for DP-SGD, 2024).
 
     Still one pass; the cohort's size varies and is private, and the denominator is N/T.
     """
@@ -116,8 +130,8 @@ class BallsAndBins(Participation):
     def _begin(self) -> None:
         if self.size * self.rounds != self.units:
             raise DpsumError(
-                f"balls-and-bins participation needs cohort x rounds = units, not {self.size} x {self.rounds} and "
-                f"{self.units}"
+                "balls-and-bins participation needs cohort x rounds = units, not"
+                f" {self.size} x {self.rounds} and {self.units}"
             )
         self._drawn = stream(self.seed, "participation").integers(
             self.rounds, size=self.units
@@ -132,7 +146,9 @@ class BallsAndBins(Participation):
 
 
 class Poisson(Participation):
-    """In each round each unit takes part with probability L/N, apart from all others."""
+    """In each round each unit takes part with probability L/N, apart from all
+    others.
+    """
 
     kind = "poisson"
 
@@ -142,7 +158,9 @@ class Poisson(Participation):
 
 
 class Passes(Participation):
-    """Blocks of a shuffled list; when it is at its end it is shuffled anew. No analysis is of it."""
+    """Blocks of a shuffled list; when it is at its end it is shuffled anew. No analysis
+    is of it.
+    """
 
     kind = "passes"
 
@@ -153,7 +171,9 @@ class Passes(Participation):
 
 
 class ShuffledEpochs(Passes):
-    """The same, for releases that are accounted for: a unit is in one block of each epoch, and which may be known."""
+    """The same, for releases that are accounted for: a unit is in one block of each
+    epoch, and which may be known.
+    """
 
     kind = "shuffled-epochs"
     known = True
@@ -168,9 +188,11 @@ class ShuffledEpochs(Passes):
 
 
 class RepeatedPasses(Participation):
-    """Blocks of a list that was shuffled once, gone through again and again: a unit comes each N/L rounds (b-min-sep).
+    """Blocks of a list that was shuffled once, gone through again and again: a unit
+    comes each N/L rounds (b-min-sep).
 
-    The blocks may be known to all. For a unit's rounds lie that far apart, correlated noise is accounted for, too.
+    The blocks may be known to all. For a unit's rounds lie that far apart, correlated
+    noise is accounted for, too.
     """
 
     kind = "min-separation"
@@ -197,7 +219,9 @@ class RepeatedPasses(Participation):
 
 
 class FixedSize(Participation):
-    """In each round L of the N units, every such set with the same chance: without replacement, drawn anew."""
+    """In each round L of the N units, every such set with the same chance: without
+    replacement, drawn anew.
+    """
 
     kind = "fixed-size"
 
@@ -218,15 +242,18 @@ class Everyone(Participation):
 
 
 class PoissonLots:
-    """Lots of each holder's own records: in each step each record is in its holder's lot with probability L/n.
+    """Lots of each holder's own records: in each step each record is in its holder's
+    lot with probability L/n.
 
-    Abadi et al. 2016; Adap DP-FL, line 7. Where holders have different numbers of records, n is their mean: all records
-    have one rate, so that one epsilon is every record's, and a holder's expected lot is in proportion to its records.
+    Abadi et al. 2016; Adap DP-FL, line 7. Where holders have different numbers of
+    records, n is their mean: all records have one rate, so that one epsilon is every
+    record's, and a holder's expected lot is in proportion to its records.
 
     Args:
-        clients: K holders, of n `records` each, or of as many as it says one by one; `whose` they are, for messages.
-        lot: L, the expected records of a lot, or of holders that differ their mean; each holder takes `steps` of them
-            in each of T `rounds`.
+        clients: K holders, of n `records` each, or of as many as it says one by one;
+            `whose` they are, for messages.
+        lot: L, the expected records of a lot, or of holders that differ their mean;
+            each holder takes `steps` of them in each of T `rounds`.
         seed, kind: as of `Participation`.
         purpose: of the random stream that draws them.
 
@@ -260,7 +287,8 @@ class PoissonLots:
                 else f"{self.records / clients:g} on average"
             )
             raise DpsumError(
-                f"participation.cohort is {lot}, but {whose} holds {held} records: a lot must be from 1 to that"
+                f"participation.cohort is {lot}, but {whose} holds {held} records: a"
+                " lot must be from 1 to that"
             )
         self.kind, self.clients, self.size, self.rounds, self.steps = (
             kind,
@@ -273,25 +301,33 @@ class PoissonLots:
         self.rate = lot / sizes[0] if self.alike else lot * clients / self.records
 
     def lot(self, index: int, step: int = 0, client: int = 0) -> np.ndarray:
-        """Places of the records of a lot among the holder's, ascending, the same whenever it is asked."""
+        """Places of the records of a lot among the holder's, ascending, the same
+        whenever it is asked.
+        """
         drawn = stream(self.seed, self.purpose, index, step, client).random(
             self.sizes[client]
         )
         return np.flatnonzero(drawn < self.rate)
 
     def expected(self, client: int) -> float:
-        """The expected lot of one holder; of holders that are alike, the denominator."""
+        """The expected lot of one holder; of holders that are alike, the
+        denominator.
+        """
         return float(self.size) if self.alike else self.rate * self.sizes[client]
 
     @property
     def denominator(self) -> float:
-        """What a lot's sum is divided by: the expected lot, never the realised one, which is private."""
+        """What a lot's sum is divided by: the expected lot, never the realised one,
+        which is private.
+        """
         return float(self.size)
 
     def describe(self) -> Sampling:
-        """The sampler, for the ledger; `rate` is a record's chance of being in a given lot, `rounds` counts lots.
+        """The sampler, for the ledger; `rate` is a record's chance of being in a given
+        lot, `rounds` counts lots.
 
-        Of holders that differ, records and cohort are those of all of them together, and `sizes` says each one's.
+        Of holders that differ, records and cohort are those of all of them together,
+        and `sizes` says each one's.
         """
         whole, lot = (
             (self.sizes[0], self.size)
@@ -312,14 +348,16 @@ class PoissonLots:
 def own_records(
     *, clients: int, rounds: int, records: int, steps: int, batches: str
 ) -> Sampling:
-    """The sampler of the sums that each client takes over its own records, for the ledger.
+    """The sampler of the sums that each client takes over its own records, for the
+    ledger.
 
     Args:
         clients: N, who take part at most once.
         records: those of one client that its releases of this kind read.
         steps: releases of this kind that one client makes.
-        batches: "full": each reads all of the records; "disjoint": each reads a part of its own; "poisson": each reads
-            each record with the chance 1/steps, so that `cohort` is the mean number.
+        batches: "full": each reads all of the records; "disjoint": each reads a part of
+            its own; "poisson": each reads each record with the chance 1/steps, so that
+            `cohort` is the mean number.
     """
     cohort = (
         records
@@ -341,7 +379,9 @@ def own_records(
 
 
 def own_update(*, clients: int, cohort: int, rounds: int) -> Sampling:
-    """The sampler of clients' own updates, one for each client at most, for the ledger."""
+    """The sampler of clients' own updates, one for each client at most, for the
+    ledger.
+    """
     return Sampling(
         kind="own-update",
         clients=clients,

@@ -1,10 +1,12 @@
 """The private sum, the one primitive through which private data leaves its owner.
 
-Formal guarantee. Neighbouring inputs differ in one unit, whose contribution is replaced by zero (zero-out). Each
-contribution is scaled to at most C in one L2 norm over all parameters, so the sums of neighbours differ by at most C,
-and the release is the Gaussian mechanism of sensitivity C and standard deviation z C: (epsilon, delta) of
-`accounting.gaussian.gaussian_epsilon(z, delta)`. Under replace-one adjacency the sensitivity is 2 C; a sum that is for
-it (a client's own update, which is always there) has noise of 2 z C, and the same (epsilon, delta).
+Formal guarantee. Neighbouring inputs differ in one unit, whose contribution is replaced
+by zero (zero-out). Each contribution is scaled to at most C in one L2 norm over all
+parameters, so the sums of neighbours differ by at most C, and the release is the
+Gaussian mechanism of sensitivity C and standard deviation z C: (epsilon, delta) of
+`accounting.gaussian.gaussian_epsilon(z, delta)`. Under replace-one adjacency the
+sensitivity is 2 C; a sum that is for it (a client's own update, which is always there)
+has noise of 2 z C, and the same (epsilon, delta).
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ if TYPE_CHECKING:
 def add_rows(
     rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarray
 ) -> None:
-    """Add rows [n, d] to a total, float64 [d], each cut to the norm `limit`. A row that is not finite is left out.
+    """Add rows [n, d] to a total, float64 [d], each cut to the norm `limit`. A row that
+    is not finite is left out.
 
-    Rows are added one after another in double precision, so that chunks of other sizes give the same bits. `norms`,
-    float64 [n], becomes the rows' own norms, before they are cut.
+    Rows are added one after another in double precision, so that chunks of other sizes
+    give the same bits. `norms`, float64 [n], becomes the rows' own norms, before they
+    are cut.
     """
     for place, row in enumerate(rows):
         values = row.astype(np.float64)
@@ -41,12 +45,15 @@ def add_rows(
 
 
 def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
-    """Contributions as an array of numbers [n, d]; DpsumError where they are no numbers, or of another shape."""
+    """Contributions as an array of numbers [n, d]; DpsumError where they are no
+    numbers, or of another shape.
+    """
     try:
         rows = np.asarray(contributions)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DpsumError(
-            f"contributions are no array ({error}): hand over [n, {dimension}] on the CPU"
+            f"contributions are no array ({error}): hand over [n, {dimension}] on"
+            " the CPU"
         ) from None
     if rows.ndim != 2 or rows.shape[1] != dimension:
         raise DpsumError(
@@ -60,10 +67,14 @@ def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
 
 
 class _Sum:
-    """A sum of contributions in double precision; a CPU adds them one after another, so that chunks change no bit."""
+    """A sum of contributions in double precision; a CPU adds them one after another, so
+    that chunks change no bit.
+    """
 
     one_by_one: ClassVar[bool] = False
-    """Whether it has to see each contribution by itself, so that `add_by` is refused."""
+    """Whether it has to see each contribution by itself, so that `add_by` is
+    refused.
+    """
 
     _limit: Any = math.inf
     """The norm to which each contribution is cut."""
@@ -78,10 +89,12 @@ class _Sum:
         self._released = False
 
     def add(self, contributions: ArrayLike) -> np.ndarray:
-        """Add contributions [n, d]. One that is not finite counts as zero, and is counted in `non_finite`.
+        """Add contributions [n, d]. One that is not finite counts as zero, and is
+        counted in `non_finite`.
 
         Returns:
-            The contributions' own norms, float64 [n], as private as they; not finite where a contribution is not.
+            The contributions' own norms, float64 [n], as private as they; not finite
+            where a contribution is not.
 
         Raises:
             DpsumError: they are not numbers, or not [n, d].
@@ -92,10 +105,11 @@ class _Sum:
     def add_by(
         self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int
     ) -> np.ndarray:
-        """Add `count` contributions that a compiled loop makes, and adds itself while they are in the cache; returns as
-        `add`.
+        """Add `count` contributions that a compiled loop makes, and adds itself while
+        they are in the cache; returns as `add`.
 
-        Given the limit, the total and the norms [count], `add` does what `add_rows` does with its rows.
+        Given the limit, the total and the norms [count], `add` does what `add_rows`
+        does with its rows.
         """
         self._check_open()
         norms = np.empty(count)
@@ -109,9 +123,11 @@ class _Sum:
             raise RuntimeError("this sum was released: nothing can be added to it")
 
     def release(self, generator: Any) -> np.ndarray:
-        """The (noised) sum, float64 [d]; `generator` is numpy's, or whatever has its `standard_normal`.
+        """The (noised) sum, float64 [d]; `generator` is numpy's, or whatever has its
+        `standard_normal`.
 
-        RuntimeError where it was released before; a second release would be a second mechanism.
+        RuntimeError where it was released before; a second release would be a second
+        mechanism.
         """
         if self._released:
             raise RuntimeError("this sum was released before")
@@ -124,7 +140,9 @@ class _Sum:
 
 
 class PlainSum(_Sum):
-    """The sum as it is, for methods that claim no privacy; `norms` are the contributions' own."""
+    """The sum as it is, for methods that claim no privacy; `norms` are the
+    contributions' own.
+    """
 
     def __init__(self, *, dimension: int) -> None:
         super().__init__(dimension=dimension)
@@ -139,7 +157,8 @@ class PlainSum(_Sum):
 
 
 class PrivateSum(_Sum):
-    """Clip each contribution to `threshold`, add up, add noise of standard deviation z C to every coordinate.
+    """Clip each contribution to `threshold`, add up, add noise of standard deviation z
+    C to every coordinate.
 
     An empty sum releases noise as well. Norms and the un-noised sum are not kept.
 
@@ -150,7 +169,8 @@ class PrivateSum(_Sum):
         adjacency: "zero-out" or "replace-one".
 
     Attributes:
-        secure: what the ledger says of a sum that secure aggregation shows; None for others.
+        secure: what the ledger says of a sum that secure aggregation shows; None for
+            others.
         told: what the history may say of it after the release.
         signs: by which coordinates were turned before the noise, as its observer knows.
         absent: places in the cohort of those who sent nothing, as its observer sees.
@@ -172,11 +192,13 @@ class PrivateSum(_Sum):
         super().__init__(dimension=dimension)
         if not 0 < threshold < math.inf:
             raise DpsumError(
-                f"the clipping threshold is {threshold}: privacy needs a finite one above 0"
+                f"the clipping threshold is {threshold}: privacy needs a finite one"
+                " above 0"
             )
         if not 0 < noise_multiplier < math.inf:
             raise DpsumError(
-                f"noise.multiplier is {noise_multiplier}: privacy needs a finite one above 0"
+                f"noise.multiplier is {noise_multiplier}: privacy needs a finite one"
+                " above 0"
             )
         self.threshold, self.noise_multiplier = (
             float(threshold),

@@ -1,4 +1,6 @@
-"""Progress of long work: one line now and then, readable on a terminal and in a job's log."""
+"""Progress of long work: one line now and then, readable on a terminal and in a job's
+log.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,19 @@ _LINES = 20
 
 
 class Progress:
-    """Prints how far the work is, its rate and the time left: whole lines, since several jobs share a terminal.
+    """Prints how far the work is, its rate and the time left: whole lines, since
+    several jobs share a terminal.
 
-    The longer the work has gone on, the longer the silence between two lines, so that hours of it fit on a page. Where
-    time would tell too much, there is a line at each twentieth of the steps, without a rate.
+    The longer the work has gone on, the longer the silence between two lines, so that
+    hours of it fit on a page. Where time would tell too much, there is a line at each
+    twentieth of the steps, without a rate.
 
     Args:
         label, total: what is being done, and its steps in all.
         unit: what a second's worth of work is counted in, e.g. "clients".
         done: steps that were done before (a resumed run).
-        every: least seconds between two lines at first; later a twentieth of the time gone by, up to half a minute on a
-            terminal and ten minutes in a file.
+        every: least seconds between two lines at first; later a twentieth of the time
+            gone by, up to half a minute on a terminal and ten minutes in a file.
         out: where to print; standard error by default.
         timed: whether what is printed, and when, may follow from time.
     """
@@ -56,7 +60,9 @@ class Progress:
         )
 
     def step(self, done: int, work: int, note: Callable[[], str] | None = None) -> None:
-        """Say that `done` steps are finished and `work` more units were worked through; `note` has more to say."""
+        """Say that `done` steps are finished and `work` more units were worked through;
+        `note` has more to say.
+        """
         if not self._timed:
             total = max(self._total, 1)
             if _LINES * done // total > _LINES * (done - 1) // total:
@@ -70,7 +76,10 @@ class Progress:
         self._last = now
         spent = max(now - self._start, 1e-9)
         left = spent / max(done - self._first, 1) * (self._total - done)
-        rate = f"{self._work / spent:.1f} {self._unit}/s, {datetime.timedelta(seconds=round(left))} left"
+        rate = (
+            f"{self._work / spent:.1f} {self._unit}/s,"
+            f" {datetime.timedelta(seconds=round(left))} left"
+        )
         self._say(f"{self._label}: {done}/{self._total}, {rate}", note)
 
     def _say(self, line: str, note: Callable[[], str] | None) -> None:

@@ -1,7 +1,8 @@
 """Named streams of random numbers.
 
-Every draw comes from a stream named by (seed, purpose, indices...). No stream is shared, so no result
-depends on the order of work, on chunking or on a restart: a round that is run again draws the same bits.
+Every draw comes from a stream named by (seed, purpose, indices...). No stream is
+shared, so no result depends on the order of work, on chunking or on a restart: a round
+that is run again draws the same bits.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def fresh(seed: Seed) -> int:
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """A fresh Philox generator keyed by the SHA-256 of all the names: different names give independent streams.
+    """A fresh Philox generator keyed by the SHA-256 of all the names: different names
+    give independent streams.
 
     Args:
         seed: the run's seed.
@@ -36,7 +38,9 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
 def streams(
     seed: int, purpose: str, *indices: int | None
 ) -> Callable[[int], np.random.Generator]:
-    """The streams of one purpose by round; the round's number takes the place of an index that is None."""
+    """The streams of one purpose by round; the round's number takes the place of an
+    index that is None.
+    """
     return lambda round_: stream(
         seed, purpose, *(round_ if index is None else index for index in indices)
     )

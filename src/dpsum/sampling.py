@@ -9,10 +9,12 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Sampling(Mapping[str, Any]):
-    """How the cohort of each round was drawn, which is what an accountant needs to know of it.
+    """How the cohort of each round was drawn, which is what an accountant needs to know
+    of it.
 
-    Read as a mapping it is the ledger's group `sampler`: the keys that are set, in the order of the fields below.
-    Values are checked where they are used: by `Release`, and by `Accountant.check`, which knows what fits together.
+    Read as a mapping it is the ledger's group `sampler`: the keys that are set, in the
+    order of the fields below. Values are checked where they are used: by `Release`, and
+    by `Accountant.check`, which knows what fits together.
 
     Attributes:
         kind: which way of drawing; an accountant is found by it and the mechanism.
@@ -24,10 +26,11 @@ class Sampling(Mapping[str, Any]):
         steps: releases of one client over its own records.
         epoch: rounds in which a shuffled list is gone through once.
         batches: whether an observer may know them: "known" or "secret".
-        separation, participations: any two rounds of a unit are at least so far apart, and there are at most so many.
+        separation, participations: any two rounds of a unit are at least so far apart,
+            and there are at most so many.
         others: further keys, of a way of drawing that this library does not know.
-        encoder: of correlated noise, the sizes |C| of all planned rounds, float64 [rounds, rounds], as bytes; it
-            belongs to the noise, and is in no ledger.
+        encoder: of correlated noise, the sizes |C| of all planned rounds, float64
+            [rounds, rounds], as bytes; it belongs to the noise, and is in no ledger.
     """
 
     kind: str = ""
@@ -46,7 +49,9 @@ class Sampling(Mapping[str, Any]):
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Sampling:
-        """A `Sampling` from a ledger's group `sampler`; one that is a `Sampling` already is returned."""
+        """A `Sampling` from a ledger's group `sampler`; one that is a `Sampling`
+        already is returned.
+        """
         if isinstance(said, cls):
             return said
         others = {key: value for key, value in said.items() if key not in _SAID}

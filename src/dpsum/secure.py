@@ -1,19 +1,23 @@
-"""The sum that secure aggregation shows: whole numbers modulo 2^b, each client's with its share of discrete noise.
+"""The sum that secure aggregation shows: whole numbers modulo 2^b, each client's with
+its share of discrete noise.
 
-Kairouz, Liu and Steinke 2021, The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure
-Aggregation (rotation, rounding conditioned on its norm, modulus); Agarwal, Kairouz and Liu 2021, The Skellam Mechanism
-(the noise).
+Kairouz, Liu and Steinke 2021, The Distributed Discrete Gaussian Mechanism for Federated
+Learning with Secure Aggregation (rotation, rounding conditioned on its norm, modulus);
+Agarwal, Kairouz and Liu 2021, The Skellam Mechanism (the noise).
 
-Each client clips its contribution to C, turns it by a random rotation H D that all know (D: random signs, H: Walsh and
-Hadamard's matrix), writes it in units of the granularity, rounds each coordinate up or down at random so that its mean
-stays, again until the norm is within the bound, adds its share of Skellam noise, and sends that modulo 2^b. The server
-adds the messages modulo 2^b, which is all that it sees, and turns the sum back.
+Each client clips its contribution to C, turns it by a random rotation H D that all know
+(D: random signs, H: Walsh and Hadamard's matrix), writes it in units of the
+granularity, rounds each coordinate up or down at random so that its mean stays, again
+until the norm is within the bound, adds its share of Skellam noise, and sends that
+modulo 2^b. The server adds the messages modulo 2^b, which is all that it sees, and
+turns the sum back.
 
-Formal guarantee. Neighbouring inputs differ in one client, whose contribution is replaced by zero; it still sends its
-noise. What it sends without noise is whole numbers of norm at most `Lattice.bound`, enforced after rounding and not
-only expected, so that the sums differ by as much; the shares of `counted` clients are Skellam noise of variance
-(z bound)^2 on each coordinate, and what `accounting.analyses.skellam` says of it holds. Modulus and rotation back come
-after the noise.
+Formal guarantee. Neighbouring inputs differ in one client, whose contribution is
+replaced by zero; it still sends its noise. What it sends without noise is whole numbers
+of norm at most `Lattice.bound`, enforced after rounding and not only expected, so that
+the sums differ by as much; the shares of `counted` clients are Skellam noise of
+variance (z bound)^2 on each coordinate, and what `accounting.analyses.skellam` says of
+it holds. Modulus and rotation back come after the noise.
 """
 
 from __future__ import annotations
@@ -33,7 +37,9 @@ if TYPE_CHECKING:
 _TRIES = 64
 
 Streams = Callable[..., Any]
-"""What for, and a client's place in the cohort where each has its own, to a stream of this round's."""
+"""What for, and a client's place in the cohort where each has its own, to a stream of
+this round's.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +51,8 @@ class Lattice:
         bits: b; sums are modulo 2^b.
         coordinates: D, the power of two that the dimension is filled up to.
         clients: of a cohort, each of whom adds a share of the noise.
-        counted: shares that the noise consists of at least, and that the account counts.
+        counted: shares that the noise consists of at least, and that the account
+            counts.
     """
 
     granularity: float
@@ -66,11 +73,12 @@ class Lattice:
         clients: int,
         counted: int,
     ) -> Lattice:
-        """The finest that keeps a coordinate of the sum within half the modulus, up to so many of its deviations.
+        """The finest that keeps a coordinate of the sum within half the modulus, up to
+        so many of its deviations.
 
-        The deviation is an upper end: all clients point the same way, (L C)^2 / D after a rotation; rounding, L / 4
-        units; and the noise of all shares. DpsumError where the modulus is too small for the noise and the rounding
-        alone.
+        The deviation is an upper end: all clients point the same way, (L C)^2 / D after
+        a rotation; rounding, L / 4 units; and the noise of all shares. DpsumError where
+        the modulus is too small for the noise and the rounding alone.
         """
         coordinates = 1 << max(dimension - 1, 0).bit_length()
         noise = noise_multiplier**2 * clients / counted
@@ -79,8 +87,9 @@ class Lattice:
         if room <= 0:
             least = math.floor(1 + math.log(deviations**2 * rounding, 4)) + 1
             raise DpsumError(
-                f"noise.bits is {bits}, too few for the sum of {clients} clients' {coordinates} coordinates at "
-                f"z = {noise_multiplier:g}: the smallest that holds it is {least}"
+                f"noise.bits is {bits}, too few for the sum of {clients} clients'"
+                f" {coordinates} coordinates at z = {noise_multiplier:g}: the smallest"
+                f" that holds it is {least}"
             )
         units = (
             noise + math.sqrt(noise**2 + 4 * room * (clients**2 / coordinates + noise))
@@ -94,9 +103,11 @@ class Lattice:
         )
 
     def bound(self, threshold: float) -> float:
-        """The largest norm, in units, of a contribution of norm `threshold` after rounding.
+        """The largest norm, in units, of a contribution of norm `threshold` after
+        rounding.
 
-        Kairouz et al. 2021, with beta = e^-1/2: two of five draws or more are within it.
+        Kairouz et al. 2021, with beta = e^-1/2: two of five draws or more are within
+        it.
         """
         norm, root = threshold / self.granularity, math.sqrt(self.coordinates)
         return math.sqrt(
@@ -104,13 +115,17 @@ class Lattice:
         )
 
     def said(self, *, threshold: float, noise_multiplier: float) -> dict[str, Any]:
-        """What the ledger says of the whole numbers, and the variance of one client's share of the noise, in units."""
+        """What the ledger says of the whole numbers, and the variance of one client's
+        share of the noise, in units.
+        """
         share = (noise_multiplier * self.bound(threshold)) ** 2 / self.counted
         return {**dataclasses.asdict(self), "share_variance": share}
 
 
 def rotated(values: np.ndarray) -> np.ndarray:
-    """Walsh and Hadamard's matrix times values [D], D a power of two, over D^1/2: its own inverse."""
+    """Walsh and Hadamard's matrix times values [D], D a power of two, over D^1/2: its
+    own inverse.
+    """
     bits = len(values).bit_length() - 1
     table = np.array(values, dtype=float).reshape(1 << bits // 2, -1)
     # Of a table's columns and then of its rows, so that what is added lies in a row.
@@ -129,9 +144,11 @@ def rotated(values: np.ndarray) -> np.ndarray:
 def rounded(
     values: np.ndarray, bound: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Whole numbers [D] of mean `values` (but for the condition), whose norm is at most `bound`: int64.
+    """Whole numbers [D] of mean `values` (but for the condition), whose norm is at most
+    `bound`: int64.
 
-    After 64 draws beyond it (less than one in 10^13) all are rounded towards zero, which makes no norm larger.
+    After 64 draws beyond it (less than one in 10^13) all are rounded towards zero,
+    which makes no norm larger.
     """
     below = np.floor(values)
     share = values - below
@@ -146,18 +163,20 @@ class SecureSum(PrivateSum):
     """The sum of a cohort's messages, as a server that runs secure aggregation sees it.
 
     Args:
-        threshold, noise_multiplier: C and z, deviation of the noise that is counted over the sensitivity after
-            rounding.
+        threshold, noise_multiplier: C and z, deviation of the noise that is counted
+            over the sensitivity after rounding.
         lattice: the whole numbers.
         dropped: clients of the cohort that drop out, with their noise.
         streams: random streams of the round.
-        colluding: clients of the cohort that may tell the server their noise. None of those who drop out need be one of
-            them, so nothing is released unless `counted` shares are in the sum besides all of theirs.
+        colluding: clients of the cohort that may tell the server their noise. None of
+            those who drop out need be one of them, so nothing is released unless
+            `counted` shares are in the sum besides all of theirs.
 
     Attributes:
-        told: what the history may say, after the release: coordinates that left the modulus's range, and clients that
-            dropped out. The former follow from the noised sum over all whole numbers, of which the account holds too;
-            the latter the server sees, and they are drawn without a look at the data.
+        told: what the history may say, after the release: coordinates that left the
+            modulus's range, and clients that dropped out. The former follow from the
+            noised sum over all whole numbers, of which the account holds too; the
+            latter the server sees, and they are drawn without a look at the data.
     """
 
     one_by_one: ClassVar[bool] = True
@@ -214,11 +233,15 @@ class SecureSum(PrivateSum):
         return norms
 
     def add_by(self, add: Any, count: int) -> np.ndarray:
-        """Refused: a compiled loop would add contributions up before each client could round its own."""
+        """Refused: a compiled loop would add contributions up before each client could
+        round its own.
+        """
         raise RuntimeError("a secure sum takes contributions one by one")
 
     def _take(self, row: np.ndarray) -> float:
-        """One client's message, if it does not drop out; returns its norm before clipping."""
+        """One client's message, if it does not drop out; returns its norm before
+        clipping.
+        """
         place, norm = self.count, float(np.linalg.norm(row))
         self.count += 1
         if place in self.absent:
@@ -230,7 +253,9 @@ class SecureSum(PrivateSum):
         return norm
 
     def _encoded(self, row: np.ndarray, norm: float, place: int) -> np.ndarray:
-        """A contribution as whole numbers: clipped, rotated, rounded. One that is not finite is zero."""
+        """A contribution as whole numbers: clipped, rotated, rounded. One that is not
+        finite is zero.
+        """
         values = np.zeros(self.lattice.coordinates)
         if math.isfinite(norm) and norm > 0:
             values[: self.dimension] = row * (
@@ -243,7 +268,9 @@ class SecureSum(PrivateSum):
         )
 
     def _share(self, place: int) -> np.ndarray:
-        """A client's Skellam noise [D], int64: the difference of two Poisson variables."""
+        """A client's Skellam noise [D], int64: the difference of two Poisson
+        variables.
+        """
         generator, size, rate = (
             self._streams("", place),
             self.lattice.coordinates,
@@ -258,8 +285,9 @@ class SecureSum(PrivateSum):
                 self._colluding > 0
             )
             raise DpsumError(
-                f"{self._shares} clients' noise is in the sum{told}, fewer than the {self.lattice.counted} that the "
-                "account counts: nothing is released; raise noise.dropped_at_most"
+                f"{self._shares} clients' noise is in the sum{told}, fewer than the"
+                f" {self.lattice.counted} that the account counts: nothing is released;"
+                " raise noise.dropped_at_most"
             )
         half = self._modulus // 2
         centred = (self._seen_sum + half) % self._modulus - half

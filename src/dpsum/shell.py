@@ -1,4 +1,6 @@
-"""What the commands of `python -m dpsum` do, each with its parsed arguments; tables, JSON and exit codes."""
+"""What the commands of `python -m dpsum` do, each with its parsed arguments; tables,
+JSON and exit codes.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ def _releases(path: str) -> list[Release]:
     releases = read_ledger(path)
     if not releases:
         raise DpsumError(
-            f"{path} has no release: it is empty, or nothing private was released; name a run's ledger"
+            f"{path} has no release: it is empty, or nothing private was released; name"
+            " a run's ledger"
         )
     return releases
 
@@ -79,8 +82,9 @@ def _account_lines(account: Account) -> list[str]:
         ]
         first = entries[0][1]
         lines += [
-            f"{each.rounds} rounds done of the sampler {_text(each.sampler)}; z {_number(each.noise_multiplier)}, "
-            f"delta {each.delta:g}, unit {each.unit}, seen by {first.observer}"
+            f"{each.rounds} rounds done of the sampler {_text(each.sampler)}; z"
+            f" {_number(each.noise_multiplier)}, delta {each.delta:g}, unit"
+            f" {each.unit}, seen by {first.observer}"
         ]
         rows = [
             [
@@ -105,7 +109,9 @@ def _account_lines(account: Account) -> list[str]:
 
 
 def plan(given: argparse.Namespace) -> int:
-    """Noise for epsilon, or epsilon for noise, for each participation that there is an analysis of."""
+    """Noise for epsilon, or epsilon for noise, for each participation that there is an
+    analysis of.
+    """
     if not 0 < given.delta < 1:
         raise DpsumError(f"--delta is {given.delta}: it must lie between 0 and 1")
     kinds = [kind for mechanism, kind in analyses.pairs() if mechanism == "gaussian"]
@@ -126,7 +132,8 @@ def plan(given: argparse.Namespace) -> int:
     if not any(row["noise_multiplier"] for row in plans):
         whys = "; ".join(f"{row['participation']}: {row['reason']}" for row in plans)
         raise DpsumError(
-            f"no participation goes with these numbers, change --units, --cohort, --rounds or --set ({whys})"
+            "no participation goes with these numbers, change --units, --cohort,"
+            f" --rounds or --set ({whys})"
         )
     rows = [
         [
@@ -137,7 +144,10 @@ def plan(given: argparse.Namespace) -> int:
         ]
         for row in plans
     ]
-    head = f"{given.rounds} rounds of {given.cohort:g} of {given.units:,} units, delta {given.delta:g}"
+    head = (
+        f"{given.rounds} rounds of {given.cohort:g} of {given.units:,} units, delta"
+        f" {given.delta:g}"
+    )
     report = {
         key: getattr(given, key) for key in ("units", "cohort", "rounds", "delta")
     } | {"plans": plans}
@@ -181,7 +191,8 @@ def _sampler(analysis: Accountant, given: argparse.Namespace) -> dict[str, Any]:
     """
     if analysis.own:
         raise DpsumError(
-            f"{analysis.pair[1]} is of sums that clients take over their own examples: choose another kind"
+            f"{analysis.pair[1]} is of sums that clients take over their own examples:"
+            " choose another kind"
         )
     cohort, more = _whole(given.cohort), dict(_pair(text) for text in given.set or ())
     rate = cohort / given.units if given.units else math.nan
@@ -308,7 +319,8 @@ def audit(given: argparse.Namespace) -> int:
     if given.kind is not None:
         if None in (given.units, given.cohort, given.rounds):
             raise DpsumError(
-                "--kind says how cohorts are drawn: name --units, --cohort and --rounds too"
+                "--kind says how cohorts are drawn: name --units, --cohort and"
+                " --rounds too"
             )
         participation = _sampler(analyses.find("gaussian", given.kind), given)
     shown = functools.cache(

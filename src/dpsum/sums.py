@@ -1,4 +1,5 @@
-"""What a private sum is: whose contributions it adds up, who sees it, and how it is clipped and noised.
+"""What a private sum is: whose contributions it adds up, who sees it, and how it is
+clipped and noised.
 
 Which sums of a training share one budget follows from what they read (`together`).
 """
@@ -27,16 +28,21 @@ class Sum:
         name: of what it releases, in the ledger.
         unit: whose contribution is protected: "client" or "record".
         observer: who sees the release: "server" or "everyone".
-        clipping, noise: a `ClippingRule` and a `Noise`, or what extends them; both None where the sum is handed out as
-            it is, and nothing is claimed of it.
-        transform: what is done to each contribution by itself before it is clipped: `trivial` says that nothing is,
-            `rows` gives contributions [n, d] as they are clipped; None: nothing.
+        clipping, noise: a `ClippingRule` and a `Noise`, or what extends them; both None
+            where the sum is handed out as it is, and nothing is claimed of it.
+        transform: what is done to each contribution by itself before it is clipped:
+            `trivial` says that nothing is, `rows` gives contributions [n, d] as they
+            are clipped; None: nothing.
         budget: what the noise costs at most.
-        within_task: where the sum is a few-shot client's own: the settings that its noise follows from.
-        adjacency: what changes between neighbours: "zero-out", or "replace-one" where a unit is always there.
+        within_task: where the sum is a few-shot client's own: the settings that its
+            noise follows from.
+        adjacency: what changes between neighbours: "zero-out", or "replace-one" where a
+            unit is always there.
         stream: purpose of its noise's random stream; no two sums of a run share one.
-        part: the part of a client's records that it is over, where each record is in one part alone; "": all of them.
-        added: whether the clients' releases are added up, and all but the observer see no more than their own and that.
+        part: the part of a client's records that it is over, where each record is in
+            one part alone; "": all of them.
+        added: whether the clients' releases are added up, and all but the observer see
+            no more than their own and that.
     """
 
     name: str
@@ -65,7 +71,9 @@ class Sum:
 
     @property
     def moves(self) -> bool:
-        """Whether the cost of a round is known only when it comes, or is more than the multiplier says."""
+        """Whether the cost of a round is known only when it comes, or is more than the
+        multiplier says.
+        """
         rule, noise = self.clipping, self.noise
         return noise is not None and (
             noise.follows_loss or (rule is not None and rule.uncounted)
@@ -74,7 +82,8 @@ class Sum:
 
 @dataclasses.dataclass(frozen=True)
 class Together:
-    """The private sums of a run that read the same units: one budget, for the composition of all of them.
+    """The private sums of a run that read the same units: one budget, for the
+    composition of all of them.
 
     The first is the one that `moves`, if any does.
     """
@@ -84,12 +93,14 @@ class Together:
     def plan(
         self, sampler: Sampler, *, claims: Claims, counted: bool, stepwise: bool
     ) -> BudgetPlan:
-        """What all of them may spend, and their noise; counted lot by lot where the cost `moves`.
+        """What all of them may spend, and their noise; counted lot by lot where the
+        cost `moves`.
 
         Args:
             sampler: how units are drawn, as the ledger says it.
             claims, counted: as of `BudgetPlan`, as are the errors.
-            stepwise: whether a round is a holder's local step, of which there are too many to account for each.
+            stepwise: whether a round is a holder's local step, of which there are too
+                many to account for each.
         """
         from dpsum.accounting.budgets import (
             DecayingBudget,
@@ -119,10 +130,12 @@ class Together:
 
 
 def together(sums: Sequence[Sum]) -> list[Together]:
-    """The private sums of a run in groups that compose, one for each part of a unit that they read.
+    """The private sums of a run in groups that compose, one for each part of a unit
+    that they read.
 
     Raises:
-        DpsumError: sums read the same units in a way that no analysis composes, or what is compared has two budgets.
+        DpsumError: sums read the same units in a way that no analysis composes, or what
+            is compared has two budgets.
     """
     private, groups = [sum_ for sum_ in sums if sum_.private], list[Together]()
     twice = [
@@ -138,8 +151,9 @@ def together(sums: Sequence[Sum]) -> list[Together]:
     for sum_ in budgets[1:]:
         if (sum_.unit, sum_.budget) != (budgets[0].unit, budgets[0].budget):
             raise DpsumError(
-                f"{budgets[0].name} (of {budgets[0].unit}s) and {sum_.name} (of {sum_.unit}s) have two budgets: a run "
-                "keeps one, of one unit at one delta; give both the same"
+                f"{budgets[0].name} (of {budgets[0].unit}s) and {sum_.name} (of"
+                f" {sum_.unit}s) have two budgets: a run keeps one, of one unit at one"
+                " delta; give both the same"
             )
     for unit, of_unit in by_unit(private).items():
         for part, alike in by_part(of_unit).items():
@@ -167,7 +181,9 @@ def together(sums: Sequence[Sum]) -> list[Together]:
 
 
 def _apart(first: Sum, second: Sum) -> str:
-    """Why no analysis composes two sums of the same units; "" where one does if they are sampled alike."""
+    """Why no analysis composes two sums of the same units; "" where one does if they
+    are sampled alike.
+    """
     assert first.noise is not None and second.noise is not None
     if first.within_task is not None or second.within_task is not None:
         return "a client's own sums are accounted for by themselves"

@@ -16,10 +16,11 @@ from dpsum.sums import Sum
 
 @dataclasses.dataclass(frozen=True)
 class Arithmetic:
-    """How contributions are added and norms taken: numpy's way, or that of whoever has them elsewhere.
+    """How contributions are added and norms taken: numpy's way, or that of whoever has
+    them elsewhere.
 
-    `add` adds contributions [n, d] to a `PrivateSum` (or the like) and returns their norms [n]; `norm` is the L2 norm
-    of a vector.
+    `add` adds contributions [n, d] to a `PrivateSum` (or the like) and returns their
+    norms [n]; `norm` is the L2 norm of a vector.
     """
 
     add: Callable[[Any, Any], np.ndarray] = lambda total, contributions: total.add(
@@ -30,10 +31,12 @@ class Arithmetic:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Released:
-    """A release as it left: of a holder, where several take one each, and its local step.
+    """A release as it left: of a holder, where several take one each, and its local
+    step.
 
     Attributes:
-        total: the sum that was taken; its threshold and noise multiplier are those of this release.
+        total: the sum that was taken; its threshold and noise multiplier are those of
+            this release.
         mean: what left over the denominator, float64 [d]; None without an observer.
         extra, extra_mean: the same of what the clipping rule released beside it.
     """
@@ -47,7 +50,9 @@ class Released:
 
 
 Observer = Callable[[Release, Sequence[tuple[Released, np.ndarray]]], None]
-"""Sees what the ledger's observer sees: a line of the ledger, and for each release that it stands for what left."""
+"""Sees what the ledger's observer sees: a line of the ledger, and for each release that
+it stands for what left.
+"""
 
 
 class Total:
@@ -58,7 +63,8 @@ class Total:
         round, step, holder: which of a mechanism's sums it is.
         sum: takes the contributions: a `PrivateSum`, or what stands in its place.
         state: of the clipping rule.
-        extra, extra_sum: what the rule releases beside the sum, and what takes that; None where nothing is.
+        extra, extra_sum: what the rule releases beside the sum, and what takes that;
+            None where nothing is.
 
     Attributes:
         raw: the contributions' own norms, for a rule that is not private; else empty.
@@ -99,7 +105,9 @@ class Total:
 
     @property
     def as_rows(self) -> bool:
-        """Whether contributions have to come as rows, since something is done to each before it is clipped."""
+        """Whether contributions have to come as rows, since something is done to each
+        before it is clipped.
+        """
         transform = self._described.transform
         return transform is not None and not transform.trivial
 
@@ -113,7 +121,9 @@ class Total:
 
     @property
     def deviation(self) -> float:
-        """The deviation of the noise on each coordinate of the release; 0 where there is none."""
+        """The deviation of the noise on each coordinate of the release; 0 where there
+        is none.
+        """
         noise = self._described.noise
         if noise is None:
             return 0.0
@@ -123,7 +133,8 @@ class Total:
         )
 
     def add(self, contributions: Any) -> np.ndarray:
-        """Add contributions [n, d]; returns the norms [n] that are clipped, which are as private as they.
+        """Add contributions [n, d]; returns the norms [n] that are clipped, which are
+        as private as they.
 
         DpsumError where they are no array of numbers, or not [n, d].
         """
@@ -138,10 +149,13 @@ class Total:
         *,
         transformed: bool = False,
     ) -> np.ndarray:
-        """Add contributions that a compiled loop makes, and `transformed` where it says so; see `PrivateSum.add_by`."""
+        """Add contributions that a compiled loop makes, and `transformed` where it says
+        so; see `PrivateSum.add_by`.
+        """
         if self.as_rows and not transformed:
             raise RuntimeError(
-                "contributions to this sum are transformed before they are clipped: add them as rows"
+                "contributions to this sum are transformed before they are clipped: add"
+                " them as rows"
             )
         return self._seen(self.sum.add_by(add, count))
 

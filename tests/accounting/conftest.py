@@ -1,4 +1,6 @@
-"""The small federation of the tests of rounds, for those of accounts that need a partition."""
+"""The small federation of the tests of rounds, for those of accounts that need a
+partition.
+"""
 
 from tests.federation.conftest import federation
 

@@ -1,4 +1,6 @@
-"""Profiles of ledgers: the table of PRIVACY.md, what fits what, budgets, and ledgers that do not add up."""
+"""Profiles of ledgers: the table of PRIVACY.md, what fits what, budgets, and ledgers
+that do not add up.
+"""
 
 import dataclasses
 import functools
@@ -94,7 +96,9 @@ def releases(kind, count, multipliers=(1.0,), **changes):
     ],
 )
 def test_the_one_pass_table(z, claimed, known, secret):
-    """PRIVACY.md, one-pass training, by profile and sampler; balls-and-bins within a unit of the last digit printed."""
+    """PRIVACY.md, one-pass training, by profile and sampler; balls-and-bins within a
+    unit of the last digit printed.
+    """
     assert (
         round(epsilon_after("as_claimed", sampler("one-pass"), z, 250, DELTA), 3)
         == claimed
@@ -135,7 +139,9 @@ def test_the_noise_for_a_target_is_the_smallest_of_four_digits(profile, kind):
 
 
 def test_a_true_one_and_a_half_takes_three_times_the_noise():
-    """PRIVACY.md: 2.904, rounded up here; the repair gives noise back at the claimed epsilon."""
+    """PRIVACY.md: 2.904, rounded up here; the repair gives noise back at the claimed
+    epsilon.
+    """
     assert calibrate("holds", sampler("one-pass"), 1.5, DELTA) in (2.904, 2.905)
     assert calibrate("holds", sampler("balls-and-bins"), 1.5, DELTA) < 1.0
 
@@ -199,7 +205,8 @@ def test_rounds_of_different_noise_are_bracketed(kind):
     quiet = account(releases(kind, 20, (3.0,)), delta=1e-5)["profiles"]["holds"]
     loud = account(releases(kind, 20, (1.0,)), delta=1e-5)["profiles"]["holds"]
     if kind == "poisson":
-        # Composed as they were, apart from their order: ten loud rounds and ten quiet ones.
+        # Composed as they were, apart from their order: ten loud rounds and ten quiet
+        # ones.
         rate = sampler(kind, 4000, 100, 40)["rate"]
         assert found["epsilon_high"] == upper_epsilon(
             ((1.0, 10), (3.0, 10)), rate, 1e-5
@@ -240,8 +247,8 @@ def lots(rounds=100_000):
 def test_the_rounds_of_adap_dp_fl(z, claimed, holds):
     """PRIVACY.md: rounds allowed at epsilon = 2, delta = 1e-5. The claim exactly.
 
-    The rounds that hold there came from another library's upper end; ours is lower, and so allows a little more: the
-    low end of the bracket is within 0.5 % there.
+    The rounds that hold there came from another library's upper end; ours is lower, and
+    so allows a little more: the low end of the bracket is within 0.5 % there.
     """
     assert rounds_allowed("as_claimed", lots(), z, 1e-5, 2.0) == claimed
     found = rounds_allowed("holds", lots(), z, 1e-5, 2.0)
@@ -281,7 +288,9 @@ def lot_releases(count, multipliers=(1.1,), names=("gradient-sum",), **changes):
 
 
 def test_a_second_release_of_a_lot_counts_though_its_paper_does_not_count_it():
-    """PRIVACY.md: eq. 6 as a scalar query at sigma = 1.1 costs 4.73 where the paper counts 2 (its own conversion)."""
+    """PRIVACY.md: eq. 6 as a scalar query at sigma = 1.1 costs 4.73 where the paper
+    counts 2 (its own conversion).
+    """
     alone = account(lot_releases(451), delta=1e-5)["profiles"]
     both = account(
         lot_releases(451, names=("gradient-sum", "clipped-norm-sum")), delta=1e-5
@@ -363,7 +372,9 @@ def test_a_target_is_checked(epsilon):
     [("gaussian", "shuffled"), ("correlated", "one-pass"), ("correlated", "poisson")],
 )
 def test_a_pair_without_an_analysis_has_no_epsilon(mechanism, kind):
-    """Noise that is correlated over rounds, say, is not the Gaussian that any analysis here is of."""
+    """Noise that is correlated over rounds, say, is not the Gaussian that any analysis
+    here is of.
+    """
     plan = {"kind": kind, "clients": 4000, "cohort": 100, "rounds": 40, "rate": 0.025}
     budget = Budget(epsilon=2.0, delta=1e-5, profile="holds", stop=False)
     events = releases("one-pass", 3, sampler=plan, mechanism=mechanism)
@@ -511,7 +522,9 @@ def test_claims_are_read_without_a_heavy_import():
     ],
 )
 def test_a_ledger_that_does_not_add_up_is_refused(change, message):
-    """Property 6: z, C and the sampler of each round must describe the mechanism that is accounted for."""
+    """Property 6: z, C and the sampler of each round must describe the mechanism that
+    is accounted for.
+    """
     events = releases("one-pass", 6)
     events[3] = dataclasses.replace(events[3], **change)
     with pytest.raises(BenchError, match=message):
@@ -544,7 +557,9 @@ def test_more_rounds_than_planned_are_refused():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_replace_one_beside_zero_out(kind):
-    """Sensitivity 2C is half the multiplier: exact for one Gaussian; never below zero-out, never above known draws."""
+    """Sensitivity 2C is half the multiplier: exact for one Gaussian; never below
+    zero-out, never above known draws.
+    """
     found = account(releases(kind, 40, (2.0,)), delta=1e-5)["profiles"]
     low, high = (found["replace_one"][f"epsilon_{end}"] for end in ("low", "high"))
     known = gaussian_epsilon(1.0 if kind != "poisson" else 1.0 / math.sqrt(40), 1e-5)
@@ -556,7 +571,9 @@ def test_replace_one_beside_zero_out(kind):
 
 
 def test_replace_one_of_poisson_covers_the_pair_itself():
-    """One round, q = 0.3, z = 2: (1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1), best event by quadrature."""
+    """One round, q = 0.3, z = 2: (1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1),
+    best event by quadrature.
+    """
     events = releases("poisson", 1, (2.0,), sampler=sampler("poisson", 10, 3, 1))
     found = account(events, delta=1e-3)["profiles"]["replace_one"]["epsilon_high"]
     x = np.linspace(-30, 30, 600_001)
@@ -689,7 +706,8 @@ def test_noise_that_follows_a_loss_holds_by_the_filter_that_its_budget_was():
         assert found["as_claimed"]["status"] == "as run"
     # A ledger that is not within the budget was not kept by that filter.
     assert decays(60, 0.3, "holds")["profiles"]["holds"]["status"] == "as run"
-    # A search of such runs has a divergence at the one order of its filter, and at the many of the paper's none.
+    # A search of such runs has a divergence at the one order of its filter, and at the
+    # many of the paper's none.
     search = Search(runs=2, data="private")
     assert (
         decays(60, 2.0, "holds", search=search)["profiles"]["tuning"]["epsilon_high"]
@@ -711,7 +729,9 @@ def test_noise_that_was_free_to_fall_is_not_accounted_for_as_if_it_were_not():
 
 
 def test_noise_that_can_only_fall_so_far_is_no_worse_than_if_it_fell_at_every_chance():
-    """60 planned lots, at most one fall of 1 % in five of them: the fixed schedule with all 11 falls."""
+    """60 planned lots, at most one fall of 1 % in five of them: the fixed schedule with
+    all 11 falls.
+    """
     plan = lots(60)
     events = lot_releases(
         60, [4.0 * 0.99 ** (step // 10) for step in range(60)], sampler=plan
@@ -730,7 +750,8 @@ def test_noise_that_can_only_fall_so_far_is_no_worse_than_if_it_fell_at_every_ch
         account(events, delta=1e-5, given=given)["profiles"]["holds"]["epsilon_high"]
         == found["epsilon_high"]
     )
-    # A rule that the ledger did not follow, or one that may fall too far, proves nothing.
+    # A rule that the ledger did not follow, or one that may fall too far, proves
+    # nothing.
     for fall in ((0.99, 20), (0.5, 5)):
         found = account(
             events, delta=1e-5, given=AccountContext(adaptive=True, fall=fall)

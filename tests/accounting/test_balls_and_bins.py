@@ -1,4 +1,6 @@
-"""The bracket of balls-and-bins against closed forms, an integral, a Monte Carlo and PRIVACY.md's table."""
+"""The bracket of balls-and-bins against closed forms, an integral, a Monte Carlo and
+PRIVACY.md's table.
+"""
 
 import itertools
 import math
@@ -27,7 +29,9 @@ def bracket(z, rounds, done, delta):
     [(1.0, 0.4525, 1e-4), (2.0, 0.125, 1e-3), (3.0, 0.078, 1e-3)],
 )
 def test_the_one_pass_table(z, printed, unit):
-    """PRIVACY.md prints upper ends (the exact values are 0.45241, 0.12496 and 0.07750); one unit of the last digit."""
+    """PRIVACY.md prints upper ends (the exact values are 0.45241, 0.12496 and 0.07750);
+    one unit of the last digit.
+    """
     low, high = bracket(z, T, T, DELTA)
     assert low <= high <= low + 1e-3
     assert abs(high - printed) <= unit
@@ -44,7 +48,9 @@ def test_part_of_the_rounds_has_a_narrow_bracket_as_well(z, done):
 @pytest.mark.parametrize("z", [0.7, 1.0, 4.0])
 @pytest.mark.parametrize("rounds", [1, 7, 250])
 def test_one_round_of_t_is_one_sampled_gaussian(z, rounds):
-    """P = (1 - 1/T) N(0, z^2) + (1/T) N(1, z^2) against N(0, z^2): its delta is a closed form."""
+    """P = (1 - 1/T) N(0, z^2) + (1/T) N(1, z^2) against N(0, z^2): its delta is a
+    closed form.
+    """
     q, delta = 1 / rounds, 1e-5
 
     def excess(epsilon):
@@ -66,7 +72,9 @@ def test_one_round_of_t_is_one_sampled_gaussian(z, rounds):
 
 @pytest.mark.parametrize("z", [1.0, 3.0])
 def test_two_rounds_against_an_integral(z):
-    """T = 2: the best event on two observations, by quadrature over the first of the exact tail of the second."""
+    """T = 2: the best event on two observations, by quadrature over the first of the
+    exact tail of the second.
+    """
 
     def delta_of(epsilon):
         def given(x):
@@ -100,9 +108,11 @@ def test_two_rounds_against_an_integral(z):
     ("z", "rounds", "done"), [(1.0, 25, 25), (1.0, 25, 10), (2.0, 12, 12)]
 )
 def test_against_an_independent_monte_carlo(z, rounds, done):
-    """Sample the mechanism's own worst case, 400,000 runs a side, delta = 1e-3; 5 standard errors, false alarm 1e-6.
+    """Sample the mechanism's own worst case, 400,000 runs a side, delta = 1e-3; 5
+    standard errors, false alarm 1e-6.
 
-    The removal's delta is E_P (1 - e^(eps - L))+, the addition's E_Q (1 - e^(eps + L))+, with L = log dP/dQ.
+    The removal's delta is E_P (1 - e^(eps - L))+, the addition's E_Q (1 - e^(eps +
+    L))+, with L = log dP/dQ.
     """
     rng, runs, delta = np.random.default_rng(0), 400_000, 1e-3
     low, high = bracket(z, rounds, done, delta)
@@ -137,9 +147,11 @@ def test_against_an_independent_monte_carlo(z, rounds, done):
 
 @pytest.mark.parametrize("z", [1.0, 2.0, 3.0])
 def test_the_papers_numbers_against_a_monte_carlo_with_importance_sampling(z):
-    """T = 250, delta = 1e-6: delta(P||Q) = E_Q (S - T e^eps)+ / T, 60,000 sums; 6 standard errors, false alarm 1e-8.
+    """T = 250, delta = 1e-6: delta(P||Q) = E_Q (S - T e^eps)+ / T, 60,000 sums; 6
+    standard errors, false alarm 1e-8.
 
-    Drawn half with one summand's normal moved up, half with all of them, and weighted by the ratio of densities.
+    Drawn half with one summand's normal moved up, half with all of them, and weighted
+    by the ratio of densities.
     """
     rng, runs = np.random.default_rng(1), 60_000
     low, high = bracket(z, T, T, DELTA)
@@ -180,7 +192,9 @@ def test_renyi_divergences_of_one_round_are_poissons_and_of_one_bin_the_gaussian
 
 
 def test_renyi_divergences_against_a_monte_carlo():
-    """T = 6, t = 4, z = 2, order 3, both directions; 400,000 draws, 5 standard errors, false alarm 1e-6."""
+    """T = 6, t = 4, z = 2, order 3, both directions; 400,000 draws, 5 standard errors,
+    false alarm 1e-6.
+    """
     z, rounds, done, order = 2.0, 6, 4, 3
     rng = np.random.default_rng(2)
     x = z * rng.standard_normal((400_000, done))
@@ -239,7 +253,8 @@ def test_brackets_are_in_order_everywhere(z, delta):
     for rounds, done in ((5, 5), (100, 30)):
         low, high = bracket(z, rounds, done, delta)
         assert 0 <= low <= high <= gaussian_epsilon(z, delta)
-        # With so little noise and few rounds the grid is too coarse, and the ceiling is all there is.
+        # With so little noise and few rounds the grid is too coarse, and the ceiling is
+        # all there is.
         if z > 0.5:
             assert high - low <= 0.02 * high + 2e-3
 
@@ -266,10 +281,12 @@ def density(normal):
 
 @pytest.mark.parametrize(("z", "rounds"), [(0.5, 2), (0.4, 2), (0.3, 2), (0.5, 1)])
 def test_few_rounds_of_little_noise_against_a_quadrature(z, rounds):
-    """T = 2: E (X + Y - K)+ for independent log-normals of mean one, by quadrature over the normal of one of them.
+    """T = 2: E (X + Y - K)+ for independent log-normals of mean one, by quadrature over
+    the normal of one of them.
 
-    Given X, E (Y - (K - X))+ is Black and Scholes' formula. z = 0.5, T = 2, delta = 1e-6: 10.304; it was given as
-    10.997, which is that of T = 1, since adding could not be shown to cost no more.
+    Given X, E (Y - (K - X))+ is Black and Scholes' formula. z = 0.5, T = 2, delta =
+    1e-6: 10.304; it was given as 10.997, which is that of T = 1, since adding could not
+    be shown to cost no more.
     """
     s, delta = 1 / z, 1e-6
 
@@ -300,7 +317,8 @@ def test_few_rounds_of_little_noise_against_a_quadrature(z, rounds):
 
 
 def test_adding_is_bounded_where_no_grid_says_anything():
-    """delta(Q||P) of T = 2, z = 0.5 at eps = 10.3: (e^eps/T) E (K - X - Y)+ by quadrature over X, beside its bound.
+    """delta(Q||P) of T = 2, z = 0.5 at eps = 10.3: (e^eps/T) E (K - X - Y)+ by
+    quadrature over X, beside its bound.
 
     Given X, E (K - X - Y)+ is a put's value in Black and Scholes' formula.
     """

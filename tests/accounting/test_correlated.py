@@ -1,4 +1,6 @@
-"""The account of correlated noise in one pass: what a ledger's weights say, and what of it is refused."""
+"""The account of correlated noise in one pass: what a ledger's weights say, and what of
+it is refused.
+"""
 
 import dataclasses
 import math
@@ -69,7 +71,9 @@ def test_all_rounds_are_one_gaussian_release():
 
 
 def test_a_run_that_was_stopped_is_accounted_for_by_what_it_released():
-    """By hand: of one round alone the noise is z times the whole encoder's norm, (1 + 1/4 + 9/64 + 25/256)^1/2."""
+    """By hand: of one round alone the noise is z times the whole encoder's norm, (1 +
+    1/4 + 9/64 + 25/256)^1/2.
+    """
     norm = math.sqrt(1 + 1 / 4 + 9 / 64 + 25 / 256)
     assert holds(ledger(rounds=1)) == pytest.approx(
         gaussian_epsilon(Z * norm, DELTA), rel=1e-9
@@ -85,7 +89,9 @@ def test_no_correlation_is_one_pass():
 
 
 def test_it_is_the_gaussian_that_tells_two_neighbours_apart():
-    """The optimal test between two Gaussians of one covariance: their distance by its inverse, for every round."""
+    """The optimal test between two Gaussians of one covariance: their distance by its
+    inverse, for every round.
+    """
     weights = SquareRoot().weights(4, Step())
     covariance = (Z * C) ** 2 * weights @ weights.T
     worst = max(math.sqrt(C**2 * np.linalg.inv(covariance)[at, at]) for at in range(4))
@@ -102,10 +108,12 @@ def image_level(releases, use):
 
 
 def test_an_image_in_several_rounds():
-    """By hand for two rounds and C = [[1, 0], [1/2, 1]] / norm, norm^2 = 5/4: C^T C = [[5/4, 1/2], [1/2, 1]] / norm^2.
+    """By hand for two rounds and C = [[1, 0], [1/2, 1]] / norm, norm^2 = 5/4: C^T C =
+    [[5/4, 1/2], [1/2, 1]] / norm^2.
 
-    Image 7 is with two clients of round 0 and one of round 1: (4 x 5/4 + 2 x 2 x 1/2 + 1) / (5/4) = 6.4; image 8 with
-    three of round 1: 9 / (5/4) = 7.2; image 9 with a client of no round.
+    Image 7 is with two clients of round 0 and one of round 1: (4 x 5/4 + 2 x 2 x 1/2 +
+    1) / (5/4) = 6.4; image 8 with three of round 1: 9 / (5/4) = 7.2; image 9 with a
+    client of no round.
     """
     norm = math.sqrt(1.25)
     weights = np.array([[norm, 0.0], [-norm / 2, norm]])
@@ -135,7 +143,9 @@ def test_an_image_takes_the_weights_and_not_z_alone():
 
 
 def test_an_encoder_with_entries_below_nothing_has_two_ends():
-    """Clients who point in opposite ways are then further apart: the high end takes them so."""
+    """Clients who point in opposite ways are then further apart: the high end takes
+    them so.
+    """
     weights = np.array([[math.sqrt(1.25), 0.0], [math.sqrt(1.25) / 2, math.sqrt(1.25)]])
     low, high = image_level(
         ledger(weights, rounds=2),

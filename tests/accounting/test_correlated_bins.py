@@ -1,6 +1,8 @@
-"""Correlated noise in secret rounds without draws (those: `test_tilted`), and of ledgers: exact values, faults.
+"""Correlated noise in secret rounds without draws (those: `test_tilted`), and of
+ledgers: exact values, faults.
 
-These are: a band more than the account knows of, an encoder of another length, correlation that is ignored.
+These are: a band more than the account knows of, an encoder of another length,
+correlation that is ignored.
 """
 
 import dataclasses
@@ -28,7 +30,9 @@ DELTA = 1e-4
 
 
 def banded(rounds, bands):
-    """The square root of prefix sums cut to so many bands, its largest column of norm 1."""
+    """The square root of prefix sums cut to so many bands, its largest column of norm
+    1.
+    """
     column = np.array(
         [
             math.comb(2 * lag, lag) / 4**lag if lag < bands else 0.0
@@ -40,7 +44,9 @@ def banded(rounds, bands):
 
 
 def grid(rounds, z):
-    """Points of the releases of so many rounds, float64 [rounds, points], and the chance of each without the unit."""
+    """Points of the releases of so many rounds, float64 [rounds, points], and the
+    chance of each without the unit.
+    """
     line = np.linspace(-8.5 - 3 / z, 8.5 + 3 / z, {2: 1201, 3: 141}[rounds])
     points = np.stack(np.meshgrid(*[line] * rounds, indexing="ij")).reshape(rounds, -1)
     chances = (
@@ -51,7 +57,9 @@ def grid(rounds, z):
 
 
 def ratio(encoder, z, points, contributions=None):
-    """f at each point; `contributions` [rounds, points]: those of each round, by default 1."""
+    """f at each point; `contributions` [rounds, points]: those of each round, by
+    default 1.
+    """
     sizes = np.ones_like(points) if contributions is None else contributions
     found = np.zeros(points.shape[1])
     for at in range(len(encoder)):
@@ -120,7 +128,9 @@ def test_two_and_three_rounds_are_a_quadrature(rounds, bands, z):
 
 
 def test_what_follows_releases_is_no_worse():
-    """Two rounds; the second round's contribution has its sign, and its size, by the first release."""
+    """Two rounds; the second round's contribution has its sign, and its size, by the
+    first release.
+    """
     encoder, z = banded(2, 2), 1.0
     points, chances = grid(2, z)
     most = exact(ratio(encoder, z, points), chances)
@@ -137,7 +147,9 @@ def test_what_follows_releases_is_no_worse():
 
 
 def test_an_encoder_with_weights_below_nothing_is_taken_by_size():
-    """Contributions of opposite signs make it the encoder of the sizes: the high end holds, the low end says 0."""
+    """Contributions of opposite signs make it the encoder of the sizes: the high end
+    holds, the low end says 0.
+    """
     encoder, z = np.array([[1.0, 0.0], [-0.6, 1.0]]) / math.sqrt(1.36), 1.0
     points, chances = grid(2, z)
     low, high = ends(encoder, z)
@@ -155,7 +167,9 @@ def test_without_correlation_it_is_balls_and_bins():
 
 
 def test_bands_cost_no_more_than_the_residue_of_the_round():
-    """Told i modulo the bands, columns do not overlap: balls-and-bins of as many bins fewer."""
+    """Told i modulo the bands, columns do not overlap: balls-and-bins of as many bins
+    fewer.
+    """
     three, four, full = (high_end(banded(40, bands), 1.0, 1e-6) for bands in (3, 4, 40))
     assert three <= balls_and_bins.upper_epsilon(1.0, 40 // 3, 40 // 3, 1e-6) + 1e-9
     # A band more than is known of is another number.
@@ -163,7 +177,9 @@ def test_bands_cost_no_more_than_the_residue_of_the_round():
 
 
 def test_simulation_of_forty_rounds_lies_between():
-    """E_P (1 - e^eps / f)+ at both ends: 200,000 draws, seed 4; six standard errors (false alarm 1e-8)."""
+    """E_P (1 - e^eps / f)+ at both ends: 200,000 draws, seed 4; six standard errors
+    (false alarm 1e-8).
+    """
     encoder, z, rounds, delta = banded(40, 8), 1.0, 40, 1e-2
     low, high = ends(encoder, z, delta=delta)
     rng, columns = np.random.default_rng(4), encoder.T / z
@@ -178,7 +194,9 @@ def test_simulation_of_forty_rounds_lies_between():
 
 
 def test_a_run_that_was_stopped():
-    """One of two rounds: with half a chance the unit was in it. By the closed form of one sampled Gaussian."""
+    """One of two rounds: with half a chance the unit was in it. By the closed form of
+    one sampled Gaussian.
+    """
     encoder, z = banded(2, 2), 1.0
     one = np.linspace(-12, 14, 400_001)
     column = encoder[0, 0] / z
@@ -255,7 +273,9 @@ def test_an_image_of_several_clients():
 
 
 def test_what_an_inversion_leaves_of_zero_changes_no_end():
-    """Libraries for linear algebra leave zeros above a band, or 1e-18 and 1e-35: their ratios are no factors."""
+    """Libraries for linear algebra leave zeros above a band, or 1e-18 and 1e-35: their
+    ratios are no factors.
+    """
     encoder = banded(8, 2) / 1.5
     rng = np.random.default_rng(0)
     for size in (1e-17, 1e-34):

@@ -1,4 +1,6 @@
-"""What DP-FNAS claims and what holds for it: halves, what other parties see, and training after a search."""
+"""What DP-FNAS claims and what holds for it: halves, what other parties see, and
+training after a search.
+"""
 
 import dataclasses
 import functools
@@ -21,7 +23,9 @@ PRINTED, APPENDIX = GDP_OF_HALVES.readings.values()
 
 
 def lots(parties, batch, epochs=50, half=25_000):
-    """A party's chance and number of lots: lots of `batch` of its own, `epochs` times as many as its half has."""
+    """A party's chance and number of lots: lots of `batch` of its own, `epochs` times
+    as many as its half has.
+    """
     own = half / parties
     return batch / own, int(epochs * own / batch)
 
@@ -114,7 +118,9 @@ def test_the_variances_of_table_2(variance, holds):
 
 
 def test_the_appendix_has_a_third_formula():
-    """T e^(1/sigma^2) - 1 under the root, worked out by hand for one case: mu = q (T e - 1)^1/2."""
+    """T e^(1/sigma^2) - 1 under the root, worked out by hand for one case: mu = q (T e
+    - 1)^1/2.
+    """
     mu = 0.01 * (100 * 2.718281828459045 - 1) ** 0.5
     assert APPENDIX(((1.0, 100),), {"rate": 0.01}, DELTA) == pytest.approx(
         gaussian_epsilon(1 / mu, DELTA)
@@ -122,7 +128,9 @@ def test_the_appendix_has_a_third_formula():
 
 
 def test_known_batches_are_refused_under_a_poisson_claim():
-    """Each record once an epoch in a batch that is known: 50 Gaussians, of which no Poisson analysis says anything."""
+    """Each record once an epoch in a batch that is known: 50 Gaussians, of which no
+    Poisson analysis says anything.
+    """
     assert gaussian_epsilon(50**-0.5, DELTA) == pytest.approx(54.4, abs=0.05)
     known = [
         dataclasses.replace(event, sampler=event.sampler | {"kind": "known-lots"})
@@ -130,7 +138,10 @@ def test_known_batches_are_refused_under_a_poisson_claim():
     ]
     with pytest.raises(
         BenchError,
-        match="no analysis for gaussian noise with the sampler 'known-lots', so no epsilon",
+        match=(
+            "no analysis for gaussian noise with the sampler 'known-lots', so no"
+            " epsilon"
+        ),
     ):
         account(known, delta=DELTA, claims=CLAIMS)
 
@@ -160,7 +171,9 @@ def test_a_record_is_in_one_half_so_the_larger_of_both_holds():
 
 
 def test_sums_over_one_half_are_composed():
-    """The mutant that takes both sums of the training half: the account of one set of records has both."""
+    """The mutant that takes both sums of the training half: the account of one set of
+    records has both.
+    """
     wrong = [
         dataclasses.replace(event, part="training half") for event in search(adds=1)
     ]
@@ -184,7 +197,9 @@ def test_parts_and_all_records_do_not_go_into_one_account():
 
 
 def test_three_observers_of_four_parties():
-    """z, z root 3 and z root 4: the issue has 4.261 against the server and 1.497 for securely added sums."""
+    """z, z root 3 and z root 4: the issue has 4.261 against the server and 1.497 for
+    securely added sums.
+    """
     rate, rounds = lots(4, 64)
     for noises, epsilon in ((1, 4.261), (4, 1.497)):
         assert poisson.upper_epsilon(
@@ -201,14 +216,17 @@ def test_three_observers_of_four_parties():
         alone = poisson.upper_epsilon(((noises**0.5, 3),), 0.1, DELTA)
         assert each.profiles["holds"].epsilon_high == pytest.approx(alone, rel=1e-9)
         assert each.noise_multiplier == pytest.approx(noises**0.5)
-    # A single party is seen as it is, and releases that nobody adds up have one observer.
+    # A single party is seen as it is, and releases that nobody adds up have one
+    # observer.
     assert account(search(clients=1, adds=1), delta=DELTA, claims=CLAIMS).also == ()
     apart = [dataclasses.replace(event, adds=None) for event in search()]
     assert account(apart, delta=DELTA, claims=CLAIMS).also == ()
 
 
 def test_training_after_a_search_is_composed_with_it():
-    """The issue: augmentation as DP-SGD at sigma = 1 for 600 epochs has 6.57 alone and 6.99 with the search."""
+    """The issue: augmentation as DP-SGD at sigma = 1 for 600 epochs has 6.57 alone and
+    6.99 with the search.
+    """
     stages = (
         (((1.0, lots(1, 64)[1]),), lots(1, 64)[0]),
         (((1.0, 312_500),), 96 / 50_000),
@@ -240,7 +258,9 @@ def test_one_mechanism_in_two_stages_is_one_schedule():
     ],
 )
 def test_both_ends_of_several_stages_are_near_what_dp_accounting_composes(stages):
-    """Its pessimistic and optimistic distributions bracket the exact value; the worst stage alone is far below."""
+    """Its pessimistic and optimistic distributions bracket the exact value; the worst
+    stage alone is far below.
+    """
     ends = []
     for pessimistic in (False, True):
         laws = [
@@ -292,7 +312,8 @@ def test_the_account_of_a_network_of_found_cells_has_the_search():
         )
         for i in range(3)
     ]
-    # The architecture's noise is less, so that the worst record is one of the validation half.
+    # The architecture's noise is less, so that the worst record is one of the
+    # validation half.
     before = tuple(search(architecture=0.8))
     found = account(own, delta=DELTA, claims={}, given=AccountContext(before=before))
     stages = ((((0.8, 3),), 0.1), (((1.0, 3),), 0.05))
@@ -303,7 +324,8 @@ def test_the_account_of_a_network_of_found_cells_has_the_search():
     assert (
         set(found.profiles) == {"holds"} and "rests on" in found.reasons["replace_one"]
     )
-    # Another party sees the search's sums with the noise of one party as well: of two, its own is known to it.
+    # Another party sees the search's sums with the noise of one party as well: of two,
+    # its own is known to it.
     more = composed_ends(((((0.8 * 2**0.5, 3),), 0.1), (((2**0.5, 3),), 0.05)), DELTA)[
         1
     ]

@@ -1,4 +1,6 @@
-"""The Renyi filter: one order is the conversion itself, several cost little, and an adversary gains nothing."""
+"""The Renyi filter: one order is the conversion itself, several cost little, and an
+adversary gains nothing.
+"""
 
 import math
 
@@ -33,11 +35,14 @@ def test_one_order_is_the_tight_conversion_of_its_budget():
 
 
 def test_the_papers_rule_of_many_orders_is_a_filter_too():
-    """The looser conversion leaves room for all 63 orders together: the stated 2 holds for noise chosen on the way."""
+    """The looser conversion leaves room for all 63 orders together: the stated 2 holds
+    for noise chosen on the way.
+    """
     budgets = order_budgets(2.0, CLAIMED_ORDERS, DELTA, tight=False)
     found = filtered_epsilon(budgets, CLAIMED_ORDERS, DELTA)
     assert 1.99 < found < 2.0
-    # By the tighter conversion each order alone takes all of delta, so together they cost up to log 2 more.
+    # By the tighter conversion each order alone takes all of delta, so together they
+    # cost up to log 2 more.
     tight = order_budgets(2.0, CLAIMED_ORDERS, DELTA, tight=True)
     assert 2.2 < filtered_epsilon(tight, CLAIMED_ORDERS, DELTA) < 2.0 + math.log(2)
 
@@ -70,10 +75,12 @@ def test_what_was_spent_must_be_within_one_orders_budget():
 
 
 def test_an_adversary_who_chooses_the_noise_does_not_break_it():
-    """Gaussian releases whose noise follows the loss so far, stopped by the filter: E_P (1 - e^(eps - L))+ <= delta.
+    """Gaussian releases whose noise follows the loss so far, stopped by the filter: E_P
+    (1 - e^(eps - L))+ <= delta.
 
-    200,000 runs, 5 standard errors, false alarm 1e-6. The adversary spends all that is left once the loss is high: at
-    order 6 with a budget of 0.5. A filter that is not kept (twice the budget) is refuted.
+    200,000 runs, 5 standard errors, false alarm 1e-6. The adversary spends all that is
+    left once the loss is high: at order 6 with a budget of 0.5. A filter that is not
+    kept (twice the budget) is refuted.
     """
     order, budget, delta = 6, 0.5, 1e-2
     epsilon = filtered_epsilon(np.array([budget]), (order,), delta)
@@ -81,7 +88,8 @@ def test_an_adversary_who_chooses_the_noise_does_not_break_it():
         rng = np.random.default_rng(0)
         loss, left = np.zeros(200_000), np.full(200_000, allowed)
         for step in range(4):
-            # rho = order mu^2 / 2; a loss above its mean is pushed on with all that is left, else with little.
+            # rho = order mu^2 / 2; a loss above its mean is pushed on with all that is
+            # left, else with little.
             share = np.where(loss > 0.3, 1.0, 0.25 if step < 3 else 1.0)
             mu = np.sqrt(2 * left * share / order)
             left = left * (1 - share)

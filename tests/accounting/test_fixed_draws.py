@@ -1,4 +1,6 @@
-"""Cohorts drawn with replacement: their bracket beside integrals of data sets, and beside one Gaussian."""
+"""Cohorts drawn with replacement: their bracket beside integrals of data sets, and
+beside one Gaussian.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def integral(
     other: float,
     changed: float,
 ) -> float:
-    """Epsilon of one round, both orders: a unit of `own` or `changed` among others of `other`, on a grid."""
+    """Epsilon of one round, both orders: a unit of `own` or `changed` among others of
+    `other`, on a grid.
+    """
     counts = np.arange(draws + 1)
     chances = binom.pmf(counts, draws, 1 / units)
     x = np.linspace(-draws - 14 * z, draws + 14 * z, 200_001)
@@ -54,7 +58,9 @@ def integral(
 def test_no_data_set_of_one_round_is_above_the_high_end(
     z: float, units: int, draws: int
 ) -> None:
-    """The worst of them reaches most of it: what is lost is the number of draws, which the bound tells."""
+    """The worst of them reaches most of it: what is lost is the number of draws, which
+    the bound tells.
+    """
     high = fixed_draws.upper_epsilon(((z, 1),), units, draws, 1e-5)
     worst = max(
         integral(z, units, draws, 1e-5, *case)

@@ -1,7 +1,9 @@
-"""Fixed-size cohorts: quadrature over whole data sets and over two rounds, dp-accounting, a simulation, and limits.
+"""Fixed-size cohorts: quadrature over whole data sets and over two rounds,
+dp-accounting, a simulation, and limits.
 
-No expected value is from the code under test. Planted is what a tired colleague would take: Poisson's account at the
-same rate, the rate of another cohort, and one data set's pair for both halves of the dominating one.
+No expected value is from the code under test. Planted is what a tired colleague would
+take: Poisson's account at the same rate, the rate of another cohort, and one data set's
+pair for both halves of the dominating one.
 """
 
 import itertools
@@ -68,7 +70,9 @@ def root(excess):
     ("z", "q"), [(0.5, 0.1), (1.0, 0.004), (1.0, 0.5), (3.0, 0.1), (8.0, 0.9)]
 )
 def test_one_round_is_a_quadrature(z, q):
-    """The unit 1 and all others -1; under replace-one Balle, Barthe and Gaboardi's Theorem 9 in closed form."""
+    """The unit 1 and all others -1; under replace-one Balle, Barthe and Gaboardi's
+    Theorem 9 in closed form.
+    """
     line = Line(z)
     pairs = (line.mixed(q, 2), line.mixed(q, 1)), (line.mixed(q, 1), line.normal(0))
     exact = max(line.epsilon(pair, DELTA) for pair in pairs)
@@ -89,7 +93,9 @@ def test_one_round_is_a_quadrature(z, q):
 
 
 def release(line, values, size):
-    """The law of a round's release: the mean over all cohorts of so many of the values."""
+    """The law of a round's release: the mean over all cohorts of so many of the
+    values.
+    """
     return np.mean(
         [line.normal(sum(cohort)) for cohort in itertools.combinations(values, size)],
         axis=0,
@@ -97,7 +103,9 @@ def release(line, values, size):
 
 
 def test_no_data_set_is_above_the_curve_of_one_round():
-    """Whole data sets of five units, by going through all cohorts of two: 200 drawn ones, and the worst."""
+    """Whole data sets of five units, by going through all cohorts of two: 200 drawn
+    ones, and the worst.
+    """
     line, rng, rate = Line(1.0, 8_001), np.random.default_rng(0), 2 / 5
     epsilons = np.array([0.0, 0.3, 1.0, 2.0])
     present, absent = fixed_size.upper_deltas(((1.0, 1),), rate, epsilons)
@@ -128,7 +136,9 @@ def test_no_data_set_is_above_the_curve_of_one_round():
 
 
 def two_rounds(line, first, then):
-    """Epsilon at DELTA of two rounds: a data set's pair, and whatever curve the second round has after its loss."""
+    """Epsilon at DELTA of two rounds: a data set's pair, and whatever curve the second
+    round has after its loss.
+    """
     losses, curve = np.linspace(-40, 40, 8001), None
     curve = np.array(
         [line.delta(then[0] if loss >= 0 else then[1], loss) for loss in losses]
@@ -146,10 +156,11 @@ def two_rounds(line, first, then):
 
 @pytest.mark.parametrize("adjacency", [ZERO_OUT, REPLACE_ONE])
 def test_two_rounds_are_a_quadrature(adjacency):
-    """One data set in both rounds is the low end. One that is chosen after the first round is above it, and below the
-    high.
+    """One data set in both rounds is the low end. One that is chosen after the first
+    round is above it, and below the high.
 
-    So the pair of one data set is no high end, as which the doubled sensitivity under Poisson's account would be taken.
+    So the pair of one data set is no high end, as which the doubled sensitivity under
+    Poisson's account would be taken.
     """
     line, q = Line(2.0), 0.1
     above = (
@@ -176,7 +187,9 @@ def test_two_rounds_are_a_quadrature(adjacency):
 
 
 def test_ten_rounds_of_one_data_set_are_dp_accountings_composition():
-    """Of the unit 1 and all others -1, with the release rounded to one of 4,000 places: theirs is on a grid of 1e-4."""
+    """Of the unit 1 and all others -1, with the release rounded to one of 4,000 places:
+    theirs is on a grid of 1e-4.
+    """
     line = Line(1.0, 4_001)
     masses = [
         dict(enumerate(np.log(law * line.dx)))
@@ -195,7 +208,9 @@ def test_ten_rounds_of_one_data_set_are_dp_accountings_composition():
 
 
 def test_it_is_below_dp_accountings_renyi_bound():
-    """Its event is for replace-one, with z over the sensitivity of 2 thresholds (Wang et al. 2019)."""
+    """Its event is for replace-one, with z over the sensitivity of 2 thresholds (Wang
+    et al. 2019).
+    """
     for z, cohort, rounds in ((2.0, 50, 20), (4.0, 50, 100), (1.0, 5, 40)):
         theirs = rdp.RdpAccountant(
             neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
@@ -214,9 +229,11 @@ def test_it_is_below_dp_accountings_renyi_bound():
 
 
 def test_simulated_cohorts_tell_more_than_poissons_account_allows():
-    """Two rounds of 2 of 8 units, drawn and summed: the unit 1, all others -1, z = 1; events by the sum of losses.
+    """Two rounds of 2 of 8 units, drawn and summed: the unit 1, all others -1, z = 1;
+    events by the sum of losses.
 
-    400,000 runs of each world, seed 5; the bound is exact (Clopper and Pearson) at a false alarm in 10,000.
+    400,000 runs of each world, seed 5; the bound is exact (Clopper and Pearson) at a
+    false alarm in 10,000.
     """
     rng, runs, rate, z = np.random.default_rng(5), 400_000, 2 / 8, 1.0
     worlds = []
@@ -264,7 +281,9 @@ def test_all_and_next_to_none():
 
 @pytest.mark.parametrize("z", [0.7, 2.0])
 def test_renyi_divergences_are_above_those_of_any_data_set(z):
-    """Quadrature for the worst data sets; and what follows from them is above the high end."""
+    """Quadrature for the worst data sets; and what follows from them is above the high
+    end.
+    """
     q, orders = 0.1, (2, 3, 8, 32)
     ours = fixed_size.renyi(z, q, orders)
     grid = np.linspace(-30 * z, 70 + 30 * z, 400_001)
@@ -333,7 +352,9 @@ def test_rounds_of_different_noise_are_composed_as_they_were():
 
 
 def test_an_image_of_several_clients():
-    """One client's at least; at most what one Gaussian of all of them in every round has."""
+    """One client's at least; at most what one Gaussian of all of them in every round
+    has.
+    """
     analysis = analyses.find("gaussian", "fixed-size")
     events = Events.planned(((4.0, 3),), SAMPLER)
     one = ImageUse(images=np.zeros((1, 1), int), rounds=None)

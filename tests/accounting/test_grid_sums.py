@@ -16,7 +16,9 @@ def law(seed, size=9):
 
 
 def direct(kernel, parts, at):
-    """E g(S, at) by convolving one summand after another: every term is positive, so it is accurate."""
+    """E g(S, at) by convolving one summand after another: every term is positive, so it
+    is accurate.
+    """
     first, weights = 0, np.ones(1)
     for part, count in parts:
         for _ in range(count):
@@ -33,7 +35,9 @@ def direct(kernel, parts, at):
 )
 @pytest.mark.parametrize("fraction", [0.3, 0.6, 0.8, 0.95])
 def test_tails_agree_with_direct_convolution_within_the_stated_error(kernel, fraction):
-    """From the middle down to tails of 1e-40 or so: relative to 1e-9, with an error bound that holds and is small."""
+    """From the middle down to tails of 1e-40 or so: relative to 1e-9, with an error
+    bound that holds and is small.
+    """
     parts = [
         (GridVariable(first=1, weights=law(0), step=STEP), 25),
         (GridVariable(first=2, weights=law(1), step=STEP), 5),

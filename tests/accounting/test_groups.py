@@ -1,4 +1,6 @@
-"""Several units at once: group bounds against the Gaussian, laws of counts by hand, draws that are told."""
+"""Several units at once: group bounds against the Gaussian, laws of counts by hand,
+draws that are told.
+"""
 
 import itertools
 import math
@@ -17,7 +19,9 @@ from dpsum.accounting.groups import (
 
 @pytest.mark.parametrize(("z", "size"), [(4.0, 2), (8.0, 3), (20.0, 10)])
 def test_one_after_another_is_never_below_the_group_itself(z, size):
-    """Of a Gaussian the group is known: multiplier z / k. The bound is above it, and not by much where epsilon is."""
+    """Of a Gaussian the group is known: multiplier z / k. The bound is above it, and
+    not by much where epsilon is.
+    """
     found = group_epsilon(lambda delta: gaussian_epsilon(z, delta), size, 1e-6)
     exact = gaussian_epsilon(z / size, 1e-6)
     assert exact <= found <= 2 * exact
@@ -27,7 +31,9 @@ def test_one_after_another_is_never_below_the_group_itself(z, size):
 
 
 def test_the_bound_is_the_statement_it_is_named_after():
-    """k eps_1 with delta_1 (1 + ... + e^((k-1) eps_1)) <= delta, for the eps_1 and delta_1 that it asked for."""
+    """k eps_1 with delta_1 (1 + ... + e^((k-1) eps_1)) <= delta, for the eps_1 and
+    delta_1 that it asked for.
+    """
     asked = []
 
     def epsilon_at(delta):
@@ -79,7 +85,8 @@ def test_squares_of_a_multinomial_are_an_upper_end():
     )
     law, _ = squares_of_a_multinomial(4, 3, 2)
     assert all(law[square] >= value for square, value in wanted.items())
-    # Their conditions' probability is all that is lost: the bound is at most that factor too high.
+    # Their conditions' probability is all that is lost: the bound is at most that
+    # factor too high.
     factor = 1 / (math.exp(-4) * 4**4 / 24)
     assert law.sum() == pytest.approx(factor, rel=0.05)
 

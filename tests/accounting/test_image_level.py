@@ -1,4 +1,6 @@
-"""One image, used by several clients: counts by hand, exact cases, a Monte Carlo, and an empirical attack."""
+"""One image, used by several clients: counts by hand, exact cases, a Monte Carlo, and
+an empirical attack.
+"""
 
 import itertools
 import math
@@ -37,14 +39,17 @@ def one_image(uses):
 
 
 def test_known_blocks_are_one_gaussian_of_the_worst_image():
-    """Image 0: two clients in round 0, one in round 1, z = 2 and 1: mu^2 = 4/4 + 1. Image 9: three in round 2: 9/9."""
+    """Image 0: two clients in round 0, one in round 1, z = 2 and 1: mu^2 = 4/4 + 1.
+    Image 9: three in round 2: 9/9.
+    """
     images = np.array([[0, 9], [0, 1], [0, 2], [9, 3], [9, 4], [9, 5]])
     use = ImageUse(images=images, rounds=np.array([0, 0, 1, 2, 2, -1]))
     low, high = image_bracket(
         "one-pass", use, [2.0, 1.0, 3.0], sampler("one-pass", 3, 1 / 3), DELTA
     )
     assert low == high == pytest.approx(gaussian_epsilon(2**-0.5, DELTA), rel=1e-12)
-    # With less noise in the third round image 9 is the worst: client 0 took part in round 0.
+    # With less noise in the third round image 9 is the worst: client 0 took part in
+    # round 0.
     found = image_bracket(
         "one-pass", use, [2.0, 1.0, 0.5], sampler("one-pass", 3, 1 / 3), DELTA
     )[1]
@@ -59,9 +64,11 @@ def test_known_blocks_are_one_gaussian_of_the_worst_image():
 
 
 def test_own_updates_of_one_block_are_seen_one_by_one():
-    """Image 0: two clients of a block, each with noise of its own, z = 1: mu = sqrt(2), 7.286 at 1e-6 and not 10.997.
+    """Image 0: two clients of a block, each with noise of its own, z = 1: mu = sqrt(2),
+    7.286 at 1e-6 and not 10.997.
 
-    The delta of one Gaussian of mu is Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), by hand.
+    The delta of one Gaussian of mu is Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu),
+    by hand.
     """
 
     def delta_at(epsilon, square):
@@ -76,7 +83,8 @@ def test_own_updates_of_one_block_are_seen_one_by_one():
     low, high = image_bracket("own-update", use, [1.0] * 3, given, 1e-6)
     assert low == high == pytest.approx(7.286, abs=5e-4)
     assert delta_at(high, 2.0) == pytest.approx(1e-6, rel=1e-6)
-    # Of other noise in the third round the worst image is 9: one client in each of two blocks.
+    # Of other noise in the third round the worst image is 9: one client in each of two
+    # blocks.
     other = image_bracket("own-update", use, [1.0, 1.0, 0.9], given, 1e-6)[1]
     assert delta_at(other, 1 + 1 / 0.81) == pytest.approx(1e-6, rel=1e-6)
     secret = ImageUse(images=use.images, rounds=None)
@@ -91,7 +99,9 @@ def test_own_updates_of_one_block_are_seen_one_by_one():
 def test_the_counts_are_those_of_a_real_partition_and_of_the_runs_own_blocks(
     federation,
 ):
-    """Against a count image by image and client by client of the fixture's partition."""
+    """Against a count image by image and client by client of the fixture's
+    partition.
+    """
     data, clients = federation
     config = make_config()
     use = image_use(config, clients)
@@ -143,7 +153,9 @@ def test_an_image_of_one_client_is_as_private_as_its_client(kind):
 
 
 def test_poisson_against_a_monte_carlo_of_whole_runs():
-    """3 clients, q = 0.2, 8 rounds, z = 2: E_P (1 - e^(eps - L))+ of 300,000 runs; 5 standard errors, 1e-6."""
+    """3 clients, q = 0.2, 8 rounds, z = 2: E_P (1 - e^(eps - L))+ of 300,000 runs; 5
+    standard errors, 1e-6.
+    """
     uses, q, rounds, z, delta = 3, 0.2, 8, 2.0, 1e-3
     use = ImageUse(images=one_image(uses), rounds=None)
     low, high = image_bracket(
@@ -176,10 +188,11 @@ def test_poisson_against_a_monte_carlo_of_whole_runs():
 
 @pytest.mark.parametrize(("uses", "z"), [(2, 1.0), (3, 2.0), (6, 4.0), (12, 1.0)])
 def test_balls_and_bins_between_its_ends_by_a_monte_carlo(uses, z):
-    """The pair itself, where k = 2 and T = 6 has 36 draws at most; 200,000 runs, 5 standard errors, false alarm 1e-6.
+    """The pair itself, where k = 2 and T = 6 has 36 draws at most; 200,000 runs, 5
+    standard errors, false alarm 1e-6.
 
-    P is the mean over all draws of N(counts, z^2 I); for more clients its density is estimated low by few draws, so
-    that only the low end of delta is tested there.
+    P is the mean over all draws of N(counts, z^2 I); for more clients its density is
+    estimated low by few draws, so that only the low end of delta is tested there.
     """
     rounds, delta = 6, 1e-3
     use = ImageUse(images=one_image(uses), rounds=None)
@@ -194,7 +207,8 @@ def test_balls_and_bins_between_its_ends_by_a_monte_carlo(uses, z):
     rng = np.random.default_rng(0)
     counts = rng.multinomial(uses, [1 / rounds] * rounds, size=200_000)
     x = counts + z * rng.standard_normal(counts.shape)
-    # A statistic that anyone can compute: the sum over rounds, one Gaussian. What it tells is a lower bound of delta.
+    # A statistic that anyone can compute: the sum over rounds, one Gaussian. What it
+    # tells is a lower bound of delta.
     mean, deviation = uses, z * math.sqrt(rounds)
     losses = (x.sum(axis=1) - mean / 2) * mean / deviation**2
     gains = -np.expm1(np.minimum(high - losses, 0.0))

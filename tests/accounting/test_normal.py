@@ -1,4 +1,6 @@
-"""Tails of the normal, of the log-normal and of a round's loss against mpmath: within the error that is stated."""
+"""Tails of the normal, of the log-normal and of a round's loss against mpmath: within
+the error that is stated.
+"""
 
 import math
 
@@ -61,7 +63,9 @@ def test_tails_that_are_certain_have_no_error():
 
 @pytest.mark.parametrize("z", [0.06, 0.3, 1.0, 7.0])
 def test_the_log_normals_tail_and_moment(z):
-    """P(X > a) and E X 1{X > a} of log X ~ N(-1/(2 z^2), 1/z^2): normal tails at z log a +- 1/(2 z)."""
+    """P(X > a) and E X 1{X > a} of log X ~ N(-1/(2 z^2), 1/z^2): normal tails at z log
+    a +- 1/(2 z).
+    """
     law = balls_and_bins._LogNormal(s=1.0 / z)
     at = law.cut(
         10.0 ** -np.random.default_rng(0).uniform(0.01, 25, 200).min()
@@ -84,7 +88,9 @@ def test_the_log_normals_tail_and_moment(z):
     [(0.25, 0.3, 1), (1.0, 0.01, 1), (3.0, 1e-4, 1), (1.0, 0.025, 5), (0.5, 0.3, 2)],
 )
 def test_the_tails_of_a_rounds_loss(z, rate, uses, add):
-    """With x the place of a loss, P's and Q's mass beyond it: by bisection and the definition, 60 digits."""
+    """With x the place of a loss, P's and Q's mass beyond it: by bisection and the
+    definition, 60 digits.
+    """
     law = RoundLoss(z, rate, add, uses, 0.0)
     low, high = law.range(1e-20)
     inside = np.linspace(low, high, 42)[1:-1]

@@ -48,7 +48,9 @@ def release(name, z, *, round_=0, steps=1, batches="full"):
 
 
 def test_the_noise_of_dp_agrlr():
-    """PRIVACY: (2.5, 1e-5) needs z_0 = 1.634; by hand the release of k full steps needs sqrt(k) times that."""
+    """PRIVACY: (2.5, 1e-5) needs z_0 = 1.634; by hand the release of k full steps needs
+    sqrt(k) times that.
+    """
     one, five = (
         participation.own_records(**PLAN, steps=steps, batches="full")
         for steps in (1, 5)
@@ -61,7 +63,9 @@ def test_the_noise_of_dp_agrlr():
 
 
 def test_five_full_steps_of_reptile_and_five_disjoint_ones():
-    """The figures of five steps that read all examples, and of five that share them out: 18.4 and 6.18."""
+    """The figures of five steps that read all examples, and of five that share them
+    out: 18.4 and 6.18.
+    """
     for batches, wanted in (("full", 18.4), ("disjoint", 6.18)):
         found = account(
             [release("task-gradient-sum", 0.585, steps=5, batches=batches)],
@@ -163,7 +167,9 @@ def test_two_fold_privacy_has_two_accounts_and_sample_level_one():
 
 @pytest.mark.parametrize("method", ["dp-agrlr", "dp-maml-sample", "dp-reptile"])
 def test_the_audit_of_own_releases_is_zero_on_a_null_and_not_above_what_holds(method):
-    """Bounds of 95 % for three mechanisms at a fixed seed: a false alarm of either kind is one in seven at most."""
+    """Bounds of 95 % for three mechanisms at a fixed seed: a false alarm of either kind
+    is one in seven at most.
+    """
     config = make_config({"method": method}, {"within_task": {"multiplier": 1.0}})
     found = one_run_of_examples(config, seed=5, canaries=1500)
     samplers = [line.sampler for line in found.releases]
@@ -185,7 +191,9 @@ def test_the_audit_of_own_releases_is_zero_on_a_null_and_not_above_what_holds(me
 
 
 def test_half_the_noise_is_above_what_the_ledger_holds(monkeypatch):
-    """A mutant: noise of half the stated deviation, which the bound at 95 % must expose."""
+    """A mutant: noise of half the stated deviation, which the bound at 95 % must
+    expose.
+    """
     from dpsum.private_sum import PrivateSum
 
     config = make_config({"method": "dp-agrlr"}, {"within_task": {"multiplier": 2.0}})
@@ -206,7 +214,9 @@ POISSON = {"clients": 48, "rounds": 12, "records": 10, "steps": 5, "batches": "p
 
 
 def test_five_steps_of_a_fifth_of_the_records_are_dp_fedmetas_reading_of_gbml():
-    """z = 0.585 at q = 1/5: 9.4964 by TensorFlow Privacy's accountant; what holds by dp-accounting's."""
+    """z = 0.585 at q = 1/5: 9.4964 by TensorFlow Privacy's accountant; what holds by
+    dp-accounting's.
+    """
     from dp_accounting import (
         GaussianDpEvent,
         NeighboringRelation,
@@ -241,12 +251,15 @@ def test_five_steps_of_a_fifth_of_the_records_are_dp_fedmetas_reading_of_gbml():
         and high == pytest.approx(wanted, abs=1e-3)
         and high - low < 1e-3
     )
-    # An example that the observer knows to be in one of five disjoint batches would have 6.18, in all of them 18.4.
+    # An example that the observer knows to be in one of five disjoint batches would
+    # have 6.18, in all of them 18.4.
     assert 6.18 < high < 18.4
 
 
 def test_the_noise_of_poisson_steps_is_found_from_epsilon():
-    """The claim 9.5 needs z = 0.585, which has 9.4964; what holds needs less noise for the same number."""
+    """The claim 9.5 needs z = 0.585, which has 9.4964; what holds needs less noise for
+    the same number.
+    """
     sampler = {"a": participation.own_records(**POISSON)}
     given = {
         "epsilon": 9.5,
@@ -275,7 +288,9 @@ def _audited(seed, *, inserted=True, canaries=4000, z=0.585):
 
 
 def test_the_audit_of_poisson_steps_is_zero_on_a_null_and_not_above_what_holds():
-    """At a fixed seed; by chance one audit in twenty would be above, and one null in twenty above 0."""
+    """At a fixed seed; by chance one audit in twenty would be above, and one null in
+    twenty above 0.
+    """
     found, bound = _audited(5)
     sampler = found.releases[0].sampler
     assert 1.0 < bound <= own_records.epsilon_of(sampler, 0.585, 1e-3)
@@ -283,7 +298,9 @@ def test_the_audit_of_poisson_steps_is_zero_on_a_null_and_not_above_what_holds()
 
 
 def test_steps_that_read_everything_are_found_out(monkeypatch):
-    """A mutant: the ledger says that a step reads a fifth of the examples, but each reads all of them."""
+    """A mutant: the ledger says that a step reads a fifth of the examples, but each
+    reads all of them.
+    """
     from dpfedbench.parts.client_updates import reptile
 
     monkeypatch.setattr(

@@ -1,4 +1,6 @@
-"""Poisson accounting against PRIVACY.md's table, dp-accounting, a closed form and known limits."""
+"""Poisson accounting against PRIVACY.md's table, dp-accounting, a closed form and known
+limits.
+"""
 
 import math
 
@@ -62,7 +64,9 @@ def test_a_true_one_and_a_half_needs_2_904():
 
 
 def test_shuffled_batches_have_a_lower_bound():
-    """4.44 by the event max x > c. For z = 2 that event gives 0.371, above the 0.340 printed in PRIVACY.md."""
+    """4.44 by the event max x > c. For z = 2 that event gives 0.371, above the 0.340
+    printed in PRIVACY.md.
+    """
     assert round(shuffled_lower_epsilon(1.0, T, DELTA), 2) == 4.44
     assert (
         0.340 <= shuffled_lower_epsilon(2.0, T, DELTA) <= gaussian_epsilon(2.0, DELTA)
@@ -75,7 +79,9 @@ def test_shuffled_batches_have_a_lower_bound():
 
 
 def test_the_gaussian_inverts_its_own_delta():
-    """Balle and Wang's formula by its definition: P(L > eps) - e^eps Q(L > eps), L = (x - 1/2)/z^2."""
+    """Balle and Wang's formula by its definition: P(L > eps) - e^eps Q(L > eps), L = (x
+    - 1/2)/z^2.
+    """
     for z, epsilon in ((0.5, 3.0), (1.0, 1.0), (4.0, 0.1)):
         x = 0.5 + epsilon * z**2
         delta = ndtr(-(x - 1) / z) - math.exp(epsilon) * ndtr(-x / z)
@@ -89,7 +95,9 @@ def test_the_gaussian_inverts_its_own_delta():
     [(1.0, Q, T), (3.0, Q, T), (1.0, 0.025, 40), (2.0, 0.013, 979)],
 )
 def test_it_agrees_with_dp_accounting(z, q, rounds):
-    """Its pessimistic composition on a grid of 1e-4 is an upper bound of the same quantity."""
+    """Its pessimistic composition on a grid of 1e-4 is an upper bound of the same
+    quantity.
+    """
     step = privacy_loss_distribution.from_gaussian_mechanism(
         z, sampling_prob=q, value_discretization_interval=1e-4
     )
@@ -177,7 +185,9 @@ def test_very_little_noise_gives_a_bracket_all_the_same(z):
 
 
 def test_several_clients_at_once_in_one_round_are_a_mixture_by_quadrature():
-    """uses: P = sum_n Binomial(k, q)(n) N(n, z^2) against N(0, z^2), its best event by bisection on the threshold."""
+    """uses: P = sum_n Binomial(k, q)(n) N(n, z^2) against N(0, z^2), its best event by
+    bisection on the threshold.
+    """
     k, q, z, delta = 4, 0.3, 1.5, 1e-4
     weights = [math.comb(k, n) * q**n * (1 - q) ** (k - n) for n in range(k + 1)]
 
@@ -204,7 +214,9 @@ def test_several_clients_at_once_in_one_round_are_a_mixture_by_quadrature():
 def test_several_clients_at_once_agree_with_dp_accountings_mixture_of_gaussians(
     k, q, rounds
 ):
-    """Its pessimistic estimate is an upper end of the same; coarse, since a fine one takes it minutes."""
+    """Its pessimistic estimate is an upper end of the same; coarse, since a fine one
+    takes it minutes.
+    """
     counts = [float(n) for n in range(k + 1)]
     weights = [math.comb(k, n) * q**n * (1 - q) ** (k - n) for n in range(k + 1)]
     one = privacy_loss_distribution.from_mixture_gaussian_mechanism(

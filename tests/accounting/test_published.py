@@ -1,4 +1,6 @@
-"""The figures of docs/privacy.md: those stated and found again, and those corrected there."""
+"""The figures of docs/privacy.md: those stated and found again, and those corrected
+there.
+"""
 
 import math
 from pathlib import Path
@@ -23,7 +25,9 @@ from tools.published_epsilons import (
     ("parties", "limit", "composed"), [(4, 4.065, 4.262), (8, 6.091, 6.436)]
 )
 def test_dp_fnas_by_its_central_limit_and_as_it_composes(parties, limit, composed):
-    """sigma = 1, B = 64, 50 epochs over half of 50,000 records split among the parties; the limit is no upper end."""
+    """sigma = 1, B = 64, 50 epochs over half of 50,000 records split among the parties;
+    the limit is no upper end.
+    """
     records = 25_000 // parties
     rate, steps = 64 / records, 50 * records // 64
     assert round(central_limit_epsilon(1.0, rate, steps, 1e-5), 3) == limit
@@ -31,7 +35,8 @@ def test_dp_fnas_by_its_central_limit_and_as_it_composes(parties, limit, compose
     low = poisson.lower_epsilon(((1.0, steps),), rate, 1e-5)
     assert round(high, 3) == composed
     assert limit < low <= high <= low + 0.01
-    # e^(1/sigma^2 - 1) is 1 at sigma = 1, and so e - 1 times less than the theorem it rests on.
+    # e^(1/sigma^2 - 1) is 1 at sigma = 1, and so e - 1 times less than the theorem it
+    # rests on.
     printed = central_limit_epsilon(1.0, rate, steps, 1e-5, as_printed=True)
     assert printed == gaussian_epsilon(1 / (rate * math.sqrt(steps)), 1e-5) < limit
 
@@ -59,7 +64,9 @@ def test_a_private_quantile_costs_next_to_nothing():
 
 
 def test_the_mean_form_collapses_with_its_noise():
-    """By hand: each window's worth of rounds C shrinks by about sqrt(d) / L = 0.209; with d = L^2 it stays."""
+    """By hand: each window's worth of rounds C shrinks by about sqrt(d) / L = 0.209;
+    with d = L^2 it stays.
+    """
     found = mean_form_collapse(dimension=111_936, cohort=1600, rounds=250)
     assert 1e-20 < found < 1e-18
     assert mean_form_collapse(
@@ -82,7 +89,9 @@ def test_single_gaussians_of_the_papers():
 
 
 def test_shuffled_batches_and_the_sample_level_claim_are_corrected():
-    """0.340 and 0.105 are printed for z = 2 and 3: the event max x > c gives 0.371 and 0.064. 1.177 is not found."""
+    """0.340 and 0.105 are printed for z = 2 and 3: the event max x > c gives 0.371 and
+    0.064. 1.177 is not found.
+    """
     assert [
         round(shuffled_lower_epsilon(z, 250, 1e-6), 3) for z in (1.0, 2.0, 3.0)
     ] == [4.438, 0.371, 0.064]

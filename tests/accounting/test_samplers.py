@@ -1,4 +1,6 @@
-"""A ledger whose sampler contradicts itself has no account: epsilon would follow from whichever number is read."""
+"""A ledger whose sampler contradicts itself has no account: epsilon would follow from
+whichever number is read.
+"""
 
 import dataclasses
 from typing import Any
@@ -162,7 +164,9 @@ def test_what_is_drawn_is_read(name):
     ],
 )
 def test_a_sampler_that_contradicts_itself_is_refused(name, changes, why):
-    """E.g. ten rounds of z = 1 at a rate of 0.001 beside 50 of 500 clients: 0.024 was printed, and 0.1 has 2.85."""
+    """E.g. ten rounds of z = 1 at a rate of 0.001 beside 50 of 500 clients: 0.024 was
+    printed, and 0.1 has 2.85.
+    """
     said = {
         key: value
         for key, value in (SAMPLERS[name] | changes).items()
@@ -178,7 +182,9 @@ def test_a_sampler_that_contradicts_itself_is_refused(name, changes, why):
 
 
 def test_more_clients_noise_than_the_sampler_has_is_refused():
-    """Whoever sees the sum of all sees sqrt(K) times the noise: K is that of the sampler."""
+    """Whoever sees the sum of all sees sqrt(K) times the noise: K is that of the
+    sampler.
+    """
     lots = ledger(SAMPLERS["poisson-lots"], unit="record", adds=2)
     assert len(account(lots, delta=1e-6, claims={}).also) == 2
     with pytest.raises(

@@ -1,4 +1,6 @@
-"""Runs of a search on private data draw apart from one another; of runs that do not, nothing finite holds together."""
+"""Runs of a search on private data draw apart from one another; of runs that do not,
+nothing finite holds together.
+"""
 
 import dataclasses
 import itertools
@@ -68,9 +70,11 @@ def searched(*, own_streams: bool, search: Search = SEARCHED):
 
 
 def test_runs_that_may_share_their_numbers_have_no_finite_epsilon_together():
-    """Twelve runs of one seed put a client into the same rounds: with noise that is not shared they are z/sqrt(12).
+    """Twelve runs of one seed put a client into the same rounds: with noise that is not
+    shared they are z/sqrt(12).
 
-    dp-accounting's optimistic distribution of that is a lower end; noise that is shared too can only add to it.
+    dp-accounting's optimistic distribution of that is a lower end; noise that is shared
+    too can only add to it.
     """
     alone = privacy_loss_distribution.from_gaussian_mechanism(
         standard_deviation=1.3 / RUNS**0.5,
@@ -136,10 +140,12 @@ def runs_of(plan, name="one"):
 
 
 def test_the_best_of_twelve_private_runs_by_a_public_score_costs_more_than_one():
-    """Twelve Gaussian releases of z = 1 of one number, of which the largest is published: a public score.
+    """Twelve Gaussian releases of z = 1 of one number, of which the largest is
+    published: a public score.
 
-    Its law is Phi^12, moved by 1 where the unit is present: delta(eps) is at least P(max > t) - e^eps Q(max > t)
-    for each t; at eps = 5.38 it is above 1e-6, where one release has 4.887.
+    Its law is Phi^12, moved by 1 where the unit is present: delta(eps) is at least
+    P(max > t) - e^eps Q(max > t) for each t; at eps = 5.38 it is above 1e-6, where one
+    release has 4.887.
     """
     below, epsilon = statistics.NormalDist().cdf, 5.38
     tells = [
@@ -179,9 +185,11 @@ def test_only_runs_of_a_search_on_private_data_move():
 
 
 def test_the_cohorts_of_two_runs_of_a_search_meet_as_seldom_as_chance_has_it():
-    """Of 20,000 places two runs of q = 0.01 share Binomial(20,000, 1e-4): more than 16 has a chance of 4e-11 a pair.
+    """Of 20,000 places two runs of q = 0.01 share Binomial(20,000, 1e-4): more than 16
+    has a chance of 4e-11 a pair.
 
-    Runs that share their streams would share about 200. Fifteen pairs: false alarms below 1e-9; the seed is fixed.
+    Runs that share their streams would share about 200. Fifteen pairs: false alarms
+    below 1e-9; the seed is fixed.
     """
     drawn = []
     for run in runs_of(plan_of()):
@@ -203,9 +211,11 @@ def test_the_cohorts_of_two_runs_of_a_search_meet_as_seldom_as_chance_has_it():
 def test_the_noise_of_two_runs_of_a_search_is_independent(
     public, alike, federation, tmp_path: Path
 ):
-    """Noise of z = 1000 hides what clients send: releases of two runs correlate as their noise does.
+    """Noise of z = 1000 hides what clients send: releases of two runs correlate as
+    their noise does.
 
-    Over d coordinates independent noise correlates by N(0, 1/d): six deviations have a false-alarm rate of 2e-9.
+    Over d coordinates independent noise correlates by N(0, 1/d): six deviations have a
+    false-alarm rate of 2e-9.
     """
     found = []
     for rate in (0.01, 0.02):

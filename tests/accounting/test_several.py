@@ -1,8 +1,9 @@
-"""Several participations in known rounds, and shuffled epochs: by going through all sets of rounds, and hand
-derivations.
+"""Several participations in known rounds, and shuffled epochs: by going through all
+sets of rounds, and hand derivations.
 
-Expected values are brute force, closed forms, quadrature, and what jax_privacy 2.0 has for the same encoders (its
-`get_sensitivity_banded`, and `get_min_sep_sensitivity_upper_bound` of more bands; `JAX_PRIVACY`). Planted: a band too
+Expected values are brute force, closed forms, quadrature, and what jax_privacy 2.0 has
+for the same encoders (its `get_sensitivity_banded`, and
+`get_min_sep_sensitivity_upper_bound` of more bands; `JAX_PRIVACY`). Planted: a band too
 many, a pattern that is ignored, weights of another length.
 """
 
@@ -30,7 +31,9 @@ DELTA = 1e-6
 
 
 def banded(rounds, bands):
-    """The square root of the sum of a prefix, cut to so many bands: 1, 1/2, 3/8, 5/16, ..."""
+    """The square root of the sum of a prefix, cut to so many bands: 1, 1/2, 3/8, 5/16,
+    ...
+    """
     column = np.array(
         [
             math.comb(2 * lag, lag) / 4**lag if lag < bands else 0.0
@@ -98,12 +101,15 @@ def test_falling_weights_are_exact(bands):
     assert low == high == pytest.approx(brute(gram, 3, 3), rel=1e-12)
     if (
         bands <= 3
-    ):  # columns that far apart are orthogonal: the root of three times the largest square
+        # columns that far apart are orthogonal: the root of three times the largest square
+    ):
         assert high == pytest.approx(math.sqrt(3 * np.diag(gram).max()), rel=1e-12)
 
 
 def test_any_weights_of_few_bands_are_exact():
-    """Columns three apart do not overlap: the heaviest set of squares. A band too many, and they do."""
+    """Columns three apart do not overlap: the heaviest set of squares. A band too many,
+    and they do.
+    """
     rng = np.random.default_rng(3)
     encoder = np.tril(np.triu(rng.normal(size=(12, 12)), -2))
     gram = encoder.T @ encoder
@@ -117,7 +123,8 @@ def test_any_weights_of_few_bands_are_exact():
     )
 
 
-# (rounds, bands, rounds apart, participations): jax_privacy 2.0's, with x64 on, of `banded(rounds, bands)`.
+# (rounds, bands, rounds apart, participations): jax_privacy 2.0's, with x64 on, of
+# `banded(rounds, bands)`.
 JAX_PRIVACY = {
     (40, 4, 10, 4): 2.439902661992892,
     (40, 10, 10, 4): 2.676821952679029,
@@ -182,7 +189,9 @@ def holds(releases, profile="holds"):
 
 
 def test_independent_noise_is_one_gaussian_of_the_worst_rounds():
-    """Ten rounds, three apart, at most three of them; after four rounds a unit has been in two, after three in one."""
+    """Ten rounds, three apart, at most three of them; after four rounds a unit has been
+    in two, after three in one.
+    """
     for rounds, count in ((10, 3), (4, 2), (3, 1)):
         low, high = holds(ledger(rounds=rounds))
         assert (
@@ -196,7 +205,8 @@ def test_independent_noise_is_one_gaussian_of_the_worst_rounds():
     assert epsilon_after("holds", SAMPLER, Z, 4, DELTA) == pytest.approx(
         gaussian_epsilon(Z / 2**0.5, DELTA), rel=1e-12
     )
-    # Rounds 1, 4 and 8 have the least noise of any that are three apart: 1/1 + 1/4 + 1/4.
+    # Rounds 1, 4 and 8 have the least noise of any that are three apart: 1/1 + 1/4 +
+    # 1/4.
     noises = [4.0, 1.0, 1.0, 4.0, 2.0, 4.0, 4.0, 4.0, 2.0, 4.0]
     squares = [sum(noises[at] ** -2 for at in rounds) for rounds in patterns(10, 3, 3)]
     assert max(squares) == 1.5
@@ -206,7 +216,9 @@ def test_independent_noise_is_one_gaussian_of_the_worst_rounds():
 
 
 def scaled(bands, separation=3, participations=3, rounds=10):
-    """C^-1 for a banded C whose largest column has norm 1, and how far three participations move it."""
+    """C^-1 for a banded C whose largest column has norm 1, and how far three
+    participations move it.
+    """
     encoder = banded(rounds, bands)
     encoder /= np.sqrt((encoder**2).sum(axis=0).max())
     return np.linalg.inv(encoder), brute(
@@ -218,7 +230,9 @@ def scaled(bands, separation=3, participations=3, rounds=10):
     ("bands", "factor"), [(1, 3**0.5), (3, 3**0.5), (4, None), (10, None)]
 )
 def test_correlated_noise_is_one_gaussian_of_several_columns(bands, factor):
-    """Up to three bands cost sqrt(3), as independent noise does; a fourth lets columns overlap, and costs more."""
+    """Up to three bands cost sqrt(3), as independent noise does; a fourth lets columns
+    overlap, and costs more.
+    """
     weights, moved = scaled(bands)
     low, high = holds(ledger(weights))
     assert low == pytest.approx(high, rel=1e-9) and high == pytest.approx(
@@ -237,7 +251,9 @@ def test_correlated_noise_is_one_gaussian_of_several_columns(bands, factor):
 
 
 def test_it_is_the_gaussian_that_tells_two_neighbours_apart():
-    """By the covariance of all releases, for a client of rounds 0, 3 and 6 whose contributions are the same vector."""
+    """By the covariance of all releases, for a client of rounds 0, 3 and 6 whose
+    contributions are the same vector.
+    """
     weights, _ = scaled(10)
     inverse = np.linalg.inv((Z * C) ** 2 * weights @ weights.T)
     moved = np.zeros(10)
@@ -272,7 +288,9 @@ def test_the_pattern_of_the_ledger_is_the_one_accounted_for():
 
 
 def test_weights_below_nothing_have_two_ends():
-    """By hand: C^T C is [[5/4, -1/2], [-1/2, 1]] / (5/4). Both columns make 9/4 at right angles and 13/4 at most."""
+    """By hand: C^T C is [[5/4, -1/2], [-1/2, 1]] / (5/4). Both columns make 9/4 at
+    right angles and 13/4 at most.
+    """
     encoder = np.array([[1.0, 0.0], [-0.5, 1.0]]) / math.sqrt(1.25)
     sampler = {**SAMPLER, "separation": 1, "participations": 2, "rounds": 2}
     low, high = holds(ledger(np.linalg.inv(encoder), sampler=sampler, rounds=2))
@@ -355,7 +373,8 @@ def test_secret_batches_are_between():
     assert varied[1] == pytest.approx(
         gaussian_epsilon(1.0 / 2**0.5, DELTA), rel=1e-9
     )  # of the least
-    # A batch that is everyone hides nothing: two Gaussians, whether batches are secret or not.
+    # A batch that is everyone hides nothing: two Gaussians, whether batches are secret
+    # or not.
     whole = {**EPOCHS, "cohort": 100, "rate": 1.0, "epoch": 1, "batches": "secret"}
     low, high = holds(ledger(sampler=whole, rounds=2))
     assert (
@@ -368,7 +387,9 @@ def test_secret_batches_are_between():
 
 @pytest.mark.parametrize(("z", "epoch"), [(1.0, 250), (2.0, 250), (1.0, 10)])
 def test_one_secret_epoch_is_at_least_the_event_of_one_large_sum(z, epoch):
-    """Chua et al. (2024): P and Q of the largest of T sums being above c, by their product formula, at the best c."""
+    """Chua et al. (2024): P and Q of the largest of T sums being above c, by their
+    product formula, at the best c.
+    """
     cuts = np.linspace(-6 * z, 2 + 12 * z, 40_001)
     rest = (epoch - 1) * norm.logcdf(cuts / z)
     first, second = (
@@ -385,11 +406,12 @@ def test_one_secret_epoch_is_at_least_the_event_of_one_large_sum(z, epoch):
 
 
 def test_two_secret_epochs_of_two_rounds_by_quadrature():
-    """Of the data set itself, the unit 1 and all others -1: the exact delta of four sums is above what the low end
-    says.
+    """Of the data set itself, the unit 1 and all others -1: the exact delta of four
+    sums is above what the low end says.
 
-    One epoch's pair is (N(2, 0) + N(0, 2)) / 2 against (N(1, 0) + N(0, 1)) / 2. Its loss is put on a fine grid, rounded
-    to nearest, and composed with itself by a double sum: no end, but right to 1e-3 of epsilon.
+    One epoch's pair is (N(2, 0) + N(0, 2)) / 2 against (N(1, 0) + N(0, 1)) / 2. Its
+    loss is put on a fine grid, rounded to nearest, and composed with itself by a double
+    sum: no end, but right to 1e-3 of epsilon.
     """
     z, delta = 1.5, 1e-3
     x = np.linspace(-9, 11, 801)

@@ -1,4 +1,6 @@
-"""Skellam noise as one Gaussian release: against exact sums, Renyi divergences, dp-accounting and published bounds."""
+"""Skellam noise as one Gaussian release: against exact sums, Renyi divergences,
+dp-accounting and published bounds.
+"""
 
 import dataclasses
 import math
@@ -44,7 +46,9 @@ def test_tails_are_scipys(variance):
 
 @pytest.mark.parametrize("variance", [*VARIANCES, 1e4, 1e6])
 def test_the_middle_step_is_the_largest(variance):
-    """In closed form, by scipy's Bessel function; so it is what the proof needs and no more."""
+    """In closed form, by scipy's Bessel function; so it is what the proof needs and no
+    more.
+    """
     assert step(variance) == pytest.approx(2 * ndtri((1 + i0e(variance)) / 2), rel=2e-8)
 
 
@@ -54,7 +58,9 @@ def test_the_analysis_asks_for_enough(variance):
 
 
 def exact_delta(variance, shifts, epsilon):
-    """sum of (p(x - v) - e^eps p(x))^+ over a grid of two dimensions at most, by scipy's probabilities."""
+    """sum of (p(x - v) - e^eps p(x))^+ over a grid of two dimensions at most, by
+    scipy's probabilities.
+    """
     far = int(14 * math.sqrt(variance)) + 10
     x = np.arange(-far, far + 1)
     shifted, plain = np.ones(1), np.ones(1)
@@ -79,12 +85,16 @@ def test_every_shift_is_within_the_gaussian(variance, shifts):
 
 
 def test_normal_noise_of_the_same_deviation_would_not_do():
-    """Which is why the factor is there: a Gaussian of deviation mu^1/2 promises less delta than there is."""
+    """Which is why the factor is there: a Gaussian of deviation mu^1/2 promises less
+    delta than there is.
+    """
     assert exact_delta(1.0, (1,), 0.0) > gaussian_delta(1.0, 0.0)
 
 
 def test_sixteen_coordinates_by_dp_accounting():
-    """v of sixteen ones at mu = 16 composes to an epsilon just below that of a Gaussian at 4 g."""
+    """v of sixteen ones at mu = 16 composes to an epsilon just below that of a Gaussian
+    at 4 g.
+    """
     variance, delta = 16.0, 1e-6
     x = np.arange(-120, 121)
     pmf, moved = (
@@ -102,7 +112,9 @@ def test_sixteen_coordinates_by_dp_accounting():
 
 @pytest.mark.parametrize("variance", [4.0, 30.0, 300.0])
 def test_renyi_divergences_lie_between_the_exact_and_the_published_bound(variance):
-    """D_alpha by direct summation <= alpha g^2 / 2 <= Agarwal et al. 2021, Theorem 3.5, of one coordinate's shift."""
+    """D_alpha by direct summation <= alpha g^2 / 2 <= Agarwal et al. 2021, Theorem 3.5,
+    of one coordinate's shift.
+    """
     far = int(25 * math.sqrt(variance)) + 60
     x = np.arange(-far, far + 1)
     log = stats.skellam(variance / 2, variance / 2).logpmf
@@ -202,13 +214,15 @@ def test_the_account_says_what_it_assumes():
         .explanation
     )
     assert (
-        "the sum modulo 2^16 alone, with an honest majority, and counts 80 of 100 clients' shares"
-        in text
+        "the sum modulo 2^16 alone, with an honest majority, and counts 80 of 100"
+        " clients' shares" in text
     )
 
 
 def test_fewer_bits_widen_the_bracket_and_uncounted_shares_too():
-    """Rounding may add to a contribution's norm, but need not; who stays adds noise that is not counted."""
+    """Rounding may add to a contribution's norm, but need not; who stays adds noise
+    that is not counted.
+    """
     lows = [
         account(ledger(**one), delta=DELTA, claims={}).profiles["holds"].epsilon_low
         for one in (
@@ -295,7 +309,9 @@ def test_too_little_noise_for_the_analysis_is_refused():
     )
     with pytest.raises(
         BenchError,
-        match=r"noise of variance 11 units on a coordinate, below the 256 of its analysis",
+        match=(
+            r"noise of variance 11 units on a coordinate, below the 256 of its analysis"
+        ),
     ):
         account(one, delta=DELTA, claims={})
 

@@ -1,4 +1,6 @@
-"""Correlated noise in secret rounds by draws: exact values, balls-and-bins, a plain simulation, and planted faults."""
+"""Correlated noise in secret rounds by draws: exact values, balls-and-bins, a plain
+simulation, and planted faults.
+"""
 
 import math
 
@@ -22,7 +24,9 @@ def square_root(rounds):
 @pytest.mark.parametrize("z", [0.7, 1.5, 4.0])
 @pytest.mark.parametrize(("rounds", "bands"), [(2, 2), (3, 2), (3, 3)])
 def test_two_and_three_rounds_are_a_quadrature(rounds, bands, z):
-    """Epsilon, and delta of either direction; no column of the encoder has another's norm."""
+    """Epsilon, and delta of either direction; no column of the encoder has another's
+    norm.
+    """
     encoder = banded(rounds, bands)
     points, chances = grid(rounds, z)
     f = ratio(encoder, z, points)
@@ -39,7 +43,8 @@ def test_two_and_three_rounds_are_a_quadrature(rounds, bands, z):
         assert least - off <= present <= most + off
         assert absent <= pair.absent(epsilon) + off
     if z > 1:
-        # Faults: the ends are sharp enough to tell one band, one round of the draw, or one noise from another.
+        # Faults: the ends are sharp enough to tell one band, one round of the draw, or
+        # one noise from another.
         fewer, longer, less = (
             banded(rounds, bands - 1) / z,
             (encoder / z, rounds + 1),
@@ -50,7 +55,9 @@ def test_two_and_three_rounds_are_a_quadrature(rounds, bands, z):
 
 
 def test_a_run_that_was_stopped():
-    """Two of three rounds: the quadrature of two, with a third of a chance of having been in neither."""
+    """Two of three rounds: the quadrature of two, with a third of a chance of having
+    been in neither.
+    """
     encoder, z = banded(3, 3), 1.0
     points, chances = grid(2, z)
     f = (2 * ratio(encoder[:2, :2], z, points) + 1) / 3
@@ -80,7 +87,9 @@ def test_without_correlation_the_end_of_presence_is_balls_and_bins():
     ],
 )
 def test_jax_privacy_draws_the_same(epsilon, present, off, absent):
-    """Means of 60,000 privacy losses of jax_privacy 2.0.0 a direction, seed 7 (`off`: one standard error, of four)."""
+    """Means of 60,000 privacy losses of jax_privacy 2.0.0 a direction, seed 7 (`off`:
+    one standard error, of four).
+    """
     encoder = banded(8, 4)
     pair = tilted.Pair(encoder, 8, 1e-2)
     low, high = pair.present(epsilon)
@@ -92,7 +101,9 @@ def test_jax_privacy_draws_the_same(epsilon, present, off, absent):
 
 
 def test_forty_rounds_are_a_plain_simulation():
-    """E_P (1 - e^eps / f)+ at both ends: 400,000 draws, seed 4; six standard errors (false alarm 1e-8)."""
+    """E_P (1 - e^eps / f)+ at both ends: 400,000 draws, seed 4; six standard errors
+    (false alarm 1e-8).
+    """
     encoder, rounds, delta = square_root(40) / 1.5, 40, 1e-2
     low, high = tilted.bracket(encoder, rounds, delta)
     rng = np.random.default_rng(4)
@@ -132,7 +143,9 @@ def test_the_chain_is_nowhere_below_the_overlaps(encoder):
 
 
 def test_total_weights_are_renyi_divergences_of_whole_order():
-    """Two rounds, order 3: the sum over all eight tuples; with a third round that was not run, over 27."""
+    """Two rounds, order 3: the sum over all eight tuples; with a third round that was
+    not run, over 27.
+    """
     gram = np.array([[0.5, 0.2], [0.2, 0.7]])
     chain = tilted._Chain.over(gram, 0.0)
     for rounds in (2, 3):

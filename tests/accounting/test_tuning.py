@@ -37,7 +37,9 @@ def test_a_fixed_number_of_runs_is_a_composition():
 
 
 def test_a_geometric_search_by_hand():
-    """Theorem 2 with eta = 1, one order: rho + log K / (a - 1) + 2 min((1 - 1/a) rho + log K / a, log K)."""
+    """Theorem 2 with eta = 1, one order: rho + log K / (a - 1) + 2 min((1 - 1/a) rho +
+    log K / a, log K).
+    """
     found = searched_divergences(
         np.array([0.3]), (4,), Search(runs=5, data="private", number="geometric")
     )

@@ -1,4 +1,6 @@
-"""Runs to audit: the default configuration at sizes at which a run takes a fraction of a second."""
+"""Runs to audit: the default configuration at sizes at which a run takes a fraction of
+a second.
+"""
 
 from pathlib import Path
 
@@ -39,7 +41,9 @@ RECORDS = 200
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Sums of a few hundred numbers wait for a second thread ten times as long as they take, on a busy machine."""
+    """Sums of a few hundred numbers wait for a second thread ten times as long as they
+    take, on a busy machine.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

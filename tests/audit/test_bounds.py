@@ -1,4 +1,6 @@
-"""Bounds: against hand-computed values, other libraries, and mechanisms whose epsilon is known."""
+"""Bounds: against hand-computed values, other libraries, and mechanisms whose epsilon
+is known.
+"""
 
 import math
 
@@ -28,7 +30,9 @@ def released(mu, coins, seed):
 
 
 def test_guesses_are_the_surest():
-    """By hand: of 6 scores the two highest are called present, the two lowest absent; one of these is wrong."""
+    """By hand: of 6 scores the two highest are called present, the two lowest absent;
+    one of these is wrong.
+    """
     scores = np.array([0.9, -2.0, 3.0, 0.0, -1.0, 2.0])
     coins = np.array([True, False, True, True, True, True])
     assert guess(scores, coins, 4) == Guesses(coins=6, made=4, right=3)
@@ -47,7 +51,9 @@ def test_guesses_are_the_surest():
 
 
 def test_all_right_without_delta_is_the_binomial_by_hand():
-    """With delta 0 and r of r right: p^r = 0.05 at p = 0.05^(1/r), and epsilon is p's logit."""
+    """With delta 0 and r of r right: p^r = 0.05 at p = 0.05^(1/r), and epsilon is p's
+    logit.
+    """
     p = 0.05 ** (1 / 100)
     found = one_run_dp(
         Guesses(coins=200, made=100, right=100), delta=0.0, confidence=0.95
@@ -64,7 +70,9 @@ def test_all_right_without_delta_is_the_binomial_by_hand():
 
 
 def test_score_bounds_cover():
-    """1,000 seeds at mu = 0.5, 300 coins: more than 78 above the truth has a chance below 1e-4 at 95 %."""
+    """1,000 seeds at mu = 0.5, 300 coins: more than 78 above the truth has a chance
+    below 1e-4 at 95 %.
+    """
     proved, above = gaussian_epsilon(2.0, 1e-6), 0
     for seed in range(1000):
         coins, scores = released(0.5, 300, seed)
@@ -90,7 +98,8 @@ def test_clopper_pearson_is_scipys_limits_of_the_half_left_out():
     false = stats.binomtest(alarms, nulls).proportion_ci(0.95).high
     assert found.epsilon == pytest.approx(math.log((power - 1e-6) / false), rel=1e-9)
     assert 2 < found.epsilon < gaussian_epsilon(1 / 3, 1e-6)
-    # The same with the worlds' roles changed, and scores that all differ from world to world.
+    # The same with the worlds' roles changed, and scores that all differ from world to
+    # world.
     back = clopper_pearson(
         -scores[~coins], -scores[coins], generator=np.random.default_rng(0), **AT
     )

@@ -1,4 +1,6 @@
-"""One-run audits of the code that runs: nulls, the proved epsilon, and the claim that does not hold."""
+"""One-run audits of the code that runs: nulls, the proved epsilon, and the claim that
+does not hold.
+"""
 
 import numpy as np
 import pytest
@@ -60,7 +62,9 @@ def test_a_canary_is_a_unit_of_its_own():
 
 
 def test_of_a_client_that_makes_several_contributions_one_is_the_unit():
-    """At sample level each query example is a contribution, and one example is what neighbours differ in."""
+    """At sample level each query example is a contribution, and one example is what
+    neighbours differ in.
+    """
     units = Units(
         np.array([1, -1, 0]),
         np.float32([LARGE, 0, 0]),
@@ -80,7 +84,9 @@ def test_of_a_client_that_makes_several_contributions_one_is_the_unit():
 
 
 def test_scores_without_noise_tell_every_coin():
-    """Noise a million times smaller than C: the likelihood ratio has one sign for those present, one for the rest."""
+    """Noise a million times smaller than C: the likelihood ratio has one sign for those
+    present, one for the rest.
+    """
     for overlay in SAMPLERS.values():
         found = experiment(
             make_config(
@@ -112,9 +118,11 @@ def test_an_experiment_is_the_same_again_and_has_its_own_noise():
 
 @pytest.mark.parametrize("sampler", ["one-pass", "poisson", "balls-and-bins"])
 def test_where_no_canary_is_inserted_the_bound_is_zero(sampler):
-    """100 nulls. Each bound is 0 in 95 % at least; more than 13 false alarms of 5 % have a chance below 1e-3.
+    """100 nulls. Each bound is 0 in 95 % at least; more than 13 false alarms of 5 %
+    have a chance below 1e-3.
 
-    Where a bound by ranks is 0 is seen by one critical value; the first three say it as they are reported.
+    Where a bound by ranks is 0 is seen by one critical value; the first three say it as
+    they are reported.
     """
     config = make_config(SAMPLERS[sampler])
     family, zero = family_of(experiment(config).releases), np.zeros(3)
@@ -150,10 +158,12 @@ def test_where_no_canary_is_inserted_the_bound_is_zero(sampler):
 
 @pytest.mark.parametrize("name", [*SAMPLERS, *RULES])
 def test_on_correct_code_the_bound_is_above_what_holds_no_oftener_than_it_says(name):
-    """100 seeds at 95 %: each bound in at most 15, or chance below 1e-4; (eps, delta)-DP never, by its slack. (The
-    threshold rules, which change nothing in what is scored but C, have 20 seeds, of which at most 6.)
+    """100 seeds at 95 %: each bound in at most 15, or chance below 1e-4; (eps,
+    delta)-DP never, by its slack. (The threshold rules, which change nothing in what is
+    scored but C, have 20 seeds, of which at most 6.)
 
-    Above what holds means that the family's member with the ledger's own noise is refuted.
+    Above what holds means that the family's member with the ledger's own noise is
+    refuted.
     """
     config = make_config({**SAMPLERS, **RULES}[name])
     family = family_of(experiment(config).releases)
@@ -175,7 +185,9 @@ def test_on_correct_code_the_bound_is_above_what_holds_no_oftener_than_it_says(n
 
 
 def test_it_refutes_the_published_claim_for_one_pass_blocks():
-    """N = 4,000 in 250 blocks of 16, as in the published L/N: claimed 1.5, one Gaussian in fact."""
+    """N = 4,000 in 250 blocks of 16, as in the published L/N: claimed 1.5, one Gaussian
+    in fact.
+    """
     config = make_config(
         {"clients": {"count": 4000}, "participation": {"cohort": 16, "rounds": 250}}
     )
@@ -194,7 +206,9 @@ def test_it_refutes_the_published_claim_for_one_pass_blocks():
 
 
 def test_the_count_beside_the_gradients_is_in_the_ledger_and_not_in_the_score():
-    """At a count's noise as small as may be, most is spent on it: a score that used it would see more than this one."""
+    """At a count's noise as small as may be, most is spent on it: a score that used it
+    would see more than this one.
+    """
     config = make_config(
         {"clipping": {"kind": "private-quantile", "count_noise": 0.5001}}
     )

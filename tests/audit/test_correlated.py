@@ -1,4 +1,6 @@
-"""The audit of correlated noise: below what holds on right code, nothing where nothing leaks, above it on mutants."""
+"""The audit of correlated noise: below what holds on right code, nothing where nothing
+leaks, above it on mutants.
+"""
 
 import functools
 
@@ -57,7 +59,9 @@ def test_right_code_is_below_what_holds_and_well_above_nothing(factorisation):
 
 
 def test_nothing_leaks_where_no_canary_is_inserted():
-    """In at least 95 of 100 runs; here 3 seeds, of which at most one may show anything."""
+    """In at least 95 of 100 runs; here 3 seeds, of which at most one may show
+    anything.
+    """
     shown = [
         any(bound.epsilon > 0 for bound in bounds(inserted=False, seed=seed)[:1])
         for seed in (1, 2, 3)
@@ -66,9 +70,11 @@ def test_nothing_leaks_where_no_canary_is_inserted():
 
 
 def test_canaries_that_are_large_beside_the_noise_are_not_taken_for_noise():
-    """At a small z the canaries' own part of the measured covariance would make right code look like another mechanism.
+    """At a small z the canaries' own part of the measured covariance would make right
+    code look like another mechanism.
 
-    Scores as far from the ideal ones have a chance of 0.001 on right code; without taking that part off it is 5e-5.
+    Scores as far from the ideal ones have a chance of 0.001 on right code; without
+    taking that part off it is 5e-5.
     """
     config = make_config(
         RUN,
@@ -86,7 +92,9 @@ def test_canaries_that_are_large_beside_the_noise_are_not_taken_for_noise():
 
 
 def test_what_an_observer_of_single_rounds_would_miss():
-    """The noise of a round by itself is more than z: a score that reads the canary's own round alone shows far less."""
+    """The noise of a round by itself is more than z: a score that reads the canary's
+    own round alone shows far less.
+    """
     found = experiment(make_config(RUN), canaries=4000)
     line = found.releases[-1]
     alone = line.noise_multiplier * float(np.linalg.norm(line.combines))
@@ -109,7 +117,9 @@ def reused(self, stream_of, index, dimension):
 
 
 def taken_back_whole(self, stream_of, index, dimension):
-    """All of the last round's noise is taken back: the sum of all rounds has one draw."""
+    """All of the last round's noise is taken back: the sum of all rounds has one
+    draw.
+    """
     draws = [
         stream_of(earlier).standard_normal(dimension)
         for earlier in range(max(index - 1, 0), index + 1)
@@ -138,7 +148,9 @@ def test_right_code_is_below_over_many_rounds():
 def test_the_audit_catches_correlated_noise_that_is_accounted_for_as_independent(
     monkeypatch,
 ):
-    """z on each round's own draw, an encoder whose largest column is not 1, and an account of independent rounds."""
+    """z on each round's own draw, an encoder whose largest column is not 1, and an
+    account of independent rounds.
+    """
     norm = float(_weights(make_config(LONG).server_sum().noise)[0, 0])
     scaled_down = lambda self, index: [w / norm for w in weights(self, index)]  # noqa: E731
     weights = Planned.combines
@@ -177,14 +189,18 @@ SEVERAL = {
 
 
 def test_several_passes_are_one_release_and_the_audit_says_so():
-    """z is of all four participations together: right code is below what one Gaussian of z has, and well above half."""
+    """z is of all four participations together: right code is below what one Gaussian
+    of z has, and well above half.
+    """
     found = audited(make_config(SEVERAL))
     assert all(bound.epsilon < HOLDS for bound in found)
     assert found[0].epsilon > HOLDS / 2
 
 
 def test_the_audit_catches_an_encoder_that_is_scaled_for_one_participation(monkeypatch):
-    """A colleague forgets that a client comes again: its columns add up to 2.5 times the largest of them."""
+    """A colleague forgets that a client comes again: its columns add up to 2.5 times
+    the largest of them.
+    """
 
     def once(planned):
         return planned.factorisation.weights(planned.rounds, planned.step)
@@ -210,7 +226,9 @@ def test_without_the_mutation_of_the_budget_that_encoder_is_refused(monkeypatch)
 def test_a_band_more_than_rounds_lie_apart_is_not_scaled_by_the_root_of_its_participations(
     bands, refused, monkeypatch
 ):
-    """Four participations, ten rounds apart: the root of four is right for ten bands, and a colleague keeps it."""
+    """Four participations, ten rounds apart: the root of four is right for ten bands,
+    and a colleague keeps it.
+    """
     banded = {"factorisation": {"kind": "banded", "bands": bands, "workload": "server"}}
     monkeypatch.setattr(
         "dpfedbench.parts.noise.correlated._weights",
@@ -244,13 +262,16 @@ def secret_rounds(*, confidence=0.95, **values):
     )
     found = experiment(config, canaries=config.clients.count, **values)
     family = family_of(found.releases)
-    return family.epsilon(1.0, 1e-6), bounds_of(
-        found, family, delta=1e-6, confidence=confidence, seed=0
-    )[0].epsilon
+    return (
+        family.epsilon(1.0, 1e-6),
+        bounds_of(found, family, delta=1e-6, confidence=confidence, seed=0)[0].epsilon,
+    )
 
 
 def test_secret_rounds_are_below_what_holds_and_shown_all_the_same():
-    """Right code is above what holds in at most one of twenty seeds; where no canary is inserted nothing shows."""
+    """Right code is above what holds in at most one of twenty seeds; where no canary is
+    inserted nothing shows.
+    """
     holds, shown = secret_rounds()
     assert holds / 2 < shown < holds < 0.8 * gaussian_epsilon(0.5, 1e-6)
     assert secret_rounds(inserted=False, seed=1)[1] == 0.0

@@ -1,7 +1,9 @@
-"""What an ideal attacker would show: its draws, how often right code is far below it, and what else is.
+"""What an ideal attacker would show: its draws, how often right code is far below it,
+and what else is.
 
-A bound far below it says that the audit's attack was on another mechanism than the ledger's. The mechanisms here leak
-other amounts than their accounts say, or as much, and no bound is above what holds.
+A bound far below it says that the audit's attack was on another mechanism than the
+ledger's. The mechanisms here leak other amounts than their accounts say, or as much,
+and no bound is above what holds.
 """
 
 import numpy as np
@@ -44,7 +46,9 @@ MORE_CAME = {"noise": {"dropped": 0.3, "dropped_at_most": 0.75}}
 @pytest.mark.parametrize("present", [True, False])
 @pytest.mark.parametrize("kind", ["one-pass", "poisson", "balls-and-bins"])
 def test_draws_have_the_law_of_the_sampler(kind, present):
-    """Kolmogorov and Smirnov, 20,000 of each, against draws of the sampler itself; false alarm 1e-3 each."""
+    """Kolmogorov and Smirnov, 20,000 of each, against draws of the sampler itself;
+    false alarm 1e-3 each.
+    """
     coins, ratios = drawn(kind, 20_000, 1, present=present)
     rng = np.random.default_rng(2)
     if kind == "one-pass":
@@ -101,8 +105,9 @@ RIGHT = {
 
 
 def test_right_code_is_another_mechanism_no_oftener_than_is_said():
-    """Five seeds of each: chances are uniform, or above that (Kolmogorov and Smirnov, false alarm 1e-3 each), and none
-    is below 1e-4."""
+    """Five seeds of each: chances are uniform, or above that (Kolmogorov and Smirnov,
+    false alarm 1e-3 each), and none is below 1e-4.
+    """
     little, such = [], []
     for made in RIGHT.values():
         of, experiment_of = made()
@@ -170,7 +175,9 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_another_mechanism_than_the_ledgers_is_told(monkeypatch, name):
-    """What has fewer releases of its own, or more noise, shows less: said, and not taken for a weak attack."""
+    """What has fewer releases of its own, or more noise, shows less: said, and not
+    taken for a weak attack.
+    """
     fault, overlays = WRONG[name]
     config = make_config(*overlays)
     if config.own_delta:

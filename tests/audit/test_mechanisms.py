@@ -37,7 +37,9 @@ def raw(percentile=90, **overlay):
 
 
 def percentile_score(config, percentile=90):
-    """The attack on a percentile of the last round's raw norms, whatever the run's own rule is."""
+    """The attack on a percentile of the last round's raw norms, whatever the run's own
+    rule is.
+    """
     return percentile_of_raw_norms.score(
         config, raw(percentile).clipping, records=0, first=config.clipping.threshold
     )
@@ -45,7 +47,9 @@ def percentile_score(config, percentile=90):
 
 @pytest.mark.parametrize("percentile", [10, 50, 90])
 def test_the_percentile_of_raw_norms_is_flagged_and_its_control_is_not(percentile):
-    """1,000 runs a side: 1,000 right of 1,000 and no false alarm is 5.6 at most. The control reads only releases."""
+    """1,000 runs a side: 1,000 right of 1,000 and no false alarm is 5.6 at most. The
+    control reads only releases.
+    """
     leak = raw(percentile)
     flagged = many_runs(
         percentile_score(leak, percentile),
@@ -61,7 +65,9 @@ def test_the_percentile_of_raw_norms_is_flagged_and_its_control_is_not(percentil
 
 
 def test_the_private_quantile_repairs_the_percentile_of_raw_norms():
-    """The attack that the raw percentile falls to says nothing here: the threshold follows a noised count."""
+    """The attack that the raw percentile falls to says nothing here: the threshold
+    follows a noised count.
+    """
     clipping = {
         "kind": "private-quantile",
         "percentile": 90,
@@ -83,13 +89,16 @@ def test_the_mean_of_raw_norms_is_flagged_and_its_control_is_not():
     control = make_config(LOTS, overlay, {"clipping": {"kind": "norm-of-release"}})
     score = mean_of_raw_norms.score(control, config.clipping, records=200, first=1.0)
     clear = many_runs(score, control, runs=200, **AT)
-    # In at least one of the eleven lots that are followed by another with a chance of 1 - 0.8^11 = 0.91.
+    # In at least one of the eleven lots that are followed by another with a chance of 1
+    # - 0.8^11 = 0.91.
     assert flagged.found["power"] == pytest.approx(0.91, abs=0.08)
     assert flagged.epsilon >= max(3.5, clear.epsilon + 1.5)
 
 
 class Without:
-    """A plan in which one client never takes part: the world of add-or-remove adjacency. Public numbers stay."""
+    """A plan in which one client never takes part: the world of add-or-remove
+    adjacency. Public numbers stay.
+    """
 
     def __init__(self, plan, client):
         self.plan, self.client = plan, client
@@ -107,7 +116,9 @@ def counted(self, total, end=mechanism.Mechanism.end):
 
 
 def count_score(config):
-    """The attack on a denominator that counts who came: nobody has a gradient, and one client is there or is not."""
+    """The attack on a denominator that counts who came: nobody has a gradient, and one
+    client is there or is not.
+    """
 
     def score(present, seed):
         drawn = config.replace(seed=seed)
@@ -127,7 +138,9 @@ def count_score(config):
 
 
 def test_a_denominator_that_counts_who_came_is_flagged(monkeypatch):
-    """Two clients who always come: without one of them a sum over the realised count is twice as large."""
+    """Two clients who always come: without one of them a sum over the realised count is
+    twice as large.
+    """
     overlay = {
         "clients": {"count": 2},
         "participation": {"kind": "poisson", "cohort": 2, "rounds": 2},

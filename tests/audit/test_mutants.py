@@ -1,4 +1,6 @@
-"""Mechanisms that are wrong in ways that have happened, and what catches each. The table is in docs/audit.md."""
+"""Mechanisms that are wrong in ways that have happened, and what catches each. The
+table is in docs/audit.md.
+"""
 
 import math
 
@@ -56,7 +58,9 @@ class NoClipping(PrivateSum):
 
 
 class ByLayer(PrivateSum):
-    """Each of two layers is clipped to C by itself; noise is of one layer's sensitivity."""
+    """Each of two layers is clipped to C by itself; noise is of one layer's
+    sensitivity.
+    """
 
     def add(self, contributions):
         half = contributions.shape[1] // 2
@@ -89,7 +93,9 @@ def audited(config, monkeypatch, mutant):
     "mutant", [NoiseOverCohort, HalfNoise, SquaredThreshold, NoClipping]
 )
 def test_the_audit_catches(monkeypatch, mutant):
-    """The bound is above what the ledger says; of the honest sum it is not (chance below 5 %, seed fixed)."""
+    """The bound is above what the ledger says; of the honest sum it is not (chance
+    below 5 %, seed fixed).
+    """
     found, proved = audited(make_config(CONSTANT), monkeypatch, mutant)
     assert found > proved
     honest, proved = audited(make_config(CONSTANT), monkeypatch, Honest)
@@ -131,7 +137,9 @@ def noise(mutant, threshold):
     ],
 )
 def test_the_noise_is_not_z_times_c(mutant, threshold):
-    """Kolmogorov-Smirnov on 1e5 draws, level 1e-6: also where there is too much noise, which no audit sees."""
+    """Kolmogorov-Smirnov on 1e5 draws, level 1e-6: also where there is too much noise,
+    which no audit sees.
+    """
     assert stats.kstest(noise(mutant, threshold), "norm").pvalue < 1e-6
     assert stats.kstest(noise(Honest, threshold), "norm").pvalue > 1e-3
 
@@ -155,6 +163,8 @@ def moved(mutant):
     ("mutant", "least"), [(ByLayer, math.sqrt(2) * 0.999), (NoClipping, 10)]
 )
 def test_the_sensitivity_is_not_c(mutant, least):
-    """A canary of one coordinate lies in one layer, where clipping by layer does what it should."""
+    """A canary of one coordinate lies in one layer, where clipping by layer does what
+    it should.
+    """
     assert moved(mutant) > least
     assert moved(Honest) <= 1 + 1e-6

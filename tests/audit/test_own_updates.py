@@ -1,4 +1,6 @@
-"""The audit of clients that noise their own updates: the mechanism, nulls and mutants."""
+"""The audit of clients that noise their own updates: the mechanism, nulls and
+mutants.
+"""
 
 import math
 from typing import Any
@@ -63,7 +65,9 @@ def test_an_update_that_is_not_clipped_is_found(
 
 
 def test_a_run_with_a_private_vocabulary_is_audited_and_nothing_finite_holds():
-    """What it reads of private data is in the audit's ledger as in the run's, so that the two are one mechanism."""
+    """What it reads of private data is in the audit's ledger as in the run's, so that
+    the two are one mechanism.
+    """
     task = RUN["task"] | {"text": RUN["task"]["text"] | {"vocabulary": "private"}}
     private = read_run(
         RUN | {"method": "dp-reptile"} | OWN["dp-reptile"] | {"task": task}

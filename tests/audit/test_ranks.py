@@ -1,4 +1,6 @@
-"""The rank test: its law against draws made otherwise, its level, and what an ideal attacker would show."""
+"""The rank test: its law against draws made otherwise, its level, and what an ideal
+attacker would show.
+"""
 
 import math
 
@@ -28,7 +30,9 @@ FAMILIES = {kind: family(kind) for kind in ("one-pass", "balls-and-bins", "poiss
 
 
 def drawn(kind, count, seed, z=1.0, present=None):
-    """(coins, log-likelihood ratios) of draws of the sampler itself, without any account."""
+    """(coins, log-likelihood ratios) of draws of the sampler itself, without any
+    account.
+    """
     rng = np.random.default_rng(seed)
     coins = (
         rng.integers(2, size=count).astype(bool)
@@ -48,7 +52,9 @@ def drawn(kind, count, seed, z=1.0, present=None):
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_the_curve_is_the_samplers(kind):
-    """Of 100,000 draws each; four deviations of a rate at eight places have a chance below 1e-3."""
+    """Of 100,000 draws each; four deviations of a rate at eight places have a chance
+    below 1e-3.
+    """
     seen, unseen = (
         np.sort(drawn(kind, 100_000, 1, present=present)[1])
         for present in (True, False)
@@ -70,7 +76,9 @@ def test_the_curve_is_the_samplers(kind):
 
 
 def test_deltas_are_those_of_epsilon():
-    """What `upper_epsilon` gives at a delta has that delta on the curve, to the grids' precision, and nothing less."""
+    """What `upper_epsilon` gives at a delta has that delta on the curve, to the grids'
+    precision, and nothing less.
+    """
     for delta in (1e-3, 1e-2):
         for epsilon, deltas in (
             (
@@ -86,7 +94,8 @@ def test_deltas_are_those_of_epsilon():
                 float(values[0]) for values in deltas(np.array([epsilon]))
             )
             assert max(removal, addition) == pytest.approx(delta, rel=2e-3)
-    # Where noise is too little for a grid: what holds for one Gaussian, or for all of them.
+    # Where noise is too little for a grid: what holds for one Gaussian, or for all of
+    # them.
     near = balls_and_bins.upper_deltas(0.04, 20, 10, np.array([1.0]))
     assert near[0] == near[1] == pytest.approx(gaussian_delta(0.04, 1.0) / 2)
     near = poisson.upper_deltas(((0.1, 4),), 0.5, np.array([1.0]))
@@ -94,11 +103,14 @@ def test_deltas_are_those_of_epsilon():
 
 
 def test_posteriors_by_hand():
-    """Randomised response at ln 3 answers rightly in 3 of 4: the higher half has 3/4, the lower 1/4."""
+    """Randomised response at ln 3 answers rightly in 3 of 4: the higher half has 3/4,
+    the lower 1/4.
+    """
     table = posteriors(Curve(np.log([3.0]), np.zeros(1), np.zeros(1)))
     half = len(table) // 2
     assert table[:half] == pytest.approx(0.75) and table[half:] == pytest.approx(0.25)
-    # One that tells all with a chance of 1/10 and else nothing, when present: u = 1/20 are surely there.
+    # One that tells all with a chance of 1/10 and else nothing, when present: u = 1/20
+    # are surely there.
     table = posteriors(
         Curve(
             np.array([0.0, 20.0, math.inf]),
@@ -121,7 +133,9 @@ def test_posteriors_by_hand():
 
 
 def test_few_lines_are_a_curve_of_more_leak():
-    """An analysis that says only epsilon at a delta: above the exact curve everywhere, and not far."""
+    """An analysis that says only epsilon at a delta: above the exact curve everywhere,
+    and not far.
+    """
 
     class Few(Accountant):
         def high(self, events, delta):
@@ -141,7 +155,9 @@ def test_few_lines_are_a_curve_of_more_leak():
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_draws_have_the_law_of_the_attack_itself(kind):
-    """Kolmogorov and Smirnov, 399 of each; false alarm 1e-3 each. A leak a fifth larger is told from it."""
+    """Kolmogorov and Smirnov, 399 of each; false alarm 1e-3 each. A leak a fifth larger
+    is told from it.
+    """
     test = RankTest(
         FAMILIES[kind], 400, confidence=0.95, generator=np.random.default_rng(0)
     )
@@ -155,8 +171,10 @@ def test_draws_have_the_law_of_the_attack_itself(kind):
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_it_errs_as_often_as_it_says(kind):
-    """400 audits of a member of the family: between 6 and 40 above it, or chance below 2e-4; with the worse score of
-    who sees but whether a ratio is above its middle, no oftener."""
+    """400 audits of a member of the family: between 6 and 40 above it, or chance below
+    2e-4; with the worse score of who sees but whether a ratio is above its middle, no
+    oftener.
+    """
     above = np.zeros(2)
     for seed in range(400):
         coins, scores = drawn(kind, 200, 5000 + seed)
@@ -186,8 +204,10 @@ def test_without_a_leak_the_bound_is_zero_in_95_percent():
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_an_ideal_attacker_shows_the_ideal_in_half_of_all_audits(kind):
-    """100 audits with the exact ratio: fewer than 30 or more than 70 above have a chance below 1e-4 of a true half; the
-    ideal, a median of 399 draws, is itself off by up to 4 % of chance."""
+    """100 audits with the exact ratio: fewer than 30 or more than 70 above have a
+    chance below 1e-4 of a true half; the ideal, a median of 399 draws, is itself off by
+    up to 4 % of chance.
+    """
     audits = []
     for seed in range(100):
         coins, scores = drawn(kind, 1000, 9000 + seed)
@@ -205,7 +225,9 @@ def test_an_ideal_attacker_shows_the_ideal_in_half_of_all_audits(kind):
 
 
 def test_no_test_could_show_much_more_of_one_gaussian():
-    """Of n present and n absent the best test of a mean shift at 95 % shows mu - 1.645 sqrt(2 / n) in half of all."""
+    """Of n present and n absent the best test of a mean shift at 95 % shows mu - 1.645
+    sqrt(2 / n) in half of all.
+    """
     coins, scores = drawn("one-pass", 4000, 7)
     bound = rank_test(
         scores, coins, FAMILIES["one-pass"], generator=np.random.default_rng(0), **AT

@@ -40,13 +40,11 @@ def test_limits_are_scipys(trials, error):
 def test_an_audit_does_not_load_scipys_distributions():
     """Loading them took half of a short audit."""
     code = (
-        "import sys, numpy as np\n"
-        "from dpfedbench.audit import report\n"
-        "from dpsum.audit import bounds\n"
-        "x = np.linspace(-1, 1, 50)\n"
-        "bounds.clopper_pearson(x + 1, x, delta=1e-3, confidence=0.95, generator=np.random.default_rng(0))\n"
-        "bounds.one_run_dp(bounds.guess(x, x > 0, 20), delta=1e-3, confidence=0.95)\n"
-        "assert 'scipy.stats' not in sys.modules\n"
+        "import sys, numpy as np\nfrom dpfedbench.audit import report\nfrom dpsum.audit"
+        " import bounds\nx = np.linspace(-1, 1, 50)\nbounds.clopper_pearson(x + 1, x,"
+        " delta=1e-3, confidence=0.95,"
+        " generator=np.random.default_rng(0))\nbounds.one_run_dp(bounds.guess(x, x > 0,"
+        " 20), delta=1e-3, confidence=0.95)\nassert 'scipy.stats' not in sys.modules\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False

@@ -1,9 +1,11 @@
-"""Audits of the private quantile of records, on both of its releases, and of mechanisms of it that are wrong.
+"""Audits of the private quantile of records, on both of its releases, and of mechanisms
+of it that are wrong.
 
-Each of many clients holds a few records. By a coin the gradient of one is far above any threshold, or zero; the others
-have none. So each client is an experiment of its own on the two neighbours that are told apart best, and its score is
-what the server makes of what it saw: the likelihood ratio of sums and counts, or of counts alone, or of the counts that
-the thresholds tell.
+Each of many clients holds a few records. By a coin the gradient of one is far above any
+threshold, or zero; the others have none. So each client is an experiment of its own on
+the two neighbours that are told apart best, and its score is what the server makes of
+what it saw: the likelihood ratio of sums and counts, or of counts alone, or of the
+counts that the thresholds tell.
 """
 
 import math
@@ -52,7 +54,9 @@ ATTACKS = ("both", "counts", "thresholds")
 
 
 class Seen:
-    """Of each release, what left each client in units of its sensitivity, the thresholds, and z."""
+    """Of each release, what left each client in units of its sensitivity, the
+    thresholds, and z.
+    """
 
     def __init__(self):
         self.lines, self.named = [], {}
@@ -70,7 +74,9 @@ class Seen:
 
 
 def experiment(*, lot=2, z=Z, inserted=True):
-    """What an observer makes of one run: by attack, an experiment with a canary at each client."""
+    """What an observer makes of one run: by attack, an experiment with a canary at each
+    client.
+    """
     # 2 sigma_b = 1.05 z is just above z, so that the count costs nearly all of it.
     noise = {"noise": {"multiplier": z}, "clipping": {"count_noise": 0.525 * z}}
     config = make_config(CONFIG, noise, {"participation": {"cohort": lot}})
@@ -124,7 +130,9 @@ def honest():
 
 @pytest.fixture(scope="module")
 def family(honest):
-    """Of the ledger of the code as it is: a leak of 1 is what the configured noise costs."""
+    """Of the ledger of the code as it is: a leak of 1 is what the configured noise
+    costs.
+    """
     return family_of(honest["both"].releases)
 
 
@@ -133,7 +141,9 @@ def headline(found, family):
 
 
 def whole_lots():
-    """The bound of lots of all records at z = 1.5, where all rounds together are one Gaussian release."""
+    """The bound of lots of all records at z = 1.5, where all rounds together are one
+    Gaussian release.
+    """
     found = experiment(lot=RECORDS, z=1.5)["both"]
     sampler = found.releases[0].sampler
     return headline(
@@ -169,7 +179,9 @@ def test_on_right_code_the_bound_of_whole_lots_is_just_below_what_holds():
 
 
 def test_with_no_record_inserted_the_bound_is_zero(family):
-    """And of 200 draws of coins that say nothing in 95 % at least; 25 alarms of 5 % have a chance of 1e-5."""
+    """And of 200 draws of coins that say nothing in 95 % at least; 25 alarms of 5 %
+    have a chance of 1e-5.
+    """
     found, rng = experiment(inserted=False), np.random.default_rng(0)
     assert headline(found["both"], family) == 0
     for name in ATTACKS:
@@ -219,13 +231,17 @@ def test_the_audit_catches_a_count_that_is_not_noised(monkeypatch, family):
 
 
 def test_the_audit_catches_a_count_that_nothing_is_paid_for(monkeypatch):
-    """The sum's noise is not raised: a lot costs what noise of about z / sqrt 2 does."""
+    """The sum's noise is not raised: a lot costs what noise of about z / sqrt 2
+    does.
+    """
     monkeypatch.setattr(mechanism, "rest_multiplier", lambda total, other: total)
     assert whole_lots() > gaussian_epsilon(1.5 / math.sqrt(ROUNDS), DELTA)
 
 
 def test_the_audit_catches_a_threshold_that_moves_by_raw_norms(monkeypatch, family):
-    """The released count is noised as it should be, so that whoever looks at the releases alone sees nothing wrong."""
+    """The released count is noised as it should be, so that whoever looks at the
+    releases alone sees nothing wrong.
+    """
     monkeypatch.setattr(PrivateQuantile, "private", False)
     monkeypatch.setattr(PrivateQuantile, "observe", by_raw_count)
     found = experiment()
@@ -243,7 +259,9 @@ def test_the_audit_catches_a_count_whose_contributions_are_not_clipped(
 
 @pytest.mark.parametrize("overlay", [{}, DECAY], ids=["fixed", "decaying"])
 def test_a_runs_own_audit_takes_its_noise_from_both_releases(overlay):
-    """With canaries the gradients' release alone is scored. Noise that followed a loss is found in the ledger again."""
+    """With canaries the gradients' release alone is scored. Noise that followed a loss
+    is found in the ledger again.
+    """
     config = make_config(
         LOTS, overlay, {"clipping": CONFIG["clipping"] | {"count_noise": 1.5}}
     )

@@ -148,7 +148,9 @@ def test_bounds_are_at_the_confidence_and_delta_that_the_file_says(name, monkeyp
 
 
 def sample_level(**z):
-    """A run whose examples are in the clients' sums or in the server's, of such noise, and its ledger."""
+    """A run whose examples are in the clients' sums or in the server's, of such noise,
+    and its ledger.
+    """
     config = make_config(
         {
             "method": "dp-maml-sample",
@@ -164,8 +166,10 @@ def sample_level(**z):
 
 
 def test_the_sample_level_is_audited_by_both_of_its_sums():
-    """An example is in the clients' sum or in the server's: one Gaussian of z = 1 at 1e-5 (closed form), of an example,
-    and not of all that a client has. A bound above it on right code has a chance of 5 % in all; the seed is fixed."""
+    """An example is in the clients' sum or in the server's: one Gaussian of z = 1 at
+    1e-5 (closed form), of an example, and not of all that a client has. A bound above
+    it on right code has a chance of 5 % in all; the seed is fixed.
+    """
     found = audit(*sample_level(), canaries=600)
     parts = [found, *found["also"]]
     assert len(parts) == 2 and {part["unit"] for part in parts} == {"record"}
@@ -204,7 +208,9 @@ def test_of_two_sums_of_one_unit_the_one_that_leaks_more_is_told(loud):
 
 @pytest.mark.parametrize("name", ["clients", "records", "two-fold", "local"])
 def test_an_audit_refuses_a_ledger_that_its_own_run_does_not_give(name):
-    """Of each kind of sum: whoever releases, one line of the first round has another denominator."""
+    """Of each kind of sum: whoever releases, one line of the first round has another
+    denominator.
+    """
     config, releases = AUDITED[name][0]()
     for place, event in enumerate(releases):
         if event.round == 0:
@@ -220,7 +226,9 @@ def test_an_audit_refuses_a_ledger_that_its_own_run_does_not_give(name):
 
 
 def test_the_attack_on_a_rule_is_at_the_same_confidence(monkeypatch):
-    """And at the run's first threshold, delta and number of records, over as many runs as were asked for."""
+    """And at the run's first threshold, delta and number of records, over as many runs
+    as were asked for.
+    """
     given = {}
     leak = report.leak_of
     monkeypatch.setattr(
@@ -247,7 +255,9 @@ def test_the_attack_on_a_rule_is_at_the_same_confidence(monkeypatch):
 
 
 def test_noise_that_decayed_is_the_ledgers():
-    """The loss that drove it is not there; each round's multiplier is taken from the ledger and checked against it."""
+    """The loss that drove it is not there; each round's multiplier is taken from the
+    ledger and checked against it.
+    """
     config = make_config(LOTS, DECAY)
     z = [2.0] * 5 + [1.8] * 5
     releases = ledger_of(config, multipliers=z)
@@ -263,7 +273,9 @@ def test_noise_that_decayed_is_the_ledgers():
 
 
 def test_the_audit_draws_from_a_seed_of_its_own_and_leaves_ordinary_units():
-    """Not from the published one of the run; another for each run, seed and mechanism. A quarter stay as they are."""
+    """Not from the published one of the run; another for each run, seed and mechanism.
+    A quarter stay as they are.
+    """
     runs = [
         make_config(),
         make_config({"seed": 1}),
@@ -276,7 +288,9 @@ def test_the_audit_draws_from_a_seed_of_its_own_and_leaves_ordinary_units():
 
 
 def test_experiments_of_one_audit_are_apart(monkeypatch):
-    """Where participation is secret there are several: of seeds, coins and scores of their own, which all count."""
+    """Where participation is secret there are several: of seeds, coins and scores of
+    their own, which all count.
+    """
     made, own = [], report.one_run
 
     def spy(*given, **more):
@@ -311,7 +325,8 @@ def test_a_threshold_from_raw_norms_is_audited_over_many_runs():
         and 2 < found["epsilon"] <= found["epsilon_ideal"]
     )
     assert found["epsilon_holds"] == float("inf")
-    # Where the attack does not fit the plan, the one-run bound stands and the reason is there.
+    # Where the attack does not fit the plan, the one-run bound stands and the reason is
+    # there.
     config = make_config(
         {
             "clipping": {"kind": "percentile-of-raw-norms"},

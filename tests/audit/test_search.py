@@ -1,6 +1,8 @@
-"""Audits of DP-FNAS: of each half's sum, as the server and other parties see it, and of mechanisms that are wrong.
+"""Audits of DP-FNAS: of each half's sum, as the server and other parties see it, and of
+mechanisms that are wrong.
 
-The released code of the paper clips the batch's gradient, adds noise of sigma C^2 and leaves parts without noise.
+The released code of the paper clips the batch's gradient, adds noise of sigma C^2 and
+leaves parts without noise.
 """
 
 import pytest
@@ -29,7 +31,9 @@ HALF = 400
 
 
 class PartWithoutNoise(PrivateSum):
-    """Noise on the first coordinates alone, as where the 1x1 convolutions are left out."""
+    """Noise on the first coordinates alone, as where the 1x1 convolutions are left
+    out.
+    """
 
     def _noised(self, total, generator):
         noise = self.noise_std * generator.standard_normal(self.dimension)
@@ -38,7 +42,9 @@ class PartWithoutNoise(PrivateSum):
 
 
 def audited(monkeypatch, mutant, place, *, seen="", seed=0, **values):
-    """(headline, what holds) of one of the two sums, as the server or somebody else sees it."""
+    """(headline, what holds) of one of the two sums, as the server or somebody else
+    sees it.
+    """
     monkeypatch.setattr(mechanism, "PrivateSum", mutant)
     run = make_config(SEARCH, {"clients": {"count": 3, "fragments": 9}})
     sum_ = run.own_sums()[place]
@@ -90,6 +96,8 @@ def test_the_audit_catches(monkeypatch, mutant, place, seen):
 
 
 def test_a_leak_of_the_architectures_sum_is_not_told_from_the_weights_one(monkeypatch):
-    """The canaries of one half are in no sum of the other: with none inserted there is nothing to tell."""
+    """The canaries of one half are in no sum of the other: with none inserted there is
+    nothing to tell.
+    """
     found, _ = audited(monkeypatch, PrivateSum, 1, inserted=False)
     assert found == 0

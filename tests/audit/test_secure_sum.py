@@ -1,4 +1,6 @@
-"""The audit of secure aggregation: below what holds on right code, nothing where nothing leaks, above it on mutants."""
+"""The audit of secure aggregation: below what holds on right code, nothing where
+nothing leaks, above it on mutants.
+"""
 
 import math
 
@@ -45,14 +47,18 @@ def test_right_code_is_below_what_holds(overlay):
 
 
 def test_nothing_leaks_where_no_canary_is_inserted():
-    """In at least 95 of 100 runs; here 3 seeds, of which at most one may show anything."""
+    """In at least 95 of 100 runs; here 3 seeds, of which at most one may show
+    anything.
+    """
     assert (
         sum(shown(inserted=False, seed=seed)[0].epsilon > 0 for seed in (1, 2, 3)) <= 1
     )
 
 
 def share_of(scale):
-    """Shares whose variance is scaled by what `scale` makes of the sum's own numbers."""
+    """Shares whose variance is scaled by what `scale` makes of the sum's own
+    numbers.
+    """
 
     def share(self, place):
         rate = self.secure["share_variance"] * scale(self.lattice) / 2
@@ -132,11 +138,15 @@ def test_the_audit_catches_contributions_that_are_not_clipped(monkeypatch):
 
 
 def halves(rounding):
-    """The largest norm, over its bound, of 300 contributions that lie halfway between whole numbers, at few bits."""
+    """The largest norm, over its bound, of 300 contributions that lie halfway between
+    whole numbers, at few bits.
+    """
     lattice = Lattice(granularity=1 / 16, bits=8, coordinates=256, clients=1, counted=1)
     worst, row = 0.0, torch.zeros(1, 256)
     row[0, 3] = (
-        10.0  # clipped to 0.5, which is 8 units, which a rotation makes half a unit on each coordinate
+        # clipped to 0.5, which is 8 units, which a rotation makes half a unit on each
+        # coordinate
+        10.0
     )
     before, secure.rounded = secure.rounded, rounding
     try:
@@ -157,7 +167,9 @@ def halves(rounding):
 
 
 def test_a_bound_that_is_not_enforced_is_seen_in_what_a_client_sends():
-    """No canary shows it, since its own coordinate hardly moves; the norm of what is sent does."""
+    """No canary shows it, since its own coordinate hardly moves; the norm of what is
+    sent does.
+    """
     honest = secure.rounded
     assert (
         halves(lambda values, bound, generator: honest(values, math.inf, generator)) > 1
@@ -166,7 +178,9 @@ def test_a_bound_that_is_not_enforced_is_seen_in_what_a_client_sends():
 
 
 def test_a_run_is_audited_with_as_many_coordinates_as_its_model():
-    """The granularity and the sensitivity over C follow from them, and the ledgers are compared."""
+    """The granularity and the sensitivity over C follow from them, and the ledgers are
+    compared.
+    """
     config = make_config(
         RUN,
         {

@@ -1,11 +1,14 @@
-"""Whether two results folders say the same, bit for bit, apart from what a clock wrote."""
+"""Whether two results folders say the same, bit for bit, apart from what a clock
+wrote.
+"""
 
 import csv
 import json
 from pathlib import Path
 from typing import Any
 
-# How long it took, where, how often it was interrupted; nothing that any table or figure shows.
+# How long it took, where, how often it was interrupted; nothing that any table or
+# figure shows.
 CLOCK = {
     "training.json": {
         "seconds",
@@ -21,8 +24,9 @@ CLOCK = {
     "history.csv": {"seconds"},
     "audit.json": {"seconds"},
 }
-# Logs and costs, what made the results, the state of a training under way, and the page that shows all three; audits as
-# one job made them, whose copies in the runs' folders are compared; and checksums, which are of what a clock wrote too.
+# Logs and costs, what made the results, the state of a training under way, and the page
+# that shows all three; audits as one job made them, whose copies in the runs' folders
+# are compared; and checksums, which are of what a clock wrote too.
 LEFT_OUT = {
     "logs",
     "benchmark",
@@ -81,7 +85,8 @@ def content(path: Path) -> Any:
 def differences(
     found: Path, wanted: Path, *, part: bool = False
 ) -> tuple[list[str], int]:
-    """What differs between two results folders, one line each, and how many files were compared.
+    """What differs between two results folders, one line each, and how many files were
+    compared.
 
     Args:
         found: the folder that is judged.

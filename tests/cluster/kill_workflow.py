@@ -1,18 +1,23 @@
-"""The workflow killed, starved of disk and called twice at once: are all results those of an undisturbed one?
+"""The workflow killed, starved of disk and called twice at once: are all results those
+of an undisturbed one?
 
     uv run python tests/cluster/kill_workflow.py RESULTS [SEED]
 
-RESULTS is the results folder of a finished local run of the smoke preset. A part of that preset (runs of all papers,
-with data, tests, accounts, audits, tables and figures) is made anew in a temporary folder. It is disturbed by what
-`EVENTS` says, and each time the same command is called again, for one more target; nothing else is done in between:
+RESULTS is the results folder of a finished local run of the smoke preset. A part of
+that preset (runs of all papers, with data, tests, accounts, audits, tables and figures)
+is made anew in a temporary folder. It is disturbed by what `EVENTS` says, and each time
+the same command is called again, for one more target; nothing else is done in between:
 
-- the whole process group, or Snakemake alone, so that its jobs outlive it, or a single training, meta-test or audit, or
-  the warm process, of which the jobs at work are forks, are killed (-9), at a random moment;
-- the disk is filled at a random moment (a small tmpfs, which needs root; left out elsewhere, and said);
+- the whole process group, or Snakemake alone, so that its jobs outlive it, or a single
+  training, meta-test or audit, or the warm process, of which the jobs at work are
+  forks, are killed (-9), at a random moment;
+- the disk is filled at a random moment (a small tmpfs, which needs root; left out
+  elsewhere, and said);
 - two calls of one command run at once.
 
-In the end every file but logs, costs and the columns of the clock (tests/cluster/compare.py) must have the bits it has
-in RESULTS, and no temporary file and no process may be left. The moments are drawn from SEED (0).
+In the end every file but logs, costs and the columns of the clock
+(tests/cluster/compare.py) must have the bits it has in RESULTS, and no temporary file
+and no process may be left. The moments are drawn from SEED (0).
 """
 
 import contextlib
@@ -33,8 +38,8 @@ from dpfedbench.jobs import WORKFLOW
 from dpfedbench.warm import START
 
 ROOT = Path(__file__).resolve().parents[2]
-# What happens, and what is asked for from then on, of the files of RESULTS: runs that no earlier event has. Audits are
-# those of the runs that there are by then.
+# What happens, and what is asked for from then on, of the files of RESULTS: runs that
+# no earlier event has. Audits are those of the runs that there are by then.
 EVENTS = (
     ("group", "smoke/tables/adap-dp-fl/accuracy-b.md"),
     ("train", "smoke/figures/dp-fedmeta/figure2b.csv"),
@@ -103,8 +108,8 @@ class Folder:
     ) -> tuple[subprocess.Popen[bytes], str]:
         """A call in which something is so, some seconds later, and when that was.
 
-        On a fast machine the call may have ended by then. What it made is then deleted, and it is called again for
-        half as many seconds.
+        On a fast machine the call may have ended by then. What it made is then deleted,
+        and it is called again for half as many seconds.
         """
         for _ in range(TRIES):
             before = {*self.path.rglob("*")}
@@ -124,7 +129,8 @@ class Folder:
                     path.unlink()
             seconds /= 2
         raise AssertionError(
-            f"{TRIES} calls ended before or within {seconds:.2f} s of {what}: {self.said()}"
+            f"{TRIES} calls ended before or within {seconds:.2f} s of {what}:"
+            f" {self.said()}"
         )
 
     def finished(self) -> int:
@@ -134,7 +140,9 @@ class Folder:
         )
 
     def warm(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-        """The warm process of a call, then its forks: the environment that each began with names the call."""
+        """The warm process of a call, then its forks: the environment that each began
+        with names the call.
+        """
         found, marked = [], f" {process.pid} "
         for other in psutil.process_iter(["cmdline", "environ"]):
             if marked in (other.info["environ"] or {}).get(WORKFLOW, "") and START in (
@@ -162,7 +170,8 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         calls = [folder.start(log) for log in logs]
         codes = [folder.end(call) for call in calls]
         return f"two calls at once, which ended with {codes[0]} and {codes[1]}"
-    # Seconds after a number of jobs, or after one has begun: so the moments fall into every stage.
+    # Seconds after a number of jobs, or after one has begun: so the moments fall into
+    # every stage.
     if event in ("group", "Snakemake", "full disk"):
         jobs = moments.randint(1, 3)
         process, said = folder.start_until(
@@ -252,12 +261,14 @@ def main(wanted: Path, seed: int) -> None:
             folder.targets += map(str, trained)
             if event == "full disk" and not small:
                 print(
-                    f"{number}: the disk is not filled: that takes a tmpfs, and so root on Linux",
+                    f"{number}: the disk is not filled: that takes a tmpfs, and so root"
+                    " on Linux",
                     flush=True,
                 )
                 continue
             print(
-                f"{number}: {disturb(event, folder, moments)} ({time.monotonic() - started:.0f} s)",
+                f"{number}: {disturb(event, folder, moments)}"
+                f" ({time.monotonic() - started:.0f} s)",
                 flush=True,
             )
         assert folder.end(folder.start()) == 0, folder.said()
@@ -270,14 +281,16 @@ def main(wanted: Path, seed: int) -> None:
         assert folder.end(folder.start()) == 0 and "Nothing to be done" in folder.said()
     spent = time.monotonic() - started
     print(
-        f"{len(EVENTS)} events, {compared} files compared, all equal to the undisturbed run's ({spent:.0f} s)"
+        f"{len(EVENTS)} events, {compared} files compared, all equal to the undisturbed"
+        f" run's ({spent:.0f} s)"
     )
 
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3) or not Path(sys.argv[1], "smoke").is_dir():
         sys.exit(
-            "usage: python tests/cluster/kill_workflow.py RESULTS [SEED], results of the smoke preset"
+            "usage: python tests/cluster/kill_workflow.py RESULTS [SEED], results of"
+            " the smoke preset"
         )
     os.environ.pop("SNAKEMAKE_PROFILE", None)
     main(Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) == 3 else 0)

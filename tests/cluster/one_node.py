@@ -1,8 +1,9 @@
 """A Slurm cluster of one node, this machine, for the length of a `with` block.
 
-Debian's packages are installed where they are missing, which needs root. The daemons run on free ports with a munge
-key of their own; what they write is in one folder, but for /etc/slurm/slurm.conf: the Slurm plugin clears SLURM_CONF
-before it calls srun, so the file has to be where srun looks. A machine that has one already is left alone.
+Debian's packages are installed where they are missing, which needs root. The daemons
+run on free ports with a munge key of their own; what they write is in one folder, but
+for /etc/slurm/slurm.conf: the Slurm plugin clears SLURM_CONF before it calls srun, so
+the file has to be where srun looks. A machine that has one already is left alone.
 """
 
 import contextlib
@@ -96,7 +97,10 @@ def install() -> str | None:
             command, capture_output=True, text=True, env=environment, check=False
         )
         if done.returncode:
-            return f"`{' '.join(command)}` failed: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}"
+            return (
+                f"`{' '.join(command)}` failed:"
+                f" {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}"
+            )
     return (
         None
         if all(map(shutil.which, PROGRAMS))
@@ -114,7 +118,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def end_with_parent() -> None:
-    """In a child, before it starts its program: end when the process that made it ends, however that ends."""
+    """In a child, before it starts its program: end when the process that made it ends,
+    however that ends.
+    """
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 

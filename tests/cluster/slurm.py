@@ -1,18 +1,20 @@
-"""The workflow on Slurm, for real: a one-node cluster is put up on this machine, used, and taken down.
+"""The workflow on Slurm, for real: a one-node cluster is put up on this machine, used,
+and taken down.
 
     uv run python tests/cluster/slurm.py RESULTS
 
 RESULTS is the results folder of a finished local run of the smoke preset. The script
 
 1. asks for what the cluster does not have and checks that each answer is one line;
-2. sends a part of the smoke preset, with all kinds of data, models and jobs, through Slurm with `--profile
-   profiles/slurm`, and compares with RESULTS every file but logs, costs and the columns of the clock
-   (tests/cluster/compare.py): models, ledgers, accounts, histories, metrics, data, clients, audits, tables, figures and
-   their numbers, bit for bit;
-3. trains a longer run, cancels its job half-way (`scancel`), and checks that the retry goes on from the checkpoint and
-   ends with the bits of a run that nobody disturbed;
-4. trains that run as one job of two tasks, which `srun` starts, to the same bits; one of them is killed first, which
-   ends the job;
+2. sends a part of the smoke preset, with all kinds of data, models and jobs, through
+   Slurm with `--profile profiles/slurm`, and compares with RESULTS every file but logs,
+   costs and the columns of the clock (tests/cluster/compare.py): models, ledgers,
+   accounts, histories, metrics, data, clients, audits, tables, figures and their
+   numbers, bit for bit;
+3. trains a longer run, cancels its job half-way (`scancel`), and checks that the retry
+   goes on from the checkpoint and ends with the bits of a run that nobody disturbed;
+4. trains that run as one job of two tasks, which `srun` starts, to the same bits; one
+   of them is killed first, which ends the job;
 5. sends one job through `--profile profiles/cluster`.
 
 Needs root on Debian, and says so and ends with 0 elsewhere.
@@ -37,10 +39,11 @@ from one_node import install, one_node, why_not
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.shipped import without_others
+from tests.shipped import without_others  # noqa: E402
 
 SMOKE = ["--configfile", str(ROOT / "config/presets/smoke.yaml")]
-# A cluster of one answers at once; profiles/slurm is made for ones that should not be asked every second.
+# A cluster of one answers at once; profiles/slurm is made for ones that should not be
+# asked every second.
 SLURM = [
     "--profile",
     str(ROOT / "profiles/slurm"),
@@ -48,8 +51,9 @@ SLURM = [
     "2",
 ]
 DIGITS = "results/data/digits/images.npy"
-# Tasks of images, records, texts; a search, and the cells that it finds; a table, a figure and an audit. A run more
-# of a kind is sent no other way, and each job waits some seconds for its cluster.
+# Tasks of images, records, texts; a search, and the cells that it finds; a table, a
+# figure and an audit. A run more of a kind is sent no other way, and each job waits
+# some seconds for its cluster.
 PART = (
     "smoke/tables/secure-aggregation/bits.md",
     "smoke/figures/adap-dp-fl/figure4d.png",
@@ -117,7 +121,9 @@ def check_refusals(folder: Path) -> None:
 
 
 def check_absent(folder: Path) -> None:
-    """Slurm's programs are there, but nobody answers; called when the cluster is down."""
+    """Slurm's programs are there, but nobody answers; called when the cluster is
+    down.
+    """
     refused(folder, "Slurm does not answer")
 
 
@@ -145,7 +151,8 @@ def check_smoke(folder: Path, wanted: Path) -> None:
 
 
 def longer_run(folder: Path, wanted: Path) -> tuple[str, list[str]]:
-    """The model of a run that is long enough to be disturbed in, and the arguments that it is made with.
+    """The model of a run that is long enough to be disturbed in, and the arguments that
+    it is made with.
 
     It is also made undisturbed, in the folder `undisturbed`.
     """
@@ -160,7 +167,8 @@ def longer_run(folder: Path, wanted: Path) -> tuple[str, list[str]]:
         folder / "undisturbed" / "results",
         copy_function=shutil.copy2,
     )
-    # One of the preset's runs, with more rounds: long enough to be cancelled in, at a checkpoint a second.
+    # One of the preset's runs, with more rounds: long enough to be cancelled in, at a
+    # checkpoint a second.
     longer = folder / "longer.yaml"
     text = (
         "machine: {checkpoint_seconds: 0.5}\n"
@@ -180,7 +188,9 @@ def longer_run(folder: Path, wanted: Path) -> tuple[str, list[str]]:
 
 
 def check_cancelled(folder: Path, wanted: Path) -> None:
-    """A training that is cancelled goes on in its retry, to the bits of an undisturbed one; then by two tasks."""
+    """A training that is cancelled goes on in its retry, to the bits of an undisturbed
+    one; then by two tasks.
+    """
     run, arguments = longer_run(folder, wanted)
     disturbed(folder, run, arguments, cancel)
     shutil.rmtree((folder / run).parent)
@@ -201,7 +211,9 @@ def check_cancelled(folder: Path, wanted: Path) -> None:
 def disturbed(
     folder: Path, run: str, arguments: list[str], disturb: Callable[[], None]
 ) -> None:
-    """Train a run on the cluster, disturb it half-way, and compare what its retry ends with."""
+    """Train a run on the cluster, disturb it half-way, and compare what its retry ends
+    with.
+    """
     with open(folder / "snakemake.log", "wb") as log:
         process = subprocess.Popen(
             command(folder, run, *arguments, *SLURM), stdout=log, stderr=log
@@ -228,7 +240,8 @@ def disturbed(
             f"{name} differs from the undisturbed run's"
         )
     print(
-        f"   {disturb.__name__} after {releases} releases; the retry went on to the same bits",
+        f"   {disturb.__name__} after {releases} releases; the retry went on to the"
+        " same bits",
         flush=True,
     )
 
@@ -254,7 +267,8 @@ def kill_task() -> None:
 
 
 def half_way(process: subprocess.Popen[bytes], run: Path) -> int:
-    """Wait for the training's third checkpoint and a quarter of its releases; returns how many it has made.
+    """Wait for the training's third checkpoint and a quarter of its releases; returns
+    how many it has made.
 
     There are 600 of them: 300 rounds, the sum's and the norms' in each.
     """
@@ -295,7 +309,8 @@ def main(wanted: Path) -> None:
         folder = Path(name)
         with one_node(folder / "cluster"):
             print(
-                f"Slurm {subprocess.run(['sinfo', '--version'], capture_output=True, text=True).stdout.split()[-1]}"
+                "Slurm"
+                f" {subprocess.run(['sinfo', '--version'], capture_output=True, text=True).stdout.split()[-1]}"
             )
             timed(
                 "what the cluster does not have is refused",
@@ -316,7 +331,8 @@ def main(wanted: Path) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not Path(sys.argv[1], "smoke").is_dir():
         sys.exit(
-            "usage: python tests/cluster/slurm.py RESULTS, a results folder in which the smoke preset was run"
+            "usage: python tests/cluster/slurm.py RESULTS, a results folder in which"
+            " the smoke preset was run"
         )
     # Being terminated ends the `with` blocks too, and with them the cluster.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))

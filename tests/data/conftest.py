@@ -17,7 +17,9 @@ def _raw_images(
     size: int = 4,
     channels: int = 1,
 ) -> RawImages:
-    """Images whose pixels say which class and example they are: value (class * 7 + example) % 256."""
+    """Images whose pixels say which class and example they are: value (class * 7 +
+    example) % 256.
+    """
     classes = train + validation + test
     value = (np.arange(classes)[:, None] * 7 + np.arange(examples)) % 256
     images = np.broadcast_to(
@@ -36,7 +38,9 @@ def _raw_images(
 
 @pytest.fixture
 def raw_images() -> Callable[..., RawImages]:
-    """Makes small sets of images: (train, validation, test classes, examples per class)."""
+    """Makes small sets of images: (train, validation, test classes, examples per
+    class).
+    """
     return _raw_images
 
 

@@ -1,4 +1,6 @@
-"""Archives that are hostile, or that Python cannot unpack: one line, and no memory for what they pretend to hold."""
+"""Archives that are hostile, or that Python cannot unpack: one line, and no memory for
+what they pretend to hold.
+"""
 
 import gzip
 import io
@@ -107,7 +109,9 @@ def test_a_zip_that_cannot_be_unpacked_is_one_line(
     harm: Callable[[bytearray], None],
     what: str,
 ) -> None:
-    """What says that it holds less than it does is not read beyond that, and its checksum is wrong."""
+    """What says that it holds less than it does is not read beyond that, and its
+    checksum is wrong.
+    """
     zipped(tmp_path / archive, member, 1)
     content = bytearray((tmp_path / archive).read_bytes())
     harm(content)
@@ -146,7 +150,10 @@ def test_files_that_are_too_large_together_are_refused(
     assert {name: read() for name, read in fits.items()} == {"a": each, "b": each}
     with pytest.raises(
         BenchError,
-        match=r"is damaged or not the set's \(it.* more than the [\d,]+ bytes that are poss",
+        match=(
+            r"is damaged or not the set's \(it.* more than the [\d,]+ bytes that are"
+            r" poss"
+        ),
     ):
         _ = Copy(Source(name="the set", largest=700, total=1399), path).files
 

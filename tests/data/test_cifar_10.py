@@ -18,7 +18,9 @@ EXAMPLES = {"train": 5, "test": 2}
 
 
 def parts() -> dict[str, tuple[np.ndarray, list[int]]]:
-    """Of each file pictures [10 or 20, 3 x 32 x 32] and labels: red = label, green = part, blue = row."""
+    """Of each file pictures [10 or 20, 3 x 32 x 32] and labels: red = label, green =
+    part, blue = row.
+    """
     found = {}
     for number in range(6):
         name, each = (
@@ -201,6 +203,8 @@ def test_damaged_pictures_are_refused(tmp_path, change, what):
 def test_pictures_that_are_not_there_are_said_to_be_looked_for(tmp_path, local):
     with pytest.raises(
         BenchError,
-        match=r"looked for cifar-10-images\.zip or the folder.*take the data set cifar-10",
+        match=(
+            r"looked for cifar-10-images\.zip or the folder.*take the data set cifar-10"
+        ),
     ):
         read_cifar_10_jpeg(local and tmp_path, tmp_path)

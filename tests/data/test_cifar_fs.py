@@ -40,7 +40,9 @@ def test_the_split_is_of_64_16_and_20_of_the_hundred_classes() -> None:
 
 
 def _parts() -> dict[str, Any]:
-    """Two training and one test image a class: red, green, blue = label, 100 + example, row."""
+    """Two training and one test image a class: red, green, blue = label, 100 + example,
+    row.
+    """
     parts: dict[str, Any] = {"meta": {"fine_label_names": NAMES}}
     for part, examples in (("train", (0, 1)), ("test", (2,))):
         pixels, labels = [], []

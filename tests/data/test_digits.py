@@ -1,4 +1,6 @@
-"""The drawn digits: the same every time, all different, balanced, and told apart by a simple rule."""
+"""The drawn digits: the same every time, all different, balanced, and told apart by a
+simple rule.
+"""
 
 import hashlib
 import os
@@ -19,7 +21,8 @@ DRAWN_WITH = (
     "2.14.3",
 )  # Pillow and its FreeType, whose rendering the checksum depends on
 CHECKSUM = "59818f30f330f6b9a97fd982925b2d2a0e21cadaaa8d18c4dc1312bdae066b04"
-# Mean of a digit's first 250 training records in 4×4 fields of 7×7 pixels, as bytes; measured with the above.
+# Mean of a digit's first 250 training records in 4×4 fields of 7×7 pixels, as bytes;
+# measured with the above.
 COARSE = {
     0: "082e3308145a58161b57581209322906",
     4: "0410300b08416f0f16637d1306183109",
@@ -47,7 +50,8 @@ def _checksum() -> str:
 def test_the_recipe_is_the_recorded_one_to_the_byte() -> None:
     if (PIL.__version__, features.version("freetype2")) != DRAWN_WITH:
         pytest.skip(
-            f"the checksum was recorded with Pillow and FreeType {DRAWN_WITH}; the coarse test holds"
+            f"the checksum was recorded with Pillow and FreeType {DRAWN_WITH}; the"
+            " coarse test holds"
         )
     assert _checksum() == CHECKSUM
 
@@ -135,13 +139,16 @@ def test_digits_are_bright_on_dark(drawn: np.ndarray) -> None:
     assert (drawn.max(axis=(2, 3)) > 90).all()
     share = (drawn > 64).mean(axis=(2, 3))
     assert share.min() > 0.02 and share.max() < 0.6
-    # The ground is dark at the corners, but for noise and a stray stroke here and there.
+    # The ground is dark at the corners, but for noise and a stray stroke here and
+    # there.
     corners = drawn[:, :, [0, 0, -1, -1], [0, -1, 0, -1]]
     assert np.median(corners) < 13
 
 
 def test_a_simple_rule_tells_them_apart_but_not_perfectly(drawn: np.ndarray) -> None:
-    """A record goes to the nearest of ten mean records; by chance a tenth would be right."""
+    """A record goes to the nearest of ten mean records; by chance a tenth would be
+    right.
+    """
     flat = drawn.reshape(10, 250, -1).astype(np.float32)
     flat /= np.linalg.norm(flat, axis=2, keepdims=True)
     means = flat[:, :200].mean(axis=1)
@@ -160,7 +167,9 @@ def test_every_face_has_every_digit() -> None:
 
 
 def test_distances_are_below_zero_inside_a_digit() -> None:
-    """The middle of a 0 is outside it, in all faces but the monospaced ones, whose 0 has a mark in it."""
+    """The middle of a 0 is outside it, in all faces but the monospaced ones, whose 0
+    has a mark in it.
+    """
     for face, field in zip(digits._FACES, digits._fields("0"), strict=True):
         assert field.min() < -1 and field[0, 0] > 5
         if "Mono" not in face:

@@ -51,9 +51,11 @@ def test_each_training_record_is_at_one_client(toy, tmp_path, concentration):
 
 @pytest.mark.parametrize("concentration", [0.1, 0.5, 10.0])
 def test_shares_have_the_moments_of_the_distribution(concentration):
-    """Of Dir(alpha) over K the squared shares add up to (alpha + 1) / (K alpha + 1) on average.
+    """Of Dir(alpha) over K the squared shares add up to (alpha + 1) / (K alpha + 1) on
+    average.
 
-    4,000 labels of 10,000 records; four standard errors, so a false alarm in 6e-5 of seeds.
+    4,000 labels of 10,000 records; four standard errors, so a false alarm in 6e-5 of
+    seeds.
     """
     clients = 6
     counts = shared_out(

@@ -1,4 +1,6 @@
-"""Clients with records of few labels: what each holds, worked out by hand on twelve records."""
+"""Clients with records of few labels: what each holds, worked out by hand on twelve
+records.
+"""
 
 import json
 from pathlib import Path
@@ -30,7 +32,9 @@ def _dataset(folder: Path, train: list[int], name: str = "toy") -> RecordDataset
 
 @pytest.fixture
 def toy(tmp_path: Path) -> RecordDataset:
-    """Twelve training records: five of a, three of b, four of c; stored as records 0-4, 5-7 and 8-11."""
+    """Twelve training records: five of a, three of b, four of c; stored as records 0-4,
+    5-7 and 8-11.
+    """
     return _dataset(tmp_path / "toy", [2, 0, 1, 0, 2, 0, 1, 0, 2, 1, 2, 0])
 
 
@@ -70,7 +74,9 @@ def test_fragments_are_dealt_as_by_hand(
 
 
 def test_records_are_sorted_by_label_wherever_they_lie(toy: RecordDataset) -> None:
-    """A data set whose labels are not in order: one fragment per client holds one label each."""
+    """A data set whose labels are not in order: one fragment per client holds one label
+    each.
+    """
     labels = np.array([1, 0, 1, 0])
     shuffled = RecordDataset(
         name="shuffled",
@@ -107,7 +113,9 @@ def test_it_depends_on_the_seed_and_on_nothing_else(toy: RecordDataset) -> None:
 
 
 def test_at_the_papers_scale_clients_differ_in_their_labels(tmp_path: Path) -> None:
-    """400 fragments, 10 clients; pictures of one pixel. Each label has 40 fragments, of which 4 are expected."""
+    """400 fragments, 10 clients; pictures of one pixel. Each label has 40 fragments, of
+    which 4 are expected.
+    """
     labels = np.repeat(np.arange(10), 6000)
     dataset = RecordDataset(
         name="scale",
@@ -124,8 +132,9 @@ def test_at_the_papers_scale_clients_differ_in_their_labels(tmp_path: Path) -> N
     assert (histogram.sum(axis=0) == 6000).all() and (
         histogram.sum(axis=1) == 6000
     ).all()
-    # 40 of 400 without putting back: a label's fragments at one client have mean 4 and variance
-    # 40 * 0.1 * 0.9 * 360/399 = 3.25; the mean square over the 100 cells lies within a third of it.
+    # 40 of 400 without putting back: a label's fragments at one client have mean 4 and
+    # variance 40 * 0.1 * 0.9 * 360/399 = 3.25; the mean square over the 100 cells lies
+    # within a third of it.
     assert 3.25 * 2 / 3 < ((histogram / 150 - 4) ** 2).mean() < 3.25 * 4 / 3
 
 
@@ -137,27 +146,42 @@ def test_at_the_papers_scale_clients_differ_in_their_labels(tmp_path: Path) -> N
         (
             7,
             6,
-            "clients.count is 7, more than the 6 fragments of clients.fragments: lower it or raise that",
+            (
+                "clients.count is 7, more than the 6 fragments of clients.fragments:"
+                " lower it or raise that"
+            ),
         ),
         (
             5,
             10,
-            "5 clients cannot have equal shares of toy's 12 training records: set clients.count to 4, the nearest",
+            (
+                "5 clients cannot have equal shares of toy's 12 training records: set"
+                " clients.count to 4, the nearest"
+            ),
         ),
         (
             4,
             6,
-            "clients.fragments (6) is not a multiple of clients.count (4): try 8 fragments",
+            (
+                "clients.fragments (6) is not a multiple of clients.count (4): try 8"
+                " fragments"
+            ),
         ),
         (
             3,
             9,
-            "12 training records cannot be cut into 9 equal fragments: set clients.fragments to 6, the nearest",
+            (
+                "12 training records cannot be cut into 9 equal fragments: set"
+                " clients.fragments to 6, the nearest"
+            ),
         ),
         (
             2,
             400,
-            "12 training records cannot be cut into 400 equal fragments: set clients.fragments to 12, the",
+            (
+                "12 training records cannot be cut into 400 equal fragments: set"
+                " clients.fragments to 12, the"
+            ),
         ),
     ],
 )
@@ -248,6 +272,8 @@ def test_a_partition_made_for_other_images_is_refused(
     other = _dataset(tmp_path / "other", [0, 1, 2, 0], name="other")
     with pytest.raises(
         BenchError,
-        match=r"made for other images \(of toy\) than these of other: delete the clients",
+        match=(
+            r"made for other images \(of toy\) than these of other: delete the clients"
+        ),
     ):
         check_made_for(other.name, other.summary, made.summary)

@@ -1,4 +1,6 @@
-"""The drawn scenes: the recorded recipe, one letter a class, and colours that are usual but not fixed."""
+"""The drawn scenes: the recorded recipe, one letter a class, and colours that are usual
+but not fixed.
+"""
 
 import hashlib
 import os
@@ -24,7 +26,8 @@ CHECKSUMS = {
     32: "e69c0b0e932db5833dd0d80c002e402d48bac5fdfe7448fff773c200a5a5415a",
     84: "bb92d30a2db048a41a47089a486d451f2d7826ee9620e14f47374a3db68d2579",
 }
-# Mean colour of the first twelve scenes of a letter, as bytes; measured with the versions above.
+# Mean colour of the first twelve scenes of a letter, as bytes; measured with the
+# versions above.
 COARSE = {
     (32, "A"): "868289",
     (84, "Ж"): "798c7d",
@@ -49,7 +52,8 @@ def drawn(request: pytest.FixtureRequest) -> np.ndarray:
 def test_the_recipe_is_the_recorded_one_to_the_byte(drawn: np.ndarray) -> None:
     if (PIL.__version__, features.version("freetype2")) != DRAWN_WITH:
         pytest.skip(
-            f"the checksum was recorded with Pillow and FreeType {DRAWN_WITH}; the coarse test holds"
+            f"the checksum was recorded with Pillow and FreeType {DRAWN_WITH}; the"
+            " coarse test holds"
         )
     assert hashlib.sha256(drawn.tobytes()).hexdigest() == CHECKSUMS[drawn.shape[2]]
 
@@ -72,9 +76,10 @@ def test_another_process_that_compiles_anew_draws_the_same(
 ) -> None:
     size = drawn.shape[2]
     code = (
-        "import hashlib, numpy as np; from dpfedbench.data.glyph_scenes import draw_scenes;"
-        f"out = np.empty((12, {size}, {size}, 3), np.uint8); draw_scenes('A', {size}, out);"
-        "print(hashlib.sha256(out.tobytes()).hexdigest())"
+        "import hashlib, numpy as np; from dpfedbench.data.glyph_scenes import"
+        f" draw_scenes;out = np.empty((12, {size}, {size}, 3), np.uint8);"
+        f" draw_scenes('A', {size},"
+        " out);print(hashlib.sha256(out.tobytes()).hexdigest())"
     )
     environment = os.environ | {
         "NUMBA_CACHE_DIR": str(tmp_path),
@@ -123,7 +128,9 @@ def test_the_letter_stands_out_from_its_ground() -> None:
 
 
 def test_colours_tell_nothing_of_the_class() -> None:
-    """The mean colour's spread between classes over that within: 1/40 is expected of means of forty."""
+    """The mean colour's spread between classes over that within: 1/40 is expected of
+    means of forty.
+    """
     colours = np.stack(
         [
             draw(letter, 32, 40).mean(axis=(1, 2))

@@ -1,4 +1,6 @@
-"""The drawn symbols: none is a letter of `glyphs`, none looks like one, and the list is what the tool writes."""
+"""The drawn symbols: none is a letter of `glyphs`, none looks like one, and the list is
+what the tool writes.
+"""
 
 import unicodedata
 from pathlib import Path
@@ -20,7 +22,9 @@ def test_there_are_600_symbols_and_none_is_a_letter_of_glyphs() -> None:
 
 
 def test_none_looks_like_a_letter_or_like_another_symbol() -> None:
-    """A sample, by the tool's own measure; two drawings of one shape are alike by 0.95 and more."""
+    """A sample, by the tool's own measure; two drawings of one shape are alike by 0.95
+    and more.
+    """
     symbols, letters = (
         glyphs.listed(glyphs.SYMBOLS)[::10],
         glyphs.listed(glyphs.LETTERS)[::4],

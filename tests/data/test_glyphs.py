@@ -22,7 +22,8 @@ DRAWN_WITH = (
     "2.14.3",
 )  # Pillow and its FreeType, whose rendering the checksum depends on
 CHECKSUM = "650f4b2db63aca4712f8869798f6a8a28b41b7867234a4eba892b8b6ba4011da"
-# Mean of a letter's twenty drawings in 4×4 fields of 7×7 pixels, as bytes; measured with the versions above.
+# Mean of a letter's twenty drawings in 4×4 fields of 7×7 pixels, as bytes; measured
+# with the versions above.
 COARSE = {
     "A": "010c0700032a42090f504e0d0c06100b",
     "Ж": "000a1004044e5f070c4c4d0b040c0802",
@@ -40,7 +41,8 @@ def drawn() -> np.ndarray:
 def test_the_recipe_is_the_recorded_one_to_the_byte(drawn: np.ndarray) -> None:
     if (PIL.__version__, features.version("freetype2")) != DRAWN_WITH:
         pytest.skip(
-            f"the checksum was recorded with Pillow and FreeType {DRAWN_WITH}; the coarse test holds"
+            f"the checksum was recorded with Pillow and FreeType {DRAWN_WITH}; the"
+            " coarse test holds"
         )
     assert hashlib.sha256(drawn.tobytes()).hexdigest() == CHECKSUM
 
@@ -117,7 +119,9 @@ def test_each_class_has_the_drawings_of_its_own_letter(
 
 
 def test_no_two_letters_look_alike() -> None:
-    """The largest likeness without shifts is 0.955; that of Latin A and Greek Alpha would be 1."""
+    """The largest likeness without shifts is 0.955; that of Latin A and Greek Alpha
+    would be 1.
+    """
     alike = likeness(glyphs.listed(glyphs.LETTERS), reach=0)
     np.fill_diagonal(alike, 0)
     assert alike.max() < 0.96
@@ -130,7 +134,8 @@ def test_drawings_are_thin_bright_whole_and_different(drawn: np.ndarray) -> None
     assert (drawn.max(axis=(2, 3)) > 200).all()
     share = (drawn > 127).mean(axis=(2, 3))
     assert share.min() > 0.02 and share.max() < 0.25
-    # Nothing is cut off: the outermost pixels hold no more than the faint edge of a stroke.
+    # Nothing is cut off: the outermost pixels hold no more than the faint edge of a
+    # stroke.
     edge = np.concatenate(
         [drawn[..., 0, :], drawn[..., -1, :], drawn[..., 0], drawn[..., -1]], axis=-1
     )
@@ -140,7 +145,9 @@ def test_drawings_are_thin_bright_whole_and_different(drawn: np.ndarray) -> None
 
 
 def test_a_letter_is_more_like_itself_than_like_others(drawn: np.ndarray) -> None:
-    """A query goes to the nearest of twelve mean drawings; by chance a twelfth would be right."""
+    """A query goes to the nearest of twelve mean drawings; by chance a twelfth would be
+    right.
+    """
     flat = drawn.reshape(len(SAMPLE), 20, -1).astype(float)
     means, queries = flat[:, :10].mean(axis=1), flat[:, 10:]
     nearest = ((queries[:, :, None] - means) ** 2).sum(axis=3).argmin(axis=2)
@@ -154,7 +161,9 @@ def test_every_face_ships_with_matplotlib(face: str) -> None:
 
 
 def test_thinning_keeps_shapes_connected_and_one_pixel_wide() -> None:
-    """On rings, bars and dots: as many pieces and holes as before, and no 2×2 square left."""
+    """On rings, bars and dots: as many pieces and holes as before, and no 2×2 square
+    left.
+    """
     from scipy import ndimage
 
     canvas = np.zeros((3, 56, 56), dtype=np.uint8)

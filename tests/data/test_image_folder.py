@@ -1,4 +1,6 @@
-"""A folder of pictures as a data set: what is read, how it is split, and what is refused."""
+"""A folder of pictures as a data set: what is read, how it is split, and what is
+refused.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +22,9 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Make:
-    """Make a folder of even grey pictures: class c's picture i has the brightness 40 c + i."""
+    """Make a folder of even grey pictures: class c's picture i has the brightness 40 c
+    + i.
+    """
 
     def make(counts: dict[str, int], size: tuple[int, int] = (SIZE, SIZE)) -> Path:
         for label, (name, count) in enumerate(counts.items()):

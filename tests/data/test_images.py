@@ -48,8 +48,8 @@ def test_splits_are_disjoint_whole_and_always_the_same() -> None:
         50,
         423,
     ]
-    # Were classes dealt in order, the first 1,150 would be the training ones; at random about 815 of them
-    # are, and 900 or more with odds below 1e-10.
+    # Were classes dealt in order, the first 1,150 would be the training ones; at random
+    # about 815 of them are, and 900 or more with odds below 1e-10.
     assert first[:1150].count("train") < 900
 
 

@@ -20,7 +20,9 @@ FIRST = {"train": 0, "validation": 3, "test": 4}
 
 
 def _caches(folder: Path, spelling: str = "val") -> Path:
-    """Four images a class, not in the order of their classes; each image's value is class * 10 + example."""
+    """Four images a class, not in the order of their classes; each image's value is
+    class * 10 + example.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for split, names in CLASSES.items():
         count = len(names)
@@ -71,8 +73,8 @@ def test_the_split_is_of_64_16_and_20_classes_that_differ() -> None:
         "test": 20,
     }
     assert len({name for names in SPLIT_CLASSES.values() for name in names}) == 100
-    # The house finch is the first of Ravi and Larochelle's training classes, the goose one for validation and the
-    # golden retriever one for testing.
+    # The house finch is the first of Ravi and Larochelle's training classes, the goose
+    # one for validation and the golden retriever one for testing.
     assert "n01532829" in SPLIT_CLASSES["train"]
     assert (
         "n01855672" in SPLIT_CLASSES["validation"]

@@ -1,4 +1,6 @@
-"""MNIST and Fashion-MNIST from IDX files; damaged copies refused; the real set where it is at hand."""
+"""MNIST and Fashion-MNIST from IDX files; damaged copies refused; the real set where it
+is at hand.
+"""
 
 import dataclasses
 import gzip
@@ -34,7 +36,9 @@ def _small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _idx(values: np.ndarray, kind: int = 8) -> bytes:
-    """As in the release: two zeros, the type, the number of axes, their lengths, the values."""
+    """As in the release: two zeros, the type, the number of axes, their lengths, the
+    values.
+    """
     return (
         struct.pack(f">BBBB{values.ndim}I", 0, 0, kind, values.ndim, *values.shape)
         + values.tobytes()
@@ -221,7 +225,7 @@ def test_a_missing_file_is_fetched_from_where_it_is_published(
     assert (
         len(asked) == 5
         and asked[1][0].startswith("http://fashion-mnist.s3-website")
-        and asked[1][2] == ("fashion-mnist")
+        and asked[1][2] == "fashion-mnist"
     )
 
 
@@ -234,7 +238,10 @@ def test_no_copy_and_no_network(
     monkeypatch.setattr("urllib.request.urlopen", no_network)
     with pytest.raises(
         BenchError,
-        match=r"cannot download train-images.* get it from http.* put it in .*fashion-mnist",
+        match=(
+            r"cannot download train-images.* get it from http.* put it in"
+            r" .*fashion-mnist"
+        ),
     ):
         read_fashion_mnist(tmp_path, tmp_path / "download")
 

@@ -1,4 +1,6 @@
-"""Omniglot from zip files or folders; damaged copies refused; the real set where it is at hand."""
+"""Omniglot from zip files or folders; damaged copies refused; the real set where it is
+at hand.
+"""
 
 import io
 import os
@@ -73,8 +75,8 @@ def test_strokes_are_bright_and_where_they_were_drawn(tmp_path: Path) -> None:
         "background/Alphabet_1/character02",
     )
     assert np.median(raw.images) == 0 and raw.images.max() == 255
-    # The second class is character 2 from zero, and its first block fills rows 40 to 52 and columns 5 to 17
-    # of 105: pixel (12, 3) of 28 lies inside, pixel (6, 3) above.
+    # The second class is character 2 from zero, and its first block fills rows 40 to 52
+    # and columns 5 to 17 of 105: pixel (12, 3) of 28 lies inside, pixel (6, 3) above.
     assert raw.images[1, 0, 12, 3, 0] > 200 and raw.images[1, 0, 6, 3, 0] == 0
 
 
@@ -181,7 +183,9 @@ def test_no_copy_and_no_network(
     monkeypatch.setattr("urllib.request.urlopen", no_network)
     with pytest.raises(
         BenchError,
-        match=r"cannot download images_background\.zip .*get it from https://.* put it in",
+        match=(
+            r"cannot download images_background\.zip .*get it from https://.* put it in"
+        ),
     ):
         read_omniglot(tmp_path, tmp_path / "download")
 

@@ -1,4 +1,6 @@
-"""Clients and tasks: what each holds, who shares what, and that it depends on the seed alone."""
+"""Clients and tasks: what each holds, who shares what, and that it depends on the seed
+alone.
+"""
 
 import itertools
 import time
@@ -113,7 +115,9 @@ def test_clients_beyond_one_block_go_on_drawing_afresh(small: ImageDataset) -> N
 
 @pytest.mark.parametrize(("size", "take"), [(5, 2), (4, 2), (4, 3), (7, 3)])
 def test_ordered_choices_are_equally_likely(size: int, take: int) -> None:
-    """Chi-squared over all ordered choices; false-alarm rate 1e-6 per case (and the seed is fixed)."""
+    """Chi-squared over all ordered choices; false-alarm rate 1e-6 per case (and the
+    seed is fixed).
+    """
     rows = 60_000
     drawn = distinct(np.random.default_rng(7), rows, size, take)
     choices = {
@@ -142,7 +146,9 @@ def test_the_summary_counts_how_images_are_shared(small: ImageDataset) -> None:
 def test_four_hundred_thousand_clients_take_seconds(
     tmp_path: Path, raw_images: Any
 ) -> None:
-    """The published scale. 0.7 s of one core when measured; the bound leaves room for a busy machine."""
+    """The published scale. 0.7 s of one core when measured; the bound leaves room for a
+    busy machine.
+    """
     raw_images(1150, 1, 1, 20, size=1).save(tmp_path / "large", {"name": "large"})
     dataset = load_dataset(tmp_path / "large")
     start = time.process_time()

@@ -15,7 +15,9 @@ TRAIN, TEST = [2, 0, 1, 0, 2, 2], [1, 1, 0]
 
 
 def _raw(**change: Any) -> RawRecords:
-    """Six training records with pixel values 10, 11, ..., three test records with 20, 21, 22."""
+    """Six training records with pixel values 10, 11, ..., three test records with 20,
+    21, 22.
+    """
 
     def images(first: int, count: int) -> np.ndarray:
         values = np.arange(first, first + count, dtype=np.uint8)
@@ -182,12 +184,16 @@ def test_each_loader_says_that_the_other_kind_is_needed(
     assert load_dataset(tmp_path / "small").summary["kind"] == "classes"
     with pytest.raises(
         BenchError,
-        match=r"small .* is split by class, and this method needs .* by record: take one",
+        match=(
+            r"small .* is split by class, and this method needs .* by record: take one"
+        ),
     ):
         load_records(tmp_path / "small")
     with pytest.raises(
         BenchError,
-        match=r"pets .* is split by record, and this method needs .* by class: take one",
+        match=(
+            r"pets .* is split by record, and this method needs .* by class: take one"
+        ),
     ):
         load_dataset(folder)
 

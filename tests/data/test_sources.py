@@ -45,7 +45,9 @@ MD5 = hashlib.md5(b"published", usedforsecurity=False).hexdigest()
 
 @pytest.fixture
 def published() -> Iterator[tuple[str, list[str]]]:
-    """The address of set.zip on a server of this machine, and the requests that it got."""
+    """The address of set.zip on a server of this machine, and the requests that it
+    got.
+    """
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

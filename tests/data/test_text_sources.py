@@ -146,7 +146,10 @@ def test_articles_in_a_folder_and_in_a_tar(tmp_path: Path) -> None:
 
 
 def test_documentation_strings_of_a_source() -> None:
-    source = '"""Module."""\nclass A:\n    """Class."""\n    def f(self):\n        """Method."""\n'
+    source = (
+        '"""Module."""\nclass A:\n    """Class."""\n    def f(self):\n       '
+        ' """Method."""\n'
+    )
     source += '        "no docstring"\nx = "\\d"\n'
     assert docstrings.documentation(source) == "Module.\nClass.\nMethod."
 
@@ -194,7 +197,9 @@ def test_a_folder_of_ones_own_texts(tmp_path: Path) -> None:
 
 
 def test_what_only_one_python_gets_is_no_task() -> None:
-    """numpy installs distutils on Python 3.11 alone; with it the words would differ between the two."""
+    """numpy installs distutils on Python 3.11 alone; with it the words would differ
+    between the two.
+    """
     names = [name for name, _ in docstrings.modules()]
     assert "numpy.linalg._linalg" in names and not any(
         ".distutils." in name for name in names
@@ -205,7 +210,9 @@ def test_what_only_one_python_gets_is_no_task() -> None:
 def test_a_file_in_pieces_has_the_words_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    """Wherever a piece ends: in a letter of several bytes, in a word, before an apostrophe, after a mark of order."""
+    """Wherever a piece ends: in a letter of several bytes, in a word, before an
+    apostrophe, after a mark of order.
+    """
     monkeypatch.setattr(tokens, "_PIECE", piece)
     path = tmp_path / "a.txt"
     letters = [
@@ -305,7 +312,9 @@ def test_what_is_no_file_is_one_line(tmp_path: Path, make: Any, said: str) -> No
 
 @pytest.fixture
 def nobody() -> Iterator[Path]:
-    """A folder whose files another than root cannot read; the test is another meanwhile."""
+    """A folder whose files another than root cannot read; the test is another
+    meanwhile.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can become another")
     with tempfile.TemporaryDirectory() as name:

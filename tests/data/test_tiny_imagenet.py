@@ -1,4 +1,6 @@
-"""Tiny-ImageNet: the release's and the subset's layout, on tiny copies of flat colours, zipped and as folders."""
+"""Tiny-ImageNet: the release's and the subset's layout, on tiny copies of flat colours,
+zipped and as folders.
+"""
 
 import io
 import os
@@ -31,7 +33,9 @@ def _value(index: int, example: int) -> int:
 
 
 def _release() -> dict[str, bytes]:
-    """Eleven training images a class (so that text order is not the order of numbers), one validation image."""
+    """Eleven training images a class (so that text order is not the order of numbers),
+    one validation image.
+    """
     files, lines = {}, []
     for index, name in enumerate(NAMES):
         for example in range(11):

@@ -1,4 +1,6 @@
-"""A small data set of texts for tests: tasks with words of their own, and some that all have."""
+"""A small data set of texts for tests: tasks with words of their own, and some that all
+have.
+"""
 
 from pathlib import Path
 
@@ -13,7 +15,9 @@ SECRET = "secret"
 def raw_texts(
     tasks: int = 12, words: int = 40, letters: str = "abcdefghij"
 ) -> RawTexts:
-    """Tasks of drawn words, the first of ten letters the most frequent; and a short text, which is public."""
+    """Tasks of drawn words, the first of ten letters the most frequent; and a short
+    text, which is public.
+    """
     rng = np.random.default_rng(0)
     common = np.array(list(letters))
     texts = [

@@ -1,4 +1,6 @@
-"""The page that checks others' trainings, section by section: its code runs as it stands and prints what it says."""
+"""The page that checks others' trainings, section by section: its code runs as it
+stands and prints what it says.
+"""
 
 import importlib.util
 import re
@@ -26,7 +28,8 @@ SHOWN = re.compile(
 
 
 def _said(text: str) -> list[str]:
-    """Lines, but for what an audit shows of a claim, which its noise decides; it is asked to show a third at least.
+    """Lines, but for what an audit shows of a claim, which its noise decides; it is
+    asked to show a third at least.
 
     Right code's bound is above its claim in one audit of twenty.
     """

@@ -1,4 +1,6 @@
-"""What is exported: the schema holds and refuses, the badge says what the report does, metrics reach their trackers."""
+"""What is exported: the schema holds and refuses, the badge says what the report does,
+metrics reach their trackers.
+"""
 
 import copy
 import dataclasses

@@ -1,4 +1,6 @@
-"""`dpsum.Mechanism` in anybody's loop: what it draws, what the ledger says, what is spent, and what is refused."""
+"""`dpsum.Mechanism` in anybody's loop: what it draws, what the ledger says, what is
+spent, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,17 @@ def trained(made: dpsum.Mechanism, rounds: int = 4) -> list[np.ndarray]:
 
 
 def test_a_loop_of_ones_own_has_an_account(tmp_path: Path) -> None:
-    """One known round a client: epsilon is that of one Gaussian, whatever the number of rounds."""
+    """One known round a client: epsilon is that of one Gaussian, whatever the number of
+    rounds.
+    """
     made = mechanism(ledger=tmp_path / "ledger.jsonl", noise=dpsum.Independent(2.0))
     released = trained(made)
     lines = dpsum.read_ledger(made.ledger.path)
     assert [line.round for line in lines] == [0, 1, 2, 3] and lines[
         0
     ].noise_std == 1.0 == lines[0].sensitivity * 2
-    # Ten contributions of norm C along one direction, and noise of deviation 1: five standard errors of twelve draws.
+    # Ten contributions of norm C along one direction, and noise of deviation 1: five
+    # standard errors of twelve draws.
     assert np.mean(released) == pytest.approx(
         10 * 0.5 / math.sqrt(D), abs=5 / math.sqrt(12)
     )
@@ -68,7 +73,9 @@ def test_a_loop_of_ones_own_has_an_account(tmp_path: Path) -> None:
 
 
 def test_mechanisms_of_one_budget_are_one_gaussian_a_round() -> None:
-    """z = 1 and 2 over the same clients are one of (1 + 1/4)^-1/2: 5.551 at 1e-6, by the closed form."""
+    """z = 1 and 2 over the same clients are one of (1 + 1/4)^-1/2: 5.551 at 1e-6, by
+    the closed form.
+    """
     budget = dpsum.Budget(epsilon=5.6, delta=1e-6)
     shared = {"budget": budget, "ledger": dpsum.Ledger(Path("/dev/null"))}
     one, two = (
@@ -121,7 +128,9 @@ def test_a_seed_makes_runs_equal_and_none_makes_them_differ(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("seed", [3, None])
 def test_it_goes_on_from_its_state_with_the_same_bits(seed: int | None) -> None:
-    """Also where noise takes back what earlier rounds added, which is drawn again after the restart."""
+    """Also where noise takes back what earlier rounds added, which is drawn again after
+    the restart.
+    """
     weights = dpsum.factorisations.square_root(4)
     kinds = {
         "noise": dpsum.Correlated(1.0, weights),
@@ -137,7 +146,9 @@ def test_it_goes_on_from_its_state_with_the_same_bits(seed: int | None) -> None:
 
 
 def test_correlated_noise_is_the_encoders() -> None:
-    """Row t of C^-1 Z: z C x the weights times what independent noise of the same stream draws."""
+    """Row t of C^-1 Z: z C x the weights times what independent noise of the same
+    stream draws.
+    """
     weights = dpsum.factorisations.square_root(4)
     kinds = dpsum.Independent(1.0), dpsum.Correlated(1.0, weights)
     apart, together = (
@@ -188,7 +199,10 @@ class _OnAGpu:
         ([[1.0], [2.0, 3.0]], r"^contributions are no array \("),
         (
             _OnAGpu(),
-            r"^contributions are no array \(can't convert cuda:0 .* hand over \[n, 3\] on the CPU$",
+            (
+                r"^contributions are no array \(can't convert cuda:0 .* hand over \[n,"
+                r" 3\] on the CPU$"
+            ),
         ),
     ],
 )
@@ -232,7 +246,9 @@ def test_a_rounds_noise_is_drawn_once() -> None:
 
 
 def test_nothing_is_released_beyond_the_budget() -> None:
-    """Poisson rounds at z = 1: as many as the budget has room for, and not one more; without one, as many as asked."""
+    """Poisson rounds at z = 1: as many as the budget has room for, and not one more;
+    without one, as many as asked.
+    """
     ways = dpsum.Poisson(units=40, cohort=10, rounds=40, seed=0)
     budget = dpsum.Budget(epsilon=5.0, delta=1e-6)
     made = mechanism(

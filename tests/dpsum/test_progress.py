@@ -37,13 +37,16 @@ def lines(
 def test_lines_in_a_log_come_ever_further_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After t seconds silence is max(5, t/20), at most 600: 20 lines in the first 100 s, then growth by 1/19 each."""
+    """After t seconds silence is max(5, t/20), at most 600: 20 lines in the first 100
+    s, then growth by 1/19 each.
+    """
     times = lines(monkeypatch, tty=False)
     gaps = [later - earlier for earlier, later in itertools.pairwise(times[:-1])]
     assert times[:3] == [5, 10, 15] and times[-1] == 5 * 3600
     assert gaps == sorted(gaps) and 400 < gaps[-1] <= 600
-    # 20 lines until 100 s; then ln(12000/100)/ln(20/19) = 93 until silence is 600 s; 6000/600 = 10 more; all rounded up
-    # to whole seconds, so rather fewer. In lines of 5 s it would be 3,600.
+    # 20 lines until 100 s; then ln(12000/100)/ln(20/19) = 93 until silence is 600 s;
+    # 6000/600 = 10 more; all rounded up to whole seconds, so rather fewer. In lines of
+    # 5 s it would be 3,600.
     assert 100 < len(times) < 130
 
 

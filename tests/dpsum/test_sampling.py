@@ -16,13 +16,21 @@ from dpsum.ledger import Release, parse
 from tests.privacy.test_ledger import EVENT
 
 WRITTEN = {
-    "one-pass": '{"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 3, "rate": 0.25}',
-    "poisson-lots": '{"kind": "poisson-lots", "clients": 2, "records": 9, "cohort": 3, "rounds": 8, '
-    '"rate": 0.3333333333333333}',
-    "shuffled-epochs": '{"kind": "shuffled-epochs", "clients": 8, "cohort": 2, "rounds": 3, "rate": 0.25, "epoch": 4, '
-    '"batches": "known"}',
-    "min-separation": '{"kind": "min-separation", "clients": 8, "cohort": 2, "rounds": 6, "rate": 0.25, '
-    '"separation": 4, "participations": 2}',
+    "one-pass": (
+        '{"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 3, "rate": 0.25}'
+    ),
+    "poisson-lots": (
+        '{"kind": "poisson-lots", "clients": 2, "records": 9, "cohort": 3, "rounds": 8,'
+        ' "rate": 0.3333333333333333}'
+    ),
+    "shuffled-epochs": (
+        '{"kind": "shuffled-epochs", "clients": 8, "cohort": 2, "rounds": 3, "rate":'
+        ' 0.25, "epoch": 4, "batches": "known"}'
+    ),
+    "min-separation": (
+        '{"kind": "min-separation", "clients": 8, "cohort": 2, "rounds": 6, "rate":'
+        ' 0.25, "separation": 4, "participations": 2}'
+    ),
 }
 WAYS = {
     "one-pass": dpsum.OnePass(units=8, cohort=2, rounds=3, seed=0),
@@ -48,7 +56,9 @@ def test_a_way_says_in_the_ledger_what_it_always_said(kind: str) -> None:
 
 
 def test_a_key_that_the_library_does_not_know_is_kept() -> None:
-    """A line of an own way of drawing, as a former version wrote it: bytes and digest are the same afterwards."""
+    """A line of an own way of drawing, as a former version wrote it: bytes and digest
+    are the same afterwards.
+    """
     text = EVENT.line("").replace('"rate": 0.25}', '"rate": 0.25, "drawn_by": "Mine"}')
     (read,) = parse(text, "ledger.jsonl")
     assert read.sampler["drawn_by"] == "Mine" and read.sampler.others == {
@@ -97,7 +107,9 @@ def test_every_accountant_has_the_small_interface() -> None:
 
 
 def test_an_accountant_of_one_gaussian_needs_no_more() -> None:
-    """Bracket and curve follow: delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), of mu = 1/2."""
+    """Bracket and curve follow: delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 -
+    eps/mu), of mu = 1/2.
+    """
 
     class Mine(Accountant):
         pair = "mine", "one-pass"

@@ -179,7 +179,9 @@ class Mine:
 
 
 def test_audit_of_a_function_in_the_current_folder(tmp_path, monkeypatch, capsys):
-    """As a step of continuous integration runs it: a process, an exit code, and no traceback."""
+    """As a step of continuous integration runs it: a process, an exit code, and no
+    traceback.
+    """
     (tmp_path / "of_mine.py").write_text(RELEASE)
     words = ["--dimension", "30", "--noise-multiplier", "1.0", "--json", "report.json"]
 

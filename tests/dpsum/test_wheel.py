@@ -1,4 +1,6 @@
-"""dpsum is a wheel of its own, which holds all of it and needs numpy and scipy alone."""
+"""dpsum is a wheel of its own, which holds all of it and needs numpy and scipy
+alone.
+"""
 
 import ast
 import re
@@ -20,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built without a network: setting up the environment left the build backend in uv's cache."""
+    """The wheel, built without a network: setting up the environment left the build
+    backend in uv's cache.
+    """
     uv, folder = shutil.which("uv"), tmp_path_factory.mktemp("wheel")
     if uv is None:
         pytest.skip("uv is not on the path")
@@ -65,7 +69,9 @@ def test_it_holds_dpsum_and_asks_for_numpy_and_scipy(wheel: Path) -> None:
 
 
 def test_every_adapter_has_an_extra(wheel: Path) -> None:
-    """What an adapter imports beside dpsum and its needs, some extra brings; torch comes with Opacus."""
+    """What an adapter imports beside dpsum and its needs, some extra brings; torch
+    comes with Opacus.
+    """
     with zipfile.ZipFile(wheel) as content:
         (metadata,) = (
             content.read(name).decode()
@@ -97,7 +103,9 @@ def test_every_adapter_has_an_extra(wheel: Path) -> None:
 
 
 def test_it_works_with_numpy_and_scipy_alone(wheel: Path, tmp_path: Path) -> None:
-    """Installed into an empty folder: all its modules are imported, and a loop of one's own runs as the page has it."""
+    """Installed into an empty folder: all its modules are imported, and a loop of one's
+    own runs as the page has it.
+    """
     target, uv = tmp_path / "target", shutil.which("uv")
     assert uv is not None
     command = [
@@ -112,7 +120,10 @@ def test_it_works_with_numpy_and_scipy_alone(wheel: Path, tmp_path: Path) -> Non
     ]
     subprocess.run([*command, "--target", str(target), str(wheel)], check=True)
     (_, loop), *_ = SECTIONS["A loop of one's own"]
-    used = f"import sys\nsys.path.insert(0, {str(target)!r})\n{IMPORTS}\nassert dpsum.__file__.startswith({str(target)!r})"
+    used = (
+        f"import sys\nsys.path.insert(0, {str(target)!r})\n{IMPORTS}\nassert"
+        f" dpsum.__file__.startswith({str(target)!r})"
+    )
     done = subprocess.run(
         [sys.executable, "-I", "-c", f"{used}\n{loop}"],
         cwd=tmp_path,

@@ -1,4 +1,6 @@
-"""The meta-test by hand: logits of the network itself, tasks drawn once for all methods."""
+"""The meta-test by hand: logits of the network itself, tasks drawn once for all
+methods.
+"""
 
 import dataclasses
 import json

@@ -73,7 +73,9 @@ def test_validation_is_the_loss_on_the_records_declared_public(silos):
 
 
 def test_records_are_taken_in_pieces_of_one_size():
-    """600 records: 256, 256 and 88, and the results in their order, whatever the threads."""
+    """600 records: 256, 256 and 88, and the results in their order, whatever the
+    threads.
+    """
     sizes = []
 
     class Told:
@@ -111,7 +113,10 @@ def test_what_cannot_be_tested_is_refused(silos, tmp_path):
     dataset = load_records(silos[0])
     with pytest.raises(
         BenchError,
-        match=r"^validation\.tasks is 100, but the test part of .* has 100 records: lower it",
+        match=(
+            r"^validation\.tasks is 100, but the test part of .* has 100 records:"
+            r" lower it"
+        ),
     ):
         held_out(make_config({"validation": {"tasks": 100}}, general=LOTS), dataset)
     config = make_config(general=LOTS)

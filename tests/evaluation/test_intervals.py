@@ -20,7 +20,9 @@ def test_equals_scipys_t_interval() -> None:
 
 
 def test_three_seeds_by_hand() -> None:
-    """Means 70, 72, 74: s = 2, t(0.975, 2) = 4.302653 (any t table), half = t * 2 / sqrt(3)."""
+    """Means 70, 72, 74: s = 2, t(0.975, 2) = 4.302653 (any t table), half = t * 2 /
+    sqrt(3).
+    """
     found = seeds_interval([[69, 71], [71, 73], [73, 75]])
     half = 4.302653 * 2 / math.sqrt(3)
     assert (found.mean, found.low, found.high) == pytest.approx(
@@ -48,7 +50,9 @@ def test_no_value_and_no_number_are_refused() -> None:
 
 
 def test_covers_the_mean_as_often_as_it_says() -> None:
-    """Of 2,000 intervals 95 % hold the mean; outside 0.93 to 0.97 by chance: below 1e-4."""
+    """Of 2,000 intervals 95 % hold the mean; outside 0.93 to 0.97 by chance: below
+    1e-4.
+    """
     draws = np.random.default_rng(1).normal(0, 1, (2000, 5))
     hits = sum(
         interval.low <= 0 <= interval.high

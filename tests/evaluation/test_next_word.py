@@ -1,4 +1,6 @@
-"""The test on unseen texts by hand: which tasks, which of their records refine, and which are told."""
+"""The test on unseen texts by hand: which tasks, which of their records refine, and
+which are told.
+"""
 
 import dataclasses
 import json
@@ -20,7 +22,9 @@ SHOTS, TESTED, STEPS, RATE, BATCH = 6, 2, 3, 0.5, 4  # test_text's run
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """A prepared folder: 12 tasks of 8 records of 5 words, of which one is for validation and two are for the test."""
+    """A prepared folder: 12 tasks of 8 records of 5 words, of which one is for
+    validation and two are for the test.
+    """
     folder = tmp_path_factory.mktemp("texts")
     tiny_texts(folder)
     return folder

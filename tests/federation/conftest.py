@@ -1,4 +1,6 @@
-"""A small federation on disk: a synthetic data set, its clients and run configurations."""
+"""A small federation on disk: a synthetic data set, its clients and run
+configurations.
+"""
 
 import collections
 import json
@@ -69,7 +71,9 @@ RUN = {
         "rate": 0.1,
     },
 }
-"""What a run of the small federation is unless a test says otherwise: said to all methods, as config.yaml does."""
+"""What a run of the small federation is unless a test says otherwise: said to all
+methods, as config.yaml does.
+"""
 
 PLAIN = {"method": "maml"}
 _OVER = {
@@ -93,7 +97,9 @@ _OVER = {
     "evaluation": {"every": 4},
 }
 LOTS = merge(list(METHODS.values()), RUN, _OVER)
-"""The same for methods on the four clients that hold records and sum over lots of them."""
+"""The same for methods on the four clients that hold records and sum over lots of
+them.
+"""
 
 DIFFERENCE = merge(
     list(METHODS.values()),
@@ -125,8 +131,8 @@ DIFFERENCE = merge(
 def make_config(*overlays, general=RUN):
     """A run of the small federation with some values changed.
 
-    `general` and the method's own defaults lie below, without what the method does not have; what the overlays say has
-    to fit it, as what a series of an experiment says.
+    `general` and the method's own defaults lie below, without what the method does not
+    have; what the overlays say has to fit it, as what a series of an experiment says.
     """
     values = merge(list(METHODS.values()), *overlays)
     method = METHODS[values.pop("method", general["method"])]
@@ -135,7 +141,9 @@ def make_config(*overlays, general=RUN):
 
 
 def stop_before(monkeypatch, index):
-    """From now on a training ends by an exception when it comes to round `index`, as if it were killed there."""
+    """From now on a training ends by an exception when it comes to round `index`, as if
+    it were killed there.
+    """
 
     class Stop(Exception):
         pass
@@ -152,9 +160,11 @@ def stop_before(monkeypatch, index):
 
 
 def forking():
-    """For processes that are forks of one that has loaded what a training does (`loaded`).
+    """For processes that are forks of one that has loaded what a training does
+    (`loaded`).
 
-    There is one such server in a process, and it loads what the first who asks for it says.
+    There is one such server in a process, and it loads what the first who asks for it
+    says.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.federation.loaded"])
@@ -162,7 +172,9 @@ def forking():
 
 
 def train(config, places, run_dir, threads=1, checkpoint_seconds=1e9, **more):
-    """Train and test a run on (data folder, clients folder); returns the files that must not depend on the machine."""
+    """Train and test a run on (data folder, clients folder); returns the files that
+    must not depend on the machine.
+    """
     data, clients = places
     engine.train(
         config,
@@ -205,9 +217,10 @@ def rounds_of(config, places, folder, **more):
 
 
 def assert_drawn_anew(drawn, rate):
-    """Samples bool [rounds, clients, steps, records] at a rate are apart: two of other rounds, clients or steps share a
-    record with a chance of rate^2. Exact tests of disjoint pairs, at most nine and one of the rate, false alarm 1e-3
-    each."""
+    """Samples bool [rounds, clients, steps, records] at a rate are apart: two of other
+    rounds, clients or steps share a record with a chance of rate^2. Exact tests of
+    disjoint pairs, at most nine and one of the rate, false alarm 1e-3 each.
+    """
     assert stats.binomtest(int(drawn.sum()), drawn.size, rate).pvalue > 1e-3
     for axis in range(3):
         each = np.moveaxis(drawn, axis, 0)
@@ -244,7 +257,9 @@ class Given(Clients):
 
 
 def given_rounds(config, gradients, observer=None):
-    """The rounds of a run over given contributions [clients, d]; its book's ledger is a list."""
+    """The rounds of a run over given contributions [clients, d]; its book's ledger is a
+    list.
+    """
     return engine.Rounds(
         config,
         net=Flat(np.shape(gradients)[1]),
@@ -258,7 +273,9 @@ def given_rounds(config, gradients, observer=None):
 
 
 def seen_of(config, gradients):
-    """What everyone sees of a run over given contributions: (ledger lines, what left over the denominator) by round."""
+    """What everyone sees of a run over given contributions: (ledger lines, what left
+    over the denominator) by round.
+    """
     seen = []
     rounds = given_rounds(
         config,
@@ -275,7 +292,9 @@ def seen_of(config, gradients):
 
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory):
-    """(data folder, clients folder) of 12 classes of noisy 16x16 patterns and 48 clients."""
+    """(data folder, clients folder) of 12 classes of noisy 16x16 patterns and 48
+    clients.
+    """
     root = tmp_path_factory.mktemp("federation")
     rng = np.random.default_rng(0)
     patterns = rng.random((12, 1, 16, 16, 1)) > 0.6
@@ -303,7 +322,9 @@ def federation(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def silos(tmp_path_factory):
-    """(data folder, clients folder): 400 training records of ten noisy patterns, 100 test records, four clients."""
+    """(data folder, clients folder): 400 training records of ten noisy patterns, 100
+    test records, four clients.
+    """
     root = tmp_path_factory.mktemp("silos")
     rng = np.random.default_rng(0)
     patterns = rng.random((10, 28, 28, 1)) > 0.6
@@ -332,7 +353,9 @@ def silos(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def holder(federation, tmp_path_factory):
-    """(data folder, clients folder): the few-shot data set, all images of its training classes at one client."""
+    """(data folder, clients folder): the few-shot data set, all images of its training
+    classes at one client.
+    """
     root = tmp_path_factory.mktemp("holder")
     make_fragments(
         load_any_records(federation[0]), clients=1, fragments=1, seed=0

@@ -1,4 +1,5 @@
-"""What a process of a training loads, for those that are forked: modules, and the compiled loops that are on disk.
+"""What a process of a training loads, for those that are forked: modules, and the
+compiled loops that are on disk.
 
 With them the tests whose functions these processes call.
 """

@@ -1,4 +1,6 @@
-"""The book of a run's sums: streams of noise, thresholds, lines of the ledger, and what is refused."""
+"""The book of a run's sums: streams of noise, thresholds, lines of the ledger, and what
+is refused.
+"""
 
 import functools
 import math
@@ -54,7 +56,10 @@ def test_two_private_sums_of_one_stream_are_refused():
     kept(private_sum(), **ENTER)
     with pytest.raises(
         BenchError,
-        match=r"^two sums of this run draw their noise from the stream 'noise': name anoth",
+        match=(
+            r"^two sums of this run draw their noise from the stream 'noise': name"
+            r" anoth"
+        ),
     ):
         kept(private_sum("second"), **ENTER)
     kept(private_sum("second", stream="other"), **ENTER)
@@ -178,7 +183,9 @@ class Zeros:
 
 
 def rounds_without_data(config, observer=None):
-    """The rounds of a run over a model of three weights, whose gradients are all zero; the ledger is a list."""
+    """The rounds of a run over a model of three weights, whose gradients are all zero;
+    the ledger is a list.
+    """
     clients = config.clients.count
     held = SimpleNamespace(
         images=[np.zeros((50, 4, 4, 1), np.uint8)] * clients,
@@ -215,7 +222,8 @@ def rounds_without_data(config, observer=None):
 def test_every_method_with_noise_is_tried():
     """Those with tests of their own are not here.
 
-    Correlated noise draws earlier rounds again, discrete noise has a stream a client, and SCAFFOLD two sums a client.
+    Correlated noise draws earlier rounds again, discrete noise has a stream a client,
+    and SCAFFOLD two sums a client.
     """
     others = {"dp-agr-ftrl", "dp-agr-secagg", "dp-scaffold"}
     assert set(NOISY) == {run.method for run in RUNS.values() if run.private} - others
@@ -236,12 +244,15 @@ WIDE |= dict.fromkeys(("dp-fl", "adap-dp-fl"), SILOS)
 def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(
     name, wide, monkeypatch
 ):
-    """Property 2, over 300 rounds, or 150 clients in one. A line of several clients and steps has their words."""
+    """Property 2, over 300 rounds, or 150 clients in one. A line of several clients and
+    steps has their words.
+    """
     config = make_config(
         {"method": name}, *NOISY[name], wide, general=GENERAL.get(name, RUN)
     )
     drawn, named = [], randomness.stream
-    # The threshold of noise alone grows without end, and the model with it, which nobody looks at here.
+    # The threshold of noise alone grows without end, and the model with it, which
+    # nobody looks at here.
     monkeypatch.setattr(Rounds, "_refuse_not_finite", lambda *_, **__: None)
     monkeypatch.setattr(
         randomness,
@@ -266,7 +277,8 @@ def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(
             iter(place.values())
         )  # of a rule's own release: its sum's
         at = dict(zip(indices, numbers, strict=True))
-        # What a line stands for: own sums of tasks are written once a round, those of lots once a step.
+        # What a line stands for: own sums of tasks are written once a round, those of
+        # lots once a step.
         kept = {"round"} | (
             {"step"} if "poisson-lots" in str(lines[0].sampler) else set()
         )
@@ -335,7 +347,9 @@ def test_a_rules_own_release_draws_from_a_stream_of_its_own(overlay, general, ex
 
 @pytest.mark.parametrize("form", ["mean", "sum"])
 def test_a_percentile_of_releases_follows_from_what_everyone_saw(form):
-    """Property 9: C recomputed from the observed releases alone, for gradients of any size; one window of 3 rounds."""
+    """Property 9: C recomputed from the observed releases alone, for gradients of any
+    size; one window of 3 rounds.
+    """
     rule = {
         "clipping": {"kind": "percentile-of-releases", "form": form, "percentile": 50}
     }
@@ -354,7 +368,9 @@ def test_a_percentile_of_releases_follows_from_what_everyone_saw(form):
 
 
 def test_the_optimiser_gets_the_mean_and_not_the_sum(monkeypatch):
-    """Of a cohort of four; Adam's step would hide the difference from whoever looks at the model."""
+    """Of a cohort of four; Adam's step would hide the difference from whoever looks at
+    the model.
+    """
     got, step, left = [], Adam.step, []
     monkeypatch.setattr(
         Adam,
@@ -394,7 +410,9 @@ def test_sample_level_sums_are_divided_by_all_query_examples(monkeypatch):
 
 @pytest.mark.parametrize("method", ["dp-agr", "dp-agrlr"])
 def test_a_round_without_clients_has_its_lines_and_its_step(method):
-    """Property 8: under balls-and-bins some rounds are empty; what is written and taken does not tell which."""
+    """Property 8: under balls-and-bins some rounds are empty; what is written and taken
+    does not tell which.
+    """
     kind = {"participation": {"kind": "balls-and-bins", "cohort": 1, "rounds": 48}}
     rounds = rounds_without_data(
         make_config({"method": method}, kind, {"clipping": {"kind": "constant"}})

@@ -1,4 +1,6 @@
-"""Budgets of few-shot runs: noise that follows from one, and training that ends before one is exceeded."""
+"""Budgets of few-shot runs: noise that follows from one, and training that ends before
+one is exceeded.
+"""
 
 import json
 import math

@@ -1,4 +1,6 @@
-"""Runs of networks of cells: bits do not depend on threads, and a plan refuses a genotype of another search space."""
+"""Runs of networks of cells: bits do not depend on threads, and a plan refuses a
+genotype of another search space.
+"""
 
 import pytest
 from safetensors.numpy import load_file

@@ -1,4 +1,6 @@
-"""Checkpoints that were damaged, and the lock of a run's folder: who comes second takes what the first one finished."""
+"""Checkpoints that were damaged, and the lock of a run's folder: who comes second takes
+what the first one finished.
+"""
 
 import fcntl
 import threading
@@ -83,10 +85,12 @@ def test_the_second_says_whom_it_waits_for_and_goes_on(
 
 
 def test_a_lock_whose_folder_was_taken_away_is_taken_anew(tmp_path: Path) -> None:
-    """The first one removes the folder when it finishes; a lock on a removed file would let a third one in."""
+    """The first one removes the folder when it finishes; a lock on a removed file would
+    let a third one in.
+    """
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    old = open(folder / "lock", "w", encoding="utf-8")
+    old = open(folder / "lock", "w", encoding="utf-8")  # noqa: SIM115
     fcntl.flock(old, fcntl.LOCK_EX)
     second_holds = threading.Event()
 

@@ -1,4 +1,6 @@
-"""Clients that send model differences, and the momentum of the server that sums them (DP-FedAvg)."""
+"""Clients that send model differences, and the momentum of the server that sums them
+(DP-FedAvg).
+"""
 
 import json
 
@@ -64,7 +66,8 @@ def test_a_difference_is_that_of_autodiff_steps_on_all_records(
         if optimizer == "sgd":
             assert torch.allclose(found[row], wanted, rtol=1e-3, atol=1e-6)
         else:
-            # Adam's step is a ratio: where a gradient is near zero, rounding decides it.
+            # Adam's step is a ratio: where a gradient is near zero, rounding decides
+            # it.
             assert torch.isclose(found[row], wanted, atol=1e-5).float().mean() > 0.99
 
 
@@ -101,7 +104,9 @@ def test_the_whole_run_is_accounted_for_by_client(silos, tmp_path):
 
 
 def test_fedprox_is_accounted_for_as_the_differences_that_it_sends(silos, tmp_path):
-    """The term pulls steps back and is of public weights: the releases and the account are the plain run's."""
+    """The term pulls steps back and is of public weights: the releases and the account
+    are the plain run's.
+    """
     plain, held = (
         make_config(),
         make_config({"client_update": {"kind": "proximal", "mu": 5.0}}),
@@ -126,7 +131,9 @@ def test_fedprox_is_accounted_for_as_the_differences_that_it_sends(silos, tmp_pa
 
 
 def test_clients_of_unequal_size_count_alike_in_the_mean(silos, tmp_path):
-    """One local step of everyone, averaged: a step along the mean over clients of each one's mean gradient."""
+    """One local step of everyone, averaged: a step along the mean over clients of each
+    one's mean gradient.
+    """
     dataset = load_records(silos[0])
     made = make_dirichlet(dataset, clients=4, concentration=0.3, least=5, seed=0)
     made.save(tmp_path / "clients")
@@ -156,7 +163,9 @@ def test_clients_of_unequal_size_count_alike_in_the_mean(silos, tmp_path):
 
 
 def test_threads_and_restarts_change_no_bit(silos, tmp_path, monkeypatch):
-    """Momentum is kept over a restart: the run that was stopped after three rounds ends as the other."""
+    """Momentum is kept over a restart: the run that was stopped after three rounds ends
+    as the other.
+    """
     whole = train(make_config(), silos, tmp_path / "whole")
     assert train(make_config(), silos, tmp_path / "threads", threads=3) == whole
 
@@ -175,7 +184,9 @@ def test_threads_and_restarts_change_no_bit(silos, tmp_path, monkeypatch):
 
 
 def test_without_privacy_one_step_of_all_is_a_gradient_step(silos, tmp_path):
-    """One local step of rate r by everyone, averaged: FedSGD, a step of r along the gradient over all records."""
+    """One local step of rate r by everyone, averaged: FedSGD, a step of r along the
+    gradient over all records.
+    """
     overlay = {
         "participation": {"kind": "one-pass", "cohort": 4, "rounds": 1},
         "client_update": {"inner_steps": 1},

@@ -1,4 +1,5 @@
-"""Lots that nobody is in: what is released is the noise, or who sees nothing of a client knows that its lot was empty.
+"""Lots that nobody is in: what is released is the noise, or who sees nothing of a
+client knows that its lot was empty.
 
 With one record expected of a hundred, or of fifty, that is so in 37 %.
 """

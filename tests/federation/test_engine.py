@@ -1,4 +1,6 @@
-"""The training loop: resuming, what is written down, and that noise off is the plain method."""
+"""The training loop: resuming, what is written down, and that noise off is the plain
+method.
+"""
 
 import io
 import json
@@ -31,7 +33,9 @@ RESULTS = ("model.safetensors", "ledger.jsonl", "metrics.json")
 
 
 def job(config, federation, run_dir):
-    """A training process, with a checkpoint after every round and rounds long enough to be killed in."""
+    """A training process, with a checkpoint after every round and rounds long enough to
+    be killed in.
+    """
     step = engine._Training._round
     engine._Training._round = lambda self, index: (time.sleep(0.06), step(self, index))[
         1
@@ -52,7 +56,8 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(federation, tmp_pat
         process = context.Process(target=job, args=(config, federation, run_dir))
         process.start()
         if kills < 6:
-            # Count from the moment the run is at work, or the kills would hit the imports only.
+            # Count from the moment the run is at work, or the kills would hit the
+            # imports only.
             deadline = time.monotonic() + 60
             before = (
                 (run_dir / "checkpoint" / "lock").stat().st_mtime_ns if attempt else 0
@@ -116,7 +121,9 @@ def test_threads_change_no_bit(federation, tmp_path):
 def test_without_noise_and_clipping_it_is_the_plain_method(
     federation, tmp_path, monkeypatch
 ):
-    """Property 5. C = infinity and z = 0 cannot be asked for; put in place of the private sum, bits are equal."""
+    """Property 5. C = infinity and z = 0 cannot be asked for; put in place of the
+    private sum, bits are equal.
+    """
 
     class Off(PrivateSum):
         _limit = math.inf
@@ -134,7 +141,9 @@ def test_without_noise_and_clipping_it_is_the_plain_method(
 
 
 def test_the_ledger_says_what_was_done(federation, tmp_path, monkeypatch):
-    """Property 6. Every sum that was released is in the ledger with the values of the mechanism that ran."""
+    """Property 6. Every sum that was released is in the ledger with the values of the
+    mechanism that ran.
+    """
     done = []
     release = PrivateSum.release
 
@@ -164,7 +173,9 @@ def test_the_ledger_says_what_was_done(federation, tmp_path, monkeypatch):
 
 
 def test_each_round_draws_noise_of_its_own(federation, tmp_path, monkeypatch):
-    """Property 2: no stream of noise is used twice, and the ledger names the one that was."""
+    """Property 2: no stream of noise is used twice, and the ledger names the one that
+    was.
+    """
     streams, named = [], randomness.stream
     monkeypatch.setattr(
         randomness, "stream", lambda *name: streams.append(name) or named(*name)
@@ -180,7 +191,9 @@ def test_each_round_draws_noise_of_its_own(federation, tmp_path, monkeypatch):
 def test_the_step_is_the_release_over_the_public_denominator(
     federation, tmp_path, monkeypatch
 ):
-    """Property 8. Under Poisson participation cohorts differ, the denominator does not, and no round is left out."""
+    """Property 8. Under Poisson participation cohorts differ, the denominator does not,
+    and no round is left out.
+    """
     seen, steps = [], []
     release, step = PrivateSum.release, Step.step
 
@@ -220,7 +233,9 @@ def test_private_runs_write_nothing_that_no_noise_protects(federation, tmp_path)
 def test_models_are_kept_by_validation_every_so_many_rounds_and_after_the_last(
     federation, tmp_path, monkeypatch
 ):
-    """Of accuracies 40, 70 and 55 in rounds 5, 10 and 11, the last, the two best are kept, the best first."""
+    """Of accuracies 40, 70 and 55 in rounds 5, 10 and 11, the last, the two best are
+    kept, the best first.
+    """
     accuracies, seen = iter((40.0, 70.0, 55.0)), []
 
     def validate(self, theta):
@@ -290,12 +305,17 @@ def test_a_foreign_checkpoint_is_refused(federation, tmp_path, monkeypatch):
 def test_a_gpu_that_was_asked_for_and_is_not_there_is_named(
     federation, tmp_path, monkeypatch
 ):
-    """A node without the asked GPU: nothing is written, and the CPU does not quietly take its place."""
+    """A node without the asked GPU: nothing is written, and the CPU does not quietly
+    take its place.
+    """
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     data, clients = federation
     with pytest.raises(
         BenchError,
-        match=r"machine\.device is cuda, but torch finds no GPU on .*set machine\.device to ",
+        match=(
+            r"machine\.device is cuda, but torch finds no GPU on .*set"
+            r" machine\.device to "
+        ),
     ):
         engine.train(
             make_config(),

@@ -1,4 +1,6 @@
-"""Features that one job computes for all runs: same bits as computed anew, and others where data or settings change."""
+"""Features that one job computes for all runs: same bits as computed anew, and others
+where data or settings change.
+"""
 
 import dataclasses
 import json
@@ -34,7 +36,9 @@ def made(run, silos, folder):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_has_the_same_bits(kind, silos, tmp_path, monkeypatch):
-    """Of the model, the ledger and the test; and nothing is computed anew where the file is given."""
+    """Of the model, the ledger and the test; and nothing is computed anew where the
+    file is given.
+    """
     run = make_config(HEAD, KINDS[kind], SHORT, general=LOTS)
     anew = train(run, silos, tmp_path / "anew")
     files = made(run, silos, tmp_path / "features")
@@ -137,7 +141,9 @@ def test_features_of_other_data_or_settings_and_damaged_ones_are_refused(
     )
     with pytest.raises(
         BenchError,
-        match=r"features\.npy was made of other data or settings than this run's: make it",
+        match=(
+            r"features\.npy was made of other data or settings than this run's: make it"
+        ),
     ):
         features_of(other, dataset, places, files)
     changed = dataclasses.replace(
@@ -156,7 +162,9 @@ def test_features_of_other_data_or_settings_and_damaged_ones_are_refused(
 
 
 def test_a_changed_image_makes_other_features(silos, tmp_path):
-    """A job that is killed leaves no file that is taken for whole; made again of a changed pixel, one row differs."""
+    """A job that is killed leaves no file that is taken for whole; made again of a
+    changed pixel, one row differs.
+    """
     run = make_config(HEAD, general=LOTS)
     first = np.load(made(run, silos, tmp_path / "one")[FEATURES])
     data = Path(shutil.copytree(silos[0], tmp_path / "data"))

@@ -1,4 +1,6 @@
-"""Where training starts: keys, weights, what the account makes of it, and what is refused."""
+"""Where training starts: keys, weights, what the account makes of it, and what is
+refused.
+"""
 
 import hashlib
 import json
@@ -39,7 +41,8 @@ def test_a_random_start_moves_no_key():
     assert make_config({"initial": "random"}).key == run.key
     started = make_config(start_from(public(), public=True))
     assert started.key != run.key
-    # Nor does it matter how the other run is named: with the defaults spelled out, or without.
+    # Nor does it matter how the other run is named: with the defaults spelled out, or
+    # without.
     whole = {key: value for key, value in public().plain().items() if key != "seed"}
     assert (
         make_config(
@@ -171,7 +174,8 @@ def test_a_public_start_costs_nothing(federation, tmp_path):
         train(run, federation, tmp_path / "b", references={model.name: model}),
     )
     assert random["model.safetensors"] != started["model.safetensors"]
-    # Thresholds follow releases, and so the weights; what counts for the account is the same line by line.
+    # Thresholds follow releases, and so the weights; what counts for the account is the
+    # same line by line.
     for one, other in zip(
         ledger_of(make_config(), tmp_path / "a"),
         ledger_of(run, tmp_path / "b"),
@@ -220,7 +224,9 @@ def test_a_start_from_a_private_run_on_known_blocks_is_one_gaussian_with_it(
 
 
 def test_of_secret_rounds_both_are_counted(federation, tmp_path):
-    """Between the larger of the two alone and known blocks; and not below what 2 of z = 1 and 1.5 are as a mixture."""
+    """Between the larger of the two alone and known blocks; and not below what 2 of z =
+    1 and 1.5 are as a mixture.
+    """
     secret = {"participation": {"kind": "balls-and-bins", "rounds": 12}}
     first = same_clients(noise={"multiplier": 1.5}, **secret)
     run = make_config(start_from(first), SHORT, secret, {"streams": "own"})
@@ -235,13 +241,16 @@ def test_of_secret_rounds_both_are_counted(federation, tmp_path):
         < gaussian(joint(1.0, 1.5), DELTA)
     )
     assert holds.epsilon_high > alone.epsilon_high
-    # A client is in the first round of both with a chance of 1/144, where it is one Gaussian of both: at delta the
-    # event alone costs as much as this Gaussian at 144 delta.
+    # A client is in the first round of both with a chance of 1/144, where it is one
+    # Gaussian of both: at delta the event alone costs as much as this Gaussian at 144
+    # delta.
     assert holds.epsilon_high > gaussian(joint(1.0, 1.5), 144 * DELTA)
 
 
 def test_poisson_clients_are_composed_as_one_runs_rounds(federation, tmp_path):
-    """Against dp-accounting's own composition of two Poisson-sampled Gaussians of other noise."""
+    """Against dp-accounting's own composition of two Poisson-sampled Gaussians of other
+    noise.
+    """
     from dp_accounting import dp_event
     from dp_accounting.pld import PLDAccountant
 
@@ -378,7 +387,9 @@ def test_a_public_start_may_go_on_from_another_run_on_the_same_public_data():
 
 
 def test_a_private_run_may_be_public_alone_for_others(federation):
-    """A model that was trained with privacy on another data set may be declared public, as any may."""
+    """A model that was trained with privacy on another data set may be declared public,
+    as any may.
+    """
     run = make_config(
         SHORT, start_from(same_clients(dataset="glyph-symbols"), public=True)
     )
@@ -386,7 +397,9 @@ def test_a_private_run_may_be_public_alone_for_others(federation):
 
 
 def test_records_may_start_from_other_records(silos, tmp_path):
-    """The first threshold, which is found at the initial model, is that of the weights that training starts from."""
+    """The first threshold, which is found at the initial model, is that of the weights
+    that training starts from.
+    """
     base = {
         "method": "adap-dp-fl",
         "participation": {"rounds": 2},

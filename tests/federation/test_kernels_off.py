@@ -1,10 +1,13 @@
-"""The generic torch path trains what the hand-written passes do (`machine.kernels: off`): to float error.
+"""The generic torch path trains what the hand-written passes do (`machine.kernels:
+off`): to float error.
 
-The noise is drawn from the same streams, so it is equal bit for bit, and ledgers and epsilon are too, where thresholds
-do not follow from releases. Gradients differ by rounding, about 1e-6 of their norm. What is compared is how far the
-model moved: ||torch - kernels|| over ||kernels - initial||. Plain descent keeps the relative error of the gradients
-(found: up to 5e-6; allowed: 1e-4). Adam divides each coordinate by its own size, so that where a gradient is near zero
-rounding decides the step (found: up to 3e-6; allowed: 1e-3).
+The noise is drawn from the same streams, so it is equal bit for bit, and ledgers and
+epsilon are too, where thresholds do not follow from releases. Gradients differ by
+rounding, about 1e-6 of their norm. What is compared is how far the model moved: ||torch
+- kernels|| over ||kernels - initial||. Plain descent keeps the relative error of the
+gradients (found: up to 5e-6; allowed: 1e-4). Adam divides each coordinate by its own
+size, so that where a gradient is near zero rounding decides the step (found: up to
+3e-6; allowed: 1e-3).
 """
 
 import dataclasses
@@ -32,7 +35,9 @@ QUIET = {
     "noise": {"multiplier": 0.05},
     "clipping": {"kind": "constant", "threshold": 1.0},
 }
-"""Noise far below the gradients, so that it does not hide them; an epsilon of some thousand is an epsilon, too."""
+"""Noise far below the gradients, so that it does not hide them; an epsilon of some
+thousand is an epsilon, too.
+"""
 
 CASES = {
     # Overlays, general values, whose clients, the kernels' name, how far apart.
@@ -204,7 +209,9 @@ DEVICES = pytest.mark.parametrize(
 def test_whole_runs_agree_in_double_precision(
     name, device, request, tmp_path, monkeypatch
 ):
-    """With the same noise, at each place of the private sum; on a CPU all tasks of a chunk at once, as on a GPU."""
+    """With the same noise, at each place of the private sum; on a CPU all tasks of a
+    chunk at once, as on a GPU.
+    """
     overlays, general, whose, kernel, _ = CASES[name]
     validation = {"validation": {"every": 0}}
     # Clients' Adam wants single precision beside double.

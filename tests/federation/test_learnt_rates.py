@@ -1,4 +1,6 @@
-"""MAML++'s learnt rates are coordinates like any: clipped and noised with the weights, as one vector."""
+"""MAML++'s learnt rates are coordinates like any: clipped and noised with the weights,
+as one vector.
+"""
 
 import numpy as np
 import pytest
@@ -17,8 +19,9 @@ SMALL = {
 
 
 def test_learnt_rates_are_clipped_and_noised_with_the_weights(federation, tmp_path):
-    """One client: what left, less the noise of the ledger's stream, is its vector cut to C over both; and the model
-    moves by what left, rates included."""
+    """One client: what left, less the noise of the ledger's stream, is its vector cut
+    to C over both; and the model moves by what left, rates included.
+    """
     seen = []
     config = make_config(LEARNT, SMALL)
     rounds = rounds_of(

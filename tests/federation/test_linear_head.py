@@ -1,4 +1,6 @@
-"""A linear head on fixed features trains with privacy like any model: by the kernel, and by torch to rounding."""
+"""A linear head on fixed features trains with privacy like any model: by the kernel,
+and by torch to rounding.
+"""
 
 import json
 
@@ -40,7 +42,8 @@ def test_it_learns_under_the_account_of_its_lots(silos, tmp_path):
     assert (
         json.loads((tmp_path / "metrics.json").read_text())["accuracy"] > 30
     )  # of ten classes
-    # The features are no release: what holds is what the same lots and noise cost with any model.
+    # The features are no release: what holds is what the same lots and noise cost with
+    # any model.
     network = make_config(
         HEAD
         | {"model": {"kind": "cnn"}, "participation": {"cohort": 20, "rounds": 20}},
@@ -72,7 +75,9 @@ def test_threads_change_no_bit_and_torch_only_the_last_ones(silos, tmp_path):
 
 
 def test_the_rate_of_local_steps_follows_its_schedule(silos, tmp_path):
-    """Each client takes each planned round at the rate of the half cosine from the first rate to the final one."""
+    """Each client takes each planned round at the rate of the half cosine from the
+    first rate to the final one.
+    """
     from dpfedbench.parts.optimizers.optimizer import Sgd
 
     rates, step = [], Sgd.step
@@ -100,7 +105,9 @@ EVENED = {"model": {"bias": False, "features": {"evened": 5}}}
 
 
 def test_directions_are_of_the_public_split_alone(silos, tmp_path):
-    """What clients and the test read is the map of their images by the public records, written down anew."""
+    """What clients and the test read is the map of their images by the public records,
+    written down anew.
+    """
     run = make_config(HEAD, EVENED, general=LOTS)
     dataset = load_records(silos[0])
     rounds = Rounds.of(

@@ -1,4 +1,6 @@
-"""Budgets of runs whose clients sum over lots: calibrated, decaying and fixed noise, and what the account finds."""
+"""Budgets of runs whose clients sum over lots: calibrated, decaying and fixed noise,
+and what the account finds.
+"""
 
 import dataclasses
 import json
@@ -53,7 +55,9 @@ def test_a_decaying_budget_is_what_the_account_says(silos, tmp_path):
 
 
 def test_each_local_step_is_charged(silos, tmp_path):
-    """Two lots a round: what 14 lots cost is allowed, what 16 cost is not, so that the run stops after seven rounds."""
+    """Two lots a round: what 14 lots cost is allowed, what 16 cost is not, so that the
+    run stops after seven rounds.
+    """
     fourteen, sixteen = (
         upper_epsilon(((2.0, lots),), 8 / 100, 1e-4) for lots in (14, 16)
     )
@@ -77,7 +81,9 @@ def test_each_local_step_is_charged(silos, tmp_path):
 def test_a_budget_that_noise_may_follow_a_loss_under_is_proved(
     silos, tmp_path, profile
 ):
-    """The filter that kept the budget is the one that the account finds in the ledger, whatever the noise was."""
+    """The filter that kept the budget is the one that the account finds in the ledger,
+    whatever the noise was.
+    """
     config = make_config(
         DECAY,
         {
@@ -155,7 +161,9 @@ def test_constant_noise_stops_before_the_budget_is_exceeded(
 
 
 def test_a_budget_that_must_hold_counts_both_releases_of_a_lot(silos, tmp_path):
-    """The claim leaves the second one out, as the paper does; what holds is one Gaussian of multiplier z / sqrt(2)."""
+    """The claim leaves the second one out, as the paper does; what holds is one
+    Gaussian of multiplier z / sqrt(2).
+    """
     for profile, z, orders, tight in (
         ("holds", 2.0 / math.sqrt(2), HOLDING_ORDERS, True),
         ("as_claimed", 2.0, WHOLE_ORDERS.orders, False),
@@ -175,7 +183,9 @@ def test_a_budget_that_must_hold_counts_both_releases_of_a_lot(silos, tmp_path):
 
 
 def test_noise_that_may_fall_is_accounted_for_at_its_floor(silos, tmp_path):
-    """Six rounds of two lots, a validation after each: at most one fall in two lots, whatever the losses were."""
+    """Six rounds of two lots, a validation after each: at most one fall in two lots,
+    whatever the losses were.
+    """
     steps = {"client_update": {"inner_steps": 2}, "participation": {"rounds": 6}}
     config = make_config(DECAY, steps)
     train(config, silos, tmp_path)
@@ -194,7 +204,9 @@ SLOWLY = {"noise": {"kind": "decaying", "multiplier": 1.4, "decay": 0.99, "falls
     "overlay", [SLOWLY, SCALAR], ids=["decaying", "released twice"]
 )
 def test_what_was_spent_goes_through_a_restart(silos, tmp_path, monkeypatch, overlay):
-    """A budget that forgot it would allow as many lots again: killed once, it ends with the same release."""
+    """A budget that forgot it would allow as many lots again: killed once, it ends with
+    the same release.
+    """
     config = make_config(
         overlay,
         {
@@ -215,7 +227,9 @@ def test_what_was_spent_goes_through_a_restart(silos, tmp_path, monkeypatch, ove
 
 
 def divergence(z, order, rate=8 / 100):
-    """Of a sampled Gaussian at a whole order, by the sum that defines it (Mironov et al. 2019, Section 3.3)."""
+    """Of a sampled Gaussian at a whole order, by the sum that defines it (Mironov et
+    al. 2019, Section 3.3).
+    """
     terms = (
         math.comb(order, k)
         * (1 - rate) ** (order - k)
@@ -227,9 +241,11 @@ def divergence(z, order, rate=8 / 100):
 
 
 def test_the_order_of_a_filter_is_chosen_before_the_first_lot():
-    """The order that is best for what ran is another: by it there would be room, and a proof, for noise that fell far.
+    """The order that is best for what ran is another: by it there would be room, and a
+    proof, for noise that fell far.
 
-    The budget at an order solves Canonne, Kamath and Steinke 2020, Proposition 12, for the divergence.
+    The budget at an order solves Canonne, Kamath and Steinke 2020, Proposition 12, for
+    the divergence.
     """
     limit, delta, sampler = (
         2.0,

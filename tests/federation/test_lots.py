@@ -1,4 +1,6 @@
-"""Clients that sum over their own records: releases, thresholds, noise, budget, resuming."""
+"""Clients that sum over their own records: releases, thresholds, noise, budget,
+resuming.
+"""
 
 import json
 import math
@@ -118,7 +120,9 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
 
 
 def test_every_release_of_every_client_is_in_the_ledger(silos, tmp_path, monkeypatch):
-    """Properties 2, 6 and 8, for both releases of the scalar reading and two local steps a round."""
+    """Properties 2, 6 and 8, for both releases of the scalar reading and two local
+    steps a round.
+    """
     done, streams = [], []
     release = PrivateSum.release
 
@@ -166,7 +170,9 @@ def test_every_release_of_every_client_is_in_the_ledger(silos, tmp_path, monkeyp
 def test_the_step_is_the_release_over_the_public_denominator(
     silos, tmp_path, monkeypatch
 ):
-    """Property 8, with plain SGD, which unlike Adam shows the scale: lots of all sizes are divided by their mean."""
+    """Property 8, with plain SGD, which unlike Adam shows the scale: lots of all sizes
+    are divided by their mean.
+    """
     seen, release = [], PrivateSum.release
 
     def spy(self, generator):
@@ -190,7 +196,9 @@ def test_the_step_is_the_release_over_the_public_denominator(
 
 @pytest.mark.parametrize(("overlay", "factor"), [(VECTOR, 0.5), (SCALAR, 1.0)])
 def test_the_thresholds_follow_from_what_was_released(silos, tmp_path, overlay, factor):
-    """Property 9, eq. 6 to 8 by hand from what the server sees; C_0 from random data, so the same for every client."""
+    """Property 9, eq. 6 to 8 by hand from what the server sees; C_0 from random data,
+    so the same for every client.
+    """
     seen = []
     observer = lambda line, left: seen.append(  # noqa: E731
         (line, [(made.holder, mean.copy()) for made, mean in left])
@@ -216,7 +224,9 @@ def test_the_thresholds_follow_from_what_was_released(silos, tmp_path, overlay, 
 
 
 class Lots:
-    """In place of gradients: a record is a single byte, and its gradient the row of that number."""
+    """In place of gradients: a record is a single byte, and its gradient the row of
+    that number.
+    """
 
     device = "cpu"
 
@@ -231,7 +241,9 @@ class Lots:
 
 
 def test_the_norm_query_clips_norms(monkeypatch):
-    """Noise off, C = 1, L = 8: a record of norm 1e30 moves the query by 1, the others by their 1/4 each."""
+    """Noise off, C = 1, L = 8: a record of norm 1e30 moves the query by 1, the others
+    by their 1/4 each.
+    """
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
     config = make_config(SCALAR, {"clipping": {"threshold": 1.0}})
     rows = np.zeros((100, 3))
@@ -296,7 +308,9 @@ def test_lots_are_drawn_anew_in_each_step_round_and_client():
 def test_the_noise_follows_the_validation_loss_and_no_other(
     silos, tmp_path, monkeypatch, falls
 ):
-    """The test's loss goes the other way, which would show. By hand: at the fifth, for the first time, three fell."""
+    """The test's loss goes the other way, which would show. By hand: at the fifth, for
+    the first time, three fell.
+    """
     down, up = (
         [float(12 - index) for index in range(12)],
         [float(index) for index in range(12)],
@@ -350,7 +364,8 @@ def test_private_runs_write_nothing_that_no_noise_protects(silos, tmp_path):
         [f"norm_client{client}" for client in range(4)]
     ].notna().all(axis=None)
     assert (tmp_path / "plain" / "ledger.jsonl").read_bytes() == b""
-    # Tests in training are for the reader alone: without them it ends with the same model.
+    # Tests in training are for the reader alone: without them it ends with the same
+    # model.
     train(
         make_config(SCALAR, {"evaluation": {"every": 0}}), silos, tmp_path / "untested"
     )

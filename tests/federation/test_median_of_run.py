@@ -64,7 +64,9 @@ def test_its_threshold_is_the_median_of_that_runs_norms_and_no_epsilon_holds(
 def test_a_checkpoint_of_another_threshold_is_refused(
     federation, tmp_path, monkeypatch
 ):
-    """The run without privacy was trained again, and its median is another: half a run of each is no run."""
+    """The run without privacy was trained again, and its median is another: half a run
+    of each is no run.
+    """
     (tmp_path / "history.csv").write_text("round,norm_q50\n1,2\n")
     files = {"references": {"history.csv": tmp_path / "history.csv"}}
     with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):

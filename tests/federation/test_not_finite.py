@@ -27,15 +27,17 @@ def test_a_rate_that_is_too_high_stops_a_training_without_privacy(silos, tmp_pat
         tmp_path,
     )
     assert (
-        "since none of its contributions is finite: lower server.rate or client_update.inner_rate"
-        in said
+        "since none of its contributions is finite: lower server.rate or"
+        " client_update.inner_rate" in said
     )
 
 
 def test_contributions_of_which_none_is_finite_stop_a_training_without_privacy(
     federation, tmp_path, monkeypatch
 ):
-    """Of a private one how many were finite is no release: it goes on, by the noise alone."""
+    """Of a private one how many were finite is no release: it goes on, by the noise
+    alone.
+    """
     contributions = maml._Tasks.contributions
 
     def lost(self, *arguments):
@@ -45,7 +47,8 @@ def test_contributions_of_which_none_is_finite_stop_a_training_without_privacy(
     monkeypatch.setattr(maml._Tasks, "contributions", lost)
     said = stops(make_config(PLAIN), federation, tmp_path / "plain")
     assert said.startswith(
-        "training stops in round 1, since none of its contributions is finite: lower server.rate"
+        "training stops in round 1, since none of its contributions is finite: lower"
+        " server.rate"
     )
     train(make_config(ONE_ROUND), federation, tmp_path / "private")
 
@@ -76,5 +79,6 @@ def test_a_private_training_stops_by_its_model(federation, tmp_path, monkeypatch
     monkeypatch.setattr(Step, "mean", lambda *arguments: mean(*arguments) * torch.inf)
     said = stops(make_config(ONE_ROUND), federation, tmp_path)
     assert said.startswith(
-        "training stops in round 1, since the model is no longer finite: lower server.rate"
+        "training stops in round 1, since the model is no longer finite: lower"
+        " server.rate"
     )

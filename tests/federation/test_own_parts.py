@@ -1,4 +1,6 @@
-"""Parts of one's own, written here as a reader would in a file: what the loop makes of them, and what is claimed."""
+"""Parts of one's own, written here as a reader would in a file: what the loop makes of
+them, and what is claimed.
+"""
 
 import itertools
 from typing import ClassVar, Literal
@@ -107,7 +109,9 @@ def methods(monkeypatch):
 
 
 def test_noise_of_an_unknown_mechanism_prints_no_epsilon():
-    """The ledger says what the noise was, and no analysis is of it: one line instead of a number."""
+    """The ledger says what the noise was, and no analysis is of it: one line instead of
+    a number.
+    """
     run = run_of(OwnNoise)
     rounds = given_rounds(run, np.full((48, 3), 0.1))
     for index in range(12):
@@ -116,7 +120,10 @@ def test_noise_of_an_unknown_mechanism_prints_no_epsilon():
     assert {line.mechanism for line in ledger} == {"correlated"}
     with pytest.raises(
         BenchError,
-        match=r"^no analysis for correlated noise with the sampler 'one-pass', so no epsil",
+        match=(
+            r"^no analysis for correlated noise with the sampler 'one-pass', so no"
+            r" epsil"
+        ),
     ):
         account_of(run, ledger)
 
@@ -134,7 +141,9 @@ def test_who_edits_only_the_noise_gets_no_epsilon_either():
 
 
 def test_noise_is_the_parts_own():
-    """Zero gradients: what is released is the noise alone; round 1's less half of round 0's by hand."""
+    """Zero gradients: what is released is the noise alone; round 1's less half of round
+    0's by hand.
+    """
     own = [
         float(values[0][0])
         for _, values in seen_of(run_of(OwnNoise), np.zeros((48, 3)))
@@ -147,7 +156,9 @@ def test_noise_is_the_parts_own():
 
 
 def test_a_rule_moves_the_threshold_and_needs_nothing_else():
-    """It reads nothing, so it is post-processing: the account holds as for any rule that is private."""
+    """It reads nothing, so it is post-processing: the account holds as for any rule
+    that is private.
+    """
     run = run_of(OwnRule)
     rounds = given_rounds(run, np.full((48, 3), 0.1))
     for index in range(12):
@@ -167,7 +178,9 @@ def test_a_rule_moves_the_threshold_and_needs_nothing_else():
 
 
 def test_a_rule_that_says_it_reads_raw_norms_has_no_finite_epsilon():
-    """What it says of itself is in every line; and one that does not say so is not shown any."""
+    """What it says of itself is in every line; and one that does not say so is not
+    shown any.
+    """
 
     class Peeking(Halving):
         kind: Literal["peeking"] = "peeking"

@@ -1,4 +1,6 @@
-"""Which files have the noise multiplier z of DP-AGR in hand, from the experiment's YAML to the first draw of noise."""
+"""Which files have the noise multiplier z of DP-AGR in hand, from the experiment's YAML
+to the first draw of noise.
+"""
 
 import functools
 import sys
@@ -27,7 +29,9 @@ CEILING = 12
 
 
 class Trace:
-    """Files of src/ in which z is a value of a call, is what one returns, or is read off an object."""
+    """Files of src/ in which z is a value of a call, is what one returns, or is read
+    off an object.
+    """
 
     def __init__(self) -> None:
         self.files, self.drawn = set[str](), False
@@ -57,7 +61,9 @@ class Trace:
 
 
 def experiment() -> dict[str, Any]:
-    """The shipped configuration, of which Figure 4d's series at z = 4 alone is left; its z is `Z`."""
+    """The shipped configuration, of which Figure 4d's series at z = 4 alone is left;
+    its z is `Z`.
+    """
     shipped = overlaid(
         *(
             parsed(ROOT / "config" / name)

@@ -1,4 +1,6 @@
-"""Pre-training on all training classes: what the records are, the steps, the new last layer, account and audit."""
+"""Pre-training on all training classes: what the records are, the steps, the new last
+layer, account and audit.
+"""
 
 import json
 
@@ -41,7 +43,9 @@ def make_config(*overlays, method="dp-transfer"):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """(data folder, clients folder): eight classes whose training classes are not the first ones, one holder."""
+    """(data folder, clients folder): eight classes whose training classes are not the
+    first ones, one holder.
+    """
     root = tmp_path_factory.mktemp("images")
     drawn = np.random.default_rng(0).integers(
         0, 256, size=(8, EXAMPLES, 16, 16, 1), dtype=np.uint8
@@ -185,7 +189,9 @@ def test_the_account_is_that_of_the_poisson_plan_and_an_image_the_unit(
 
 
 def test_the_audit_takes_one_holder(images, tmp_path):
-    """A bound with 95 % confidence, so above what holds in at most one of twenty seeds; the seed is fixed."""
+    """A bound with 95 % confidence, so above what holds in at most one of twenty seeds;
+    the seed is fixed.
+    """
     config = make_config({"noise": {"multiplier": 0.7}})
     train(config, images, tmp_path)
     found = audit(config, read_ledger(tmp_path / "ledger.jsonl"))
@@ -210,11 +216,17 @@ def test_the_audit_takes_one_holder(images, tmp_path):
         ),
         (
             {"validation": {"every": 2}},
-            "validation.every and evaluation.every need a model that is tested without adaptation",
+            (
+                "validation.every and evaluation.every need a model that is tested"
+                " without adaptation"
+            ),
         ),
         (
             {"participation": {"kind": "one-pass", "cohort": 1, "rounds": 1}},
-            "participation.kind is one-pass, which {method} does not take: it takes poisson-lots",
+            (
+                "participation.kind is one-pass, which {method} does not take: it takes"
+                " poisson-lots"
+            ),
         ),
         (
             {"task": {"shots": 0}},
@@ -239,6 +251,9 @@ def test_a_model_that_is_used_as_it_is_has_no_meta_test():
     assert not config.pretrains and config.client_data == "records"
     with pytest.raises(
         BenchError,
-        match=r"^test is a meta-test's, but this run's model is used as it is: leave it out",
+        match=(
+            r"^test is a meta-test's, but this run's model is used as it is: leave"
+            r" it out"
+        ),
     ):
         config.tested_at(shots=5)

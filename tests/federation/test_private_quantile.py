@@ -1,4 +1,6 @@
-"""The private quantile in a run: both releases made, written down, paid for, and nothing else read."""
+"""The private quantile in a run: both releases made, written down, paid for, and
+nothing else read.
+"""
 
 import math
 
@@ -33,7 +35,9 @@ def run(config, federation, folder):
 def test_every_sum_that_was_released_is_in_the_ledger(
     federation, tmp_path, monkeypatch
 ):
-    """Property 6: two releases a round, over the same cohort, with the values of the mechanisms that ran."""
+    """Property 6: two releases a round, over the same cohort, with the values of the
+    mechanisms that ran.
+    """
     done = []
     release = PrivateSum.release
 
@@ -102,7 +106,9 @@ def test_noise_for_a_budget_leaves_room_for_the_count(federation, tmp_path):
 def test_one_client_moves_both_releases_together_by_no_more_than_the_noise_covers(
     shift,
 ):
-    """Property 3. Same noise stream: releases of neighbours differ by what the client put in, whitened at most 1/z."""
+    """Property 3. Same noise stream: releases of neighbours differ by what the client
+    put in, whitened at most 1/z.
+    """
     config = make_config(QUANTILE, {"clipping": {"count_noise": 0.6}})
     rng = np.random.default_rng(5)
     for trial in range(20):
@@ -127,7 +133,9 @@ def test_one_client_moves_both_releases_together_by_no_more_than_the_noise_cover
 
 
 def test_the_threshold_follows_from_what_everyone_saw():
-    """Property 9, on the run: C recomputed from the released counts alone, whatever the gradients were."""
+    """Property 9, on the run: C recomputed from the released counts alone, whatever the
+    gradients were.
+    """
     config = make_config(QUANTILE)
     rng = np.random.default_rng(6)
     for scale in (0.1, 1.0, 30.0):
@@ -139,7 +147,9 @@ def test_the_threshold_follows_from_what_everyone_saw():
 
 
 def test_a_count_is_taken_of_the_expected_cohort_also_where_nobody_came():
-    """Property 8: an empty Poisson cohort releases noise of both kinds, over the public denominator."""
+    """Property 8: an empty Poisson cohort releases noise of both kinds, over the public
+    denominator.
+    """
     config = make_config(
         QUANTILE, {"participation": {"kind": "poisson", "cohort": 1, "rounds": 12}}
     )

@@ -1,4 +1,6 @@
-"""One training by several processes: the bits of one process, whoever dies, and what is refused."""
+"""One training by several processes: the bits of one process, whoever dies, and what is
+refused.
+"""
 
 import csv
 import json
@@ -66,7 +68,9 @@ def port():
 
 
 def member(rank, count, at, jobs, out=None):
-    """What each process of `start` does: all jobs, with the others; the first keeps what it is refused in `out`."""
+    """What each process of `start` does: all jobs, with the others; the first keeps
+    what it is refused in `out`.
+    """
     os.environ |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(count),
@@ -116,7 +120,9 @@ def ended(started, seconds=120):
 
 
 def results(run_dir):
-    """What must not depend on who computed it: model, ledger, and the history without the clock's column."""
+    """What must not depend on who computed it: model, ledger, and the history without
+    the clock's column.
+    """
     with open(run_dir / "history.csv", newline="") as file:
         history = [
             {key: value for key, value in row.items() if key != "seconds"}
@@ -142,7 +148,9 @@ def alone(name, places, run_dir, threads=1):
 
 @pytest.fixture(scope="module")
 def together_(federation, silos, tmp_path_factory):
-    """The folders of every case as two processes have made it, and where its data are."""
+    """The folders of every case as two processes have made it, and where its data
+    are.
+    """
     root, places = (
         tmp_path_factory.mktemp("two"),
         {"federation": federation, "silos": silos},
@@ -182,7 +190,9 @@ def slowly(rank, count, at, jobs, out):
 def test_either_is_killed_and_the_next_go_on_to_the_same_bits(
     name, together_, tmp_path
 ):
-    """By turns the first and the second of two, at random moments; three go on where two were, and one ends it."""
+    """By turns the first and the second of two, at random moments; three go on where
+    two were, and one ends it.
+    """
     root, places = together_
     run_dir, config, moments = tmp_path / "run", CASES[name][1], random.Random(name)
     state, before = run_dir / "checkpoint" / "state.pt", None
@@ -199,7 +209,8 @@ def test_either_is_killed_and_the_next_go_on_to_the_same_bits(
         os.kill(started[victim].pid, signal.SIGKILL)
         codes = ended(
             started
-        )  # a survivor notices when it next says something, which a busy machine may delay
+            # a survivor notices when it next says something, which a busy machine may delay
+        )
         assert codes[victim] == -signal.SIGKILL and all(codes)
         before = state.stat().st_mtime_ns
     assert alone(name, places[name], run_dir) == results(root / name)
@@ -207,7 +218,9 @@ def test_either_is_killed_and_the_next_go_on_to_the_same_bits(
 
 
 def test_a_survivor_waits_for_nobody(monkeypatch):
-    """To leave the group can wait for what is under way with a process that is gone; a process that exits does not."""
+    """To leave the group can wait for what is under way with a process that is gone; a
+    process that exits does not.
+    """
     environment = {
         "RANK": "0",
         "WORLD_SIZE": "1",
@@ -256,7 +269,9 @@ def test_more_processes_than_clients_of_a_round_are_refused(name, most):
     config.check_processes(most)
     with pytest.raises(
         BenchError,
-        match=rf"machine\.processes is {most + 1}, but a round of .* has {most} clients",
+        match=(
+            rf"machine\.processes is {most + 1}, but a round of .* has {most} clients"
+        ),
     ):
         config.check_processes(most + 1)
     make_config({"method": "random"}).check_processes(64)
@@ -316,7 +331,9 @@ class Job:
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     def members(self):
-        """The training's processes by their number, as soon as there is a checkpoint that they have written."""
+        """The training's processes by their number, as soon as there is a checkpoint
+        that they have written.
+        """
         state, deadline = (
             self.run_dir / "checkpoint" / "state.pt",
             time.monotonic() + 120,
@@ -344,7 +361,9 @@ class Job:
 
 
 def test_a_job_of_two_processes_is_killed_in_parts_and_goes_on(silos, tmp_path):
-    """torchrun starts them. A process that is killed ends the job by one line; a job that is killed ends them all."""
+    """torchrun starts them. A process that is killed ends the job by one line; a job
+    that is killed ends them all.
+    """
     config = make_config(
         {"participation": {"rounds": 200}, "validation": {"every": 0}}, general=LOTS
     )
@@ -374,7 +393,9 @@ def test_a_job_of_two_processes_is_killed_in_parts_and_goes_on(silos, tmp_path):
 
 
 def test_a_line_of_a_process_is_one_write(tmp_path):
-    """All processes share a pipe: where a line's end is written by itself, the line of another comes between."""
+    """All processes share a pipe: where a line's end is written by itself, the line of
+    another comes between.
+    """
     given = {
         "config": str(tmp_path / "nowhere.yaml"),
         "references": [],

@@ -1,4 +1,6 @@
-"""The private quantile of records: each client's own, by a count of its own lot, paid out of the noise of its sums."""
+"""The private quantile of records: each client's own, by a count of its own lot, paid
+out of the noise of its sums.
+"""
 
 import functools
 import math
@@ -38,7 +40,9 @@ QUANTILE = {
 
 
 def rounds_over(config, rows, observer=None):
-    """The rounds of a run whose two clients hold 100 records each, with these gradients [2, 100, d]."""
+    """The rounds of a run whose two clients hold 100 records each, with these gradients
+    [2, 100, d].
+    """
     images, flat = (
         [np.arange(start, start + 100, dtype=np.uint8)[:, None] for start in (0, 100)],
         np.concatenate(rows),
@@ -56,7 +60,9 @@ def rounds_over(config, rows, observer=None):
 
 
 def seen_of(config, rows, rounds):
-    """By round: the lines of the ledger, and what left the clients over the denominator, float64 [clients, d]."""
+    """By round: the lines of the ledger, and what left the clients over the
+    denominator, float64 [clients, d].
+    """
     seen, found = [], []
     made = rounds_over(
         config,
@@ -75,10 +81,12 @@ TWO = {"clients": {"count": 2}, "participation": {"cohort": 40, "rounds": 700}}
 
 @pytest.mark.parametrize("percentile", [30, 75])
 def test_each_client_comes_to_the_quantile_of_its_own_records(percentile):
-    """Norms 1 to 100, and 10 to 1,000: by construction 30 (300) and 75 (750), found through the noise of the counts.
+    """Norms 1 to 100, and 10 to 1,000: by construction 30 (300) and 75 (750), found
+    through the noise of the counts.
 
-    Of 300 simulated clients the mean of C over the last 400 rounds is 1.6 % and 0.7 % too high (norms are whole
-    numbers) and deviates by 1.3 % and 0.5 %: 7 % is four deviations. A quantile ten points off is 13 % to 33 % away.
+    Of 300 simulated clients the mean of C over the last 400 rounds is 1.6 % and 0.7 %
+    too high (norms are whole numbers) and deviates by 1.3 % and 0.5 %: 7 % is four
+    deviations. A quantile ten points off is 13 % to 33 % away.
     """
     rows = np.zeros((2, 100, 3))
     rows[0, :, 0], rows[1, :, 1] = np.arange(1, 101), 10 * np.arange(1, 101)
@@ -91,7 +99,9 @@ def test_each_client_comes_to_the_quantile_of_its_own_records(percentile):
 
 
 def test_each_next_threshold_follows_from_the_count_that_was_released():
-    """Property 9, by hand: C exp(-0.3 (1/2 + count / L - 3/4)), whatever the gradients were."""
+    """Property 9, by hand: C exp(-0.3 (1/2 + count / L - 3/4)), whatever the gradients
+    were.
+    """
     rng = np.random.default_rng(6)
     config = make_config(QUANTILE, TWO)
     for scale in (0.1, 30.0):
@@ -113,7 +123,9 @@ def test_each_next_threshold_follows_from_the_count_that_was_released():
 def test_one_record_moves_both_releases_together_by_no_more_than_the_noise_covers(
     shift,
 ):
-    """Property 3, sensitivity 1/z = 1/2 of both releases, whitened; the same lots and noise with and without it."""
+    """Property 3, sensitivity 1/z = 1/2 of both releases, whitened; the same lots and
+    noise with and without it.
+    """
     config = make_config(
         QUANTILE, {"clients": {"count": 2}, "clipping": {"count_noise": 1.2}}
     )
@@ -134,7 +146,8 @@ def test_one_record_moves_both_releases_together_by_no_more_than_the_noise_cover
             if max(moved) > 0:
                 reached = max(reached, math.hypot(*moved))
                 break
-    # A record in no lot of the twelve moves nothing; one that is clipped moves all that it may.
+    # A record in no lot of the twelve moves nothing; one that is clipped moves all that
+    # it may.
     assert reached <= 0.5 * (1 + 1e-6)
     assert reached > 0.49 or shift < 1
 
@@ -142,7 +155,9 @@ def test_one_record_moves_both_releases_together_by_no_more_than_the_noise_cover
 def test_every_release_is_in_the_ledger_and_both_cost_what_the_configured_noise_does(
     silos, tmp_path, monkeypatch
 ):
-    """By hand: z_sum^-2 + (2 sigma_b)^-2 = z^-2 with sigma_b = 2 and z = 2, so z_sum = (1/4 - 1/16)^-1/2 = 2.3094."""
+    """By hand: z_sum^-2 + (2 sigma_b)^-2 = z^-2 with sigma_b = 2 and z = 2, so z_sum =
+    (1/4 - 1/16)^-1/2 = 2.3094.
+    """
     done = []
     release = PrivateSum.release
 
@@ -194,7 +209,9 @@ def test_every_release_is_in_the_ledger_and_both_cost_what_the_configured_noise_
 def test_with_noise_that_follows_a_loss_the_filter_covers_both_releases(
     silos, tmp_path, profile
 ):
-    """At each z of the schedule the sum's noise is raised anew, so that every lot costs z; the budget is proved."""
+    """At each z of the schedule the sum's noise is raised anew, so that every lot costs
+    z; the budget is proved.
+    """
     budget = {
         "participation": {"rounds": 60},
         "budget": {"epsilon": 3.0, "profile": profile},
@@ -243,7 +260,8 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(silos, tmp_path, monkey
             {"clipping": {"count_noise": None}},
             "clipping.count_noise is null, so a twentieth of the cohort, 0.4: ",
         ),
-        # Of noise that falls the first is the largest, so that the count has room in all rounds or in none.
+        # Of noise that falls the first is the largest, so that the count has room in
+        # all rounds or in none.
         (
             DECAY | {"clipping": {"count_noise": 1.0}},
             "clipping.count_noise is 1: private-quantile needs more than ",
@@ -261,7 +279,9 @@ def test_a_count_that_leaves_nothing_for_the_gradients_is_one_line(overlay, said
 
 
 def test_two_sums_of_a_run_may_not_share_the_noise_of_their_counts():
-    """Both would draw it from the rule's one stream, and the difference of two counts would have no noise at all."""
+    """Both would draw it from the rule's one stream, and the difference of two counts
+    would have no noise at all.
+    """
     book = functools.partial(
         Mechanism.of, budget=dpsum.Budget(), ledger=[], seed=0, arithmetic=TORCH
     )

@@ -1,4 +1,6 @@
-"""SCAFFOLD with private sums: two mechanisms over the same clients, one budget, and what must not get around them."""
+"""SCAFFOLD with private sums: two mechanisms over the same clients, one budget, and
+what must not get around them.
+"""
 
 import json
 from typing import ClassVar
@@ -68,7 +70,9 @@ ALL = {
 
 
 def test_both_messages_are_clipped_each_to_its_own_threshold(tmp_path):
-    """Four clients whose messages are 1e6 in each of eight coordinates: each counts as C long, along the diagonal."""
+    """Four clients whose messages are 1e6 in each of eight coordinates: each counts as
+    C long, along the diagonal.
+    """
     clients = Huge()
     rounds = huge_rounds(make_config(ALL), tmp_path, clients)
     before = rounds.theta.clone()
@@ -116,7 +120,9 @@ def faulty(monkeypatch, fault):
 
 
 def test_what_is_sent_around_the_sum_is_noticed(tmp_path, monkeypatch):
-    """The fault: the server hears the clients' sum as it is. The test of both thresholds then fails."""
+    """The fault: the server hears the clients' sum as it is. The test of both
+    thresholds then fails.
+    """
     faulty(monkeypatch, "sent unclipped")
     with pytest.raises(AssertionError):
         test_both_messages_are_clipped_each_to_its_own_threshold(tmp_path)
@@ -131,7 +137,9 @@ def test_a_second_release_of_a_round_is_refused(tmp_path, monkeypatch):
 
 
 def test_one_budget_covers_both_sums(silos, tmp_path):
-    """Found noise: what both multipliers come to as one is what one sum alone would need for the same epsilon."""
+    """Found noise: what both multipliers come to as one is what one sum alone would
+    need for the same epsilon.
+    """
     overlay = {"budget": {"epsilon": 3.0}, "noise": {"multiplier": None}}
     both = make_config(overlay, {"control_noise": {"multiplier": None}})
     alone = conftest.make_config(overlay, general=DIFFERENCE)
@@ -149,7 +157,9 @@ def test_one_budget_covers_both_sums(silos, tmp_path):
 
 
 def test_a_budget_that_counts_one_of_the_sums_is_noticed(silos, tmp_path, monkeypatch):
-    """The fault: each sum by itself has the noise of the whole budget. The account of the ledger is above it."""
+    """The fault: each sum by itself has the noise of the whole budget. The account of
+    the ledger is above it.
+    """
     own = Budget.settle
 
     def each_alone(self):
@@ -245,8 +255,9 @@ def test_control_variates_survive_a_restart_and_threads(
 
 
 def test_without_privacy_rounds_of_everyone_are_those_of_the_algorithm(silos, tmp_path):
-    """Through the whole loop, on a network: the first round has no correction; in the second, by the numbers of the
-    first, each client's steps follow g - c_k + c."""
+    """Through the whole loop, on a network: the first round has no correction; in the
+    second, by the numbers of the first, each client's steps follow g - c_k + c.
+    """
     overlay = {
         "method": "fedavg",
         "client_update": {"kind": "scaffold", "inner_steps": 2, "inner_rate": 0.1},

@@ -1,4 +1,6 @@
-"""The rounds of DP-FNAS: two sums of each party, over halves, by Algorithm 1; and of networks of known cells."""
+"""The rounds of DP-FNAS: two sums of each party, over halves, by Algorithm 1; and of
+networks of known cells.
+"""
 
 import json
 import math
@@ -116,9 +118,11 @@ def test_halves_are_disjoint_and_of_one_size():
 
 
 def check_algorithm_1(silos, folder):
-    """W steps first, along clipped gradients of training lots; then A, at the new W, of validation lots; by autograd.
+    """W steps first, along clipped gradients of training lots; then A, at the new W, of
+    validation lots; by autograd.
 
-    Without noise, and with each record's gradient taken by torch of the records that each half should have.
+    Without noise, and with each record's gradient taken by torch of the records that
+    each half should have.
     """
     sgd = {"rate": 2.0, "optimizer": {"kind": "sgd", "momentum": 0.0}, "decay": 0.01}
     run = make_config({"client_update": {"architecture": sgd}})
@@ -168,9 +172,11 @@ def test_a_round_without_noise_is_algorithm_1_by_autograd(silos, tmp_path, monke
 def test_the_history_says_of_parties_what_follows_from_their_sum(
     silos, tmp_path, monkeypatch, apart
 ):
-    """Everyone sees the parties' sums' sum alone: the history is the same whatever the parties' own releases were.
+    """Everyone sees the parties' sums' sum alone: the history is the same whatever the
+    parties' own releases were.
 
-    Two of the four release what the other two take back; of the sum, 3 in each of the coordinates, the norm is 3 d^1/2.
+    Two of the four release what the other two take back; of the sum, 3 in each of the
+    coordinates, the norm is 3 d^1/2.
     """
     party = Parties._party
 
@@ -198,12 +204,17 @@ class FollowsReleases(DpFnas):
 
 
 def test_a_threshold_that_follows_a_partys_own_releases_is_refused(monkeypatch):
-    """The ledger tells each party's threshold to everyone, whose account is of the sum over parties."""
+    """The ledger tells each party's threshold to everyone, whose account is of the sum
+    over parties.
+    """
     monkeypatch.setitem(METHODS, FollowsReleases.name, FollowsReleases)
     values = make_config().plain() | {"method": FollowsReleases.name}
     with pytest.raises(
         BenchError,
-        match=r"^clipping\.kind is norm-of-release for .*the ledger would show it to everyone",
+        match=(
+            r"^clipping\.kind is norm-of-release for .*the ledger would show it to"
+            r" everyone"
+        ),
     ):
         FollowsReleases.read(
             values | {"clipping": {"kind": "norm-of-release", "threshold": 1.0}}
@@ -307,7 +318,9 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
 
 
 def job(run, silos, run_dir):
-    """A training process, with a checkpoint after every round and rounds long enough to be killed in."""
+    """A training process, with a checkpoint after every round and rounds long enough to
+    be killed in.
+    """
     step = engine._Training._round
     engine._Training._round = lambda self, index: (time.sleep(0.03), step(self, index))[
         1
@@ -427,10 +440,14 @@ def test_found_cells_go_from_the_search_to_the_network_and_its_account(silos, tm
     assert max(alone, before) < both < alone + before
     with pytest.raises(
         BenchError,
-        match=r"rests on the releases of dp-fnas/.*: give its ledger\.jsonl as a reference",
+        match=(
+            r"rests on the releases of dp-fnas/.*: give its ledger\.jsonl as a"
+            r" reference"
+        ),
     ):
         account_run(run, folder, folder / "privacy.json")
-    # Less of the search's ledger would be less epsilon: whatever was done to it, there is no account.
+    # Less of the search's ledger would be less epsilon: whatever was done to it, there
+    # is no account.
     ledger, training = files["ledger.jsonl"], tmp_path / "search" / "training.json"
     lines, said = (
         ledger.read_text().splitlines(keepends=True),
@@ -461,14 +478,16 @@ def test_found_cells_go_from_the_search_to_the_network_and_its_account(silos, tm
 
 
 def test_cells_of_an_open_search_have_no_finite_account(silos, tmp_path):
-    """The search read the data without privacy, so that nothing finite holds of what is made of its cells."""
+    """The search read the data without privacy, so that nothing finite holds of what is
+    made of its cells.
+    """
     run = cells(open_config())
     assert set(run.references) == {"genotype.json"}
     found = rounds_of(
         run, silos, tmp_path, references={"genotype.json": genotype_file(tmp_path, run)}
     )
     found.round(0)
-    (event, *_) = read_ledger(tmp_path / "ledger.jsonl")
+    event, *_ = read_ledger(tmp_path / "ledger.jsonl")
     assert event.data_dependent_threshold and "found without privacy" in event.reason
     assert (
         account([event], delta=1e-5, claims={}).profiles["holds"].epsilon_high
@@ -495,7 +514,9 @@ def test_a_genotype_of_another_space_is_refused(silos, tmp_path):
 
 
 class Batch(torch.nn.Sequential):
-    """DARTS' own normalisation: over the lot, without weights, which Opacus takes without a word."""
+    """DARTS' own normalisation: over the lot, without weights, which Opacus takes
+    without a word.
+    """
 
     def __init__(self):
         norm = torch.nn.BatchNorm2d(2, affine=False, track_running_stats=False)
@@ -539,7 +560,10 @@ def test_a_lot_larger_than_a_half_is_refused(silos, tmp_path):
         ),
         (
             {"model": {"groups": 2}},
-            "model.groups is 2, but model.filters 2: groups are of equal size, of two channels",
+            (
+                "model.groups is 2, but model.filters 2: groups are of equal size, of"
+                " two channels"
+            ),
         ),
         (
             {"model": {"filters": 4, "groups": 3}},
@@ -584,11 +608,16 @@ def test_a_budget_calibrates_both_halves(silos, tmp_path):
 
 
 def test_no_budget_is_kept_over_a_search_and_the_training_that_follows():
-    """What holds is of both together (`accounting.account`), and a budget of the training alone would be exceeded."""
+    """What holds is of both together (`accounting.account`), and a budget of the
+    training alone would be exceeded.
+    """
     limit = {"budget": {"epsilon": 2.0}}
     with pytest.raises(
         BenchError,
-        match=r"^budget\.epsilon is 2, but this run uses a private run on the same records",
+        match=(
+            r"^budget\.epsilon is 2, but this run uses a private run on the same"
+            r" records"
+        ),
     ):
         cells(make_config(), limit)
     assert cells(None, limit).budget.epsilon == 2.0  # of cells that are stated

@@ -1,4 +1,6 @@
-"""Runs in which a client takes part several times: what their ledgers say, what is accounted for, and their audits."""
+"""Runs in which a client takes part several times: what their ledgers say, what is
+accounted for, and their audits.
+"""
 
 import numpy as np
 import pytest
@@ -44,7 +46,9 @@ def test_known_blocks_of_several_passes_are_a_gaussian_a_pass(
 def test_correlated_noise_over_several_passes_is_one_gaussian_of_z(
     federation, tmp_path
 ):
-    """z is of all three participations: the encoder is divided by how far they move it."""
+    """z is of all three participations: the encoder is divided by how far they move
+    it.
+    """
     found = held(
         {
             "method": "dp-agr-ftrl",
@@ -74,7 +78,9 @@ def test_correlated_noise_over_several_passes_is_one_gaussian_of_z(
 def test_correlated_noise_in_secret_rounds_costs_less_than_in_known_ones(
     federation, tmp_path
 ):
-    """From the ledger's own weights: between the account of columns that do not overlap and that of known rounds."""
+    """From the ledger's own weights: between the account of columns that do not overlap
+    and that of known rounds.
+    """
     plan = {"kind": "balls-and-bins", "cohort": 4, "rounds": 12}
     noise = {"multiplier": None, "factorisation": {"kind": "square-root"}}
     overlay = {"method": "dp-agr-ftrl", "participation": plan, "noise": noise}
@@ -146,7 +152,9 @@ def test_secret_cohorts_have_no_correlated_noise():
 
 @pytest.mark.parametrize("kind", ["shuffled-epochs", "min-separation", "fixed-size"])
 def test_audits_of_right_code_are_below_what_holds(kind):
-    """The rank test at 95 %: of 20 seeds at most 6 above, or chance below 1e-4; some show half of what holds."""
+    """The rank test at 95 %: of 20 seeds at most 6 above, or chance below 1e-4; some
+    show half of what holds.
+    """
     config = audits.make_config({"participation": {"kind": kind, "rounds": 20}})
     shown = []
     for seed in range(20):

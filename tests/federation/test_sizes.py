@@ -1,4 +1,6 @@
-"""Record-level privacy of clients that hold different numbers of records: one rate for all, lots that differ."""
+"""Record-level privacy of clients that hold different numbers of records: one rate for
+all, lots that differ.
+"""
 
 import json
 
@@ -26,7 +28,9 @@ SGD = {"inner_steps": 1, "inner_rate": 0.1, "optimizer": "sgd"}
 
 @pytest.fixture(scope="module")
 def unequal(silos, tmp_path_factory):
-    """(data folder, clients folder): the 400 records of the four clients, shared out unequally."""
+    """(data folder, clients folder): the 400 records of the four clients, shared out
+    unequally.
+    """
     folder = tmp_path_factory.mktemp("unequal")
     made = make_dirichlet(
         load_records(silos[0]), clients=4, concentration=0.5, least=20, seed=0
@@ -46,7 +50,9 @@ def make(*overlays):
 
 
 def test_one_rate_for_all_records_and_lots_in_proportion():
-    """60 of 400 records are expected in a step, whoever holds them. Means of 2,000 lots, four standard errors."""
+    """60 of 400 records are expected in a step, whoever holds them. Means of 2,000
+    lots, four standard errors.
+    """
     lots = dpsum.PoissonLots(
         clients=3, lot=20, rounds=2000, records=[30, 100, 270], seed=0
     )
@@ -89,7 +95,9 @@ def test_one_rate_for_all_records_and_lots_in_proportion():
 
 
 def test_the_account_is_of_the_rate_that_all_have(unequal, tmp_path, monkeypatch):
-    """12 lots at rate 4 x 8 / 400 and z = 2; the ledger tells each client's records, which are public."""
+    """12 lots at rate 4 x 8 / 400 and z = 2; the ledger tells each client's records,
+    which are public.
+    """
     run = make()
     files = train(run, unequal, tmp_path / "run")
     for line in read_ledger(tmp_path / "run" / "ledger.jsonl"):
@@ -112,7 +120,9 @@ def test_the_account_is_of_the_rate_that_all_have(unequal, tmp_path, monkeypatch
 
 
 def test_a_ledger_of_another_rate_is_refused(unequal, tmp_path):
-    """The fault: each client takes a lot of the same size, and the ledger states the mean's rate of it."""
+    """The fault: each client takes a lot of the same size, and the ledger states the
+    mean's rate of it.
+    """
     train(make(), unequal, tmp_path)
     text = (tmp_path / "ledger.jsonl").read_text()
     assert '"rate": 0.08' in text
@@ -139,7 +149,9 @@ def test_the_audit_finds_no_more_than_holds(unequal, tmp_path):
 
 
 def test_one_step_of_all_is_a_step_along_the_mean_over_all_records(unequal, tmp_path):
-    """Without privacy, each record in each lot (L is the mean number of records), averaged by records."""
+    """Without privacy, each record in each lot (L is the mean number of records),
+    averaged by records.
+    """
     overlay = {
         "participation": {"cohort": 100, "rounds": 1},
         "client_update": SGD,

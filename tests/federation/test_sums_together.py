@@ -1,7 +1,9 @@
-"""Two private sums of one unit: one budget, one history and one account, of the composition of both.
+"""Two private sums of one unit: one budget, one history and one account, of the
+composition of both.
 
-The methods are written here as a reader would in a file. Expected values are the Gaussian mechanism's trade-off (Balle
-and Wang 2018, Theorem 8), solved here by itself, with mu^2 = z_1^-2 + z_2^-2, or dp-accounting's.
+The methods are written here as a reader would in a file. Expected values are the
+Gaussian mechanism's trade-off (Balle and Wang 2018, Theorem 8), solved here by itself,
+with mu^2 = z_1^-2 + z_2^-2, or dp-accounting's.
 """
 
 import dataclasses
@@ -45,7 +47,9 @@ DELTA = 1e-6
 
 
 def gaussian(z, delta=DELTA):
-    """Epsilon of one Gaussian release, from the two error rates of the best test at each threshold."""
+    """Epsilon of one Gaussian release, from the two error rates of the best test at
+    each threshold.
+    """
 
     def excess(epsilon):
         return (
@@ -91,9 +95,11 @@ class Asked(Maml):
 
     def samplers(self, run, records):
         return {
-            "second-sum": run.participation.plan(
-                clients=run.clients.count, seed=run.seed
-            ).describe()
+            "second-sum": (
+                run.participation.plan(
+                    clients=run.clients.count, seed=run.seed
+                ).describe()
+            )
         }
 
     def clients(self, setup):
@@ -218,7 +224,9 @@ def test_a_budget_that_the_two_exceed_together_is_spent_by_the_first_round(
 def test_noise_that_follows_from_a_budget_leaves_room_for_the_other_sum(
     federation, tmp_path, z, other
 ):
-    """Alone z would be 0.9801, which has 5.65 with the other; the ledger has to agree with what is calibrated anew."""
+    """Alone z would be 0.9801, which has 5.65 with the other; the ledger has to agree
+    with what is calibrated anew.
+    """
     assert gaussian(joint(0.9801, 2.0)) == pytest.approx(5.6547, abs=1e-4)
     config = two_sums(z, other, {"epsilon": 5.0})
     train(config, federation, tmp_path)
@@ -242,7 +250,10 @@ def test_noise_that_follows_from_a_budget_leaves_room_for_the_other_sum(
 def test_a_sum_that_leaves_nothing_is_one_line():
     with pytest.raises(
         BenchError,
-        match=r"together one of noise multiplier 0\.9801, and those that are given have 0\.5",
+        match=(
+            r"together one of noise multiplier 0\.9801, and those that are given have"
+            r" 0\.5"
+        ),
     ):
         given_rounds(two_sums(None, 0.5, {"epsilon": 5.0}), np.zeros((48, 3)))
 
@@ -282,9 +293,9 @@ def test_sampled_rounds_stop_before_both_exceed_the_budget(federation, tmp_path)
 def of_lots(**parts):
     values = {
         key: value
-        for key, value in make_config({"method": "dp-cells"}, general=LOTS)
-        .plain()
-        .items()
+        for key, value in (
+            make_config({"method": "dp-cells"}, general=LOTS).plain().items()
+        )
         if key not in ("client_update", "clipping", "noise", "budget", "model")
     }
     budget = {"epsilon": 2.0, "delta": 1e-4, "profile": "holds"}
@@ -295,7 +306,9 @@ def of_lots(**parts):
 
 
 def moment(z, order, rate=8 / 100):
-    """The Renyi divergence of a sampled Gaussian at a whole order (Mironov et al. 2019, Section 3.3)."""
+    """The Renyi divergence of a sampled Gaussian at a whole order (Mironov et al. 2019,
+    Section 3.3).
+    """
     terms = (
         math.comb(order, k)
         * (1 - rate) ** (order - k)
@@ -307,7 +320,9 @@ def moment(z, order, rate=8 / 100):
 
 
 def test_noise_that_moves_is_kept_together_with_a_sum_beside_it(silos, tmp_path):
-    """One lot in the filter is both sums' at the one order that is best for the first lot."""
+    """One lot in the filter is both sums' at the one order that is best for the first
+    lot.
+    """
     decay = {"noise": {"kind": "decaying", "multiplier": 4.0, "decay": 0.8, "falls": 1}}
     config = of_lots(
         **decay, participation={"kind": "poisson-lots", "cohort": 8, "rounds": 200}
@@ -348,7 +363,9 @@ def test_noise_that_moves_is_kept_together_with_a_sum_beside_it(silos, tmp_path)
 def test_two_lots_of_the_same_records_are_not_taken_for_one(
     silos, tmp_path, monkeypatch
 ):
-    """With two chances of q to be in a release that tells all, delta is 2 q - q^2; by one lot it would be q."""
+    """With two chances of q to be in a release that tells all, delta is 2 q - q^2; by
+    one lot it would be q.
+    """
 
     def lots(self, run, sum_, *, clients, records):
         return run.participation.lots(
@@ -358,7 +375,10 @@ def test_two_lots_of_the_same_records_are_not_taken_for_one(
     monkeypatch.setattr(TwoPhases, "lots", lots)
     with pytest.raises(
         BenchError,
-        match=r"^gradient-sum and second-sum read the same records but draw lots of their own",
+        match=(
+            r"^gradient-sum and second-sum read the same records but draw lots of"
+            r" their own"
+        ),
     ):
         rounds_of(of_lots(), silos, tmp_path)
 
@@ -398,7 +418,10 @@ OWN = {
         (
             {},
             {"noise": Correlated()},
-            "a and b read the same clients but have gaussian and correlated-gaussian noise",
+            (
+                "a and b read the same clients but have gaussian and"
+                " correlated-gaussian noise"
+            ),
         ),
         (
             {},
@@ -439,7 +462,9 @@ def test_sums_that_no_analysis_composes_are_one_line(first, second, line):
 
 
 def test_only_disjoint_parts_are_apart():
-    """By part; a client's own records against the server are another guarantee than clients against everyone."""
+    """By part; a client's own records against the server are another guarantee than
+    clients against everyone.
+    """
 
     def names(*sums):
         return [[one.name for one in group.sums] for group in together(sums)]
@@ -469,7 +494,10 @@ def test_sums_of_two_samplers_are_refused_before_the_first_round():
         )
     with pytest.raises(
         BenchError,
-        match=r"^a and b read the same clients but are not sampled alike: no analysis compos",
+        match=(
+            r"^a and b read the same clients but are not sampled alike: no analysis"
+            r" compos"
+        ),
     ):
         budget.allows(1)
 
@@ -479,9 +507,11 @@ def test_a_sum_for_the_server_alone_counts_against_the_server(federation, tmp_pa
     config = two_sums(1.0, 2.0, {})
     train(config, federation, tmp_path)
     lines = [
-        dataclasses.replace(line, observer="server")
-        if line.name == "second-sum"
-        else line
+        (
+            dataclasses.replace(line, observer="server")
+            if line.name == "second-sum"
+            else line
+        )
         for line in read_ledger(tmp_path / "ledger.jsonl")
     ]
     holds = account(lines, delta=DELTA, claims={}).profiles["holds"]
@@ -506,7 +536,9 @@ NOISE = {
 
 
 def test_one_delta_for_all_that_is_compared(federation, tmp_path):
-    """A support example has 3.976 at 1e-6, and 1.816 at 1e-2; a query example 1.934 at 1e-6."""
+    """A support example has 3.976 at 1e-6, and 1.816 at 1e-2; a query example 1.934 at
+    1e-6.
+    """
     wanted = gaussian(1.2)
     assert wanted == pytest.approx(3.9757, abs=1e-4) and gaussian(2.3) == pytest.approx(
         1.9340, abs=1e-4
@@ -533,7 +565,10 @@ def test_a_budget_is_for_support_examples_too():
     """3 is enough for the query examples, 4 for both."""
     with pytest.raises(
         BenchError,
-        match=r"^support-gradient-sum costs a record epsilon 3\.976 at budget\.delta 1e-06, ",
+        match=(
+            r"^support-gradient-sum costs a record epsilon 3\.976 at budget\.delta"
+            r" 1e-06, "
+        ),
     ):
         rounds_without_data(sample(NOISE, {"budget": {"delta": DELTA, "epsilon": 3.0}}))
     assert rounds_without_data(
@@ -542,22 +577,30 @@ def test_a_budget_is_for_support_examples_too():
 
 
 def test_own_releases_that_everyone_sees_tell_secret_rounds(federation, tmp_path):
-    """By balls-and-bins the server's sum would have 2.652 at z = 1, and 4.887 where rounds are known."""
+    """By balls-and-bins the server's sum would have 2.652 at z = 1, and 4.887 where
+    rounds are known.
+    """
     kind = "balls-and-bins"
     with pytest.raises(
         BenchError,
-        match=rf"^each client's {SUPPORT} is seen by everyone, which tells the rounds that {kind}",
+        match=(
+            rf"^each client's {SUPPORT} is seen by everyone, which tells the rounds"
+            rf" that {kind}"
+        ),
     ):
         sample({"participation": {"kind": kind}})
-    # A client's examples against the server, and clients against everyone, who does not see the former.
+    # A client's examples against the server, and clients against everyone, who does not
+    # see the former.
     make_config({"method": "dp-agrlr", "participation": {"kind": kind}})
     # And from the ledger alone.
     config = sample()
     train(config, federation, tmp_path)
     lines = [
-        line
-        if line.name == SUPPORT
-        else dataclasses.replace(line, sampler=line.sampler | {"kind": kind})
+        (
+            line
+            if line.name == SUPPORT
+            else dataclasses.replace(line, sampler=line.sampler | {"kind": kind})
+        )
         for line in read_ledger(tmp_path / "ledger.jsonl")
     ]
     with pytest.raises(
@@ -567,11 +610,16 @@ def test_own_releases_that_everyone_sees_tell_secret_rounds(federation, tmp_path
 
 
 def test_own_sums_over_the_same_examples_are_not_taken_for_disjoint():
-    """Two names that read all of a client's examples: the worse of them says nothing of both."""
+    """Two names that read all of a client's examples: the worse of them says nothing of
+    both.
+    """
     twice = [release("task-gradient-sum", 1.0), release("another-sum", 1.0)]
     with pytest.raises(
         BenchError,
-        match=r"^task-gradient-sum and another-sum read the same records but are not sampled",
+        match=(
+            r"^task-gradient-sum and another-sum read the same records but are not"
+            r" sampled"
+        ),
     ):
         account(twice, delta=1e-5, claims={})
     apart = [dataclasses.replace(line, part=line.name) for line in twice]

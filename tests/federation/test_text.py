@@ -1,4 +1,6 @@
-"""Language models through the loop: task-global and local privacy on tiny texts, their accounts, and what leaks."""
+"""Language models through the loop: task-global and local privacy on tiny texts, their
+accounts, and what leaks.
+"""
 
 import json
 from pathlib import Path
@@ -114,7 +116,8 @@ def test_task_global_privacy_is_one_gaussian_for_each_record(tmp_path: Path) -> 
     ends = {
         name: round(entry.epsilon_high, 4) for name, entry in found.profiles.items()
     }
-    # The issue's figures: TensorFlow Privacy's accountant, one Gaussian of z = 0.51 at delta = 1e-3, and of z/2.
+    # The issue's figures: TensorFlow Privacy's accountant, one Gaussian of z = 0.51 at
+    # delta = 1e-3, and of z/2.
     assert ends == {"as_claimed": 9.2209, "holds": 7.3866, "replace_one": 19.0747}
     assert found.unit == "record" and found.profiles["holds"].observer == "server"
     assert {
@@ -309,7 +312,9 @@ def test_what_does_not_go_together(changes: dict[str, Any], said: str) -> None:
 
 
 OTHER = "hgfedxyzuv"
-"""The letters of another data set, the most frequent first; five of them are words of `tiny` as well."""
+"""The letters of another data set, the most frequent first; five of them are words of
+`tiny` as well.
+"""
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -35,7 +35,9 @@ FILES = ("history.csv", "training.json", "ledger.jsonl")
 
 
 def files_of(run, places, folder, monkeypatch, capsys, *, seed):
-    """All that is written, and what is said, of a run that is stopped once and whose time goes by as it likes."""
+    """All that is written, and what is said, of a run that is stopped once and whose
+    time goes by as it likes.
+    """
     paces = np.random.default_rng(seed).uniform(0.1, 9.0, 100_000)
     clock = itertools.accumulate(paces.tolist())
     with monkeypatch.context() as patch:
@@ -59,7 +61,9 @@ def files_of(run, places, folder, monkeypatch, capsys, *, seed):
 def test_files_tell_time_only_where_everybody_knows_who_takes_part(
     federation, silos, tmp_path, monkeypatch, capsys, name
 ):
-    """Two clocks, one run: where cohorts, lots or a client's own draws are secret nothing that is kept differs."""
+    """Two clocks, one run: where cohorts, lots or a client's own draws are secret
+    nothing that is kept differs.
+    """
     run = (SECRET | PUBLIC)[name]
     places = silos if run.client_data == "records" else federation
     one, other = (
@@ -84,7 +88,9 @@ def test_files_tell_time_only_where_everybody_knows_who_takes_part(
 
 
 def test_a_training_has_no_benchmark_file():
-    """Its time would stand in the run's folder; of what reads released models alone it may."""
+    """Its time would stand in the run's folder; of what reads released models alone it
+    may.
+    """
     scripts = Path(__file__).resolve().parents[2] / "workflow" / "scripts"
     assert "timed=False" in (scripts / "train.py").read_text(encoding="utf-8")
     assert "timed" not in (scripts / "meta_test.py").read_text(encoding="utf-8")

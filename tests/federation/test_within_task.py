@@ -1,4 +1,6 @@
-"""Record-level sums within few-shot tasks: DP-AGRLR, sample-level DP-MAML, task-global Reptile."""
+"""Record-level sums within few-shot tasks: DP-AGRLR, sample-level DP-MAML, task-global
+Reptile.
+"""
 
 import json
 
@@ -87,7 +89,9 @@ def test_without_clipping_and_noise_it_is_first_order_maml(federation, tmp_path)
 def test_reptile_sends_what_its_optimisers_steps_make_of_the_weights(
     federation, tmp_path
 ):
-    """Plain descent, by hand: three steps along the mean gradient of all nine examples."""
+    """Plain descent, by hand: three steps along the mean gradient of all nine
+    examples.
+    """
     update = {
         "client_update": {"inner_steps": 3, "inner_rate": 0.1, "optimizer": "sgd"}
     }
@@ -111,7 +115,9 @@ def test_reptile_sends_what_its_optimisers_steps_make_of_the_weights(
 
 
 def test_the_server_moves_the_model_to_where_one_client_goes(federation, tmp_path):
-    """Reptile's direction: phi <- phi + eps (theta_t - phi), which for eps = 1 and one client is its theta_t."""
+    """Reptile's direction: phi <- phi + eps (theta_t - phi), which for eps = 1 and one
+    client is its theta_t.
+    """
     one = {
         "participation": {"cohort": 1, "rounds": 2},
         "client_update": {"inner_rate": 0.05},
@@ -183,7 +189,9 @@ def test_the_ledger_has_every_release_with_the_noise_it_took(
 
 
 def test_each_example_keeps_its_epsilon(federation, tmp_path):
-    """z_0 from epsilon 2.5: that of DP-AGRLR's one step exactly; two steps read the support set, and cost sqrt(2)."""
+    """z_0 from epsilon 2.5: that of DP-AGRLR's one step exactly; two steps read the
+    support set, and cost sqrt(2).
+    """
     for steps in (1, 2):
         rounds = rounds_of(
             make_config(AGRLR, {"client_update": {"inner_steps": steps}}),
@@ -223,8 +231,10 @@ def test_the_profile_says_whose_epsilon_the_noise_is_for(profile, federation, tm
 def test_noise_is_of_the_stated_size_and_never_used_twice(
     overlay, own, releases, federation, tmp_path
 ):
-    """In no step, client or round; standard deviation within 5 % (over 15,000 draws: five deviations are 3 %). A
-    client's own update is always there: its noise is of 2 z C."""
+    """In no step, client or round; standard deviation within 5 % (over 15,000 draws:
+    five deviations are 3 %). A client's own update is always there: its noise is of 2 z
+    C.
+    """
     steps = {} if overlay is LOCAL else {"client_update": {"inner_steps": 2}}
     seen = []
 
@@ -260,7 +270,9 @@ def test_threads_change_no_bit(overlay, federation, tmp_path):
 def test_the_support_set_reaches_a_contribution_through_its_noised_sum_alone(
     overlay, federation, tmp_path, monkeypatch
 ):
-    """Property 11: with the support's release held fixed, other support images change nothing."""
+    """Property 11: with the support's release held fixed, other support images change
+    nothing.
+    """
     rounds = rounds_of(make_config(overlay), federation, tmp_path)
     theta, own = theta_of(rounds), Client.mean
     free = contributions(rounds, theta)
@@ -319,7 +331,9 @@ def test_disjoint_batches_read_each_example_once(federation, tmp_path, monkeypat
 def test_poisson_batches_read_each_with_a_chance_and_divide_by_the_mean_number(
     federation, tmp_path, monkeypatch
 ):
-    """Two rounds of three clients with three steps of nine examples: 162 chances of 1/3, so 54 +- 6 at a fixed seed."""
+    """Two rounds of three clients with three steps of nine examples: 162 chances of
+    1/3, so 54 +- 6 at a fixed seed.
+    """
     config = make_config(
         PLAIN_REPTILE, {"client_update": {"inner_steps": 3, "batches": "poisson"}}
     )
@@ -468,7 +482,9 @@ def test_a_run_ends_with_files_and_goes_on_to_the_same_bits(
 
 
 def test_two_fold_privacy_is_accounted_for_twice(federation, tmp_path):
-    """One client against everyone by the server's noise; each example against the server by the client's."""
+    """One client against everyone by the server's noise; each example against the
+    server by the client's.
+    """
     config = make_config(AGRLR)
     train(config, federation, tmp_path)
     found = accounted(config, tmp_path, federation[1])

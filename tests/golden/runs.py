@@ -1,8 +1,9 @@
 """Tiny runs of everything that can be configured, and the hashes of what comes of each.
 
-`CASES` names the runs, `config_of` makes a configuration of one, and `files_of` does one completely: these two alone
-know how the library is called. Values are written out here, not read from the methods' defaults or from other tests,
-so that nothing but a change of what is computed moves a hash.
+`CASES` names the runs, `config_of` makes a configuration of one, and `files_of` does
+one completely: these two alone know how the library is called. Values are written out
+here, not read from the methods' defaults or from other tests, so that nothing but a
+change of what is computed moves a hash.
 """
 
 from __future__ import annotations
@@ -462,10 +463,12 @@ CASES: dict[str, Case] = {
 
 
 def config_of(name: str) -> Method:
-    """A case as a run. Its key, which names the audit's random numbers, is the case's name.
+    """A case as a run. Its key, which names the audit's random numbers, is the case's
+    name.
 
-    The key follows from how a configuration is written down; the audit should not move with that. What stands above
-    for all methods is left out where the case's method does not have it.
+    The key follows from how a configuration is written down; the audit should not move
+    with that. What stands above for all methods is left out where the case's method
+    does not have it.
     """
     values = merge(list(METHODS.values()), BASE, *CASES[name].overlays)
     known = METHODS[values["method"]].model_fields
@@ -481,8 +484,9 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
     """Draw the data and deal them out.
 
     Returns:
-        (data folder, clients folder) by name: few-shot clients of noisy 16x16 patterns, which share images or do not,
-        and one holder of all training images; the same of 26x26 patterns in colour; four silos of 28x28 records.
+        (data folder, clients folder) by name: few-shot clients of noisy 16x16 patterns,
+        which share images or do not, and one holder of all training images; the same of
+        26x26 patterns in colour; four silos of 28x28 records.
     """
     rng = np.random.default_rng(0)
     patterns = rng.random((12, 1, 16, 16, 1)) > 0.6
@@ -580,7 +584,8 @@ def files_of(
     Args:
         name: of the case.
         data: from `make_data`.
-        folder: gets model.safetensors, ledger.jsonl, history.csv, metrics.json, privacy.json and audit.json.
+        folder: gets model.safetensors, ledger.jsonl, history.csv, metrics.json,
+            privacy.json and audit.json.
         threads: for training and test.
     """
     case, config = CASES[name], config_of(name)
@@ -703,7 +708,9 @@ def _hash(value: Any) -> str:
 
 
 def _weights(path: Path) -> list[list[tuple[list[int], str]]]:
-    """For each member (shape, sha256) of each of its arrays, sorted: their names may change."""
+    """For each member (shape, sha256) of each of its arrays, sorted: their names may
+    change.
+    """
     found: dict[str, list[tuple[list[int], str]]] = {}
     for name, array in load_file(path).items():
         digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
@@ -752,7 +759,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def found_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """What is kept of a case whose files are in `folder`: the hash of each of `PARTS`, and plain numbers for people."""
+    """What is kept of a case whose files are in `folder`: the hash of each of `PARTS`,
+    and plain numbers for people.
+    """
     ledger, history = _ledger(folder / "ledger.jsonl"), _history(folder / "history.csv")
     metrics, privacy, audited = (
         _json(folder / f"{name}.json") for name in ("metrics", "privacy", "audit")
@@ -809,7 +818,9 @@ def machine() -> dict[str, str]:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What moved, for people: a line of the parts whose hashes differ, then the plain numbers. Empty: nothing did."""
+    """What moved, for people: a line of the parts whose hashes differ, then the plain
+    numbers. Empty: nothing did.
+    """
     moved = [
         part for part in PARTS if before["hashes"].get(part) != after["hashes"][part]
     ]

@@ -1,4 +1,5 @@
-"""Every case gives the bits of golden.json: those of the code as it was when that file was written.
+"""Every case gives the bits of golden.json: those of the code as it was when that file
+was written.
 
 A change that is meant to move results writes the file anew: `tests.golden.write`.
 """
@@ -17,7 +18,9 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def same_machine():
-    """Skips elsewhere: another processor or another version of a library adds up in another order."""
+    """Skips elsewhere: another processor or another version of a library adds up in
+    another order.
+    """
     here = runs.machine()
     written = GOLDEN["machine"].items()
     other = [

@@ -1,7 +1,8 @@
-"""Write golden.json anew: `python -m tests.golden.write`, from the root of the repository.
+"""Write golden.json anew: `python -m tests.golden.write`, from the root of the
+repository.
 
-It says that results are meant to have moved: do it where that was decided, in a commit that says what moved and why.
-What moved is printed, case by case.
+It says that results are meant to have moved: do it where that was decided, in a commit
+that says what moved and why. What moved is printed, case by case.
 """
 
 from __future__ import annotations

@@ -97,7 +97,9 @@ def test_nan_is_noticed():
 
 
 def test_python_makes_few_calls_for_a_task():
-    """Each holds the lock that threads wait for; where Python ordered the passes, a task took over a thousand."""
+    """Each holds the lock that threads wait for; where Python ordered the passes, a
+    task took over a thousand.
+    """
     net = conv4(filters=16)
     choice = choose(net)
     size = Workers(choice, lambda gradients: gradients).split(100)[0].stop

@@ -1,4 +1,6 @@
-"""What compiled loops call by its address has the bits that it has where Python calls it."""
+"""What compiled loops call by its address has the bits that it has where Python calls
+it.
+"""
 
 import numpy as np
 import pytest
@@ -80,7 +82,9 @@ def test_transposes_are_numpys(number, side):
 @pytest.mark.parametrize("filters", [3, 16, 33])
 @pytest.mark.parametrize("tiles", [4, 80, 245])
 def test_products_are_torchs(native, number, tiles, filters, mkl):
-    """All bits where torch brings MKL; else, as here where its addresses are taken out, up to rounding."""
+    """All bits where torch brings MKL; else, as here where its addresses are taken out,
+    up to rounding.
+    """
     has_it = native.addresses[calls.BATCH] and native.addresses[calls.MULTIPLY]
     native = native._replace(spare=np.empty(10_000, number))
     if not mkl:

@@ -1,4 +1,6 @@
-"""Gradients of single records of networks of cells: autograd's, one record after another; no other record in them."""
+"""Gradients of single records of networks of cells: autograd's, one record after
+another; no other record in them.
+"""
 
 import numpy as np
 import pytest
@@ -85,8 +87,9 @@ def test_rows_equal_autograds(name, kernels):
 
 @pytest.mark.parametrize("name", ["14x14 maps", "one group, as by default"])
 def test_rows_in_single_precision(name):
-    """With a group for each channel not at 7x7 maps: the last ones are 2x2, a pooled one is nearly constant there, and
-    rounding is enlarged."""
+    """With a group for each channel not at 7x7 maps: the last ones are 2x2, a pooled
+    one is nearly constant there, and rounding is enlarged.
+    """
     net, theta, x, y = drawn(name, dtype=np.float32)
     gradients, wanted = choose(net).make(), by_autograd(net, theta, x, y)
     for block, place in net.blocks.items():

@@ -88,7 +88,8 @@ def test_gradients_of_larger_weights():
 
 @pytest.mark.parametrize("value", [0, 128, 255])
 def test_the_first_of_equal_maxima_gets_the_gradient(value):
-    # Inside a constant image all outputs of a filter are equal; with sums that are exact they are so bit for bit.
+    # Inside a constant image all outputs of a filter are equal; with sums that are
+    # exact they are so bit for bit.
     theta = NET.initial(np.random.default_rng(4))
     theta[: 1024 + 16] = np.round(theta[: 1024 + 16] * 64) / 64
     images = np.full((3, 28, 28, 1), value, np.uint8)
@@ -278,11 +279,13 @@ def called_loops(loop):
 
 
 def test_loops_called_by_a_loop_exist_only_inside_it():
-    """Else their bits depend on whether numba compiled them in this process or read them from its cache.
+    """Else their bits depend on whether numba compiled them in this process or read
+    them from its cache.
 
-    Seen to: gradients of the same records differed in the last place between a first process and the next, until
-    every inner loop was put into `_records`, the one that Python calls. A loop whose every operation is rounded in the
-    order written (no `fastmath`) has the same bits wherever it is.
+    Seen to: gradients of the same records differed in the last place between a first
+    process and the next, until every inner loop was put into `_records`, the one that
+    Python calls. A loop whose every operation is rounded in the order written (no
+    `fastmath`) has the same bits wherever it is.
     """
     checked = 0
     for module in (fused_cnn, conv4_first, conv4_order, calls, winograd, clipped_sum):
@@ -295,7 +298,8 @@ def test_loops_called_by_a_loop_exist_only_inside_it():
                     or called.targetoptions.get("inline") == "always"
                 )
                 assert inside or called.targetoptions["fastmath"] is False, (
-                    f"{module.__name__}.{loop.__name__} calls {name}, which also exists outside it"
+                    f"{module.__name__}.{loop.__name__} calls {name}, which also exists"
+                    " outside it"
                 )
                 checked += 1
     assert checked > 10

@@ -1,4 +1,6 @@
-"""The linear head's clipped sum against torch's single gradients, clipped and added up one by one."""
+"""The linear head's clipped sum against torch's single gradients, clipped and added up
+one by one.
+"""
 
 import functools
 import math

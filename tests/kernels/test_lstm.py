@@ -1,4 +1,6 @@
-"""The fast passes of the LSTM against autograd, record by record, and against Opacus."""
+"""The fast passes of the LSTM against autograd, record by record, and against
+Opacus.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +29,9 @@ def net_of(tied: bool, layers: int = 2) -> Net:
 
 
 def records() -> np.ndarray:
-    """Few words, so that they repeat; one record of one word, one of unknown words alone."""
+    """Few words, so that they repeat; one record of one word, one of unknown words
+    alone.
+    """
     drawn = np.random.default_rng(1).integers(0, 8, size=(COUNT, RECORD))
     drawn[1], drawn[2] = 3, 0
     return drawn
@@ -72,7 +76,9 @@ def test_gradients_of_records_are_autograds(tied: bool, layers: int) -> None:
 
 
 def test_a_word_that_is_not_known_is_never_told() -> None:
-    """Also where the model's most likely word is number 0, by which unknown words go."""
+    """Also where the model's most likely word is number 0, by which unknown words
+    go.
+    """
     net, x = net_of(False), np.zeros((4, RECORD), np.int64)
     theta = weights(net)
     theta[-WORDS * WIDTH : -(WORDS - 1) * WIDTH] *= (

@@ -1,4 +1,6 @@
-"""Gradients of single records against Opacus, and that no record's gradient depends on another."""
+"""Gradients of single records against Opacus, and that no record's gradient depends on
+another.
+"""
 
 import warnings
 
@@ -52,7 +54,8 @@ def test_gradients_equal_those_of_opacus():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sampled = GradSampleModule(plain, loss_reduction="sum")
-        # Opacus unfolds memory in the order of NCHW, and is wrong without a word in any other.
+        # Opacus unfolds memory in the order of NCHW, and is wrong without a word in any
+        # other.
         x = torch.from_numpy(images[..., 0]).unsqueeze(1)
         functional.cross_entropy(
             sampled(x), torch.from_numpy(labels), reduction="sum"

@@ -1,4 +1,6 @@
-"""Methods are found by their modules; a class that cannot be one is named in one line."""
+"""Methods are found by their modules; a class that cannot be one is named in one
+line.
+"""
 
 from types import ModuleType
 from typing import Any, ClassVar
@@ -68,9 +70,10 @@ def test_a_class_that_several_methods_have_in_common_is_none() -> None:
 def test_two_methods_of_one_name_are_both_named() -> None:
     with pytest.raises(BenchError) as caught:
         by_name([module("one"), module("two", name="one")])
-    assert str(caught.value) == (
-        "the methods in dpfedbench.methods.one and dpfedbench.methods.two both have the name 'one': "
-        "give one of them another"
+    assert (
+        str(caught.value)
+        == "the methods in dpfedbench.methods.one and dpfedbench.methods.two both have"
+        " the name 'one': give one of them another"
     )
 
 
@@ -78,7 +81,10 @@ def test_a_method_without_a_title_or_with_a_bad_name_is_named() -> None:
     assert list(by_name([module("one")])) == ["one"]
     with pytest.raises(
         BenchError,
-        match=r"^the method Own in dpfedbench\.methods\.one has no title: tables print it$",
+        match=(
+            r"^the method Own in dpfedbench\.methods\.one has no title: tables"
+            r" print it$"
+        ),
     ):
         by_name([module("one", title="")])
     with pytest.raises(

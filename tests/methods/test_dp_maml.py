@@ -1,4 +1,6 @@
-"""DP-MAML on given gradients: properties 3, 4 and 9, as published and repaired; and what its account says."""
+"""DP-MAML on given gradients: properties 3, 4 and 9, as published and repaired; and
+what its account says.
+"""
 
 import math
 
@@ -38,7 +40,9 @@ def sums(rounds):
 
 
 def test_it_is_what_the_text_says():
-    """Section 5.2.1: the 90th percentile over two lots, and never above the last one."""
+    """Section 5.2.1: the 90th percentile over two lots, and never above the last
+    one.
+    """
     assert make_config(PUBLISHED).clipping.plain() == {
         "kind": "percentile-of-raw-norms",
         "threshold": 0.5,
@@ -71,7 +75,9 @@ def test_property_3_one_task_moves_a_lots_sum_by_no_more_than_the_threshold(vari
 
 @VARIANTS
 def test_property_4_one_norm_over_all_weights_and_identity_below_the_threshold(variant):
-    """Beside a run of zeros with the same noise, a sum is the clipped gradient of the one task that has any."""
+    """Beside a run of zeros with the same noise, a sum is the clipped gradient of the
+    one task that has any.
+    """
     config, rng = make_config(variant), np.random.default_rng(1)
     nothing, _ = sums(seen_of(config, np.zeros((48, ORDINARY))))
     for size in (0.3, 0.4999, 0.5001, 7.0, 1e20):
@@ -86,9 +92,11 @@ def test_property_4_one_norm_over_all_weights_and_identity_below_the_threshold(v
 
 
 def equal_releases():
-    """Two sets of gradients whose first two lots are clipped to the same: one task's norm is 0.6 or 0.9 at C = 0.5.
+    """Two sets of gradients whose first two lots are clipped to the same: one task's
+    norm is 0.6 or 0.9 at C = 0.5.
 
-    The other seven norms of the window are 0.1, so the 90th percentile of eight is 0.7 x 0.1 + 0.3 x 0.6 or 0.9.
+    The other seven norms of the window are 0.1, so the 90th percentile of eight is 0.7
+    x 0.1 + 0.3 x 0.6 or 0.9.
     """
     config = make_config(PUBLISHED)
     task = int(config.participation.plan(clients=48, seed=config.seed).cohort(0)[0])
@@ -102,7 +110,9 @@ def equal_releases():
 
 
 def test_property_9_fails_for_raw_norms():
-    """Equal releases, and yet another threshold: it tells what the noise was to hide."""
+    """Equal releases, and yet another threshold: it tells what the noise was to
+    hide.
+    """
     first, second = (seen_of(make_config(PUBLISHED), each) for each in equal_releases())
     (one, thresholds), (other, others) = sums(first), sums(second)
     assert one[:2] == pytest.approx(other[:2], abs=1e-7)

@@ -223,7 +223,9 @@ def others(value: Any) -> list[Any]:
 
 
 def other_kinds(part: Section) -> Iterator[dict[str, Any]]:
-    """The part's values under the other kinds of its family, as far as these have them."""
+    """The part's values under the other kinds of its family, as far as these have
+    them.
+    """
     family = next(
         base for base in reversed(type(part).__mro__) if getattr(base, "place", "")
     )
@@ -246,7 +248,8 @@ def sections(value: Section, prefix: str = "") -> Iterator[tuple[str, Section]]:
 
 @functools.cache
 def changes(name: str) -> dict[tuple[str, str], tuple[str, Method]]:
-    """For each key of a run that can have another value alone, by section and key: its full name, and the run that has.
+    """For each key of a run that can have another value alone, by section and key: its
+    full name, and the run that has.
 
     Another kind keeps the keys that both have.
     """
@@ -348,7 +351,9 @@ def test_two_schedules_that_differ_in_their_end_alone_are_two_runs() -> None:
 
 
 def test_a_key_that_no_part_reads_makes_no_second_run() -> None:
-    """There is none: a constant threshold has no percentile, and MAML has no optimiser."""
+    """There is none: a constant threshold has no percentile, and MAML has no
+    optimiser.
+    """
     assert "percentile" not in own(BASES["dp-agr constant"])["clipping"].plain()
     assert (
         make_config({"clipping": {"kind": "constant"}}).key

@@ -46,7 +46,9 @@ def own(run: Any) -> dict[str, Any]:
 
 
 def kinds(run: Any) -> dict[str, Any]:
-    """What a run's parts are, as a series would say it: a kind where there is one, else the section's own values."""
+    """What a run's parts are, as a series would say it: a kind where there is one, else
+    the section's own values.
+    """
     return {
         key: {"kind": part.kind} if hasattr(part, "kind") else part.plain()
         for key, part in own(run).items()
@@ -54,7 +56,9 @@ def kinds(run: Any) -> dict[str, Any]:
 
 
 def promises(run: Any) -> Any:
-    """What the method's name says of a run: what is protected, whose it is, from whom; and what clients hold."""
+    """What the method's name says of a run: what is protected, whose it is, from whom;
+    and what clients hold.
+    """
     private = [
         (sum_.unit, sum_.observer, sum_.within_task is None)
         for sum_ in run.sums

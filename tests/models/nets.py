@@ -57,7 +57,9 @@ class Recurrent(nn.Module):
 
 
 class Careful(nn.Module):
-    """A module that looks at its numbers, which `vmap` cannot take and Opacus' hooks can."""
+    """A module that looks at its numbers, which `vmap` cannot take and Opacus' hooks
+    can.
+    """
 
     def __init__(self):
         super().__init__()

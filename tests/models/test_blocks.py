@@ -1,4 +1,6 @@
-"""Named parts of a network: where they lie, and gradients of one of them by every implementation."""
+"""Named parts of a network: where they lie, and gradients of one of them by every
+implementation.
+"""
 
 import numpy as np
 import pytest

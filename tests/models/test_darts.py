@@ -1,4 +1,6 @@
-"""Networks of cells, against DARTS written in torch's own layers; what their settings refuse."""
+"""Networks of cells, against DARTS written in torch's own layers; what their settings
+refuse.
+"""
 
 import runpy
 from pathlib import Path
@@ -24,7 +26,8 @@ def settings(**more):
 @pytest.mark.parametrize(
     ("own", "shape", "weights"),
     [
-        # DARTS' own search network (its released model counts 1.93 M), and the prototype's of issue 18.
+        # DARTS' own search network (its released model counts 1.93 M), and the
+        # prototype's of issue 18.
         (DartsSearch(), (32, 32, 3), 1_930_618),
         (DartsSearch(filters=8, cells=3, nodes=2, pooling=4), (28, 28, 1), 77_474),
     ],
@@ -78,7 +81,8 @@ def test_first_weights_are_those_of_darts():
     drawn = torch.cat(
         [named[f"architecture.{kind}"].ravel() for kind in own.space.kinds]
     )
-    # 80 draws of deviation 0.001: their own is within a third of it (four deviations: 6e-5).
+    # 80 draws of deviation 0.001: their own is within a third of it (four deviations:
+    # 6e-5).
     assert 0.67e-3 < drawn.std() < 1.33e-3
 
 
@@ -110,7 +114,8 @@ def test_no_record_of_a_network_depends_on_another(genotype):
         theta = torch.from_numpy(net.initial(np.random.default_rng(0)))
         x = np.random.default_rng(1).integers(0, 256, (4, 28, 28, 1), np.uint8)
         logits = net.logits(theta, x)
-        # Maps of mean zero would tell the classes nothing: logits differ between records.
+        # Maps of mean zero would tell the classes nothing: logits differ between
+        # records.
         assert (logits[0] - logits[1]).abs().max() > 1e-3
         x[3] = 255 - x[3]
         assert torch.equal(logits[:3], net.logits(theta, x)[:3])

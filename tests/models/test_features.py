@@ -1,4 +1,6 @@
-"""Scattering against direct convolutions, written down anew; random features against their kernel."""
+"""Scattering against direct convolutions, written down anew; random features against
+their kernel.
+"""
 
 import math
 
@@ -13,7 +15,9 @@ PLAIN = Scattering(groups=None, unit_length=False)
 
 
 def wave(size, scale, angle, angles):
-    """A Morlet wavelet on a torus of size x size pixels, from its formula, pixel by pixel and period by period."""
+    """A Morlet wavelet on a torus of size x size pixels, from its formula, pixel by
+    pixel and period by period.
+    """
     deviation, frequency, slant = 0.8 * 2**scale, 3 * math.pi / 4 / 2**scale, 4 / angles
     direction = np.array([math.cos(angle), math.sin(angle)])
     across = np.array([-math.sin(angle), math.cos(angle)])
@@ -80,7 +84,8 @@ def test_scattering_is_direct_convolution():
         image[None, :, :, None]
     )
     assert found.shape == (1, 2, 2, 25) and found.dtype == np.float32
-    # In single precision; the blur's second periods, which are left out here, are below exp(-10).
+    # In single precision; the blur's second periods, which are left out here, are below
+    # exp(-10).
     np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=2e-6)
 
 
@@ -122,7 +127,8 @@ def test_products_of_random_features_are_those_of_a_gaussian_kernel():
         2, -1
     )
     distance = np.linalg.norm((images[0] / 255.0 - images[1] / 255.0).ravel())
-    # A product's deviation is at most 1 / sqrt(count) = 0.0022: five of them are exceeded with a chance below 1e-6.
+    # A product's deviation is at most 1 / sqrt(count) = 0.0022: five of them are
+    # exceeded with a chance below 1e-6.
     assert abs(found[0] @ found[1] - math.exp(-(distance**2) / (2 * 3.0**2))) < 0.012
     assert abs(found[0] @ found[0] - 1) < 0.012
 
@@ -130,7 +136,10 @@ def test_products_of_random_features_are_those_of_a_gaussian_kernel():
 def test_features_that_do_not_fit_images_are_refused():
     with pytest.raises(
         BenchError,
-        match=r"^model\.features\.scales is 2, but images of 7 x 28 pixels have a side below 8",
+        match=(
+            r"^model\.features\.scales is 2, but images of 7 x 28 pixels have a side"
+            r" below 8"
+        ),
     ):
         PLAIN.shape((7, 28, 1))
     with pytest.raises(
@@ -141,7 +150,9 @@ def test_features_that_do_not_fit_images_are_refused():
 
 
 def test_directions_of_public_images_are_evened_by_the_formula():
-    """Beside a singular value decomposition of the rows; a map of the image alone, given the public ones."""
+    """Beside a singular value decomposition of the rows; a map of the image alone,
+    given the public ones.
+    """
     rng = np.random.default_rng(2)
     public, images = (
         rng.integers(0, 256, (n, 12, 12, 1), dtype=np.uint8) for n in (20, 7)
@@ -168,7 +179,8 @@ def test_directions_of_public_images_are_evened_by_the_formula():
     np.testing.assert_allclose(
         evened(images[3:4], public).reshape(-1), found[3], atol=1e-6
     )
-    # Of the public rows themselves the directions then have the roots of what they had, up to one factor.
+    # Of the public rows themselves the directions then have the roots of what they had,
+    # up to one factor.
     raw = Scattering(angles=4, groups=5, evened=6, unit_length=False)
     base = (
         Scattering(angles=4, groups=5, unit_length=False)(public)
@@ -185,6 +197,9 @@ def test_more_directions_than_public_images_have_are_refused():
     images = np.random.default_rng(3).integers(0, 256, (8, 12, 12, 1), dtype=np.uint8)
     with pytest.raises(
         BenchError,
-        match=r"^model\.features\.evened is 8, but the public records' features have fewer",
+        match=(
+            r"^model\.features\.evened is 8, but the public records' features have"
+            r" fewer"
+        ),
     ):
         Scattering(angles=4, groups=5, evened=8)(images, images)

@@ -1,4 +1,6 @@
-"""Search spaces and genotypes: what is kept of architecture weights, and what is refused."""
+"""Search spaces and genotypes: what is kept of architecture weights, and what is
+refused.
+"""
 
 import math
 
@@ -16,7 +18,9 @@ SMALL = Space(("none", "skip_connect", "sep_conv_3x3"), 2)
 
 
 def weights(**shares):
-    """Architecture weights of `SMALL` of the given shares, named kind_node_state; else a third each."""
+    """Architecture weights of `SMALL` of the given shares, named kind_node_state; else
+    a third each.
+    """
     found = np.full((2, SMALL.edges, 3), 1 / 3)
     for place, row in shares.items():
         kind, node, state = place.split("_")
@@ -25,7 +29,8 @@ def weights(**shares):
 
 
 def test_sizes_are_those_of_darts():
-    # Four nodes with 2, 3, 4 and 5 inputs, eight operations, two kinds of cells (Liu et al. 2018, Section 2).
+    # Four nodes with 2, 3, 4 and 5 inputs, eight operations, two kinds of cells (Liu et
+    # al. 2018, Section 2).
     assert Space().edges == 14 and Space().size == 2 * 14 * 8
     assert [edge(node, 0) for node in range(4)] == [0, 2, 5, 9]
 
@@ -35,7 +40,8 @@ def test_the_strongest_two_inputs_are_kept_and_none_is_not():
         weights(
             normal_0_0=(0.0, 0.9, 0.1),
             normal_0_1=(0.98, 0.005, 0.015),
-            # Node 1: `none` is the strongest of all on the edge from state 0; without it the others are stronger.
+            # Node 1: `none` is the strongest of all on the edge from state 0; without
+            # it the others are stronger.
             normal_1_0=(0.8, 0.15, 0.05),
             normal_1_1=(0.5, 0.1, 0.4),
             normal_1_2=(0.1, 0.7, 0.2),
@@ -68,8 +74,8 @@ def test_shares_are_a_softmax_and_their_entropy_is_in_nats():
 
 
 def test_random_genotypes_are_uniform():
-    # 3,000 draws of node 2's inputs: each of the 6 pairs has a share of 1/6; five deviations are 0.034 (two sides:
-    # 6e-7 for each of 6 + 7 shares).
+    # 3,000 draws of node 2's inputs: each of the 6 pairs has a share of 1/6; five
+    # deviations are 0.034 (two sides: 6e-7 for each of 6 + 7 shares).
     space, rng = Space(nodes=3), np.random.default_rng(0)
     pairs, operations = [], []
     for _ in range(3000):

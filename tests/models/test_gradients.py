@@ -1,4 +1,6 @@
-"""Every network by every implementation: derivatives equal autograd's, and another record changes nothing."""
+"""Every network by every implementation: derivatives equal autograd's, and another
+record changes nothing.
+"""
 
 import numpy as np
 import pytest
@@ -49,7 +51,9 @@ KERNELS = pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "tor
 
 
 def drawn(net, records=7, tasks=2, seed=0):
-    """Weights, records and labels of tasks, in double precision where they are not bytes or tokens."""
+    """Weights, records and labels of tasks, in double precision where they are not
+    bytes or tokens.
+    """
     rng = np.random.default_rng(seed)
     theta = net.initial(rng).astype(np.float64) + 0.1 * rng.standard_normal(
         net.dimension
@@ -130,7 +134,9 @@ def test_a_layer_without_second_derivatives_is_named():
 
 
 class Viewing(nn.Module):
-    """What many a module does: `view`, which takes maps only as torch lays them in memory."""
+    """What many a module does: `view`, which takes maps only as torch lays them in
+    memory.
+    """
 
     def __init__(self, channels):
         super().__init__()

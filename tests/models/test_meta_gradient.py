@@ -1,4 +1,6 @@
-"""Meta-gradients and adaptation against learn2learn, a graph across the steps, and by hand, in float64."""
+"""Meta-gradients and adaptation against learn2learn, a graph across the steps, and by
+hand, in float64.
+"""
 
 import itertools
 import warnings
@@ -101,7 +103,9 @@ def learn2learn_gradient(net, theta, sx, sy, qx, qy, *, order, steps):
         )
 
     class Flat(torch.nn.Module):
-        """Conv-4 as learn2learn wants it: a module with one parameter, the flat vector."""
+        """Conv-4 as learn2learn wants it: a module with one parameter, the flat
+        vector.
+        """
 
         def __init__(self):
             super().__init__()
@@ -315,7 +319,9 @@ def test_equal_rates_give_the_weights_what_one_rate_gives(order):
 
 
 def test_first_order_reads_the_support_through_the_adapted_weights_alone():
-    """Property 11: the contribution is the query gradient at the adapted weights, which second order's is not."""
+    """Property 11: the contribution is the query gradient at the adapted weights, which
+    second order's is not.
+    """
     theta, parts = drawn(PLAIN), tasks(4)
     sx, sy, qx, qy = (part[0] for part in parts)
     weights = torch.tensor(theta, requires_grad=True)
@@ -372,7 +378,9 @@ def test_rates_for_another_number_of_steps_are_refused():
 
 @pytest.mark.parametrize("sizes", [(5, 15), (5, 60), (5, 5), (1, 10), (10, 10)])
 def test_adaptation_to_other_numbers_of_images_than_before_is_right(sizes):
-    """Five and ten images, then others: buffers that no longer fitted were read and written beyond their end."""
+    """Five and ten images, then others: buffers that no longer fitted were read and
+    written beyond their end.
+    """
     net = conv4(filters=3)
     kernel, plain = (Adaptation(choose(net, enabled=on).make()) for on in (True, False))
     rng = np.random.default_rng(0)

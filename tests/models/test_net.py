@@ -111,7 +111,9 @@ def test_a_module_has_its_own_loss_and_measure():
 
 
 class Batch(nn.Module):
-    """Takes the mean over the batch, in a layer and with an operation that no kind tells."""
+    """Takes the mean over the batch, in a layer and with an operation that no kind
+    tells.
+    """
 
     def __init__(self):
         super().__init__()
@@ -241,14 +243,11 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "mine_of_test").mkdir()
     (tmp_path / "mine_of_test" / "__init__.py").write_text("")
     (tmp_path / "mine_of_test" / "nets.py").write_text(
-        "from torch import nn\n"
-        "class Small(nn.Module):\n"
-        "    def __init__(self, width, outputs):\n"
-        "        super().__init__()\n"
-        "        self.body = nn.Sequential(nn.Flatten(), nn.Linear(128, width), nn.Linear(width, outputs))\n"
-        "    def forward(self, x):\n"
-        "        return self.body(x)\n"
-        "number = 3\n"
+        "from torch import nn\nclass Small(nn.Module):\n    def __init__(self, width,"
+        " outputs):\n        super().__init__()\n        self.body ="
+        " nn.Sequential(nn.Flatten(), nn.Linear(128, width), nn.Linear(width,"
+        " outputs))\n    def forward(self, x):\n        return self.body(x)\nnumber"
+        " = 3\n"
     )
     (tmp_path / "mine_of_test" / "nets.py").write_text(
         (tmp_path / "mine_of_test" / "nets.py").read_text() + "class Failing(Small):\n"
@@ -279,7 +278,9 @@ def test_a_forward_pass_that_fails_is_said_with_its_file_and_line(own):
 
 
 def test_a_model_of_text_without_losses_is_told_what_it_needs():
-    """Logits for each word of a record are not logits of the record: the refusal says what a text's model defines."""
+    """Logits for each word of a record are not logits of the record: the refusal says
+    what a text's model defines.
+    """
 
     class Words(nn.Module):
         def __init__(self):
@@ -292,9 +293,11 @@ def test_a_model_of_text_without_losses_is_told_what_it_needs():
     net = Net(Words, input_shape=(5,), outputs=9)
     with pytest.raises(BenchError) as refused:
         net.check()
-    assert str(refused.value) == (
-        "model Words gives an array [3, 5, 9] for 3 records, not logits [3, 9]: a model of text has logits for each "
-        "word, so it has to define losses and correct"
+    assert (
+        str(refused.value)
+        == "model Words gives an array [3, 5, 9] for 3 records, not logits [3, 9]: a"
+        " model of text has logits for each word, so it has to define losses and"
+        " correct"
     )
 
 

@@ -1,4 +1,6 @@
-"""The path that a GPU takes, on the CPU: all tasks of a chunk at once. And on a GPU, where there is one."""
+"""The path that a GPU takes, on the CPU: all tasks of a chunk at once. And on a GPU,
+where there is one.
+"""
 
 import numpy as np
 import pytest
@@ -126,7 +128,9 @@ def test_gradients_of_records_are_those_of_autograd_on_each_device(name, form, d
     ids=str,
 )
 def test_a_convolution_as_a_product_is_the_convolution(how):
-    """Values and derivatives, of every stride, padding and distance of taps; sides that do not divide evenly."""
+    """Values and derivatives, of every stride, padding and distance of taps; sides that
+    do not divide evenly.
+    """
     drawn = torch.Generator().manual_seed(0)
     x, weight, bias = (
         torch.randn(*shape, generator=drawn, dtype=torch.float64, requires_grad=True)
@@ -154,12 +158,16 @@ def test_a_gpu_gets_products_and_a_cpu_convolutions(device):
 @DEVICES
 @pytest.mark.parametrize("name", NETS)
 def test_a_device_is_found_to_take_several_tasks_at_once(name, device):
-    """Before anything else was computed: torch's `vmap` allows no module to be moved, and that looked like a no."""
+    """Before anything else was computed: torch's `vmap` allows no module to be moved,
+    and that looked like a no.
+    """
     assert TorchGradients(NETS[name], device=device, dtype=torch.float64)._vmaps_tasks
 
 
 class Small:
-    """A stand-in for a device with room for so many tasks or records at once: torch's vmap, which raises beyond."""
+    """A stand-in for a device with room for so many tasks or records at once: torch's
+    vmap, which raises beyond.
+    """
 
     def __init__(self, most):
         self.most, self.seen, self._vmap = most, [], torch.func.vmap
@@ -240,7 +248,10 @@ def test_no_room_for_one_task_is_one_line_that_names_the_memory(
     gradients = TorchGradients(net, dtype=torch.float64)
     monkeypatch.setattr(gradients, "_per_record", 2**20)
     needed = 2**20 * 5 * 8 / 2**20
-    line = f"one task of 5 records of this network takes about {needed:,.0f} MiB on cpu, but less is free"
+    line = (
+        f"one task of 5 records of this network takes about {needed:,.0f} MiB on cpu,"
+        " but less is free"
+    )
     with pytest.raises(BenchError) as caught:
         contributions(gradients, drawn(net), parts, 2, None)
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)

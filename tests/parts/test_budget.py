@@ -55,6 +55,9 @@ def test_what_is_refused_is_what_the_account_of_one_round_is_beyond(
     planned(1.001 * spent)
     with pytest.raises(
         BenchError,
-        match=r"the budget of epsilon .* is spent by the first round: raise budget.epsilon",
+        match=(
+            r"the budget of epsilon .* is spent by the first round: raise"
+            r" budget.epsilon"
+        ),
     ):
         planned(0.9 * spent)

@@ -1,4 +1,6 @@
-"""Client updates: what their settings refuse, MAML++'s weights of the steps. What they compute: tests/federation."""
+"""Client updates: what their settings refuse, MAML++'s weights of the steps. What they
+compute: tests/federation.
+"""
 
 import numpy as np
 import pytest
@@ -26,7 +28,9 @@ def test_each_says_what_its_clients_hold():
 
 
 def test_the_weights_of_the_steps_are_those_of_the_authors_code():
-    """K = 5 over 10 rounds: 1/5 each at first, 0.1 and 0.6 half-way, 3 % of 1/5 at the least, the last alone after."""
+    """K = 5 over 10 rounds: 1/5 each at first, 0.1 and 0.6 half-way, 3 % of 1/5 at the
+    least, the last alone after.
+    """
     maml = Maml(inner_steps=5, inner_rate=0.1, order=2, multi_step_rounds=10)
     first, half, late = (maml.step_weights(index) for index in (0, 5, 9))
     np.testing.assert_allclose(first, [0.2] * 5)
@@ -39,7 +43,9 @@ def test_the_weights_of_the_steps_are_those_of_the_authors_code():
 
 
 def test_learnt_rates_are_released_with_the_weights():
-    """They are coordinates of each contribution: clipped with it and noised like every other."""
+    """They are coordinates of each contribution: clipped with it and noised like every
+    other.
+    """
     config = make_config({"client_update": {"learnable_rates": True, "inner_steps": 2}})
     plain = make_config().net((28, 28, 1), 64)
     net = config.net((28, 28, 1), 64)
@@ -81,13 +87,19 @@ RECORD = {"model": {"normalisation": "record"}}
         (
             {"method": "dp-reptile", "client_update": {"batches": "disjoint"}},
             None,
-            "client_update.inner_steps (5) does not divide a client's 9 examples into disjoint batches",
+            (
+                "client_update.inner_steps (5) does not divide a client's 9 examples"
+                " into disjoint batches"
+            ),
         ),
         *(
             (
                 {"method": "dp-agrlr", "client_update": more},
                 None,
-                "client_update.learnable_rates and multi_step_rounds need a model that uses statistics of the",
+                (
+                    "client_update.learnable_rates and multi_step_rounds need a model"
+                    " that uses statistics of the"
+                ),
             )
             for more in ({"learnable_rates": True}, {"multi_step_rounds": 3})
         ),

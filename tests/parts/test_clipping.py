@@ -1,4 +1,6 @@
-"""Clipping rules; property 9, that a rule said to be private reads nothing but releases."""
+"""Clipping rules; property 9, that a rule said to be private reads nothing but
+releases.
+"""
 
 import copy
 
@@ -47,7 +49,9 @@ def observe(rule, state, released, *, denominator=4.0, extra=None, raw=None):
 
 
 def thresholds(rule, releases, raw_norms, state=None, first=1.0):
-    """The thresholds of a run with given releases and raw norms, which only a rule that is not private sees."""
+    """The thresholds of a run with given releases and raw norms, which only a rule that
+    is not private sees.
+    """
     state = rule.begin(first) if state is None else state
     return [
         observe(
@@ -69,7 +73,9 @@ def test_every_rule_is_tested_here():
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_is_private_if_and_only_if_it_follows_from_releases(name):
-    """Property 9: the same thresholds for any raw gradients, given the same releases."""
+    """Property 9: the same thresholds for any raw gradients, given the same
+    releases.
+    """
     rule, rng = RULES[name], np.random.default_rng(0)
     releases = [torch.from_numpy(rng.normal(size=5)) for _ in range(12)]
     norms = [
@@ -90,7 +96,9 @@ def test_a_rule_is_private_if_and_only_if_it_follows_from_releases(name):
 
 
 def test_the_window_and_the_percentile_by_hand():
-    """Norms 1, 2, 3 fill the window; their 50th percentile is 2, then of 2, 3, 10 it is 3."""
+    """Norms 1, 2, 3 fill the window; their 50th percentile is 2, then of 2, 3, 10 it is
+    3.
+    """
     rule = PercentileOfReleases(
         form="sum", percentile=50.0, window=3, never_rising=False
     )
@@ -119,7 +127,9 @@ def test_never_rising_takes_no_larger_threshold():
 
 
 def test_the_mean_form_collapses_onto_its_own_noise_and_stays_positive():
-    """With no gradient at all C shrinks by z sqrt(d)/L a window: here 0.1, down to the stated floor."""
+    """With no gradient at all C shrinks by z sqrt(d)/L a window: here 0.1, down to the
+    stated floor.
+    """
     rng = np.random.default_rng(1)
     rule = PercentileOfReleases(
         form="mean", percentile=90.0, window=2, never_rising=True
@@ -140,7 +150,9 @@ def test_raw_norms_pool_the_clients_of_the_window():
 
 
 def test_the_readings_of_adap_dp_fl_by_hand():
-    """Eq. 6 to 8 over 4: |(3, 4)| / 4 times 0.5; |-12| / 4; the mean of 1, 2 and 6, of which one is not finite."""
+    """Eq. 6 to 8 over 4: |(3, 4)| / 4 times 0.5; |-12| / 4; the mean of 1, 2 and 6, of
+    which one is not finite.
+    """
     vector, scalar, raw = (
         NormOfRelease(factor=0.5),
         NoisedMeanNorm(),
@@ -159,7 +171,9 @@ def test_the_readings_of_adap_dp_fl_by_hand():
 
 
 def test_the_norm_query_takes_each_norm_as_it_is_and_its_sum_clips_it():
-    """Eq. 6's sensitivity: each norm is cut to C, so a record of 1e30 moves the query by no more than C."""
+    """Eq. 6's sensitivity: each norm is cut to C, so a record of 1e30 moves the query
+    by no more than C.
+    """
     from dpsum.private_sum import PrivateSum
 
     class Silent:
@@ -186,7 +200,9 @@ def test_the_norm_query_takes_each_norm_as_it_is_and_its_sum_clips_it():
 
 
 def test_the_private_quantile_by_hand():
-    """gamma = 0.9, rate 0.5. Counts over 4: +2 is a share of 1, C e^-0.05; -1 is a share of 1/4, C e^0.325."""
+    """gamma = 0.9, rate 0.5. Counts over 4: +2 is a share of 1, C e^-0.05; -1 is a
+    share of 1/4, C e^0.325.
+    """
     rule = PrivateQuantile(percentile=90.0, quantile_rate=0.5, never_rising=False)
     state = rule.begin(2.0)
     assert observe(rule, state, [0.0], extra=2.0) == pytest.approx(2 * np.exp(-0.05))
@@ -200,7 +216,9 @@ def test_the_private_quantile_by_hand():
 
 
 def test_the_private_quantile_finds_the_quantile():
-    """Log-normal norms, no noise: the 90th percentile is e^1.2816 = 3.60, from far below and from far above."""
+    """Log-normal norms, no noise: the 90th percentile is e^1.2816 = 3.60, from far
+    below and from far above.
+    """
     rng, rule = (
         np.random.default_rng(3),
         PrivateQuantile(percentile=90.0, quantile_rate=0.2, never_rising=False),
@@ -221,7 +239,9 @@ def test_an_indicator_is_a_half_and_that_of_a_zero_contribution_is_zero():
 
 
 def test_the_count_is_noised_by_its_configured_deviation_or_a_twentieth_of_the_cohort():
-    """Indicators are a half, so that a deviation of 3 is a multiplier of 6; a twentieth of 100 is 5, so 10."""
+    """Indicators are a half, so that a deviation of 3 is a multiplier of 6; a twentieth
+    of 100 is 5, so 10.
+    """
     state = {"threshold": 1.0}
     given = PrivateQuantile(count_noise=3.0).extra(
         state, noise_multiplier=1.0, cohort=100.0
@@ -286,11 +306,17 @@ def test_a_first_threshold_that_cannot_be_is_refused(threshold):
         ),
         (
             {"threshold": None},
-            "clipping.threshold is null: the rule percentile-of-releases needs a first threshold",
+            (
+                "clipping.threshold is null: the rule percentile-of-releases needs a"
+                " first threshold"
+            ),
         ),
         (
             {"percentile": 101.0},
-            "clipping.percentile is 101.0: expected a number at least 0 and at most 100",
+            (
+                "clipping.percentile is 101.0: expected a number at least 0 and at"
+                " most 100"
+            ),
         ),
         ({"window": 0}, "clipping.window is 0: expected "),
         ({"form": "median"}, 'clipping.form is "median": expected '),
@@ -327,6 +353,8 @@ def test_a_release_more_a_lot_needs_a_multiplier():
     }
     with pytest.raises(
         BenchError,
-        match=r"^noise\.multiplier is null, but noised-mean-norm is a release more a lot",
+        match=(
+            r"^noise\.multiplier is null, but noised-mean-norm is a release more a lot"
+        ),
     ):
         make_config(scalar, general=LOTS)

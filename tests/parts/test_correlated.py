@@ -1,4 +1,6 @@
-"""Correlated noise: its covariance, its streams, its sensitivity, what is refused, and a run with it."""
+"""Correlated noise: its covariance, its streams, its sensitivity, what is refused, and
+a run with it.
+"""
 
 import itertools
 import math
@@ -56,10 +58,11 @@ def drawn(noise, seed=0, dimension=WIDE):
     ids=repr,
 )
 def test_its_covariance_is_that_of_the_encoders_inverse(factorisation):
-    """C X is independent and standard: by Kolmogorov and Smirnov over all of it, and by Bartlett over rounds.
+    """C X is independent and standard: by Kolmogorov and Smirnov over all of it, and by
+    Bartlett over rounds.
 
-    Of right noise each fails for one seed in a thousand. Independent noise of the same deviations fails both of these
-    on C X: its covariance is another.
+    Of right noise each fails for one seed in a thousand. Independent noise of the same
+    deviations fails both of these on C X: its covariance is another.
     """
     noise = planned(factorisation)
     weights = factorisation.weights(ROUNDS, STEP)
@@ -127,7 +130,9 @@ class Silent:
 
 @pytest.mark.parametrize("factorisation", [SquareRoot(), Optimised()], ids=repr)
 def test_neighbouring_encoded_sums_differ_by_at_most_the_threshold(factorisation):
-    """Property 3 over all rounds: one client, which is in one round, zeroed; extreme contributions among them."""
+    """Property 3 over all rounds: one client, which is in one round, zeroed; extreme
+    contributions among them.
+    """
     encoder, rng, worst = (
         inverted(factorisation.weights(5, STEP)),
         np.random.default_rng(0),
@@ -190,7 +195,9 @@ def test_what_left_is_the_sum_and_the_combination_that_the_ledger_says():
 
 
 def test_a_runs_noise_is_planned_for_its_own_server_and_rounds():
-    """The encoder of the least error is another for each momentum, schedule and number of rounds."""
+    """The encoder of the least error is another for each momentum, schedule and number
+    of rounds.
+    """
     found = []
     for momentum, schedule, rounds in (
         (0.9, "constant", 12),
@@ -219,9 +226,9 @@ def test_a_runs_noise_is_planned_for_its_own_server_and_rounds():
 
 
 def test_a_killed_run_ends_with_the_same_bits_and_its_account_is_one_gaussians(
-    federation,
+    federation,  # noqa: F811
     tmp_path,
-    monkeypatch,  # noqa: F811
+    monkeypatch,
 ):
     config = make_config(RUN, {"noise": {"factorisation": {"kind": "optimised"}}})
     whole = train(config, federation, tmp_path / "whole")
@@ -248,7 +255,9 @@ def test_a_killed_run_ends_with_the_same_bits_and_its_account_is_one_gaussians(
 
 
 def test_a_null_multiplier_is_that_of_one_gaussian():
-    """z = 2.905 for (1.5, 1e-6), as for one pass with independent noise (docs/privacy.md)."""
+    """z = 2.905 for (1.5, 1e-6), as for one pass with independent noise
+    (docs/privacy.md).
+    """
     config = make_config(
         {
             "method": "dp-agr-ftrl",
@@ -265,7 +274,10 @@ def test_a_null_multiplier_is_that_of_one_gaussian():
     [
         (
             {"participation": "poisson"},
-            "participation.kind is poisson, which dp-agr-ftrl does not take: it takes one-p",
+            (
+                "participation.kind is poisson, which dp-agr-ftrl does not take: it"
+                " takes one-p"
+            ),
         ),
         (
             {"participation": "fixed-size"},
@@ -277,7 +289,10 @@ def test_a_null_multiplier_is_that_of_one_gaussian():
         ),
         (
             {"noise": {"rounds": 11}},
-            "noise.rounds is 11, fewer than participation.rounds (12): a factorisation has to",
+            (
+                "noise.rounds is 11, fewer than participation.rounds (12): a"
+                " factorisation has to"
+            ),
         ),
         (
             {"noise": {"multiplier": None}},
@@ -300,7 +315,10 @@ def test_bad_values_are_one_line(overlay, line):
     [
         (
             {"participation": "poisson"},
-            "participation.kind is poisson, but correlated noise is accounted for where each",
+            (
+                "participation.kind is poisson, but correlated noise is accounted for"
+                " where each"
+            ),
         ),
         (
             {"participation": "fixed-size"},

@@ -1,4 +1,6 @@
-"""Encoders of correlated noise: closed forms, the figures of jax_privacy, column norms, what is refused."""
+"""Encoders of correlated noise: closed forms, the figures of jax_privacy, column norms,
+what is refused.
+"""
 
 import os
 import subprocess
@@ -36,7 +38,9 @@ def test_these_are_all_there_are():
 @pytest.mark.parametrize("rounds", [1, 2, 7, 40])
 @pytest.mark.parametrize("factorisation", ALL, ids=repr)
 def test_the_largest_column_of_the_encoder_has_norm_one(factorisation, rounds):
-    """Not above 1, where privacy would be less than stated; and not below, where noise would be wasted."""
+    """Not above 1, where privacy would be less than stated; and not below, where noise
+    would be wasted.
+    """
     weights = factorisation.weights(rounds, STEP)
     assert weights.shape == (rounds, rounds) and weights.dtype == np.float64
     assert not np.triu(weights, 1).any() and (np.diag(weights) > 0).all()
@@ -45,7 +49,9 @@ def test_the_largest_column_of_the_encoder_has_norm_one(factorisation, rounds):
 
 
 def test_the_square_root_by_hand():
-    """(1 - x)^(1/2) = 1 - x/2 - x^2/8 - x^3/16 ..., its inverse 1 + x/2 + 3x^2/8 + 5x^3/16 ..."""
+    """(1 - x)^(1/2) = 1 - x/2 - x^2/8 - x^3/16 ..., its inverse 1 + x/2 + 3x^2/8 +
+    5x^3/16 ...
+    """
     weights = SquareRoot().weights(4, STEP)
     norm = np.sqrt(1 + 1 / 4 + 9 / 64 + 25 / 256)
     assert weights[3] == pytest.approx(
@@ -60,14 +66,16 @@ def test_the_square_root_by_hand():
 
 def test_a_band_keeps_as_many_draws():
     weights = SquareRoot(band=2).weights(5, STEP)
-    # The inverse of 1 - x/2 is 1 + x/2 + x^2/4 ..., of squared norm (1 - 4^-5) / (1 - 1/4).
+    # The inverse of 1 - x/2 is 1 + x/2 + x^2/4 ..., of squared norm (1 - 4^-5) / (1 -
+    # 1/4).
     norm = np.sqrt((1 - 4.0**-5) / (1 - 1 / 4))
     assert weights[4] == pytest.approx(norm * np.array([0, 0, 0, -1 / 2, 1]), rel=1e-11)
     assert SquareRoot(band=1).weights(5, STEP) == pytest.approx(np.eye(5), rel=1e-11)
 
 
-# jax_privacy 2.0.0, matrix_factorization: `toeplitz.sensitivity_squared` and `per_query_error` of
-# `optimal_max_error_strategy_coefs(T)`; `dense.optimize(T, A=A)` to a projected gradient of 1e-9, its mean error.
+# jax_privacy 2.0.0, matrix_factorization: `toeplitz.sensitivity_squared` and
+# `per_query_error` of `optimal_max_error_strategy_coefs(T)`; `dense.optimize(T, A=A)`
+# to a projected gradient of 1e-9, its mean error.
 TOEPLITZ = {
     20: (2.0158898280871074, 1.7267322646540735),
     40: (2.238498512625106, 1.936162423399943),
@@ -87,7 +95,9 @@ def test_the_square_root_has_jax_privacys_errors(rounds):
 
 @pytest.mark.parametrize("workload", ["prefix", "server"])
 def test_the_optimised_has_jax_privacys_error(workload):
-    """Of both none is below the least there is; ours is found to a part in a thousand."""
+    """Of both none is below the least there is; ours is found to a part in a
+    thousand.
+    """
     moved = np.tril(np.ones((20, 20))) if workload == "prefix" else response(STEP, 20)
     error = ((moved @ Optimised(workload=workload).weights(20, STEP)) ** 2).sum() / 20
     least = DENSE[workload, 20]
@@ -107,13 +117,16 @@ def test_the_optimised_is_better_than_the_square_root():
 
 
 def test_threads_change_no_bit():
-    """In processes of their own, since a library takes its threads when it is loaded."""
+    """In processes of their own, since a library takes its threads when it is
+    loaded.
+    """
     code = (
-        "from dpfedbench.parts.factorisations.banded import Banded; "
-        "from dpfedbench.parts.factorisations.optimised import Optimised; "
-        "from dpfedbench.parts.server.server_step import Step; import hashlib, sys; "
-        "found = (one.weights(120, Step()).tobytes() for one in (Optimised(), Banded(bands=20))); "
-        "print(*(hashlib.sha256(one).hexdigest() for one in found), 'torch' in sys.modules)"
+        "from dpfedbench.parts.factorisations.banded import Banded; from"
+        " dpfedbench.parts.factorisations.optimised import Optimised; from"
+        " dpfedbench.parts.server.server_step import Step; import hashlib, sys; found ="
+        " (one.weights(120, Step()).tobytes() for one in (Optimised(),"
+        " Banded(bands=20))); print(*(hashlib.sha256(one).hexdigest() for one in"
+        " found), 'torch' in sys.modules)"
     )
     found = {
         subprocess.run(
@@ -122,7 +135,10 @@ def test_threads_change_no_bit():
             capture_output=True,
             text=True,
             env=os.environ
-            | {"OPENBLAS_NUM_THREADS": str(count), "OMP_NUM_THREADS": str(count)},
+            | {
+                "OPENBLAS_NUM_THREADS": str(count),
+                "OMP_NUM_THREADS": str(count),
+            },
         ).stdout
         for count in (1, 2)
     }
@@ -144,7 +160,8 @@ def test_a_banded_encoder_has_its_bands_and_columns_of_norm_one(workload, bands)
 
 
 def test_the_banded_encoder_of_two_rounds_by_hand():
-    """Prefix sums of two rounds and C = [[cos a, 0], [sin a, 1]], the only form: the error is least by a search over a.
+    """Prefix sums of two rounds and C = [[cos a, 0], [sin a, 1]], the only form: the
+    error is least by a search over a.
 
     Of three rounds and two bands there are two angles.
     """
@@ -168,7 +185,9 @@ def test_the_banded_encoder_of_two_rounds_by_hand():
 
 
 def test_more_bands_leave_less_noise_and_cost_their_overlap():
-    """Ten rounds apart, four participations: ten bands move a client by 2, the eleventh moves it further."""
+    """Ten rounds apart, four participations: ten bands move a client by 2, the eleventh
+    moves it further.
+    """
     moved, errors = response(STEP, 40), []
     for bands in (1, 3, 10, 40):
         errors.append(
@@ -192,7 +211,9 @@ def test_more_bands_leave_less_noise_and_cost_their_overlap():
 
 
 def test_what_the_servers_steps_make_of_a_unit():
-    """By hand: momentum 1/2, rate 2: a unit moves the model by 2, then 1, then 1/2 more."""
+    """By hand: momentum 1/2, rate 2: a unit moves the model by 2, then 1, then 1/2
+    more.
+    """
     step = Step(rate=2.0, optimizer=Sgd(momentum=0.5))
     assert response(step, 3).tolist() == [[2, 0, 0], [3, 2, 0], [3.5, 3, 2]]
     falling = Step(rate=2.0, optimizer=Sgd(), schedule=Cosine())
@@ -226,7 +247,10 @@ def test_a_schedule_that_falls_to_nothing_is_covered():
         ),
         (
             {"kind": "banded", "workload": "server"},
-            "noise.factorisation.workload is server, but server.optimizer adam takes steps that are not linear",
+            (
+                "noise.factorisation.workload is server, but server.optimizer adam"
+                " takes steps that are not linear"
+            ),
         ),
         (
             {"kind": "optimised", "band": 3},

@@ -158,13 +158,17 @@ def test_a_mechanism_of_ones_own_is_taken_and_has_no_analysis():
     assert Wider().mechanism == "laplace"
     with pytest.raises(
         BenchError,
-        match=r"^no analysis for laplace noise with the sampler 'one-pass', so no epsilon",
+        match=(
+            r"^no analysis for laplace noise with the sampler 'one-pass', so no epsilon"
+        ),
     ):
         find(Wider().mechanism, "one-pass")
 
 
 def test_a_plan_is_refused_with_one_line(tmp_path, monkeypatch):
-    """A file in the folder of noise parts, as one would add it: whoever reads a plan looks there."""
+    """A file in the folder of noise parts, as one would add it: whoever reads a plan
+    looks there.
+    """
     (tmp_path / "laplacian.py").write_text(
         "from typing import Literal\n"
         "from dpfedbench.parts.noise.noise import Fixed\n"
@@ -176,14 +180,18 @@ def test_a_plan_is_refused_with_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(noise_parts, "__path__", [*noise_parts.__path__, str(tmp_path)])
     with pytest.raises(BenchError) as caught:
         families._family.__wrapped__(Noise)
-    assert str(caught.value) == (
-        "dpfedbench.parts.noise.laplacian.Laplacian has a standard of its own, but the mechanism 'gaussian' of Noise, "
-        "whose analyses are of other code: name another mechanism there"
+    assert (
+        str(caught.value)
+        == "dpfedbench.parts.noise.laplacian.Laplacian has a standard of its own, but"
+        " the mechanism 'gaussian' of Noise, whose analyses are of other code: name"
+        " another mechanism there"
     )
 
 
 def test_noise_decays_after_three_falls_in_a_row():
-    """J(w_1) and J(w_2) count as infinite: the first decay can come after the fifth loss."""
+    """J(w_1) and J(w_2) count as infinite: the first decay can come after the fifth
+    loss.
+    """
     budget = plan(Decaying(multiplier=2.0, decay=0.9, falls=3))
     assert isinstance(budget, DecayingBudget)
     at = []

@@ -1,4 +1,6 @@
-"""The optimisers against torch's own classes, bit by bit; and that these are not loaded."""
+"""The optimisers against torch's own classes, bit by bit; and that these are not
+loaded.
+"""
 
 import math
 import subprocess
@@ -45,12 +47,15 @@ def test_steps_are_those_of_torch(kind, more):
 
 
 def test_the_noises_variance_is_taken_out_of_the_second_moment():
-    """By hand: v = .001 x 4 = .004 and n = .001 x 1 give v' - n' = 3; then v = .007996, n = .004999, over .001999."""
+    """By hand: v = .001 x 4 = .004 and n = .001 x 1 give v' - n' = 3; then v = .007996,
+    n = .004999, over .001999.
+    """
     ours, weights = AdamBC(floor=1e-6), torch.zeros(2, dtype=torch.float64)
     state = ours.begin(weights)
     ours.told(state, 1.0)
     ours.step(weights, torch.tensor([2.0, 0.5], dtype=torch.float64), state, 0.1)
-    # m' is the gradient itself; the second coordinate's .25 is below the noise's 1, so that the floor is left.
+    # m' is the gradient itself; the second coordinate's .25 is below the noise's 1, so
+    # that the floor is left.
     np.testing.assert_allclose(
         weights, [-0.1 * 2 / math.sqrt(3), -0.1 * 0.5 / 1e-3], rtol=1e-6
     )
@@ -82,10 +87,12 @@ def test_without_noise_it_is_adam():
 
 
 def test_a_small_mean_under_much_noise_takes_adams_step_of_the_mean_alone():
-    """Gradients of 0.5 under noise of 2: the corrected moment is 0.25 where Adam's is 4.25.
+    """Gradients of 0.5 under noise of 2: the corrected moment is 0.25 where Adam's is
+    4.25.
 
-    A square's deviation is sqrt(2 s^4 + 4 g^2 s^2) = 6, that of a mean with weights 0.999^k is 6 / sqrt(2000) = 0.134,
-    and over 400 coordinates 0.0067: five of these are exceeded with a chance below 1e-6.
+    A square's deviation is sqrt(2 s^4 + 4 g^2 s^2) = 6, that of a mean with weights
+    0.999^k is 6 / sqrt(2000) = 0.134, and over 400 coordinates 0.0067: five of these
+    are exceeded with a chance below 1e-6.
     """
     rng, weights = np.random.default_rng(0), torch.zeros(400, dtype=torch.float64)
     ours = AdamBC()
@@ -115,7 +122,10 @@ def test_the_server_tells_it_the_noise_of_the_mean(z, monkeypatch):
 
 
 def test_it_is_refused_where_nobody_tells_it_the_noise():
-    said = r"^client_update\.optimizer is adam-bc, which takes the noise's variance out of its moments"
+    said = (
+        r"^client_update\.optimizer is adam-bc, which takes the noise's variance out of"
+        r" its moments"
+    )
     with pytest.raises(BenchError, match=said):
         make_config({"client_update": {"optimizer": "adam-bc"}}, general=DIFFERENCE)
     assert (
@@ -127,7 +137,9 @@ def test_it_is_refused_where_nobody_tells_it_the_noise():
 
 
 def test_one_part_moves_several_weights_without_mixing_them():
-    """What is remembered is in the state, not in the part, which a run's clients share."""
+    """What is remembered is in the state, not in the part, which a run's clients
+    share.
+    """
     ours, weights = Sgd(momentum=0.5), [torch.ones(1), torch.ones(1)]
     states = [ours.begin(each) for each in weights]
     for gradient in (1.0, 3.0):
@@ -149,7 +161,9 @@ def test_momentum_out_of_bounds_is_refused(momentum):
 def test_momentum_is_not_adams():
     with pytest.raises(
         BenchError,
-        match=r"^unknown key server\.optimizer\.momentum: adam has no momentum, sgd has",
+        match=(
+            r"^unknown key server\.optimizer\.momentum: adam has no momentum, sgd has"
+        ),
     ):
         make_config({"server": {"optimizer": {"kind": "adam", "momentum": 0.5}}})
     assert (
@@ -163,11 +177,12 @@ def test_momentum_is_not_adams():
 def test_a_step_does_not_load_the_compiler():
     """Nor what else a training has no use for at its start."""
     code = (
-        "import sys, torch; from dpfedbench.federation.engine import train; "
-        "from dpfedbench.parts.optimizers.optimizer import Optimizer; from dpfedbench.settings.part import kinds_of; "
-        "w = torch.ones(3); "
-        "[part().step(w, torch.ones(3), part().begin(w), 0.1) for part in kinds_of(Optimizer).values()]; "
-        "print([name for name in ('torch._dynamo', 'pandas', 'scipy.stats') if name in sys.modules])"
+        "import sys, torch; from dpfedbench.federation.engine import train; from"
+        " dpfedbench.parts.optimizers.optimizer import Optimizer; from"
+        " dpfedbench.settings.part import kinds_of; w = torch.ones(3); [part().step(w,"
+        " torch.ones(3), part().begin(w), 0.1) for part in"
+        " kinds_of(Optimizer).values()]; print([name for name in ('torch._dynamo',"
+        " 'pandas', 'scipy.stats') if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

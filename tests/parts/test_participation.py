@@ -1,4 +1,6 @@
-"""Ways of participation; property 7 of what they draw, property 8 of what they divide by."""
+"""Ways of participation; property 7 of what they draw, property 8 of what they divide
+by.
+"""
 
 import itertools
 import math
@@ -87,14 +89,17 @@ def test_poisson_takes_each_client_at_its_rate_and_apart_from_others():
 
 
 def test_fixed_sizes_are_drawn_without_replacement_and_anew():
-    """Property 7. Of 1,200 rounds of 100 of 1,200: each client as often as it should be, pairs too."""
+    """Property 7. Of 1,200 rounds of 100 of 1,200: each client as often as it should
+    be, pairs too.
+    """
     sampler = plan("fixed-size", rounds=1200)
     there = np.zeros((1200, 1200), bool)
     for index in range(1200):
         cohort = sampler.cohort(index)
         assert len(np.unique(cohort)) == len(cohort) == 100
         there[index, cohort] = True
-    # Sums over clients of a round are fixed, so that the statistic has 1,199 degrees of freedom.
+    # Sums over clients of a round are fixed, so that the statistic has 1,199 degrees of
+    # freedom.
     square = ((there.sum(axis=0) - 100) ** 2).sum() / (100 * (1 - 1 / 12)) * 1199 / 1200
     assert (
         stats.chi2(1199).ppf(LEVEL / 2) < square < stats.chi2(1199).ppf(1 - LEVEL / 2)
@@ -110,7 +115,9 @@ def test_fixed_sizes_are_drawn_without_replacement_and_anew():
     ("kind", "moves"), [("shuffled-epochs", True), ("min-separation", False)]
 )
 def test_passes_take_each_client_once_and_go_on(kind, moves):
-    """Thirty rounds of 100 of 1,200: two passes and a half, each in an order of its own or all in the same."""
+    """Thirty rounds of 100 of 1,200: two passes and a half, each in an order of its own
+    or all in the same.
+    """
     sampler = plan(kind, rounds=30)
     cohorts = [sampler.cohort(index) for index in range(30)]
     for start in (0, 12):
@@ -153,7 +160,9 @@ def test_the_denominator_is_public(kind):
 
 
 def test_lots_are_poisson():
-    """Property 7. The frequency, and that two records are together as often as apart from one another: 99.99 %."""
+    """Property 7. The frequency, and that two records are together as often as apart
+    from one another: 99.99 %.
+    """
     lots = PoissonLots(cohort=20, rounds=4000).lots(
         clients=2, seed=0, steps=1, records=100
     )
@@ -168,7 +177,9 @@ def test_lots_are_poisson():
 
 
 def test_lots_of_ones_own_have_no_others_analysis():
-    """What draws them is another code than the one that the analysis of Poisson lots is of."""
+    """What draws them is another code than the one that the analysis of Poisson lots is
+    of.
+    """
 
     class Fixed(PoissonLots):
         kind: Literal["fixed-lots"] = "fixed-lots"  # type: ignore[assignment]
@@ -186,7 +197,9 @@ def test_lots_of_ones_own_have_no_others_analysis():
 
 
 def test_lots_say_by_what_they_are_divided_and_how_often_a_record_is_in_one():
-    """Property 8: L = 20 of 100 records, three lots in each of 5 rounds; everyone takes part."""
+    """Property 8: L = 20 of 100 records, three lots in each of 5 rounds; everyone takes
+    part.
+    """
     given = PoissonLots(cohort=20, rounds=5)
     lots = given.lots(clients=2, seed=0, steps=3, records=100)
     assert lots.denominator == 20.0
@@ -228,15 +241,24 @@ def test_numbers_that_do_not_go_together_are_refused(kind, numbers):
     [
         (
             {"cohort": 49},
-            "participation.cohort is 49, more than clients.count (48): lower it or raise that",
+            (
+                "participation.cohort is 49, more than clients.count (48): lower it or"
+                " raise that"
+            ),
         ),
         (
             {"cohort": 5},
-            "participation.cohort (5) does not divide clients.count (48), as one-pass needs: try 4",
+            (
+                "participation.cohort (5) does not divide clients.count (48), as"
+                " one-pass needs: try 4"
+            ),
         ),
         (
             {"rounds": 13},
-            "participation.rounds is 13, but 48 clients in cohorts of 4 last for 12 rounds of one-pass: ",
+            (
+                "participation.rounds is 13, but 48 clients in cohorts of 4 last for 12"
+                " rounds of one-pass: "
+            ),
         ),
         (
             {"kind": "balls-and-bins", "rounds": 11},

@@ -1,4 +1,6 @@
-"""Partitions as parts: which there are, what they say of themselves, and few-shot clients of different alphabets."""
+"""Partitions as parts: which there are, what they say of themselves, and few-shot
+clients of different alphabets.
+"""
 
 import os
 import re
@@ -47,7 +49,9 @@ def drawn(clients, ways=3, seed=0, dataset=None, **own):
 
 
 def test_each_run_of_the_past_reads_as_it_did():
-    """Keys that every partition had, at their defaults; the folders of clients; and what a run is known by."""
+    """Keys that every partition had, at their defaults; the folders of clients; and
+    what a run is known by.
+    """
     old = {"partition": "shared", "fragments": None, "concentration": None, "least": 10}
     run = read_run(
         make_config().plain()
@@ -138,9 +142,11 @@ def share_of_one_group(concentration, clients=4096):
 
 
 def test_the_concentration_goes_from_one_alphabet_to_all():
-    """Two classes of one client are of one group: nearly always, or as for two of the forty at random.
+    """Two classes of one client are of one group: nearly always, or as for two of the
+    forty at random.
 
-    At random: (24 x 23 + 12 x 11 + 4 x 3) / (40 x 39) = 0.446. Four standard errors of 4,096 clients are 0.031.
+    At random: (24 x 23 + 12 x 11 + 4 x 3) / (40 x 39) = 0.446. Four standard errors of
+    4,096 clients are 0.031.
     """
     assert share_of_one_group(1e-3) > 0.99
     assert abs(share_of_one_group(1e6) - 0.4462) < 0.031
@@ -148,16 +154,21 @@ def test_the_concentration_goes_from_one_alphabet_to_all():
 
 
 def test_groups_are_drawn_by_their_share_of_the_classes():
-    """A client's first class is of a group as often as the group has classes: E[Dir(alpha p)] = p."""
+    """A client's first class is of a group as often as the group has classes:
+    E[Dir(alpha p)] = p.
+    """
     for concentration in (0.05, 1.0):
         first = drawn(4096, ways=1, concentration=concentration)[0][:, 0]
         shares = np.bincount(np.repeat([0, 1, 2], [24, 12, 4])[first]) / 4096
-        # The variance of an indicator over clients: four standard errors are at most 0.031.
+        # The variance of an indicator over clients: four standard errors are at most
+        # 0.031.
         assert np.allclose(shares, [0.6, 0.3, 0.1], rtol=0, atol=0.031)
 
 
 def test_logarithms_of_a_dirichlet_draw_have_its_moments():
-    """E[w_i] = a_i / a and Var[w_i] = m (1 - m) / (a + 1); of a tiny alpha no weight is 0/0."""
+    """E[w_i] = a_i / a and Var[w_i] = m (1 - m) / (a + 1); of a tiny alpha no weight is
+    0/0.
+    """
     alphas = np.array([0.5, 1.0, 2.5])
     logs = log_dirichlet(np.random.default_rng(0), alphas, 40_000)
     weights = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
@@ -177,7 +188,9 @@ def test_a_data_set_without_groups_is_refused_in_one_line():
 
 
 def test_a_partition_of_ones_own_is_one_file_outside_the_repository(tmp_path):
-    """The example of docs/add-a-part.md, in a folder of one's own: found, checked, and another run where it differs."""
+    """The example of docs/add-a-part.md, in a folder of one's own: found, checked, and
+    another run where it differs.
+    """
     (_, file), *_ = [
         re.fullmatch(r"python src/dpfedbench/(\S+)\n(.*)", block, flags=re.S).groups()
         for block in re.findall(
@@ -211,7 +224,9 @@ print(run.clients.identity()["partition"], len(run.made_by.split()))
 
 
 def test_groups_are_read_off_the_names_of_classes():
-    """Omniglot's alphabets, the scripts of drawn letters, and nothing where a name says nothing."""
+    """Omniglot's alphabets, the scripts of drawn letters, and nothing where a name says
+    nothing.
+    """
     names = (
         "background/Greek/character01",
         "U+0416 CYRILLIC CAPITAL LETTER ZHE",

@@ -1,4 +1,6 @@
-"""FedProx: steps by hand, against the closed form of a quadratic, and beside plain local steps."""
+"""FedProx: steps by hand, against the closed form of a quadratic, and beside plain
+local steps.
+"""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,9 @@ CURVATURE = 0.5
 
 
 class Quadratic:
-    """Gradients of F(w) = a/2 ||w - b||^2 for each of a client's records, in place of a network's."""
+    """Gradients of F(w) = a/2 ||w - b||^2 for each of a client's records, in place of a
+    network's.
+    """
 
     device = "cpu"
 
@@ -45,9 +49,11 @@ def difference(update):
 
 
 def test_two_steps_by_hand():
-    """F' at the start is 0.5 (1 - 3, -2 - 4) = (-1, -3). The first step, of 0.5, is along that alone: w = (1.5, -0.5).
+    """F' at the start is 0.5 (1 - 3, -2 - 4) = (-1, -3). The first step, of 0.5, is
+    along that alone: w = (1.5, -0.5).
 
-    There F' = (-0.75, -2.25) and 2 (w - w_0) = (1, 3), so the second ends at (1.5, -0.5) - 0.5 (0.25, 0.75).
+    There F' = (-0.75, -2.25) and 2 (w - w_0) = (1, 3), so the second ends at (1.5,
+    -0.5) - 0.5 (0.25, 0.75).
     """
     one, two = (
         difference(Proximal(mu=2.0, inner_steps=steps, inner_rate=0.5))
@@ -59,7 +65,9 @@ def test_two_steps_by_hand():
 
 @pytest.mark.parametrize(("mu", "steps"), [(0.1, 7), (3.0, 7), (1.0, 200)])
 def test_steps_on_a_quadratic_have_the_closed_form(mu, steps):
-    """h has its optimum at (a b + mu w_0) / (a + mu), and each step leaves 1 - r (a + mu) of the distance to it."""
+    """h has its optimum at (a b + mu w_0) / (a + mu), and each step leaves 1 - r (a +
+    mu) of the distance to it.
+    """
     rate = 0.2
     centre = (CURVATURE * OPTIMUM + mu * START) / (CURVATURE + mu)
     end = centre + (1 - rate * (CURVATURE + mu)) ** steps * (START - centre)

@@ -1,4 +1,6 @@
-"""SCAFFOLD against the algorithm written out, on quadratics of which FedAvg finds another optimum than their mean's."""
+"""SCAFFOLD against the algorithm written out, on quadratics of which FedAvg finds
+another optimum than their mean's.
+"""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -68,7 +70,9 @@ def clients(update, threshold=None, processes=None):
 
 
 def trained(update, cohorts, rounds=None):
-    """The model after so many rounds whose server averages, as floats [2], and the clients."""
+    """The model after so many rounds whose server averages, as floats [2], and the
+    clients.
+    """
     own, theta = clients(update), np.zeros(2, np.float32)
     for cohort in cohorts:
         ((sent, _, _),) = own.contributions(theta, np.array(cohort), 0)
@@ -81,7 +85,9 @@ def trained(update, cohorts, rounds=None):
 
 
 def by_hand(cohorts):
-    """Algorithm 1 with option II, server rate 1, in double precision; every number by the paper's names."""
+    """Algorithm 1 with option II, server rate 1, in double precision; every number by
+    the paper's names.
+    """
     x, c, own = np.zeros(2), np.zeros(2), np.zeros((3, 2))
     for cohort in cohorts:
         moved, controls = [], []
@@ -119,7 +125,9 @@ def test_each_round_is_that_of_the_algorithm(cohorts):
 
 
 def test_fedavg_stays_off_the_optimum_and_scaffold_comes_to_it():
-    """FedAvg's fixed point, of clients that each leave (1 - r a_k)^K of their way: weights 1 - (1 - r a_k)^K."""
+    """FedAvg's fixed point, of clients that each leave (1 - r a_k)^K of their way:
+    weights 1 - (1 - r a_k)^K.
+    """
     weights = 1 - (1 - RATE * CURVATURES) ** STEPS
     wrong = (weights[:, None] * OPTIMA).sum(axis=0) / weights.sum()
     assert np.linalg.norm(wrong - BEST) > 0.1
@@ -137,7 +145,9 @@ def test_control_variates_that_are_not_taken_off_are_noticed(monkeypatch):
 
 
 def test_a_client_keeps_what_it_sent_where_that_is_clipped():
-    """So the mean of all control variates is what the server adds up: what each sends is at most C long."""
+    """So the mean of all control variates is what the server adds up: what each sends
+    is at most C long.
+    """
     own = clients(SCAFFOLD, threshold=0.05)
     total, theta = np.zeros(2), np.array([5.0, 5.0], np.float32)
     for _ in range(3):
@@ -154,8 +164,9 @@ def test_a_client_keeps_what_it_sent_where_that_is_clipped():
 
 
 def test_two_processes_keep_what_one_would():
-    """Each computes its clients alone; what both have together is what one process has, to the bit, also once it is
-    restored."""
+    """Each computes its clients alone; what both have together is what one process has,
+    to the bit, also once it is restored.
+    """
     alone, parts = (
         clients(SCAFFOLD),
         [clients(SCAFFOLD, processes=Fake(rank, 2)) for rank in range(2)],

@@ -16,7 +16,9 @@ COSINE = Step(rate=0.01, optimizer=Adam(), schedule=Cosine(final_rate=0.001))
 
 
 def test_the_rate_follows_half_a_cosine_to_its_end():
-    """Eight steps from 0.01 towards 0.001: half-way it is their mean; the ninth would be at the end."""
+    """Eight steps from 0.01 towards 0.001: half-way it is their mean; the ninth would
+    be at the end.
+    """
     rates = [Cosine(final_rate=0.001).rate(0.01, step, 8) for step in range(9)]
     expected = [
         0.001 + 0.009 * (1 + math.cos(math.pi * step / 8)) / 2 for step in range(9)
@@ -31,7 +33,9 @@ def test_a_constant_rate_and_no_rounds_stay_as_they_are():
 
 
 def test_a_step_goes_down_the_mean_at_the_schedules_rate():
-    """Plain descent from 1 along 2, of 4 planned rounds: half of 1 plus the cosine of 0, 45, 90 and 135 degrees."""
+    """Plain descent from 1 along 2, of 4 planned rounds: half of 1 plus the cosine of
+    0, 45, 90 and 135 degrees.
+    """
     server, half = Step(rate=1.0, optimizer=Sgd(), schedule=Cosine()), math.sqrt(0.5)
     for index, wanted in enumerate((-1.0, -half, 0.0, half)):
         theta = torch.ones(1)
@@ -42,7 +46,9 @@ def test_a_step_goes_down_the_mean_at_the_schedules_rate():
 
 
 def test_momentum_is_that_of_fedavgm():
-    """v <- 0.5 v + g, theta <- theta - 2 v: from 1, with g = 1 and then 3, to -1 and then -8."""
+    """v <- 0.5 v + g, theta <- theta - 2 v: from 1, with g = 1 and then 3, to -1 and
+    then -8.
+    """
     server, theta = Step(rate=2.0, optimizer=Sgd(momentum=0.5)), torch.ones(1)
     state = server.begin(theta)
     for index, (gradient, wanted) in enumerate([(1.0, -1.0), (3.0, -8.0)]):
@@ -83,7 +89,10 @@ def test_an_average_is_the_mean_of_the_models():
         ({"rate": 0}, "server.rate is 0: expected a number above 0"),
         (
             {"optimizer": "yogi"},
-            'server.optimizer.kind is "yogi": expected one of adam, adam-bc, sgd, the nearest is ',
+            (
+                'server.optimizer.kind is "yogi": expected one of adam, adam-bc, sgd,'
+                " the nearest is "
+            ),
         ),
         (
             {"schedule": {"kind": "cosine", "final_rate": 0.02}},

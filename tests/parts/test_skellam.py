@@ -1,4 +1,6 @@
-"""Skellam noise in shares: its settings, what is refused, a run with it, its history and a restart."""
+"""Skellam noise in shares: its settings, what is refused, a run with it, its history
+and a restart.
+"""
 
 import csv
 import math
@@ -26,7 +28,9 @@ RUN = {"method": "dp-agr-secagg", "noise": {"multiplier": 2.0}}
 
 
 def test_what_left_is_the_sum_of_the_clipped_with_noise_of_that_deviation():
-    """Over 40,000 coordinates of 12 rounds: within 5 deviations of the deviation, false alarm below 1e-5."""
+    """Over 40,000 coordinates of 12 rounds: within 5 deviations of the deviation, false
+    alarm below 1e-5.
+    """
     config = make_config(RUN)
     gradients = np.zeros((48, 4000))
     gradients[:, 0] = 100.0
@@ -46,9 +50,9 @@ def test_what_left_is_the_sum_of_the_clipped_with_noise_of_that_deviation():
 
 
 def test_a_killed_run_ends_with_the_same_bits_and_its_account_is_one_gaussians(
-    federation,
+    federation,  # noqa: F811
     tmp_path,
-    monkeypatch,  # noqa: F811
+    monkeypatch,
 ):
     config = make_config(RUN, {"noise": {"dropped": 0.25, "dropped_at_most": 0.25}})
     whole = train(config, federation, tmp_path / "whole")
@@ -72,7 +76,9 @@ def test_a_killed_run_ends_with_the_same_bits_and_its_account_is_one_gaussians(
 
 
 def test_no_stream_is_drawn_from_twice(monkeypatch):
-    """Each client's noise and rounding, and each round's rotation and drop-outs; the ledger names the noise's."""
+    """Each client's noise and rounding, and each round's rotation and drop-outs; the
+    ledger names the noise's.
+    """
     drawn, named = [], randomness.stream
     monkeypatch.setattr(
         randomness, "stream", lambda *given: drawn.append(given) or named(*given)
@@ -106,7 +112,9 @@ def test_a_ledger_of_other_whole_numbers_is_refused(federation, tmp_path):  # no
 
 
 def test_a_null_multiplier_is_that_of_one_gaussian():
-    """z = 2.907 for (1.5, 1e-6), where one pass with normal noise has 2.905 (docs/privacy.md)."""
+    """z = 2.907 for (1.5, 1e-6), where one pass with normal noise has 2.905
+    (docs/privacy.md).
+    """
     config = make_config(
         RUN, {"noise": {"multiplier": None}, "budget": {"epsilon": 1.5, "delta": 1e-6}}
     )
@@ -129,13 +137,17 @@ def test_the_percentile_of_releases_moves_the_granularity_with_the_threshold():
     [
         (
             {"participation": "poisson"},
-            "participation.kind is poisson, which dp-agr-secagg does not take: it takes on",
+            (
+                "participation.kind is poisson, which dp-agr-secagg does not take: it"
+                " takes on"
+            ),
         ),
         (
             {"participation": "balls-and-bins"},
             "participation.kind is balls-and-bins, which dp-agr-secagg does not",
         ),
-        # Its count would be a release that the server adds noise to, who may not see what it is of.
+        # Its count would be a release that the server adds noise to, who may not see
+        # what it is of.
         (
             {"clipping": "private-quantile"},
             "clipping.kind is private-quantile, which dp-agr-secagg does not take",
@@ -150,7 +162,10 @@ def test_the_percentile_of_releases_moves_the_granularity_with_the_threshold():
         ),
         (
             {"noise": {"dropped": 0.25}},
-            "noise.dropped is 0.25, more than noise.dropped_at_most (0.0): those who stay w",
+            (
+                "noise.dropped is 0.25, more than noise.dropped_at_most (0.0): those"
+                " who stay w"
+            ),
         ),
         (
             {"noise": {"dropped": 0.3, "dropped_at_most": 0.25}},
@@ -177,7 +192,10 @@ def test_bad_values_are_one_line(overlay, line):
 def test_a_modulus_too_small_stops_a_run_before_its_first_round(federation, tmp_path):  # noqa: F811
     with pytest.raises(
         BenchError,
-        match=r"^noise\.bits is 4, too few for the sum of 4 clients' \d+ coordinates at z = 2",
+        match=(
+            r"^noise\.bits is 4, too few for the sum of 4 clients' \d+ coordinates at"
+            r" z = 2"
+        ),
     ):
         train(make_config(RUN, {"noise": {"bits": 4}}), federation, tmp_path)
     assert not (tmp_path / "ledger.jsonl").exists()
@@ -200,7 +218,9 @@ def test_a_method_that_takes_more_is_refused_by_the_noise_itself():
         run = make_config({"method": "dp-agr"}, {"participation": kind})
         with pytest.raises(
             BenchError,
-            match=rf"^participation\.kind is {kind}, but the server of a secure sum knows",
+            match=(
+                rf"^participation\.kind is {kind}, but the server of a secure sum knows"
+            ),
         ):
             Skellam().check(run)
 

@@ -1,4 +1,6 @@
-"""What is done to a contribution before it is clipped: sensitivity, values, and that no compiled loop passes it by."""
+"""What is done to a contribution before it is clipped: sensitivity, values, and that no
+compiled loop passes it by.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +29,9 @@ def test_a_contribution_is_divided_by_its_norm_and_gamma():
 
 
 def test_no_contribution_moves_the_sum_by_more_than_the_threshold():
-    """Neighbours differ in one contribution, of any size, which the other sum does not have."""
+    """Neighbours differ in one contribution, of any size, which the other sum does not
+    have.
+    """
     run, rng = make_config(AUTOMATIC), np.random.default_rng(0)
     for scale in (1e-38, 1e-3, 1.0, 1e3, 1e30):
         rows = rng.standard_normal((12, 7)).astype(np.float32)
@@ -63,7 +67,9 @@ def test_a_compiled_loop_may_not_pass_it_by():
 
 
 def test_records_are_transformed_too(silos, tmp_path):
-    """A lot's release without noise: the sum of g / (|g| + gamma), of gradients had one by one."""
+    """A lot's release without noise: the sum of g / (|g| + gamma), of gradients had one
+    by one.
+    """
     run = make_config({"method": "dp-fl", **AUTOMATIC}, general=LOTS)
     rounds = rounds_of(run, silos, tmp_path / "one")
     images, labels = (
@@ -90,7 +96,8 @@ def test_runs_train_and_differ_from_clipped_ones(federation, tmp_path):
         )
     ]
     assert found[0]["model.safetensors"] != found[1]["model.safetensors"]
-    # The ledger says the same mechanism: the transformation is no release and changes no sensitivity.
+    # The ledger says the same mechanism: the transformation is no release and changes
+    # no sensitivity.
     assert found[0]["ledger.jsonl"] == found[1]["ledger.jsonl"]
 
 

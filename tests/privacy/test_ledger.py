@@ -74,7 +74,9 @@ def test_a_restart_misses_lines_that_its_checkpoint_knows_of(tmp_path, cut):
 
 
 def test_each_line_vouches_for_those_before_it(tmp_path):
-    """What is changed, taken out, put in or exchanged is refused; what is cut off the end by its length and head."""
+    """What is changed, taken out, put in or exchanged is refused; what is cut off the
+    end by its length and head.
+    """
     ledger = written(tmp_path / "ledger.jsonl", 4)
     lines = ledger.path.read_text().splitlines(keepends=True)
     changed = lines[1].replace('"noise_multiplier": 1.0', '"noise_multiplier": 2.0')
@@ -94,7 +96,10 @@ def test_each_line_vouches_for_those_before_it(tmp_path):
         read_ledger(ledger.path)
         with pytest.raises(
             BenchError,
-            match=rf"has {len(others)} lines, and training.json .* of 4 that end otherwise",
+            match=(
+                rf"has {len(others)} lines, and training.json .* of 4 that end"
+                r" otherwise"
+            ),
         ):
             read_ledger(ledger.path, ledger.chain)
 
@@ -203,7 +208,9 @@ def test_two_runs_in_one_file_are_told_from_a_changed_line(tmp_path):
         written(path, 3)
     with pytest.raises(
         BenchError,
-        match=r"ledger\.jsonl, line 4, is written as the first of a run.*delete the file",
+        match=(
+            r"ledger\.jsonl, line 4, is written as the first of a run.*delete the file"
+        ),
     ):
         read_ledger(path)
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -221,6 +228,8 @@ def test_a_ledger_on_a_full_disk_is_named(tmp_path):
         pytest.skip("no /dev/full here")
     with pytest.raises(
         BenchError,
-        match="no room to write /dev/full: free some space and run the same command again",
+        match=(
+            "no room to write /dev/full: free some space and run the same command again"
+        ),
     ):
         ledger.append(EVENT)

@@ -1,4 +1,6 @@
-"""The private sum: properties 1, 2, 3, 4, 8 and 15 of a mechanism that can be relied on."""
+"""The private sum: properties 1, 2, 3, 4, 8 and 15 of a mechanism that can be relied
+on.
+"""
 
 import math
 
@@ -15,7 +17,9 @@ from dpsum.randomness import stream
 
 
 class Silent:
-    """In place of the noise generator: no noise, so that the sum before noise is seen."""
+    """In place of the noise generator: no noise, so that the sum before noise is
+    seen.
+    """
 
     def standard_normal(self, size):
         return np.zeros(size)
@@ -41,7 +45,9 @@ def noise(threshold, multiplier, dimension, *names):
 
 
 class TestNoise:
-    """Kolmogorov-Smirnov at level 1e-3 with a fixed seed: a correct mechanism fails for one seed in a thousand."""
+    """Kolmogorov-Smirnov at level 1e-3 with a fixed seed: a correct mechanism fails for
+    one seed in a thousand.
+    """
 
     LEVEL = 1e-3
 
@@ -67,7 +73,8 @@ class TestNoise:
             (0, "noise", 0, 1),
         ]
         draws = np.array([noise(1.0, 1.0, 100_000, *name) for name in names])
-        # Correlations of independent draws are N(0, 1/n): 5 deviations, false alarm below 1e-5 over all pairs.
+        # Correlations of independent draws are N(0, 1/n): 5 deviations, false alarm
+        # below 1e-5 over all pairs.
         correlations = np.corrcoef(draws) - np.eye(len(draws))
         assert np.abs(correlations).max() < 5 / math.sqrt(100_000)
         neighbours = [np.corrcoef(draw[:-1], draw[1:])[0, 1] for draw in draws]
@@ -128,7 +135,9 @@ def test_neighbouring_sums_differ_by_at_most_the_sensitivity(add):
 
 @ways
 def test_clipping_is_one_norm_over_all_parameters(add):
-    """Property 4. By hand: (3, 4, 0, 0) has norm 5, so C = 1 leaves (0.6, 0.8, 0, 0); per-part clipping would not."""
+    """Property 4. By hand: (3, 4, 0, 0) has norm 5, so C = 1 leaves (0.6, 0.8, 0, 0);
+    per-part clipping would not.
+    """
     found = pre_noise(torch.tensor([[3.0, 4.0, 0.0, 0.0]]), 1.0, add)
     assert found.tolist() == pytest.approx([0.6, 0.8, 0, 0], abs=1e-15)
     both = pre_noise(torch.tensor([[3.0, 0.0, 0.0, 4.0]]), 1.0, add)
@@ -142,7 +151,9 @@ def test_clipping_is_one_norm_over_all_parameters(add):
 @ways
 @pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e30, 1e36])
 def test_extreme_contributions_are_clipped_and_not_lost(scale, add):
-    """Squares of these leave single precision: a norm taken there would be 0 or infinite."""
+    """Squares of these leave single precision: a norm taken there would be 0 or
+    infinite.
+    """
     x = torch.from_numpy(
         (scale * np.random.default_rng(3).uniform(0.5, 1, size=(1, 1000))).astype(
             np.float32
@@ -202,7 +213,9 @@ def test_chunks_change_no_bit(add):
 def test_rows_are_clipped_and_added_on_the_device_as_by_the_compiled_loop(
     limit, device
 ):
-    """Rows of norms from 0 to 1e33, whose squares no float32 holds, below, above and (the fourth) at the limit."""
+    """Rows of norms from 0 to 1e33, whose squares no float32 holds, below, above and
+    (the fourth) at the limit.
+    """
     x = torch.from_numpy(
         np.random.default_rng(3).normal(size=(40, 257)).astype(np.float32)
     )

@@ -1,4 +1,6 @@
-"""The secure sum: whole numbers modulo 2^b that add up, a bound that rounding keeps, noise of the right law."""
+"""The secure sum: whole numbers modulo 2^b that add up, a bound that rounding keeps,
+noise of the right law.
+"""
 
 import math
 
@@ -84,7 +86,9 @@ def test_a_rotated_canary_has_all_coordinates_alike():
 
 @pytest.mark.parametrize("norm", [0.0, 1e-3, 0.7, 3.0, 40.0])
 def test_rounding_keeps_the_bound(norm):
-    """Whole numbers next to the values, whose norm is within the bound in each of 300 draws."""
+    """Whole numbers next to the values, whose norm is within the bound in each of 300
+    draws.
+    """
     lattice = Lattice(granularity=1.0, bits=16, coordinates=256, clients=1, counted=1)
     rng, bound = np.random.default_rng(0), lattice.bound(norm)
     values = rng.standard_normal(256)
@@ -98,7 +102,9 @@ def test_rounding_keeps_the_bound(norm):
 
 
 def test_without_the_condition_the_bound_would_not_hold():
-    """Halves: the norm's square is Binomial(256, 1/2); the bound's is 144 + 8 above at most, so many draws are out."""
+    """Halves: the norm's square is Binomial(256, 1/2); the bound's is 144 + 8 above at
+    most, so many draws are out.
+    """
     lattice = Lattice(granularity=1.0, bits=16, coordinates=256, clients=1, counted=1)
     values = np.full(256, 0.5)
     bound, rng = lattice.bound(8.0), np.random.default_rng(0)
@@ -118,7 +124,9 @@ def test_rounding_that_never_fits_goes_towards_zero():
 
 
 def test_rounding_keeps_the_mean():
-    """The mean of 4,000 draws of 64 coordinates: chi-squared, level 1e-3. The condition, left out, costs a bias."""
+    """The mean of 4,000 draws of 64 coordinates: chi-squared, level 1e-3. The
+    condition, left out, costs a bias.
+    """
     rng = np.random.default_rng(0)
     values = rng.uniform(-3, 3, 64)
     drawn = np.stack([rounded(values, math.inf, rng) for _ in range(4000)])
@@ -131,7 +139,9 @@ def test_rounding_keeps_the_mean():
     ("dimension", "bits"), [(1, 16), (100, 16), (100, 10), (3000, 14)]
 )
 def test_the_lattice_solves_its_equation(dimension, bits):
-    """Half the modulus is so many deviations of the aligned signal, the rounding and all noise: by hand."""
+    """Half the modulus is so many deviations of the aligned signal, the rounding and
+    all noise: by hand.
+    """
     lattice = lattice_of(dimension, bits, counted=8)
     reach = lattice.bound(C) ** 2
     assert lattice.coordinates == 2 ** math.ceil(math.log2(dimension))
@@ -149,7 +159,8 @@ def test_a_modulus_too_small_names_the_smallest():
         lattice_of(30_000, 8, clients=400, counted=400)
     said_ = str(caught.value)
     assert said_.startswith(
-        "noise.bits is 8, too few for the sum of 400 clients' 32768 coordinates at z = 1"
+        "noise.bits is 8, too few for the sum of 400 clients' 32768 coordinates at"
+        " z = 1"
     )
     least = int(said_.rsplit(" ", 1)[1])
     assert lattice_of(30_000, least, clients=400, counted=400).bits == least
@@ -200,7 +211,9 @@ def test_the_server_sees_numbers_below_the_modulus_alone():
 
 
 def test_what_wraps_is_counted():
-    """At a granularity for a range of one deviation a third of the coordinates is out of it, and off by 2^b."""
+    """At a granularity for a range of one deviation a third of the coordinates is out
+    of it, and off by 2^b.
+    """
     lattice = lattice_of(bits=10, deviations=1.0)
     total, rows = sum_of(lattice), contributions()
     kept, noise = messages(total, rows)
@@ -229,7 +242,9 @@ def test_one_client_moves_the_sum_by_the_sensitivity_at_most(bits, size):
 
 
 def test_the_mean_is_that_of_the_clipped_rows():
-    """The noiseless sum is the clipped sum, up to rounding: deviation at most half a unit a client and coordinate."""
+    """The noiseless sum is the clipped sum, up to rounding: deviation at most half a
+    unit a client and coordinate.
+    """
     total = Silent(
         dimension=100,
         lattice=lattice_of(),
@@ -247,12 +262,15 @@ def test_the_mean_is_that_of_the_clipped_rows():
 
 
 def test_the_noise_is_skellam():
-    """Of a share and of all shares: chi-squared against scipy.stats.skellam over 2^15 draws, level 1e-3."""
+    """Of a share and of all shares: chi-squared against scipy.stats.skellam over 2^15
+    draws, level 1e-3.
+    """
     lattice = Lattice(
         granularity=1.0, bits=16, coordinates=1 << 15, clients=4, counted=4
     )
     total = sum_of(lattice, dimension=1 << 15)
-    total._bound = 4.0  # what the share follows from is the lattice's; here a small one, whose law shows
+    # what the share follows from is the lattice's; here a small one, whose law shows
+    total._bound = 4.0
     share = {"share_variance": 4.0}
     type(total).secure, before = property(lambda self: share), type(total).secure
     try:
@@ -283,7 +301,9 @@ def test_the_noise_is_skellam():
 
 
 def test_all_shares_that_are_counted_come_to_z_times_the_sensitivity():
-    """Deviation of the released noise over 2^14 coordinates: within 5 of its own deviations, false alarm 1e-6."""
+    """Deviation of the released noise over 2^14 coordinates: within 5 of its own
+    deviations, false alarm 1e-6.
+    """
     size = 1 << 14
     for counted, dropped in ((CLIENTS, 0), (6, 0), (6, 4)):
         total = sum_of(
@@ -301,7 +321,9 @@ def test_too_few_shares_release_nothing():
     total.add(contributions())
     with pytest.raises(
         BenchError,
-        match=r"^7 clients' noise is in the sum, fewer than the 8 that the account counts",
+        match=(
+            r"^7 clients' noise is in the sum, fewer than the 8 that the account counts"
+        ),
     ):
         total.release(None)
 
@@ -321,7 +343,9 @@ def skellam_of(**values):
 
 @pytest.mark.parametrize(("dropped", "enough"), [(2, True), (3, False)])
 def test_colluders_are_not_among_the_shares_that_must_remain(dropped, enough):
-    """Of ten clients two may drop out and one may tell: seven are counted. After three only six of seven are honest."""
+    """Of ten clients two may drop out and one may tell: seven are counted. After three
+    only six of seven are honest.
+    """
     total = skellam_of(dropped=dropped / CLIENTS, dropped_at_most=0.2, colluding=0.1)
     total.add(contributions())
     honest = CLIENTS - dropped - 1
@@ -334,7 +358,10 @@ def test_colluders_are_not_among_the_shares_that_must_remain(dropped, enough):
     else:
         with pytest.raises(
             BenchError,
-            match=r"^7 clients' noise is in the sum, of whom 1 may tell theirs, fewer than",
+            match=(
+                r"^7 clients' noise is in the sum, of whom 1 may tell theirs, fewer"
+                r" than"
+            ),
         ):
             total.release(None)
 
@@ -360,10 +387,12 @@ def test_chunks_change_no_bit_and_a_release_is_one():
 
 
 def test_rounds_draw_their_own():
-    """Rotation, noise, rounding and who drops out, of rounds that the book opens; a round that is run again draws same.
+    """Rotation, noise, rounding and who drops out, of rounds that the book opens; a
+    round that is run again draws same.
 
-    Fair coins of two rounds agree in 100 of 128 places, and eight rounds lose the same three of ten clients, with a
-    chance below 1e-9; independent noise of 128 coordinates correlates by 0.5 with one below 1e-7.
+    Fair coins of two rounds agree in 100 of 128 places, and eight rounds lose the same
+    three of ten clients, with a chance below 1e-9; independent noise of 128 coordinates
+    correlates by 0.5 with one below 1e-7.
     """
     sum_ = Sum(
         name="sum",

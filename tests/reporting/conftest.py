@@ -130,7 +130,9 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
 
 @pytest.fixture(scope="session")
 def configuration() -> dict[str, Any]:
-    """The default configuration, as Snakemake merges it, of three papers and with a shorter Table 2."""
+    """The default configuration, as Snakemake merges it, of three papers and with a
+    shorter Table 2.
+    """
     root = Path(__file__).resolve().parents[2] / "config"
     papers = (
         "adap-dp-fl",
@@ -143,7 +145,8 @@ def configuration() -> dict[str, Any]:
         *(root / "experiments" / f"{paper}.yaml" for paper in papers),
     ]
     found = overlaid(*map(parsed, files))
-    # Table 2 with the rows of one data set, which is what the tests of tables and page count.
+    # Table 2 with the rows of one data set, which is what the tests of tables and page
+    # count.
     found["experiments"]["dp-fedmeta"]["tables"]["table2"]["tasks"] = [
         "omniglot-1shot",
         "omniglot-5shot",
@@ -217,10 +220,13 @@ def site(
     published: Path,
     configuration: dict[str, Any],
 ) -> Site:
-    """Table 2 and two figures of DP-FedMeta, and the table of privacy and its figure, on a page."""
+    """Table 2 and two figures of DP-FedMeta, and the table of privacy and its figure,
+    on a page.
+    """
     folder = tmp_path_factory.mktemp("site") / "results"
     shutil.copytree(results, folder)
-    # With one ε; with a range and an account of images; of another paper without a finite ε; and what the second mends.
+    # With one ε; with a range and an account of images; of another paper without a
+    # finite ε; and what the second mends.
     entries = [Private.read(entry) for entry in plan.private()]
     found = [
         entry for entry in entries if entry.paper == "dp-fedmeta" and entry.repaired
@@ -345,7 +351,9 @@ def site(
 
 @pytest.fixture(scope="session")
 def described(plan: Plan) -> Callable[..., Described]:
-    """A table or figure, of DP-FedMeta where nothing else is said, as reporting gets it from Snakemake."""
+    """A table or figure, of DP-FedMeta where nothing else is said, as reporting gets it
+    from Snakemake.
+    """
 
     def describe(name: str, paper: str = "dp-fedmeta") -> Described:
         return Described.read(

@@ -1,4 +1,6 @@
-"""Figures of accounts, of validation and of two swept keys: what they draw, from the default configuration."""
+"""Figures of accounts, of validation and of two swept keys: what they draw, from the
+default configuration.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,10 +33,12 @@ def test_delta_over_the_tasks_is_what_the_accountants_say(described: Describe) -
         520000,
         560000,
     ]
-    # Falls with N, as in print, and crosses 1e-6 within the range: at N = 400,000 epsilon 1.5 is not quite kept.
+    # Falls with N, as in print, and crosses 1e-6 within the range: at N = 400,000
+    # epsilon 1.5 is not quite kept.
     assert (np.diff(found["claimed"].value) < 0).all()
     assert found["claimed"].value[1] == pytest.approx(1.18e-6, rel=0.02)
-    # Known lots: one Gaussian, for any N; raw norms: nothing; secret rounds: far below the claim.
+    # Known lots: one Gaussian, for any N; raw norms: nothing; secret rounds: far below
+    # the claim.
     assert found["quantile"].value == pytest.approx(gaussian_delta(1.0, 1.5), rel=2e-3)
     assert (found["published"].value == 1).all()
     assert (found["secret"].value < 1e-9).all()

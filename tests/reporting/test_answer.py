@@ -1,4 +1,6 @@
-"""What the page opens with: which configuration answers for a paper, and which repair is the best that is valid."""
+"""What the page opens with: which configuration answers for a paper, and which repair
+is the best that is valid.
+"""
 
 import math
 from pathlib import Path
@@ -22,7 +24,9 @@ def row(
     claimed: float = math.nan,
     **given: Any,
 ) -> Row:
-    """A configuration of DP-AGR on letters in its paper's table, with what is said otherwise."""
+    """A configuration of DP-AGR on letters in its paper's table, with what is said
+    otherwise.
+    """
     told: dict[str, Any] = {
         "method": "dp-agr",
         "paper": "dp-fedmeta",
@@ -185,7 +189,9 @@ def test_a_claim_that_holds_needs_no_repair() -> None:
 
 
 def test_what_a_repair_mends_answers_for_its_paper() -> None:
-    """Neither what comes first, nor a repair, nor another paper's method; papers without a claim have no row."""
+    """Neither what comes first, nor a repair, nor another paper's method; papers
+    without a claim have no row.
+    """
     first = row("first", 90, (1.0, 1.0), claimed=1.0)
     repair = row("repair", 80, (3.0, 3.0), claimed=3.0, repairs="published")
     foreign = row("foreign", 50, (9.0, 9.0), claimed=9.5, method="dp-reptile")

@@ -1,4 +1,6 @@
-"""An audit above the ε that holds: what is said of it, in every place that shows that ε, and how often by chance."""
+"""An audit above the ε that holds: what is said of it, in every place that shows that
+ε, and how often by chance.
+"""
 
 import dataclasses
 import json
@@ -41,7 +43,8 @@ LEAK = "refuted, audited above what holds, as 1e-10 % of audits of right code ar
         ({"epsilon": 1.5}, 1, "proved"),
         ({}, 1, f"proved, {BY_CHANCE}"),
         ({"chance": 1e-12}, 92, LEAK),
-        # One of 92 is as far above with a chance of 4.6 %, one of nine with less than half a percent.
+        # One of 92 is as far above with a chance of 4.6 %, one of nine with less than
+        # half a percent.
         (
             {"chance": 5e-4},
             92,
@@ -82,7 +85,9 @@ def test_what_is_not_said_to_hold_is_not_marked(status: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 10, 92])
 def test_of_right_code_one_table_in_a_hundred_has_a_row_refuted(count: int) -> None:
-    """Chances of right code are uniform: 3,000 tables, of which at most 30 on average; more than 53 has one of 1e-4."""
+    """Chances of right code are uniform: 3,000 tables, of which at most 30 on average;
+    more than 53 has one of 1e-4.
+    """
     chances = np.random.default_rng(0).random((3000, count))
     refuted = [
         any(
@@ -95,7 +100,9 @@ def test_of_right_code_one_table_in_a_hundred_has_a_row_refuted(count: int) -> N
 
 
 def test_of_the_worst_of_several_mechanisms_the_chance_is_all_of_theirs() -> None:
-    """`audit` multiplies it by how many there are; a bound that has no chance of its own errs as often as it states."""
+    """`audit` multiplies it by how many there are; a bound that has no chance of its
+    own errs as often as it states.
+    """
     release = Release(
         round=0,
         name="sum",
@@ -132,7 +139,9 @@ def audited(results: Path, entry: Private, **values: Any) -> None:
 
 @pytest.fixture
 def two(plan: Plan, results: Path, tmp_path: Path) -> tuple[Path, list[Private]]:
-    """Results in which one configuration of Table 2 is above by chance, and all of DP-AGR's by a leak."""
+    """Results in which one configuration of Table 2 is above by chance, and all of
+    DP-AGR's by a leak.
+    """
     folder = tmp_path / "results"
     shutil.copytree(results, folder)
     entries = [Private.read(entry) for entry in plan.private("dp-fedmeta")]

@@ -1,4 +1,6 @@
-"""Pictures of cells: every operation is in them, by name, from the state that it reads to its node."""
+"""Pictures of cells: every operation is in them, by name, from the state that it reads
+to its node.
+"""
 
 import numpy as np
 from matplotlib.patches import FancyArrowPatch

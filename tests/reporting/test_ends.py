@@ -1,4 +1,6 @@
-"""Fixtures in which both ends of ε, the claim, and two units' audits differ: each place shows the right one."""
+"""Fixtures in which both ends of ε, the claim, and two units' audits differ: each place
+shows the right one.
+"""
 
 import csv
 import io
@@ -116,7 +118,8 @@ def test_the_pages_filter_and_its_block_of_runs_show_what_holds(
         ]
         assert all(facet == ["dp-fedmeta", "glyphs", "dp-agr", 5.0] for facet in moved)
         places += [tag] * bool(moved)
-    # The answer and the frontier that open it, Table 2, the table of privacy, both figures that draw it, and its runs.
+    # The answer and the frontier that open it, Table 2, the table of privacy, both
+    # figures that draw it, and its runs.
     assert places == ["tr", "figure", "tr", "tr", "figure", "figure", "details"]
     block = re.search(
         rf'id="run-{Path(entry.group).name}".*?</summary>', texts[1], flags=re.S

@@ -71,8 +71,8 @@ def test_what_latex_would_read_is_escaped(
     )
     text = export.latex(table, "snakemake")
     assert (
-        r"\caption{50 \% of R\&D\_1 \#2 \textbackslash input\{x\} $\varepsilon$ = $\infty$}"
-        in text
+        r"\caption{50 \% of R\&D\_1 \#2 \textbackslash input\{x\} $\varepsilon$ ="
+        r" $\infty$}" in text
     )
     assert r"a\_b \& 5\%" in text
 

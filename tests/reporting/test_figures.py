@@ -107,7 +107,8 @@ def test_an_axis_that_moves_the_privacy_says_both_epsilons(
         said
     ) and "δ = 1e-06" in texts(with_noise)
     assert "ε claimed" not in texts(without)
-    # They stand above the axes, where no curve is, and none lies over another or over the title.
+    # They stand above the axes, where no curve is, and none lies over another or over
+    # the title.
     with_noise.draw_without_rendering()
     (axes,) = with_noise.axes
     boxes = [text.get_window_extent() for text in (*axes.texts, axes.title)]
@@ -128,7 +129,9 @@ def line(*given: float) -> Line:
 def test_a_history_that_hardly_moves_is_level_and_says_so(
     described: Describe, results: Path, published: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entropy of a search that learns nothing: ln 8 to six digits, which an axis of its own range makes a slope."""
+    """The entropy of a search that learns nothing: ln 8 to six digits, which an axis of
+    its own range makes a slope.
+    """
     item = described("figure2b")
     still, moving = (
         [line(2.07944, 2.079405), line(2.07944, 2.07941)],
@@ -160,7 +163,9 @@ def over(item: Item, epsilon: str) -> Item:
 def test_a_sweep_may_stand_over_the_epsilon_that_holds(
     described: Describe, results: Path, published: Path, tmp_path: Path
 ) -> None:
-    """The accounts of the runs made by hand say 1.5 / z as claimed and 4.887 / z as it holds."""
+    """The accounts of the runs made by hand say 1.5 / z as claimed and 4.887 / z as it
+    holds.
+    """
     item = described("figure4b")
     for epsilon, at_one in (("epsilon_claimed", 1.5), ("epsilon_holds", 4.887)):
         figure, drawn = figures.make(over(item, epsilon), results, published)
@@ -294,7 +299,9 @@ def test_a_column_that_is_not_there_is_named(
 
 
 def test_colours_are_okabe_and_itos() -> None:
-    """The eight colours of Okabe and Ito (2008), as Wong prints them in Nature Methods 8, 441 (2011)."""
+    """The eight colours of Okabe and Ito (2008), as Wong prints them in Nature Methods
+    8, 441 (2011).
+    """
     wong = {
         (0, 0, 0),
         (230, 159, 0),

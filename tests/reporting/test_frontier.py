@@ -1,4 +1,6 @@
-"""The frontier: what a point is follows from its account; marks, arrows and curves stand where the accounts say."""
+"""The frontier: what a point is follows from its account; marks, arrows and curves
+stand where the accounts say.
+"""
 
 import dataclasses
 import json
@@ -24,7 +26,9 @@ def cell(
     x: float | None = None,
     **units: tuple[Any, ...],
 ) -> Cell:
-    """A cell of one finished run of two tasks; for each unit (claimed, low and high end of what holds, δ)."""
+    """A cell of one finished run of two tasks; for each unit (claimed, low and high end
+    of what holds, δ).
+    """
     folder = results / "runs" / f"{series}-{x}" / "seed0"
     folder.mkdir(parents=True)
     (folder / "metrics.json").write_text(
@@ -86,7 +90,9 @@ def cell(
 
 @pytest.fixture
 def item(tmp_path: Path) -> Item:
-    """A curve whose account is below what was asked, a claim that holds nowhere, one that holds higher, and a level."""
+    """A curve whose account is below what was asked, a claim that holds nowhere, one
+    that holds higher, and a level.
+    """
     cells = (
         cell(tmp_path, "repair", 80, 4.0, client=(3.0, 3.8, 3.9, 1e-6)),
         cell(tmp_path, "repair", 70, 1.5, client=(1.2, 1.4, 1.49, 1e-6)),
@@ -133,7 +139,8 @@ def test_roles_follow_from_the_accounts(item: Item, tmp_path: Path) -> None:
         ("plain", "level", "", nothing, nothing, nothing, nothing),
     ]
     assert list(table["value"]) == [80, 70, 75, 72, 72, 90]
-    # Two tasks, one point either side of their mean: the t interval's half-width is 12.706 (one degree of freedom).
+    # Two tasks, one point either side of their mean: the t interval's half-width is
+    # 12.706 (one degree of freedom).
     assert table["low"][0] == pytest.approx(80 - 12.706, abs=1e-3)
 
 
@@ -191,7 +198,8 @@ def test_marks_arrows_and_curves_stand_where_the_accounts_say(
     }
     assert set(marks) == {(2.0, 75.0), (1.5, 72.0)}
     assert {mark.get_markerfacecolor() for mark in marks.values()} == {"white"}
-    # From the claim to what holds; without a finite ε beyond every finite one, with a sign that says so.
+    # From the claim to what holds; without a finite ε beyond every finite one, with a
+    # sign that says so.
     texts = [text for text in clients.texts if isinstance(text, Annotation)]
     arrows = {text.xyann: text.xy for text in texts if text.arrow_patch is not None}
     assert arrows[1.5, 72.0] == (4.887, 72.0)
@@ -262,7 +270,9 @@ def test_the_table_for_people_reads_its_own_csv(item: Item, tmp_path: Path) -> N
 
 
 def test_the_noise_is_the_least_that_keeps_what_is_asked(plan: Plan) -> None:
-    """One pass with known blocks is one Gaussian release a client, whose exact curve is Balle and Wang's (2018)."""
+    """One pass with known blocks is one Gaussian release a client, whose exact curve is
+    Balle and Wang's (2018).
+    """
     cells = [
         cell
         for cell in plan.items["dp-fedmeta", "frontier"].cells

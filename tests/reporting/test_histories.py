@@ -1,4 +1,6 @@
-"""Histories in TensorBoard and MLflow, read back by their own readers, beside what was put into the files."""
+"""Histories in TensorBoard and MLflow, read back by their own readers, beside what was
+put into the files.
+"""
 
 import sys
 from pathlib import Path
@@ -49,7 +51,9 @@ def results(tmp_path: Path) -> Path:
 
 
 def wanted(method: str) -> dict[str, list[tuple[int, float]]]:
-    """What the files say, by hand: empty cells and empty columns are no points; 1.5 and 4.887 are `write_run`'s ε."""
+    """What the files say, by hand: empty cells and empty columns are no points; 1.5 and
+    4.887 are `write_run`'s ε.
+    """
     found = {
         "threshold": [(1, 0.5), (2, 0.25)],
         "test_accuracy": [(2, 41.5)],

@@ -46,7 +46,9 @@ def test_a_damaged_history_is_one_line(tmp_path: Path, text: str | None) -> None
         (tmp_path / "history.csv").write_text(text, encoding="utf-8")
     with pytest.raises(
         BenchError,
-        match=r"history.csv (is missing|cannot be read .*: delete it and).* run the work",
+        match=(
+            r"history.csv (is missing|cannot be read .*: delete it and).* run the work"
+        ),
     ):
         read_curves([(0, tmp_path / "history.csv")])
 

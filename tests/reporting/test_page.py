@@ -1,4 +1,6 @@
-"""The page of results, read as text: what is on it, where its links lead, and what it says of damaged files."""
+"""The page of results, read as text: what is on it, where its links lead, and what it
+says of damaged files.
+"""
 
 import base64
 import csv
@@ -183,7 +185,9 @@ def test_without_an_answer_the_first_table_opens_the_page(site: Site) -> None:
 
 
 def test_the_answer_says_claim_what_holds_and_the_best_repair(read: Read) -> None:
-    """Of DP-AGR's two repairs one has 4.887, beyond the 1.52 that is claimed, the other 1.49 to 1.51."""
+    """Of DP-AGR's two repairs one has 4.887, beyond the 1.52 that is claimed, the other
+    1.49 to 1.51.
+    """
     table = next(table for table in read.tables if "repair reaches, %" in table[0])
     (row,) = table[1:]
     assert (
@@ -252,7 +256,8 @@ def test_the_table_of_privacy_says_what_the_accounts_say(text: str, read: Read) 
         "reason",
         "runs",
     ]
-    # A variant in small print; a range whose ends are equal; one whose ends differ; one that has no upper end.
+    # A variant in small print; a range whose ends are equal; one whose ends differ; one
+    # that has no upper end.
     assert table[1][:2] + table[1][4:8] == [
         "DP-AGR one-pass",
         "glyphs",
@@ -423,7 +428,10 @@ def test_titles_are_text_not_markup(site: Site) -> None:
         (
             "provenance.json",
             b"{",
-            "provenance.json is not valid JSON (.*): delete it and run the workflow again",
+            (
+                "provenance.json is not valid JSON (.*): delete it and run the workflow"
+                " again"
+            ),
         ),
     ],
 )
@@ -477,12 +485,16 @@ def test_text_can_be_read_in_light_and_dark() -> None:
 
 
 def test_the_script_is_short() -> None:
-    """The only library here is the browser; what grows beyond this should be a library's."""
+    """The only library here is the browser; what grows beyond this should be a
+    library's.
+    """
     assert len((TEMPLATES / "page.js").read_text(encoding="utf-8").splitlines()) <= 80
 
 
 def test_a_time_that_is_not_told_is_no_number(site: Site, tmp_path: Path) -> None:
-    """Of a private run whose cohorts are secret; runs of half a minute each make up the rest."""
+    """Of a private run whose cohorts are secret; runs of half a minute each make up the
+    rest.
+    """
     folder = tmp_path / "results"
     shutil.copytree(site.folder, folder)
     (item,) = [
@@ -501,7 +513,10 @@ def test_a_time_that_is_not_told_is_no_number(site: Site, tmp_path: Path) -> Non
         [item], **site.arguments | {"results": folder, "folder": folder, "private": []}
     )
     count = int(re.search(r"<p>(\d+) runs of", html)[1])
-    told = f"{(count - len(secret)) * 30 / 60:.0f} min of training, without {len(secret)} private runs: their times"
+    told = (
+        f"{(count - len(secret)) * 30 / 60:.0f} min of training, without {len(secret)}"
+        " private runs: their times"
+    )
     assert f"{told} would reveal secret cohorts.</p>" in html
     assert (
         " · – · " not in html

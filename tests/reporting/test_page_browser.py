@@ -1,4 +1,6 @@
-"""The page of results in a real browser: Debian's `chromium`, or what CHROMIUM names, driven by Playwright."""
+"""The page of results in a real browser: Debian's `chromium`, or what CHROMIUM names,
+driven by Playwright.
+"""
 
 import os
 import shutil
@@ -38,7 +40,9 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, site: Site) -> Iterator[Open]:
-    """Open the page as a double click does; whatever it says to the console or asks of a network fails the test."""
+    """Open the page as a double click does; whatever it says to the console or asks of
+    a network fails the test.
+    """
     contexts, faults = [], []
 
     def on_request(request: Any) -> None:
@@ -121,7 +125,8 @@ def test_the_first_screen_holds_what_was_run_and_the_answer(
 def test_the_body_never_scrolls_sideways(opened: Open, width: int) -> None:
     tab = opened({"width": width, "height": 800})
     tab.evaluate(
-        "document.querySelectorAll('details').forEach((element) => { element.open = true; })"
+        "document.querySelectorAll('details').forEach((element) => { element.open ="
+        " true; })"
     )
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.locator("img").evaluate_all(
@@ -135,7 +140,9 @@ def test_the_body_never_scrolls_sideways(opened: Open, width: int) -> None:
 def test_text_in_figures_can_be_read_at_the_size_that_is_shown(
     opened: Open, viewport: dict[str, int]
 ) -> None:
-    """Figures have 160 pixels an inch and text of 7.5 points or more, which is to be at least 9 pixels high."""
+    """Figures have 160 pixels an inch and text of 7.5 points or more, which is to be at
+    least 9 pixels high.
+    """
     images = opened(viewport).locator("figure.item img")
     scales = images.evaluate_all(
         "(all) => all.map((image) => image.width / image.naturalWidth)"
@@ -168,7 +175,8 @@ def test_a_filter_by_method_keeps_its_rows_figures_and_runs(opened: Open) -> Non
         and not tab.locator("#tables-privacy").is_visible()
     )
     assert not tab.locator("#tables-answer").is_visible()
-    # The frontier and Figure 2b show MAML, 4b does not; the figure of privacy cannot be filtered.
+    # The frontier and Figure 2b show MAML, 4b does not; the figure of privacy cannot be
+    # filtered.
     assert not tab.locator("#figures-dp-fedmeta-figure4b").is_visible()
     assert (
         tab.locator("#figures-dp-fedmeta-figure2b").is_visible()
@@ -218,7 +226,8 @@ def test_a_head_sorts_up_then_down_by_mouse_and_keyboard(opened: Open) -> None:
     assert [float(text.split()[0]) for text in shown(tab, column)] == sorted(
         before, reverse=True
     )
-    # By another column: one aria-sort in the table, and rows without a value last both ways.
+    # By another column: one aria-sort in the table, and rows without a value last both
+    # ways.
     holds = tab.locator(f"#{TABLE} thead th", has_text="holds")
     for _ in range(2):
         holds.get_by_role("button").click()
@@ -277,17 +286,17 @@ def test_an_address_with_a_run_opens_it_and_a_link_undoes_a_filter_that_hides_it
 
 
 def test_the_policy_stops_a_request(browser: Any, site: Site) -> None:
-    """Were there ever a link to an outside image on the page, it would not be asked for."""
+    """Were there ever a link to an outside image on the page, it would not be asked
+    for.
+    """
     tab = browser.new_page()
     requests: list[str] = []
     tab.on("requestfinished", lambda request: requests.append(request.url))
     tab.goto(site.page.as_uri())
-    violated = tab.evaluate(
-        """() => new Promise((resolve) => {
+    violated = tab.evaluate("""() => new Promise((resolve) => {
             addEventListener("securitypolicyviolation", (event) => resolve(event.effectiveDirective));
             document.body.append(Object.assign(new Image(), { src: "http://127.0.0.1:9/x.png" }));
-        })"""
-    )
+        })""")
     assert violated == "img-src" and not any(url.startswith("http") for url in requests)
     tab.close()
 

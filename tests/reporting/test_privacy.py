@@ -1,4 +1,6 @@
-"""The table of privacy: a row for each private configuration, no empty cell, infinite epsilons with their reason."""
+"""The table of privacy: a row for each private configuration, no empty cell, infinite
+epsilons with their reason.
+"""
 
 import dataclasses
 import io
@@ -217,7 +219,9 @@ def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
     )
     with pytest.raises(
         BenchError,
-        match=rf"the run's ledger has 0 releases, the audited {entry.audited} 1: delete",
+        match=(
+            rf"the run's ledger has 0 releases, the audited {entry.audited} 1: delete"
+        ),
     ):
         privacy.read([entry], tmp_path, published)
 
@@ -255,7 +259,8 @@ def test_the_figure_draws_the_first_task_of_each_table(
         == len(shown) + two_fold(shown)
         == len(privacy.drawn(table))
     )
-    # Each repair stands directly below the published variant, and its accuracy is filled.
+    # Each repair stands directly below the published variant, and its accuracy is
+    # filled.
     labels = [label.get_text() for label in left.get_yticklabels()]
     repairs = [place for place, label in enumerate(labels) if label.startswith("↳")]
     assert (
@@ -275,7 +280,9 @@ def test_the_figure_draws_the_first_task_of_each_table(
 def test_the_figure_of_all_papers_is_one_screen(
     entries: list[Private], results: Path, published: Path
 ) -> None:
-    """As many rows as the default run has: 50 of seven papers, on a page of 1,280 by 800 pixels."""
+    """As many rows as the default run has: 50 of seven papers, on a page of 1,280 by
+    800 pixels.
+    """
     row = privacy.read(entries, results, published)[0]
     counts = {"a": 18, "b": 4, "c": 8, "d": 12, "e": 3, "f": 3, "g": 2}
     of = [
@@ -342,7 +349,9 @@ def test_repairs_are_drawn_without_what_they_repair(
 def test_each_point_is_its_own_rows(
     entries: list[Private], results: Path, published: Path
 ) -> None:
-    """Tasks of two data sets have the same name, and a table the same series for both."""
+    """Tasks of two data sets have the same name, and a table the same series for
+    both.
+    """
     table = [
         dataclasses.replace(
             row,

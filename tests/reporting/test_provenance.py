@@ -30,7 +30,10 @@ def test_versions_are_of_the_direct_requirements(tmp_path: Path) -> None:
 def test_a_rules_environment_has_versions() -> None:
     """In it the package is not installed: -S reads no .pth."""
     places = [str(ROOT / "src"), *site.getsitepackages()]
-    code = f"import sys; sys.path[:0] = {places!r}; from dpfedbench.reporting.provenance import versions; "
+    code = (
+        f"import sys; sys.path[:0] = {places!r}; from dpfedbench.reporting.provenance"
+        " import versions; "
+    )
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"{code}print(versions({str(ROOT)!r}))"],
         capture_output=True,

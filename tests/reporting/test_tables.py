@@ -23,8 +23,8 @@ from .test_answer import epsilon
 Describe = Callable[..., Item]
 # The columns that issue 2 asks for, in its order.
 ASKED = (
-    "dataset, task, method, variant, value, ci_low, ci_high, seeds, epsilon_claimed, epsilon_holds, delta, unit, "
-    "published, comparable"
+    "dataset, task, method, variant, value, ci_low, ci_high, seeds, epsilon_claimed,"
+    " epsilon_holds, delta, unit, published, comparable"
 )
 
 HOLDS = {
@@ -104,8 +104,8 @@ def test_published_values_are_beside_ours_and_not_comparable_on_a_stand_in(
     assert {row["dataset"] for row in rows} == {"glyphs"}
     assert "93.9 (not comparable)" in text
     assert (
-        "Not comparable with the published value: published on omniglot, measured on glyphs."
-        in text
+        "Not comparable with the published value: published on omniglot, measured on"
+        " glyphs." in text
     )
 
 
@@ -208,8 +208,10 @@ def test_a_damaged_run_is_refused_in_one_line(
     for folder in folders:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
     damaged = tmp_path / "runs" / folders[0] / name
-    damaged.unlink() if content is None else damaged.write_text(
-        content, encoding="utf-8"
+    (
+        damaged.unlink()
+        if content is None
+        else damaged.write_text(content, encoding="utf-8")
     )
     with pytest.raises(BenchError) as caught:
         read_cell(tmp_path, folders)
@@ -270,7 +272,10 @@ def test_a_run_without_a_time_is_named(
     )
     training = json.loads(place.read_text(encoding="utf-8"))
     del training["milliseconds_per_client"]
-    told = r"table3-time shows times, but .* has none: leave out private runs with secret cohorts"
+    told = (
+        r"table3-time shows times, but .* has none: leave out private runs with secret"
+        r" cohorts"
+    )
     for changed in (training, training | {"milliseconds_per_client": None}):
         place.write_text(json.dumps(changed), encoding="utf-8")
         with pytest.raises(BenchError, match=told):
@@ -330,7 +335,9 @@ def test_markup_and_formulas_are_text(
 def test_a_number_that_is_published_twice_is_refused(
     tmp_path: Path, again: str, value: str
 ) -> None:
-    """Whichever line came first would win; also where both say the same, since one of them is then mended alone."""
+    """Whichever line came first would win; also where both say the same, since one of
+    them is then mended alone.
+    """
     place, key = (
         tmp_path / "published.csv",
         "dp-fedmeta,table2,omniglot,5-way 1-shot,dp-agr",
@@ -355,7 +362,8 @@ def test_a_number_that_is_published_twice_is_refused(
     )
     with pytest.raises(BenchError) as caught:
         read_published(place, "dp-fedmeta", "table2")
-    assert str(caught.value) == (
-        f"{place} has two numbers of dp-fedmeta table2 for omniglot, 5-way 1-shot, dp-agr, best, x {again}: "
-        "keep one of the lines"
+    assert (
+        str(caught.value)
+        == f"{place} has two numbers of dp-fedmeta table2 for omniglot, 5-way 1-shot,"
+        f" dp-agr, best, x {again}: keep one of the lines"
     )

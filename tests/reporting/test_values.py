@@ -1,4 +1,6 @@
-"""What is written for people and spreadsheets: no HTML of a title, no formula of a text."""
+"""What is written for people and spreadsheets: no HTML of a title, no formula of a
+text.
+"""
 
 import dataclasses
 import io

@@ -1,4 +1,6 @@
-"""What a class that is found by place has to be like: all that dpfedbench comes with is, and what is refused."""
+"""What a class that is found by place has to be like: all that dpfedbench comes with
+is, and what is refused.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -67,6 +69,9 @@ def test_a_function_takes_what_it_is_called_with(code: str, taken: bool) -> None
     else:
         with pytest.raises(
             BenchError,
-            match=r"Other\.step takes \(self, .*\), but it is called with \(self, weights, gra",
+            match=(
+                r"Other\.step takes \(self, .*\), but it is called with \(self,"
+                r" weights, gra"
+            ),
         ):
             check_functions(step(code), Optimizer)

@@ -45,7 +45,8 @@ def test_another_kind_keeps_what_it_has_too() -> None:
     ] == below["rule"] | {"form": "mean"}
     assert merge(Toy, below, {"rule": {"window": 4}})["rule"]["window"] == 4
 
-    # What was never said of another kind, and does not fit, is kept for `read` to refuse.
+    # What was never said of another kind, and does not fit, is kept for `read` to
+    # refuse.
     assert merge(Toy, {"rule": {"window": 4}}, {"rule": "still"})["rule"] == {
         "kind": "still",
         "window": 4,

@@ -1,4 +1,6 @@
-"""Settings: refusals in one line, text that stands for values, families found by place, identity."""
+"""Settings: refusals in one line, text that stands for values, families found by place,
+identity.
+"""
 
 import dataclasses
 import math
@@ -29,7 +31,7 @@ class Toy(Settings):
     title: str | None = None
     any_rule: Rule = Still(threshold=1)
     two: Still | Odd | None = None
-    more: dict[str, Server] = {}
+    more: dict[str, Server] = {}  # noqa: RUF012
 
 
 def values(**changes: Any) -> dict[str, Any]:
@@ -127,11 +129,17 @@ def test_a_kind_chooses_the_part_and_text_stands_for_it() -> None:
         ({"server": {"steps": 1, "seeds": 3}}, "server.seeds is 3: expected a list"),
         (
             {"server": [{"steps": 1}]},
-            'server is [{"steps": 1}]: expected a group of keys, each written NAME: VALUE',
+            (
+                'server is [{"steps": 1}]: expected a group of keys, each written NAME:'
+                " VALUE"
+            ),
         ),
         (
             {"more": [{"steps": 1}]},
-            'more is [{"steps": 1}]: expected a group of keys, each written NAME: VALUE, and',
+            (
+                'more is [{"steps": 1}]: expected a group of keys, each written NAME:'
+                " VALUE, and"
+            ),
         ),
         ({"title": 3}, "title is 3: expected text or null"),
         (
@@ -193,7 +201,9 @@ def test_a_place_of_ones_own_leads_every_key() -> None:
 
 
 def test_a_plain_class_beside_the_settings_does_not_loosen_their_keys() -> None:
-    """A dataclass that has the behaviour has defaults too, which are attributes of the class."""
+    """A dataclass that has the behaviour has defaults too, which are attributes of the
+    class.
+    """
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Behaviour:
@@ -319,8 +329,14 @@ def family(
     name = f"made_up_{tmp_path.name}"
     folder = tmp_path / name
     folder.mkdir()
-    head = "from typing import ClassVar, Literal\nfrom dpfedbench.settings.part import Part, setting\n"
-    base = f"class Base(Part):\n    place: ClassVar[str] = '{name}'\n    rate: float = 1.0\n"
+    head = (
+        "from typing import ClassVar, Literal\nfrom dpfedbench.settings.part import"
+        " Part, setting\n"
+    )
+    base = (
+        f"class Base(Part):\n    place: ClassVar[str] = '{name}'\n    rate: float ="
+        " 1.0\n"
+    )
     (folder / "__init__.py").write_text(head + base, encoding="utf-8")
     for module, text in modules.items():
         (folder / f"{module}.py").write_text(
@@ -397,7 +413,9 @@ def test_a_part_may_have_a_default_or_fewer_values_of_its_own_for_a_key_of_its_b
 
 
 def test_a_dataclass_that_gives_a_part_its_behaviour_leaves_its_keys_alone() -> None:
-    """Default, bounds and text of a key are the section's, also in classes below that extend another dataclass."""
+    """Default, bounds and text of a key are the section's, also in classes below that
+    extend another dataclass.
+    """
 
     @dataclasses.dataclass(frozen=True)
     class Behaviour:

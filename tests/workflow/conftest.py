@@ -19,7 +19,9 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def drawn(federation: tuple[Path, Path], tmp_path: Path) -> Path:
-    """The small data set in the place of `glyphs`, whose letters take longer to draw than a small run takes."""
+    """The small data set in the place of `glyphs`, whose letters take longer to draw
+    than a small run takes.
+    """
     place = tmp_path / "results" / "data" / "glyphs"
     shutil.copytree(federation[0], place)
     seal(
@@ -31,7 +33,9 @@ def drawn(federation: tuple[Path, Path], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def snakemake(call_snakemake: Snakemake, tmp_path: Path) -> Call:
-    """Call Snakemake on the repository's Snakefile, or another root's, with results in a temporary folder."""
+    """Call Snakemake on the repository's Snakefile, or another root's, with results in
+    a temporary folder.
+    """
 
     def call(
         *arguments: str, root: Path = ROOT, directory: Path = tmp_path

@@ -1,6 +1,8 @@
-"""Faults of a beginner: each is one line, which names the file that it is in and says what to do.
+"""Faults of a beginner: each is one line, which names the file that it is in and says
+what to do.
 
-Each is made in a folder outside the repository, beside a right experiment, and met as a user meets it: by a dry run.
+Each is made in a folder outside the repository, beside a right experiment, and met as a
+user meets it: by a dry run.
 """
 
 import re
@@ -84,11 +86,17 @@ def dry_run(snakemake: Call, folder: Path, *more: str) -> list[str]:
     [
         (
             "seeds: [0\nrun: {}\n",
-            r"faulty\.yaml, line 2: did not find expected ',' or '\]': mend the YAML there",
+            (
+                r"faulty\.yaml, line 2: did not find expected ',' or '\]': mend the"
+                r" YAML there"
+            ),
         ),
         (
             "run:\n\tmodel: cnn\n",
-            r"faulty\.yaml, line 2: a tab stands where YAML wants spaces: mend the YAML there",
+            (
+                r"faulty\.yaml, line 2: a tab stands where YAML wants spaces: mend the"
+                r" YAML there"
+            ),
         ),
         ("", r"faulty\.yaml is empty: give it keys, or leave it out"),
         (
@@ -97,7 +105,10 @@ def dry_run(snakemake: Call, folder: Path, *more: str) -> list[str]:
         ),
         (
             "seeds: [0]\nrun: {dataset: glyphs,\n  dataset: digits}\n",
-            r"faulty\.yaml, line 3: the key dataset is already in line 2, and YAML would keep only one of them",
+            (
+                r"faulty\.yaml, line 3: the key dataset is already in line 2, and YAML"
+                r" would keep only one of them"
+            ),
         ),
         (
             "run: &all\n  model: *all\n",
@@ -105,7 +116,10 @@ def dry_run(snakemake: Call, folder: Path, *more: str) -> list[str]:
         ),
         (
             None,
-            r"faulty\.yaml: this file does not exist in .*; if it is a target, put it before --configfile, be",
+            (
+                r"faulty\.yaml: this file does not exist in .*; if it is a target, put"
+                r" it before --configfile, be"
+            ),
         ),
     ],
 )
@@ -118,7 +132,9 @@ def test_a_fault_of_yaml(
     said: str,
     own_folder: bool,
 ) -> None:
-    """Of a file that --configfile names, which Snakemake reads before the Snakefile; and of one in a folder."""
+    """Of a file that --configfile names, which Snakemake reads before the Snakefile;
+    and of one in a folder.
+    """
     monkeypatch.chdir(tmp_path)
     if own_folder and text is None:
         pytest.skip("what is not there is not in a folder")
@@ -146,7 +162,8 @@ def test_a_target_behind_the_files_of_a_configuration(
     done = snakemake("--dry-run", "--configfile", "right.yaml", "all")
     assert done.returncode == 1
     assert re.match(
-        "configuration: all: this file does not exist in .*target, put it before --conf",
+        "configuration: all: this file does not exist in .*target, put it before"
+        " --conf",
         lines(done)[0],
     )
     assert len(lines(done)) == 1
@@ -167,27 +184,45 @@ KIND = '    kind: Literal["mine"] = "mine"\n'
         (
             "methods/mine.py",
             changed(METHOD, CLIENT_UPDATE, ""),
-            r"line 8: Mine has no client_update: say which it takes, for instance client_update: Maml = Maml\(\)",
+            (
+                r"line 8: Mine has no client_update: say which it takes, for instance"
+                r" client_update: Maml = Maml\(\)"
+            ),
         ),
         (
             "methods/mine.py",
             changed(METHOD, "Mine(OverClients)", "Mine(Method)"),
-            r"line 8: Mine has no server_sum: extend OverClients, OverLots or OverParties, or write one",
+            (
+                r"line 8: Mine has no server_sum: extend OverClients, OverLots or"
+                r" OverParties, or write one"
+            ),
         ),
         (
             "methods/mine.py",
             changed(METHOD, '    name: ClassVar[str] = "mine"\n', ""),
-            r'line 8: Mine has no name, by which a configuration names it: write name: ClassVar\[str\] = "mine"',
+            (
+                r"line 8: Mine has no name, by which a configuration names it: write"
+                r' name: ClassVar\[str\] = "mine"'
+            ),
         ),
         (
             "methods/mine.py",
             changed(METHOD, "    name: ClassVar[str]", "    name: str"),
-            r"line 8: .*Mine has a key 'name', which shadows OverClients\.name: that is no key, write name: ClassVar\[",
+            (
+                r"line 8: .*Mine has a key 'name', which shadows OverClients\.name:"
+                r" that is no key, write name: ClassVar\["
+            ),
         ),
         (
             "methods/mine.py",
-            f"{METHOD}\n    def server_sum(self, rounds):\n        return super().server_sum()\n",
-            r"line 13: Mine\.server_sum takes \(self, rounds\), but it is called with \(self\): give it these",
+            (
+                f"{METHOD}\n    def server_sum(self, rounds):\n        return"
+                " super().server_sum()\n"
+            ),
+            (
+                r"line 13: Mine\.server_sum takes \(self, rounds\), but it is called"
+                r" with \(self\): give it these"
+            ),
         ),
         (
             "methods/mine.py",
@@ -207,7 +242,10 @@ KIND = '    kind: Literal["mine"] = "mine"\n'
         (
             "parts/clipping/mine.py",
             changed(RULE, KIND, ""),
-            r'line 6: Mine has no kind, by which a configuration names it: write kind: Literal\["mine"\] = "mine"',
+            (
+                r"line 6: Mine has no kind, by which a configuration names it: write"
+                r' kind: Literal\["mine"\] = "mine"'
+            ),
         ),
         (
             "parts/clipping/mine.py",
@@ -217,12 +255,18 @@ KIND = '    kind: Literal["mine"] = "mine"\n'
         (
             "parts/clipping/mine.py",
             changed(RULE, "state: State, seen: Seen", "state: State"),
-            r"line 9: Mine\.observe takes \(self, state\), but it is called with \(self, state, seen\): give it these",
+            (
+                r"line 9: Mine\.observe takes \(self, state\), but it is called with"
+                r" \(self, state, seen\): give it these"
+            ),
         ),
         (
             "parts/optimizers/mine.py",
             changed(STEPS, "def step", "def steps"),
-            r"line 6: Mine has no step, which takes \(self, weights, gradient, state, rate\): write it",
+            (
+                r"line 6: Mine has no step, which takes \(self, weights, gradient,"
+                r" state, rate\): write it"
+            ),
         ),
         (
             "parts/clipping/mine.py",

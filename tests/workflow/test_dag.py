@@ -1,4 +1,6 @@
-"""The DAG of every preset, what a user's mistake looks like, and the workflow's own form."""
+"""The DAG of every preset, what a user's mistake looks like, and the workflow's own
+form.
+"""
 
 import re
 import subprocess
@@ -69,7 +71,8 @@ def test_a_paper_is_a_target(snakemake: Call, target: str) -> None:
     )
     # No run is trained, and none audited, that the paper does not show.
     assert found["audited"] > found["audit"] and found["account"] < 25
-    # The model that rows of a public start begin from is trained, and shown by another row.
+    # The model that rows of a public start begin from is trained, and shown by another
+    # row.
     assert found["account"] <= found["train"] <= found["account"] + 1
 
 
@@ -164,11 +167,17 @@ def test_an_experiment_may_lie_outside_the_repository(
     [
         (
             "dp-fedmeta",
-            "experiments.dp-fedmeta is made in dp-fedmeta.yaml and again in mine.yaml: give yours another ",
+            (
+                "experiments.dp-fedmeta is made in dp-fedmeta.yaml and again in"
+                " mine.yaml: give yours another "
+            ),
         ),
         (
             "train",
-            "experiments.train: the workflow itself has a target of this name, choose another",
+            (
+                "experiments.train: the workflow itself has a target of this name,"
+                " choose another"
+            ),
         ),
     ],
 )
@@ -234,7 +243,9 @@ def test_a_folder_of_experiments_that_is_not_there_is_one_line(snakemake: Call) 
 
 
 def test_a_median_threshold_waits_for_its_run_without_privacy(snakemake: Call) -> None:
-    """Asked for alone, a constant threshold at that run's median trains both, the run without privacy first."""
+    """Asked for alone, a constant threshold at that run's median trains both, the run
+    without privacy first.
+    """
     smoke = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
     done = snakemake("results/smoke/figures/dp-maml/figure6a.png", "--dry-run", *smoke)
     assert done.returncode == 0, done.stderr
@@ -265,7 +276,8 @@ def test_a_figure_of_initialisations_trains_each_once_and_tests_it_at_every_shot
     done = snakemake(*both, "--dry-run", "--quiet", "rules")
     assert done.returncode == 0, done.stderr
     found = jobs(done.stdout + done.stderr)
-    # Random and both pre-trained ones are shared; MAML and DP-MAML are meta-trained at 1 and at 5 shots.
+    # Random and both pre-trained ones are shared; MAML and DP-MAML are meta-trained at
+    # 1 and at 5 shots.
     assert (
         found["train"] == 3 + 2 * 2
         and found["meta_test_at"] == 7 * 3
@@ -273,7 +285,10 @@ def test_a_figure_of_initialisations_trains_each_once_and_tests_it_at_every_shot
     )
 
 
-PAPER = "{title: x, tasks: {a: {dataset: glyphs}}, tables: {t: {title: t, tasks: [a], series: {m: {method: maml}}}}}"
+PAPER = (
+    "{title: x, tasks: {a: {dataset: glyphs}}, tables: {t: {title: t, tasks: [a],"
+    " series: {m: {method: maml}}}}}"
+)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +307,10 @@ PAPER = "{title: x, tasks: {a: {dataset: glyphs}}, tables: {t: {title: t, tasks:
         *(
             (
                 f"experiments={{{name}: {PAPER}}}",
-                f"experiments.{name}: the workflow itself has a target of this name, choose another",
+                (
+                    f"experiments.{name}: the workflow itself has a target of this"
+                    " name, choose another"
+                ),
             )
             for name in ("train", "verify", "all", "frontier")
         ),
@@ -307,7 +325,8 @@ def test_a_bad_configuration_is_one_line(
 ) -> None:
     done = snakemake("--dry-run", "--config", given)
     assert done.returncode == 1
-    # What Snakemake says of its files stands apart; there is no stack and no second line of ours.
+    # What Snakemake says of its files stands apart; there is no stack and no second
+    # line of ours.
     said = [
         text
         for text in done.stderr.splitlines()

@@ -1,6 +1,8 @@
-"""pyproject.toml, environment.yml and the rules' environment pin the same versions, and the last suffices for rules.
+"""pyproject.toml, environment.yml and the rules' environment pin the same versions, and
+the last suffices for rules.
 
-No conda is called: this is what can be checked without one. `use_conda.py` makes the environment and a figure in it.
+No conda is called: this is what can be checked without one. `use_conda.py` makes the
+environment and a figure in it.
 """
 
 import ast
@@ -62,7 +64,8 @@ def test_the_three_agree() -> None:
         pins(whole["tool"]["uv"]["constraint-dependencies"]),
     )
     required = pins(project["dependencies"])
-    # Of what these bring with them pip would take other versions than uv does with the constraints.
+    # Of what these bring with them pip would take other versions than uv does with the
+    # constraints.
     required |= {
         name: constraints[name] for name in ("mpmath", "platformdirs", "sympy")
     }
@@ -94,7 +97,8 @@ def test_channels_are_conda_forge_alone() -> None:
 
 
 def test_a_plan_needs_nothing_but_snakemake() -> None:
-    """As on a login node that has Snakemake alone: no package that Snakemake does not bring with it.
+    """As on a login node that has Snakemake alone: no package that Snakemake does not
+    bring with it.
 
     `use_conda.py` calls the workflow from such an environment.
     """
@@ -122,21 +126,20 @@ def test_a_plan_needs_nothing_but_snakemake() -> None:
         "numba",
     } <= absent and "yaml" not in absent
     code = (
-        "import sys, yaml\n"
-        f"sys.modules |= dict.fromkeys({sorted(absent)!r})\n"
-        "from pathlib import Path\n"
-        "from dpfedbench.experiments.configuration import Configuration, overlaid\n"
-        "from dpfedbench.experiments.datasets import known_datasets\n"
-        "from dpfedbench.experiments.expand import make_plan\n"
-        "import dpfedbench.data\n"
-        "import dpfedbench.cluster, dpfedbench.jobs, dpfedbench.results_format, dpfedbench.experiments.targets\n"
-        f"root = Path({str(ROOT)!r})\n"
-        "files = [root / 'config' / 'config.yaml', *root.glob('config/experiments/*.yaml')]\n"
-        "own = {'mine': {'reader': 'image-folder', 'options': {'folder': 'x', 'size': 28, 'channels': 1}}}\n"
-        "read = [yaml.safe_load(file.read_text(encoding='utf-8')) for file in files]\n"
-        "configuration = Configuration.read(overlaid(*read, {'datasets': own}))\n"
-        "found = known_datasets(dpfedbench.data.DATASETS_TABLE, configuration)\n"
-        "print('mine' in found, len(make_plan(configuration, datasets=found).private()) > 10)\n"
+        f"import sys, yaml\nsys.modules |= dict.fromkeys({sorted(absent)!r})\nfrom"
+        " pathlib import Path\nfrom dpfedbench.experiments.configuration import"
+        " Configuration, overlaid\nfrom dpfedbench.experiments.datasets import"
+        " known_datasets\nfrom dpfedbench.experiments.expand import make_plan\nimport"
+        " dpfedbench.data\nimport dpfedbench.cluster, dpfedbench.jobs,"
+        " dpfedbench.results_format, dpfedbench.experiments.targets\nroot ="
+        f" Path({str(ROOT)!r})\nfiles = [root / 'config' / 'config.yaml',"
+        " *root.glob('config/experiments/*.yaml')]\nown = {'mine': {'reader':"
+        " 'image-folder', 'options': {'folder': 'x', 'size': 28, 'channels':"
+        " 1}}}\nread = [yaml.safe_load(file.read_text(encoding='utf-8')) for file"
+        " in files]\nconfiguration = Configuration.read(overlaid(*read, {'datasets':"
+        " own}))\nfound = known_datasets(dpfedbench.data.DATASETS_TABLE,"
+        " configuration)\nprint('mine' in found, len(make_plan(configuration,"
+        " datasets=found).private()) > 10)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
@@ -155,7 +158,9 @@ def _installed(name: str) -> bool:
 def test_a_checkouts_own_sources_come_first(
     snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two checkouts that share an environment: the other's package lies before anything that Snakemake adds."""
+    """Of two checkouts that share an environment: the other's package lies before
+    anything that Snakemake adds.
+    """
     other = tmp_path / "other" / "dpfedbench"
     other.mkdir(parents=True)
     (other / "__init__.py").write_text(
@@ -170,8 +175,13 @@ def test_a_checkouts_own_sources_come_first(
 
 
 def test_pytest_finds_the_package_where_it_is_not_installed() -> None:
-    """As in the environment of environment.yml: -S reads no .pth, so what is installed here is not found."""
-    code = f"import sys; sys.path += {site.getsitepackages()!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    """As in the environment of environment.yml: -S reads no .pth, so what is installed
+    here is not found.
+    """
+    code = (
+        f"import sys; sys.path += {site.getsitepackages()!r}; import pytest;"
+        " sys.exit(pytest.main(sys.argv[1:]))"
+    )
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [
         sys.executable,
@@ -188,7 +198,8 @@ def test_pytest_finds_the_package_where_it_is_not_installed() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# A module's name where it is not its distribution's, and what comes with another one that is pinned.
+# A module's name where it is not its distribution's, and what comes with another one
+# that is pinned.
 DISTRIBUTIONS = {
     "yaml": "pyyaml",
     "PIL": "pillow",
@@ -211,10 +222,12 @@ def imported(path: Path) -> set[str]:
 
 
 def test_the_rules_environment_has_all_that_the_rules_import() -> None:
-    """What --use-conda makes holds neither Snakemake nor this package, only what is pinned there."""
+    """What --use-conda makes holds neither Snakemake nor this package, only what is
+    pinned there.
+    """
     pinned, _ = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
-    # What dpsum has for users of other libraries (adapters, exports) needs these libraries; no rule imports it.
-    # So does what shows histories in a tracker.
+    # What dpsum has for users of other libraries (adapters, exports) needs these
+    # libraries; no rule imports it. So does what shows histories in a tracker.
     beside = {
         ROOT / "src" / "dpsum" / "export.py",
         ROOT / "src" / "dpfedbench" / "reporting" / "histories.py",
@@ -224,7 +237,8 @@ def test_the_rules_environment_has_all_that_the_rules_import() -> None:
         *(ROOT / "src").rglob("*.py"),
         *(ROOT / "workflow" / "scripts").glob("*.py"),
     } - beside
-    # Snakemake puts its own place behind a script's path, so that a job finds its modules.
+    # Snakemake puts its own place behind a script's path, so that a job finds its
+    # modules.
     needed = {
         DISTRIBUTIONS.get(name, name) for path in files for name in imported(path)
     } - {"snakemake"}
@@ -232,7 +246,9 @@ def test_the_rules_environment_has_all_that_the_rules_import() -> None:
 
 
 def test_a_librarys_environment_has_the_projects_versions_where_it_can() -> None:
-    """Python and what dpsum needs are the project's: the packages of both may lie on one path."""
+    """Python and what dpsum needs are the project's: the packages of both may lie on
+    one path.
+    """
     rules, python = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
     for name in ("flower", "pfl"):
         text = (ROOT / "workflow" / "envs" / f"{name}.yaml").read_text(encoding="utf-8")
@@ -244,7 +260,8 @@ def test_a_librarys_environment_has_the_projects_versions_where_it_can() -> None
 
 
 def test_every_rule_has_that_environment() -> None:
-    """Paths of `conda:` are relative to the file of the rule, and Snakemake looks them up only under --use-conda.
+    """Paths of `conda:` are relative to the file of the rule, and Snakemake looks them
+    up only under --use-conda.
 
     Those of the libraries have one of their own, or that one.
     """
@@ -271,14 +288,19 @@ def test_every_rule_has_that_environment() -> None:
 def test_scripts_find_the_package_where_it_is_not_installed(
     snakemake: Call, tmp_path: Path
 ) -> None:
-    """Under --use-conda src/ has to come from the Snakefile: Snakemake hands its own search path on to scripts."""
+    """Under --use-conda src/ has to come from the Snakefile: Snakemake hands its own
+    search path on to scripts.
+    """
     copy = tmp_path / "copy"
     for name in ("workflow", "config", "profiles", "src"):
         shutil.copytree(
             ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__")
         )
     shutil.copy(ROOT / "Snakefile", copy)
-    told = "import json, pathlib, sys\npathlib.Path(snakemake.output[0]).write_text(json.dumps(sys.path))\n"
+    told = (
+        "import json, pathlib,"
+        " sys\npathlib.Path(snakemake.output[0]).write_text(json.dumps(sys.path))\n"
+    )
     (copy / "workflow" / "scripts" / "configure.py").write_text(told, encoding="utf-8")
     plan = snakemake("--dry-run", *SMOKE, root=copy, directory=copy).stdout
     target = re.findall(r"output: (\S+config\.yaml)$", plan, flags=re.M)[0]
@@ -286,9 +308,16 @@ def test_scripts_find_the_package_where_it_is_not_installed(
     assert done.returncode == 0, done.stderr
     paths = json.loads((copy / target).read_text(encoding="utf-8"))
     assert str(copy / "src") in paths
-    # With that path, and the environment's packages but no installed dpfedbench (-S reads no .pth), each script loads.
-    load = f"import sys; sys.path += {[*site.getsitepackages(), str(ROOT / 'src')]!r}; import runpy\n"
-    load += "for path in sys.argv[1:]: runpy.run_path(path)\nimport dpfedbench; print(dpfedbench.__file__)"
+    # With that path, and the environment's packages but no installed dpfedbench (-S
+    # reads no .pth), each script loads.
+    load = (
+        f"import sys; sys.path += {[*site.getsitepackages(), str(ROOT / 'src')]!r};"
+        " import runpy\n"
+    )
+    load += (
+        "for path in sys.argv[1:]: runpy.run_path(path)\nimport dpfedbench;"
+        " print(dpfedbench.__file__)"
+    )
     scripts = map(str, sorted((ROOT / "workflow" / "scripts").glob("*.py")))
     alone = subprocess.run(
         [sys.executable, "-S", "-c", load, *scripts],
@@ -301,7 +330,9 @@ def test_scripts_find_the_package_where_it_is_not_installed(
 
 
 def test_the_container_file_is_the_set_up_of_the_readme() -> None:
-    """Its commands, and that what it copies and leaves out is right; the image itself is not built by the tests."""
+    """Its commands, and that what it copies and leaves out is right; the image itself
+    is not built by the tests.
+    """
     text = (ROOT / "Containerfile").read_text(encoding="utf-8")
     steps = [
         line.split(None, 1)
@@ -309,7 +340,8 @@ def test_the_container_file_is_the_set_up_of_the_readme() -> None:
         if line and not line.startswith("#")
     ]
     runs = " && ".join(words for kind, words in steps if kind == "RUN").split(" && ")
-    # The README: `pip install uv && uv run ...`; the gate: `uv sync` with the pins of pyproject.toml.
+    # The README: `pip install uv && uv run ...`; the gate: `uv sync` with the pins of
+    # pyproject.toml.
     assert "pip install --no-cache-dir uv" in runs and "uv sync --no-cache" in runs
     assert "uv sync" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     (base,) = (words for kind, words in steps if kind == "ARG")
@@ -318,7 +350,8 @@ def test_the_container_file_is_the_set_up_of_the_readme() -> None:
     ][0]
     assert base == f"BASE=docker.io/library/{release.replace('=', ':')}-slim"
     assert [words for kind, words in steps if kind == "COPY"] == [". ."]
-    # What git does not keep stays outside, and nothing that it keeps; the clone itself says the revision.
+    # What git does not keep stays outside, and nothing that it keeps; the clone itself
+    # says the revision.
     ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").split()
     assert {".venv", "results", "uv.lock", ".snakemake"} <= set(
         ignored

@@ -1,4 +1,6 @@
-"""The targets `prune` and `verify`, the mark of a results folder, a cluster that is not there, as a user meets them."""
+"""The targets `prune` and `verify`, the mark of a results folder, a cluster that is not
+there, as a user meets them.
+"""
 
 import json
 import subprocess
@@ -41,7 +43,8 @@ def test_prune_asks_nothing_and_removes_only_if_told(
         said[0] == f"prune: {OLD}: {'not needed' if left else 'removed'} (0.0 MB)"
         and len(said) == 2
     )
-    # The folder is marked with what this version writes, and a second call finds nothing to say.
+    # The folder is marked with what this version writes, and a second call finds
+    # nothing to say.
     assert (
         json.loads((tmp_path / "results" / "format.json").read_text(encoding="utf-8"))[
             "format"
@@ -63,7 +66,8 @@ def test_verify_looks_through_a_folder_that_somebody_sent(
     assert done.returncode == 1
     line, end = ours(done, "verify: ")
     assert line.startswith(
-        "verify: results/tables/two.csv is damaged or was edited, it is not what the rule table wrote"
+        "verify: results/tables/two.csv is damaged or was edited, it is not what the"
+        " rule table wrote"
     )
     assert end == "verify: 1 of 2 checks of files and runs in results failed, see above"
 
@@ -125,7 +129,9 @@ def test_a_results_folder_of_a_newer_version_is_one_line(
 def test_slurm_that_is_not_there_is_one_line(
     snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is submitted: Slurm's own programs are asked, and here answer that nobody is there."""
+    """Before anything is submitted: Slurm's own programs are asked, and here answer
+    that nobody is there.
+    """
     programs = tmp_path / "bin"
     programs.mkdir()
     down = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
@@ -143,12 +149,15 @@ def test_slurm_that_is_not_there_is_one_line(
 
 
 def test_snakemakes_timer_is_off(tmp_path: Path) -> None:
-    """It looks at all ready jobs again and again, more often with each job that ends."""
+    """It looks at all ready jobs again and again, more often with each job that
+    ends.
+    """
     code = (
-        "from snakemake.scheduling.job_scheduler import JobScheduler\n"
-        "JobScheduler._schedule_reevalutation = lambda self, delay: print('a timer was set')\n"
-        "from snakemake.cli import main\n"
-        f"main(['prune', '--cores', '1', '--snakefile', '{ROOT}/Snakefile', '--directory', '{tmp_path}'])\n"
+        "from snakemake.scheduling.job_scheduler import"
+        " JobScheduler\nJobScheduler._schedule_reevalutation = lambda self, delay:"
+        " print('a timer was set')\nfrom snakemake.cli import main\nmain(['prune',"
+        f" '--cores', '1', '--snakefile', '{ROOT}/Snakefile', '--directory',"
+        f" '{tmp_path}'])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -66,7 +66,9 @@ rule mine:
 def test_another_snakefile_takes_the_workflow_as_a_module(
     tmp_path: Path, drawn: Path, call_snakemake: Snakemake
 ) -> None:
-    """Its own configuration lies over the workflow's, its rules stand on the workflow's, and nothing is copied."""
+    """Its own configuration lies over the workflow's, its rules stand on the
+    workflow's, and nothing is copied.
+    """
     (tmp_path / "Snakefile").write_text(
         MAIN.replace("ROOT", str(ROOT)), encoding="utf-8"
     )
@@ -94,7 +96,9 @@ def test_another_snakefile_takes_the_workflow_as_a_module(
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A host of Git repositories on this machine, with a tag of this one, and a later commit that is broken."""
+    """A host of Git repositories on this machine, with a tag of this one, and a later
+    commit that is broken.
+    """
     host = tmp_path_factory.mktemp("host")
     folder = host / "someone" / "dpfedbench"
     listed = subprocess.run(
@@ -109,7 +113,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
-    # What numba compiled fits wherever the sources have the same text, and takes longest to make.
+    # What numba compiled fits wherever the sources have the same text, and takes
+    # longest to make.
     for compiled in (ROOT / "src").rglob("*.nb[ic]"):
         place = folder / compiled.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +137,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def called_from_git(
     source: str, folder: Path, host: Path, *words: str
 ) -> subprocess.CompletedProcess[str]:
-    """Call a Snakefile whose module comes from Git; what would be fetched from github.com is a folder here."""
+    """Call a Snakefile whose module comes from Git; what would be fetched from
+    github.com is a folder here.
+    """
     main = MAIN.replace('"ROOT/Snakefile"', source)
     assert source in main
     (folder / "Snakefile").write_text(main, encoding="utf-8")
@@ -165,7 +172,9 @@ def called_from_git(
 def test_a_module_comes_from_a_git_host_with_its_own_library(
     published: Path, tmp_path: Path, drawn: Path
 ) -> None:
-    """Plan, scripts and library are those of the tag; a second call neither clones nor runs anything."""
+    """Plan, scripts and library are those of the tag; a second call neither clones nor
+    runs anything.
+    """
     source = 'github("someone/dpfedbench", path="workflow/Snakefile", tag="v1")'
     triggers = (
         "--rerun-triggers",
@@ -202,7 +211,8 @@ def test_a_module_of_a_plain_address_is_refused_in_one_line(
         server.shutdown()
     assert done.returncode == 1
     assert re.match(
-        r"configuration: a module cannot take dpfedbench from http://127\S+: take github",
+        r"configuration: a module cannot take dpfedbench from http://127\S+: take"
+        r" github",
         done.stderr,
     )
     assert done.stderr.count("\n") == 1
@@ -211,11 +221,16 @@ def test_a_module_of_a_plain_address_is_refused_in_one_line(
 def test_the_report_plugin_writes_what_made_a_file(
     snakemake: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """An RO-Crate: the drawn images, the job that made them, its script, and nothing that is not there."""
+    """An RO-Crate: the drawn images, the job that made them, its script, and nothing
+    that is not there.
+    """
     pytest.importorskip("snakemake_report_plugin_fairscape")
     for number in range(4):
         (tmp_path / f"{number}.txt").write_text(f"two words {number}", encoding="utf-8")
-    own = f"{{reader: text-folder, licence: MIT, options: {{folder: '{tmp_path}', words: 3}}}}"
+    own = (
+        f"{{reader: text-folder, licence: MIT, options: {{folder: '{tmp_path}', words:"
+        " 3}}"
+    )
     (tmp_path / "own.yaml").write_text(f"datasets: {{mine: {own}}}\n", encoding="utf-8")
     given = [
         "results/data/mine/summary.json",
@@ -271,7 +286,9 @@ def test_the_report_plugin_writes_what_made_a_file(
 def test_the_catalogue_finds_what_it_asks_for(
     snakemake: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Standardised usage: workflow/Snakefile, which plans the same jobs, config/README.md and the catalogue's file."""
+    """Standardised usage: workflow/Snakefile, which plans the same jobs,
+    config/README.md and the catalogue's file.
+    """
     usage = yaml.safe_load(
         (ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8")
     )["usage"]
@@ -360,7 +377,10 @@ def test_the_command_says_where_the_snakefile_is(
         (["go"], "usage: "),
         (
             ["run", "--preset", "smok"],
-            r"there is no preset 'smok': there are .*real.*smoke, the nearest is smoke$",
+            (
+                r"there is no preset 'smok': there are .*real.*smoke, the nearest is"
+                r" smoke$"
+            ),
         ),
         (["run", "--preset"], "there is no preset ''"),
     ],

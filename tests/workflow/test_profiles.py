@@ -97,7 +97,9 @@ def test_a_training_by_several_processes_is_one_job_of_as_many_tasks(
 
 
 def test_the_slurm_profile_can_stand_alone(snakemake: Call) -> None:
-    """As a workflow profile it replaces profiles/default, whose settings it then needs to have given for itself."""
+    """As a workflow profile it replaces profiles/default, whose settings it then needs
+    to have given for itself.
+    """
     done = snakemake(
         "--dry-run",
         "--quiet",
@@ -128,7 +130,9 @@ def test_a_partition_and_an_account_reach_every_job_that_is_sent(
 
 
 def test_the_slurm_profile_names_every_rule_that_is_sent_and_agrees_with_it() -> None:
-    """The profile repeats the rules' own values for people to edit; a value that drifted would mislead them."""
+    """The profile repeats the rules' own values for people to edit; a value that
+    drifted would mislead them.
+    """
     found = profile("slurm")["set-resources"]
     stated = {}
     for path in (ROOT / "workflow" / "rules").glob("*.smk"):

@@ -1,4 +1,6 @@
-"""What runs again when something changes: the whole workflow with scripts that only write their outputs."""
+"""What runs again when something changes: the whole workflow with scripts that only
+write their outputs.
+"""
 
 import ast
 import html
@@ -54,7 +56,9 @@ experiments:
 def finished(
     tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake
 ) -> Path:
-    """A copy of the workflow, with stubs for scripts, after a small run of it; whoever changes it changes it back."""
+    """A copy of the workflow, with stubs for scripts, after a small run of it; whoever
+    changes it changes it back.
+    """
     copy = tmp_path_factory.mktemp("finished") / "copy"
     for name in ("workflow", "config", "profiles", "src"):
         shutil.copytree(
@@ -62,7 +66,8 @@ def finished(
         )
     shutil.copy(ROOT / "Snakefile", copy)
     for script in (copy / "workflow" / "scripts").glob("*.py"):
-        # What the script imports stays in its text, from which the code of its stage is read.
+        # What the script imports stays in its text, from which the code of its stage is
+        # read.
         text = textwrap.indent(script.read_text(encoding="utf-8"), "    ")
         script.write_text(f"{STUB}\nif False:\n{text}", encoding="utf-8")
     (copy / "small.yaml").write_text(without_others(SMALL), encoding="utf-8")
@@ -100,7 +105,9 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_the_report_has_every_table_and_figure(
     finished: Path, call_snakemake: Snakemake
 ) -> None:
-    """`snakemake --report`: each with a caption and its command, under its paper, with labels; and nothing else."""
+    """`snakemake --report`: each with a caption and its command, under its paper, with
+    labels; and nothing else.
+    """
     done = run(call_snakemake, finished, "--report", "report.html")
     assert done.returncode == 0, done.stderr
     text = (finished / "report.html").read_text(encoding="utf-8")
@@ -144,7 +151,9 @@ def test_the_report_has_every_table_and_figure(
 
 
 def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
-    """One story, since a finished workflow is dear: each change is undone before the next."""
+    """One story, since a finished workflow is dear: each change is undone before the
+    next.
+    """
     snakemake, configured = (
         call_snakemake,
         (finished / "small.yaml").read_text(encoding="utf-8"),
@@ -205,7 +214,8 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
         "\n",
     )
 
-    # What models are tested with, far below the script: their tests again, and no training.
+    # What models are tested with, far below the script: their tests again, and no
+    # training.
     inner = finished / "src" / "dpfedbench" / "models" / "meta_gradient.py"
     edit(inner, "\n", "\n# a comment\n")
     found = again(snakemake, finished)
@@ -235,7 +245,8 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
     edit(jobs, "\n# a comment\n", "\n")
     edit(style, "\n/* a comment */\n", "\n")
 
-    # A changed label draws one figure; machine settings and the local folder change nothing.
+    # A changed label draws one figure; machine settings and the local folder change
+    # nothing.
     edit(
         finished / "small.yaml",
         "{x: {values: [50, 90]}",
@@ -243,7 +254,8 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
     )
     with open(finished / "small.yaml", "a", encoding="utf-8") as handle:
         handle.write(
-            "machine: {threads: 2, checkpoint_seconds: 5}\ndata: {local_dir: /nowhere}\n"
+            "machine: {threads: 2, checkpoint_seconds: 5}\ndata: {local_dir:"
+            " /nowhere}\n"
         )
     assert again(snakemake, finished) == {("figure", "")} | shown
     edit(
@@ -252,7 +264,8 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
         "{x: {values: [50, 90]}",
     )
 
-    # A declared search on private data draws streams of its own: its method's runs are others, and trained.
+    # A declared search on private data draws streams of its own: its method's runs are
+    # others, and trained.
     with open(finished / "small.yaml", "a", encoding="utf-8") as handle:
         handle.write("tuning: {dp-agr: {runs: 3, data: private}}\n")
     stages = ("configure", "train", "meta_test", "account", "audit", "audited")
@@ -261,7 +274,8 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
         == {("cells", ""), *((stage, "dp-agr") for stage in stages)} | reported
     )
 
-    # Another value in a grid: one run more than the search's five, and the figure that shows it.
+    # Another value in a grid: one run more than the search's five, and the figure that
+    # shows it.
     edit(finished / "small.yaml", "values: [50, 90]", "values: [50, 70, 90]")
     done = run(snakemake, finished, "--dry-run", "--quiet", "rules")
     assert re.search(r"^train\s+6$", done.stdout + done.stderr, flags=re.M), (

@@ -1,4 +1,6 @@
-"""The scripts of the rules, each called with what its rule gives it: everything reaches the library."""
+"""The scripts of the rules, each called with what its rule gives it: everything reaches
+the library.
+"""
 
 import json
 import runpy
@@ -22,7 +24,9 @@ Places = tuple[Path, Path]
 
 
 class Files(dict[str, Any]):
-    """A rule's input or output: named files, and all in order, of which some have one name."""
+    """A rule's input or output: named files, and all in order, of which some have one
+    name.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name in self:

@@ -1,12 +1,15 @@
-"""One figure of the smoke preset with `--use-conda`, from a Snakemake that has nothing else; conda is stood in for.
+"""One figure of the smoke preset with `--use-conda`, from a Snakemake that has nothing
+else; conda is stood in for.
 
     uv run python tests/workflow/use_conda.py RESULTS
 
-RESULTS is the results folder of a finished run of the smoke preset without conda. The script makes an environment with
-Snakemake alone, as its own requirements have it, and calls the workflow from there, so that the plan is read without
-this project's packages. The rules' environment comes from workflow/envs/dpfedbench.yaml by conda_standin/, which has uv
-install the file's pip section: no channel and no solver is tried. Every file but logs and costs has to have the bits of
-RESULTS. Then a table of versions is made in that environment, and must name them.
+RESULTS is the results folder of a finished run of the smoke preset without conda. The
+script makes an environment with Snakemake alone, as its own requirements have it, and
+calls the workflow from there, so that the plan is read without this project's packages.
+The rules' environment comes from workflow/envs/dpfedbench.yaml by conda_standin/, which
+has uv install the file's pip section: no channel and no solver is tried. Every file but
+logs and costs has to have the bits of RESULTS. Then a table of versions is made in that
+environment, and must name them.
 """
 
 import json
@@ -22,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
-from compare import differences
+from compare import differences  # noqa: E402
 
 FIGURE = "results/smoke/figures/adap-dp-fl/figure4d.png"  # of one run: seven jobs
 
@@ -72,7 +75,10 @@ def main(wanted: Path) -> None:
             str(driver),
         )
         must("uv", "pip", "install", "-q", "--python", str(driver), snakemake)
-        absent = "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('numpy', 'torch', 'dpfedbench'))))"
+        absent = (
+            "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('numpy',"
+            " 'torch', 'dpfedbench'))))"
+        )
         must(str(driver / "bin" / "python"), "-c", absent)
         command = [
             str(driver / "bin" / "snakemake"),

@@ -12,5 +12,6 @@ if __name__ == "__main__":
         folder = Path(snakemake.output[0])
         for ledger in snakemake.input.ledgers:
             run = Path(ledger).parent
-            # A folder for each, whose content goes into the run's: the audit, and the manifest that vouches for it.
+            # A folder for each, whose content goes into the run's: the audit, and the
+            # manifest that vouches for it.
             audit_run(run, folder / f"{run.parent.name}-{run.name}" / "audit.json")

@@ -1,4 +1,6 @@
-"""Write down a run's resolved configuration, as `Method.to_yaml` does: without the methods, which the plan has read."""
+"""Write down a run's resolved configuration, as `Method.to_yaml` does: without the
+methods, which the plan has read.
+"""
 
 from pathlib import Path
 

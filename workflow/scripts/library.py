@@ -1,7 +1,9 @@
-"""Run a library at its tutorials' settings and write down its rows, in a process of its own.
+"""Run a library at its tutorials' settings and write down its rows, in a process of its
+own.
 
-The library is this Python's where it is installed here, as under --use-conda. Else the packages of its environment that
-this Python lacks, or has in another version, are put into a folder that lies before this Python's own.
+The library is this Python's where it is installed here, as under --use-conda. Else the
+packages of its environment that this Python lacks, or has in another version, are put
+into a folder that lies before this Python's own.
 """
 
 import importlib.metadata
@@ -48,7 +50,8 @@ def lacking(wanted: Sequence[str]) -> list[str]:
 
 
 def layer(package: str, wanted: Sequence[str], folder: Path) -> list[Path]:
-    """The folders to search for a library before this Python's own: none where the library is installed here.
+    """The folders to search for a library before this Python's own: none where the
+    library is installed here.
 
     Raises:
         BenchError: its packages cannot be had.
@@ -59,7 +62,8 @@ def layer(package: str, wanted: Sequence[str], folder: Path) -> list[Path]:
     if told.is_file() and told.read_text(encoding="utf-8").splitlines() == missing:
         return [folder]
     shutil.rmtree(folder, ignore_errors=True)
-    # Without --no-deps pip and uv would bring what this Python has already, torch for one.
+    # Without --no-deps pip and uv would bring what this Python has already, torch for
+    # one.
     how = ["install", "-q", "--no-deps", "--target", str(folder), *missing]
     if uv := shutil.which("uv"):
         command = [uv, "pip", *how, "--no-config", "--python", sys.executable]
@@ -70,9 +74,11 @@ def layer(package: str, wanted: Sequence[str], folder: Path) -> list[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         said = " ".join((done.stderr or done.stdout).split())
         raise BenchError(
-            f"{package} is not installed, and its packages cannot be had ({said[:300] or done.returncode}): let this "
-            "machine reach a package index (UV_DEFAULT_INDEX or PIP_INDEX_URL name one) and call again, or leave the "
-            "library out, e.g. --config libraries=opacus; the other libraries' rows are made all the same"
+            f"{package} is not installed, and its packages cannot be had"
+            f" ({said[:300] or done.returncode}): let this machine reach a package"
+            " index (UV_DEFAULT_INDEX or PIP_INDEX_URL name one) and call again, or"
+            " leave the library out, e.g. --config libraries=opacus; the other"
+            " libraries' rows are made all the same"
         )
     write_text(told, "\n".join(missing) + "\n")
     return [folder]

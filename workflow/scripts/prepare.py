@@ -12,7 +12,9 @@ from dpfedbench.manifest import rule_job
 def reporter(
     logger: logging.Logger, every: float = 5.0
 ) -> Callable[[str, int, int], None]:
-    """A callback that logs progress: at each new stage, at its end, and every so many seconds."""
+    """A callback that logs progress: at each new stage, at its end, and every so many
+    seconds.
+    """
     state: dict[str, Any] = {"what": None, "time": 0.0}
 
     def report(what: str, done: int, total: int) -> None:

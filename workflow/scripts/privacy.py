@@ -1,4 +1,6 @@
-"""Make the table of privacy and its figure from finished runs, and the answer that they give for each paper."""
+"""Make the table of privacy and its figure from finished runs, and the answer that they
+give for each paper.
+"""
 
 from dpfedbench.files import atomic_path, write_text
 from dpfedbench.manifest import rule_job

@@ -1,11 +1,13 @@
-"""Run a library at its tutorials' settings and write down its rows: rows.py LIBRARY.py FILE.json.
+"""Run a library at its tutorials' settings and write down its rows: rows.py LIBRARY.py
+FILE.json.
 
-For a Python that has the library, numpy, scipy and dpsum. A library's file says its PACKAGE in the package index and
-makes `runs(folder)`, each what `row` takes.
+For a Python that has the library, numpy, scipy and dpsum. A library's file says its
+PACKAGE in the package index and makes `runs(folder)`, each what `row` takes.
 
-Data and models are small stand-ins, which no epsilon depends on; samplers, thresholds, noise, rounds and accountants
-are those of the tutorial or example that a row names. The runs draw from the operating system or from the library's own
-generators, so that thresholds which follow the data, and what the audits show, differ from run to run.
+Data and models are small stand-ins, which no epsilon depends on; samplers, thresholds,
+noise, rounds and accountants are those of the tutorial or example that a row names. The
+runs draw from the operating system or from the library's own generators, so that
+thresholds which follow the data, and what the audits show, differ from run to run.
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ def row(
         audit: whether the run's release is attacked.
         profile: of the account, which holds.
         claimed: what the library says, where its accountant is not in the account.
-        said: `what` ran, the `source` of its settings, `why` the numbers differ or not, and a `quote` of the library's.
+        said: `what` ran, the `source` of its settings, `why` the numbers differ or not,
+            and a `quote` of the library's.
 
     Returns:
-        These texts, delta, `claimed` and `audited` (None: there is none), `holds` (the upper end; None: nothing
-        finite), and whether the claim is `right`, that is at least what holds.
+        These texts, delta, `claimed` and `audited` (None: there is none), `holds` (the
+        upper end; None: nothing finite), and whether the claim is `right`, that is at
+        least what holds.
     """
     account = watched.account(delta)
     if "as_claimed" in account.profiles:

@@ -23,11 +23,13 @@ def verify(
             logger.info("%s", fault)
     if not checks:
         raise BenchError(
-            f"{results} has nothing that a rule wrote: give the folder that it is in with --directory"
+            f"{results} has nothing that a rule wrote: give the folder that it is in"
+            " with --directory"
         )
     if wrong:
         raise BenchError(
-            f"{wrong} of {checks} checks of files and runs in {results} failed, see above"
+            f"{wrong} of {checks} checks of files and runs in {results} failed, see"
+            " above"
         )
     former = (
         f"; {len(faults.former)} were made before it was written down from what"

@@ -1,11 +1,14 @@
-"""Canaries in the code that ran: drawn contributions go through a run's own rounds, and its releases are scored.
+"""Canaries in the code that ran: drawn contributions go through a run's own rounds, and
+its releases are scored.
 
-What is audited is the release mechanism: participation, clipping, private sum, noise stream, denominator, threshold
-rule and ledger are those of `federation.engine.Rounds`, called as training calls them. Only the gradients are replaced.
-There are `ORDINARY` coordinates with drawn gradients, and one coordinate for each canary. A canary is a unit (client or
-record) of its own; by a secret coin its contribution is far above any threshold along its coordinate, or zero (zero-out
-adjacency). All randomness, the noise too, is of a seed made for the audit: what is measured is the mechanism, not what
-the published seed of the run would tell.
+What is audited is the release mechanism: participation, clipping, private sum, noise
+stream, denominator, threshold rule and ledger are those of `federation.engine.Rounds`,
+called as training calls them. Only the gradients are replaced. There are `ORDINARY`
+coordinates with drawn gradients, and one coordinate for each canary. A canary is a unit
+(client or record) of its own; by a secret coin its contribution is far above any
+threshold along its coordinate, or zero (zero-out adjacency). All randomness, the noise
+too, is of a seed made for the audit: what is measured is the mechanism, not what the
+published seed of the run would tell.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ _STEPS = 1000
 """Lots, of all clients together, up to which more than one client is audited."""
 
 _WORK = 12_000_000
-"""Canaries times lots up to which a client has all canaries that are asked for; beyond it at least a thousand."""
+"""Canaries times lots up to which a client has all canaries that are asked for; beyond
+it at least a thousand.
+"""
 
 _CHUNK = 256
 
@@ -48,7 +53,9 @@ _CHUNK = 256
 
 
 class ClientSource(Clients):
-    """Clients with given contributions, for a sum that the server takes; each of several messages is the same."""
+    """Clients with given contributions, for a sum that the server takes; each of
+    several messages is the same.
+    """
 
     def __init__(self, net: Coordinates, units: Units, *, each: int = 1) -> None:
         self.net, self.units, self.each, self.messages = net, units, each, 1
@@ -69,7 +76,8 @@ class ClientSource(Clients):
 
 
 class RecordSource:
-    """Records with given gradients, for sums that clients take over their own: an image is a record's number.
+    """Records with given gradients, for sums that clients take over their own: an image
+    is a record's number.
 
     It is what the clients hold, and what takes the gradients of it, in one thread.
     """
@@ -93,7 +101,9 @@ class RecordSource:
         *,
         block: str = "",
     ) -> tuple[Measured, np.ndarray]:
-        """Add the records' gradients, whatever the model is, as `models.gradients.Gradients.add_each` does."""
+        """Add the records' gradients, whatever the model is, as
+        `models.gradients.Gradients.add_each` does.
+        """
         norms = np.empty(len(x))
         for start in range(0, len(x), _CHUNK):
             ids = x[start : start + _CHUNK]
@@ -130,18 +140,21 @@ def run_rounds(
     plan: Any = None,
     progress: Progress | None = None,
 ) -> None:
-    """Run so many of a run's own rounds over a source's contributions, and show an observer each release.
+    """Run so many of a run's own rounds over a source's contributions, and show an
+    observer each release.
 
     Args:
         run: with the audit's seed.
         source: in place of the clients, or of what they hold.
         first: the first threshold, where the run finds it on its data.
-        multipliers: z of each round, for noise that follows a public loss, which an audit does not have.
+        multipliers: z of each round, for noise that follows a public loss, which an
+            audit does not have.
         plan: in place of the run's participation plan.
     """
     if isinstance(source, ClientSource):
         source.messages = 1 + len(run.further_sums())
-    # The observer is shown each line as it is written; a file of them would be made and removed thousands of times.
+    # The observer is shown each line as it is written; a file of them would be made and
+    # removed thousands of times.
     made = Rounds(
         run,
         net=source.net,
@@ -176,8 +189,10 @@ class Experiment:
         coins: bool [m], whether each canary was in.
         scores: float64 [m], see `audit.scores`.
         releases: the ledger of the audit's own run.
-        holders: clients that had canaries among their records; 1 where clients are canaries.
-        ideal: draws scores of the same canaries by the ledger alone; None: that was not asked.
+        holders: clients that had canaries among their records; 1 where clients are
+            canaries.
+        ideal: draws scores of the same canaries by the ledger alone; None: that was not
+            asked.
     """
 
     holders: int
@@ -221,22 +236,29 @@ def one_run(
 ) -> Experiment:
     """Run the mechanism of a sum once, with canaries.
 
-    Clients that sum over their own records are alike, and no record is at two of them. So of a long run only some
-    clients are audited: a record's privacy is that of its own client's releases.
+    Clients that sum over their own records are alike, and no record is at two of them.
+    So of a long run only some clients are audited: a record's privacy is that of its
+    own client's releases.
 
     Args:
         run: the run.
-        sum_: which of its sums is audited: the server's, or that of clients that hold records.
+        sum_: which of its sums is audited: the server's, or that of clients that hold
+            records.
         seed: the audit's.
-        canaries: m; of records, as many for each client (rounded down), and at most three quarters of them.
+        canaries: m; of records, as many for each client (rounded down), and at most
+            three quarters of them.
         rounds: how many.
-        threshold: the first C of the run, which a run that finds it on random data has in its ledger.
-        records: those that a client holds, where it takes the sum; of clients that differ, each one's: all are audited.
+        threshold: the first C of the run, which a run that finds it on random data has
+            in its ledger.
+        records: those that a client holds, where it takes the sum; of clients that
+            differ, each one's: all are audited.
         steps: releases of the sum that a client makes in a round.
         multipliers: z of each round, see `run_rounds`.
         inserted: false: no canary is ever inserted, whatever its coin (a null).
-        added: of how many clients' releases the observer sees the sum alone, see `scores.RoundByRound`.
-        dimension: coordinates, where the mechanism follows from their number; None: as few as canaries need.
+        added: of how many clients' releases the observer sees the sum alone, see
+            `scores.RoundByRound`.
+        dimension: coordinates, where the mechanism follows from their number; None: as
+            few as canaries need.
         progress: told of each round.
     """
     run = run.replace(seed=seed)
@@ -297,7 +319,8 @@ def one_run(
             # Who is in no round is known, and there is nothing to guess.
             taking_part = np.isin(np.arange(each), np.concatenate(members))
         correlated = sum_.noise.combines(0) is not None
-        # What the noise of two rounds has in common is looked for where it is not one stream's draw a round.
+        # What the noise of two rounds has in common is looked for where it is not one
+        # stream's draw a round.
         if members is not None and (correlated or sum_.noise.by_dimension):
             scores = Decorrelated(net, sum_.name, members)
         elif correlated and once:

@@ -1,8 +1,9 @@
-"""Canaries in the private sums that clients take by themselves: over their own examples, or over their own update.
+"""Canaries in the private sums that clients take by themselves: over their own
+examples, or over their own update.
 
-The mechanism is the run's own, the client update and its sums, with drawn gradients or updates in place of a model's.
-Clients are alike, and no canary is at two of them. So each client needs one round only, and there may be more of them
-than the run has.
+The mechanism is the run's own, the client update and its sums, with drawn gradients or
+updates in place of a model's. Clients are alike, and no canary is at two of them. So
+each client needs one round only, and there may be more of them than the run has.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def _released(
     clients: int,
     held: Any = None,
 ) -> list[Release]:
-    """Let so many clients make their own releases once, and show each; the ledger's lines."""
+    """Let so many clients make their own releases once, and show each; the ledger's
+    lines.
+    """
     lines, budget = (
         list[Release](),
         Budget(claims=run.claims, unaccounted=run.unaccounted),
@@ -79,7 +82,8 @@ def _released(
 
 
 class TaskSource:
-    """Few-shot clients whose examples are all canaries, for their own sums: an image is an example's number.
+    """Few-shot clients whose examples are all canaries, for their own sums: an image is
+    an example's number.
 
     Attributes:
         read: numbers of the examples whose gradients were taken last.
@@ -105,7 +109,9 @@ class TaskSource:
     def each(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor
     ) -> Measured:
-        """The examples' gradients, whatever the model is, as `models.gradients.Gradients.each` does."""
+        """The examples' gradients, whatever the model is, as
+        `models.gradients.Gradients.each` does.
+        """
         self.read = x
         rows = out.numpy()
         rows[:] = 0
@@ -115,7 +121,9 @@ class TaskSource:
     def add_each(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any
     ) -> tuple[Measured, np.ndarray]:
-        """Add the examples' gradients, as `models.gradients.Gradients.add_each` does."""
+        """Add the examples' gradients, as `models.gradients.Gradients.add_each`
+        does.
+        """
         rows = torch.empty((len(x), self.net.dimension))
         return self.each(theta, x, y, rows), total.add(rows)
 
@@ -123,9 +131,11 @@ class TaskSource:
 def one_run_of_examples(
     run: Method, *, seed: int, canaries: int, inserted: bool = True
 ) -> Experiment:
-    """An experiment with the sums over clients' own examples: each example is a canary, and nothing else is in them.
+    """An experiment with the sums over clients' own examples: each example is a canary,
+    and nothing else is in them.
 
-    The canaries are rounded down to whole clients. Unless `inserted` none is ever there, whatever its coin (a null).
+    The canaries are rounded down to whole clients. Unless `inserted` none is ever
+    there, whatever its coin (a null).
     """
     ways, shape = run.task.ways, run.clients
     support, examples = (
@@ -193,10 +203,12 @@ def one_run_of_examples(
 def one_run_of_updates(
     run: Method, *, seed: int, canaries: int, inserted: bool = True
 ) -> Experiment:
-    """An experiment with clients that add noise to their own updates: each client is a canary.
+    """An experiment with clients that add noise to their own updates: each client is a
+    canary.
 
-    A client is always present, so the two worlds differ in its update: C along a coordinate, or C against it, which is
-    the largest possible difference. Unless `inserted` every update points against it, whatever its coin (a null).
+    A client is always present, so the two worlds differ in its update: C along a
+    coordinate, or C against it, which is the largest possible difference. Unless
+    `inserted` every update points against it, whatever its coin (a null).
     """
     coins = stream(seed, "audit-coins").integers(2, size=canaries).astype(bool)
     net, scores, squares = (
@@ -207,7 +219,8 @@ def one_run_of_updates(
 
     def show(mechanism: Mechanism, total: Total, released: np.ndarray) -> None:
         client, z = total.holder, total.sum.noise_multiplier
-        # In units of the sensitivity: 1 along the coordinate, 0 against it, and noise of deviation z.
+        # In units of the sensitivity: 1 along the coordinate, 0 against it, and noise
+        # of deviation z.
         x = (float(released[0]) / total.sum.threshold + 1) / 2
         scores[client] = (2 * x - 1) / (2 * z**2)
         squares[client] = z**-2

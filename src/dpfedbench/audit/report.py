@@ -43,24 +43,32 @@ from dpsum.sums import Sum
 
 CANARIES = 4000
 _MORE = 4
-"""So many times the canaries in all experiments together where clients take entry in secret: each shows little."""
+"""So many times the canaries in all experiments together where clients take entry in
+secret: each shows little.
+"""
 
 _WORK = 200_000_000
-"""Canaries times contributions, of all experiments together, up to which there is more than one."""
+"""Canaries times contributions, of all experiments together, up to which there is more
+than one.
+"""
 
 CONFIDENCE = 0.95
 RUNS = 500
 
 _CHANCE = 1e-3
-"""What right code does oftener than this may be chance: a whole run has about a hundred audits."""
+"""What right code does oftener than this may be chance: a whole run has about a hundred
+audits.
+"""
 
 _ANOTHER = 1e-4
-"""The chance, about, with which right code is said to be another mechanism than the ledger's: in one of a hundred whole
-runs."""
+"""The chance, about, with which right code is said to be another mechanism than the
+ledger's: in one of a hundred whole runs.
+"""
 
 
 def family_of(releases: Sequence[Release]) -> Family:
-    """The mechanisms of the ledger's sampler with its noise made larger or smaller: what its analysis justifies.
+    """The mechanisms of the ledger's sampler with its noise made larger or smaller:
+    what its analysis justifies.
 
     Raises:
         BenchError: there is no analysis, or the ledger is damaged.
@@ -81,9 +89,11 @@ def bounds_of(
     confidence: float,
     seed: int,
 ) -> list[Bound]:
-    """All one-run bounds of an experiment, each by itself at this delta and confidence, the headline first.
+    """All one-run bounds of an experiment, each by itself at this delta and confidence,
+    the headline first.
 
-    The f-DP bound is of the family. Its draws, and the split of another bound, are of the seed.
+    The f-DP bound is of the family. Its draws, and the split of another bound, are of
+    the seed.
     """
     coins, scores = experiment.coins, experiment.scores
     guesses = guess_surest(scores, coins, secret=not of(experiment.releases).known)
@@ -122,12 +132,13 @@ def audit(
     Args:
         run, releases: the run and its ledger.
         canaries: of one experiment at most; clients keep a quarter that are ordinary.
-        confidence: of each bound by itself. The headline is fixed beforehand: f-DP by ranks, or many runs where the
-            threshold reads raw norms.
+        confidence: of each bound by itself. The headline is fixed beforehand: f-DP by
+            ranks, or many runs where the threshold reads raw norms.
         runs: runs a world of the latter.
 
     Raises:
-        BenchError: a private run without releases, or a ledger of another mechanism than the code's.
+        BenchError: a private run without releases, or a ledger of another mechanism
+            than the code's.
     """
     started = time.monotonic()
     names = ("torch", "numpy", "scipy", "numba")
@@ -156,8 +167,10 @@ def audit(
         releases
     ):
         raise BenchError(
-            f"the ledger has releases of {', '.join(sorted({event.name for event in releases}))}, the code as it is "
-            f"now of {', '.join(sorted(sum_.name for sum_, _ in lines))}: train the run again"
+            "the ledger has releases of"
+            f" {', '.join(sorted({event.name for event in releases}))}, the code as it"
+            f" is now of {', '.join(sorted(sum_.name for sum_, _ in lines))}: train the"
+            " run again"
         )
     served = [(sum_, own) for sum_, own in lines if sum_.within_task is None]
     updates = [
@@ -171,7 +184,8 @@ def audit(
         if sum_.within_task is not None and sum_.unit == "record"
         for event in own
     ]
-    # Of several mechanisms for one unit the worst is told: each has its share of the chance to be wrong.
+    # Of several mechanisms for one unit the worst is told: each has its share of the
+    # chance to be wrong.
     shares = collections.Counter(
         [sum_.unit for sum_, _ in served + updates] + ["record"] * bool(examples)
     )
@@ -223,7 +237,8 @@ def audit(
         for entry in entries
     ]
     if len({(entry["unit"], entry["observer"]) for entry in entries}) == 1:
-        # A unit is in the releases of one or of the other; what refutes either refutes the claim.
+        # A unit is in the releases of one or of the other; what refutes either refutes
+        # the claim.
         entries.sort(key=_worst_first)
     if len(entries) > 2:
         # Of each observer the worst: first the sums' own, then the others'.
@@ -252,7 +267,9 @@ def _audit_by_client(
     delta: float | None,
     confidence: float,
 ) -> dict[str, Any]:
-    """The audit of a private sum that each client takes by itself (`audit.own_sums`)."""
+    """The audit of a private sum that each client takes by itself
+    (`audit.own_sums`).
+    """
     assert delta is not None
     experiment = run_once(run, seed=seed, canaries=canaries)
     check_same_mechanism(
@@ -275,7 +292,9 @@ def _audit_by_client(
 
 
 def own_family(releases: Sequence[Release], delta: float) -> Family:
-    """As `family_of`, of the releases that few-shot clients make over their own examples: of the worst name's."""
+    """As `family_of`, of the releases that few-shot clients make over their own
+    examples: of the worst name's.
+    """
     worst = max(
         {(event.name, event.noise_multiplier): event for event in releases}.values(),
         key=lambda event: own_records.epsilon_of(
@@ -310,7 +329,8 @@ def _audit_served(
     threshold = float(np.atleast_1d(first.threshold)[0])
     records = first.sampler.get("sizes") or int(first.sampler.get("records", 0))
     every = sum(records) if isinstance(records, list) else records * run.clients.count
-    # A client or record that is a canary is not an ordinary one, and there should be both.
+    # A client or record that is a canary is not an ordinary one, and there should be
+    # both.
     most = every if own else run.clients.count
     dimension = (
         first.dimension if sum_.noise is not None and sum_.noise.by_dimension else None
@@ -388,7 +408,9 @@ def _audit_served(
 
 
 def _charged(sum_: Sum, threshold: float, events: Sequence[Release]) -> float:
-    """z that the budget was charged for in a round: of the sum, or of both releases if the sum pays for the rule."""
+    """z that the budget was charged for in a round: of the sum, or of both releases if
+    the sum pays for the rule.
+    """
     extra = extra_of(sum_, threshold)
     within = extra is not None and extra.within
     return (
@@ -406,10 +428,11 @@ def _entry(
     delta: float,
     confidence: float,
 ) -> dict[str, Any]:
-    """What audit.json says of one mechanism; `holds` is infinite where something released has no event.
+    """What audit.json says of one mechanism; `holds` is infinite where something
+    released has no event.
 
-    `chance` is that of right code to show as much: of one mechanism, and of the worst of several at most their number
-    times as large.
+    `chance` is that of right code to show as much: of one mechanism, and of the worst
+    of several at most their number times as large.
     """
     headline, holds = bounds[0], math.inf if first.data_dependent_threshold else holds
     chance = headline.found.get("chance_of_as_much", 1 - confidence)
@@ -434,7 +457,8 @@ def _entry(
 
 
 def _is_another(headline: Bound) -> bool:
-    """Whether right code would hardly ever show as little, or have such scores: what ran is not what the ledger states.
+    """Whether right code would hardly ever show as little, or have such scores: what
+    ran is not what the ledger states.
 
     There are two tests, and each has half of the chance.
     """
@@ -442,12 +466,17 @@ def _is_another(headline: Bound) -> bool:
 
 
 def _worst_first(entry: dict[str, Any]) -> tuple[bool, float]:
-    """In what order the audits of a unit are told: first those of another mechanism, then by their bounds."""
+    """In what order the audits of a unit are told: first those of another mechanism,
+    then by their bounds.
+    """
     return not entry["another_mechanism"], -entry["epsilon"]
 
 
 def _knows(first: Release) -> str:
-    told = "the releases, thresholds, noise multipliers and the canaries' directions, not the noise seed"
+    told = (
+        "the releases, thresholds, noise multipliers and the canaries' directions, not"
+        " the noise seed"
+    )
     if of([first]).known:
         return f"{told}; who is in which block"
     return f"{told}, nor who takes entry when"
@@ -456,14 +485,24 @@ def _knows(first: Release) -> str:
 def _status(headline: Bound, holds: float, chance: float) -> str:
     if headline.epsilon > holds:
         if chance > _CHANCE:
-            return f"above what holds ({holds:.4g}): a leak or chance; {100 * chance:.2g} % of audits of right code say so"
-        return f"ABOVE what holds ({holds:.4g}): the mechanism leaks more than its account says"
+            return (
+                f"above what holds ({holds:.4g}): a leak or chance; {100 * chance:.2g}"
+                " % of audits of right code say so"
+            )
+        return (
+            f"ABOVE what holds ({holds:.4g}): the mechanism leaks more than its account"
+            " says"
+        )
     if _is_another(headline):
         return (
-            f"ANOTHER MECHANISM ran than the ledger's, of which the best attacker shows {headline.ideal:.4g}: this "
-            "bound does not see how much it leaks; right code is said to be so in one audit of ten thousand"
+            "ANOTHER MECHANISM ran than the ledger's, of which the best attacker shows"
+            f" {headline.ideal:.4g}: this bound does not see how much it leaks; right"
+            " code is said to be so in one audit of ten thousand"
         )
-    return f"not above what holds ({holds:.4g}); a lower bound against one adversary, not a proof of privacy"
+    return (
+        f"not above what holds ({holds:.4g}); a lower bound against one adversary, not"
+        " a proof of privacy"
+    )
 
 
 def _plain(bound: Bound) -> dict[str, Any]:
@@ -478,7 +517,8 @@ def audit_run(run_dir: Path | str, out_path: Path | str) -> None:
     """Audit a finished run's mechanism and write its audit.json.
 
     Raises:
-        BenchError: the ledger is missing, damaged, or of another mechanism than the configuration's or the code's.
+        BenchError: the ledger is missing, damaged, or of another mechanism than the
+            configuration's or the code's.
     """
     run_dir = Path(run_dir)
     run = read_run_file(run_dir / "config.yaml")

@@ -1,8 +1,10 @@
-"""Scores of canaries: what an observer makes of the releases of a sum, at the noise that the ledger states.
+"""Scores of canaries: what an observer makes of the releases of a sum, at the noise
+that the ledger states.
 
-A score is the likelihood ratio of a canary's presence, up to a constant that all canaries share. Noise of one draw a
-round is scored round by round (`RoundByRound`). Under noise that is correlated over rounds all releases are read
-together, encoded by C, which is found from the ledger's weights.
+A score is the likelihood ratio of a canary's presence, up to a constant that all
+canaries share. Noise of one draw a round is scored round by round (`RoundByRound`).
+Under noise that is correlated over rounds all releases are read together, encoded by C,
+which is found from the ledger's weights.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from dpsum.total import Released
 
 
 class Scores:
-    """An observer of a mechanism, which is called with each line of the ledger and with what left.
+    """An observer of a mechanism, which is called with each line of the ledger and with
+    what left.
 
     Args:
         net: which coordinates are reserved for canaries.
@@ -54,10 +57,11 @@ class Scores:
 
 
 class RoundByRound(Scores):
-    """Scores under noise that is drawn anew for each round (`dpsum.audit.ideal.Tally`, also for `members` and `once`).
+    """Scores under noise that is drawn anew for each round (`dpsum.audit.ideal.Tally`,
+    also for `members` and `once`).
 
-    `added` is how many clients' releases, from the first on, are seen as their sum alone; 0: each is seen. The canaries
-    are the first client's then.
+    `added` is how many clients' releases, from the first on, are seen as their sum
+    alone; 0: each is seen. The canaries are the first client's then.
     """
 
     def __init__(
@@ -153,12 +157,14 @@ class _Correlated(Scores):
 class Decorrelated(_Correlated):
     """Scores of clients whose rounds are known.
 
-    A canary that is in round r moves the encoded releases y = C x by column r of C (one that comes again by the sum of
-    its columns c), and their noise has the covariance S over rounds, so that the likelihood ratio of its presence is
-    that of c^T S^-1 y. S is not taken from the ledger alone: canaries' coordinates have nothing in common but the
-    noise, so S is measured over them. The ledger's own counts as much as so many coordinates as there are rounds. Where
-    the ledger is right both are the same; where draws were used twice, or not taken back as it says, the measured one
-    shows it. `members` are the canaries that are in each round.
+    A canary that is in round r moves the encoded releases y = C x by column r of C (one
+    that comes again by the sum of its columns c), and their noise has the covariance S
+    over rounds, so that the likelihood ratio of its presence is that of c^T S^-1 y. S
+    is not taken from the ledger alone: canaries' coordinates have nothing in common but
+    the noise, so S is measured over them. The ledger's own counts as much as so many
+    coordinates as there are rounds. Where the ledger is right both are the same; where
+    draws were used twice, or not taken back as it says, the measured one shows it.
+    `members` are the canaries that are in each round.
     """
 
     def __init__(
@@ -223,8 +229,9 @@ class SecretRounds(_Correlated):
     """Scores of clients of which each is in one secret round.
 
     The likelihood ratio by the ledger's weights and noise is the mean over rounds i of
-    exp(c_i^T y / z^2 - |c_i|^2 / (2 z^2)), where y = C x are the encoded releases in units of C and c_i is column i of
-    C. Of the planned rounds, those that were not run move nothing.
+    exp(c_i^T y / z^2 - |c_i|^2 / (2 z^2)), where y = C x are the encoded releases in
+    units of C and c_i is column i of C. Of the planned rounds, those that were not run
+    move nothing.
     """
 
     def _columns(self) -> np.ndarray:
@@ -256,10 +263,12 @@ class SecretRounds(_Correlated):
 
 
 def _noise_squares(encoded: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The sum of n n^T over coordinates, of which n is the noise; encoded and columns are [rounds, canaries].
+    """The sum of n n^T over coordinates, of which n is the noise; encoded and columns
+    are [rounds, canaries].
 
-    Half of the canaries are there, by coins that nobody knows: around the mean, columns / 2, they add c c^T / 4 to what
-    the noise has. That is taken off, as it is known; at a small noise multiplier it would hide much of the noise.
+    Half of the canaries are there, by coins that nobody knows: around the mean, columns
+    / 2, they add c c^T / 4 to what the noise has. That is taken off, as it is known; at
+    a small noise multiplier it would hide much of the noise.
     """
     around = encoded - columns / 2
     values, vectors = np.linalg.eigh(around @ around.T - columns @ columns.T / 4)
@@ -267,7 +276,9 @@ def _noise_squares(encoded: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _variance(line: Release, absent: Sequence[int]) -> float:
-    """Of the encoded noise of a line, in units of C^2; of shares those that came, not those counted."""
+    """Of the encoded noise of a line, in units of C^2; of shares those that came, not
+    those counted.
+    """
     threshold = float(np.max(line.threshold))
     if line.secure is None:
         return (float(np.max(line.noise_std)) / threshold) ** 2

@@ -1,4 +1,6 @@
-"""Units of an audit: canaries, each with a coordinate of its own, among ordinary ones."""
+"""Units of an audit: canaries, each with a coordinate of its own, among ordinary
+ones.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ ORDINARY = 50
 """Coordinates of units that are not canaries."""
 
 LARGE = 1e30
-"""A canary's norm before clipping: above every threshold that a rule may set, within single precision."""
+"""A canary's norm before clipping: above every threshold that a rule may set, within
+single precision.
+"""
 
 
 class Coordinates:
@@ -37,7 +41,8 @@ class Coordinates:
             dimension or ordinary + reserved,
         )
         self.own = slice(ordinary, ordinary + reserved)
-        # A sum over a block of the model has all coordinates here: whichever it is, it has room for the canaries.
+        # A sum over a block of the model has all coordinates here: whichever it is, it
+        # has room for the canaries.
         self.blocks: dict[str, slice] = collections.defaultdict(
             lambda: slice(0, self.dimension)
         )
@@ -49,10 +54,12 @@ class Coordinates:
 
 @dataclasses.dataclass(frozen=True)
 class Units:
-    """The contributions of one holder's units: the clients of a federation, or the records of one client.
+    """The contributions of one holder's units: the clients of a federation, or the
+    records of one client.
 
     Attributes:
-        place: int64 [units], the reserved coordinate of a canary; -1 for an ordinary unit.
+        place: int64 [units], the reserved coordinate of a canary; -1 for an ordinary
+            unit.
         size: float32 [units], what a canary has there (0 for one that was left out).
         gradients: float32 [units, ordinary], zero for canaries.
     """
@@ -89,10 +96,12 @@ def canary_units(
     holder: int,
     places: np.ndarray | None = None,
 ) -> Units:
-    """A canary for each coin, then ordinary units: gradients in random directions, their norms spread around `norm`.
+    """A canary for each coin, then ordinary units: gradients in random directions,
+    their norms spread around `norm`.
 
-    Log-normal, a factor e to each side in one deviation: about as wide as clients' norms are in training. The canaries
-    are the first of all units, or of those at `places`.
+    Log-normal, a factor e to each side in one deviation: about as wide as clients'
+    norms are in training. The canaries are the first of all units, or of those at
+    `places`.
     """
     canaries = len(coins)
     own = np.arange(canaries) if places is None else places[:canaries]

@@ -1,9 +1,10 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 60,000 pictures of 32×32 in colour each, of ten and of a hundred classes.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 60,000 pictures of 32×32 in colour each, of
+ten and of a hundred classes.
 
-They are three data sets. `cifar-10` is the release, in its form for Python or in its binary one, and `cifar-10-jpeg` a
-copy whose pictures were saved as JPEG, which moves their pixels a little: results on one do not carry over to the
-other.
-`cifar-fs` has CIFAR-100's classes as a few-shot data set (Bertinetto et al. 2019).
+They are three data sets. `cifar-10` is the release, in its form for Python or in its
+binary one, and `cifar-10-jpeg` a copy whose pictures were saved as JPEG, which moves
+their pixels a little: results on one do not carry over to the other. `cifar-fs` has
+CIFAR-100's classes as a few-shot data set (Bertinetto et al. 2019).
 """
 
 from __future__ import annotations
@@ -64,21 +65,27 @@ _CIFAR_100 = Source(
 )  # 155 million bytes
 
 _SPLIT_TEXT = {
-    "train": """
+    "train": (
+        """
         apple aquarium_fish bear bee bottle bowl boy bridge bus can castle caterpillar chair clock cloud
         cockroach couch cup dinosaur dolphin elephant forest girl hamster house kangaroo keyboard
         lawn_mower lion lizard lobster mountain mouse mushroom oak_tree orange orchid palm_tree pear
         pine_tree plate porcupine possum rabbit raccoon ray road seal shrew skunk skyscraper snake
         spider squirrel streetcar sunflower tank tiger train trout tulip turtle willow_tree wolf
-    """,
-    "validation": """
+    """
+    ),
+    "validation": (
+        """
         beaver beetle butterfly camel cattle crab crocodile flatfish lamp maple_tree motorcycle otter
         sea shark television tractor
-    """,
-    "test": """
+    """
+    ),
+    "test": (
+        """
         baby bed bicycle chimpanzee fox leopard man pickup_truck plain poppy rocket rose snail
         sweet_pepper table telephone wardrobe whale woman worm
-    """,
+    """
+    ),
 }
 SPLIT_CLASSES = {split: text.split() for split, text in _SPLIT_TEXT.items()}
 """Bertinetto et al.'s split of CIFAR-100 into 64, 16 and 20 classes."""
@@ -95,14 +102,18 @@ def read_cifar_10(
     """Read the release.
 
     Args:
-        local: a folder with an archive of the release (`cifar-10-python.tar.gz` or `cifar-10-binary.tar.gz`) or the
-            folder extracted from it (`cifar-10-batches-py`, `cifar-10-batches-bin`), in itself or in its subfolder
-            `cifar-10`, `CIFAR10` or `cifar10`.
-        examples: pictures of each class that each split must have (tests use tiny archives).
-        check_md5: whether a local archive must be the published one, byte for byte. A folder is judged by its content.
+        local: a folder with an archive of the release (`cifar-10-python.tar.gz` or
+            `cifar-10-binary.tar.gz`) or the folder extracted from it
+            (`cifar-10-batches-py`, `cifar-10-batches-bin`), in itself or in its
+            subfolder `cifar-10`, `CIFAR10` or `cifar10`.
+        examples: pictures of each class that each split must have (tests use tiny
+            archives).
+        check_md5: whether a local archive must be the published one, byte for byte. A
+            folder is judged by its content.
 
     Raises:
-        BenchError: no copy and no network; a local copy in neither form; or one that is damaged or incomplete.
+        BenchError: no copy and no network; a local copy in neither form; or one that is
+            damaged or incomplete.
     """
     _refuse_another_form(local)
     copy, blocks = (
@@ -126,11 +137,12 @@ def read_cifar_fs(
     examples: int = FEW_SHOT_EXAMPLES,
     check_md5: bool = True,
 ) -> RawImages:
-    """Read CIFAR-100 (train and test parts together, 600 images a class) under CIFAR-FS's split.
+    """Read CIFAR-100 (train and test parts together, 600 images a class) under
+    CIFAR-FS's split.
 
     Args:
-        local: a folder with `cifar-100-python.tar.gz` or the folder `cifar-100-python` extracted from it, in
-            itself or in its subfolder `cifar-100` or `cifar-fs`.
+        local: a folder with `cifar-100-python.tar.gz` or the folder `cifar-100-python`
+            extracted from it, in itself or in its subfolder `cifar-100` or `cifar-fs`.
         examples: images a class must have (tests use tiny archives).
         check_md5: as for `read_cifar_10`.
 
@@ -166,9 +178,10 @@ def read_cifar_10_jpeg(
     """Read a copy of JPEG pictures, which is in a local folder or nowhere.
 
     Args:
-        local: a folder with `cifar-10-images.zip` or the folder `cifar-10-images`, either with `train/CLASS/*.jpg` and
-            `test/CLASS/*.jpg`, in itself or in its subfolder `cifar-10`, `CIFAR10` or `cifar10`; or one of these
-            subfolders that has the folders `train` and `test` itself.
+        local: a folder with `cifar-10-images.zip` or the folder `cifar-10-images`,
+            either with `train/CLASS/*.jpg` and `test/CLASS/*.jpg`, in itself or in its
+            subfolder `cifar-10`, `CIFAR10` or `cifar10`; or one of these subfolders
+            that has the folders `train` and `test` itself.
         examples: as for `read_cifar_10`.
 
     Raises:
@@ -182,9 +195,10 @@ def read_cifar_10_jpeg(
         )
     if copy is None:
         raise BenchError(
-            f"looked for {JPEG} or the folder {JPEG_FOLDER}, with train/CLASS/*.jpg and test/CLASS/*.jpg, and found "
-            f"neither: put it in {_CIFAR_10.place(local)}, or take the data set cifar-10, which is fetched from "
-            "where it is published"
+            f"looked for {JPEG} or the folder {JPEG_FOLDER}, with train/CLASS/*.jpg and"
+            f" test/CLASS/*.jpg, and found neither: put it in {_CIFAR_10.place(local)},"
+            " or take the data set cifar-10, which is fetched from where it is"
+            " published"
         )
     files = by_class(
         sorted(copy.files),
@@ -220,7 +234,9 @@ def _find(
     download_dir: Path,
     check_md5: bool,
 ) -> Copy:
-    """A local copy of a release, as an archive or extracted, or else the archive that is fetched."""
+    """A local copy of a release, as an archive or extracted, or else the archive that
+    is fetched.
+    """
     copy = source.find(local, *forms, *forms.values())
     if copy is None:
         return source.fetch(
@@ -235,7 +251,9 @@ def _find(
 
 
 def _refuse_another_form(local: Path | None) -> None:
-    """Refuse a local copy of CIFAR-10 in no form of the release; none at all is no fault, and is fetched."""
+    """Refuse a local copy of CIFAR-10 in no form of the release; none at all is no
+    fault, and is fetched.
+    """
     if local is None or _CIFAR_10.find(local, *FORMS, *FORMS.values()):
         return
     folder = next(
@@ -249,15 +267,18 @@ def _refuse_another_form(local: Path | None) -> None:
             else ""
         )
         raise BenchError(
-            f"looked in {folder} for {', '.join(FORMS)}, {' or '.join(FORMS.values())} and found "
-            f"{', '.join(content[:3])}{hint}: put one of them there, or move the folder away to download one"
+            f"looked in {folder} for {', '.join(FORMS)}, {' or '.join(FORMS.values())}"
+            f" and found {', '.join(content[:3])}{hint}: put one of them there, or move"
+            " the folder away to download one"
         )
 
 
 def _joined(
     copy: Copy, names: Iterable[str], labelled: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures, uint8 [n, 32, 32, 3], and labels, int64 [n], of some files of a release, in either form."""
+    """Pictures, uint8 [n, 32, 32, 3], and labels, int64 [n], of some files of a
+    release, in either form.
+    """
     images, labels = list[np.ndarray](), list[np.ndarray]()
     for name in names:
         with copy.judged(name, f"it has not the form of {copy.source.name}"):

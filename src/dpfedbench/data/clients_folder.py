@@ -1,4 +1,6 @@
-"""The folder of a client partition: clients.npz, preview.csv for people, summary.json."""
+"""The folder of a client partition: clients.npz, preview.csv for people,
+summary.json.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class ClientsFolder:
 
     Attributes:
         summary: what it is: dataset, kind, seed, counts.
-        class_names: of the data set's classes, for the preview; empty once loaded from a folder.
+        class_names: of the data set's classes, for the preview; empty once loaded from
+            a folder.
     """
 
     arrays: ClassVar[tuple[str, ...]]
@@ -51,7 +54,8 @@ class ClientsFolder:
         return self.class_names[index] if self.class_names else ""
 
     def save(self, folder: Path | str) -> None:
-        """Write clients.npz, the first clients as preview.csv for people, and summary.json; each whole or not at all.
+        """Write clients.npz, the first clients as preview.csv for people, and
+        summary.json; each whole or not at all.
 
         Args:
             folder: made if missing.
@@ -104,7 +108,9 @@ class ClientsFolder:
 
 
 def of_training(dataset: Any, *, kind: str, seed: int, clients: int) -> dict[str, Any]:
-    """What every summary begins with: of which data set's training part it is, and how the clients were drawn."""
+    """What every summary begins with: of which data set's training part it is, and how
+    the clients were drawn.
+    """
     return {
         "dataset": dataset.name,
         "dataset_sha256": dataset.summary["sha256"],
@@ -129,6 +135,6 @@ def check_made_for(
     """
     if clients["dataset_sha256"] != dataset["sha256"]:
         raise BenchError(
-            f"the clients were made for other images (of {clients['dataset']}) than these of "
-            f"{name}: delete the clients' folder and run the workflow again"
+            f"the clients were made for other images (of {clients['dataset']}) than"
+            f" these of {name}: delete the clients' folder and run the workflow again"
         )

@@ -1,12 +1,15 @@
-"""digits: 70,000 pictures of ten digits, 28×28, made from matplotlib's fonts; a stand-in for Fashion-MNIST and MNIST.
+"""digits: 70,000 pictures of ten digits, 28×28, made from matplotlib's fonts; a
+stand-in for Fashion-MNIST and MNIST.
 
-A record takes the shape of its digit in one of twelve DejaVu faces, bends it with an affine map and a smooth
-elastic field of its own, makes it bolder or lighter, and blurs it. A straight gap cuts it, a stray stroke may
-cross it, and brightness and noise are its own too. There are as many records of each digit as Fashion-MNIST
-has of each garment.
+A record takes the shape of its digit in one of twelve DejaVu faces, bends it with an
+affine map and a smooth elastic field of its own, makes it bolder or lighter, and blurs
+it. A straight gap cuts it, a stray stroke may cross it, and brightness and noise are
+its own too. There are as many records of each digit as Fashion-MNIST has of each
+garment.
 
-Every pixel follows from the fonts, `glyphs`, this file and a fixed seed. As with glyphs, another FreeType may
-move a few pixels; summary.json records the versions and says whether the checksum is the recorded one.
+Every pixel follows from the fonts, `glyphs`, this file and a fixed seed. As with
+glyphs, another FreeType may move a few pixels; summary.json records the versions and
+says whether the checksum is the recorded one.
 """
 
 from functools import cache
@@ -39,8 +42,9 @@ SEED = 20240
 _FACES = LIGHT_FACES + BOLD_FACES
 _BLOCK = 250  # records drawn from one stream; part of the definition
 
-# How records differ; chosen so that the CNN of Adap DP-FL, trained on all records without privacy, comes near its
-# accuracy on MNIST: 98.4 % after six epochs of Adam (rate 0.001, batches of 128).
+# How records differ; chosen so that the CNN of Adap DP-FL, trained on all records
+# without privacy, comes near its accuracy on MNIST: 98.4 % after six epochs of Adam
+# (rate 0.001, batches of 128).
 _ROTATION, _SHEAR = 0.15, 0.15  # standard deviations: radians, share,
 _LOG_SCALE, _LOG_ASPECT = 0.1, 0.1  # natural logarithm,
 _ELASTIC = 0.8  # pixels at each knot,
@@ -55,7 +59,9 @@ _LENGTH, _HALF_WIDTH = (2.0, 11.0), (0.4, 1.0)  # pixels
 def read_digits(
     local: Path | None, download_dir: Path, progress: Progress | None = None
 ) -> RawRecords:
-    """Draw the whole set; takes no data from anywhere, so that the folders are not used."""
+    """Draw the whole set; takes no data from anywhere, so that the folders are not
+    used.
+    """
     blocks: dict[str, Any] = {}
     for split, count in COUNTS.items():
         drawn = [
@@ -116,7 +122,9 @@ def _draw(rng: np.random.Generator, fields: np.ndarray) -> np.ndarray:
 
 
 def _strokes(rng: np.random.Generator, each: int) -> np.ndarray:
-    """Straight strokes at random places, `each` of them in a picture: ink in [0, 1], [block, 28, 28]."""
+    """Straight strokes at random places, `each` of them in a picture: ink in [0, 1],
+    [block, 28, 28].
+    """
     middle = rng.uniform(0, SIZE - 1, (each, 2, _BLOCK, 1, 1))
     angle = rng.uniform(0, np.pi, (each, _BLOCK, 1, 1))
     half_length = rng.uniform(*_LENGTH, (each, _BLOCK, 1, 1)) / 2
@@ -136,7 +144,9 @@ def _strokes(rng: np.random.Generator, each: int) -> np.ndarray:
 
 @cache
 def _fields(character: str) -> np.ndarray:
-    """How far each source pixel is outside the character (inside: below 0) in each face: [faces, 56, 56]."""
+    """How far each source pixel is outside the character (inside: below 0) in each
+    face: [faces, 56, 56].
+    """
     shapes = [render(character, face) for face in _FACES]
     outside = [ndimage.distance_transform_edt(shape == 0) for shape in shapes]
     inside = [ndimage.distance_transform_edt(shape) for shape in shapes]

@@ -1,8 +1,10 @@
-"""docstrings: the documentation of installed packages, one module for each task; a stand-in for Shakespeare-800.
+"""docstrings: the documentation of installed packages, one module for each task; a
+stand-in for Shakespeare-800.
 
-Read from the installed files of packages whose versions are pinned exactly, so nothing is downloaded or passed on. A
-task is the first 800 words of a module's documentation strings. A module of which 20 % of the sequences of 8 words are
-in another that was kept is left out: one text copied would be in two tasks.
+Read from the installed files of packages whose versions are pinned exactly, so nothing
+is downloaded or passed on. A task is the first 800 words of a module's documentation
+strings. A module of which 20 % of the sequences of 8 words are in another that was kept
+is left out: one text copied would be in two tasks.
 """
 
 from __future__ import annotations
@@ -39,11 +41,15 @@ _LEFT_OUT = {
     "__config__",
     "distutils",
 }
-"""Parts of a module's path: tests, copies of other packages, what a build writes, what Python 3.12 does not get."""
+"""Parts of a module's path: tests, copies of other packages, what a build writes, what
+Python 3.12 does not get.
+"""
 
 
 def documentation(source: str) -> str:
-    """The documentation strings of a module's source, in the order of the syntax tree's levels."""
+    """The documentation strings of a module's source, in the order of the syntax tree's
+    levels.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # escapes that Python 3.12 warns of
         nodes: list[ast.AST] = [ast.parse(source)]
@@ -71,7 +77,8 @@ def modules() -> list[tuple[str, Path]]:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
             raise BenchError(
-                f"docstrings needs the package {package}, which is not installed: run uv sync"
+                f"docstrings needs the package {package}, which is not installed: run"
+                " uv sync"
             )
         folder = Path(spec.submodule_search_locations[0])
         paths = (path.relative_to(folder.parent) for path in folder.rglob("*.py"))
@@ -94,7 +101,8 @@ def read_docstrings(
         BenchError: a package is missing or its files are damaged.
     """
     paths, collecting = modules(), gc.isenabled()
-    gc.disable()  # no syntax tree has a circle, and to look for some takes a quarter of the time
+    # no syntax tree has a circle, and to look for some takes a quarter of the time
+    gc.disable()
     try:
         return cut_into_tasks(
             _apart(_texts(paths, progress)),
@@ -127,7 +135,9 @@ def _texts(
 
 
 def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
-    """Without long texts that share much with a long one before them; short ones as they are."""
+    """Without long texts that share much with a long one before them; short ones as
+    they are.
+    """
     owners: dict[int, list[int]] = {}
     places: dict[str, int] = {}  # of each word, in the order of their coming
     for number, (name, words) in enumerate(texts):
@@ -144,16 +154,19 @@ def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[s
 
 
 def _grams(places: list[int]) -> set[int]:
-    """What the sequences of `_GRAM` words are known by: numbers of 64 bits, the same in every process.
+    """What the sequences of `_GRAM` words are known by: numbers of 64 bits, the same in
+    every process.
 
-    That any two of several million sequences share a number has a chance of about a millionth.
+    That any two of several million sequences share a number has a chance of about a
+    millionth.
     """
     windows = np.lib.stride_tricks.sliding_window_view(
         np.array(places, np.uint64), _GRAM
     )
     numbers = np.zeros(len(windows), np.uint64)
     for word in windows.T:
-        # A polynomial would let small places cancel: each step is a bijection that mixes all bits (splitmix64).
+        # A polynomial would let small places cancel: each step is a bijection that
+        # mixes all bits (splitmix64).
         numbers = (numbers + word + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(
             0xBF58476D1CE4E5B9
         )

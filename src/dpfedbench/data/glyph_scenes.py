@@ -1,13 +1,17 @@
-"""glyph-scenes-32 and glyph-scenes-84: 100 classes of colour scenes, stand-ins for CIFAR-FS and mini-ImageNet.
+"""glyph-scenes-32 and glyph-scenes-84: 100 classes of colour scenes, stand-ins for
+CIFAR-FS and mini-ImageNet.
 
-The class is a letter. Each image bends and turns it a little in its own way, traces it with a pen of its own width and
-a colour of its own, and puts it on a textured ground of three colours; a light falls from one side, and there is noise.
-Colours tell nothing of the class. The scenes are as easy as they have to be for the default run: Conv-4 learns them
-from a thousand clients, and what it learns is a letter's form, which weights that were never trained do not tell apart.
+The class is a letter. Each image bends and turns it a little in its own way, traces it
+with a pen of its own width and a colour of its own, and puts it on a textured ground of
+three colours; a light falls from one side, and there is noise. Colours tell nothing of
+the class. The scenes are as easy as they have to be for the default run: Conv-4 learns
+them from a thousand clients, and what it learns is a letter's form, which weights that
+were never trained do not tell apart.
 
-A scene is laid out in units of its side, so that the two data sets differ in their pixels and in their draws. Every
-pixel follows from the fonts, `glyphs`, this file and a fixed seed. As with glyphs, another FreeType may move a few
-pixels; summary.json records the versions and says whether the checksum is the recorded one.
+A scene is laid out in units of its side, so that the two data sets differ in their
+pixels and in their draws. Every pixel follows from the fonts, `glyphs`, this file and a
+fixed seed. As with glyphs, another FreeType may move a few pixels; summary.json records
+the versions and says whether the checksum is the recorded one.
 """
 
 from dataclasses import dataclass
@@ -40,15 +44,18 @@ _WAVE_STEPS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How scenes differ; pairs are bounds of uniform draws, single numbers standard deviations.
+    """How scenes differ; pairs are bounds of uniform draws, single numbers standard
+    deviations.
 
     Attributes:
         letter_side: the letter's longer side, in sides of the image.
         rotation, shear, log_aspect: of the letter; radians, share, natural logarithm.
-        elastic: how far the letter is bent at each of 5x5 knots, in its own longer sides.
+        elastic: how far the letter is bent at each of 5x5 knots, in its own longer
+            sides.
         shift: of the letter's middle, in sides.
         pen: half the pen's width, in the letter's longer sides.
-        contrast: least distance of the letter's colour from the ground's three, in RGB within [0, 1].
+        contrast: least distance of the letter's colour from the ground's three, in RGB
+            within [0, 1].
         texture: strengths of the ground's fine texture and of its waves, within [0, 1].
         light: strength of the light from one side; of the tint.
         noise: standard deviation of a pixel's noise.
@@ -79,19 +86,22 @@ def read(
     size: int,
     images_per_class: int,
 ) -> RawImages:
-    """Draw the whole set; takes no data from anywhere, so that the folders are not used.
+    """Draw the whole set; takes no data from anywhere, so that the folders are not
+    used.
 
     Args:
         local, download_dir, progress: as of every reader (`registry.Reader`).
         size: side of an image in pixels: 32 or 84, which are data sets of their own.
-        images_per_class: how many; those of a smaller number are the first of a larger one.
+        images_per_class: how many; those of a smaller number are the first of a larger
+            one.
 
     Raises:
         BenchError: another size.
     """
     if size not in SIZES:
         raise BenchError(
-            f"glyph scenes of {size} pixels are not defined: take {' or '.join(map(str, SIZES))}"
+            f"glyph scenes of {size} pixels are not defined: take"
+            f" {' or '.join(map(str, SIZES))}"
         )
     letters = glyphs.listed("glyph_scenes.txt")
     images = np.empty((len(letters), images_per_class, size, size, 3), dtype=np.uint8)
@@ -156,7 +166,8 @@ def _lay_out(
         axis=1,
     )
     elastic = rng.standard_normal((n, 2, _KNOTS, _KNOTS)) * recipe.elastic
-    # The first of a few colours that stands out from the ground, or else the one that does so most.
+    # The first of a few colours that stands out from the ground, or else the one that
+    # does so most.
     colours = rng.uniform(0, 1, (n, 24, 3))
     distance = np.sqrt(((colours[:, :, None] - palette[:, None]) ** 2).sum(axis=3)).min(
         axis=2
@@ -189,7 +200,9 @@ def _lay_out(
 
 @cache
 def _wave() -> np.ndarray:
-    """One period of a cosine between 0 and 1, rounded so that it does not depend on the processor's cosine."""
+    """One period of a cosine between 0 and 1, rounded so that it does not depend on the
+    processor's cosine.
+    """
     return np.round(
         0.5 + 0.5 * np.cos(2 * np.pi * np.arange(_WAVE_STEPS) / _WAVE_STEPS), 9
     )
@@ -201,7 +214,9 @@ _compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 @_compiled
 def _smooth(grid, row, column):
-    """A grid's value between its knots, by smoothed linear interpolation; row and column in [0, knots - 1)."""
+    """A grid's value between its knots, by smoothed linear interpolation; row and
+    column in [0, knots - 1).
+    """
     i, j = int(row), int(column)
     u, v = row - i, column - j
     u, v = u * u * (3 - 2 * u), v * v * (3 - 2 * v)
@@ -269,7 +284,8 @@ def _draw(
         field = fields[face[n]]
         for i in range(size):
             for j in range(size):
-                # In the letter's longer sides, from its middle; then turned, stretched, sheared and bent back.
+                # In the letter's longer sides, from its middle; then turned, stretched,
+                # sheared and bent back.
                 row = ((i + 0.5) / size - 0.5 - letter[n, 5]) / side
                 column = ((j + 0.5) / size - 0.5 - letter[n, 6]) / side
                 if abs(row) > 0.9 or abs(column) > 0.9:

@@ -1,17 +1,22 @@
-"""glyphs: 1,623 letters × 20 drawings, 28×28, made from matplotlib's fonts; a stand-in for Omniglot.
+"""glyphs: 1,623 letters × 20 drawings, 28×28, made from matplotlib's fonts; a stand-in
+for Omniglot.
 
-A letter of a DejaVu face is thinned to its skeleton, the line a pen would follow. Each drawing takes one
-face's skeleton, bends it with an affine map and a smooth elastic field of its own, and traces it with a pen
-of its own width. Letters come from Latin, Greek, Cyrillic, Armenian, Georgian, Hebrew, Arabic, Lao, Lisu,
-Tifinagh, Canadian syllabics and more; of those that look alike (Latin A, Greek Alpha, Cyrillic A) one stays.
+A letter of a DejaVu face is thinned to its skeleton, the line a pen would follow. Each
+drawing takes one face's skeleton, bends it with an affine map and a smooth elastic
+field of its own, and traces it with a pen of its own width. Letters come from Latin,
+Greek, Cyrillic, Armenian, Georgian, Hebrew, Arabic, Lao, Lisu, Tifinagh, Canadian
+syllabics and more; of those that look alike (Latin A, Greek Alpha, Cyrillic A) one
+stays.
 
-glyph-symbols are symbols, digits and punctuation, drawn in the same way: public data, from a model of which a
-federation on `glyphs` may start. None is a letter, none looks like a character of `glyphs`, and no two look alike. So
-no class of a client or of a test is among them. `tools/choose_letters.py` chose the characters of both sets once.
+glyph-symbols are symbols, digits and punctuation, drawn in the same way: public data,
+from a model of which a federation on `glyphs` may start. None is a letter, none looks
+like a character of `glyphs`, and no two look alike. So no class of a client or of a
+test is among them. `tools/choose_letters.py` chose the characters of both sets once.
 
-Every pixel follows from the fonts, this file and a fixed seed. Skeletons are computed from FreeType's
-rendering, so another FreeType (it comes inside Pillow) may move a few pixels; summary.json records the
-versions and says whether the checksum is the recorded one.
+Every pixel follows from the fonts, this file and a fixed seed. Skeletons are computed
+from FreeType's rendering, so another FreeType (it comes inside Pillow) may move a few
+pixels; summary.json records the versions and says whether the checksum is the recorded
+one.
 """
 
 import unicodedata
@@ -54,17 +59,23 @@ BOLD_FACES = (
     "DejaVuSansMono-BoldOblique",
 )
 FEWEST_FACES = 4
-"""Letters with fewer light faces than this get bold ones too: their skeletons are a little rougher."""
+"""Letters with fewer light faces than this get bold ones too: their skeletons are a
+little rougher.
+"""
 
-# Skeletons: letter box and canvas in source pixels; two source pixels are one pixel of a drawing.
+# Skeletons: letter box and canvas in source pixels; two source pixels are one pixel of
+# a drawing.
 BOX, _CANVAS, _FONT_SIZE = 40, 56, 96
 _SCALE = BOX / 20
 # Drawings are traced on a wider canvas, then cut so that no stroke is lost.
 WIDE = 40
 _ROOM = 26  # the largest extent of a drawing's ink, in pixels
-_TOGETHER = 10  # pictures traced at once: what is between two steps stays in the cache; no pixel depends on it
+# pictures traced at once: what is between two steps stays in the cache; no pixel
+# depends on it
+_TOGETHER = 10
 
-# How drawings differ; chosen so that ink, pixel distances and few-shot accuracy come near Omniglot's.
+# How drawings differ; chosen so that ink, pixel distances and few-shot accuracy come
+# near Omniglot's.
 _ROTATION = 0.1  # standard deviations: radians,
 _SHEAR = 0.1  # share,
 _LOG_SCALE, _LOG_ASPECT = 0.10, 0.08  # natural logarithm,
@@ -104,7 +115,9 @@ def draw_all(
 
 
 def listed(name: str) -> tuple[str, ...]:
-    """The characters that a file of this folder lists, ascending: by code points in hexadecimal, runs as first-last."""
+    """The characters that a file of this folder lists, ascending: by code points in
+    hexadecimal, runs as first-last.
+    """
     text = resources.files("dpfedbench.data").joinpath(name).read_text(encoding="ascii")
     codes: list[int] = []
     for run in " ".join(line.partition("#")[0] for line in text.splitlines()).split():
@@ -117,7 +130,8 @@ def draw_letter(letter: str) -> np.ndarray:
     """All drawings of one letter.
 
     Returns:
-        uint8 [20, 28, 28], strokes bright (255) on dark (0). Every stroke lies whole within the image.
+        uint8 [20, 28, 28], strokes bright (255) on dark (0). Every stroke lies whole
+        within the image.
     """
     fields = distance_fields(letter)
     rng = stream(SEED, "glyphs", ord(letter))
@@ -176,7 +190,8 @@ class Bends(NamedTuple):
         shear: [n], columns per row.
         scale: [n], 1 for a longer side of 20 pixels.
         aspect: [n], the square root of height by width.
-        elastic: [n, 2, 5, 5], how far the rows and columns at each knot are moved, in pixels.
+        elastic: [n, 2, 5, 5], how far the rows and columns at each knot are moved, in
+            pixels.
     """
 
     angle: np.ndarray
@@ -193,7 +208,9 @@ class Bends(NamedTuple):
         spreads: tuple[float, ...],
         elastic: float,
     ) -> "Bends":
-        """At random; `spreads` are the deviations of angle, shear, and the logarithms of scale and aspect."""
+        """At random; `spreads` are the deviations of angle, shear, and the logarithms
+        of scale and aspect.
+        """
         angle, shear, log_scale, log_aspect = (
             rng.standard_normal((4, count)) * np.array(spreads)[:, None]
         )
@@ -216,11 +233,13 @@ def trace(
     """Trace shapes on canvases of 40×40 pixels, or on a part of each canvas.
 
     Args:
-        fields: [faces, 56, 56], how far each source pixel is from the line to be traced; from `render`'s shapes.
+        fields: [faces, 56, 56], how far each source pixel is from the line to be
+            traced; from `render`'s shapes.
         faces: int [n], which of them each drawing takes.
         bends: of each drawing.
         pen: [n], half widths, in pixels.
-        start: int [n, 2], the first row and column of the part; the canvas's if left out.
+        start: int [n, 2], the first row and column of the part; the canvas's if left
+            out.
         size: rows and columns of the part.
 
     Returns:
@@ -286,7 +305,9 @@ def _interpolate(
 
 
 def _extent(ink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First row and column with ink, and how many rows and columns it spans: two int [n, 2]."""
+    """First row and column with ink, and how many rows and columns it spans: two int
+    [n, 2].
+    """
     first, extent = [], []
     for axis in (2, 1):
         any_ink = np.any(np.asarray(ink > 0.02), axis=axis)
@@ -298,7 +319,9 @@ def _extent(ink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def _knot_weights() -> np.ndarray:
-    """Smooth bumps, one per knot, over the wide canvas: [wide, knots]; each row's squares sum to one."""
+    """Smooth bumps, one per knot, over the wide canvas: [wide, knots]; each row's
+    squares sum to one.
+    """
     places = np.linspace(-SIZE / 2, SIZE / 2, _KNOTS)
     spacing = places[1] - places[0]
     bumps = np.exp(
@@ -309,7 +332,9 @@ def _knot_weights() -> np.ndarray:
 
 
 def distance_fields(letter: str) -> np.ndarray:
-    """Distance of each source pixel to the letter's skeleton in each face: float64 [faces, 56, 56]."""
+    """Distance of each source pixel to the letter's skeleton in each face: float64
+    [faces, 56, 56].
+    """
     faces = [face for face in LIGHT_FACES if ord(letter) in codes(face)]
     if len(faces) < FEWEST_FACES:
         faces += [face for face in BOLD_FACES if ord(letter) in codes(face)][
@@ -321,7 +346,9 @@ def distance_fields(letter: str) -> np.ndarray:
 
 
 def render(letter: str, face: str) -> np.ndarray:
-    """The letter's filled shape, its longer side 40 pixels, in the middle of the canvas: uint8 0 or 1."""
+    """The letter's filled shape, its longer side 40 pixels, in the middle of the
+    canvas: uint8 0 or 1.
+    """
     shape, canvas = (
         _font(face).getmask(letter, mode="L"),
         Image.new("L", (_CANVAS, _CANVAS)),
@@ -336,7 +363,8 @@ def render(letter: str, face: str) -> np.ndarray:
         width, height = (max(1, round(side * factor)) for side in picture.size)
         picture = picture.resize((width, height), Image.Resampling.BOX)
         canvas.paste(picture, ((_CANVAS - width) // 2, (_CANVAS - height) // 2))
-    # A little blur rounds corners and stroke ends, from which thinning would grow spurs.
+    # A little blur rounds corners and stroke ends, from which thinning would grow
+    # spurs.
     return (np.asarray(canvas.filter(ImageFilter.GaussianBlur(1.25))) > 110).astype(
         np.uint8
     )
@@ -344,7 +372,8 @@ def render(letter: str, face: str) -> np.ndarray:
 
 @cache
 def _font(face: str) -> ImageFont.FreeTypeFont:
-    # Basic layout: one letter needs no shaping, and so no further library whose version would matter.
+    # Basic layout: one letter needs no shaping, and so no further library whose version
+    # would matter.
     return ImageFont.truetype(
         _font_path(face), _FONT_SIZE, layout_engine=ImageFont.Layout.BASIC
     )
@@ -361,10 +390,11 @@ def _font_path(face: str) -> str:
 
 
 def thin(shapes: np.ndarray) -> np.ndarray:
-    """Thin shapes (uint8 0 or 1, [n, size, size]) to lines one pixel wide, keeping their connectedness.
+    """Thin shapes (uint8 0 or 1, [n, size, size]) to lines one pixel wide, keeping
+    their connectedness.
 
-    Guo and Hall 1989, "Parallel thinning with two-subiteration algorithms", by table: a pixel's eight
-    neighbours make a number of eight bits.
+    Guo and Hall 1989, "Parallel thinning with two-subiteration algorithms", by table: a
+    pixel's eight neighbours make a number of eight bits.
     """
     thinned = shapes.copy()
     active = np.arange(len(shapes))
@@ -391,7 +421,9 @@ _NEIGHBOURS = ((0, 1), (0, 2), (1, 2), (2, 2), (2, 1), (2, 0), (1, 0), (0, 0))
 
 @cache
 def _thinning_tables() -> tuple[np.ndarray, np.ndarray]:
-    """For each of the two sub-iterations, whether a pixel with these neighbours is removed: uint8 [256]."""
+    """For each of the two sub-iterations, whether a pixel with these neighbours is
+    removed: uint8 [256].
+    """
     tables = np.zeros((2, 256), dtype=np.uint8)
     for code in range(256):
         p2, p3, p4, p5, p6, p7, p8, p9 = (bool(code >> bit & 1) for bit in range(8))

@@ -47,7 +47,8 @@ class Records:
     """Clients that hold labelled records.
 
     Args:
-        data_dir, clients_dir: prepared records, or classes taken as labels, and a partition of the records.
+        data_dir, clients_dir: prepared records, or classes taken as labels, and a
+            partition of the records.
 
     Attributes:
         places: of each client's records in the data set, int64 [n] each, ascending.

@@ -1,4 +1,6 @@
-"""Any folder of pictures as a data set: one sub-folder for each class, like torchvision's ImageFolder."""
+"""Any folder of pictures as a data set: one sub-folder for each class, like
+torchvision's ImageFolder.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -36,7 +38,10 @@ class Options(Settings):
     """What `read` is called with, as a configuration states it."""
 
     folder: str = setting(
-        doc="where the sub-folders are, one a class; absolute, or below the local data folder"
+        doc=(
+            "where the sub-folders are, one a class; absolute, or below the local data"
+            " folder"
+        )
     )
     size: int = setting(ge=8, le=1024, doc="height and width after resizing, in pixels")
     channels: Literal[1, 3] = setting(doc="1: grey; 3: colour")
@@ -65,9 +70,10 @@ def read(
 ) -> RawImages | RawRecords:
     """Read the pictures of a folder with one sub-folder a class.
 
-    Of each picture the largest square in its middle is taken and resized with Lanczos's filter, so pictures of
-    different sizes and proportions may lie side by side; what is transparent becomes white. summary.json says which
-    sizes were found. Splits are drawn at random, always the same way for the same names of classes and files.
+    Of each picture the largest square in its middle is taken and resized with Lanczos's
+    filter, so pictures of different sizes and proportions may lie side by side; what is
+    transparent becomes white. summary.json says which sizes were found. Splits are
+    drawn at random, always the same way for the same names of classes and files.
 
     Args:
         local: the local data folder, below which a relative `folder` lies.
@@ -76,11 +82,13 @@ def read(
         test_images: makes a data set of records, split by record.
 
     Raises:
-        BenchError: no such folder, one class, a picture that cannot be read, or numbers that do not fit.
+        BenchError: no such folder, one class, a picture that cannot be read, or numbers
+            that do not fit.
     """
     if (split_classes is None) == (test_images is None):
         raise BenchError(
-            f"{folder}: give split_classes (split by class) or test_images (split by record), one of them"
+            f"{folder}: give split_classes (split by class) or test_images (split by"
+            " record), one of them"
         )
     root = _find(folder, local)
     files = _list(root, images_per_class)
@@ -89,8 +97,8 @@ def read(
     for name, pictures in files.items():
         if test_images is not None and len(pictures) <= test_images:
             raise BenchError(
-                f"{root / name} has {len(pictures)} pictures, but test_images is {test_images}: lower test_images, or "
-                "add pictures"
+                f"{root / name} has {len(pictures)} pictures, but test_images is"
+                f" {test_images}: lower test_images, or add pictures"
             )
     pixels, sizes = _read_all(root, files, size, channels, progress)
     facts: dict[str, Any] = {
@@ -130,13 +138,15 @@ def _find(folder: str, local: Path | None) -> Path:
     if not path.is_absolute():
         if local is None:
             raise BenchError(
-                f"the image folder {folder} lies below the local data folder, and none is set: set data.local_dir "
-                "(or DPFEDBENCH_DATA), or give an absolute path"
+                f"the image folder {folder} lies below the local data folder, and none"
+                " is set: set data.local_dir (or DPFEDBENCH_DATA), or give an absolute"
+                " path"
             )
         path = local / path
     if not path.is_dir():
         raise BenchError(
-            f"the image folder {path} is not there: correct its data set's options.folder"
+            f"the image folder {path} is not there: correct its data set's"
+            " options.folder"
         )
     check_readable(path)
     return path
@@ -152,7 +162,8 @@ def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
         ) from error
     if len(tree.classes) < 2:
         raise BenchError(
-            f"{root} has one class ({tree.classes[0]}): at least two are needed, each in a sub-folder of {root}"
+            f"{root} has one class ({tree.classes[0]}): at least two are needed, each"
+            f" in a sub-folder of {root}"
         )
     files: dict[str, list[Path]] = {name: [] for name in tree.classes}
     for path, label in tree.samples:
@@ -161,7 +172,8 @@ def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
         wanted = len(pictures) if images_per_class is None else images_per_class
         if not pictures or len(pictures) < wanted:
             raise BenchError(
-                f"{root / name} has {len(pictures)} pictures, not {wanted or 'any'}: add some, remove the sub-folder"
+                f"{root / name} has {len(pictures)} pictures, not {wanted or 'any'}:"
+                " add some, remove the sub-folder"
                 + (", or lower images_per_class" if pictures else "")
             )
         pictures.sort()
@@ -178,16 +190,18 @@ def _check_classes(
     ):
         counts = ", ".join(f"{split} {count}" for split, count in split_classes.items())
         raise BenchError(
-            f"{root} has {len(files)} classes, but split_classes deals out {sum(split_classes.values())} ({counts}): "
-            f"give {', '.join(SPLITS)}, which add up to {len(files)}"
+            f"{root} has {len(files)} classes, but split_classes deals out"
+            f" {sum(split_classes.values())} ({counts}): give {', '.join(SPLITS)},"
+            f" which add up to {len(files)}"
         )
     fewest = min(files, key=lambda name: len(files[name]))
     most = max(files, key=lambda name: len(files[name]))
     if len(files[fewest]) != len(files[most]):
         raise BenchError(
-            f"{root / fewest} has {len(files[fewest])} pictures and {most} has {len(files[most])}, but a data set "
-            f"split by class needs equally many: add some to {fewest}, take its folder away, or set images_per_class "
-            f"to at most {len(files[fewest])}"
+            f"{root / fewest} has {len(files[fewest])} pictures and {most} has"
+            f" {len(files[most])}, but a data set split by class needs equally many:"
+            f" add some to {fewest}, take its folder away, or set images_per_class to"
+            f" at most {len(files[fewest])}"
         )
 
 
@@ -198,7 +212,9 @@ def _read_all(
     channels: int,
     progress: Progress | None,
 ) -> tuple[list[np.ndarray], Counter[tuple[int, int]]]:
-    """Each class's pictures, uint8 [pictures, size, size, channels]; and how many had which width and height."""
+    """Each class's pictures, uint8 [pictures, size, size, channels]; and how many had
+    which width and height.
+    """
     pixels = [
         np.zeros((len(pictures), size, size, channels), dtype=np.uint8)
         for pictures in files.values()
@@ -220,7 +236,10 @@ def _read_all(
             f"{listed(unreadable)}: replace or remove them"
         )
     if progress and set(sizes) != {(size, size)}:
-        said = f"pictures of {len(sizes)} sizes, cut to their middle square and resized to {size}"
+        said = (
+            f"pictures of {len(sizes)} sizes, cut to their middle square and resized to"
+            f" {size}"
+        )
         progress(said, len(paths), len(paths))
     return pixels, sizes
 

@@ -1,4 +1,6 @@
-"""A prepared data set: one array of images, a list of classes, a summary; saved, checked and loaded here."""
+"""A prepared data set: one array of images, a list of classes, a summary; saved,
+checked and loaded here.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from dpsum.randomness import stream
 SPLITS = ("train", "validation", "test")
 
 _CHARACTER = re.compile(r"U\+[0-9A-F]{4,} (\w+)")
-"""A class that is called by its code point and Unicode's name, whose first word is the script."""
+"""A class that is called by its code point and Unicode's name, whose first word is the
+script.
+"""
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
@@ -44,13 +48,15 @@ def told(
 
 
 Content = tuple["np.ndarray", Mapping[str, Iterable[Sequence[Any]]], dict[str, Any]]
-"""What goes into a data set's folder: images.npy; the rows of each table, its head first, by the table's name; and what
-summary.json says of the array."""
+"""What goes into a data set's folder: images.npy; the rows of each table, its head
+first, by the table's name; and what summary.json says of the array.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """What a reader hands over before anything is written: base of `RawImages`, `RawRecords` and `RawTexts`.
+    """What a reader hands over before anything is written: base of `RawImages`,
+    `RawRecords` and `RawTexts`.
 
     Attributes:
         versions: of the libraries whose version can change a pixel or a word.
@@ -68,14 +74,16 @@ class Raw:
         raise NotImplementedError
 
     def save(self, folder: Path, facts: dict[str, Any]) -> None:
-        """Write images.npy, the tables and, last, summary.json, each whole or not at all.
+        """Write images.npy, the tables and, last, summary.json, each whole or not at
+        all.
 
-        The old summary goes first and the new one comes last, so that a data set whose writing was cut short
-        has no summary, and is refused by `open_files`.
+        The old summary goes first and the new one comes last, so that a data set whose
+        writing was cut short has no summary, and is refused by `open_files`.
 
         Args:
             folder: where they go; made if missing.
-            facts: what is known of the data set before it is prepared: name, source, licence, version, stand_in, ...
+            facts: what is known of the data set before it is prepared: name, source,
+                licence, version, stand_in, ...
 
         Raises:
             BenchError: the folder cannot be written to.
@@ -135,7 +143,8 @@ class RawImages(Raw):
         """Check shapes and names; a fault here is ours, not the user's."""
         if self.images.dtype != np.uint8 or self.images.ndim != 5:
             raise ValueError(
-                f"images must be uint8 [classes, examples, H, W, C], not {self.images.dtype} {self.images.shape}"
+                "images must be uint8 [classes, examples, H, W, C], not"
+                f" {self.images.dtype} {self.images.shape}"
             )
         check_splits(len(self.images), self.class_names, self.splits)
 
@@ -155,7 +164,9 @@ class RawImages(Raw):
 
 
 def check_splits(classes: int, names: Sequence[str], splits: Sequence[str]) -> None:
-    """Check that so many classes (or tasks) have unique names, and each a split; a fault is ours, not the user's."""
+    """Check that so many classes (or tasks) have unique names, and each a split; a
+    fault is ours, not the user's.
+    """
     if not classes == len(names) == len(set(names)) == len(splits):
         raise ValueError("one unique name and one split per class are needed")
     if not set(splits) <= set(SPLITS):
@@ -177,9 +188,11 @@ class Prepared:
     """A prepared data set of images: base of `ImageDataset` and `RecordDataset`.
 
     Attributes:
-        name: the registry's name; a stand-in never bears the name of what it stands in for.
+        name: the registry's name; a stand-in never bears the name of what it stands in
+            for.
         images: uint8 [..., height, width, channels], memory-mapped, read-only.
-        splits: for each split the indices (int64, ascending) of its classes or records; disjoint.
+        splits: for each split the indices (int64, ascending) of its classes or records;
+            disjoint.
         class_names: one per class or label.
         summary: the content of summary.json.
     """
@@ -210,7 +223,9 @@ class ImageDataset(Prepared):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The group of each class: what its name has before the last "/", or the script of a character; "" for none."""
+        """The group of each class: what its name has before the last "/", or the script
+        of a character; "" for none.
+        """
         return tuple(
             named[1] if (named := _CHARACTER.match(name)) else name.rpartition("/")[0]
             for name in self.class_names
@@ -220,9 +235,10 @@ class ImageDataset(Prepared):
 def shuffled_splits(classes: int, counts: tuple[int, int, int]) -> tuple[str, ...]:
     """Deal the classes at random, always the same way, into train, validation and test.
 
-    MAML (Finn et al. 2017) shuffles Omniglot's characters with a fixed seed and takes the first 1,200 for
-    training and validation. Its order started from the file system's, so that its exact split cannot be
-    reproduced; ours starts from the sorted class names.
+    MAML (Finn et al. 2017) shuffles Omniglot's characters with a fixed seed and takes
+    the first 1,200 for training and validation. Its order started from the file
+    system's, so that its exact split cannot be reproduced; ours starts from the sorted
+    class names.
 
     Args:
         classes: how many classes there are.
@@ -241,7 +257,8 @@ def load_dataset(folder: Path | str) -> ImageDataset:
     """Open a prepared data set of classes, checking that it is whole.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there; or the data set is of another kind.
+        BenchError: a file is missing, or is not what was written there; or the data set
+            is of another kind.
     """
     folder = Path(folder)
     summary, images = open_files(folder, "classes", ("classes", "examples_per_class"))
@@ -266,7 +283,8 @@ def open_files(
         sizes: the summary's keys that, before `image_shape`, make up the array's shape.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there; or the data set is of another kind.
+        BenchError: a file is missing, or is not what was written there; or the data set
+            is of another kind.
     """
     texts = kind == "texts"
     summary = read_json(folder / "summary.json")
@@ -313,7 +331,8 @@ def read_classes(folder: Path, classes: int) -> list[dict[str, str]]:
 def read_splits(
     folder: Path, classes: int
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """The classes (or tasks) of each split, by their places in classes.csv, ascending; and the names of all.
+    """The classes (or tasks) of each split, by their places in classes.csv, ascending;
+    and the names of all.
 
     Raises:
         BenchError: as for `read_classes`, or a class is in none of the splits.
@@ -331,14 +350,17 @@ def read_splits(
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file by its head; whatever is wrong with them is for the caller to find."""
+    """The rows of a CSV file by its head; whatever is wrong with them is for the caller
+    to find.
+    """
     with open(path, newline="", encoding="utf-8") as handle:
         return list(csv.DictReader(handle))
 
 
 @contextlib.contextmanager
 def whole(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
-    """Turn what reading a damaged file of a data set raises into one line that names it and says how to mend it.
+    """Turn what reading a damaged file of a data set raises into one line that names it
+    and says how to mend it.
 
     Raises:
         BenchError: it is missing, or its content is `wrong`.
@@ -365,9 +387,15 @@ def whole(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
 
 # What a loader says that meets another kind than its own.
 _WRONG_KIND = {
-    "classes": "{name} (in {folder}) is split by record, and this method needs a data set split by class: take "
-    "one such as omniglot or glyphs",
-    "records": "{name} (in {folder}) is split by class, and this method needs a data set split by record: take "
-    "one such as fashion-mnist or digits",
-    "texts": "{name} (in {folder}) is of images, and this run needs texts: see task.text",
+    "classes": (
+        "{name} (in {folder}) is split by record, and this method needs a data set"
+        " split by class: take one such as omniglot or glyphs"
+    ),
+    "records": (
+        "{name} (in {folder}) is split by class, and this method needs a data set split"
+        " by record: take one such as fashion-mnist or digits"
+    ),
+    "texts": (
+        "{name} (in {folder}) is of images, and this run needs texts: see task.text"
+    ),
 }

@@ -1,4 +1,6 @@
-"""mini-ImageNet: 100 ImageNet classes × 600 (Vinyals et al. 2016), split as by Ravi and Larochelle (2017)."""
+"""mini-ImageNet: 100 ImageNet classes × 600 (Vinyals et al. 2016), split as by Ravi and
+Larochelle (2017).
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +24,8 @@ _SOURCE = Source(
 )
 
 _SPLIT_TEXT = {
-    "train": """
+    "train": (
+        """
         n01532829 n01558993 n01704323 n01749939 n01770081 n01843383 n01910747 n02074367 n02089867 n02091831
         n02101006 n02105505 n02108089 n02108551 n02108915 n02111277 n02113712 n02120079 n02165456 n02457408
         n02606052 n02687172 n02747177 n02795169 n02823428 n02966193 n03017168 n03047690 n03062245 n03207743
@@ -30,15 +33,20 @@ _SPLIT_TEXT = {
         n03908618 n03924679 n03998194 n04067472 n04243546 n04251144 n04258138 n04275548 n04296562 n04389033
         n04435653 n04443257 n04509417 n04515003 n04596742 n04604644 n04612504 n06794110 n07584110 n07697537
         n07747607 n09246464 n13054560 n13133613
-    """,
-    "validation": """
+    """
+    ),
+    "validation": (
+        """
         n01855672 n02091244 n02114548 n02138441 n02174001 n02950826 n02971356 n02981792 n03075370 n03417042
         n03535780 n03584254 n03770439 n03773504 n03980874 n09256479
-    """,
-    "test": """
+    """
+    ),
+    "test": (
+        """
         n01930112 n01981276 n02099601 n02110063 n02110341 n02116738 n02129165 n02219486 n02443484 n02871525
         n03127925 n03146219 n03272010 n03544143 n03775546 n04146614 n04149813 n04418357 n04522168 n07613480
-    """,
+    """
+    ),
 }
 SPLIT_CLASSES = {split: text.split() for split, text in _SPLIT_TEXT.items()}
 """Ravi and Larochelle's split into 64, 16 and 20 classes, by WordNet id."""
@@ -52,15 +60,17 @@ def read_mini_imagenet(
     classes: Mapping[str, Sequence[str]] | None = None,
     examples: int = EXAMPLES,
 ) -> RawImages:
-    """Read mini-ImageNet, 84×84 colour, from a local folder; ImageNet's terms ask for consent first.
+    """Read mini-ImageNet, 84×84 colour, from a local folder; ImageNet's terms ask for
+    consent first.
 
     Args:
         local: a folder with, in itself or in `mini-imagenet/`, the usual
-            `mini-imagenet-cache-{train,val,test}.pkl` (dicts of `image_data`, uint8 [n, 84, 84, 3], and
-            `class_dict`, WordNet id to rows), or one folder of classes per split,
-            `{train,val,test}/WNID/*.jpg`, or all classes side by side in `mini-imagenet/`. Images of folders are
-            resized with Lanczos's filter.
-        classes: the names of the classes that each split must have (tests use tiny sets).
+            `mini-imagenet-cache-{train,val,test}.pkl` (dicts of `image_data`, uint8 [n,
+            84, 84, 3], and `class_dict`, WordNet id to rows), or one folder of classes
+            per split, `{train,val,test}/WNID/*.jpg`, or all classes side by side in
+            `mini-imagenet/`. Images of folders are resized with Lanczos's filter.
+        classes: the names of the classes that each split must have (tests use tiny
+            sets).
         examples: how many images each class must have.
 
     Raises:
@@ -107,17 +117,21 @@ def _find(local: Path | None, split: str, everything: set[str]) -> Copy:
     if any_class := _SOURCE.find(local, *everything):
         return Copy(_SOURCE, any_class.path.parent)
     raise BenchError(
-        f"{pickles[0]} is missing, and is not fetched, since ImageNet's terms ask for consent: agree to "
-        f"them at https://image-net.org, get the three mini-imagenet-cache files of the Ravi and "
-        f"Larochelle split (for instance https://zenodo.org/record/7978538) and put them, or a folder "
-        f"{spellings[0]} of one folder per class (or the 100 folders side by side), in {_SOURCE.place(local)}"
+        f"{pickles[0]} is missing, and is not fetched, since ImageNet's terms ask for"
+        " consent: agree to them at https://image-net.org, get the three"
+        " mini-imagenet-cache files of the Ravi and Larochelle split (for instance"
+        f" https://zenodo.org/record/7978538) and put them, or a folder {spellings[0]}"
+        " of one folder per class (or the 100 folders side by side), in"
+        f" {_SOURCE.place(local)}"
     )
 
 
 def _check_classes(
     copy: Copy, present: set[str], wanted: Sequence[str], allowed: set[str]
 ) -> None:
-    """That all wanted classes are there, and none that may not be: a strange class would be in no split or two."""
+    """That all wanted classes are there, and none that may not be: a strange class
+    would be in no split or two.
+    """
     missing, strange = sorted(set(wanted) - present), sorted(present - allowed)
     if missing:
         raise copy.damaged(
@@ -140,7 +154,8 @@ def _read_cache(copy: Copy, wanted: Sequence[str], examples: int) -> np.ndarray:
         }
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (SIZE, SIZE, 3):
         raise copy.damaged(
-            f"image_data is {pixels.dtype} {pixels.shape}, not uint8 [n, {SIZE}, {SIZE}, 3]"
+            f"image_data is {pixels.dtype} {pixels.shape}, not uint8 [n, {SIZE},"
+            f" {SIZE}, 3]"
         )
     _check_classes(copy, set(rows), wanted, set(wanted))
     for name, indices in rows.items():
@@ -160,7 +175,9 @@ def _read_folder(
     examples: int,
     progress: Progress | None,
 ) -> np.ndarray:
-    """The same of a folder of one split, or of all classes; which classes it may have is `allowed`."""
+    """The same of a folder of one split, or of all classes; which classes it may have
+    is `allowed`.
+    """
     _check_classes(
         copy,
         {entry.name for entry in copy.path.iterdir() if entry.is_dir()},

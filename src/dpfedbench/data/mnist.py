@@ -1,4 +1,6 @@
-"""MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017): 70,000 grey pictures of 28×28 in ten classes."""
+"""MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017): 70,000 grey pictures
+of 28×28 in ten classes.
+"""
 
 from __future__ import annotations
 
@@ -92,12 +94,14 @@ def read_mnist(
     """Read MNIST: handwritten digits, strokes bright (255) on dark (0).
 
     Args:
-        local: a folder with the four IDX files, packed (.gz) or not, in itself or in its subfolder `mnist`,
-            `MNIST` or `MNIST/raw`. Packing anew changes checksums, so a local copy is judged by its content:
-            60,000 + 10,000 records, 28×28, and as many of each label as MNIST has.
+        local: a folder with the four IDX files, packed (.gz) or not, in itself or in
+            its subfolder `mnist`, `MNIST` or `MNIST/raw`. Packing anew changes
+            checksums, so a local copy is judged by its content: 60,000 + 10,000
+            records, 28×28, and as many of each label as MNIST has.
 
     Raises:
-        BenchError: no copy and no network; or a copy that is damaged or another data set's.
+        BenchError: no copy and no network; or a copy that is damaged or another data
+            set's.
     """
     return _read(_MNIST, local, download_dir, progress)
 
@@ -105,9 +109,11 @@ def read_mnist(
 def read_fashion_mnist(
     local: Path | None, download_dir: Path, progress: Progress | None = None
 ) -> RawRecords:
-    """Read Fashion-MNIST, as `read_mnist` does: its files have the format and the names of MNIST's.
+    """Read Fashion-MNIST, as `read_mnist` does: its files have the format and the names
+    of MNIST's.
 
-    Its subfolders of a local folder are `fashion-mnist`, `FashionMNIST` and `FashionMNIST/raw`.
+    Its subfolders of a local folder are `fashion-mnist`, `FashionMNIST` and
+    `FashionMNIST/raw`.
     """
     return _read(_FASHION_MNIST, local, download_dir, progress)
 

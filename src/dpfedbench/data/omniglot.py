@@ -1,4 +1,6 @@
-"""Omniglot: 1,623 handwritten characters of 50 alphabets, each drawn by 20 people (Lake et al. 2015)."""
+"""Omniglot: 1,623 handwritten characters of 50 alphabets, each drawn by 20 people (Lake
+et al. 2015).
+"""
 
 from pathlib import Path
 
@@ -24,15 +26,17 @@ def read_omniglot(
 ) -> RawImages:
     """Read Omniglot and bring it to 28×28, strokes bright (255) on dark (0).
 
-    Drawings are turned to greyscale and then resized from 105×105 with Lanczos's filter, as in MAML's code.
-    (That code resizes the one-bit image itself, for which Pillow quietly takes the nearest pixel; the
-    conversion comes first here, so that strokes stay whole.) Classes are ordered by their path's characters,
-    never by the file system.
+    Drawings are turned to greyscale and then resized from 105×105 with Lanczos's
+    filter, as in MAML's code. (That code resizes the one-bit image itself, for which
+    Pillow quietly takes the nearest pixel; the conversion comes first here, so that
+    strokes stay whole.) Classes are ordered by their path's characters, never by the
+    file system.
 
     Args:
-        local: a folder with `omniglot/images_background.zip` and `omniglot/images_evaluation.zip`, or the two
-            folders extracted. Zip files packed anew have other checksums than the release, so a local copy is
-            judged by its content: CRCs, 964 + 659 characters, 20 drawings each, 105×105.
+        local: a folder with `omniglot/images_background.zip` and
+            `omniglot/images_evaluation.zip`, or the two folders extracted. Zip files
+            packed anew have other checksums than the release, so a local copy is judged
+            by its content: CRCs, 964 + 659 characters, 20 drawings each, 105×105.
 
     Raises:
         BenchError: no copy and no network; or a copy that is damaged or incomplete.

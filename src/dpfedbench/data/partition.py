@@ -1,6 +1,8 @@
-"""Simulated clients and few-shot tasks: which images or records each one holds, and how batches are made from them.
+"""Simulated clients and few-shot tasks: which images or records each one holds, and how
+batches are made from them.
 
-How a data set is shared out is the matter of `parts.partitions`; summary.json says how far clients share images.
+How a data set is shared out is the matter of `parts.partitions`; summary.json says how
+far clients share images.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ class Partition(ClientsFolder):
     """Which images each client (or task) holds.
 
     Attributes:
-        classes: integers [clients, ways], indices into the data set's classes, distinct within a row; the
-            position in the row is the label.
-        examples: integers [clients, ways, examples], distinct within a class of a client, in random order.
-        summary: what it is: dataset, split, kind, seed, counts, and how often an image is used.
+        classes: integers [clients, ways], indices into the data set's classes, distinct
+            within a row; the position in the row is the label.
+        examples: integers [clients, ways, examples], distinct within a class of a
+            client, in random order.
+        summary: what it is: dataset, split, kind, seed, counts, and how often an image
+            is used.
     """
 
     arrays: ClassVar[tuple[str, ...]] = ("classes", "examples")
@@ -49,7 +53,8 @@ class Partition(ClientsFolder):
             or self.examples.shape[:2] != self.classes.shape
         ):
             raise ValueError(
-                f"classes {self.classes.shape} and examples {self.examples.shape} do not fit together"
+                f"classes {self.classes.shape} and examples {self.examples.shape} do"
+                " not fit together"
             )
 
     @property
@@ -76,9 +81,11 @@ class RecordPartition(ClientsFolder):
     """Which records each client holds.
 
     Attributes:
-        records: int32 [clients, most records of a client], indices into the data set's images; no record is in it
-            twice, and rows of clients that hold fewer end with -1.
-        summary: what it is: dataset, kind, seed, counts, and each client's records of each label.
+        records: int32 [clients, most records of a client], indices into the data set's
+            images; no record is in it twice, and rows of clients that hold fewer end
+            with -1.
+        summary: what it is: dataset, kind, seed, counts, and each client's records of
+            each label.
     """
 
     arrays: ClassVar[tuple[str, ...]] = ("records",)
@@ -89,7 +96,8 @@ class RecordPartition(ClientsFolder):
         """Check the shape."""
         if self.records.ndim != 2 or self.records.dtype != np.int32:
             raise ValueError(
-                f"records must be int32 [clients, records], not {self.records.dtype} {self.records.shape}"
+                f"records must be int32 [clients, records], not {self.records.dtype}"
+                f" {self.records.shape}"
             )
 
     def preview(self) -> list[list[Any]]:
@@ -105,7 +113,8 @@ class RecordPartition(ClientsFolder):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskBatch:
-    """The data of n clients or tasks; images in [0, 1], examples class by class, labels 0 ... ways - 1.
+    """The data of n clients or tasks; images in [0, 1], examples class by class, labels
+    0 ... ways - 1.
 
     Attributes:
         support_x: float32 [n, ways * support_per_class, H, W, C].
@@ -182,7 +191,9 @@ def record_partition_of(
     seed: int,
     own: Mapping[str, Any],
 ) -> RecordPartition:
-    """The partition of clients that hold these training records; other arguments as of `partition_of`."""
+    """The partition of clients that hold these training records; other arguments as of
+    `partition_of`.
+    """
     sizes, classes = [len(records) for records in held], len(dataset.class_names)
     padded = np.full((len(held), max(sizes)), -1, np.int32)
     for row, records in zip(padded, held, strict=True):
@@ -216,7 +227,8 @@ def sample_tasks(
     seed: int,
     purpose: str,
 ) -> Partition:
-    """Draw fresh tasks for validation or meta-testing, uniformly; support and query of a task are disjoint.
+    """Draw fresh tasks for validation or meta-testing, uniformly; support and query of
+    a task are disjoint.
 
     Args:
         dataset: where they come from.
@@ -229,7 +241,8 @@ def sample_tasks(
         purpose: names the stream, e.g. "meta-test"; other purposes draw other tasks.
 
     Returns:
-        A partition with shots + query_per_class examples per class; `gather` takes the first as support.
+        A partition with shots + query_per_class examples per class; `gather` takes the
+        first as support.
 
     Raises:
         BenchError: the split has too few classes, or images per class.
@@ -279,7 +292,8 @@ def gather(
     support_per_class: int,
     query_per_class: int,
 ) -> TaskBatch:
-    """Fetch the images of some clients: of each class the first examples as support, the next as query.
+    """Fetch the images of some clients: of each class the first examples as support,
+    the next as query.
 
     Args:
         dataset: the data set that the partition was made for.
@@ -289,13 +303,15 @@ def gather(
         query_per_class: query images per class.
 
     Raises:
-        BenchError: a client holds too few images, or the partition was made for other images.
+        BenchError: a client holds too few images, or the partition was made for other
+            images.
     """
     if support_per_class + query_per_class > partition.examples_per_class:
         raise BenchError(
-            f"{support_per_class} support and {query_per_class} query images per class are more than the "
-            f"{partition.examples_per_class} that a client holds: raise clients.examples_per_class, or lower "
-            f"the support or query images per class"
+            f"{support_per_class} support and {query_per_class} query images per class"
+            f" are more than the {partition.examples_per_class} that a client holds:"
+            " raise clients.examples_per_class, or lower the support or query images"
+            " per class"
         )
     check_made_for(dataset.name, dataset.summary, partition.summary)
     ids = np.asarray(ids)
@@ -349,13 +365,14 @@ def _check_fits(dataset: ImageDataset, split: str, ways: int, examples: int) -> 
     classes = len(dataset.splits[split])
     if ways > classes:
         raise BenchError(
-            f"{ways} ways are more than the {classes} {split} classes of {dataset.name}: lower task.ways"
+            f"{ways} ways are more than the {classes} {split} classes of"
+            f" {dataset.name}: lower task.ways"
         )
     if examples > dataset.examples_per_class:
         raise BenchError(
-            f"{examples} images per class (support and query) are more than the "
-            f"{dataset.examples_per_class} that a class of {dataset.name} holds: lower the shots, the query "
-            f"images or the examples per class"
+            f"{examples} images per class (support and query) are more than the"
+            f" {dataset.examples_per_class} that a class of {dataset.name} holds: lower"
+            " the shots, the query images or the examples per class"
         )
 
 
@@ -372,7 +389,8 @@ def drawn(
     seed: int,
     purpose: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Classes [clients, ways] of the split, examples [clients, ways, examples]; uniform, no repeats.
+    """Classes [clients, ways] of the split, examples [clients, ways, examples];
+    uniform, no repeats.
 
     The first n clients do not depend on how many follow.
     """
@@ -382,7 +400,8 @@ def drawn(
         (clients, ways, examples_per_class), dtype=_index_type(per_class)
     )
     for block, start in enumerate(range(0, clients, BLOCK)):
-        # Whole blocks are drawn, and the last one cut: a client does not depend on how many there are.
+        # Whole blocks are drawn, and the last one cut: a client does not depend on how
+        # many there are.
         rng, stop = stream(seed, purpose, block), min(start + BLOCK, clients)
         chosen = pool[distinct(rng, BLOCK, len(pool), ways)]
         picked = distinct(rng, BLOCK * ways, per_class, examples_per_class)
@@ -392,9 +411,11 @@ def drawn(
 
 
 def distinct(rng: np.random.Generator, rows: int, size: int, take: int) -> np.ndarray:
-    """Rows of `take` distinct numbers below `size` in random order, each ordered choice equally likely.
+    """Rows of `take` distinct numbers below `size` in random order, each ordered choice
+    equally likely.
 
-    Floyd's sampling (Bentley and Floyd 1987) on all rows at once, then a shuffle of each row.
+    Floyd's sampling (Bentley and Floyd 1987) on all rows at once, then a shuffle of
+    each row.
     """
     if 2 * take > size:
         # A whole shuffle costs no more than Floyd's comparisons here.

@@ -1,6 +1,7 @@
 """A data set of records: each has a label, and is a training or a test record.
 
-It is stored in the same three files as a data set of classes (`images`): images.npy, classes.csv, summary.json.
+It is stored in the same three files as a data set of classes (`images`): images.npy,
+classes.csv, summary.json.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class RawRecords(Raw):
         for split, images, labels in self.blocks():
             if images.dtype != np.uint8 or images.ndim != 4:
                 raise ValueError(
-                    f"{split} images must be uint8 [records, H, W, C], not {images.dtype} {images.shape}"
+                    f"{split} images must be uint8 [records, H, W, C], not"
+                    f" {images.dtype} {images.shape}"
                 )
             if (
                 labels.dtype != np.int64
@@ -60,7 +62,8 @@ class RawRecords(Raw):
                 or not len(labels)
             ):
                 raise ValueError(
-                    f"{split} labels must be int64 {images.shape[:1]}, not {labels.dtype} {labels.shape}"
+                    f"{split} labels must be int64 {images.shape[:1]}, not"
+                    f" {labels.dtype} {labels.shape}"
                 )
             if labels.min() < 0 or labels.max() >= len(self.class_names):
                 raise ValueError(
@@ -68,7 +71,8 @@ class RawRecords(Raw):
                 )
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise ValueError(
-                f"records of two sizes: {self.train_images.shape[1:]} and {self.test_images.shape[1:]}"
+                f"records of two sizes: {self.train_images.shape[1:]} and"
+                f" {self.test_images.shape[1:]}"
             )
         if len(set(self.class_names)) != len(self.class_names):
             raise ValueError("one unique name per class is needed")
@@ -81,7 +85,8 @@ class RawRecords(Raw):
         )
 
     def content(self) -> Content:
-        """Records by split (train, then test), then label, then in the order they came in.
+        """Records by split (train, then test), then label, then in the order they came
+        in.
 
         So the counts in classes.csv say each record's split and label.
         """
@@ -114,7 +119,8 @@ class RecordDataset(Prepared):
 
     Attributes:
         images: uint8 [records, height, width, channels].
-        labels: int64 [records], indices into `class_names`; -1 for a record of neither split.
+        labels: int64 [records], indices into `class_names`; -1 for a record of neither
+            split.
         splits: records of each split, ordered by label.
     """
 
@@ -122,10 +128,12 @@ class RecordDataset(Prepared):
 
 
 def load_any_records(folder: Path | str) -> RecordDataset:
-    """A prepared data set of records; or the images of one of classes as records, as pre-training sees them.
+    """A prepared data set of records; or the images of one of classes as records, as
+    pre-training sees them.
 
-    Of a data set of classes only the training classes are labels (their places among these), all of their images are
-    training records, and there is no test part: its other classes are for the meta-test.
+    Of a data set of classes only the training classes are labels (their places among
+    these), all of their images are training records, and there is no test part: its
+    other classes are for the meta-test.
 
     Raises:
         BenchError: a file is missing, or is not what was written there.
@@ -153,8 +161,8 @@ def load_any_records(folder: Path | str) -> RecordDataset:
 def held_out_places(
     dataset: RecordDataset, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take so many records out of the test part: the same for every seed, and whether or not a run looks at them, so
-    that all are tested on the same records.
+    """Take so many records out of the test part: the same for every seed, and whether
+    or not a run looks at them, so that all are tested on the same records.
 
     Returns:
         The places of the public validation split, and of what is left, both ascending.
@@ -165,7 +173,8 @@ def held_out_places(
     places = dataset.splits["test"]
     if count >= len(places):
         raise BenchError(
-            f"validation.tasks is {count}, but the test part of {dataset.name} has {len(places)} records: lower it"
+            f"validation.tasks is {count}, but the test part of {dataset.name} has"
+            f" {len(places)} records: lower it"
         )
     order = places[stream(0, "public-validation").permutation(len(places))]
     return np.sort(order[:count]), np.sort(order[count:])
@@ -175,7 +184,8 @@ def load_records(folder: Path | str) -> RecordDataset:
     """Open a prepared data set of records, checking that it is whole.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there; or it is a data set of classes.
+        BenchError: a file is missing, or is not what was written there; or it is a data
+            set of classes.
     """
     folder = Path(folder)
     summary, images = open_files(folder, "records", ("records",))

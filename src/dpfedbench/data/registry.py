@@ -1,8 +1,8 @@
 """The data sets by name: what each is, where it comes from, and how it is prepared.
 
-Those that come with dpfedbench are the rows of `data.DATASETS_TABLE`, which the `READERS` of this package's modules
-make. Others are stated in the configuration (`datasets`): what they are, and the module of this package whose `read`
-makes them.
+Those that come with dpfedbench are the rows of `data.DATASETS_TABLE`, which the
+`READERS` of this package's modules make. Others are stated in the configuration
+(`datasets`): what they are, and the module of this package whose `read` makes them.
 """
 
 import csv
@@ -24,13 +24,16 @@ from dpfedbench.settings.discovery import imported
 from dpfedbench.settings.part import Settings
 
 Reader = Callable[[Path | None, Path, Progress | None], Raw]
-"""Makes a data set. It is called with the local data folder, or None without one; the folder where downloads are kept;
-and what to tell how far it is, or None."""
+"""Makes a data set. It is called with the local data folder, or None without one; the
+folder where downloads are kept; and what to tell how far it is, or None.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetEntry:
-    """A data set: its row of `data.DATASETS_TABLE`, or what the configuration says of it, and what makes it."""
+    """A data set: its row of `data.DATASETS_TABLE`, or what the configuration says of
+    it, and what makes it.
+    """
 
     name: str
     source: str
@@ -81,7 +84,8 @@ def lookup(
         own: the configuration's `datasets`.
 
     Raises:
-        BenchError: there is none of this name; says which is nearest. Or its reader is missing or refuses its options.
+        BenchError: there is none of this name; says which is nearest. Or its reader is
+            missing or refuses its options.
     """
     if name in DATASETS:
         return DATASETS[name]
@@ -111,7 +115,8 @@ def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
             info.name.replace("_", "-") for info in pkgutil.iter_modules(data.__path__)
         )
         raise BenchError(
-            f"datasets.{name}.reader is {values['reader']}, but no reader has this name: there are {names}"
+            f"datasets.{name}.reader is {values['reader']}, but no reader has this"
+            f" name: there are {names}"
         )
     try:
         reader = imported(module)
@@ -121,7 +126,8 @@ def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
         inspect.signature(read).bind(None, Path(), None, **options)
     except AttributeError as error:
         raise BenchError(
-            f"datasets.{name}.reader is {values['reader']}, but {module} has no read ({error})"
+            f"datasets.{name}.reader is {values['reader']}, but {module} has no read"
+            f" ({error})"
         ) from error
     except TypeError as error:
         raise BenchError(
@@ -144,18 +150,21 @@ def prepare(
     *,
     own: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> None:
-    """Make images.npy, classes.csv and summary.json of a data set in `out_dir`; nothing is left half-written.
+    """Make images.npy, classes.csv and summary.json of a data set in `out_dir`; nothing
+    is left half-written.
 
     Args:
         name: of the data set.
         out_dir: the data set's folder; downloads are kept in its subfolder `download`.
-        local_dir: a folder with real data already here; None means the environment variable DPFEDBENCH_DATA,
-            and where that is not set either, download.
+        local_dir: a folder with real data already here; None means the environment
+            variable DPFEDBENCH_DATA, and where that is not set either, download.
         progress: told what is being done, and how far it is.
-        own: data sets besides those that come with dpfedbench: the configuration's `datasets`.
+        own: data sets besides those that come with dpfedbench: the configuration's
+            `datasets`.
 
     Raises:
-        BenchError: unknown name, no data and no network, damaged data, or nowhere to write.
+        BenchError: unknown name, no data and no network, damaged data, or nowhere to
+            write.
     """
     entry, out_dir = lookup(name, own), Path(out_dir)
     try:

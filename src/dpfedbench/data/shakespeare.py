@@ -1,8 +1,10 @@
-"""Shakespeare-800: the roles of the plays, 800 words of each (Li et al. 2020, after LEAF, Caldas et al. 2018).
+"""Shakespeare-800: the roles of the plays, 800 words of each (Li et al. 2020, after
+LEAF, Caldas et al. 2018).
 
-From a local folder `shakespeare` with the plays as Project Gutenberg has them (plays/*.txt, or plays.zip), or with
-LEAF's raw data, a file a role (by_play_and_character/*.txt). LEAF's own split into roles, of which 345
-were published, cannot be reproduced from the plays.
+From a local folder `shakespeare` with the plays as Project Gutenberg has them
+(plays/*.txt, or plays.zip), or with LEAF's raw data, a file a role
+(by_play_and_character/*.txt). LEAF's own split into roles, of which 345 were published,
+cannot be reproduced from the plays.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ _DIRECTION = re.compile(r"\[.*?\]|\(_.*?_\)", re.DOTALL)
 def roles(play: str) -> dict[str, list[str]]:
     """The words of each role of a play, by the heading of its speeches in capitals.
 
-    A speech is a paragraph below a heading: "Ham.", "FIRST WITCH." or "LADY MACBETH"; further paragraphs up to the
-    next heading or scene are the same role's. Stage directions in brackets are nobody's.
+    A speech is a paragraph below a heading: "Ham.", "FIRST WITCH." or "LADY MACBETH";
+    further paragraphs up to the next heading or scene are the same role's. Stage
+    directions in brackets are nobody's.
     """
     speeches: dict[str, list[str]] = {}
     speaker = ""
@@ -69,8 +72,8 @@ def read_shakespeare(
     copy = _PLAYS.find(local, "by_play_and_character", "plays", "plays.zip")
     if copy is None:
         raise BenchError(
-            f"no plays found: put plays/*.txt from {SOURCE} (one file a play), or LEAF's by_play_and_character/*.txt, "
-            f"in {_PLAYS.place(local)}"
+            f"no plays found: put plays/*.txt from {SOURCE} (one file a play), or"
+            f" LEAF's by_play_and_character/*.txt, in {_PLAYS.place(local)}"
         )
     texts: list[tuple[str, list[str]]] = []
     for name, text in told(texts_of(copy), progress, "shakespeare: reading the plays"):

@@ -1,4 +1,6 @@
-"""Where real data come from: a local folder, or else the address where the authors publish them."""
+"""Where real data come from: a local folder, or else the address where the authors
+publish them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 else:
     from dpsum.lazy import Lazy
 
-    # A plan reads the options of data sets without Pillow; torchvision is slow to import.
+    # A plan reads the options of data sets without Pillow; torchvision is slow to
+    # import.
     Image, datasets, utils = (
         Lazy("PIL.Image"),
         Lazy("torchvision.datasets"),
@@ -43,7 +46,8 @@ else:
 ENVIRONMENT = "DPFEDBENCH_DATA"
 TIMEOUT_S = 30.0
 
-# RuntimeError: an archive is encrypted; NotImplementedError, one of these: it is packed in a way unknown to Python.
+# RuntimeError: an archive is encrypted; NotImplementedError, one of these: it is packed
+# in a way unknown to Python.
 _UNPACKING = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -57,7 +61,8 @@ _FAULTS = (*_UNPACKING, ValueError, KeyError, TypeError, AttributeError)
 
 
 def local_folder(local_dir: Path | str | None) -> Path | None:
-    """The folder that holds data already here: `local_dir`, else the environment variable DPFEDBENCH_DATA.
+    """The folder that holds data already here: `local_dir`, else the environment
+    variable DPFEDBENCH_DATA.
 
     Raises:
         BenchError: the folder is named but is not there.
@@ -68,8 +73,8 @@ def local_folder(local_dir: Path | str | None) -> Path | None:
     folder = Path(named).expanduser()
     if not folder.is_dir():
         raise BenchError(
-            f"the local data folder {folder} is not there: correct data.local_dir or {ENVIRONMENT}, "
-            f"or unset it to download"
+            f"the local data folder {folder} is not there: correct data.local_dir or"
+            f" {ENVIRONMENT}, or unset it to download"
         )
     return folder
 
@@ -80,7 +85,8 @@ class Source:
 
     Attributes:
         name: of the data set, for messages.
-        places: subfolders of a local data folder in which a copy may lie; the first is the one that messages name.
+        places: subfolders of a local data folder in which a copy may lie; the first is
+            the one that messages name.
         largest: bytes that one file of an archive can have at most.
         total: bytes that all of them can have together.
         fetched: whether it is fetched where there is no copy.
@@ -93,7 +99,8 @@ class Source:
     fetched: bool = True
 
     def find(self, local: Path | None, *names: str) -> Copy | None:
-        """The first of `names` in one of the places of the local folder, or in the folder itself; None: there is none.
+        """The first of `names` in one of the places of the local folder, or in the
+        folder itself; None: there is none.
 
         Raises:
             BenchError: it, or a folder above it, cannot be read.
@@ -118,7 +125,8 @@ class Source:
         )
 
     def fetch(self, url: str, md5: str, download_dir: Path, local: Path | None) -> Copy:
-        """Download one file through torchvision, which shows progress and checks the checksum.
+        """Download one file through torchvision, which shows progress and checks the
+        checksum.
 
         A file that is there already with the right checksum is not fetched again.
 
@@ -138,43 +146,52 @@ class Source:
         try:
             download_dir.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as stack:
-                # urllib waits for ever by default; a network that swallows packets must not hang the run.
+                # urllib waits for ever by default; a network that swallows packets must
+                # not hang the run.
                 stack.callback(socket.setdefaulttimeout, socket.getdefaulttimeout())
                 socket.setdefaulttimeout(TIMEOUT_S)
                 utils.download_url(url, str(download_dir), filename=name, md5=md5)
         except PermissionError as error:
             raise BenchError(
-                f"no permission to write {path}: make its folder writable, or choose another"
+                f"no permission to write {path}: make its folder writable, or choose"
+                " another"
             ) from error
         except RuntimeError as error:  # torchvision's word for a wrong checksum
             path.unlink(missing_ok=True)
             raise BenchError(
-                f"{name} as fetched from {url} does not have the published checksum (md5 {md5}); it was "
-                f"deleted: run again, or get the file another way and put it in {self.place(local)}"
+                f"{name} as fetched from {url} does not have the published checksum"
+                f" (md5 {md5}); it was deleted: run again, or get the file another way"
+                f" and put it in {self.place(local)}"
             ) from error
         except (OSError, HTTPException) as error:  # urllib's own errors are OSErrors
             path.unlink(missing_ok=True)
             raise BenchError(
-                f"cannot download {name} ({error}): get it from {url} and put it in {self.place(local)}, or run where "
-                f"there is a network"
+                f"cannot download {name} ({error}): get it from {url} and put it in"
+                f" {self.place(local)}, or run where there is a network"
             ) from error
         return Copy(self, path)
 
     @property
     def published(self) -> Any:
-        """Torchvision's class of the same data set, which knows where it is published."""
+        """Torchvision's class of the same data set, which knows where it is
+        published.
+        """
         return getattr(datasets, self.name.replace("-", ""))
 
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """A copy of a data set on this machine: a folder, a zip or tar archive, or one file of it."""
+    """A copy of a data set on this machine: a folder, a zip or tar archive, or one file
+    of it.
+    """
 
     source: Source
     path: Path
 
     def damaged(self, what: object, name: str = "") -> BenchError:
-        """The error for a copy whose content, or that of its file `name`, is wrong; `what` says how."""
+        """The error for a copy whose content, or that of its file `name`, is wrong;
+        `what` says how.
+        """
         path = self.path
         if name and path.is_dir():
             path = path / name
@@ -182,13 +199,14 @@ class Copy:
             what = f"{name}: {what}"
         or_fetch = ", or leave it out to download one" if self.source.fetched else ""
         return BenchError(
-            f"{path} is damaged or not {self.source.name}'s ({what}): delete it and put an undamaged copy in its place"
-            + or_fetch
+            f"{path} is damaged or not {self.source.name}'s ({what}): delete it and put"
+            " an undamaged copy in its place" + or_fetch
         )
 
     @contextlib.contextmanager
     def judged(self, name: str = "", wrong: str = "") -> Iterator[None]:
-        """Turn what reading a damaged copy raises into one line that names it, or its file `name`.
+        """Turn what reading a damaged copy raises into one line that names it, or its
+        file `name`.
 
         Args:
             name: of the file that is read, where the copy has several.
@@ -204,13 +222,15 @@ class Copy:
 
     @functools.cached_property
     def files(self) -> Mapping[str, Callable[[], bytes]]:
-        """What reads each file of a folder or archive, by its path below the root, with slashes.
+        """What reads each file of a folder or archive, by its path below the root, with
+        slashes.
 
-        Of a folder or a zip archive nothing is read yet; a tar archive has to be read in its order, and is read whole.
+        Of a folder or a zip archive nothing is read yet; a tar archive has to be read
+        in its order, and is read whole.
 
         Raises:
-            BenchError: it cannot be opened, is damaged, or has more bytes than the data set can have; who reads a file
-                is told so too.
+            BenchError: it cannot be opened, is damaged, or has more bytes than the data
+                set can have; who reads a file is told so too.
         """
         check_readable(self.path)
         if self.path.is_dir():
@@ -228,11 +248,15 @@ class Copy:
         ]
         for member in members:
             if member.file_size > largest:
-                said = f"{member.filename} has {member.file_size:,} bytes, and at most {largest:,} are possible"
+                said = (
+                    f"{member.filename} has {member.file_size:,} bytes, and at most"
+                    f" {largest:,} are possible"
+                )
                 raise self.damaged(said)
         if sum(member.file_size for member in members) > self.source.total:
             raise self.damaged(
-                f"its files have more than the {self.source.total:,} bytes that are possible"
+                f"its files have more than the {self.source.total:,} bytes that are"
+                " possible"
             )
 
         def read(name: str) -> bytes:
@@ -272,9 +296,10 @@ class Copy:
         """
         if (digest := utils.calculate_md5(str(self.path))) != md5:
             raise BenchError(
-                f"{self.path} is not the published archive (md5 {digest}, not {md5}): delete it and put an undamaged "
-                f"copy in its place, leave it out to download one, or, if it was packed anew, put the folder {folder} "
-                "extracted from it there"
+                f"{self.path} is not the published archive (md5 {digest}, not {md5}):"
+                " delete it and put an undamaged copy in its place, leave it out to"
+                f" download one, or, if it was packed anew, put the folder {folder}"
+                " extracted from it there"
             )
 
     def check_counts(self, counts: Mapping[str, int], examples: int) -> None:
@@ -340,7 +365,9 @@ def _content(file: Path) -> bytes:
 
 
 def by_class(names: Iterable[str], pattern: str) -> dict[str, list[str]]:
-    """The names that a pattern matches, in their order, by the pattern's first group: the class; classes are sorted."""
+    """The names that a pattern matches, in their order, by the pattern's first group:
+    the class; classes are sorted.
+    """
     classes: dict[str, list[str]] = {}
     for name in names:
         if match := re.search(pattern, name):
@@ -360,10 +387,12 @@ def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Ima
 
     Args:
         source: a file, or its bytes.
-        size: the width and height that it must have; None: any, up to Pillow's limit (`MAX_IMAGE_PIXELS`).
+        size: the width and height that it must have; None: any, up to Pillow's limit
+            (`MAX_IMAGE_PIXELS`).
 
     Raises:
-        ValueError: it cannot be decoded, or is of another size; the message is for people.
+        ValueError: it cannot be decoded, or is of another size; the message is for
+            people.
         BenchError: the file cannot be opened.
     """
     try:
@@ -387,9 +416,11 @@ def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Ima
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Reads plain containers and numpy arrays, nothing else: a pickle can otherwise run any code."""
+    """Reads plain containers and numpy arrays, nothing else: a pickle can otherwise run
+    any code.
+    """
 
-    _ALLOWED = {
+    _ALLOWED = {  # noqa: RUF012
         ("_codecs", "encode"): lambda text, encoding: text.encode(encoding),
         ("collections", "OrderedDict"): dict,
     }
@@ -413,7 +444,8 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def read_pickle(source: Path | bytes, called: str) -> Any:
-    """Read a pickle of containers, strings, numbers and numpy arrays (Python 2's too); runs no code from it.
+    """Read a pickle of containers, strings, numbers and numpy arrays (Python 2's too);
+    runs no code from it.
 
     Args:
         source: a file, or its bytes.
@@ -424,12 +456,11 @@ def read_pickle(source: Path | bytes, called: str) -> Any:
     """
     try:
         with (
-            io.BytesIO(source)
-            if isinstance(source, bytes)
-            else open(source, "rb") as handle
-        ):
+            io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb")
+        ) as handle:
             return _ArrayUnpickler(handle, encoding="latin1").load()
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise BenchError(
-            f"{called} cannot be read as a pickle of arrays ({error}): delete it and put an undamaged copy in its place"
+            f"{called} cannot be read as a pickle of arrays ({error}): delete it and"
+            " put an undamaged copy in its place"
         ) from error

@@ -1,4 +1,6 @@
-"""A user's own texts as a data set: a folder with one UTF-8 file for each author; tasks have equally many words."""
+"""A user's own texts as a data set: a folder with one UTF-8 file for each author; tasks
+have equally many words.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +40,22 @@ def read(
     test: float = 0.1,
     validation: float = 0.1,
 ) -> RawTexts:
-    """Read the files of a folder, in the order of their names, and of each no more than the words of a task.
+    """Read the files of a folder, in the order of their names, and of each no more than
+    the words of a task.
 
     Args:
         local: the local data folder, below which a relative `folder` lies.
         folder, words, test, validation: see `Options`.
 
     Raises:
-        BenchError: the folder is not there or cannot be read, a file is no text in UTF-8, or there are too few texts.
+        BenchError: the folder is not there or cannot be read, a file is no text in
+            UTF-8, or there are too few texts.
     """
     place = Path(folder) if local is None else local / folder
     if not os.path.isdir(place):
         raise BenchError(
-            f"the folder of texts {place} is not there: correct options.folder, or data.local_dir"
+            f"the folder of texts {place} is not there: correct options.folder, or"
+            " data.local_dir"
         )
     with reading(place):
         files = sorted(

@@ -27,7 +27,8 @@ class TextPartition(ClientsFolder):
     """Which task each client is.
 
     Attributes:
-        tasks: int32 [clients], indices into the data set's tasks; no task is two clients'.
+        tasks: int32 [clients], indices into the data set's tasks; no task is two
+            clients'.
         summary: what it is: dataset, kind, seed and counts.
     """
 
@@ -39,7 +40,8 @@ class TextPartition(ClientsFolder):
         """Check the shape."""
         if self.tasks.ndim != 1 or self.tasks.dtype != np.int32:
             raise ValueError(
-                f"tasks must be int32 [clients], not {self.tasks.dtype} {self.tasks.shape}"
+                f"tasks must be int32 [clients], not {self.tasks.dtype}"
+                f" {self.tasks.shape}"
             )
 
     def preview(self) -> list[list[Any]]:
@@ -53,20 +55,23 @@ class TextPartition(ClientsFolder):
 def make_text_partition(
     dataset: TextDataset, *, clients: int, kind: str, seed: int
 ) -> TextPartition:
-    """Make each client one of the training tasks, drawn at random from the stream (seed, "partition").
+    """Make each client one of the training tasks, drawn at random from the stream
+    (seed, "partition").
 
     Raises:
-        BenchError: more clients than training tasks, or a kind of partition that would share a task.
+        BenchError: more clients than training tasks, or a kind of partition that would
+            share a task.
     """
     if kind != "disjoint":
         raise BenchError(
-            f"clients.partition is {kind}, but a task of {dataset.name} is one client's: set it to disjoint"
+            f"clients.partition is {kind}, but a task of {dataset.name} is one"
+            " client's: set it to disjoint"
         )
     pool = dataset.splits["train"]
     if not 1 <= clients <= len(pool):
         raise BenchError(
-            f"clients.count is {clients}, but {dataset.name} has {len(pool)} training tasks, each is one client: "
-            f"set it to {len(pool)} or less"
+            f"clients.count is {clients}, but {dataset.name} has {len(pool)} training"
+            f" tasks, each is one client: set it to {len(pool)} or less"
         )
     tasks = pool[stream(seed, "partition").permutation(len(pool))[:clients]].astype(
         np.int32
@@ -82,10 +87,12 @@ def make_text_partition(
 class KnownText:
     """A data set of texts in the words of a run's vocabulary.
 
-    A record is `text.record` words in a row: int64, 0 for a word that is not known, else its place in the vocabulary
-    plus one. A record's labels are its own words: a model is to tell each from those before it in the record.
+    A record is `text.record` words in a row: int64, 0 for a word that is not known,
+    else its place in the vocabulary plus one. A record's labels are its own words: a
+    model is to tell each from those before it in the record.
 
-    A vocabulary that is declared to read clients' words gets their counts in the training tasks, no other does.
+    A vocabulary that is declared to read clients' words gets their counts in the
+    training tasks, no other does.
 
     Args:
         dataset: the data set.
@@ -93,10 +100,12 @@ class KnownText:
 
     Attributes:
         words: the words of the vocabulary; a record has word i as i + 1.
-        unaccounted: why what the model is made of is itself a release without an event; empty where it is not.
+        unaccounted: why what the model is made of is itself a release without an event;
+            empty where it is not.
 
     Raises:
-        BenchError: a record longer than a task, or fewer words to choose from than are asked for.
+        BenchError: a record longer than a task, or fewer words to choose from than are
+            asked for.
     """
 
     def __init__(self, dataset: TextDataset, text: Text) -> None:
@@ -105,8 +114,8 @@ class KnownText:
         self.records_per_task = dataset.tokens.shape[1] // text.record
         if not self.records_per_task:
             raise BenchError(
-                f"task.text.record is {text.record}, but a task of {dataset.name} has {dataset.tokens.shape[1]} words: "
-                "lower it"
+                f"task.text.record is {text.record}, but a task of {dataset.name} has"
+                f" {dataset.tokens.shape[1]} words: lower it"
             )
         counts = None
         if vocabulary.private:
@@ -118,8 +127,9 @@ class KnownText:
         )
         if len(chosen) < text.words:
             raise BenchError(
-                f"task.text.words is {text.words}, but the text that the vocabulary {vocabulary.kind} is taken from "
-                f"({dataset.name}) has {len(chosen)} different words: lower it to that"
+                f"task.text.words is {text.words}, but the text that the vocabulary"
+                f" {vocabulary.kind} is taken from ({dataset.name}) has {len(chosen)}"
+                " different words: lower it to that"
             )
         self.words = tuple(dataset.words[place] for place in chosen)
         self._place = np.zeros(words, np.int64)
@@ -166,8 +176,9 @@ class TextTasks:
         self._sizes = support, query
         if support + query > self.dataset.records_per_task:
             raise BenchError(
-                f"clients.support_per_class and query_per_class are {support} and {query} records, but a task of "
-                f"{texts.name} has {self.dataset.records_per_task} of {text.record} words: lower them"
+                f"clients.support_per_class and query_per_class are {support} and"
+                f" {query} records, but a task of {texts.name} has"
+                f" {self.dataset.records_per_task} of {text.record} words: lower them"
             )
 
     def gather(self, ids: np.ndarray) -> TaskBatch:

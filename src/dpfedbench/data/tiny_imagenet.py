@@ -1,9 +1,12 @@
-"""Tiny-ImageNet as a few-shot data set: ImageNet classes in 64×64 colour (Le and Yang 2015, Stanford's CS231n).
+"""Tiny-ImageNet as a few-shot data set: ImageNet classes in 64×64 colour (Le and Yang
+2015, Stanford's CS231n).
 
-There are two data sets, since results on one do not carry over to the other: `tiny-imagenet` is the release, 200
-classes × 550 (500 training and 50 validation images; those of its test part have no labels), and `tiny-imagenet-100` a
-published subset of 100 classes × 200. Nobody's few-shot split of either is a standard: 64, 16 and 20 % of the classes
-are training, validation and test classes, dealt from the sorted WordNet ids by `images.shuffled_splits`.
+There are two data sets, since results on one do not carry over to the other:
+`tiny-imagenet` is the release, 200 classes × 550 (500 training and 50 validation
+images; those of its test part have no labels), and `tiny-imagenet-100` a published
+subset of 100 classes × 200. Nobody's few-shot split of either is a standard: 64, 16 and
+20 % of the classes are training, validation and test classes, dealt from the sorted
+WordNet ids by `images.shuffled_splits`.
 """
 
 import re
@@ -48,8 +51,9 @@ def read_tiny_imagenet(
     """Read the release: 500 training and then 50 validation images of each class.
 
     Args:
-        local: a folder with `tiny-imagenet-200.zip` or the folder `tiny-imagenet-200` extracted from it, in itself or
-            in its subfolder `tiny-imagenet` or `tiny-imagenet-200`; judged by its content.
+        local: a folder with `tiny-imagenet-200.zip` or the folder `tiny-imagenet-200`
+            extracted from it, in itself or in its subfolder `tiny-imagenet` or
+            `tiny-imagenet-200`; judged by its content.
         count: classes that there must be (tests use tiny archives).
         examples: images a class must have.
 
@@ -87,8 +91,9 @@ def read_tiny_imagenet_100(
     """Read the subset, which is in a local folder or nowhere.
 
     Args:
-        local: a folder with `tiny-imagenet-100.zip` or the folder `tiny-imagenet-100` (one of images a class,
-            `WNID/WNID_N.JPEG`), in itself or in its subfolder `tiny-imagenet-100`.
+        local: a folder with `tiny-imagenet-100.zip` or the folder `tiny-imagenet-100`
+            (one of images a class, `WNID/WNID_N.JPEG`), in itself or in its subfolder
+            `tiny-imagenet-100`.
         size: side of an image; another than 64 is resized to, with Lanczos's filter.
         count: classes that there must be (tests use tiny archives).
         examples: images a class must have.
@@ -99,8 +104,9 @@ def read_tiny_imagenet_100(
     copy = _SUBSET.find(local, f"{SUBSET}.zip", SUBSET)
     if copy is None:
         raise BenchError(
-            f"{SUBSET}.zip is missing, and is not fetched: put it in {_SUBSET.place(local)}, or take the data "
-            f"set tiny-imagenet, which is fetched from {URL}"
+            f"{SUBSET}.zip is missing, and is not fetched: put it in"
+            f" {_SUBSET.place(local)}, or take the data set tiny-imagenet, which is"
+            f" fetched from {URL}"
         )
     classes = by_class(sorted(copy.files, key=_number), r"(?:^|/)(n\d+)/\1_\d+\.JPEG$")
     return _decoded(copy, classes, count, examples, progress, size)

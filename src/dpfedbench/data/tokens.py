@@ -1,12 +1,14 @@
-"""Texts as tasks of equally many words: what a reader hands over, and how it lies on disk.
+"""Texts as tasks of equally many words: what a reader hands over, and how it lies on
+disk.
 
-A task is one author's (a role, an article, a module). Its words are the author's own; a text of fewer words is nobody's
-task. Those texts and the validation tasks, which runs take for public, are the data set's *public text*: a vocabulary
-may be taken from it freely, and from anything else only as a release (`settings.text`).
+A task is one author's (a role, an article, a module). Its words are the author's own; a
+text of fewer words is nobody's task. Those texts and the validation tasks, which runs
+take for public, are the data set's *public text*: a vocabulary may be taken from it
+freely, and from anything else only as a release (`settings.text`).
 
-It lies in the same three files as images, and one more: images.npy (int32 [tasks, words], places in words.csv),
-classes.csv (a task a line), summary.json, and words.csv, all words in alphabetical order with their count in the
-public text.
+It lies in the same three files as images, and one more: images.npy (int32 [tasks,
+words], places in words.csv), classes.csv (a task a line), summary.json, and words.csv,
+all words in alphabetical order with their count in the public text.
 """
 
 from __future__ import annotations
@@ -45,14 +47,18 @@ _LONGEST = 1 << 24
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in lower case; numbers and punctuation marks are words of their own."""
+    """The words of a text in lower case; numbers and punctuation marks are words of
+    their own.
+    """
     return _WORD.findall(text.lower().replace("’", "'"))
 
 
 def words_in(path: Path) -> Iterator[str]:
-    """The words of a text file in UTF-8, as `words_of` has them; it is read no further than they are asked for.
+    """The words of a text file in UTF-8, as `words_of` has them; it is read no further
+    than they are asked for.
 
-    No word has a space in it, so pieces that end at a space have the words of the whole file.
+    No word has a space in it, so pieces that end at a space have the words of the whole
+    file.
 
     Raises:
         BenchError: it cannot be read, or what was read so far is no text.
@@ -60,7 +66,7 @@ def words_in(path: Path) -> Iterator[str]:
     decoder, rest, done = codecs.getincrementaldecoder("utf-8-sig")(), "", 0
     with reading(path):
         check_file(path)
-        handle = open(path, "rb")
+        handle = open(path, "rb")  # noqa: SIM115
     with handle:
         content = b"more"
         while content:
@@ -82,7 +88,8 @@ def words_in(path: Path) -> Iterator[str]:
             )
             if len(tail) > _LONGEST:
                 raise BenchError(
-                    f"{path} is no text, it has {len(tail):,} letters without a space: take it away"
+                    f"{path} is no text, it has {len(tail):,} letters without a space:"
+                    " take it away"
                 )
             yield from words_of(rest[: len(rest) - len(tail)])
             rest = tail
@@ -107,7 +114,8 @@ def _no_utf_8(called: object, error: UnicodeDecodeError, place: int) -> BenchErr
 
 
 def texts_of(copy: Copy) -> list[tuple[str, str]]:
-    """Names, without their ending, and contents of the files *.txt of a folder or archive, by name.
+    """Names, without their ending, and contents of the files *.txt of a folder or
+    archive, by name.
 
     Raises:
         BenchError: the archive is damaged or too large, or a file is not UTF-8.
@@ -180,7 +188,8 @@ class TextDataset:
     Attributes:
         name: the registry's name.
         tokens: int32 [tasks, words], places in `words`; memory-mapped, read-only.
-        splits: task indices (int64, ascending) of "train", "validation" and "test"; disjoint.
+        splits: task indices (int64, ascending) of "train", "validation" and "test";
+            disjoint.
         class_names: of the tasks.
         words: all words, in alphabetical order.
         public_counts: int64 [words], of the public text.
@@ -206,7 +215,8 @@ def load_texts(folder: Path | str) -> TextDataset:
     """Open a prepared data set of texts, checking that it is whole.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there; or it is a data set of images.
+        BenchError: a file is missing, or is not what was written there; or it is a data
+            set of images.
     """
     folder = Path(folder)
     summary, tokens = open_files(
@@ -243,10 +253,11 @@ def cut_into_tasks(
     versions: dict[str, str] | None = None,
     facts: dict[str, Any] | None = None,
 ) -> RawTexts:
-    """The first words of each text that has enough as a task; texts of fewer words are public.
+    """The first words of each text that has enough as a task; texts of fewer words are
+    public.
 
-    Tasks are dealt at random, always the same way: a share of them for the test, then one of the rest for validation,
-    each rounded up (Li et al. 2020, Appendix C).
+    Tasks are dealt at random, always the same way: a share of them for the test, then
+    one of the rest for validation, each rounded up (Li et al. 2020, Appendix C).
 
     Args:
         texts: names and words, in an order that does not depend on the machine.
@@ -272,8 +283,8 @@ def cut_into_tasks(
     trained = len(tasks) - tested - validated
     if min(tested, validated, trained) < 1:
         raise BenchError(
-            f"{called} has {len(tasks)} texts of at least {words} words: training, validation and test need one each, "
-            "give it more texts"
+            f"{called} has {len(tasks)} texts of at least {words} words: training,"
+            " validation and test need one each, give it more texts"
         )
     return RawTexts(
         tasks=tuple(tasks),

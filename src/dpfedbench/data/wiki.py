@@ -1,6 +1,8 @@
-"""Wiki-1600: Wikipedia articles, 1,600 words of each (Li et al. 2020, after Wiki-3029 of Arora et al. 2019).
+"""Wiki-1600: Wikipedia articles, 1,600 words of each (Li et al. 2020, after Wiki-3029
+of Arora et al. 2019).
 
-From a local folder `wiki-3029` with a file TITLE.txt an article, or from wiki-3029.tar, .tar.gz or .tgz with these.
+From a local folder `wiki-3029` with a file TITLE.txt an article, or from wiki-3029.tar,
+.tar.gz or .tgz with these.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
 from dpfedbench.errors import BenchError
 
 WORDS = 1600
-SOURCE = "https://nlp.cs.princeton.edu/CURL/raw/ (A theoretical analysis of contrastive unsupervised representations)"
+SOURCE = (
+    "https://nlp.cs.princeton.edu/CURL/raw/ (A theoretical analysis of contrastive"
+    " unsupervised representations)"
+)
 
 _NAMES = ("wiki-3029", "wiki-3029.tar", "wiki-3029.tar.gz", "wiki-3029.tgz")
 # Much larger than the longest article, and than all of them.
@@ -32,13 +37,15 @@ def read_wiki(
     """Read the articles; those of fewer words are public text.
 
     Raises:
-        BenchError: they are not there, one is empty or not UTF-8, or there are too few; says which.
+        BenchError: they are not there, one is empty or not UTF-8, or there are too few;
+            says which.
     """
     copy = _ARTICLES.find(local, *_NAMES[1:]) or _ARTICLES.find(local, _NAMES[0])
     if copy is None:
         place = f"{local}" if local else f"a folder named by {ENVIRONMENT}"
         raise BenchError(
-            f"Wiki-3029 is missing: put {' or '.join(_NAMES[:2])} (TITLE.txt files) from {SOURCE} in {place}"
+            f"Wiki-3029 is missing: put {' or '.join(_NAMES[:2])} (TITLE.txt files)"
+            f" from {SOURCE} in {place}"
         )
     texts = []
     for title, text in told(

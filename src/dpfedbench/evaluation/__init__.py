@@ -19,7 +19,8 @@ def evaluate(
     kernels: bool = True,
     references: Mapping[str, Path] | None = None,
 ) -> None:
-    """Test a trained model and write metrics.json: on few-shot tasks, unseen texts or, as it is, on held-out records.
+    """Test a trained model and write metrics.json: on few-shot tasks, unseen texts or,
+    as it is, on held-out records.
 
     Raises:
         BenchError: data or model missing or damaged.

@@ -1,8 +1,10 @@
-"""What a model reads of records, where that is a fixed map of each: computed here, or once for all runs that read it.
+"""What a model reads of records, where that is a fixed map of each: computed here, or
+once for all runs that read it.
 
-Where the map takes long (`ModelSettings.made_once`), a job of its own writes what comes of all records of a data set,
-and trainings and tests take it from there. The bits are the same either way, since what comes of a record does not
-depend on the records that it is computed with.
+Where the map takes long (`ModelSettings.made_once`), a job of its own writes what comes
+of all records of a data set, and trainings and tests take it from there. The bits are
+the same either way, since what comes of a record does not depend on the records that it
+is computed with.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ _PIECE = 1024
 
 
 def make_features(run: Method, *, data_dir: Path, out_dir: Path) -> None:
-    """Write what the run's model reads of all records of its data set, a piece at a time to save memory.
+    """Write what the run's model reads of all records of its data set, a piece at a
+    time to save memory.
 
-    features.npy has float32 [records, ...] in the data set's order; features.json, written last, what it was made of.
+    features.npy has float32 [records, ...] in the data set's order; features.json,
+    written last, what it was made of.
 
     Raises:
         BenchError: data missing or damaged.
@@ -63,7 +67,8 @@ def features_of(
         run: the run.
         dataset: its data set.
         places: of records, int64 [n] each.
-        files: of other jobs, by name; the features are read where they are among them, and computed where they are not.
+        files: of other jobs, by name; the features are read where they are among them,
+            and computed where they are not.
 
     Raises:
         BenchError: the file is missing, damaged, or was made of other data or settings.
@@ -79,7 +84,9 @@ def features_of(
 
 
 def _public(run: Method, dataset: RecordDataset) -> np.ndarray | None:
-    """The images that the map may depend on; none for a body that is trained first, on other classes."""
+    """The images that the map may depend on; none for a body that is trained first, on
+    other classes.
+    """
     return (
         None
         if run.pretrains
@@ -104,7 +111,8 @@ def _opened(path: Path, of: Mapping[str, Any], records: int) -> np.ndarray:
     digest = said.pop("sha256", None)
     if said != of:
         raise BenchError(
-            f"{path} was made of other data or settings than this run's: {mend(path, 'features')}"
+            f"{path} was made of other data or settings than this run's:"
+            f" {mend(path, 'features')}"
         )
     try:
         made = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -1,4 +1,6 @@
-"""Meta-test: how well the meta-model, adapted to a new task's support set, tells the task's classes apart."""
+"""Meta-test: how well the meta-model, adapted to a new task's support set, tells the
+task's classes apart.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from dpsum.progress import Progress
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scores:
-    """What a model makes of tasks: accuracy (0 to 1) and mean cross-entropy on the query set of each, float64 [n]."""
+    """What a model makes of tasks: accuracy (0 to 1) and mean cross-entropy on the
+    query set of each, float64 [n].
+    """
 
     accuracies: np.ndarray
     losses: np.ndarray
@@ -52,10 +56,12 @@ def task_scores(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Scores:
-    """Accuracy and loss on each of `tasks` fresh tasks of a split ("validation" or "test").
+    """Accuracy and loss on each of `tasks` fresh tasks of a split ("validation" or
+    "test").
 
-    The same seed and purpose give the same tasks, so methods are compared on equal tasks. With several members
-    (an ensemble), each is adapted by itself and their class probabilities are averaged.
+    The same seed and purpose give the same tasks, so methods are compared on equal
+    tasks. With several members (an ensemble), each is adapted by itself and their class
+    probabilities are averaged.
 
     Args:
         choice: how gradients of the model are taken.
@@ -118,7 +124,9 @@ def task_scores(
 
 
 class FewShotMeasures(NoMeasures):
-    """Of a meta-model: public validation tasks, after adaptation. It is tested when it is finished."""
+    """Of a meta-model: public validation tasks, after adaptation. It is tested when it
+    is finished.
+    """
 
     columns: tuple[str, ...] = ("validation_loss",)
 
@@ -158,9 +166,11 @@ class FewShotMeasures(NoMeasures):
 def tested_members(
     run: Method, model_path: Path, *, image_shape: tuple[int, ...], train_classes: int
 ) -> tuple[Net, list[np.ndarray]]:
-    """The network that is adapted to tasks, and the weights [d] of each member that adaptation starts from.
+    """The network that is adapted to tasks, and the weights [d] of each member that
+    adaptation starts from.
 
-    Of a pre-trained model the last layer, whose outputs are the training classes, is replaced by a fresh one.
+    Of a pre-trained model the last layer, whose outputs are the training classes, is
+    replaced by a fresh one.
 
     Raises:
         BenchError: the model is missing, damaged or another network's.
@@ -186,7 +196,8 @@ def meta_test(
 ) -> None:
     """Meta-test a trained model and write metrics.json.
 
-    The interval is over tasks, for this one model: see `evaluation.intervals`. Accuracies are in percent.
+    The interval is over tasks, for this one model: see `evaluation.intervals`.
+    Accuracies are in percent.
 
     Raises:
         BenchError: data or model missing or damaged.

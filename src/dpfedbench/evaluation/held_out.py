@@ -1,4 +1,6 @@
-"""The test of a model that is used as it is: its accuracy on the test part, without the records for validation."""
+"""The test of a model that is used as it is: its accuracy on the test part, without the
+records for validation.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ _PIECE = 256
 
 
 class HeldOut(NamedTuple):
-    """Records as the model reads them [n, ...] and labels [n] that no client holds, of two kinds, none in both.
+    """Records as the model reads them [n, ...] and labels [n] that no client holds, of
+    two kinds, none in both.
 
-    `validation` is declared public and may be looked at in training; accuracies are of `test`.
+    `validation` is declared public and may be looked at in training; accuracies are of
+    `test`.
     """
 
     validation: tuple[np.ndarray, np.ndarray]
@@ -34,7 +38,8 @@ class HeldOut(NamedTuple):
 def held_out(
     run: Method, dataset: RecordDataset, files: Mapping[str, Path] | None = None
 ) -> HeldOut:
-    """The two kinds of records that no client holds, as the model reads them; `files` as `features_of` has them.
+    """The two kinds of records that no client holds, as the model reads them; `files`
+    as `features_of` has them.
 
     Raises:
         BenchError: nothing would be left to test on.
@@ -55,7 +60,8 @@ def check_classes(run: Method, dataset: Any) -> None:
     """
     if len(dataset.class_names) != run.task.ways:
         raise BenchError(
-            f"task.ways is {run.task.ways}, but {dataset.name} has {len(dataset.class_names)} classes"
+            f"task.ways is {run.task.ways}, but {dataset.name} has"
+            f" {len(dataset.class_names)} classes"
         )
 
 
@@ -65,7 +71,8 @@ def measured_in_pieces(
     images: np.ndarray,
     labels: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Losses float64 [n] of records, and the share of each one's answers that are right [n]: in pieces of fixed size.
+    """Losses float64 [n] of records, and the share of each one's answers that are right
+    [n]: in pieces of fixed size.
 
     So threads change no bit, and memory does not grow with the records.
     """
@@ -89,7 +96,9 @@ class NoMeasures:
     columns: tuple[str, ...] = ()
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """On data that are declared public and may drive the noise: values by their columns in the history."""
+        """On data that are declared public and may drive the noise: values by their
+        columns in the history.
+        """
         return {}
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
@@ -98,7 +107,8 @@ class NoMeasures:
 
 
 class HeldOutMeasures(NoMeasures):
-    """Of a model that is used as it is: a public validation split, and the test part without it.
+    """Of a model that is used as it is: a public validation split, and the test part
+    without it.
 
     `threads` of the CPU change no bit; `files` are of other jobs, by name.
     """
@@ -142,12 +152,15 @@ def record_test(
     kernels: bool = True,
     references: Mapping[str, Path] | None = None,
 ) -> None:
-    """Test a trained model and write metrics.json; `references` are files of other runs, as `engine.train` has them.
+    """Test a trained model and write metrics.json; `references` are files of other
+    runs, as `engine.train` has them.
 
-    The interval is over records, for this one model: see `evaluation.intervals`. Accuracies are in percent.
+    The interval is over records, for this one model: see `evaluation.intervals`.
+    Accuracies are in percent.
 
     Raises:
-        BenchError: data or model missing, damaged, or not this run's; or a model that is not finite.
+        BenchError: data or model missing, damaged, or not this run's; or a model that
+            is not finite.
     """
     dataset = load_records(data_dir)
     check_classes(run, dataset)
@@ -160,7 +173,8 @@ def record_test(
     losses, right = measured_in_pieces(workers, theta, images, labels)
     if not np.isfinite(losses).all():
         raise BenchError(
-            f"{model_path}: the model's loss is not finite: lower a learning rate, or the noise"
+            f"{model_path}: the model's loss is not finite: lower a learning rate, or"
+            " the noise"
         )
     per_class = {
         name: round(100 * float(right[labels == label].mean()), 4)

@@ -1,4 +1,6 @@
-"""Confidence intervals of a mean accuracy, over tasks or over seeds; and the file that a test writes them to."""
+"""Confidence intervals of a mean accuracy, over tasks or over seeds; and the file that
+a test writes them to.
+"""
 
 import dataclasses
 import math
@@ -18,7 +20,8 @@ from dpfedbench.method import Method
 class Interval:
     """A mean and the ends of its interval, in the unit of the values.
 
-    `over` names what was taken as independent: "tasks" or "seeds"; `count` is how many of them.
+    `over` names what was taken as independent: "tasks" or "seeds"; `count` is how many
+    of them.
     """
 
     mean: float
@@ -29,9 +32,11 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], *, over: str = "tasks") -> Interval:
-    """Student's t interval of the mean of independent values, at 95 %; `over` says what they are draws of.
+    """Student's t interval of the mean of independent values, at 95 %; `over` says what
+    they are draws of.
 
-    Of a single value nothing is known about the spread: the interval is then unbounded (NaN at both ends).
+    Of a single value nothing is known about the spread: the interval is then unbounded
+    (NaN at both ends).
 
     Raises:
         BenchError: there is no value, or one is not finite.
@@ -41,7 +46,8 @@ def mean_interval(values: Sequence[float], *, over: str = "tasks") -> Interval:
         raise BenchError(f"no interval over no {over}: give at least one value")
     if not np.isfinite(sample).all():
         raise BenchError(
-            f"an accuracy is not finite, so there is no interval over {over}: look at the run's history"
+            f"an accuracy is not finite, so there is no interval over {over}: look at"
+            " the run's history"
         )
     mean, half = float(sample.mean()), math.nan
     if sample.size > 1:
@@ -56,11 +62,13 @@ def mean_interval(values: Sequence[float], *, over: str = "tasks") -> Interval:
 
 
 def seeds_interval(per_task: Sequence[Sequence[float]]) -> Interval:
-    """The interval of a result, given for each seed its accuracy on each of its meta-test tasks.
+    """The interval of a result, given for each seed its accuracy on each of its
+    meta-test tasks.
 
-    With two seeds or more it is Student's t over the seeds' means: each seed draws its own clients, initial
-    weights, noise and meta-test tasks, so its spread holds all of them. With one seed only the spread over
-    its tasks is known, and the interval is over tasks.
+    With two seeds or more it is Student's t over the seeds' means: each seed draws its
+    own clients, initial weights, noise and meta-test tasks, so its spread holds all of
+    them. With one seed only the spread over its tasks is known, and the interval is
+    over tasks.
     """
     if len(per_task) == 1:
         return mean_interval(per_task[0], over="tasks")
@@ -68,7 +76,9 @@ def seeds_interval(per_task: Sequence[Sequence[float]]) -> Interval:
 
 
 def write_metrics(path: Path, run: Method, interval: Interval, **more: Any) -> None:
-    """Write metrics.json: of which run, its accuracy in percent with the interval, and what else its test says."""
+    """Write metrics.json: of which run, its accuracy in percent with the interval, and
+    what else its test says.
+    """
     head = {"dataset": run.dataset, "method": run.method, "seed": run.seed}
     write_json(
         path,
@@ -81,7 +91,9 @@ def write_metrics(path: Path, run: Method, interval: Interval, **more: Any) -> N
 def write_task_metrics(
     path: Path, run: Method, accuracies: np.ndarray, *, members: int, **more: Any
 ) -> None:
-    """Write metrics.json of a test on tasks; `accuracies` are in percent, float64 [tasks]."""
+    """Write metrics.json of a test on tasks; `accuracies` are in percent, float64
+    [tasks].
+    """
     write_metrics(
         path,
         run,

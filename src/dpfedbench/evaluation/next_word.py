@@ -1,8 +1,9 @@
-"""Test on unseen texts: how often the model, refined on a task's first records, predicts the next word of its others.
+"""Test on unseen texts: how often the model, refined on a task's first records,
+predicts the next word of its others.
 
-Refining is gradient descent on the task's first records, `task.text.refine_batch` at a time, one after the other and
-again from the first (Li et al. 2020, Appendix C: 75 % of a task's words). A word that the model does not know always
-counts as wrong.
+Refining is gradient descent on the task's first records, `task.text.refine_batch` at a
+time, one after the other and again from the first (Li et al. 2020, Appendix C: 75 % of
+a task's words). A word that the model does not know always counts as wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def refined(
     steps: int,
     rate: float,
 ) -> np.ndarray:
-    """The weights float32 [d] that so many steps of gradient descent on some records [n, L] make of theta [d]."""
+    """The weights float32 [d] that so many steps of gradient descent on some records
+    [n, L] make of theta [d].
+    """
     own, gradient = theta.copy(), np.empty((1, len(theta)), theta.dtype)
     starts = itertools.cycle(range(0, len(records), batch))
     for start in itertools.islice(starts, steps):
@@ -55,7 +58,8 @@ def text_scores(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> tuple[Scores, Scores]:
-    """Accuracy and loss on the first `tasks` tasks of a split, refined and as the model is.
+    """Accuracy and loss on the first `tasks` tasks of a split, refined and as the model
+    is.
 
     Raises:
         BenchError: the split has fewer tasks, or a task fewer records.
@@ -66,12 +70,14 @@ def text_scores(
     if tasks > len(pool):
         key = "evaluation.tasks" if split == "test" else "validation.tasks"
         raise BenchError(
-            f"{key} is {tasks}, but {known.name} has {len(pool)} {split} tasks: lower it to that"
+            f"{key} is {tasks}, but {known.name} has {len(pool)} {split} tasks: lower"
+            " it to that"
         )
     if shots + test.query_per_class > known.records_per_task:
         raise BenchError(
-            f"task.shots and evaluation.query_per_class are {shots} and {test.query_per_class} records, but a task of "
-            f"{known.name} has {known.records_per_task}: lower them"
+            f"task.shots and evaluation.query_per_class are {shots} and"
+            f" {test.query_per_class} records, but a task of {known.name} has"
+            f" {known.records_per_task}: lower them"
         )
     workers = Workers(choice, lambda gradients: gradients, threads=threads)
     counter = itertools.count(1)
@@ -109,7 +115,9 @@ def text_scores(
 
 
 class TextMeasures(NoMeasures):
-    """Of a language model: public validation tasks, and the first `evaluation.while_training` of the test's."""
+    """Of a language model: public validation tasks, and the first
+    `evaluation.while_training` of the test's.
+    """
 
     columns: tuple[str, ...] = (
         "validation_loss",
@@ -166,7 +174,8 @@ def text_test(
     threads: int = 1,
     kernels: bool = True,
 ) -> None:
-    """Test a trained language model and write metrics.json; the interval is over tasks, accuracies are in percent.
+    """Test a trained language model and write metrics.json; the interval is over tasks,
+    accuracies are in percent.
 
     Raises:
         BenchError: data or model missing or damaged, or settings that do not fit them.

@@ -1,4 +1,6 @@
-"""A trained model on data of one's own: its class probabilities, its accuracy, and the model adapted to a task."""
+"""A trained model on data of one's own: its class probabilities, its accuracy, and the
+model adapted to a task.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ def trained(
     summary: Mapping[str, Any],
     references: Mapping[str, Path],
 ) -> Predictor:
-    """A run's model as it was trained: of one that is adapted to each task, what adaptation starts from.
+    """A run's model as it was trained: of one that is adapted to each task, what
+    adaptation starts from.
 
-    `summary` is its data set's summary.json; `references` are files of other runs, by name (`Method.references`).
+    `summary` is its data set's summary.json; `references` are files of other runs, by
+    name (`Method.references`).
 
     Raises:
         BenchError: the model is missing or damaged.
@@ -51,7 +55,9 @@ def trained(
 
 @dataclasses.dataclass(frozen=True)
 class Predictor:
-    """Networks whose class probabilities are averaged: `members` are the weights of each as a flat vector."""
+    """Networks whose class probabilities are averaged: `members` are the weights of
+    each as a flat vector.
+    """
 
     net: Net
     members: list[np.ndarray]
@@ -80,7 +86,9 @@ class Predictor:
         steps: int | None = None,
         rate: float | None = None,
     ) -> Predictor:
-        """The networks adapted to a task as the run's meta-test does; arguments as of `FinishedRun.adapt`."""
+        """The networks adapted to a task as the run's meta-test does; arguments as of
+        `FinishedRun.adapt`.
+        """
         x, y = self.checked(x, y)
         gradients = choose(self.net).make()
         steps = run.evaluation.steps if steps is None else steps
@@ -101,13 +109,16 @@ class Predictor:
         return Predictor(self.net, [np.asarray(weights[0]) for weights in adapted])
 
     def predict(self, x: Array) -> np.ndarray:
-        """Class probabilities [n, classes] of images [n, H, W, C], uint8 or float in [0, 1].
+        """Class probabilities [n, classes] of images [n, H, W, C], uint8 or float in
+        [0, 1].
 
-        Of a model of text: the probabilities float64 [n, L, words + 1] of what the word at each place is, given those
-        before it, for records int64 [n, L]. A model that normalises over the batch sees all images together.
+        Of a model of text: the probabilities float64 [n, L, words + 1] of what the word
+        at each place is, given those before it, for records int64 [n, L]. A model that
+        normalises over the batch sees all images together.
 
         Raises:
-            BenchError: images or records are of another shape, or the module's forward pass has no logits for words.
+            BenchError: images or records are of another shape, or the module's forward
+                pass has no logits for words.
         """
         if self.net.vocabulary:
             return self._predict_words(self._records(x))
@@ -127,16 +138,19 @@ class Predictor:
                 logits = module(torch.from_numpy(x))
             if tuple(logits.shape) != total.shape:
                 raise BenchError(
-                    f"{self.net.name} gives an array {list(logits.shape)} for {len(x)} records, not logits "
-                    f"{list(total.shape)}: let its forward pass give them"
+                    f"{self.net.name} gives an array {list(logits.shape)} for {len(x)}"
+                    f" records, not logits {list(total.shape)}: let its forward pass"
+                    " give them"
                 )
             total += torch.softmax(logits.double(), dim=-1).numpy()
         return total / len(self.members)
 
     def accuracy(self, x: Array, y: Array | None = None) -> float:
-        """The share of images, in percent, whose class is the most probable one; of texts, of words predicted right.
+        """The share of images, in percent, whose class is the most probable one; of
+        texts, of words predicted right.
 
-        A text's words are counted as its test does: one that the model does not know (0) always counts as wrong.
+        A text's words are counted as its test does: one that the model does not know
+        (0) always counts as wrong.
         """
         x, y = self.checked(x, y)
         if self.net.vocabulary:
@@ -156,7 +170,8 @@ class Predictor:
             or not len(images)
         ):
             raise BenchError(
-                f"images of shape {list(images.shape)}: give [n, {', '.join(map(str, shape))}]"
+                f"images of shape {list(images.shape)}: give [n,"
+                f" {', '.join(map(str, shape))}]"
             )
         if images.dtype == np.uint8:
             return images
@@ -176,11 +191,13 @@ class Predictor:
             )
         if not np.issubdtype(records.dtype, np.integer):
             raise BenchError(
-                f"words of type {records.dtype}: give whole numbers, 0 for a word that is not known"
+                f"words of type {records.dtype}: give whole numbers, 0 for a word that"
+                " is not known"
             )
         if not 0 <= records.min() <= records.max() < self.net.outputs:
             raise BenchError(
-                f"words from {records.min()} to {records.max()}: give 0 to {self.net.outputs - 1}"
+                f"words from {records.min()} to {records.max()}: give 0 to"
+                f" {self.net.outputs - 1}"
             )
         return records.astype(np.int64)
 
@@ -196,22 +213,26 @@ class Predictor:
             records = self._records(x)
             if y is not None and not np.array_equal(np.asarray(y), records):
                 raise BenchError(
-                    "records of words are their own labels: leave out the second argument"
+                    "records of words are their own labels: leave out the second"
+                    " argument"
                 )
             return records, records
         if y is None:
             raise BenchError(
-                "the classes of the images are missing: give them as the second argument"
+                "the classes of the images are missing: give them as the second"
+                " argument"
             )
         images, labels = self._images(x), np.asarray(y)
         if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (
             len(images),
         ):
             raise BenchError(
-                f"classes of type {labels.dtype}, shape {list(labels.shape)}: give {len(images)} integers"
+                f"classes of type {labels.dtype}, shape {list(labels.shape)}: give"
+                f" {len(images)} integers"
             )
         if not 0 <= labels.min() <= labels.max() < self.net.outputs:
             raise BenchError(
-                f"classes from {labels.min()} to {labels.max()}: give 0 to {self.net.outputs - 1}"
+                f"classes from {labels.min()} to {labels.max()}: give 0 to"
+                f" {self.net.outputs - 1}"
             )
         return images, labels.astype(np.int64)

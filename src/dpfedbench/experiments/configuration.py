@@ -1,4 +1,6 @@
-"""What a configuration holds: the default run, presets' overlays, and the papers with their tables and figures."""
+"""What a configuration holds: the default run, presets' overlays, and the papers with
+their tables and figures.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,9 @@ from dpfedbench.settings.words import LONGEST_NAME, LOWER_CASE
 from dpfedbench.yaml_files import read_file
 
 Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]
-"""Values of some keys of a run; which there may be, methods say (`dpfedbench.settings.layers`)."""
+"""Values of some keys of a run; which there may be, methods say
+(`dpfedbench.settings.layers`).
+"""
 
 Name = Annotated[str, pydantic.Field(pattern=LOWER_CASE, max_length=LONGEST_NAME)]
 """Of what becomes a file or a folder."""
@@ -66,7 +70,10 @@ class Data(Settings):
 
     local_dir: str | None = setting(
         None,
-        doc="folder with archives, in place of a download; or set the variable DPFEDBENCH_DATA",
+        doc=(
+            "folder with archives, in place of a download; or set the variable"
+            " DPFEDBENCH_DATA"
+        ),
     )
 
 
@@ -85,25 +92,36 @@ class OwnDataset(Settings):
 
 
 class Machine(Settings):
-    """The machine. None of this is part of a run's identity, and no result depends on it but by rounding."""
+    """The machine. None of this is part of a run's identity, and no result depends on
+    it but by rounding.
+    """
 
     threads: int = setting(
         1,
         ge=1,
         le=1024,
-        doc="threads of one training, in each of its processes; several trainings run side by side",
+        doc=(
+            "threads of one training, in each of its processes; several trainings run"
+            " side by side"
+        ),
     )
     processes: int = setting(
         1,
         ge=1,
         le=1024,
-        doc="processes that take each training together; at most as many as clients of a round",
+        doc=(
+            "processes that take each training together; at most as many as clients of"
+            " a round"
+        ),
     )
     gpu: int = setting(
         0,
         ge=0,
         le=1,
-        doc="GPUs that each process of a training asks for; 0: trainings share what there is",
+        doc=(
+            "GPUs that each process of a training asks for; 0: trainings share what"
+            " there is"
+        ),
     )
     device: Literal["auto", "cpu", "cuda"] = setting(
         "auto", doc="where models are trained; auto: cuda if it is there"
@@ -117,7 +135,9 @@ class Machine(Settings):
 
 
 class Tuning(Settings):
-    """How a method's hyper-parameters were found, for its account. Not part of a run's identity."""
+    """How a method's hyper-parameters were found, for its account. Not part of a run's
+    identity.
+    """
 
     runs: int = setting(ge=1, le=10**9, doc="runs that were compared")
     data: Literal["public", "private"] = setting(
@@ -129,7 +149,8 @@ class Tuning(Settings):
 
 
 class MetaTest(Settings):
-    """A meta-test of trained models that is not their runs' own: nothing is trained again for it.
+    """A meta-test of trained models that is not their runs' own: nothing is trained
+    again for it.
 
     What is left out is the run's.
     """
@@ -155,7 +176,9 @@ class Curve(Settings):
 
 
 class SearchSpace(Settings):
-    """Settings that are tried for a series of a table: each combination, or so many of them drawn at random."""
+    """Settings that are tried for a series of a table: each combination, or so many of
+    them drawn at random.
+    """
 
     values: dict[str, tuple[Any, ...]] = setting(
         doc="values by the run's dotted key; one may be a group of keys"
@@ -167,7 +190,9 @@ class SearchSpace(Settings):
 
 
 class Start(Settings):
-    """A run whose model a series' runs start from, at each task and seed; it is made first, and no item shows it."""
+    """A run whose model a series' runs start from, at each task and seed; it is made
+    first, and no item shows it.
+    """
 
     method: str = setting(doc="the method's name")
     use: str | tuple[str, ...] = setting(
@@ -188,7 +213,10 @@ class Series(Settings):
     )
     variant: str = setting(
         "",
-        doc="what a table adds to the method's title; where rows would have one name: its label",
+        doc=(
+            "what a table adds to the method's title; where rows would have one name:"
+            " its label"
+        ),
     )
     repairs: str = setting(
         "", doc="a series of the same item whose claim does not hold, and here does"
@@ -199,7 +227,10 @@ class Series(Settings):
     run: Overlay = setting({}, doc="overlay of the run")
     searched_by: str = setting(
         "",
-        doc="a series of the same item, whose runs have found the cells of this one's network (model.genotype)",
+        doc=(
+            "a series of the same item, whose runs have found the cells of this one's"
+            " network (model.genotype)"
+        ),
     )
     start: Start | None = setting(
         None, doc="the run that its runs start from (initial); null: what `run` says"
@@ -207,12 +238,17 @@ class Series(Settings):
     test: MetaTest | None = setting(None, doc="over the figure's own `test`")
     search: SearchSpace | None = setting(
         None,
-        doc="of a table: a row for each combination of settings, of which validation tasks choose one",
+        doc=(
+            "of a table: a row for each combination of settings, of which validation"
+            " tasks choose one"
+        ),
     )
     sweep: bool | str = setting(
         True,
-        doc="of a sweep or frontier: false is a level line, or a claim's mark; a name is a key that is swept in place "
-        "of x.key",
+        doc=(
+            "of a sweep or frontier: false is a level line, or a claim's mark; a name"
+            " is a key that is swept in place of x.key"
+        ),
     )
     curves: dict[str, Curve] | None = setting(
         None, doc="of a history: the columns to draw"
@@ -242,7 +278,10 @@ class Table(Settings):
     )
     columns: tuple[Literal["weights", "seconds"], ...] = setting(
         (),
-        doc="what is shown beside it: weights of the model, seconds of training; means over seeds",
+        doc=(
+            "what is shown beside it: weights of the model, seconds of training; means"
+            " over seeds"
+        ),
     )
     series: dict[Name, Series | None] = setting(
         doc="its rows by name; null leaves one out"
@@ -291,15 +330,20 @@ class Figure(Settings):
     """One task × series, some of them swept over the values of one key."""
 
     kind: Literal["sweep", "frontier", "history", "account"] = setting(
-        doc="sweep: accuracy over a key; frontier: over the epsilon that holds; history: columns of history.csv; "
-        "account: delta by accounting alone"
+        doc=(
+            "sweep: accuracy over a key; frontier: over the epsilon that holds;"
+            " history: columns of history.csv; account: delta by accounting alone"
+        )
     )
     title: str = setting(doc="the caption")
     task: str = setting(doc="one of the experiment's tasks")
     seeds: Seeds | None = setting(None, doc="in place of the configuration's")
     test: MetaTest | None = setting(None, doc="a meta-test in place of the runs' own")
     x: XAxis = setting(
-        doc="the horizontal axis; epsilon_holds or epsilon_claimed: accuracy over that ε, a point for each series"
+        doc=(
+            "the horizontal axis; epsilon_holds or epsilon_claimed: accuracy over that"
+            " ε, a point for each series"
+        )
     )
     y: YAxis = setting(doc="the vertical axis")
     curves: dict[str, Curve] | None = setting(
@@ -335,7 +379,9 @@ class Experiment(Settings):
 
 
 class Configuration(Settings):
-    """The whole configuration: config/config.yaml, experiment files, --configfile and --config, one over the other."""
+    """The whole configuration: config/config.yaml, experiment files, --configfile and
+    --config, one over the other.
+    """
 
     preset: Annotated[Name, pydantic.AfterValidator(_no_folder)] | None = setting(
         None, doc="tables and figures go to results/PRESET/, not to results/"
@@ -347,7 +393,10 @@ class Configuration(Settings):
     )
     stand_ins: dict[str, str | None] = setting(
         {},
-        doc="data sets that are replaced, so that nothing is downloaded; null: not replaced",
+        doc=(
+            "data sets that are replaced, so that nothing is downloaded; null: not"
+            " replaced"
+        ),
     )
     machine: Machine = Machine()
     run: Overlay = setting(
@@ -364,8 +413,11 @@ class Configuration(Settings):
     )
     code_folder: str | None = setting(
         None,
-        doc="a folder with methods, parts, networks and readers of one's own, in folders named as those of "
-        "src/dpfedbench; or set the variable DPFEDBENCH_CODE",
+        doc=(
+            "a folder with methods, parts, networks and readers of one's own, in"
+            " folders named as those of src/dpfedbench; or set the variable"
+            " DPFEDBENCH_CODE"
+        ),
     )
     experiments: dict[Name, Experiment | None] = setting(
         {}, doc="papers by name; null leaves one out"
@@ -392,9 +444,11 @@ def check_folder(folder: str | None) -> None:
 
 
 def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
-    """Refuse an experiment of one's own that has the name of another: it would be laid over that one, key by key.
+    """Refuse an experiment of one's own that has the name of another: it would be laid
+    over that one, key by key.
 
-    A file that lays something over an experiment does not say its title; one that makes an experiment has to.
+    A file that lays something over an experiment does not say its title; one that makes
+    an experiment has to.
 
     Args:
         shipped: the experiment files of the repository.
@@ -415,8 +469,9 @@ def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
                 if name in made:
                     other = made[name].name
                     raise BenchError(
-                        f"experiments.{name} is made in {other} and again in {path.name}: give yours another name, or "
-                        "leave out its title to change what is there"
+                        f"experiments.{name} is made in {other} and again in"
+                        f" {path.name}: give yours another name, or leave out its title"
+                        " to change what is there"
                     )
                 made[name] = path
 
@@ -442,7 +497,9 @@ def _given(value: Any) -> Any:
 
 
 def overlaid(*files: Mapping[str, Any]) -> dict[str, Any]:
-    """Files of a configuration, one over the other as Snakemake lays them: mappings key by key, the rest replaced."""
+    """Files of a configuration, one over the other as Snakemake lays them: mappings key
+    by key, the rest replaced.
+    """
     whole: dict[str, Any] = {}
     for file in files:
         for key, value in file.items():

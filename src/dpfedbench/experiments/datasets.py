@@ -1,4 +1,6 @@
-"""The known data sets: those that come with dpfedbench, and those that the configuration declares."""
+"""The known data sets: those that come with dpfedbench, and those that the
+configuration declares.
+"""
 
 import csv
 import json
@@ -18,7 +20,8 @@ from dpfedbench.settings.words import nearest
 
 
 def read_datasets(path: str | Path) -> dict[str, str]:
-    """The data sets that come with dpfedbench, with the version of each, from `data.DATASETS_TABLE`.
+    """The data sets that come with dpfedbench, with the version of each, from
+    `data.DATASETS_TABLE`.
 
     Raises:
         BenchError: the file is missing or lacks a column.
@@ -27,7 +30,9 @@ def read_datasets(path: str | Path) -> dict[str, str]:
 
 
 def read_holdings(path: str | Path) -> dict[str, str]:
-    """What each of these data sets holds (`data.DATASETS_TABLE`), from the same file."""
+    """What each of these data sets holds (`data.DATASETS_TABLE`), from the same
+    file.
+    """
     return {row["name"]: row.get("holds") or "" for row in _rows(path)}
 
 
@@ -45,17 +50,20 @@ def _rows(path: str | Path) -> list[dict[str, str]]:
 
 
 def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, str]:
-    """The data sets there are: those of `data.DATASETS_TABLE`, and those that the configuration states.
+    """The data sets there are: those of `data.DATASETS_TABLE`, and those that the
+    configuration states.
 
-    A reader's module may have a `Settings` class `Options`, of what it is called with. Where a package that it imports
-    is not installed, as where only a plan is made, options are checked when the data set is prepared.
+    A reader's module may have a `Settings` class `Options`, of what it is called with.
+    Where a package that it imports is not installed, as where only a plan is made,
+    options are checked when the data set is prepared.
 
     Returns:
-        For each name what its content depends on: the version, or all that the configuration says of it and the text
-        of a reader of one's own.
+        For each name what its content depends on: the version, or all that the
+        configuration says of it and the text of a reader of one's own.
 
     Raises:
-        BenchError: a name that is taken, a reader that does not exist, or options that it does not take.
+        BenchError: a name that is taken, a reader that does not exist, or options that
+            it does not take.
     """
     known = read_datasets(path)
     readers = {
@@ -66,7 +74,8 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
             continue
         if name in known:
             raise BenchError(
-                f"datasets.{name}: dpfedbench comes with a data set of this name, choose another"
+                f"datasets.{name}: dpfedbench comes with a data set of this name,"
+                " choose another"
             )
         known_name(
             entry.reader,
@@ -116,12 +125,14 @@ def known_name(name: str, valid: Collection[str], where: str, what: str) -> None
     """
     if name not in valid:
         raise BenchError(
-            f"{where}: there is no {what} {name!r}, the nearest is {nearest(name, valid)!r}"
+            f"{where}: there is no {what} {name!r}, the nearest is"
+            f" {nearest(name, valid)!r}"
         )
 
 
 HELD = re.compile(
-    r"(?P<kind>classes|records|texts)( (?P<counts>[\d/]+)( x (?P<each>\d+))?( of (?P<shape>\d+x\d+x\d+))?)?"
+    r"(?P<kind>classes|records|texts)( (?P<counts>[\d/]+)( x (?P<each>\d+))?( of"
+    r" (?P<shape>\d+x\d+x\d+))?)?"
 )
 """What a data set holds, as `data.DATASETS_TABLE` has it."""
 CALLED = {
@@ -133,7 +144,8 @@ CALLED = {
 
 
 def check_holdings(run: Method, holds: str) -> None:
-    """Refuse a run that asks more of its data set than that holds, as far as it is known before it is prepared.
+    """Refuse a run that asks more of its data set than that holds, as far as it is
+    known before it is prepared.
 
     Args:
         run: the run (a method).
@@ -151,8 +163,8 @@ def check_holdings(run: Method, holds: str) -> None:
     )
     if held["kind"] != needed:
         raise BenchError(
-            f"the data set {run.dataset} holds {CALLED[held['kind']]}, but {run.method} needs {CALLED[needed]} here: "
-            "take another data set or stand-in"
+            f"the data set {run.dataset} holds {CALLED[held['kind']]}, but {run.method}"
+            f" needs {CALLED[needed]} here: take another data set or stand-in"
         )
     counts = [int(count) for count in (held["counts"] or "").split("/") if count]
     if needed == "classes" and counts:
@@ -163,8 +175,9 @@ def check_holdings(run: Method, holds: str) -> None:
         )
         if run.validation.tasks >= counts[1]:
             raise BenchError(
-                f"validation.tasks is {run.validation.tasks:,}, but {run.dataset} has {counts[1]:,} test records, and "
-                "some are needed for the test: lower it"
+                f"validation.tasks is {run.validation.tasks:,}, but {run.dataset} has"
+                f" {counts[1]:,} test records, and some are needed for the test:"
+                " lower it"
             )
 
 
@@ -181,17 +194,20 @@ def _check_classes(
     for split, classes in splits.items():
         if used[split] and ways > classes:
             raise BenchError(
-                f"task.ways is {ways:,}, but {run.dataset} has {classes} {split} classes: lower it"
+                f"task.ways is {ways:,}, but {run.dataset} has {classes} {split}"
+                " classes: lower it"
             )
     needs = {
-        "task.shots and evaluation.query_per_class": run.task.shots
-        + run.evaluation.query_per_class
+        "task.shots and evaluation.query_per_class": (
+            run.task.shots + run.evaluation.query_per_class
+        )
     }
     if not run.pretrains:
         needs["clients.examples_per_class"] = clients.examples_per_class
     for keys, wanted in needs.items():
         if wanted > each:
             raise BenchError(
-                f"{keys} need {wanted:,} images of a class, but {run.dataset} has {each}: lower them"
+                f"{keys} need {wanted:,} images of a class, but {run.dataset} has"
+                f" {each}: lower them"
             )
     clients.check_room(run.dataset, ways=ways, classes=train, each=each)

@@ -30,7 +30,8 @@ def texts(spec: Table | Figure) -> Iterator[tuple[str, str]]:
 
 
 def check_drawable(text: str, where: str) -> None:
-    """Refuse a text whose LaTeX matplotlib cannot set; matplotlib is loaded where there is a $ only.
+    """Refuse a text whose LaTeX matplotlib cannot set; matplotlib is loaded where there
+    is a $ only.
 
     Raises:
         BenchError: names the key.
@@ -43,7 +44,8 @@ def check_drawable(text: str, where: str) -> None:
         MathTextParser("path").parse(text)
     except ValueError as error:
         raise BenchError(
-            f"{where} is {shown(text)}, but matplotlib cannot draw its LaTeX ({str(error).splitlines()[-1]}): correct "
+            f"{where} is {shown(text)}, but matplotlib cannot draw its LaTeX"
+            f" ({str(error).splitlines()[-1]}): correct "
             "it, "
             r"or write \$ for a dollar sign"
         ) from error

@@ -37,7 +37,9 @@ from dpfedbench.settings.layers import leaves, set_key
 
 _TEST = "test."
 _READ: dict[tuple[type[Method], str], Method] = {}
-"""Runs by their method and plain values, as text. A plan asks for most of its runs several times, cell by cell."""
+"""Runs by their method and plain values, as text. A plan asks for most of its runs
+several times, cell by cell.
+"""
 
 
 def make_plan(
@@ -56,8 +58,8 @@ def make_plan(
         holdings: what those hold whose sizes are known (`datasets.read_holdings`).
 
     Raises:
-        BenchError: a bad key or value, by its full name; a method, task or data set that does not exist; a run that
-            asks more of its data set than that holds.
+        BenchError: a bad key or value, by its full name; a method, task or data set
+            that does not exist; a run that asks more of its data set than that holds.
     """
     known = _Known(configuration, methods, datasets, holdings or {})
     for key in ("methods", "tuning"):
@@ -72,8 +74,8 @@ def make_plan(
         ]
         if all(held) and held[0] != held[1]:
             raise BenchError(
-                f"stand_ins.{name} is {stand_in}, which holds {CALLED[held[1]]}, but {name} holds {CALLED[held[0]]}: "
-                "take another, or null"
+                f"stand_ins.{name} is {stand_in}, which holds {CALLED[held[1]]}, but"
+                f" {name} holds {CALLED[held[0]]}: take another, or null"
             )
     check_overlays(configuration, methods)
     for where, overlay, _ in overlays(configuration):
@@ -87,8 +89,9 @@ def make_plan(
             target
         ):
             raise BenchError(
-                f"experiments.{paper}: a paper is a target of the workflow, and {target} cannot be one: let its name "
-                "begin with a letter, and be no word of Python"
+                f"experiments.{paper}: a paper is a target of the workflow, and"
+                f" {target} cannot be one: let its name begin with a letter, and be no"
+                " word of Python"
             )
         for group, specs in (
             ("tables", experiment.tables),
@@ -99,7 +102,8 @@ def make_plan(
                     continue
                 if (paper, name) in items:
                     raise BenchError(
-                        f"experiments.{paper} has a table and a figure {name}: give one another name"
+                        f"experiments.{paper} has a table and a figure {name}: give one"
+                        " another name"
                     )
                 where = f"experiments.{paper}.{group}.{name}"
                 items[paper, name] = _Expansion(
@@ -107,7 +111,8 @@ def make_plan(
                 ).item(name)
     if not items:
         raise BenchError(
-            "experiments has no table or figure left: leave at least one that is not null"
+            "experiments has no table or figure left: leave at least one that is not"
+            " null"
         )
     runs: dict[str, Method] = {}
     waiting: list[Any] = [run for item in items.values() for run in item.runs.values()]
@@ -115,7 +120,8 @@ def make_plan(
         run = waiting.pop(0)
         if runs.setdefault(run.folder, run) != run:
             raise BenchError(
-                f"two different runs share the folder {run.folder}: report this as a fault of dpfedbench"
+                f"two different runs share the folder {run.folder}: report this as a"
+                " fault of dpfedbench"
             )
         waiting += [
             other for other in run.references.values() if other.folder not in runs
@@ -125,7 +131,9 @@ def make_plan(
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """What all items are expanded from; `laid` has the values that a method has at a paper's task."""
+    """What all items are expanded from; `laid` has the values that a method has at a
+    paper's task.
+    """
 
     configuration: Configuration
     methods: Methods
@@ -157,7 +165,8 @@ class _Expansion:
         if not cells:
             where = self.where
             raise BenchError(
-                f"{where} has no cell left: give it a series that is not null, or set {where} to null"
+                f"{where} has no cell left: give it a series that is not null, or set"
+                f" {where} to null"
             )
         for key, text in texts(spec):
             check_drawable(text, f"{self.where}.{key}")
@@ -212,7 +221,8 @@ class _Expansion:
         if spec.x.show != "value":
             if spec.kind != "sweep":
                 raise BenchError(
-                    f"{where}.x.show is {spec.x.show}: a {spec.kind} figure has no ε for each point"
+                    f"{where}.x.show is {spec.x.show}: a {spec.kind} figure has no ε"
+                    " for each point"
                 )
             needs = (
                 ("key", "values")
@@ -230,23 +240,27 @@ class _Expansion:
         also = spec.x.also if spec.x.also is not None else ({},) * len(values)
         if len(also) != len(values):
             raise BenchError(
-                f"{where}.x.also has {len(also)} overlays for {len(values)} values: give one for each, in their order"
+                f"{where}.x.also has {len(also)} overlays for {len(values)} values:"
+                " give one for each, in their order"
             )
         cells = []
         for name, series in self._series.items():
             if series.search is not None:
                 raise BenchError(
-                    f"{where}.series.{name}.search is for a table: leave it out of a figure"
+                    f"{where}.series.{name}.search is for a table: leave it out of a"
+                    " figure"
                 )
             if spec.kind == "history" and series.curves is None and spec.curves is None:
                 raise BenchError(
-                    f"{where}.series.{name}.curves is missing: name the columns of history.csv to draw"
+                    f"{where}.series.{name}.curves is missing: name the columns of"
+                    " history.csv to draw"
                 )
             if spec.kind == "account" and (
                 series.profile is None or series.epsilon is None
             ):
                 raise BenchError(
-                    f"{where}.series.{name} needs profile and epsilon: a figure of accounts shows delta"
+                    f"{where}.series.{name} needs profile and epsilon: a figure of"
+                    " accounts shows delta"
                 )
             swept = spec.x.key is not None and series.sweep
             for x, more in zip(values, also, strict=True) if swept else ((None, None),):
@@ -289,7 +303,9 @@ class _Expansion:
         point: Mapping[str, Any] = MappingProxyType({}),
         tried: int = 0,
     ) -> Cell:
-        """The cell of a series at a task: at the swept value `x`, or at a search's `point`, one of so many `tried`."""
+        """The cell of a series at a task: at the swept value `x`, or at a search's
+        `point`, one of so many `tried`.
+        """
         spec, where, of_series = self.spec, self.where, f"{self.where}.series.{name}"
         known_name(task, self.experiment.tasks, where, "task")
         known_name(series.method, self.known.methods, f"{of_series}.method", "method")
@@ -381,10 +397,12 @@ class _Expansion:
         )
 
     def _searched_on_private_data(self, series: Series) -> bool:
-        """Whether the run is one of a search whose runs read private data, as those that a table tries all do.
+        """Whether the run is one of a search whose runs read private data, as those
+        that a table tries all do.
 
-        The account composes such runs, so that they must not draw the same cohorts and noise. A run of the same
-        settings that is no run of a search keeps its streams and its key, and is another run.
+        The account composes such runs, so that they must not draw the same cohorts and
+        noise. A run of the same settings that is no run of a search keeps its streams
+        and its key, and is another run.
         """
         declared = self.known.configuration.tuning.get(series.method)
         return series.search is not None or (
@@ -394,19 +412,24 @@ class _Expansion:
     def _searches(
         self, task: str, name: str, series: Series
     ) -> Mapping[str, Any] | None:
-        """The run that finds the cells of a series' network, without its seed: that of another series of the item."""
+        """The run that finds the cells of a series' network, without its seed: that of
+        another series of the item.
+        """
         if not series.searched_by:
             return None
         where = f"{self.where}.series.{name}.searched_by"
         other = self._other(series.searched_by, name, where)
         if other is None or other.searched_by:
             raise BenchError(
-                f"{where} is {series.searched_by}, which is no search: name a series that searches and is not null"
+                f"{where} is {series.searched_by}, which is no search: name a series"
+                " that searches and is not null"
             )
         return named(self._cell(task, series.searched_by, other).runs[0])
 
     def _start(self, task: str, name: str, series: Series) -> Mapping[str, Any] | None:
-        """The start of a series' runs from another run; None where no other run is named."""
+        """The start of a series' runs from another run; None where no other run is
+        named.
+        """
         if series.start is None:
             return None
         values = {
@@ -419,9 +442,10 @@ class _Expansion:
     def _general(self, method: str, task: str) -> dict[str, Any]:
         """What is said for more runs than one cell's.
 
-        The layers, each over the ones before: the configuration's `run`, the paper's, the task, what makes the method
-        (its defaults), and the overlays for the method, the configuration's and the paper's. So a method's structure
-        wins over a task's values.
+        The layers, each over the ones before: the configuration's `run`, the paper's,
+        the task, what makes the method (its defaults), and the overlays for the method,
+        the configuration's and the paper's. So a method's structure wins over a task's
+        values.
         """
         configuration, place = self.known.configuration, (self.paper, method, task)
         if place not in self.known.laid:
@@ -443,7 +467,8 @@ class _Expansion:
             return ""  # nothing is trained, so no scale of training sets it apart
         ours = leaves(run.plain())
         differing = [
-            f"{key} {_short(value)} at the published scale, {_short(ours.get(key))} here"
+            f"{key} {_short(value)} at the published scale, {_short(ours.get(key))}"
+            " here"
             for key, value in leaves(self.experiment.published_at).items()
             if ours.get(key) != value
         ]
@@ -451,7 +476,9 @@ class _Expansion:
 
 
 def _read(cls: type[Method], values: Mapping[str, Any]) -> Method:
-    """The run of these plain values, which nothing can change: each is read and checked once in a process."""
+    """The run of these plain values, which nothing can change: each is read and checked
+    once in a process.
+    """
     key = cls, repr(values)
     if key not in _READ:
         _READ[key] = cls.read(values)
@@ -459,7 +486,9 @@ def _read(cls: type[Method], values: Mapping[str, Any]) -> Method:
 
 
 def _same_name(table: Table, series: Series) -> bool:
-    """Whether another row of the table would be called as this one: by the method's title alone."""
+    """Whether another row of the table would be called as this one: by the method's
+    title alone.
+    """
     alike = [
         other
         for other in table.series.values()
@@ -471,7 +500,8 @@ def _same_name(table: Table, series: Series) -> bool:
 
 
 def named(run: Method) -> dict[str, Any]:
-    """The values that name a run in another's settings, without its seed: those that differ from the defaults.
+    """The values that name a run in another's settings, without its seed: those that
+    differ from the defaults.
 
     So a key that is introduced later does not move the other run.
     """
@@ -488,7 +518,8 @@ def named(run: Method) -> dict[str, Any]:
 
 
 def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
-    """The overlays that a search tries, in the order of the grid; one that is empty where nothing is searched.
+    """The overlays that a search tries, in the order of the grid; one that is empty
+    where nothing is searched.
 
     Raises:
         BenchError: a key without values, or more combinations asked for than there are.
@@ -503,7 +534,8 @@ def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
         )
     if search.runs is not None and search.runs > count:
         raise BenchError(
-            f"{where}.runs is {search.runs}, but there are {count} combinations: set it to that or null"
+            f"{where}.runs is {search.runs}, but there are {count} combinations: set it"
+            " to that or null"
         )
     drawn = (
         range(count)

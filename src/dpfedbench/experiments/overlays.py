@@ -1,4 +1,6 @@
-"""The overlays of a configuration, and the check that each sets only keys that its runs have."""
+"""The overlays of a configuration, and the check that each sets only keys that its runs
+have.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,7 +18,8 @@ Methods = Mapping[str, type[Method]]
 
 
 def check_overlays(configuration: Configuration, methods: Methods) -> None:
-    """Refuse what no method knows in overlays for all methods, and what does not fit in those for one.
+    """Refuse what no method knows in overlays for all methods, and what does not fit in
+    those for one.
 
     Raises:
         BenchError: by the full name of the key.
@@ -36,7 +39,9 @@ def check_overlays(configuration: Configuration, methods: Methods) -> None:
 def overlays(
     configuration: Configuration,
 ) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """All overlays by their keys, with the method that each is for; "" for all methods."""
+    """All overlays by their keys, with the method that each is for; "" for all
+    methods.
+    """
     yield "run", configuration.run, ""
     yield from (
         (f"methods.{name}", overlay, name)
@@ -63,19 +68,23 @@ def check_given(overlay: Mapping[str, Any], where: str) -> None:
     for key in ("method", "seed"):
         if key in overlay:
             raise BenchError(
-                f"unknown key {where}.{key}: a run has its method from its series and its seed from seeds"
+                f"unknown key {where}.{key}: a run has its method from its series and"
+                " its seed from seeds"
             )
 
 
 def check_fits(
     methods: Methods, name: str, overlay: Mapping[str, Any], where: str
 ) -> None:
-    """Refuse a section that a method does not have and others have: it would be another method."""
+    """Refuse a section that a method does not have and others have: it would be another
+    method.
+    """
     for key in overlay:
         if key in shapes(methods[name]) or key == "method":
             continue
         having = [other for other, cls in methods.items() if key in shapes(cls)]
         if having:
             raise BenchError(
-                f"{dotted(where, key)}: {name} has no {key}; leave it out, or take one of {', '.join(having)}"
+                f"{dotted(where, key)}: {name} has no {key}; leave it out, or take one"
+                f" of {', '.join(having)}"
             )

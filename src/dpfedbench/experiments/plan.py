@@ -1,7 +1,8 @@
-"""What a configuration asks for: items (tables and figures) of papers, their cells, and the runs of these.
+"""What a configuration asks for: items (tables and figures) of papers, their cells, and
+the runs of these.
 
-Each cell of a table or figure is one configuration of a run and a list of seeds. Runs are known by their folder, so two
-cells that need the same run share it.
+Each cell of a table or figure is one configuration of a run and a list of seeds. Runs
+are known by their folder, so two cells that need the same run share it.
 """
 
 import dataclasses
@@ -19,11 +20,12 @@ from dpfedbench.settings.run import Run
 class Cell:
     """One value of a table or a figure: a configuration, with as many runs as seeds.
 
-    `repairs` names the series of the same item whose claim does not hold and this one's does, "" where there is none;
-    `published_dataset` is the data set the paper used, which `runs` may replace by a stand-in;
-    `mismatch` says why our value may not be read against the published one, "" where it may.
-    `tests` are the runs under a meta-test that is not their own, none where it is.
-    `searched` is how many runs, this cell's among them, a search for settings compares; 0 where nothing is searched.
+    `repairs` names the series of the same item whose claim does not hold and this one's
+    does, "" where there is none; `published_dataset` is the data set the paper used,
+    which `runs` may replace by a stand-in; `mismatch` says why our value may not be
+    read against the published one, "" where it may. `tests` are the runs under a
+    meta-test that is not their own, none where it is. `searched` is how many runs, this
+    cell's among them, a search for settings compares; 0 where nothing is searched.
     """
 
     series: str
@@ -63,7 +65,9 @@ class Item:
 
     @property
     def tests(self) -> dict[tuple[str, str], Method]:
-        """The meta-tests it needs besides the runs' own, by the run's folder and the test's name."""
+        """The meta-tests it needs besides the runs' own, by the run's folder and the
+        test's name.
+        """
         return {
             (run.folder, test.test_name): test
             for cell in self.cells
@@ -71,7 +75,9 @@ class Item:
         }
 
     def describe(self) -> described.Item:
-        """What reporting needs to know: it reads results by folder and knows no configuration."""
+        """What reporting needs to know: it reads results by folder and knows no
+        configuration.
+        """
         computed = self.kind == "account"
         return described.Item(
             paper=self.paper,
@@ -124,9 +130,10 @@ def _mechanism(run: Method) -> described.Mechanism:
 def audited_as(run: Method) -> str:
     """Equal for private configurations whose audits put the same mechanism to the test.
 
-    An audit replaces what clients compute and runs the rest: participation, clipping, noise, accounting. Neither
-    the seed nor, where whole clients are protected, their data, their model and what they compute are in it. Noise that
-    follows a loss is each run's own.
+    An audit replaces what clients compute and runs the rest: participation, clipping,
+    noise, accounting. Neither the seed nor, where whole clients are protected, their
+    data, their model and what they compute are in it. Noise that follows a loss is each
+    run's own.
     """
     private = [sum_ for sum_ in run.sums if sum_.private]
     if any(sum_.noise is not None and sum_.noise.follows_loss for sum_ in private):
@@ -146,7 +153,8 @@ def audited_as(run: Method) -> str:
         for sum_ in private
     ):
         kept["server"] = (
-            server  # noise that is correlated over rounds may be planned for the server's steps
+            # noise that is correlated over rounds may be planned for the server's steps
+            server
         )
     if any(sum_.noise is not None and sum_.noise.by_dimension for sum_ in private):
         kept |= {
@@ -177,7 +185,8 @@ def audited_as(run: Method) -> str:
 class Plan:
     """Everything a configuration asks for: items by (paper, name), and runs by folder.
 
-    Among the runs are those that no item shows, but of which others take a file (`Run.references`).
+    Among the runs are those that no item shows, but of which others take a file
+    (`Run.references`).
     """
 
     items: Mapping[tuple[str, str], Item]
@@ -185,7 +194,9 @@ class Plan:
 
     @property
     def tests(self) -> dict[tuple[str, str], Method]:
-        """The meta-tests of all items besides the runs' own, by the run's folder and the test's name."""
+        """The meta-tests of all items besides the runs' own, by the run's folder and
+        the test's name.
+        """
         return {
             place: test
             for item in self.items.values()
@@ -194,7 +205,9 @@ class Plan:
 
     @property
     def searches(self) -> dict[str, dict[str, Any]]:
-        """For each run that a search compares, by folder: the largest such search, as `tuning` would declare it."""
+        """For each run that a search compares, by folder: the largest such search, as
+        `tuning` would declare it.
+        """
         by_run: dict[str, dict[str, Any]] = {}
         for cell in (
             cell for item in self.items.values() for cell in item.cells if cell.searched
@@ -224,7 +237,9 @@ class Plan:
         ]
 
     def cells(self) -> Iterator[tuple[str, str, str, float | None, int, str]]:
-        """Which run belongs to which cell: paper, item, series, swept value, seed and the run's folder."""
+        """Which run belongs to which cell: paper, item, series, swept value, seed and
+        the run's folder.
+        """
         for item in self.items.values():
             for cell in item.cells:
                 for run in cell.runs if item.kind != "account" else ():
@@ -238,11 +253,13 @@ class Plan:
                     )
 
     def private(self, paper: str | None = None) -> list[dict[str, Any]]:
-        """Every private configuration that a table or figure of one paper, or of all, shows, once, as plain data.
+        """Every private configuration that a table or figure of one paper, or of all,
+        shows, once, as plain data.
 
-        Tables come before figures, so that a configuration has the name it has in a table, and the seeds of all items.
-        `audited` is the run whose audit stands for it: its own first seed's, or that of an earlier configuration with
-        the same mechanism (`audited_as`).
+        Tables come before figures, so that a configuration has the name it has in a
+        table, and the seeds of all items. `audited` is the run whose audit stands for
+        it: its own first seed's, or that of an earlier configuration with the same
+        mechanism (`audited_as`).
         """
         mechanisms: dict[str, dict[str, Any]] = {}
         shown = [

@@ -1,4 +1,6 @@
-"""What the rules of the workflow ask of the plan: files of runs, parameters of scripts, labels for the report."""
+"""What the rules of the workflow ask of the plan: files of runs, parameters of scripts,
+labels for the report.
+"""
 
 import functools
 from collections.abc import Callable, Collection, Iterable
@@ -22,7 +24,8 @@ _TOGETHER = 8
 
 
 class Planned:
-    """The plan as rules see it. Paths are as seen from the folder that the workflow runs in.
+    """The plan as rules see it. Paths are as seen from the folder that the workflow
+    runs in.
 
     Args:
         configuration: the whole.
@@ -32,10 +35,12 @@ class Planned:
     Attributes:
         report: the folder that tables and figures go to.
         papers: those that have a table or figure, by name.
-        private: the private configurations that each paper shows, and "" that all together show.
+        private: the private configurations that each paper shows, and "" that all
+            together show.
         partitions: a run for each partition, by the partition's folder.
-        batches: the audits that the tables of privacy need, so many runs of one method a batch, by method and number.
-            A batch is for one set of papers, so that no paper's target waits for another paper's runs.
+        batches: the audits that the tables of privacy need, so many runs of one method
+            a batch, by method and number. A batch is for one set of papers, so that no
+            paper's target waits for another paper's runs.
     """
 
     def __init__(self, configuration: Configuration, plan: Plan, root: Path) -> None:
@@ -74,7 +79,9 @@ class Planned:
         return [item for item in self.plan.items.values() if item.kind == "frontier"]
 
     def targets(self, paper: str | None = None) -> list[str]:
-        """The tables and figures of one paper, or of all, with the table of privacy and its figure."""
+        """The tables and figures of one paper, or of all, with the table of privacy and
+        its figure.
+        """
         of = f"{paper}/" if paper else ""
         tables = [f"{item.paper}/{item.name}" for item in self.plan.tables(paper)]
         figures = [f"{item.paper}/{item.name}" for item in self.plan.figures(paper)]
@@ -109,7 +116,9 @@ class Planned:
     # Pages
 
     def page_items(self, paper: str | None = None) -> list[dict[str, Any]]:
-        """The tables and figures for a page: of those among the targets, with what is configured."""
+        """The tables and figures for a page: of those among the targets, with what is
+        configured.
+        """
         items = []
         for target in self.targets(paper):
             path = Path(target).relative_to(self.report)
@@ -153,7 +162,9 @@ class Planned:
         ]
 
     def page_papers(self, *names: str) -> dict[str, dict[str, str]]:
-        """Titles and sources of papers, for a page; in the order of the configuration."""
+        """Titles and sources of papers, for a page; in the order of the
+        configuration.
+        """
         shown = {
             name: paper
             for name, paper in self.configuration.experiments.items()
@@ -165,7 +176,9 @@ class Planned:
         }
 
     def stand_ins(self) -> dict[str, str]:
-        """What was measured in place of which data set that is published on, where the configuration has such."""
+        """What was measured in place of which data set that is published on, where the
+        configuration has such.
+        """
         return {
             cell.published_dataset: cell.runs[0].dataset
             for item in self.plan.items.values()
@@ -176,11 +189,15 @@ class Planned:
     # Tables of privacy
 
     def entries_of(self, wildcards: Wildcards) -> list[dict[str, Any]]:
-        """The private configurations of the paper that the wildcards name, or of all."""
+        """The private configurations of the paper that the wildcards name, or of
+        all.
+        """
         return self.private[wildcards.of.rstrip("/")]
 
     def files_of_private(self, wildcards: Wildcards) -> list[str]:
-        """The files of their runs, and of their audits: seeds share one, and some configurations too."""
+        """The files of their runs, and of their audits: seeds share one, and some
+        configurations too.
+        """
         entries, names = (
             self.entries_of(wildcards),
             ("metrics.json", "privacy.json", "training.json", "ledger.jsonl"),
@@ -208,7 +225,9 @@ class Planned:
         ]
 
     def test_of(self, wildcards: Wildcards) -> dict[str, Any]:
-        """What the meta-test that the wildcards name, none of their run's own, has in place of the run's values."""
+        """What the meta-test that the wildcards name, none of their run's own, has in
+        place of the run's values.
+        """
         test = self._tests[self.run_of(wildcards).folder, wildcards.test]
         values = {"shots": test.task.shots} | test.evaluation.plain()
         return {
@@ -217,7 +236,9 @@ class Planned:
         }
 
     def search_for(self, run: Method) -> dict[str, Any] | None:
-        """The search for settings that the run is one of, else what the configuration declares for its method."""
+        """The search for settings that the run is one of, else what the configuration
+        declares for its method.
+        """
         declared = self.configuration.tuning.get(run.method)
         return self._searches.get(run.folder) or (
             None if declared is None else given(declared)
@@ -231,7 +252,9 @@ class Planned:
         ]
 
     def made_for(self, wildcards: Wildcards) -> list[str]:
-        """The files of other jobs that the model of the run that the wildcards name is trained and tested with."""
+        """The files of other jobs that the model of the run that the wildcards name is
+        trained and tested with.
+        """
         folder = self.run_of(wildcards).features_folder
         names = ("features.npy", "features.json") if folder else ()
         return self.references_of(wildcards) + [
@@ -239,11 +262,15 @@ class Planned:
         ]
 
     def partition_of(self, wildcards: Wildcards) -> Method:
-        """A run that uses the partition that the wildcards name; those who share it agree on it."""
+        """A run that uses the partition that the wildcards name; those who share it
+        agree on it.
+        """
         return self.partitions[f"{wildcards.dataset}/{wildcards.clients}"]
 
     def partition_for_account(self, wildcards: Wildcards) -> list[str]:
-        """The partition that says which clients use which image, where the account is of that."""
+        """The partition that says which clients use which image, where the account is
+        of that.
+        """
         run = self.run_of(wildcards)
         names = ("clients.npz", "summary.json") if run.accounts_images else ()
         return [f"results/clients/{run.clients_folder}/{name}" for name in names]
@@ -251,7 +278,9 @@ class Planned:
     # Batches of audits
 
     def audited_together(self, wildcards: Wildcards) -> list[str]:
-        """The runs of a batch of audits: of those for the table of privacy, or one that is asked for by itself."""
+        """The runs of a batch of audits: of those for the table of privacy, or one that
+        is asked for by itself.
+        """
         name = (wildcards.method, wildcards.batch)
         if name in self.batches:
             return self.batches[name]
@@ -339,9 +368,11 @@ class Planned:
     # Code
 
     def code(self, script: str, *, more: Collection[str] = ()) -> str:
-        """A hash of all that a script imports, as a parameter of rules that are cheap to run again when that changes.
+        """A hash of all that a script imports, as a parameter of rules that are cheap
+        to run again when that changes.
 
-        Training has no such hash: it goes by the version that its method states, so that a comment retrains nothing.
+        Training has no such hash: it goes by the version that its method states, so
+        that a comment retrains nothing.
 
         Args:
             script: the name of a file of workflow/scripts.
@@ -355,7 +386,8 @@ class Planned:
         folders: Callable[[Wildcards], Iterable[str]] | None = None,
         more: Collection[str] = (),
     ) -> Callable[[Wildcards], str]:
-        """As `code`, with the modules of methods and parts, which are found by place, of some runs.
+        """As `code`, with the modules of methods and parts, which are found by place,
+        of some runs.
 
         Args:
             script: the name of a file of workflow/scripts.

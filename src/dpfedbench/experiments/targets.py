@@ -11,7 +11,9 @@ from dpfedbench.errors import BenchError
 from dpfedbench.settings.words import nearest
 
 OWN_TARGETS = ("all", "frontier", "index", "libraries")
-"""What the workflow has by name besides the rules of its files; `index` is the page of all papers."""
+"""What the workflow has by name besides the rules of its files; `index` is the page of
+all papers.
+"""
 
 OF_ALL = ("privacy", "answer")
 """The tables that each paper has, and all together, whatever is configured."""
@@ -23,7 +25,8 @@ def check_targets(
     items: Mapping[tuple[str, str], bool],
     rules: Collection[str],
 ) -> None:
-    """Refuse a table, figure or export that the plan does not have, and names that stand for something else.
+    """Refuse a table, figure or export that the plan does not have, and names that
+    stand for something else.
 
     Args:
         targets: what was asked for, among other words of the command.
@@ -55,7 +58,8 @@ def check_targets(
     for (paper, name), is_table in items.items():
         if paper.replace("-", "_") in {*rules, *OWN_TARGETS}:
             raise BenchError(
-                f"experiments.{paper}: the workflow itself has a target of this name, choose another"
+                f"experiments.{paper}: the workflow itself has a target of this name,"
+                " choose another"
             )
         group, kinds, export = (
             ("tables", ("csv", "md"), "tex")
@@ -64,7 +68,8 @@ def check_targets(
         )
         if name in OF_ALL:
             raise BenchError(
-                f"experiments.{paper}.{group}.{name}: the table of {name} has this name, choose another"
+                f"experiments.{paper}.{group}.{name}: the table of {name} has this"
+                " name, choose another"
             )
         known |= {f"{report}/{group}/{paper}/{name}.{kind}" for kind in kinds}
         known |= {f"{report}/export/{paper}/{name}.{export}"}
@@ -92,7 +97,8 @@ def check_targets(
         )
         if drawn and str(path) not in known:
             raise BenchError(
-                f"nothing makes {target}: the nearest that can be made is {nearest(str(path), known)}"
+                f"nothing makes {target}: the nearest that can be made is"
+                f" {nearest(str(path), known)}"
             )
 
 
@@ -124,12 +130,14 @@ def own_command(
     values: Sequence[str],
     root: Path,
 ) -> str:
-    """The command of somebody who called the workflow in this way, with `{target}` for what is asked for.
+    """The command of somebody who called the workflow in this way, with `{target}` for
+    what is asked for.
 
     Args:
         through_uv: called by `uv run`.
         through_conda: with `--use-conda`.
-        files: of `--configfile`, absolute; those of the repository are shown as seen from it, others from here.
+        files: of `--configfile`, absolute; those of the repository are shown as seen
+            from it, others from here.
         values: of `--config`.
         root: the repository, or the folder of the workflow in an installed package.
     """
@@ -151,6 +159,7 @@ def own_command(
         for file in files
     ]
     kept = [value for value in values if not value.startswith(("prune=", "deep="))]
-    # The target goes before these: each takes every word after it for one more of its own.
+    # The target goes before these: each takes every word after it for one more of its
+    # own.
     after = ["--configfile", *shown] * bool(shown) + ["--config", *kept] * bool(kept)
     return f"{shlex.join(words)} {{target}} {shlex.join(after)}".strip()

@@ -1,1 +1,3 @@
-"""The federation's one loop and its parts: participation, client update, server update, checkpoints."""
+"""The federation's one loop and its parts: participation, client update, server update,
+checkpoints.
+"""

@@ -1,4 +1,6 @@
-"""The account of a finished run: what its settings and its partition say beside the ledger."""
+"""The account of a finished run: what its settings and its partition say beside the
+ledger.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,10 +21,12 @@ from dpsum.ledger import Release, read_ledger
 
 
 def finished_ledger(folder: Path) -> tuple[list[Release], int]:
-    """The releases of a finished run, compared with the training.json beside its ledger, and the rounds it tells of.
+    """The releases of a finished run, compared with the training.json beside its
+    ledger, and the rounds it tells of.
 
     Raises:
-        BenchError: as `dpsum.ledger.read_ledger`; or training.json is missing, damaged, or does not tell of the ledger.
+        BenchError: as `dpsum.ledger.read_ledger`; or training.json is missing, damaged,
+            or does not tell of the ledger.
     """
     training = read_group(folder / "training.json")
     chain, rounds = training.get("ledger"), training.get("rounds_run")
@@ -44,8 +48,8 @@ def ledger_of(run: Method, run_dir: Path | str) -> list[Release]:
     """The releases of a finished run, all of them and as its configuration has them.
 
     Raises:
-        BenchError: the ledger is missing or damaged, has not the lines that training.json tells of, or says another
-            mechanism than the configuration.
+        BenchError: the ledger is missing or damaged, has not the lines that
+            training.json tells of, or says another mechanism than the configuration.
     """
     releases, rounds = finished_ledger(Path(run_dir))
     path = Path(run_dir, "ledger.jsonl")
@@ -63,7 +67,8 @@ def ledger_of(run: Method, run_dir: Path | str) -> list[Release]:
 
 
 def image_use(run: Method, clients_dir: Path | str) -> ImageUse:
-    """Which clients of a run use which image, and in which round where its plan fixes that.
+    """Which clients of a run use which image, and in which round where its plan fixes
+    that.
 
     Raises:
         BenchError: the partition is missing, damaged or not this run's.
@@ -85,7 +90,8 @@ def used_images(
 
     Args:
         partition: of the run.
-        used_per_class: support and query images per class together; the first of those that a client holds.
+        used_per_class: support and query images per class together; the first of those
+            that a client holds.
         rounds: of each client, as `ImageUse` has them.
 
     Raises:
@@ -93,13 +99,14 @@ def used_images(
     """
     if used_per_class > partition.examples_per_class:
         raise BenchError(
-            f"the clients hold {partition.examples_per_class} images a class, fewer than the {used_per_class} "
-            "of support and query: delete the clients' folder and run the workflow again"
+            f"the clients hold {partition.examples_per_class} images a class, fewer"
+            f" than the {used_per_class} of support and query: delete the clients'"
+            " folder and run the workflow again"
         )
     if rounds is not None and len(rounds) != len(partition):
         raise BenchError(
-            f"the partition has {len(partition)} clients, the run {len(rounds)}: delete the clients' folder "
-            "and run the workflow again"
+            f"the partition has {len(partition)} clients, the run {len(rounds)}: delete"
+            " the clients' folder and run the workflow again"
         )
     examples = partition.examples[:, :, :used_per_class].astype(np.int64)
     per_class = int(examples.max(initial=0)) + 1
@@ -121,7 +128,8 @@ def account_of(
     Args:
         run: a finished run.
         releases: its ledger.
-        clients_dir: its partition, for the image level; None leaves that out, with the reason.
+        clients_dir: its partition, for the image level; None leaves that out, with the
+            reason.
         search: the declared search for hyper-parameters, if there was one.
         delta: at which epsilon is given, for all units; None: the run's own.
         before: the ledger of the run that this one rests on, where there is one.
@@ -143,9 +151,9 @@ def account_of(
     )
     follows = noise is not None
     given = AccountContext(
-        images=image_use(run, clients_dir)
-        if shared and clients_dir is not None
-        else None,
+        images=(
+            image_use(run, clients_dir) if shared and clients_dir is not None else None
+        ),
         no_images=(
             "each record is at one client, whose account is what holds"
             if apart
@@ -167,11 +175,13 @@ def account_of(
         ),
         before=tuple(before),
         fall=(
-            noise.decay,
-            run.validation.every * getattr(run.client_update, "inner_steps", 1),
-        )
-        if follows
-        else None,
+            (
+                noise.decay,
+                run.validation.every * getattr(run.client_update, "inner_steps", 1),
+            )
+            if follows
+            else None
+        ),
     )
     own_delta = run.own_delta if delta is None else delta
     chosen = (run.delta or 1e-6) if delta is None else delta
@@ -183,19 +193,22 @@ def account_of(
 def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
     """The ledger of the run that a run rests on; none where it rests on none.
 
-    It is compared as the run's own is: with the chain and the rounds in the training.json beside it, and with what that
-    run's configuration, which is part of this one's, makes of it. A ledger that says less would make this run's account
+    It is compared as the run's own is: with the chain and the rounds in the
+    training.json beside it, and with what that run's configuration, which is part of
+    this one's, makes of it. A ledger that says less would make this run's account
     smaller.
 
     Raises:
-        BenchError: it is not among the `references` (as `engine.train` has them); else as `ledger_of`.
+        BenchError: it is not among the `references` (as `engine.train` has them); else
+            as `ledger_of`.
     """
     if "ledger.jsonl" not in run.references:
         return []
     other = run.references["ledger.jsonl"]
     if "ledger.jsonl" not in references:
         raise BenchError(
-            f"{run.folder} rests on the releases of {other.folder}: give its ledger.jsonl as a reference"
+            f"{run.folder} rests on the releases of {other.folder}: give its"
+            " ledger.jsonl as a reference"
         )
     assert isinstance(other, Method)
     return ledger_of(other, references["ledger.jsonl"].parent)
@@ -210,7 +223,8 @@ def account_run(
     search: Search | None = None,
     references: Mapping[str, Path] | None = None,
 ) -> None:
-    """Read a finished run's ledger and write its privacy.json; arguments as for `account_of` and `engine.train`.
+    """Read a finished run's ledger and write its privacy.json; arguments as for
+    `account_of` and `engine.train`.
 
     Raises:
         BenchError: as `ledger_of` and `account_of`.

@@ -1,8 +1,11 @@
-"""Whether a ledger says what its run's configuration determines; else an account of it is of another mechanism.
+"""Whether a ledger says what its run's configuration determines; else an account of it
+is of another mechanism.
 
-Compared are unit, adjacency, observer, mechanism, sampler, rounds, streams of noise, what has no event, and the
-multiplier of each round: the configured one, or what a budget calibrates it to; noise that follows a loss has to move
-as it may. Of thresholds what the rule determines is compared. How many records a client holds is in no configuration.
+Compared are unit, adjacency, observer, mechanism, sampler, rounds, streams of noise,
+what has no event, and the multiplier of each round: the configured one, or what a
+budget calibrates it to; noise that follows a loss has to move as it may. Of thresholds
+what the rule determines is compared. How many records a client holds is in no
+configuration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +23,8 @@ Samplers = Mapping[str, Mapping[str, Any]]
 
 
 def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
-    """Refuse a ledger that says something else than the run's configuration, given the rounds that training.json tells.
+    """Refuse a ledger that says something else than the run's configuration, given the
+    rounds that training.json tells.
 
     Raises:
         BenchError: at the first difference.
@@ -42,8 +46,9 @@ def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
 def _same(what: str, stated: Any, expected: Any) -> None:
     if stated != expected:
         raise BenchError(
-            f"the ledger has {what} {stated}, but the run's configuration makes that {expected}: the ledger is not of "
-            "this run, or was changed; train the run again"
+            f"the ledger has {what} {stated}, but the run's configuration makes that"
+            f" {expected}: the ledger is not of this run, or was changed; train the run"
+            " again"
         )
 
 
@@ -64,7 +69,9 @@ def _samplers(run: Method, releases: Sequence[Release]) -> Samplers:
 
 
 def _check_noise(line: Release) -> None:
-    """Noise is z times the sensitivity, and that of independent Gaussian noise is what adjacency makes of C."""
+    """Noise is z times the sensitivity, and that of independent Gaussian noise is what
+    adjacency makes of C.
+    """
     where, reach = (
         f"in round {line.round} a",
         {"zero-out": 1.0, "replace-one": 2.0}[line.adjacency],
@@ -164,7 +171,9 @@ class _Checked:
             candidates = noise.successors(stated[multipliers])
 
     def _stated(self, rule: Any, state: Any, z: float) -> tuple[float, ...]:
-        """The multipliers of a round that costs z: the sum's, and that of what the rule releases beside it."""
+        """The multipliers of a round that costs z: the sum's, and that of what the rule
+        releases beside it.
+        """
         extra = rule.extra(state, noise_multiplier=z, cohort=self.sampler["cohort"])
         if extra is None:
             return (z,)

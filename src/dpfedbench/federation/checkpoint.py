@@ -1,4 +1,6 @@
-"""Checkpoints of an unfinished training, and the lock that keeps two trainings of one run apart."""
+"""Checkpoints of an unfinished training, and the lock that keeps two trainings of one
+run apart.
+"""
 
 import contextlib
 import fcntl
@@ -22,11 +24,13 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class Checkpoint:
-    """A run's checkpoint file: the SHA-256 of its content, then that; written whole, every so many seconds.
+    """A run's checkpoint file: the SHA-256 of its content, then that; written whole,
+    every so many seconds.
 
     Args:
         folder: the run's checkpoint folder.
-        identity: what the checkpoint belongs to (run key, method version, seed); another's is refused.
+        identity: what the checkpoint belongs to (run key, method version, seed);
+            another's is refused.
         seconds: least time between two writes; 0 writes after every round.
     """
 
@@ -62,14 +66,16 @@ class Checkpoint:
         content = self.path.read_bytes()
         if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
             raise BenchError(
-                f"checkpoint {self.path} is damaged and cannot be read: delete it to train from the start"
+                f"checkpoint {self.path} is damaged and cannot be read: delete it to"
+                " train from the start"
             )
         try:
             saved = torch.load(io.BytesIO(content[_DIGEST:]), weights_only=True)
             identity, state = saved["identity"], saved["state"]
         except Exception as error:  # torch raises many kinds for a damaged file
             raise BenchError(
-                f"checkpoint {self.path} cannot be read ({type(error).__name__}): delete it to train from the start"
+                f"checkpoint {self.path} cannot be read ({type(error).__name__}):"
+                " delete it to train from the start"
             ) from error
         if identity != self._identity:
             differing = sorted(
@@ -78,17 +84,19 @@ class Checkpoint:
                 if identity.get(key) != self._identity[key]
             )
             raise BenchError(
-                f"checkpoint {self.path} belongs to another run (its {', '.join(differing)} differ): "
-                "delete it to train from the start"
+                f"checkpoint {self.path} belongs to another run (its"
+                f" {', '.join(differing)} differ): delete it to train from the start"
             )
         return state
 
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[bool]:
-    """Hold a run's folder; wait while another process (one that outlived its workflow, say) trains there.
+    """Hold a run's folder; wait while another process (one that outlived its workflow,
+    say) trains there.
 
-    That process is alive, or its lock would be gone, so the wait is as long as its training.
+    That process is alive, or its lock would be gone, so the wait is as long as its
+    training.
 
     Yields:
         whether there was another process to wait for: it may have finished the run.
@@ -100,7 +108,7 @@ def run_lock(folder: Path) -> Iterator[bool]:
     while True:
         with writing(folder / "lock"):
             folder.mkdir(parents=True, exist_ok=True)
-            handle = open(folder / "lock", "a+", encoding="utf-8")
+            handle = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115
         with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,13 +116,14 @@ def run_lock(folder: Path) -> Iterator[bool]:
                 waited = True
                 handle.seek(0)
                 print(
-                    f"{handle.read().strip() or 'another process'} is training in {folder.parent}; "
-                    "waiting for it to end",
+                    f"{handle.read().strip() or 'another process'} is training in"
+                    f" {folder.parent}; waiting for it to end",
                     file=sys.stderr,
                     flush=True,
                 )
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            # Who finishes takes the folder away, and a lock on a file without a name keeps nobody out.
+            # Who finishes takes the folder away, and a lock on a file without a name
+            # keeps nobody out.
             if not _still_there(handle, folder / "lock"):
                 continue
             handle.truncate(0)
@@ -125,9 +134,11 @@ def run_lock(folder: Path) -> Iterator[bool]:
 
 
 def finished(run_dir: Path, run: Method) -> bool:
-    """Whether the folder holds this run's results, all of them, by this version of the method and the model's text.
+    """Whether the folder holds this run's results, all of them, by this version of the
+    method and the model's text.
 
-    Snakemake takes the files away before it has a run trained, so they are of the process that was waited for.
+    Snakemake takes the files away before it has a run trained, so they are of the
+    process that was waited for.
     """
     if not all(
         (run_dir / name).exists()

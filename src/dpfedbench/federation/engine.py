@@ -1,12 +1,15 @@
 """The one training loop. A method gives it its parts; it gives back files.
 
-The loop keeps the rounds, the checkpoints, the validation, the history and the results; mechanisms (`dpsum`) keep
-sums, noise and budgets. What is computed from private data leaves only as a release of a mechanism. Training loss, raw
-norms and how many contributions were not finite are therefore kept of runs that claim no privacy, and of no others; and
-how long rounds took is told of no run whose account takes its cohorts or lots to be secret.
+The loop keeps the rounds, the checkpoints, the validation, the history and the results;
+mechanisms (`dpsum`) keep sums, noise and budgets. What is computed from private data
+leaves only as a release of a mechanism. Training loss, raw norms and how many
+contributions were not finite are therefore kept of runs that claim no privacy, and of
+no others; and how long rounds took is told of no run whose account takes its cohorts or
+lots to be secret.
 
-A run that was killed goes on from its last checkpoint and ends with the same bits as one that was not: every random
-number comes from a stream named by its round, and everything else is in the checkpoint.
+A run that was killed goes on from its last checkpoint and ends with the same bits as
+one that was not: every random number comes from a stream named by its round, and
+everything else is in the checkpoint.
 """
 
 import csv
@@ -50,23 +53,29 @@ def train(
     references: Mapping[str, Path] | None = None,
     processes: Processes | None = None,
 ) -> None:
-    """Train one run and write model.safetensors, history.csv, ledger.jsonl and training.json to `run_dir`.
+    """Train one run and write model.safetensors, history.csv, ledger.jsonl and
+    training.json to `run_dir`.
 
     Args:
         run: what to train.
         data_dir: a prepared data set.
         clients_dir: a client partition of it.
-        run_dir: the run's folder. `checkpoint/` below it is used while training and removed at the end.
+        run_dir: the run's folder. `checkpoint/` below it is used while training and
+            removed at the end.
         threads: CPU threads, of each process; changes no bit of the result.
-        checkpoint_seconds: least time between two checkpoints; 0 for one after every round.
+        checkpoint_seconds: least time between two checkpoints; 0 for one after every
+            round.
         device: "cpu", "cuda", or "auto" for a GPU where there is one.
         kernels: whether hand-written passes are used where they fit; else torch's own.
-        references: files of other runs that this one needs, by name (`Method.references`).
-        processes: those that call this at once, to take the run together; changes no bit of the result on a CPU.
+        references: files of other runs that this one needs, by name
+            (`Method.references`).
+        processes: those that call this at once, to take the run together; changes no
+            bit of the result on a CPU.
 
     Raises:
-        BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget too small for one round, a GPU
-            asked for and not there; more processes than clients of a round, or such that do not agree.
+        BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget
+            too small for one round, a GPU asked for and not there; more processes than
+            clients of a round, or such that do not agree.
     """
     device = device_of(device)
     run_dir, references, processes = (
@@ -170,13 +179,14 @@ class _Training:
         self._restore()
         planned = self.rounds.planned
         if planned and not self.budget.allows(1):
-            (limit, *_) = (
+            limit, *_ = (
                 sum_.budget.epsilon
                 for sum_ in self.config.sums
                 if sum_.budget is not None
             )
             raise BenchError(
-                f"the budget of epsilon {limit} is spent by the first round: raise budget.epsilon or noise.multiplier"
+                f"the budget of epsilon {limit} is spent by the first round: raise"
+                " budget.epsilon or noise.multiplier"
             )
         for notice in self.config.notices:
             print(f"notice: {notice}", file=sys.stderr, flush=True)
@@ -199,7 +209,8 @@ class _Training:
             progress.step(self.state.round, served, self._note)
             if self.checkpoint.due() and self.state.round < planned:
                 self._save()
-        # Checkpointed once more, so that being killed while the results are written costs nothing.
+        # Checkpointed once more, so that being killed while the results are written
+        # costs nothing.
         self._save()
         self._write(planned, "rounds" if self.state.round == planned else "budget")
 
@@ -218,23 +229,32 @@ class _Training:
         return served
 
     def _warn_of(self, non_finite: int, done: int) -> None:
-        """Say how many contributions of a round counted as zero: of a private run on a terminal, which keeps nothing.
+        """Say how many contributions of a round counted as zero: of a private run on a
+        terminal, which keeps nothing.
 
         The count is no release, and a log is a file beside the results.
         """
         out, text = (
             sys.stderr,
-            f"warning: round {done}: {non_finite} contributions were not finite and counted as zero",
+            (
+                f"warning: round {done}: {non_finite} contributions were not finite and"
+                " counted as zero"
+            ),
         )
         if self.config.private:
-            text += " (seen by the simulation only: this count is not a release, and no log has it)"
+            text += (
+                " (seen by the simulation only: this count is not a release, and no log"
+                " has it)"
+            )
             out = sys.__stderr__
             if out is None or not out.isatty():
                 return
         print(text, file=out, flush=True)
 
     def _validate(self, done: int) -> None:
-        """Every so many rounds: public validation, which may drive the noise; and how the test part fares."""
+        """Every so many rounds: public validation, which may drive the noise; and how
+        the test part fares.
+        """
         validation, row = self.config.validation, self.state.history[-1]
         theta, measures = self.rounds.theta.numpy(), self.rounds.measures
         if validation.every and (
@@ -276,7 +296,8 @@ class _Training:
     # Going on after a restart
 
     def _save(self) -> None:
-        # The ledger first: a checkpoint must not know of a release that the ledger could lose.
+        # The ledger first: a checkpoint must not know of a release that the ledger
+        # could lose.
         self.ledger.sync()
         state = {
             field.name: getattr(self.state, field.name)
@@ -288,7 +309,8 @@ class _Training:
 
     def _restore(self) -> None:
         saved = self.checkpoint.load()
-        # Rounds after the checkpoint are run again with the same noise, so they are the same releases.
+        # Rounds after the checkpoint are run again with the same noise, so they are the
+        # same releases.
         self.ledger.go_on_after(
             self.ledger.chain if saved is None else saved.pop("ledger")
         )
@@ -353,9 +375,9 @@ class _Training:
                 "rounds_run": state.round,
                 "ledger": self.ledger.chain,
                 "stopped_by": stopped_by,
-                f"{served}_per_second": round(state.clients / state.seconds, 2)
-                if state.seconds
-                else None,
+                f"{served}_per_second": (
+                    round(state.clients / state.seconds, 2) if state.seconds else None
+                ),
                 f"milliseconds_per_{served.removesuffix('s')}": (
                     round(1000 * (state.seconds - state.measuring) / state.clients, 4)
                     if timed and state.clients

@@ -1,8 +1,9 @@
 """The rounds of one run.
 
-Sums, noise and budgets are kept by mechanisms (`dpsum`); what is computed from private data leaves only as a release of
-one. Training loss, raw norms and how many contributions were not finite are therefore kept of runs that claim no
-privacy, and of no others.
+Sums, noise and budgets are kept by mechanisms (`dpsum`); what is computed from private
+data leaves only as a release of one. Training loss, raw norms and how many
+contributions were not finite are therefore kept of runs that claim no privacy, and of
+no others.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ from dpsum.randomness import stream
 
 
 def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None:
-    """The threshold of a rule that finds it in another run; None where there is none."""
+    """The threshold of a rule that finds it in another run; None where there is
+    none.
+    """
     for rule in (sum_.clipping for sum_ in run.sums):
         if rule is not None and rule.reference:
             name = rule.reference_file
             if name not in references:
                 raise BenchError(
-                    f"{run.folder} needs {name} of {run.references[name].folder}: give it as a reference"
+                    f"{run.folder} needs {name} of {run.references[name].folder}: give"
+                    " it as a reference"
                 )
             return float(rule.first_threshold(references[name], run))
     return None
@@ -64,7 +68,8 @@ class Rounds:
         clients: in place of those that the client update makes; an audit's.
         first: the first threshold, where it was found and not configured.
         processes: those that take the run together.
-        weights: that training starts from, float32 [d]; None: the network's own random ones.
+        weights: that training starts from, float32 [d]; None: the network's own random
+            ones.
     """
 
     def __init__(
@@ -134,7 +139,8 @@ class Rounds:
         )
         self.clients = clients or run.client.clients(setup)
         self.server = self._enter_server(first)
-        # What else clients send is divided by their number: it is of what each keeps, whoever comes in a round.
+        # What else clients send is divided by their number: it is of what each keeps,
+        # whoever comes in a round.
         self.further = [
             self._enter(
                 sum_,
@@ -167,7 +173,8 @@ class Rounds:
         references: Mapping[str, Path] | None = None,
         **given: Any,
     ) -> Rounds | Untrained:
-        """The rounds of a run on its own data; arguments as of `engine.train`, and others as of this class.
+        """The rounds of a run on its own data; arguments as of `engine.train`, and
+        others as of this class.
 
         Raises:
             BenchError: data missing or damaged, or a model that does not fit them.
@@ -182,7 +189,8 @@ class Rounds:
             any(sum_.private and sum_.unit == "record" for sum_ in run.sums)
             or run.within_records
         )
-        # A kernel's network is known, and the settings have said which one; to load Opacus takes a second.
+        # A kernel's network is known, and the settings have said which one; to load
+        # Opacus takes a second.
         if by_record and gradients.name.startswith("torch"):
             net.refuse_record_level()
         if not run.trained:
@@ -228,7 +236,8 @@ class Rounds:
     def round(self, index: int) -> tuple[Row, int]:
         """One round: its row of the history, and how much it served.
 
-        Of a private run the latter is the expectation: the number that came is private unless the plan fixes it.
+        Of a private run the latter is the expectation: the number that came is private
+        unless the plan fixes it.
         """
         self.processes.tell(("round", index, self.theta.numpy(), self._states()))
         cohort, (total, *others), losses = self._contributed(index)
@@ -255,12 +264,15 @@ class Rounds:
         return row, served
 
     def _refuse_not_finite(self, row: Row, *, index: int, count: int) -> None:
-        """Stop a training whose model is not finite, or none of whose `count` contributions to the server's sum was.
+        """Stop a training whose model is not finite, or none of whose `count`
+        contributions to the server's sum was.
 
-        Of a private run only the model is looked at: how many of its contributions were finite is no release.
+        Of a private run only the model is looked at: how many of its contributions were
+        finite is no release.
         """
         loss, bad, what = row.get("loss", 0.0), self.non_finite, ""
-        # Clients that sum over their own records have a loss that leaves out what is not finite, unless all is.
+        # Clients that sum over their own records have a loss that leaves out what is
+        # not finite, unless all is.
         if (
             not self.run.private
             and bad
@@ -271,19 +283,24 @@ class Rounds:
             what = "the model is no longer"
         if what:
             raise BenchError(
-                f"training stops in round {index + 1}, since {what} finite: lower server.rate or "
-                "client_update.inner_rate, and of a private run clipping.threshold or noise.multiplier"
+                f"training stops in round {index + 1}, since {what} finite: lower"
+                " server.rate or client_update.inner_rate, and of a private run"
+                " clipping.threshold or noise.multiplier"
             )
 
     @property
     def non_finite(self) -> int:
-        """Contributions of the round, of all processes, that were not finite and counted as zero."""
+        """Contributions of the round, of all processes, that were not finite and
+        counted as zero.
+        """
         return self._elsewhere + sum(
             mechanism.non_finite for mechanism in self.budget.mechanisms
         )
 
     def help(self, what: str, *told: Any) -> None:
-        """Take this process's part in what the first one does: a round, a checkpoint or the way back to one."""
+        """Take this process's part in what the first one does: a round, a checkpoint or
+        the way back to one.
+        """
         if what == "round":
             self.theta.copy_(torch.from_numpy(told[1]))
             self._take_states(told[2])
@@ -298,7 +315,9 @@ class Rounds:
     def _contributed(
         self, index: int
     ) -> tuple[np.ndarray, list[Any], list[np.ndarray]]:
-        """The cohort of a round, the sums of what it sends, and losses; all of it in the first process."""
+        """The cohort of a round, the sums of what it sends, and losses; all of it in
+        the first process.
+        """
         for mechanism in self.budget.mechanisms:
             mechanism.non_finite = 0
         cohort, losses = self.plan.cohort(index), list[np.ndarray]()
@@ -348,7 +367,8 @@ class Rounds:
                 **total.sum.told,
             }
         if self.run.private:
-            # Each contribution is a client's own release, so that the sum is free to be told; losses are not.
+            # Each contribution is a client's own release, so that the sum is free to be
+            # told; losses are not.
             return {"clients": self.plan.denominator, "released_norm": norm}
         quantiles = (
             np.quantile(total.norms, [0.1, 0.5, 0.9])

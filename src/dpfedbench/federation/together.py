@@ -1,8 +1,10 @@
-"""One training by several processes: they agree on what they train, and add up one cohort together.
+"""One training by several processes: they agree on what they train, and add up one
+cohort together.
 
-The first process does what one alone does. The others help: each takes its part of every cohort, and what it computes
-goes to the first by sums and rows that the first would have computed with the same bits. The first alone releases the
-server's sum, steps, validates, and writes.
+The first process does what one alone does. The others help: each takes its part of
+every cohort, and what it computes goes to the first by sums and rows that the first
+would have computed with the same bits. The first alone releases the server's sum,
+steps, validates, and writes.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Elsewhere:
-    """In place of the ledger, in a process that is not the first: that one writes each release down."""
+    """In place of the ledger, in a process that is not the first: that one writes each
+    release down.
+    """
 
     def append(self, release: Any) -> None:
         """Nothing."""
@@ -40,9 +44,11 @@ class Elsewhere:
 def check_agree(
     processes: Processes, run: Method, device: str, places: Iterable[Path]
 ) -> None:
-    """Refuse processes that would not train the same: by code, versions, processor, configuration and data.
+    """Refuse processes that would not train the same: by code, versions, processor,
+    configuration and data.
 
-    `run`, `device` and `places` (files, and folders whose files are compared) are those of this process.
+    `run`, `device` and `places` (files, and folders whose files are compared) are those
+    of this process.
 
     Raises:
         BenchError: in the first process; names what differs, and where.
@@ -78,8 +84,9 @@ def check_agree(
                 for mine, name in named
             )
             raise BenchError(
-                f"process {rank} on {node} has another {what} than process 0 on {told[0][0]}: start all processes of a "
-                "training with the same code and packages, on one kind of processor, and on the same files"
+                f"process {rank} on {node} has another {what} than process 0 on"
+                f" {told[0][0]}: start all processes of a training with the same code"
+                " and packages, on one kind of processor, and on the same files"
             )
 
 
@@ -104,8 +111,8 @@ def add_together(
 
     Args:
         processes: those of the training; each computes its own blocks.
-        total: the sum (`dpsum.mechanism.Total`), opened in every process; in the first it has all contributions in the
-            end.
+        total: the sum (`dpsum.mechanism.Total`), opened in every process; in the first
+            it has all contributions in the end.
         stream_of: contributions and losses of some clients, in their order.
         cohort: the ids of all.
         blocks: of the cohort, in its order.
@@ -173,7 +180,9 @@ def _regrouped(
 
 
 def _ordered(told: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-    """Losses of all clients in the cohort's order, from each process's with their places; none where none are told."""
+    """Losses of all clients in the cohort's order, from each process's with their
+    places; none where none are told.
+    """
     ordered = np.zeros(sum(len(losses) for _, losses in told))
     for places, losses in told:
         ordered[places] = losses

@@ -1,4 +1,6 @@
-"""Hand-written passes of some networks on a CPU: implementations of `models.gradients`, chosen where they fit."""
+"""Hand-written passes of some networks on a CPU: implementations of `models.gradients`,
+chosen where they fit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Adds contributions that torch holds to a sum of `dpsum`: by the compiled loop on a CPU, on the device on a GPU."""
+"""Adds contributions that torch holds to a sum of `dpsum`: by the compiled loop on a
+CPU, on the device on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ def rows_of(contributions: torch.Tensor) -> np.ndarray:
 def add_on_device(
     rows: torch.Tensor, limit: float, total: np.ndarray, norms: np.ndarray
 ) -> None:
-    """As `kernels.clipped_sum.add_rows`, where the rows [n, d] are: a GPU sends one sum, and not each of its rows.
+    """As `kernels.clipped_sum.add_rows`, where the rows [n, d] are: a GPU sends one
+    sum, and not each of its rows.
 
-    All is in double precision. The rows of a call are added up before they are added to the total, so that other chunks
-    have other last bits.
+    All is in double precision. The rows of a call are added up before they are added to
+    the total, so that other chunks have other last bits.
     """
     own = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     finite = own.isfinite()
@@ -33,7 +36,8 @@ def add_on_device(
 
 
 def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
-    """Add contributions [n, d], an array or what torch holds, to a sum; see `dpsum.private_sum.PrivateSum.add`.
+    """Add contributions [n, d], an array or what torch holds, to a sum; see
+    `dpsum.private_sum.PrivateSum.add`.
 
     Raises:
         ValueError: they are not [n, d].
@@ -41,7 +45,8 @@ def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
     contributions = torch.as_tensor(contributions)
     if contributions.ndim != 2 or contributions.shape[1] != total.dimension:
         raise ValueError(
-            f"contributions must be [n, {total.dimension}], not {tuple(contributions.shape)}"
+            f"contributions must be [n, {total.dimension}], not"
+            f" {tuple(contributions.shape)}"
         )
     if total.one_by_one:
         return total.add(contributions.detach().cpu().numpy())
@@ -59,7 +64,9 @@ TORCH = Arithmetic(
 
 
 class Adding:
-    """A sum of `dpsum` that takes contributions that torch holds, as `models.gradients.Total` has it."""
+    """A sum of `dpsum` that takes contributions that torch holds, as
+    `models.gradients.Total` has it.
+    """
 
     def __init__(self, total: Any) -> None:
         self.total, self.dimension, self.add_by = total, total.dimension, total.add_by

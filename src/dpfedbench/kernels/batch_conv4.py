@@ -1,13 +1,16 @@
-"""Conv-4 for one task on the CPU: loss, gradient and Hessian-vector product by hand-written passes.
+"""Conv-4 for one task on the CPU: loss, gradient and Hessian-vector product by
+hand-written passes.
 
-Why it exists: a task's batch is a handful of small images, so automatic differentiation spends most of its time on
-allocation, dispatch and memory traffic, and the second derivative of batch normalisation costs as much as the
-convolutions. Here each pass writes into arrays that are allocated once, convolutions are 16 matrix products
-(`winograd`), and the Hessian-vector product is the derivative of the gradient's own passes, so that MAML needs no
-graph across inner steps (`models.meta_gradient`).
+Why it exists: a task's batch is a handful of small images, so automatic differentiation
+spends most of its time on allocation, dispatch and memory traffic, and the second
+derivative of batch normalisation costs as much as the convolutions. Here each pass
+writes into arrays that are allocated once, convolutions are 16 matrix products
+(`winograd`), and the Hessian-vector product is the derivative of the gradient's own
+passes, so that MAML needs no graph across inner steps (`models.meta_gradient`).
 
-A task is computed by one thread from its own arrays, so results do not depend on threads or chunking.
-The values equal those of `models.conv4` under automatic differentiation up to rounding (tests/kernels).
+A task is computed by one thread from its own arrays, so results do not depend on
+threads or chunking. The values equal those of `models.conv4` under automatic
+differentiation up to rounding (tests/kernels).
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from dpfedbench.models.torch_gradients import TorchGradients
 
 
 class BatchConv4(TorchGradients):
-    """Gradients of a Conv-4 that is normalised over the task's batch; arguments are those of `Gradients`."""
+    """Gradients of a Conv-4 that is normalised over the task's batch; arguments are
+    those of `Gradients`.
+    """
 
     name = "conv4-batch"
 
@@ -35,7 +40,9 @@ class BatchConv4(TorchGradients):
 
     @staticmethod
     def tasks(net: Net) -> int:
-        """So many that Python's part is small; step by step, as rates are learnt, few enough for the cache."""
+        """So many that Python's part is small; step by step, as rates are learnt, few
+        enough for the cache.
+        """
         return 2 if net.extra else 8
 
     def _inputs(
@@ -44,7 +51,8 @@ class BatchConv4(TorchGradients):
         inputs = super()._inputs(theta, x, y)
         if y is not None and tuple(y.shape) != inputs.shape[:2]:
             raise ValueError(
-                f"{list(inputs.shape[:2])} images need as many labels, not {list(y.shape)}"
+                f"{list(inputs.shape[:2])} images need as many labels, not"
+                f" {list(y.shape)}"
             )
         return inputs
 
@@ -53,7 +61,9 @@ class BatchConv4(TorchGradients):
         return self._of(images.shape[1]).images(images)
 
     def _of(self, batch: int, adapted: bool = False) -> Passes:
-        """Passes over batches of one size. Those after steps share no memory with those of the steps."""
+        """Passes over batches of one size. Those after steps share no memory with those
+        of the steps.
+        """
         if (batch, adapted) not in self._passes:
             assert isinstance(self.net.module, Conv4)
             self._passes[batch, adapted] = Passes(
@@ -119,7 +129,9 @@ class BatchConv4(TorchGradients):
 
 
 class _Tasks(Point):
-    """Tasks, each with a point of its own; their weights may not change before their products are computed."""
+    """Tasks, each with a point of its own; their weights may not change before their
+    products are computed.
+    """
 
     def __init__(
         self,

@@ -1,12 +1,15 @@
-"""Native code that compiled loops call by its address: other compiled loops, numpy's own loops, and torch's products.
+"""Native code that compiled loops call by its address: other compiled loops, numpy's
+own loops, and torch's products.
 
-So the order of a network's passes is itself a compiled loop, which Python calls once for many clients and which holds
-no lock meanwhile. A loop that is called by its address stays as it was compiled by itself, so its bits are those that
-it has where Python calls it (`compiled.part` would make another copy, whose sums LLVM may order in another way). The
-same holds of numpy's functions and torch's products: the exponential of another library has other last bits.
+So the order of a network's passes is itself a compiled loop, which Python calls once
+for many clients and which holds no lock meanwhile. A loop that is called by its address
+stays as it was compiled by itself, so its bits are those that it has where Python calls
+it (`compiled.part` would make another copy, whose sums LLVM may order in another way).
+The same holds of numpy's functions and torch's products: the exponential of another
+library has other last bits.
 
-A compiled loop takes the addresses as an argument, int64 [n], since they differ from process to process and numba's
-cache does not.
+A compiled loop takes the addresses as an argument, int64 [n], since they differ from
+process to process and numba's cache does not.
 """
 
 from __future__ import annotations
@@ -34,8 +37,9 @@ class Call(NamedTuple):
 
     loop: Any
     signature: str
-    """Its arguments, comma-separated: "4" is a C-contiguous array of 4 dimensions of the network's floats, "c2" one of
-    bytes, "i" an integer, "f" a double."""
+    """Its arguments, comma-separated: "4" is a C-contiguous array of 4 dimensions of
+    the network's floats, "c2" one of bytes, "i" an integer, "f" a double.
+    """
 
     def types(self, number: np.dtype) -> tuple[Any, ...]:
         """numba's types of the arguments, for float32 or float64."""
@@ -59,11 +63,13 @@ class Call(NamedTuple):
 
 
 def caller(place: int, call: Call) -> Any:
-    """What a compiled loop writes to call another by its address: caller(addresses, (argument, ...)).
+    """What a compiled loop writes to call another by its address: caller(addresses,
+    (argument, ...)).
 
     Args:
         place: where in the addresses its own is.
-        call: the loop; other types of arguments than its are refused when the caller is compiled.
+        call: the loop; other types of arguments than its are refused when the caller is
+            compiled.
     """
 
     @intrinsic
@@ -111,7 +117,9 @@ def _item(context, builder, array_type, array, place):
 
 @intrinsic
 def enter_c(_, address, arguments):
-    """Call a C function that returns nothing: enter_c(address, (integer or pointer, ...)), pointers as integers."""
+    """Call a C function that returns nothing: enter_c(address, (integer or pointer,
+    ...)), pointers as integers.
+    """
     given = tuple(types.unliteral(one) for one in arguments)
 
     def code(context, builder, signature, values):
@@ -141,9 +149,11 @@ def address_of(_, array):
 
 @intrinsic(prefer_literal=True)
 def array_at(_, memory, table, part, dimensions):
-    """The array of so many dimensions, C-contiguous, that row `part` of a table [parts, 5] places in flat memory.
+    """The array of so many dimensions, C-contiguous, that row `part` of a table [parts,
+    5] places in flat memory.
 
-    A row has its start and four sizes. It lives as long as the memory, whose owner has to keep it.
+    A row has its start and four sizes. It lives as long as the memory, whose owner has
+    to keep it.
     """
     kind = types.Array(memory.dtype, dimensions.literal_value, "C")
 
@@ -205,7 +215,9 @@ class _Ufunc(ctypes.Structure):
 
 
 def _numpy_loop(function: np.ufunc, number: np.dtype) -> tuple[int, int]:
-    """Address of numpy's loop for numbers of one type, and what has to be given to it."""
+    """Address of numpy's loop for numbers of one type, and what has to be given to
+    it.
+    """
     wanted = number.char * function.nin + "->" + number.char
     place = function.types.index(
         wanted
@@ -216,7 +228,9 @@ def _numpy_loop(function: np.ufunc, number: np.dtype) -> tuple[int, int]:
 
 @functools.cache
 def _mkl(name: str) -> int:
-    """Address of a product of the MKL that torch brings with it; 0 where it brings none."""
+    """Address of a product of the MKL that torch brings with it; 0 where it brings
+    none.
+    """
     try:
         library = ctypes.CDLL(
             os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
@@ -227,7 +241,9 @@ def _mkl(name: str) -> int:
 
 
 def addresses(calls: list[Call], number: np.dtype) -> np.ndarray:
-    """Those of numpy's loops, torch's products and these loops, for the numbers of one type."""
+    """Those of numpy's loops, torch's products and these loops, for the numbers of one
+    type.
+    """
     letter = {"f": "s", "d": "d"}[number.char]
     products = [_mkl(f"cblas_{letter}gemm_batch"), _mkl(f"{letter}gemm_")]
     if not all(products):
@@ -241,7 +257,9 @@ def addresses(calls: list[Call], number: np.dtype) -> np.ndarray:
 
 
 class Native(NamedTuple):
-    """What numpy's loops and torch's products are called with; the memory of one thread."""
+    """What numpy's loops and torch's products are called with; the memory of one
+    thread.
+    """
 
     addresses: np.ndarray
     words: np.ndarray
@@ -273,7 +291,9 @@ def native(
 
 @exact
 def _enter_numpy(native, function, sizes):
-    """Call a loop of numpy's with what lies in `words`: three pointers, so many sizes, and strides."""
+    """Call a loop of numpy's with what lies in `words`: three pointers, so many sizes,
+    and strides.
+    """
     start, given = address_of(native.words), native.addresses[FIRST_LOOP + function]
     enter_c(
         native.addresses[function], (start, start + 24, start + 24 + 8 * sizes, given)
@@ -312,7 +332,9 @@ def elementwise(native, function, array, out):
 
 @exact
 def power(native, array, exponent, out):
-    """out = array ** exponent of contiguous arrays, as numpy has it; `exponent` has one number."""
+    """out = array ** exponent of contiguous arrays, as numpy has it; `exponent` has one
+    number.
+    """
     words = native.words
     words[0], words[1], words[2] = (
         address_of(array),

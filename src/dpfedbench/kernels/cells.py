@@ -1,12 +1,16 @@
-"""Networks of cells (`models.darts`): the gradients of single records by one pass of torch, on one CPU thread.
+"""Networks of cells (`models.darts`): the gradients of single records by one pass of
+torch, on one CPU thread.
 
-The records' losses are added up and differentiated once. On the way back each layer writes its own weights' gradients
-to the rows, record by record: a depthwise convolution's are one grouped convolution of its maps by what arrives, with a
-group for each channel of each record; a 1x1 convolution's are products of matrices, one a record. The gradient that a
-depthwise convolution hands on is a forward convolution, which is quicker than what torch has for it. The rows of the
-architecture weights come from one backward pass as well: each record is given its own copy of them.
+The records' losses are added up and differentiated once. On the way back each layer
+writes its own weights' gradients to the rows, record by record: a depthwise
+convolution's are one grouped convolution of its maps by what arrives, with a group for
+each channel of each record; a 1x1 convolution's are products of matrices, one a record.
+The gradient that a depthwise convolution hands on is a forward convolution, which is
+quicker than what torch has for it. The rows of the architecture weights come from one
+backward pass as well: each record is given its own copy of them.
 
-A record's numbers are made of its own numbers alone, and keep their bits whatever the others hold.
+A record's numbers are made of its own numbers alone, and keep their bits whatever the
+others hold.
 """
 
 from __future__ import annotations
@@ -26,11 +30,15 @@ from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
 
 _TOGETHER, _NUMBERS = 128, 2**24
-"""Records of one pass: enough to outweigh the calls; fewer where their gradients would be more numbers than that."""
+"""Records of one pass: enough to outweigh the calls; fewer where their gradients would
+be more numbers than that.
+"""
 
 
 class _Sink:
-    """Where layers write: the rows [n, d] of this pass, none where they are not asked for; a layer's place in them."""
+    """Where layers write: the rows [n, d] of this pass, none where they are not asked
+    for; a layer's place in them.
+    """
 
     def __init__(self) -> None:
         self.rows: torch.Tensor | None = None
@@ -195,7 +203,9 @@ class _Last(torch.autograd.Function):
 
 
 def _matrix_by_rows(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Each row times a matrix, by a product of its own: a product of all may add up in an order that rows decide."""
+    """Each row times a matrix, by a product of its own: a product of all may add up in
+    an order that rows decide.
+    """
     return torch.matmul(rows[:, None], matrix)[:, 0]
 
 
@@ -293,7 +303,9 @@ class CellGradients(TorchGradients):
 def _forward(
     layer: nn.Module, module: CellNet, sink: _Sink
 ) -> Callable[..., torch.Tensor] | None:
-    """What takes the place of a layer's forward pass; None: nothing, it has no weights."""
+    """What takes the place of a layer's forward pass; None: nothing, it has no
+    weights.
+    """
     if isinstance(layer, nn.Linear):
         return lambda self, x: _Last.apply(x, self.weight, self.bias, self, sink)
     if isinstance(layer, Norm) and layer.affine:

@@ -1,4 +1,6 @@
-"""Adding up rows, each cut to a norm: what every private sum does, compiled, also for kernels that make the rows."""
+"""Adding up rows, each cut to a norm: what every private sum does, compiled, also for
+kernels that make the rows.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,14 @@ import numpy as np
 
 from dpfedbench.compiled import compiled, exact_part, part
 
-_BLOCK = 2048  # coordinates worked on at a time: their double-precision total stays in the first cache
+# coordinates worked on at a time: their double-precision total stays in the first cache
+_BLOCK = 2048
 
 
 @part
 def _norm(row):
-    """L2 norm of a float32 row in double precision: a float32's square cannot overflow a double.
+    """L2 norm of a float32 row in double precision: a float32's square cannot overflow
+    a double.
 
     A row is added up in lanes, the same way whatever rows are beside it.
     """
@@ -39,7 +43,9 @@ def _add_row(row, weight, total):
 
 @exact_part
 def _add_four(a, b, c, d, u, v, w, x, total):
-    """The same of four rows, one after another, for each time that the total is read and written."""
+    """The same of four rows, one after another, for each time that the total is read
+    and written.
+    """
     for j in range(total.size):
         y = ((total[j] + u * np.float64(a[j])) + v * np.float64(b[j])) + w * np.float64(
             c[j]
@@ -49,9 +55,11 @@ def _add_four(a, b, c, d, u, v, w, x, total):
 
 @exact_part
 def add_clipped(rows, limit, total, norms):
-    """Add the rows of float32 [n, d], each cut to the norm `limit`, to total [d]; norms [n] = theirs, before that.
+    """Add the rows of float32 [n, d], each cut to the norm `limit`, to total [d]; norms
+    [n] = theirs, before that.
 
-    Row after row in double precision, so chunks change no bit. A row that is not finite is left out.
+    Row after row in double precision, so chunks change no bit. A row that is not finite
+    is left out.
     """
     count, dimension = rows.shape
     for i in range(count):

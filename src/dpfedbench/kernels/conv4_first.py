@@ -1,4 +1,6 @@
-"""The first layer of Conv-4, whose outputs are never stored (see `winograd`): its part in `conv4_order`."""
+"""The first layer of Conv-4, whose outputs are never stored (see `winograd`): its part
+in `conv4_order`.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from dpfedbench.kernels.conv4_room import (
 )
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 
-# The first layer. With patches of mean m and covariance S, the outputs of weights w have mean m.w and variance w.S.w.
-# The normalised layer is therefore the plain layer with weights A = k w and shift a = shift - k m.w, where
-# k = scale / sqrt(w.S.w + eps); gradients in A and a are carried to w, scale and shift by these formulas. Each group
+# The first layer. With patches of mean m and covariance S, the outputs of weights w
+# have mean m.w and variance w.S.w. The normalised layer is therefore the plain layer
+# with weights A = k w and shift a = shift - k m.w, where k = scale / sqrt(w.S.w + eps);
+# gradients in A and a are carried to w, scale and shift by these formulas. Each group
 # has its own m, S, A and a, and its own gradient.
 
 

@@ -1,4 +1,5 @@
-"""The order of the passes over Conv-4, compiled: what Python calls, T batches in a call.
+"""The order of the passes over Conv-4, compiled: what Python calls, T batches in a
+call.
 
 All of a network's floats are of one type, in which each operation here is rounded.
 """
@@ -50,10 +51,11 @@ def _transformed(room, weight, out):
 
 @exact
 def _untransformed(room, index, out):
-    """Carry the gradients in the 16 products' weights to a later layer's own, of each group [G, d].
+    """Carry the gradients in the 16 products' weights to a later layer's own, of each
+    group [G, d].
 
-    `taps` is memory of its own, not a part of a row of gradients: a product's last bits may depend on where its result
-    begins in memory (MKL on two threads).
+    `taps` is memory of its own, not a part of a row of gradients: a product's last bits
+    may depend on where its result begins in memory (MKL on two threads).
     """
     gradients = array_at(room.scratch, room.scratches, of.PRODUCTS, 3)
     taps = array_at(room.scratch, room.scratches, of.TAPS, 2)
@@ -137,7 +139,9 @@ def _largest(row):
 
 @exact
 def _losses(room, labels, point, by_record):
-    """Each image's cross-entropy in the scratch, and the gradient in the logits in the point; right answers."""
+    """Each image's cross-entropy in the scratch, and the gradient in the logits in the
+    point; right answers.
+    """
     scratch, native = room.scratch, room.native
     logits, shifted = (
         array_at(scratch, room.scratches, of.LOGITS, 2),
@@ -293,7 +297,9 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
 
 @exact
 def _head_product(room, row, along, point, out):
-    """The head's part of a Hessian product, from the features' tangent; then the features' own gradient's tangent."""
+    """The head's part of a Hessian product, from the features' tangent; then the
+    features' own gradient's tangent.
+    """
     scratch, native = room.scratch, room.native
     flat, residual = (
         array_at(point, room.points, of.FLAT, 2),
@@ -351,8 +357,8 @@ def _head_product(room, row, along, point, out):
 def _product(room, images, mean, covariance, row, along, point, codes, out):
     """Write the Hessian of a batch's loss times `along` [d] to `out` [1, d].
 
-    The product is the directional derivative of the gradient: each pass here is the derivative of the pass of the same
-    place in `_logits` and `_backward`.
+    The product is the directional derivative of the gradient: each pass here is the
+    derivative of the pass of the same place in `_logits` and `_backward`.
     """
     scratch, native = room.scratch, room.native
     count = len(images)
@@ -579,11 +585,12 @@ def _differentiate(
 def evaluate(
     room, theta, steps, images, labels, points, by_record, logits, losses, right, out
 ):
-    """Logits [T, B, ways] of batches at weights [T, d]; losses and right answers [T, B]; gradients [T, G, d] of groups.
+    """Logits [T, B, ways] of batches at weights [T, d]; losses and right answers [T,
+    B]; gradients [T, G, d] of groups.
 
-    Steps before it start at these weights, and the gradient is then that in the weights before them: MAML's
-    (`models.meta_gradient`). No losses and no gradients are computed where `losses` and `out` are empty. Weights and
-    points may be one for all.
+    Steps before it start at these weights, and the gradient is then that in the weights
+    before them: MAML's (`models.meta_gradient`). No losses and no gradients are
+    computed where `losses` and `out` are empty. Weights and points may be one for all.
     """
     before = steps.images
     for t in range(len(logits)):

@@ -1,11 +1,14 @@
-"""Conv-4 by hand-written passes: what the passes of tasks (`batch_conv4`) and of records (`record_conv4`) share.
+"""Conv-4 by hand-written passes: what the passes of tasks (`batch_conv4`) and of
+records (`record_conv4`) share.
 
-The order of the passes is compiled too (`conv4_order`). Python calls a pass over the whole network, of as many batches
-as it has, and holds no lock meanwhile: where it called each layer's loops one by one, two threads waited for it.
+The order of the passes is compiled too (`conv4_order`). Python calls a pass over the
+whole network, of as many batches as it has, and holds no lock meanwhile: where it
+called each layer's loops one by one, two threads waited for it.
 
-Images are normalised together in *groups* of equal size, one after another in a batch: a task's batch is one group, and
-a network that normalises within each record has a group a record. Moments, and the first layer's folded weights, have
-the group as their first dimension G.
+Images are normalised together in *groups* of equal size, one after another in a batch:
+a task's batch is one group, and a network that normalises within each record has a
+group a record. Moments, and the first layer's folded weights, have the group as their
+first dimension G.
 
 Memory is given beforehand: `conv4_room` says what lies where.
 """
@@ -36,7 +39,8 @@ class Passes:
         net: the network's shapes.
         batch: images in a batch.
         dtype: numpy float32 or float64.
-        by_record: whether each image is normalised by itself and has a gradient of its own.
+        by_record: whether each image is normalised by itself and has a gradient of its
+            own.
 
     Not safe for use by two threads at once: give each its own object.
     """
@@ -195,7 +199,9 @@ class Passes:
         together(self._loops())
 
     def _loops(self) -> list[tuple[Any, tuple[Any, ...]]]:
-        """The loops that Python always calls here, with numba's types of what each is given."""
+        """The loops that Python always calls here, with numba's types of what each is
+        given.
+        """
 
         def floats(dimensions: int) -> np.ndarray:
             return np.empty((0,) * dimensions, self.number)
@@ -257,7 +263,9 @@ class Passes:
         second: bool,
         before: Steps | None = None,
     ) -> Steps:
-        """Steps on batches of this size, before an evaluation by other passes; their memory may be that of others."""
+        """Steps on batches of this size, before an evaluation by other passes; their
+        memory may be that of others.
+        """
         if before is None or before.second != second or len(before.rates) != len(rates):
             rows = np.empty((max(len(rates), 2) + 2, self._weights), self.number)
             before = self._none._replace(
@@ -270,7 +278,9 @@ class Passes:
         )
 
     def logits(self, theta: np.ndarray, images: Images, at: Points) -> np.ndarray:
-        """Logits [T, B, ways] of batches at weights [T, d] or, for all, [1, d]; `at` has one place."""
+        """Logits [T, B, ways] of batches at weights [T, d] or, for all, [1, d]; `at`
+        has one place.
+        """
         labels, out = (
             np.empty((0, self.batch), np.int64),
             np.empty((0, self.groups, 0), self.number),
@@ -286,10 +296,12 @@ class Passes:
         out: np.ndarray,
         steps: Steps | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Losses, and which answers are right, of images [T, B] at weights [T, d], and gradients to `out` [T * G, d].
+        """Losses, and which answers are right, of images [T, B] at weights [T, d], and
+        gradients to `out` [T * G, d].
 
-        A task's gradient is that of its mean loss, a record's that of its own. `at` keeps what Hessian products need.
-        Steps before it start at `theta`, in which the gradient is taken.
+        A task's gradient is that of its mean loss, a record's that of its own. `at`
+        keeps what Hessian products need. Steps before it start at `theta`, in which the
+        gradient is taken.
         """
         to = _plain(out)
         rows = to.reshape(-1, self.groups, to.shape[-1])
@@ -326,7 +338,9 @@ class Passes:
         at: Points,
         out: np.ndarray,
     ) -> None:
-        """Hessians of the losses times directions [T, d] to `out` [T, d]; after `gradients`."""
+        """Hessians of the losses times directions [T, d] to `out` [T, d]; after
+        `gradients`.
+        """
         to = _plain(out)
         conv4_order.hessian_products(
             self._room, _plain(theta), images, _plain(direction), at, to

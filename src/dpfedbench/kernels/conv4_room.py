@@ -1,7 +1,8 @@
 """Where the passes of Conv-4 (`conv4_order`) have what, and the loops that they call.
 
-A *point* holds what the derivatives of one batch at one set of weights need, the *scratch* of a thread what no later
-pass needs; a table says what lies where in either. Of padded arrays the outer zeros are never written to.
+A *point* holds what the derivatives of one batch at one set of weights need, the
+*scratch* of a thread what no later pass needs; a table says what lies where in either.
+Of padded arrays the outer zeros are never written to.
 """
 
 from __future__ import annotations
@@ -51,14 +52,16 @@ LOOPS = [
     tangent_gradient_tiles,
 ) = (caller(place, call) for place, call in enumerate(LOOPS))
 
-# What lies in a point: of each of the three later layers, then of the first layer and the head.
+# What lies in a point: of each of the three later layers, then of the first layer and
+# the head.
 INPUTS, WEIGHTS, GRADIENTS, Z, SELECTED, DELTA, MEAN, STD, SCALE, SHIFT = range(10)
 SPREAD, WEIGHTS_GRADIENT, CENTRED = range(30, 33)  # [G, 9*C, F]
 FIRST_MEAN, FIRST_STD, GAIN, MOMENT, PULL, SHIFT_GRADIENT = range(33, 39)  # [G, F]
 FLAT, PROBABILITIES, RESIDUAL = range(39, 42)
 
-# In the scratch: of each later layer and, its first two, of the features; then of all. Tangents have the names above.
-# Outputs, where the gradients in the inputs lie later, and the gradients' tangents are in one place for all layers.
+# In the scratch: of each later layer and, its first two, of the features; then of all.
+# Tangents have the names above. Outputs, where the gradients in the inputs lie later,
+# and the gradients' tangents are in one place for all layers.
 PADDED, PADDED_GRADIENT, OUTPUTS, TANGENTS, TOTAL = range(10, 15)
 WINDOW, TILE, TRANSPOSED, PRODUCTS, TAPS = range(60, 65)
 FOLDED, SPREAD_DOT, WEIGHTS_GRADIENT_DOT = range(65, 68)  # [9*C, F]
@@ -72,7 +75,9 @@ class Room(NamedTuple):
     native: Native
     scratch: np.ndarray
     weights: np.ndarray
-    """Where a tensor's rows of weights are, as all tables: int64 [parts, 5], the start and four sizes."""
+    """Where a tensor's rows of weights are, as all tables: int64 [parts, 5], the start
+    and four sizes.
+    """
     points: np.ndarray
     codes: np.ndarray
     scratches: np.ndarray
@@ -83,7 +88,9 @@ class Room(NamedTuple):
 
 
 class Images(NamedTuple):
-    """Batches of images as the first layer reads them: zero-padded, with the moments of their groups' 3x3 patches."""
+    """Batches of images as the first layer reads them: zero-padded, with the moments of
+    their groups' 3x3 patches.
+    """
 
     padded: np.ndarray
     """[T, B, H+2, W+2, C]."""
@@ -101,7 +108,9 @@ class Points(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Steps of gradient descent on other batches that come before an evaluation: MAML's, on the support sets."""
+    """Steps of gradient descent on other batches that come before an evaluation:
+    MAML's, on the support sets.
+    """
 
     room: Room
     images: Images
@@ -109,7 +118,9 @@ class Steps(NamedTuple):
     rates: np.ndarray
     """Of each step, for all weights [K, 1] or for each [K, d]; K = 0: no steps."""
     second: bool
-    """Whether a gradient is carried back through the steps, or the weights after them count as constants."""
+    """Whether a gradient is carried back through the steps, or the weights after them
+    count as constants.
+    """
     points: Points
     """Of each step where it is carried back, else one."""
     rows: np.ndarray
@@ -117,7 +128,9 @@ class Steps(NamedTuple):
 
 
 def table(parts: dict[int, Sequence[int]], line: int) -> tuple[np.ndarray, int]:
-    """Where arrays of these shapes are that each begin at a multiple of `line`; their size together."""
+    """Where arrays of these shapes are that each begin at a multiple of `line`; their
+    size together.
+    """
     table, start = np.zeros((max(parts) + 1, 5), np.int64), 0
     for place, shape in parts.items():
         table[place] = [start, *shape, *[1] * (4 - len(shape))]

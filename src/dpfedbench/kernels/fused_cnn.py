@@ -1,18 +1,21 @@
 """Every record's own gradient of `models.cnn` on the CPU, by hand-written passes.
 
-Why it exists: DP-SGD needs the gradient of each record alone, and for a network this small automatic differentiation
-spends most of its time elsewhere. Here a record is computed from start to end by one thread, in arrays that stay in
-its cache, and the backward pass uses what is zero: after the max pooling few outputs of the second convolution have a
-gradient. Each adds a 4x4x16 block of inputs to its filter's gradient, and its filter to the gradient of that block.
+Why it exists: DP-SGD needs the gradient of each record alone, and for a network this
+small automatic differentiation spends most of its time elsewhere. Here a record is
+computed from start to end by one thread, in arrays that stay in its cache, and the
+backward pass uses what is zero: after the max pooling few outputs of the second
+convolution have a gradient. Each adds a 4x4x16 block of inputs to its filter's
+gradient, and its filter to the gradient of that block.
 
-A record's bits depend on nothing but the weights and the record. The values equal those of `models.cnn` under automatic
-differentiation up to rounding (tests/kernels).
+A record's bits depend on nothing but the weights and the record. The values equal those
+of `models.cnn` under automatic differentiation up to rounding (tests/kernels).
 
 Blocks of 4 positions x 16 channels are held in vector registers (`vectors`).
 
-Layout: channels last. The first convolution's outputs are needed at 13x13 positions only, for which `padded` holds the
-pixels with three zeros before them. `code` says which of a window's four positions was the maximum, 1 to 4 in row
-order, and 0 where the activation was not positive. Arrays are flat, and indices of vectors count floats.
+Layout: channels last. The first convolution's outputs are needed at 13x13 positions
+only, for which `padded` holds the pixels with three zeros before them. `code` says
+which of a window's four positions was the maximum, 1 to 4 in row order, and 0 where the
+activation was not positive. Arrays are flat, and indices of vectors count floats.
 """
 
 from __future__ import annotations
@@ -52,14 +55,20 @@ _PADDED = (
 _ROW = 13 * 16  # floats in a row of the first convolution's outputs
 _POOLED_ROW = 12 * 16  # floats in a row of the first pooling's output
 _FEATURES = math.prod(MAP)
-_TOGETHER = 4  # records whose gradients are added up at once: of 100 KB each, they stay in a core's own cache
+# records whose gradients are added up at once: of 100 KB each, they stay in a core's
+# own cache
+_TOGETHER = 4
 _NOTHING = np.empty(0)
 _LARGEST = 1e6
-"""With weights up to this size no pass can overflow, so that no NaN arises which a comparison might swallow."""
+"""With weights up to this size no pass can overflow, so that no NaN arises which a
+comparison might swallow.
+"""
 
 
 class _Scratch(NamedTuple):
-    """Arrays of one worker; each starts on a cache line, float32 where nothing else is said."""
+    """Arrays of one worker; each starts on a cache line, float32 where nothing else is
+    said.
+    """
 
     normalise: np.ndarray
     """Factor and summand that bring a byte to the network's input."""
@@ -72,11 +81,15 @@ class _Scratch(NamedTuple):
     plane1: np.ndarray
     pooled1: np.ndarray
     code1: np.ndarray
-    """First convolution's outputs [13, 13, 16], its pooling's [12, 12, 16] and their codes."""
+    """First convolution's outputs [13, 13, 16], its pooling's [12, 12, 16] and their
+    codes.
+    """
     plane2: np.ndarray
     pooled2: np.ndarray
     code2: np.ndarray
-    """Second convolution's outputs [5, 5, 32], its pooling's [4, 4, 32] and their codes."""
+    """Second convolution's outputs [5, 5, 32], its pooling's [4, 4, 32] and their
+    codes.
+    """
     hidden: np.ndarray
     """[32]."""
     residual: np.ndarray
@@ -88,7 +101,9 @@ class _Scratch(NamedTuple):
     gradient2: np.ndarray
     """Gradient in plane2, [5, 5, 32]."""
     listed: np.ndarray
-    """int64 [32]: outputs of a filter of the second convolution that have a gradient."""
+    """int64 [32]: outputs of a filter of the second convolution that have a
+    gradient.
+    """
     which: np.ndarray
     """int64 [32, 25]: where in pooled1 their inputs begin."""
     value: np.ndarray
@@ -114,7 +129,8 @@ def _plain(array: Array) -> np.ndarray:
 
 
 class FusedCnn(TorchGradients):
-    """Gradients of the network's records of bytes; of floats, and of tasks, they are torch's.
+    """Gradients of the network's records of bytes; of floats, and of tasks, they are
+    torch's.
 
     If a weight is not finite or beyond 1e6, all gradients and losses are NaN.
 
@@ -200,7 +216,9 @@ class FusedCnn(TorchGradients):
         into: np.ndarray,
         norms: np.ndarray,
     ) -> Measured:
-        """Call `_records`. The base class has compared the sizes, which the compiled loops do not."""
+        """Call `_records`. The base class has compared the sizes, which the compiled
+        loops do not.
+        """
         usable = _prepare(_plain(theta), self._scratch)
         losses, correct = np.empty(len(x)), np.empty(len(x), np.bool_)
         _records(
@@ -222,7 +240,8 @@ def _bytes(x: Array) -> bool:
     return x.dtype in (np.uint8, torch.uint8)
 
 
-# The compiled loops. Reordering is allowed to them (`compiled`), and is the same for every record.
+# The compiled loops. Reordering is allowed to them (`compiled`), and is the same for
+# every record.
 
 
 @part
@@ -233,7 +252,9 @@ def _conv1_size(scratch):
 
 @compiled
 def _prepare(theta, scratch):
-    """Bring the weights into the orders that the passes read; whether none is too large or NaN."""
+    """Bring the weights into the orders that the passes read; whether none is too large
+    or NaN.
+    """
     usable = True
     for i in range(len(theta)):
         usable &= abs(theta[i]) <= _LARGEST
@@ -248,7 +269,9 @@ def _prepare(theta, scratch):
 
 @part
 def _pad(image, scale, shift, padded):
-    """The image [H, W, C], normalised, as planes [C, 32, 32] with three zeros before it in either direction."""
+    """The image [H, W, C], normalised, as planes [C, 32, 32] with three zeros before it
+    in either direction.
+    """
     height, width, channels = image.shape
     flat = image.reshape(-1)
     for c in range(channels):
@@ -274,7 +297,9 @@ _TAPS = tuple(_PADDED * row + column for row in range(2) for column in range(8))
 
 @part
 def _convolve1(padded, weights, bias, plane):
-    """The plane [13, 13, 16] = bias + the padded image's 8x8 windows at stride 2 times the weights [8, 8, C, 16]."""
+    """The plane [13, 13, 16] = bias + the padded image's 8x8 windows at stride 2 times
+    the weights [8, 8, C, 16].
+    """
     channels = len(padded) // _PADDED**2
     for i in range(13):
         y = several(load(bias, 0, 16), 13)
@@ -289,7 +314,9 @@ def _convolve1(padded, weights, bias, plane):
 
 @part
 def _convolve1_gradient(padded, plane, out):
-    """out[8, 8, C, 16] = each window of the padded image times its output's gradient, added up."""
+    """out[8, 8, C, 16] = each window of the padded image times its output's gradient,
+    added up.
+    """
     channels = len(padded) // _PADDED**2
     for c in range(channels):
         for y in range(0, 8, 2):
@@ -305,7 +332,8 @@ def _convolve1_gradient(padded, plane, out):
 
 @part
 def _pool(plane, first, row, channels, height, width, pooled, code):
-    """Max pooling of stride 1 and ReLU of a plane whose outputs begin at `first`; `pooled` is [height, width].
+    """Max pooling of stride 1 and ReLU of a plane whose outputs begin at `first`;
+    `pooled` is [height, width].
 
     width * channels is a multiple of 64.
     """
@@ -329,7 +357,9 @@ def _pool(plane, first, row, channels, height, width, pooled, code):
 def _pool_gradient(
     pooled, code, first, row, channels, height, width, block, plane, bias
 ):
-    """Add the gradient in `pooled` to the plane, where the maxima were; bias[channels] = its sum over positions."""
+    """Add the gradient in `pooled` to the plane, where the maxima were; bias[channels]
+    = its sum over positions.
+    """
     zero = total = constant(0, 64)
     for i in range(height):
         for j in range(0, width * channels, 64):
@@ -377,7 +407,8 @@ def _convolve2_part(pooled, weights, bias, plane, places, to, ahead, start):
 def _convolve2(pooled, weights, bias, plane, ahead):
     """The second convolution; the middle output is computed by both parts.
 
-    Memory is idle meanwhile, so that 24,576 floats of the array `ahead`, to be used next, are brought near.
+    Memory is idle meanwhile, so that 24,576 floats of the array `ahead`, to be used
+    next, are brought near.
     """
     _convolve2_part(pooled, weights, bias, plane, _FIRST, 0, ahead, 0)
     _convolve2_part(pooled, weights, bias, plane, _LAST, 12 * 32, ahead, 48 * 256)
@@ -385,7 +416,9 @@ def _convolve2(pooled, weights, bias, plane, ahead):
 
 @part
 def _list_gradients(gradient, listed, which, value):
-    """List, filter by filter, the outputs of the second convolution that have a gradient."""
+    """List, filter by filter, the outputs of the second convolution that have a
+    gradient.
+    """
     listed[:] = 0
     for p in range(25):
         at = _INPUTS[p]
@@ -399,7 +432,9 @@ def _list_gradients(gradient, listed, which, value):
 
 @part
 def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradient):
-    """out[32, 4, 4, 16] = gradient in the second convolution's weights [32, 4, 4, 16]; also that in its inputs."""
+    """out[32, 4, 4, 16] = gradient in the second convolution's weights [32, 4, 4, 16];
+    also that in its inputs.
+    """
     pooled_gradient[:] = 0
     for f in range(32):
         t0 = t1 = t2 = t3 = constant(0, 64)
@@ -447,7 +482,9 @@ def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradi
 
 @part
 def _linear(x, weights, bias, y):
-    """y = bias + weights [len(y), len(x)] x, where len(x) is a multiple of 64 and len(y) of 4."""
+    """y = bias + weights [len(y), len(x)] x, where len(x) is a multiple of 64 and
+    len(y) of 4.
+    """
     n = len(x)
     for h in range(0, len(y), 4):
         y0 = y1 = y2 = y3 = constant(0, 64)
@@ -465,7 +502,9 @@ def _linear(x, weights, bias, y):
 
 @part
 def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
-    """out = gradient x^T, bias = gradient and x_gradient = weights^T gradient; len(x) is a multiple of 256."""
+    """out = gradient x^T, bias = gradient and x_gradient = weights^T gradient; len(x)
+    is a multiple of 256.
+    """
     n, zero = len(x), constant(0, 64)
     count = 0
     for h in range(len(gradient)):
@@ -497,7 +536,9 @@ def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
 
 @part
 def _loss(logits, label):
-    """Cross-entropy of logits [classes], which become its gradient, and whether the label's is the first largest."""
+    """Cross-entropy of logits [classes], which become its gradient, and whether the
+    label's is the first largest.
+    """
     best = 0
     for c in range(1, len(logits)):
         if logits[c] > logits[best]:
@@ -514,7 +555,9 @@ def _loss(logits, label):
 
 @part
 def _forward(image, scratch, ahead):
-    """Logits of one image [H, W, C], written to `residual`; `ahead` is that of `_convolve2`."""
+    """Logits of one image [H, W, C], written to `residual`; `ahead` is that of
+    `_convolve2`.
+    """
     w = scratch.theta
     a = _conv1_size(scratch)
     _pad(image, scratch.normalise[0], scratch.normalise[1], scratch.padded)
@@ -605,11 +648,12 @@ def _backward(scratch, out):
 def _records(
     images, labels, usable, scratch, losses, correct, out, limit, total, norms
 ):
-    """Losses [n], whether the label has the largest logit [n] and gradients, unless `out` is [0, d].
+    """Losses [n], whether the label has the largest logit [n] and gradients, unless
+    `out` is [0, d].
 
-    `usable` is what `_prepare` said of the weights. Gradients are `out` [n, d]; or where `total` is not empty, `out`
-    [m, d] is for m records at a time, whose gradients then go to the total [d] and their norms to `norms` [n] by
-    `add_clipped`.
+    `usable` is what `_prepare` said of the weights. Gradients are `out` [n, d]; or
+    where `total` is not empty, `out` [m, d] is for m records at a time, whose gradients
+    then go to the total [d] and their norms to `norms` [n] by `add_clipped`.
     """
     if not usable:
         losses[:] = np.nan

@@ -1,7 +1,9 @@
-"""A linear head: the gradients of single records are outer products, whose norms and clipped sum need no rows.
+"""A linear head: the gradients of single records are outer products, whose norms and
+clipped sum need no rows.
 
-A record's gradient is r (x, 1)^T with residuals r = p - y, so that its norm is |r| sqrt(|x|^2 + 1), and the clipped sum
-is (w r)^T (x, 1) with each record's own weight w. A head without a constant has neither 1.
+A record's gradient is r (x, 1)^T with residuals r = p - y, so that its norm is |r|
+sqrt(|x|^2 + 1), and the clipped sum is (w r)^T (x, 1) with each record's own weight w.
+A head without a constant has neither 1.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ _PIECE = 16  # records whose squares stay in the cache
 
 
 class LinearHeadGradients(TorchGradients):
-    """Gradients of a `LinearHead`; arguments are those of `Gradients`. All is in double precision."""
+    """Gradients of a `LinearHead`; arguments are those of `Gradients`. All is in double
+    precision.
+    """
 
     name = "linear-head"
 
@@ -67,7 +71,9 @@ class LinearHeadGradients(TorchGradients):
         return np.concatenate([(residuals.T @ rows).ravel(), *constants])
 
     def _rows(self, x: Array) -> np.ndarray:
-        """Records as rows in double precision, in memory that is used again: to get new memory takes longer."""
+        """Records as rows in double precision, in memory that is used again: to get new
+        memory takes longer.
+        """
         flat = np.asarray(x).reshape(
             len(x), self._room.shape[1]
         )  # of an empty lot, too
@@ -80,7 +86,9 @@ class LinearHeadGradients(TorchGradients):
     def _residuals(
         self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray
     ) -> tuple[np.ndarray, Measured]:
-        """Probabilities less the labels' own [n, classes], and the records' measures."""
+        """Probabilities less the labels' own [n, classes], and the records'
+        measures.
+        """
         inputs, places = self.net.outputs * rows.shape[1], np.arange(len(rows))
         logits = rows @ theta[:inputs].reshape(self.net.outputs, -1).T
         if self._bias:

@@ -1,14 +1,18 @@
-"""The LSTM of next words: gradients clipped record by record without a gradient for each record, on one CPU thread.
+"""The LSTM of next words: gradients clipped record by record without a gradient for
+each record, on one CPU thread.
 
-One backward pass gives, for each word of a record, what arrives at each matrix from both sides: a record's gradient of
-a matrix is a sum of L outer products, sum_t a_t b_t^T. Its squared norm is sum_{t,s} (a_t . a_s)(b_t . b_s), two Gram
-matrices of [L, L] (Goodfellow 2015). The clipped sum over records is then one product of two long matrices, a scaled by
-each record's weight. Rows of the embedding add up where a word comes twice; where the softmax is tied to it, both parts
-fall on the same rows, and their product is a term of the norm: 2 sum_{t,s} D[t, w_s] (h_t . g_s), with D what arrives
-at the logits, h_t what they are products with, and g_s what arrives at the embedding of the input w_s.
+One backward pass gives, for each word of a record, what arrives at each matrix from
+both sides: a record's gradient of a matrix is a sum of L outer products, sum_t a_t
+b_t^T. Its squared norm is sum_{t,s} (a_t . a_s)(b_t . b_s), two Gram matrices of [L, L]
+(Goodfellow 2015). The clipped sum over records is then one product of two long
+matrices, a scaled by each record's weight. Rows of the embedding add up where a word
+comes twice; where the softmax is tied to it, both parts fall on the same rows, and
+their product is a term of the norm: 2 sum_{t,s} D[t, w_s] (h_t . g_s), with D what
+arrives at the logits, h_t what they are products with, and g_s what arrives at the
+embedding of the input w_s.
 
-Gram matrices round, so a norm is raised by a few units in the last place of what was added up for it: what is added to
-a sum is never longer than the limit.
+Gram matrices round, so a norm is raised by a few units in the last place of what was
+added up for it: what is added to a sum is never longer than the limit.
 """
 
 from __future__ import annotations
@@ -25,11 +29,15 @@ from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
 
 _NUMBERS = 2**21
-"""Logits of one pass, about: few enough for a processor's outer cache, enough for fast products."""
+"""Logits of one pass, about: few enough for a processor's outer cache, enough for fast
+products.
+"""
 
 
 class _Layer(NamedTuple):
-    """A layer's pass over n records: what comes in and what is kept for the way back, each [L, n, width]."""
+    """A layer's pass over n records: what comes in and what is kept for the way back,
+    each [L, n, width].
+    """
 
     inputs: torch.Tensor
     before: torch.Tensor  # outputs of the step before
@@ -47,7 +55,8 @@ class _Back(NamedTuple):
         arriving: what arrives at their embeddings, [n, L, width].
         logits: what arrives at the logits, [n, L, V].
         top: what these are products with, [n, L, width].
-        layers: for each, what arrives at its gates [L, n, 4 width], its inputs and the outputs before [L, n, width].
+        layers: for each, what arrives at its gates [L, n, 4 width], its inputs and the
+            outputs before [L, n, width].
     """
 
     words: torch.Tensor
@@ -127,7 +136,9 @@ class FastLstm(TorchGradients):
     def _measured(
         self, logits: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, Measured]:
-        """The words' probabilities, in the logits' place, and losses and right answers."""
+        """The words' probabilities, in the logits' place, and losses and right
+        answers.
+        """
         most = logits.amax(dim=2, keepdim=True)
         own = logits.gather(2, y[:, :, None])
         known = y > 0
@@ -174,7 +185,9 @@ class FastLstm(TorchGradients):
     def _layer_backward(
         self, hidden: torch.Tensor, layer: _Layer, steps: torch.Tensor
     ) -> torch.Tensor:
-        """What arrives at the gates [L, n, 4 width], of what arrives at the outputs [L, n, width]."""
+        """What arrives at the gates [L, n, 4 width], of what arrives at the outputs [L,
+        n, width].
+        """
         width, out = self._lstm.width, torch.empty_like(layer.gates)
         state, cell = torch.zeros_like(steps[0]), torch.zeros_like(steps[0])
         for t in reversed(range(len(steps))):
@@ -262,7 +275,9 @@ class FastLstm(TorchGradients):
                     own = self._norms(back)
                     norms[some] = own.numpy()
                     good = torch.isfinite(own)
-                    if not good.all():  # a record that is not finite is left out, and nothing of it may be multiplied
+                    # a record that is not finite is left out, and nothing of it may be
+                    # multiplied
+                    if not good.all():
                         back, _ = self._backward(weights, records[good], labels[good])
                         own = own[good]
                     self._sum(back, (limit / own).clamp(max=1.0).to(self.dtype), out)
@@ -314,7 +329,9 @@ class FastLstm(TorchGradients):
 
 
 class _Tasks(Point):
-    """Tasks at weights of their own: the mean over a task's records, without second derivatives."""
+    """Tasks at weights of their own: the mean over a task's records, without second
+    derivatives.
+    """
 
     def __init__(
         self, owner: FastLstm, theta: Array, x: torch.Tensor, y: Array, out: Array

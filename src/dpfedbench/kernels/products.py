@@ -1,9 +1,12 @@
-"""Products of matrices for compiled loops, with the bits of torch's: MKL's own, or loops that give them sooner.
+"""Products of matrices for compiled loops, with the bits of torch's: MKL's own, or
+loops that give them sooner.
 
-MKL first copies the parts of small matrices together and writes zeros where it is going to add: a quarter to a third of
-its time here. `_loop` keeps a block of the result in registers instead. Each number of the result is the sum of its
-terms in their order, fused multiply-adds in single precision, so that it has all bits of MKL's if both begin a new sum
-after the same number of terms: `deepest` tries that out. Where no such number is found, MKL does it.
+MKL first copies the parts of small matrices together and writes zeros where it is going
+to add: a quarter to a third of its time here. `_loop` keeps a block of the result in
+registers instead. Each number of the result is the sum of its terms in their order,
+fused multiply-adds in single precision, so that it has all bits of MKL's if both begin
+a new sum after the same number of terms: `deepest` tries that out. Where no such number
+is found, MKL does it.
 """
 
 from __future__ import annotations
@@ -36,12 +39,16 @@ from dpfedbench.threads import one_thread
 _SMALL = 400  # multiplications of a product below which torch has loops of its own
 _LANES = 16
 _DEEPEST = (192, 256, 384)
-"""Terms of a sum after which a library may begin another one: 192 is MKL's on AMD's processors."""
+"""Terms of a sum after which a library may begin another one: 192 is MKL's on AMD's
+processors.
+"""
 
 
 @exact
 def _plain_product(a, turned, b, out, adds):
-    """As torch has it: each sum in the order of its terms, then added to what is there."""
+    """As torch has it: each sum in the order of its terms, then added to what is
+    there.
+    """
     rows, columns = out.shape
     for i in range(rows):
         for j in range(columns):
@@ -75,7 +82,9 @@ def _block(lanes, count):
 
 
 def _loop(lanes, count):
-    """Makes what computes a product whose columns are a multiple of `lanes`, by blocks of so many rows."""
+    """Makes what computes a product whose columns are a multiple of `lanes`, by blocks
+    of so many rows.
+    """
     most, four, one = _block(lanes, count), _block(lanes, 4), _block(lanes, 1)
 
     def loop(a, turned, b, out, adds, depth):
@@ -120,7 +129,9 @@ def _by_blocks(a, turned, b, out, adds, deepest):
 
 @exact
 def products(native, a, turned, b, out, adds):
-    """out[n] = a[n] @ b[n] for each n, or added to what is there; `turned`: the transpose of a[n]. As torch's `bmm`."""
+    """out[n] = a[n] @ b[n] for each n, or added to what is there; `turned`: the
+    transpose of a[n]. As torch's `bmm`.
+    """
     count, rows, columns = out.shape
     inner = b.shape[1]
     if rows * columns * inner < _SMALL:
@@ -245,12 +256,13 @@ def _tried(native, single, a, turned, b, out):
 
 
 def deepest(native: Native, shapes: Iterable[tuple[bool, bool, int, int, int]]) -> int:
-    """After how many terms of a sum MKL begins another, where the loops have its bits; 0 where MKL is to do it.
+    """After how many terms of a sum MKL begins another, where the loops have its bits;
+    0 where MKL is to do it.
 
     Args:
         native: with MKL's addresses.
-        shapes: of the products: whether it is one for `product`, whether the first matrix is turned, rows, columns,
-            and terms of a sum.
+        shapes: of the products: whether it is one for `product`, whether the first
+            matrix is turned, rows, columns, and terms of a sum.
     """
     if native.factors.dtype != np.float32 or not native.addresses[BATCH]:
         return 0

@@ -1,8 +1,9 @@
-"""Conv-4 normalised within each record: the gradients of single records, on one CPU thread.
+"""Conv-4 normalised within each record: the gradients of single records, on one CPU
+thread.
 
-The passes are `conv4_passes`, over a few records at a time: each is a group by itself, and the weights' products are
-taken record by record. A record's gradient depends on its own image and label and on nothing else,
-and keeps its bits whatever the others hold.
+The passes are `conv4_passes`, over a few records at a time: each is a group by itself,
+and the weights' products are taken record by record. A record's gradient depends on its
+own image and label and on nothing else, and keeps its bits whatever the others hold.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
 _TOGETHER = 10
-"""Records of one pass: enough to outweigh the calls, few enough for the processor's cache."""
+"""Records of one pass: enough to outweigh the calls, few enough for the processor's
+cache.
+"""
 
 
 class RecordConv4(TorchGradients):
-    """Gradients of a Conv-4 that is normalised within each record; arguments are those of `Gradients`."""
+    """Gradients of a Conv-4 that is normalised within each record; arguments are those
+    of `Gradients`.
+    """
 
     name = "conv4-record"
 

@@ -1,7 +1,8 @@
 """Vectors of processor registers for numba's compiled loops.
 
-A block of numbers can be held in registers over a loop, which numba's own loops cannot be brought to do: hence a vector
-type, which becomes LLVM's. On a processor without AVX-512 LLVM splits the vectors. Indices count an array's elements.
+A block of numbers can be held in registers over a loop, which numba's own loops cannot
+be brought to do: hence a vector type, which becomes LLVM's. On a processor without
+AVX-512 LLVM splits the vectors. Indices count an array's elements.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def add_product(_, total, factor, value):
 
 @intrinsic(prefer_literal=True)
 def several(_, value, count):
-    """A tuple of so many copies of a vector: they stay in registers where there are enough of these."""
+    """A tuple of so many copies of a vector: they stay in registers where there are
+    enough of these.
+    """
     result = types.UniTuple(value, count.literal_value)
     return result(
         value, count
@@ -125,7 +128,9 @@ def several(_, value, count):
 
 @intrinsic
 def add_products_at(_, totals, array, start, places, value):
-    """A tuple of totals[k] + array[start + places[k]] * value; `places` is a tuple of as many integers."""
+    """A tuple of totals[k] + array[start + places[k]] * value; `places` is a tuple of
+    as many integers.
+    """
 
     def code(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[1]).data
@@ -149,7 +154,9 @@ def add_products_at(_, totals, array, start, places, value):
 
 
 def _lines(context, builder, signature, arguments):
-    """LLVM: addresses array[start + k * step], for each vector of a tuple; the arguments begin with these three."""
+    """LLVM: addresses array[start + k * step], for each vector of a tuple; the
+    arguments begin with these three.
+    """
     array, _, _, values = signature.args
     place, step = (
         context.cast(builder, arguments[i], signature.args[i], types.int64)
@@ -181,7 +188,9 @@ def store_several(_, array, start, step, values):
 
 @intrinsic
 def plus_several(_, array, start, step, values):
-    """A tuple of array[start + k * step : ...] + values[k], for each vector of a tuple."""
+    """A tuple of array[start + k * step : ...] + values[k], for each vector of a
+    tuple.
+    """
 
     def code(context, builder, signature, arguments):
         found = []
@@ -223,7 +232,9 @@ def add_outer(_, totals, array, start, step, value):
 
 @intrinsic(prefer_literal=True)
 def transpose_block(_, array, start, width, out, to, lanes):
-    """Transpose a block of so many lanes and rows, whose rows are `width` apart in both arrays."""
+    """Transpose a block of so many lanes and rows, whose rows are `width` apart in both
+    arrays.
+    """
     vector_type = Vector(lanes.literal_value, array.dtype)
 
     def code(context, builder, signature, arguments):
@@ -237,7 +248,9 @@ def transpose_block(_, array, start, width, out, to, lanes):
             rows[-1].align = 4
             place = builder.add(place, width_)
         numbers, step = ir.VectorType(ir.IntType(32), count), count // 2
-        while step:  # rows i and i + step exchange the lanes in which the other has what belongs there
+        # rows i and i + step exchange the lanes in which the other has what belongs
+        # there
+        while step:
             upper = [k if not k & step else count + k - step for k in range(count)]
             lower = [k + step if not k & step else count + k for k in range(count)]
             for i in (i for i in range(count) if not i & step):

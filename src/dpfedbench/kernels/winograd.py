@@ -1,18 +1,20 @@
 """Compiled loops of the fused Conv-4 (see `batch_conv4`), one sweep over memory each.
 
-A 3x3 convolution with padding 1 is computed by Winograd's F(2x2, 3x3) (Lavin and Gray, *Fast Algorithms for
-Convolutional Neural Networks*, 2016): inputs are cut into 4x4 tiles with stride 2 and transformed by B, weights
-by G, both are multiplied channel by channel in 16 matrix products, and the result is transformed back by A into
-2x2 tiles of outputs. It takes 16 products where the plain convolution takes 36. The 2x2 output tile is also the
-2x2 window of the max pooling that follows, so that normalisation, activation and pooling, and their derivatives,
-are applied a tile at a time.
+A 3x3 convolution with padding 1 is computed by Winograd's F(2x2, 3x3) (Lavin and Gray,
+*Fast Algorithms for Convolutional Neural Networks*, 2016): inputs are cut into 4x4
+tiles with stride 2 and transformed by B, weights by G, both are multiplied channel by
+channel in 16 matrix products, and the result is transformed back by A into 2x2 tiles of
+outputs. It takes 16 products where the plain convolution takes 36. The 2x2 output tile
+is also the 2x2 window of the max pooling that follows, so that normalisation,
+activation and pooling, and their derivatives, are applied a tile at a time.
 
-Arrays are channels-last. `padded` arrays have the shape [B, 2T+2, 2T+2, C]: T tiles a side, one row of zeros
-before the image and at least one after it. `code` says which of a window's four positions was the maximum, 1 to 4
-in row order, and 0 where the activation was not positive, so that no gradient passes.
+Arrays are channels-last. `padded` arrays have the shape [B, 2T+2, 2T+2, C]: T tiles a
+side, one row of zeros before the image and at least one after it. `code` says which of
+a window's four positions was the maximum, 1 to 4 in row order, and 0 where the
+activation was not positive, so that no gradient passes.
 
-Normalisation is over groups of images: sums and moments have the shape [G, F], where G is 1 (the task's own batch) or
-the number of images (each record by itself).
+Normalisation is over groups of images: sums and moments have the shape [G, F], where G
+is 1 (the task's own batch) or the number of images (each record by itself).
 """
 
 import numpy as np
@@ -116,10 +118,11 @@ def tiles_of_input(padded, out):
 
 @compiled
 def input_gradient_of_tiles(tiles, scratch, padded):
-    """The transpose of `tiles_of_input`: `padded` becomes the sum of B d B^T over the tiles d.
+    """The transpose of `tiles_of_input`: `padded` becomes the sum of B d B^T over the
+    tiles d.
 
-    `scratch` is [16, C]: a tile is finished there before it is added, since a loop that reads and writes several
-    places of one array is not vectorised.
+    `scratch` is [16, C]: a tile is finished there before it is added, since a loop that
+    reads and writes several places of one array is not vectorised.
     """
     images, height, width, channels = padded.shape
     rows, columns = (height - 2) // 2, (width - 2) // 2
@@ -154,7 +157,9 @@ def input_gradient_of_tiles(tiles, scratch, padded):
 
 @compiled
 def outputs_of_tiles(products, images, height, width, z, total):
-    """z[tile, 4, F] = A^T m A for each 4x4 tile m of `products`; total[G, F] = sum of the outputs inside the image."""
+    """z[tile, 4, F] = A^T m A for each 4x4 tile m of `products`; total[G, F] = sum of
+    the outputs inside the image.
+    """
     rows, columns = (height + 1) // 2, (width + 1) // 2
     filters = z.shape[2]
     total[:] = 0
@@ -179,7 +184,9 @@ def outputs_of_tiles(products, images, height, width, z, total):
 
 @compiled
 def moments(z, total, images, height, width, epsilon, mean, inverse_std):
-    """Mean and 1/sqrt(variance + epsilon) of each channel over all positions of a group of images."""
+    """Mean and 1/sqrt(variance + epsilon) of each channel over all positions of a group
+    of images.
+    """
     rows, columns = (height + 1) // 2, (width + 1) // 2
     groups, filters = total.shape
     count = z.dtype.type(images * height * width // groups)
@@ -210,9 +217,11 @@ def moments(z, total, images, height, width, epsilon, mean, inverse_std):
 def normalise_and_pool(
     z, height, width, mean, inverse_std, scale, shift, padded, code, selected
 ):
-    """padded[b, i+1, j+1] = max over the window of relu(scale * xhat + shift), xhat = (z - mean) * inverse_std.
+    """padded[b, i+1, j+1] = max over the window of relu(scale * xhat + shift), xhat =
+    (z - mean) * inverse_std.
 
-    code[tile, F] is the position chosen and selected[tile, F] its xhat; both are 0 for tiles outside the pooling.
+    code[tile, F] is the position chosen and selected[tile, F] its xhat; both are 0 for
+    tiles outside the pooling.
     """
     rows, columns = (height + 1) // 2, (width + 1) // 2
     images, filters = padded.shape[0], z.shape[2]
@@ -235,7 +244,8 @@ def normalise_and_pool(
                             top, best, k = y2, x2, np.uint8(3)
                         if y3 > top:
                             top, best, k = y3, x3, np.uint8(4)
-                        # A comparison that NaN fails, so that a NaN goes on to the loss and is noticed.
+                        # A comparison that NaN fails, so that a NaN goes on to the loss
+                        # and is noticed.
                         if top <= 0:
                             top, k = zero, np.uint8(0)
                         padded[b, i + 1, j + 1, f] = top
@@ -251,7 +261,9 @@ def normalise_and_pool(
 def pooled_gradient(
     padded, code, selected, height, width, delta, shift_gradient, scale_gradient
 ):
-    """Gradient after the pooling, kept where a gradient passes, and its sums over positions: d/dshift and d/dscale."""
+    """Gradient after the pooling, kept where a gradient passes, and its sums over
+    positions: d/dshift and d/dscale.
+    """
     rows, columns = (height + 1) // 2, (width + 1) // 2
     images, filters = padded.shape[0], delta.shape[1]
     zero = delta.dtype.type(0)
@@ -288,9 +300,11 @@ def gradient_tiles(
     scale_gradient,
     out,
 ):
-    """out[16, tiles, F] = A dz A^T, with dz the gradient at the convolution's outputs, through the normalisation.
+    """out[16, tiles, F] = A dz A^T, with dz the gradient at the convolution's outputs,
+    through the normalisation.
 
-    dz = scale * inverse_std * (dy - mean(dy) - xhat * mean(dy * xhat)); dy is `delta` at the chosen position, else 0.
+    dz = scale * inverse_std * (dy - mean(dy) - xhat * mean(dy * xhat)); dy is `delta`
+    at the chosen position, else 0.
     """
     rows, columns = (height + 1) // 2, (width + 1) // 2
     filters = z.shape[2]
@@ -300,7 +314,8 @@ def gradient_tiles(
         u = b if len(mean) > 1 else 0
         for i in range(rows):
             for j in range(columns):
-                # 1 inside the image, 0 for the row or column that only fills up the last tile.
+                # 1 inside the image, 0 for the row or column that only fills up the
+                # last tile.
                 right = z.dtype.type(2 * j + 1 < width)
                 below = z.dtype.type(2 * i + 1 < height)
                 for f in range(filters):
@@ -337,7 +352,9 @@ def gradient_tiles(
 def tangent_moments(
     z, z_dot, total_dot, images, height, width, mean, inverse_std, mean_dot, slope
 ):
-    """mean_dot = mean(z_dot) and slope = mean(xhat * z_dot): what the normalisation's derivative needs."""
+    """mean_dot = mean(z_dot) and slope = mean(xhat * z_dot): what the normalisation's
+    derivative needs.
+    """
     rows, columns = (height + 1) // 2, (width + 1) // 2
     filters = z.shape[2]
     count = z.dtype.type(images * height * width)
@@ -477,7 +494,8 @@ def tangent_gradient_tiles(
     for _ in range(images):
         for i in range(rows):
             for j in range(columns):
-                # 1 inside the image, 0 for the row or column that only fills up the last tile.
+                # 1 inside the image, 0 for the row or column that only fills up the
+                # last tile.
                 right = z.dtype.type(2 * j + 1 < width)
                 below = z.dtype.type(2 * i + 1 < height)
                 for f in range(filters):
@@ -517,14 +535,17 @@ def tangent_gradient_tiles(
                 tile += 1
 
 
-# The first layer. Its input has few channels, so the mean and the variance of its outputs follow from those of the
-# image's 3x3 patches (`conv4_first`), normalisation folds into the weights, and its outputs, the
-# largest array of the whole network, are never stored.
+# The first layer. Its input has few channels, so the mean and the variance of its
+# outputs follow from those of the image's 3x3 patches (`conv4_first`), normalisation
+# folds into the weights, and its outputs, the largest array of the whole network, are
+# never stored.
 
 
 @compiled
 def patches_of_images(padded, mean, out):
-    """out[B*H*W, 9*C] = every 3x3 patch less their mean, which is written to mean[9*C]."""
+    """out[B*H*W, 9*C] = every 3x3 patch less their mean, which is written to
+    mean[9*C].
+    """
     batch = padded.shape[0]
     height = padded.shape[1] - 2
     width = padded.shape[2] - 2
@@ -555,7 +576,9 @@ def patches_of_images(padded, mean, out):
 
 @part
 def _window(image, weights, i, j, out):
-    """out[4, F]: the weights [9*C, F] applied at the four positions of window (i, j) of a padded image."""
+    """out[4, F]: the weights [9*C, F] applied at the four positions of window (i, j) of
+    a padded image.
+    """
     channels, filters = image.shape[2], weights.shape[1]
     out[:] = 0
     for c in range(channels):
@@ -597,7 +620,8 @@ def _window(image, weights, i, j, out):
 
 @compiled
 def first_layer(images, weights, shift, window, padded, code):
-    """padded[b, i+1, j+1] = max over the window of relu(patch . weights + shift); `window` is scratch [4, F].
+    """padded[b, i+1, j+1] = max over the window of relu(patch . weights + shift);
+    `window` is scratch [4, F].
 
     images: [B, H+2, W+2, C], one row of zeros on each side.
     """
@@ -657,7 +681,9 @@ def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
 
 
 def _gradient_at(lanes):
-    """Makes what adds one window's part to so many columns of `first_layer_gradient`."""
+    """Makes what adds one window's part to so many columns of
+    `first_layer_gradient`.
+    """
 
     @part
     def gradient_at(image, i, j, gradient, code, f, weights_gradient, shift_gradient):

@@ -1,7 +1,9 @@
-"""Training of a network of known cells: DP-FNAS' augmentation (Singh et al. 2020, Section 4), and its private rival.
+"""Training of a network of known cells: DP-FNAS' augmentation (Singh et al. 2020,
+Section 4), and its private rival.
 
-The cells that a search found make a larger network, which is trained from scratch on all training records, and tested.
-As the paper has it the records are then used without privacy, whatever the search was: nothing finite holds.
+The cells that a search found make a larger network, which is trained from scratch on
+all training records, and tested. As the paper has it the records are then used without
+privacy, whatever the search was: nothing finite holds.
 """
 
 import dataclasses
@@ -15,7 +17,9 @@ from dpsum.sums import Sum
 
 
 class Cells(OverParties):
-    """Each round a sum over a lot of each party, as it is, and a step along all of them. Not private."""
+    """Each round a sum over a lot of each party, as it is, and a step along all of
+    them. Not private.
+    """
 
     name = "cells"
     title = "Known cells, not private"
@@ -39,11 +43,13 @@ class Cells(OverParties):
 
 
 class DpCells(Cells):
-    """DP-SGD (Abadi et al. 2016): a private sum of each party a round, over single records.
+    """DP-SGD (Abadi et al. 2016): a private sum of each party a round, over single
+    records.
 
-    Each party takes a Poisson lot of its records, clips each record's gradient to C, adds them up and adds
-    N(0, z^2 C^2 I); the server steps along the sum of the parties' sums. Where a search found the cells, its releases
-    read the same records: the account is of both together.
+    Each party takes a Poisson lot of its records, clips each record's gradient to C,
+    adds them up and adds N(0, z^2 C^2 I); the server steps along the sum of the
+    parties' sums. Where a search found the cells, its releases read the same records:
+    the account is of both together.
     """
 
     name = "dp-cells"

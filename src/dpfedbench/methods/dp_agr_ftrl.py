@@ -1,11 +1,13 @@
 """DP-AGR with correlated noise: a repair that needs neither sampling nor a secret.
 
-As DP-AGR (one pass over blocks that an observer may know), but the server's noise of a round takes back part of what
-earlier rounds added (`parts.noise.correlated`), since a model sees the sum of all rounds and not each by itself. Each
-client is in one round, so all releases together are one Gaussian release of multiplier z over the encoder's largest
-column norm, which is scaled to 1; in several passes (min-separation) what all of its rounds move is. With
-balls-and-bins its round is secret, and what columns do not have in common is amplified (`dpsum.accounting`). The
-threshold is constant: noise of another scale would not be taken back.
+As DP-AGR (one pass over blocks that an observer may know), but the server's noise of a
+round takes back part of what earlier rounds added (`parts.noise.correlated`), since a
+model sees the sum of all rounds and not each by itself. Each client is in one round, so
+all releases together are one Gaussian release of multiplier z over the encoder's
+largest column norm, which is scaled to 1; in several passes (min-separation) what all
+of its rounds move is. With balls-and-bins its round is secret, and what columns do not
+have in common is amplified (`dpsum.accounting`). The threshold is constant: noise of
+another scale would not be taken back.
 """
 
 import dataclasses
@@ -19,17 +21,23 @@ from dpsum.sums import Sum
 
 
 class DpAgrFtrl(DpAgr):
-    """One private sum a round over disjoint blocks, with noise that is correlated over rounds."""
+    """One private sum a round over disjoint blocks, with noise that is correlated over
+    rounds.
+    """
 
     name = "dp-agr-ftrl"
     title = "DP-AGR, correlated noise"
     claims = {
         "one-pass": Claim(
             epsilon=one_release,
-            explanation="Denisov et al. 2022: one Gaussian release, of the encoder's largest column norm",
+            explanation=(
+                "Denisov et al. 2022: one Gaussian release, of the encoder's largest"
+                " column norm"
+            ),
         )
     }
-    # Adam divides by the noise that a round has before it is taken back; see docs/findings/correlated-noise.md.
+    # Adam divides by the noise that a round has before it is taken back; see
+    # docs/findings/correlated-noise.md.
     defaults = {
         "clipping": {"kind": "constant"},
         "noise": {

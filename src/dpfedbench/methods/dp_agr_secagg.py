@@ -1,10 +1,13 @@
-"""DP-AGR by secure aggregation: a client's privacy against the server itself, without noise that drowns its signal.
+"""DP-AGR by secure aggregation: a client's privacy against the server itself, without
+noise that drowns its signal.
 
-As DP-AGR, but nobody is trusted with a client's gradient. Each client clips and rounds its own and adds a share of the
-noise, and the server sees nothing but the sum of all messages modulo 2^b (`dpsum.secure`). So what the server
-learns is what DP-AGR tells everyone who gets the model, and all that a client holds is protected against both: each of
-its records too. DP-AGRLR and local Reptile protect records against the server by noise on each client's own message,
-which is as large as the message itself; here it is as large as one message in a sum of a whole cohort.
+As DP-AGR, but nobody is trusted with a client's gradient. Each client clips and rounds
+its own and adds a share of the noise, and the server sees nothing but the sum of all
+messages modulo 2^b (`dpsum.secure`). So what the server learns is what DP-AGR tells
+everyone who gets the model, and all that a client holds is protected against both: each
+of its records too. DP-AGRLR and local Reptile protect records against the server by
+noise on each client's own message, which is as large as the message itself; here it is
+as large as one message in a sum of a whole cohort.
 
 The server knows who takes part, so that blocks are known: one pass.
 """
@@ -32,7 +35,8 @@ class DpAgrSecagg(DpAgr):
     }
 
     participation: OnePass = OnePass()
-    # A rule that released something beside the sum would need a sum of its own that the server does not see.
+    # A rule that released something beside the sum would need a sum of its own that the
+    # server does not see.
     clipping: Constant | PercentileOfReleases = Constant()  # type: ignore[assignment]
     noise: Skellam = Skellam()  # type: ignore[assignment]  # another of the family
 

@@ -1,14 +1,18 @@
-"""DP-AGRLR (DP-FedMeta, Algorithms 2 and 3): two-fold privacy, of a client's examples against the server as well.
+"""DP-AGRLR (DP-FedMeta, Algorithms 2 and 3): two-fold privacy, of a client's examples
+against the server as well.
 
 Each round the server takes a cohort of L clients and each of them (Algorithm 3)
 
 1. computes z_0 from (epsilon_0, delta_0) (line 4);
-2. steps along the sum of its support examples' gradients, each clipped to C_0, with N(0, z_0^2 C_0^2 I) (lines 5 to 9);
-3. sends the sum of its query examples' gradients at those weights, clipped and noised alike (lines 10 to 13);
+2. steps along the sum of its support examples' gradients, each clipped to C_0, with
+   N(0, z_0^2 C_0^2 I) (lines 5 to 9);
+3. sends the sum of its query examples' gradients at those weights, clipped and noised
+   alike (lines 10 to 13);
 
-the server then clips what came, adds it up, adds its own noise and takes a step as in DP-AGR (Algorithm 2). An example
-is in the support step or in the query gradient, so its privacy is that of one of them (of all inner steps, where there
-are more). The gradient is first order and the normalisation within each record: nothing else passes the noise.
+the server then clips what came, adds it up, adds its own noise and takes a step as in
+DP-AGR (Algorithm 2). An example is in the support step or in the query gradient, so its
+privacy is that of one of them (of all inner steps, where there are more). The gradient
+is first order and the normalisation within each record: nothing else passes the noise.
 """
 
 from dpfedbench.methods.dp_agr import DpAgr
@@ -19,7 +23,9 @@ from dpsum.sums import Sum
 
 
 class DpAgrlr(DpAgr):
-    """Private sums of each client over its examples, and one of the server over its clients."""
+    """Private sums of each client over its examples, and one of the server over its
+    clients.
+    """
 
     name = "dp-agrlr"
     title = "DP-AGRLR"

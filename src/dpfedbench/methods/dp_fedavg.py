@@ -1,7 +1,9 @@
-"""DP-FedAvg (McMahan et al., Learning Differentially Private Recurrent Language Models, 2018): user-level privacy.
+"""DP-FedAvg (McMahan et al., Learning Differentially Private Recurrent Language Models,
+2018): user-level privacy.
 
-Each round the server clips the cohort's model differences to C in L2 norm over all weights, sums them, adds
-N(0, z^2 C^2 I), and takes the sum / L as the gradient of a step.
+Each round the server clips the cohort's model differences to C in L2 norm over all
+weights, sums them, adds N(0, z^2 C^2 I), and takes the sum / L as the gradient of a
+step.
 """
 
 import dataclasses
@@ -14,7 +16,9 @@ from dpsum.accounting.claims import POISSON_MOMENTS
 
 
 class DpFedAvg(OverClients):
-    """One private sum a round, over the cohort's model differences; of FedProx's steps, where they are `proximal`."""
+    """One private sum a round, over the cohort's model differences; of FedProx's steps,
+    where they are `proximal`.
+    """
 
     name = "dp-fedavg"
     title = "DP-FedAvg"
@@ -23,7 +27,10 @@ class DpFedAvg(OverClients):
         "poisson": dataclasses.replace(
             POISSON_MOMENTS,
             status="proved",
-            explanation="the paper's: moments accounting of Poisson sampling, by TensorFlow Privacy's orders",
+            explanation=(
+                "the paper's: moments accounting of Poisson sampling, by TensorFlow"
+                " Privacy's orders"
+            ),
         )
     }
 

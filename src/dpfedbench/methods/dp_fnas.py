@@ -1,15 +1,19 @@
-"""DP-FNAS (Singh et al. 2020, Algorithm 1): a private federated search for an architecture; and FNAS without privacy.
+"""DP-FNAS (Singh et al. 2020, Algorithm 1): a private federated search for an
+architecture; and FNAS without privacy.
 
 Each iteration, each party
 
-1. takes a Poisson lot of its training half, clips each record's gradient of the weights W to R_G, adds them up and adds
-   N(0, sigma^2 R_G^2 I): a release; the server steps W along the parties' sums;
-2. takes a Poisson lot of its validation half, clips each record's gradient of the architecture A, at the new W, to R_H,
-   adds them up and adds N(0, tau^2 R_H^2 I): a release; the server steps A.
+1. takes a Poisson lot of its training half, clips each record's gradient of the weights
+   W to R_G, adds them up and adds N(0, sigma^2 R_G^2 I): a release; the server steps W
+   along the parties' sums;
+2. takes a Poisson lot of its validation half, clips each record's gradient of the
+   architecture A, at the new W, to R_H, adds them up and adds N(0, tau^2 R_H^2 I): a
+   release; the server steps A.
 
-A record is in one half, so what holds for it is the larger of the two mechanisms, not their composition (Section 3.2).
-Sums are divided by the expected lot: to divide by the realised one, as Algorithm 1 does, tells how many came. Eq. 7
-(second order) reads both halves in one release and is none of this method's.
+A record is in one half, so what holds for it is the larger of the two mechanisms, not
+their composition (Section 3.2). Sums are divided by the expected lot: to divide by the
+realised one, as Algorithm 1 does, tells how many came. Eq. 7 (second order) reads both
+halves in one release and is none of this method's.
 """
 
 import dataclasses
@@ -30,9 +34,11 @@ from dpsum.sums import Sum
 
 
 class Fnas(OverParties):
-    """Each round two sums of each party as they are, of the weights and of the architecture, and a step after each.
+    """Each round two sums of each party as they are, of the weights and of the
+    architecture, and a step after each.
 
-    Algorithm 1 without clipping and noise; with one party it is DARTS of first order (Liu et al. 2018), "vanilla NAS".
+    Algorithm 1 without clipping and noise; with one party it is DARTS of first order
+    (Liu et al. 2018), "vanilla NAS".
     """
 
     name = "fnas"

@@ -1,18 +1,20 @@
-"""DP-MAML at sample level (Meta-Learning with Differential Privacy, Algorithm 2): single examples, a trusted server.
+"""DP-MAML at sample level (Meta-Learning with Differential Privacy, Algorithm 2):
+single examples, a trusted server.
 
 For each task of a lot
 
-1. the inner loop steps along the sum of its support examples' gradients, each clipped to C_inner, with noise
-   N(0, z^2 C_inner^2 I);
+1. the inner loop steps along the sum of its support examples' gradients, each clipped
+   to C_inner, with noise N(0, z^2 C_inner^2 I);
 2. the query examples' gradients at those weights go to the outer loop one by one;
 
-the server clips each of all tasks' query gradients to C_outer, adds them up, adds N(0, z^2 C_outer^2 I), divides by
+the server clips each of all tasks' query gradients to C_outer, adds them up, adds N(0,
+z^2 C_outer^2 I), divides by
 |D^q| L and takes a step. First order only: a second-order gradient would carry the raw support set into every query
 gradient past the inner loop's noise. Normalisation is within each record.
 
-A record is a support or a query example, and everyone sees the releases of both kinds: what holds is the worse of the
-two at one delta. The support releases tell in which round a client took part, so no account may need that secret:
-participation is one-pass.
+A record is a support or a query example, and everyone sees the releases of both kinds:
+what holds is the worse of the two at one delta. The support releases tell in which
+round a client took part, so no account may need that secret: participation is one-pass.
 """
 
 import dataclasses

@@ -1,9 +1,12 @@
-"""SCAFFOLD (Karimireddy et al. 2020) with two private sums over clients: model differences, and control variates.
+"""SCAFFOLD (Karimireddy et al. 2020) with two private sums over clients: model
+differences, and control variates.
 
-The rounds of DP-FedAvg, whose clients send two vectors (`client_updates.scaffold`). Each is clipped to a threshold of
-its own, summed, and noised by itself. A client is in both sums of a round or in neither, so that a round is, to a
-client, one Gaussian release of multiplier (z^-2 + z_c^-2)^-1/2 (`dpsum.sums.together`), and one budget covers both. The
-paper has no privacy; what is claimed here is the moments accountant of DP-FedAvg, with both sums counted.
+The rounds of DP-FedAvg, whose clients send two vectors (`client_updates.scaffold`).
+Each is clipped to a threshold of its own, summed, and noised by itself. A client is in
+both sums of a round or in neither, so that a round is, to a client, one Gaussian
+release of multiplier (z^-2 + z_c^-2)^-1/2 (`dpsum.sums.together`), and one budget
+covers both. The paper has no privacy; what is claimed here is the moments accountant of
+DP-FedAvg, with both sums counted.
 """
 
 from dpfedbench.methods.dp_fedavg import DpFedAvg
@@ -20,7 +23,9 @@ from dpsum.sums import Sum
 
 
 class DpScaffold(DpFedAvg):
-    """Two private sums a round, of the cohort's model differences and of what their control variates move by."""
+    """Two private sums a round, of the cohort's model differences and of what their
+    control variates move by.
+    """
 
     name = "dp-scaffold"
     title = "DP-SCAFFOLD"

@@ -1,4 +1,6 @@
-"""Non-private FedAvg (McMahan et al. 2017): the rounds of Adap DP-FL without clipping and noise, the ceiling."""
+"""Non-private FedAvg (McMahan et al. 2017): the rounds of Adap DP-FL without clipping
+and noise, the ceiling.
+"""
 
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
@@ -13,10 +15,11 @@ from dpsum.sums import Sum
 
 
 class FedAvg(Method):
-    """Each round: every client's local steps along the sums of its lots as they are, and the models' average.
+    """Each round: every client's local steps along the sums of its lots as they are,
+    and the models' average.
 
-    With model-difference, proximal (FedProx) or scaffold a cohort of clients trains on all of its records, and the
-    server steps along the mean.
+    With model-difference, proximal (FedProx) or scaffold a cohort of clients trains on
+    all of its records, and the server steps along the mean.
     """
 
     name = "fedavg"
@@ -35,9 +38,11 @@ class FedAvg(Method):
         )
         if not lots == averages == isinstance(self.client_update, LocalSteps):
             raise BenchError(
-                f"client_update.kind {self.client_update.kind}, participation.kind {self.participation.kind} and "
-                f"server.kind {self.server.kind} do not go together: local-steps, poisson-lots and average do, and "
-                "model-difference, proximal or scaffold with a cohort and server.kind step"
+                f"client_update.kind {self.client_update.kind}, participation.kind"
+                f" {self.participation.kind} and server.kind {self.server.kind} do not"
+                " go together: local-steps, poisson-lots and average do, and"
+                " model-difference, proximal or scaffold with a cohort and server.kind"
+                " step"
             )
         super().check()
 

@@ -1,4 +1,6 @@
-"""Non-private MAML (Finn et al. 2017): the same rounds as DP-AGR without clipping and noise, the ceiling."""
+"""Non-private MAML (Finn et al. 2017): the same rounds as DP-AGR without clipping and
+noise, the ceiling.
+"""
 
 from dpfedbench.method import Method
 from dpfedbench.parts.client_updates.maml import Maml
@@ -8,7 +10,9 @@ from dpsum.sums import Sum
 
 
 class NonPrivateMaml(Method):
-    """Each round: the cohort's MAML query gradients, summed as they are, and a step along their mean."""
+    """Each round: the cohort's MAML query gradients, summed as they are, and a step
+    along their mean.
+    """
 
     name = "maml"
     title = "Non-private MAML"

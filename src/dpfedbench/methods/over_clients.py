@@ -1,4 +1,6 @@
-"""What methods have in common whose server takes a private sum over a cohort's clients."""
+"""What methods have in common whose server takes a private sum over a cohort's
+clients.
+"""
 
 from dpfedbench.method import Method
 from dpfedbench.parts.budget import Budget
@@ -12,7 +14,9 @@ from dpsum.sums import Sum
 
 
 class OverClients(Method):
-    """One private sum a round, over what a cohort's clients send; a method says what that is (`client_update`)."""
+    """One private sum a round, over what a cohort's clients send; a method says what
+    that is (`client_update`).
+    """
 
     participation: Cohorts = OnePass()
     transform: Transform = AsTheyAre()

@@ -1,4 +1,6 @@
-"""What methods have in common whose clients sum over lots of their own records, with privacy for each record."""
+"""What methods have in common whose clients sum over lots of their own records, with
+privacy for each record.
+"""
 
 from typing import ClassVar
 
@@ -14,7 +16,9 @@ from dpsum.sums import Sum
 
 
 class OverLots(Method):
-    """Each client takes a private sum a step, over a lot of its records; `observer` is who sees it."""
+    """Each client takes a private sum a step, over a lot of its records; `observer` is
+    who sees it.
+    """
 
     observer: ClassVar[str] = "server"
 

@@ -1,4 +1,6 @@
-"""Reptile, and the two private methods that Li et al. make of it (Differentially Private Meta-Learning, 2020)."""
+"""Reptile, and the two private methods that Li et al. make of it (Differentially
+Private Meta-Learning, 2020).
+"""
 
 from dpfedbench.method import Method
 from dpfedbench.parts.budget import OwnUpdate, WithinTask
@@ -16,7 +18,9 @@ from dpsum.sums import Sum
 
 
 class NonPrivateReptile(Method):
-    """Reptile in batches (Nichol et al. 2018): phi <- phi + eps (mean of what clients' training makes of phi - phi)."""
+    """Reptile in batches (Nichol et al. 2018): phi <- phi + eps (mean of what clients'
+    training makes of phi - phi).
+    """
 
     name = "reptile"
     title = "Non-private Reptile"
@@ -41,12 +45,14 @@ class NonPrivateReptile(Method):
 
 
 class DpReptile(NonPrivateReptile):
-    """Task-global DP Reptile, "GBML" in DP-FedMeta's Table 2: private sums within each task.
+    """Task-global DP Reptile, "GBML" in DP-FedMeta's Table 2: private sums within each
+    task.
 
-    Each client of the cohort trains from the meta-model on its own examples by DP-Adam: each step's gradients are
-    clipped one by one and noised (Section 4). It sends the weights it ends with, which protects each of its examples
-    against the server and everyone after it. The server moves the meta-model towards their mean, as Reptile does; it
-    adds no noise of its own.
+    Each client of the cohort trains from the meta-model on its own examples by DP-Adam:
+    each step's gradients are clipped one by one and noised (Section 4). It sends the
+    weights it ends with, which protects each of its examples against the server and
+    everyone after it. The server moves the meta-model towards their mean, as Reptile
+    does; it adds no noise of its own.
     """
 
     name = "dp-reptile"
@@ -71,9 +77,10 @@ class DpReptile(NonPrivateReptile):
 class LocalReptile(NonPrivateReptile):
     """Local DP Reptile (Section 4): a private sum of each client over its update alone.
 
-    Each client of the cohort, once in all, trains from the meta-model on its own examples without noise, and clips and
-    noises the difference of the weights itself: the server, too, learns next to nothing of all that it holds. The
-    server moves the meta-model by the mean of what it gets.
+    Each client of the cohort, once in all, trains from the meta-model on its own
+    examples without noise, and clips and noises the difference of the weights itself:
+    the server, too, learns next to nothing of all that it holds. The server moves the
+    meta-model by the mean of what it gets.
     """
 
     name = "local-reptile"

@@ -1,10 +1,13 @@
-"""Pre-training: all images of the training classes told apart at once, and the body then adapted to each task.
+"""Pre-training: all images of the training classes told apart at once, and the body
+then adapted to each task.
 
-DP-FedMeta (Section 6.3, "transfer learning") and DP-MAML (Section 6.5, "pre-training", after Donahue et al. 2014) set
-it beside meta-learning. One holder has all images of the training classes as records, labelled by their place among
-these classes. In each round it takes a Poisson lot, and a step of Adam along the mean gradient of the network with one
-output for each training class. At the meta-test the last layer is replaced by a fresh one, at zero, and all of the
-network is adapted to the task's support set. Normalisation is within each image, as it has to be for `dp-transfer`.
+DP-FedMeta (Section 6.3, "transfer learning") and DP-MAML (Section 6.5, "pre-training",
+after Donahue et al. 2014) set it beside meta-learning. One holder has all images of the
+training classes as records, labelled by their place among these classes. In each round
+it takes a Poisson lot, and a step of Adam along the mean gradient of the network with
+one output for each training class. At the meta-test the last layer is replaced by a
+fresh one, at zero, and all of the network is adapted to the task's support set.
+Normalisation is within each image, as it has to be for `dp-transfer`.
 """
 
 from typing import Any
@@ -18,7 +21,8 @@ from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.sums import Sum
 
 PRE_TRAINING: dict[str, Any] = {
-    # The sizes of few-shot clients are not used; they stand here so that tasks that differ in them share a training.
+    # The sizes of few-shot clients are not used; they stand here so that tasks that
+    # differ in them share a training.
     "clients": {
         "count": 1,
         "partition": "fragments",
@@ -42,7 +46,9 @@ PRE_TRAINING: dict[str, Any] = {
 
 
 class Transfer(Method):
-    """Each round: the mean gradient of a lot as it is, and a step of the holder's optimiser. Not private."""
+    """Each round: the mean gradient of a lot as it is, and a step of the holder's
+    optimiser. Not private.
+    """
 
     name = "transfer"
     title = "Transfer learning"
@@ -64,16 +70,19 @@ class Transfer(Method):
 
 
 class DpTransfer(OverLots):
-    """Pre-training by DP-SGD (Abadi et al. 2016), the private rival of DP-AGR and DP-MAML: one private sum a lot.
+    """Pre-training by DP-SGD (Abadi et al. 2016), the private rival of DP-AGR and
+    DP-MAML: one private sum a lot.
 
     In each round the holder
 
     1. takes a lot: each image with probability L/n, apart from all others;
-    2. clips each image's gradient to C in L2 norm over all weights, adds them up and adds N(0, z^2 C^2 I);
+    2. clips each image's gradient to C in L2 norm over all weights, adds them up and
+       adds N(0, z^2 C^2 I);
     3. takes a step of Adam along that sum / L.
 
-    An image is what is protected, from everyone who gets the model, and Poisson lots are what the accountant takes for
-    granted. z = 6 and L = 2,000 are the papers'; C is not said.
+    An image is what is protected, from everyone who gets the model, and Poisson lots
+    are what the accountant takes for granted. z = 6 and L = 2,000 are the papers'; C is
+    not said.
     """
 
     name = "dp-transfer"

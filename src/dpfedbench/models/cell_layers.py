@@ -12,7 +12,9 @@ NORMALISATION_EPSILON = 1e-5
 
 
 class Convolution(nn.Module):
-    """A convolution without bias that keeps a map's sides, or divides them by the stride; weight [out, in, k, k]."""
+    """A convolution without bias that keeps a map's sides, or divides them by the
+    stride; weight [out, in, k, k].
+    """
 
     def __init__(
         self,
@@ -36,7 +38,9 @@ class Convolution(nn.Module):
 
 
 class Norm(nn.Module):
-    """Each group of channels of a record to mean 0 and variance 1; `affine`: then each channel scaled and shifted."""
+    """Each group of channels of a record to mean 0 and variance 1; `affine`: then each
+    channel scaled and shifted.
+    """
 
     def __init__(self, channels: int, groups: int, affine: bool) -> None:
         super().__init__()
@@ -56,13 +60,17 @@ class Norm(nn.Module):
 
 @dataclass(frozen=True)
 class Normalisation:
-    """How maps are normalised: in so many groups of channels, one for each where that is None; then perhaps scaled."""
+    """How maps are normalised: in so many groups of channels, one for each where that
+    is None; then perhaps scaled.
+    """
 
     groups: int | None
     affine: bool
 
     def layer(self, channels: int, maps: int = 1) -> Norm:
-        """For so many maps side by side, none of which depends on another, of so many channels together."""
+        """For so many maps side by side, none of which depends on another, of so many
+        channels together.
+        """
         return Norm(
             channels,
             channels if self.groups is None else maps * self.groups,
@@ -71,7 +79,9 @@ class Normalisation:
 
 
 class Preparation(nn.Module):
-    """ReLU, 1x1 convolution and normalisation: what a cell makes of an input of other channels."""
+    """ReLU, 1x1 convolution and normalisation: what a cell makes of an input of other
+    channels.
+    """
 
     def __init__(self, channels: int, out: int, norm: Normalisation) -> None:
         super().__init__()
@@ -82,9 +92,11 @@ class Preparation(nn.Module):
 
 
 class Halving(nn.Module):
-    """DARTS' FactorizedReduce for several targets: half the channels of each read the even pixels, half the odd.
+    """DARTS' FactorizedReduce for several targets: half the channels of each read the
+    even pixels, half the odd.
 
-    Takes maps [n, channels, H, W] already cut below zero; gives [n, targets x out, ceil(H / 2), ceil(W / 2)].
+    Takes maps [n, channels, H, W] already cut below zero; gives [n, targets x out,
+    ceil(H / 2), ceil(W / 2)].
     """
 
     def __init__(
@@ -107,16 +119,20 @@ class Halving(nn.Module):
 
 
 class HalvedPreparation(Halving):
-    """What a cell makes of an input whose maps are twice as large as those of the other."""
+    """What a cell makes of an input whose maps are twice as large as those of the
+    other.
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(functional.relu(x))
 
 
 class Separable(nn.Module):
-    """Depthwise and pointwise convolution and normalisation, once or twice, for several targets.
+    """Depthwise and pointwise convolution and normalisation, once or twice, for several
+    targets.
 
-    Takes maps [n, channels, H, W] already cut below zero; gives [n, targets x channels, ...].
+    Takes maps [n, channels, H, W] already cut below zero; gives [n, targets x channels,
+    ...].
     """
 
     def __init__(

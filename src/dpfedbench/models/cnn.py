@@ -1,7 +1,9 @@
-"""The small network of Adap DP-FL (Fu et al. 2022, Section V); Opacus's MNIST example has the same one.
+"""The small network of Adap DP-FL (Fu et al. 2022, Section V); Opacus's MNIST example
+has the same one.
 
-Two convolutions, each followed by ReLU and a 2x2 max pooling of stride 1, and two linear layers. It has no
-normalisation, so a record's gradient does not depend on other records.
+Two convolutions, each followed by ReLU and a 2x2 max pooling of stride 1, and two
+linear layers. It has no normalisation, so a record's gradient does not depend on other
+records.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ MAP = (4, 4, 32)
 
 
 def _side(pixels: int) -> int:
-    """Side of the map that the convolutions and poolings leave of an image of `pixels` a side."""
+    """Side of the map that the convolutions and poolings leave of an image of `pixels`
+    a side.
+    """
     first = (pixels + 2 * 3 - 8) // 2 + 1 - 1
     return (first - 4) // 2 + 1 - 1
 
@@ -40,13 +44,15 @@ class _Layer(nn.Module):
 class Cnn(nn.Module):
     """The network.
 
-    conv1's weights are [height, width, in, out], conv2's [out, height, width, in], those of linear layers [out, in],
-    and fc1 reads the map in the order height, width, channel: the orders in which `kernels.fused_cnn` writes gradients.
+    conv1's weights are [height, width, in, out], conv2's [out, height, width, in],
+    those of linear layers [out, in], and fc1 reads the map in the order height, width,
+    channel: the orders in which `kernels.fused_cnn` writes gradients.
 
     Args:
         image_shape: (height, width, channels) of an image; sides of 26 to 29 pixels.
         classes: classes told apart.
-        pixel_mean, pixel_deviation: public constants; a pixel in [0, 1] enters as (pixel - mean) / deviation.
+        pixel_mean, pixel_deviation: public constants; a pixel in [0, 1] enters as
+            (pixel - mean) / deviation.
 
     Raises:
         BenchError: one of these is impossible.
@@ -66,11 +72,13 @@ class Cnn(nn.Module):
         height, width, channels = image_shape
         if (_side(height), _side(width)) != MAP[:2]:
             raise BenchError(
-                f"the CNN takes images with sides of 26 to 29 pixels, not {height}x{width}"
+                "the CNN takes images with sides of 26 to 29 pixels, not"
+                f" {height}x{width}"
             )
         if channels < 1 or classes < 2:
             raise BenchError(
-                f"the CNN needs channels >= 1 and classes >= 2, not {channels} and {classes}"
+                f"the CNN needs channels >= 1 and classes >= 2, not {channels} and"
+                f" {classes}"
             )
         if not pixel_deviation > 0:
             raise BenchError(
@@ -84,7 +92,9 @@ class Cnn(nn.Module):
         self.fc2 = _Layer(classes, HIDDEN, units=classes)
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Initial weights, float32 [d]: torch's own, uniform within 1/sqrt(inputs of a unit), biases too."""
+        """Initial weights, float32 [d]: torch's own, uniform within 1/sqrt(inputs of a
+        unit), biases too.
+        """
         inputs = {
             "conv1": 64 * self.image_shape[2],
             "conv2": 256,

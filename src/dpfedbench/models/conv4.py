@@ -1,9 +1,11 @@
 """Conv-4, the network of few-shot learning (Vinyals et al. 2016; Finn et al. 2017).
 
-Four blocks of 3x3 convolution, normalisation, ReLU and 2x2 max pooling, then a linear head. Normalisation is over the
-task's own batch, or, where single records are protected, over each record's own positions (group normalisation with a
-group for each channel). There are no running statistics anywhere: they would be a release of their own. The
-convolutions have no bias, since the normalisation takes it out again and under privacy it would only receive noise.
+Four blocks of 3x3 convolution, normalisation, ReLU and 2x2 max pooling, then a linear
+head. Normalisation is over the task's own batch, or, where single records are
+protected, over each record's own positions (group normalisation with a group for each
+channel). There are no running statistics anywhere: they would be a release of their
+own. The convolutions have no bias, since the normalisation takes it out again and under
+privacy it would only receive noise.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ class Conv4(nn.Module):
     """Conv-4.
 
     Args:
-        image_shape: (height, width, channels) of an image; height and width from 16 up, first-layer sizes even.
+        image_shape: (height, width, channels) of an image; height and width from 16 up,
+            first-layer sizes even.
         filters: filters of each convolution.
         ways: classes told apart.
         normalisation: "batch" or "record".
@@ -94,7 +97,8 @@ class Conv4(nn.Module):
         height, width, channels = image_shape
         if min(height, width) < 16 or height % 2 or width % 2:
             raise BenchError(
-                f"Conv-4 takes images of even sides from 16 pixels up, not {height}x{width}"
+                "Conv-4 takes images of even sides from 16 pixels up, not"
+                f" {height}x{width}"
             )
         if filters < 1 or ways < 2:
             raise BenchError(
@@ -119,11 +123,13 @@ class Conv4(nn.Module):
         self.shapes = [tuple(value.shape) for value in self.parameters()]
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Initial weights, float32 [d]: Glorot-uniform convolutions, unit scales, the rest zero.
+        """Initial weights, float32 [d]: Glorot-uniform convolutions, unit scales, the
+        rest zero.
 
-        The head starts at zero because a task's labels are arbitrary: a client's first step then sets the head from
-        its own features, where a random head would first have to be unlearnt. It also makes the first meta-gradients
-        smaller and less scattered, which is what clipping and noise are measured against.
+        The head starts at zero because a task's labels are arbitrary: a client's first
+        step then sets the head from its own features, where a random head would first
+        have to be unlearnt. It also makes the first meta-gradients smaller and less
+        scattered, which is what clipping and noise are measured against.
         """
         parts = []
         for name, value in self.named_parameters():

@@ -1,13 +1,16 @@
 """Networks of cells (Liu et al. 2018, DARTS), normalised within each record.
 
-A cell reads the outputs of the two cells before it. Its output is all its nodes, side by side. Edges that leave one
-state by the same operation are computed together, for each target by weights of its own.
+A cell reads the outputs of the two cells before it. Its output is all its nodes, side
+by side. Edges that leave one state by the same operation are computed together, for
+each target by weights of its own.
 
-As DARTS' are: the operations, the stem of three times the filters, the cells that halve the maps (their edges from the
-inputs have a stride of 2) and double the channels, no learnt scale where operations are mixed, and a normalisation
-behind pooling there. Three things differ. Normalisation is group normalisation, so that no record depends on another.
-With a group for each channel a normalised map has the mean 0, and a mean over positions would tell nothing of it: there
-is a ReLU before the last one then. And maps of odd sides are halved to the larger half.
+As DARTS' are: the operations, the stem of three times the filters, the cells that halve
+the maps (their edges from the inputs have a stride of 2) and double the channels, no
+learnt scale where operations are mixed, and a normalisation behind pooling there. Three
+things differ. Normalisation is group normalisation, so that no record depends on
+another. With a group for each channel a normalised map has the mean 0, and a mean over
+positions would tell nothing of it: there is a ReLU before the last one then. And maps
+of odd sides are halved to the larger half.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ FIRST_ARCHITECTURE = 1e-3
 """Deviation of the first architecture weights."""
 
 Mix = Mapping[str, torch.Tensor]
-"""For each kind of cell the shares [edges, operations]; or each record's own, [n, edges, operations]."""
+"""For each kind of cell the shares [edges, operations]; or each record's own, [n,
+edges, operations].
+"""
 
 
 def _operation(
@@ -98,7 +103,9 @@ class Edges(nn.Module):
                 self.operations[name] = operation
 
     def forward(self, state: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What each operation makes of the state, [n, its targets, ...]; where they all get the same, [n, 1, ...]."""
+        """What each operation makes of the state, [n, its targets, ...]; where they all
+        get the same, [n, 1, ...].
+        """
         cut, outputs = functional.relu(state), {}
         for name in self.targets:
             if name in self.operations:
@@ -207,7 +214,8 @@ class CellNet(nn.Module):
         pooling: side of the squares of pixels whose mean is read.
         norm: how maps are normalised.
         nodes: of a cell.
-        targets: for each kind of cell, for each state, for each operation, the nodes that read it so.
+        targets: for each kind of cell, for each state, for each operation, the nodes
+            that read it so.
         mixed: whether every operation goes to every target.
 
     Raises:
@@ -240,8 +248,9 @@ class CellNet(nn.Module):
         smallest = math.ceil(side / 2 ** self.kinds.count("reduction"))
         if side < 1 or smallest < 2:
             raise BenchError(
-                f"pictures of {height}x{width} leave maps of {smallest} pixel a side, in which nothing is left to "
-                "normalise: lower model.pooling or have fewer model.reductions"
+                f"pictures of {height}x{width} leave maps of {smallest} pixel a side,"
+                " in which nothing is left to normalise: lower model.pooling or have"
+                " fewer model.reductions"
             )
         wide = STEM * filters
         self.stem, self.stem_norm = (
@@ -268,7 +277,8 @@ class CellNet(nn.Module):
         self.classifier = nn.Linear(inputs[1], classes)
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Initial weights, float32 [d]: torch's own, uniform within 1/sqrt(inputs of a unit); biases zero, scales one.
+        """Initial weights, float32 [d]: torch's own, uniform within 1/sqrt(inputs of a
+        unit); biases zero, scales one.
 
         Architecture weights are normal of deviation 0.001, as DARTS'.
         """
@@ -285,7 +295,9 @@ class CellNet(nn.Module):
         return np.concatenate(parts).astype(np.float32)
 
     def logits(self, x: torch.Tensor, mix: Mix | None) -> torch.Tensor:
-        """Logits [n, classes] of images [n, C, H, W], by shares of the operations where they are mixed."""
+        """Logits [n, classes] of images [n, C, H, W], by shares of the operations where
+        they are mixed.
+        """
         x = functional.avg_pool2d(x, self.pooling) if self.pooling > 1 else x
         before = last = self.stem_norm(self.stem(x))
         for kind, cell in zip(self.kinds, self.cells, strict=True):
@@ -307,11 +319,13 @@ class Architecture(nn.Module):
 
 
 class SearchNet(CellNet):
-    """The network that searches: each edge adds up all operations, by the softmax of its architecture weights.
+    """The network that searches: each edge adds up all operations, by the softmax of
+    its architecture weights.
 
     Args:
         space: what is searched.
-        groups: in how many groups of channels maps are normalised; None: one for each channel.
+        groups: in how many groups of channels maps are normalised; None: one for each
+            channel.
         sizes: as `CellNet`'s.
     """
 
@@ -355,7 +369,8 @@ class GenotypeNet(CellNet):
     Args:
         genotype: its cells.
         affine: whether normalised maps are scaled and shifted.
-        groups: in how many groups of channels maps are normalised; None: one for each channel.
+        groups: in how many groups of channels maps are normalised; None: one for each
+            channel.
         sizes: as `CellNet`'s.
     """
 

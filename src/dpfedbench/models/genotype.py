@@ -1,8 +1,10 @@
 """Search spaces and genotypes of cells (Liu et al. 2018, DARTS), without torch.
 
-A cell has two inputs, the outputs of the two cells before it, and some nodes. In a search each node has an edge from
-every state before it (the inputs are states 0 and 1, node k is state 2 + k), and an edge mixes all operations by the
-softmax of its architecture weights. A genotype keeps two edges of each node, and one operation of each.
+A cell has two inputs, the outputs of the two cells before it, and some nodes. In a
+search each node has an edge from every state before it (the inputs are states 0 and 1,
+node k is state 2 + k), and an edge mixes all operations by the softmax of its
+architecture weights. A genotype keeps two edges of each node, and one operation of
+each.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ OPERATIONS = (
     "dil_conv_3x3",
     "dil_conv_5x5",
 )
-"""DARTS' operations, in its order. All but `none`, which gives zero, keep the shape of a map."""
+"""DARTS' operations, in its order. All but `none`, which gives zero, keep the shape of
+a map.
+"""
 
 KINDS = ("normal", "reduction")
 KEPT = 2
@@ -45,7 +49,9 @@ Edge = tuple[str, int]
 
 
 def edge(node: int, state: int) -> int:
-    """The place of the edge to a node from a state: a cell's edges are ordered by node, then by state."""
+    """The place of the edge to a node from a state: a cell's edges are ordered by node,
+    then by state.
+    """
     return sum(2 + before for before in range(node)) + state
 
 
@@ -56,10 +62,12 @@ class Space:
     Attributes:
         operations: of each edge.
         nodes: of a cell.
-        kinds: of the cells that a network has, of "normal" and "reduction", in this order.
+        kinds: of the cells that a network has, of "normal" and "reduction", in this
+            order.
 
     Raises:
-        BenchError: an unknown or repeated operation, or none that keeps the shape of what it reads; no nodes.
+        BenchError: an unknown or repeated operation, or none that keeps the shape of
+            what it reads; no nodes.
     """
 
     operations: tuple[str, ...] = OPERATIONS
@@ -73,15 +81,18 @@ class Space:
                     str(operation), OPERATIONS, n=1, cutoff=0
                 )
                 raise BenchError(
-                    f"there is no operation {operation!r}: choose of {', '.join(OPERATIONS)}; the nearest is {near[0]}"
+                    f"there is no operation {operation!r}: choose of"
+                    f" {', '.join(OPERATIONS)}; the nearest is {near[0]}"
                 )
             if self.operations.count(operation) > 1:
                 raise BenchError(
-                    f"the operation {operation} is in the search space twice: name it once"
+                    f"the operation {operation} is in the search space twice: name it"
+                    " once"
                 )
         if not self.choices:
             raise BenchError(
-                "the search space has no operation that keeps the shape of its input: add one, e.g. skip_connect"
+                "the search space has no operation that keeps the shape of its input:"
+                " add one, e.g. skip_connect"
             )
         if self.nodes < 1:
             raise BenchError(f"a cell has {self.nodes} nodes: give it at least 1")
@@ -98,11 +109,14 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Architecture weights of a network: of each kind of cell, of each edge, of each operation."""
+        """Architecture weights of a network: of each kind of cell, of each edge, of
+        each operation.
+        """
         return len(self.kinds) * self.edges * len(self.operations)
 
     def weights(self, architecture: np.ndarray) -> dict[str, np.ndarray]:
-        """The share of each operation on each edge: of each kind of cell, float64 [edges, operations].
+        """The share of each operation on each edge: of each kind of cell, float64
+        [edges, operations].
 
         Args:
             architecture: architecture weights [size], as they lie in the flat vector.
@@ -112,7 +126,8 @@ class Space:
         """
         if np.shape(architecture) != (self.size,):
             raise ValueError(
-                f"architecture weights must be [{self.size}], not {list(np.shape(architecture))}"
+                f"architecture weights must be [{self.size}], not"
+                f" {list(np.shape(architecture))}"
             )
         own = np.asarray(architecture, np.float64).reshape(
             len(self.kinds), self.edges, len(self.operations)
@@ -123,7 +138,8 @@ class Space:
         )
 
     def entropy(self, architecture: np.ndarray) -> dict[str, float]:
-        """Mean over a cell's edges of the entropy of its operations' shares, in nats; at most ln(operations).
+        """Mean over a cell's edges of the entropy of its operations' shares, in nats;
+        at most ln(operations).
 
         Args:
             architecture: as for `weights`.
@@ -137,7 +153,8 @@ class Space:
         return entropies
 
     def genotype(self, architecture: np.ndarray) -> Genotype:
-        """What a search has found: each node's two strongest inputs, each by its strongest operation but `none`.
+        """What a search has found: each node's two strongest inputs, each by its
+        strongest operation but `none`.
 
         Of equals the first is taken. Of released weights this is post-processing.
 
@@ -166,7 +183,9 @@ class Space:
         return Genotype(self, cells)
 
     def random(self, rng: np.random.Generator) -> Genotype:
-        """A genotype drawn uniformly: of each node two inputs and an operation for each."""
+        """A genotype drawn uniformly: of each node two inputs and an operation for
+        each.
+        """
         cells = {}
         for kind in self.kinds:
             nodes = []
@@ -195,11 +214,13 @@ class Space:
 
 @dataclass(frozen=True)
 class Genotype:
-    """Cells: of each kind, for each node, the operations that it adds up and the states that they read.
+    """Cells: of each kind, for each node, the operations that it adds up and the states
+    that they read.
 
     Attributes:
         space: that it is of.
-        cells: of each kind of cell, a tuple over nodes of two edges (operation, state), by state.
+        cells: of each kind of cell, a tuple over nodes of two edges (operation, state),
+            by state.
 
     Raises:
         BenchError: it is not of the space.
@@ -215,19 +236,21 @@ class Genotype:
         """Refuse a genotype that the search space does not have.
 
         Raises:
-            BenchError: it has other kinds of cells, another number of nodes, another operation, or an edge that no
-                node can have.
+            BenchError: it has other kinds of cells, another number of nodes, another
+                operation, or an edge that no node can have.
         """
         for kind in space.kinds:
             if kind not in self.cells:
                 raise BenchError(
-                    f"the genotype belongs to another search space: it has no {kind} cell; give it one"
+                    f"the genotype belongs to another search space: it has no {kind}"
+                    " cell; give it one"
                 )
             nodes = self.cells[kind]
             if len(nodes) != space.nodes:
                 raise BenchError(
-                    f"the genotype belongs to another search space: its {kind} cell has {len(nodes)} nodes, not "
-                    f"{space.nodes}: set model.nodes to {len(nodes)}, or take another genotype"
+                    f"the genotype belongs to another search space: its {kind} cell has"
+                    f" {len(nodes)} nodes, not {space.nodes}: set model.nodes to"
+                    f" {len(nodes)}, or take another genotype"
                 )
             for node, edges in enumerate(nodes):
                 if (
@@ -236,18 +259,21 @@ class Genotype:
                     or len(edges) != KEPT
                 ):
                     raise BenchError(
-                        f"node {node} of the genotype's {kind} cell needs {KEPT} inputs, each another"
+                        f"node {node} of the genotype's {kind} cell needs {KEPT}"
+                        " inputs, each another"
                     )
                 for operation, state in edges:
                     if operation not in space.choices:
                         raise BenchError(
-                            f"the genotype belongs to another search space: node {node} of its {kind} cell has "
-                            f"{operation}, which is none of {', '.join(space.choices)}"
+                            f"the genotype belongs to another search space: node {node}"
+                            f" of its {kind} cell has {operation}, which is none of"
+                            f" {', '.join(space.choices)}"
                         )
                     if not 0 <= state < 2 + node:
                         raise BenchError(
-                            f"node {node} of the genotype's {kind} cell reads state {state}: give one of 0 to "
-                            f"{1 + node} (0 and 1 are the cell's inputs, 2 is node 0)"
+                            f"node {node} of the genotype's {kind} cell reads state"
+                            f" {state}: give one of 0 to {1 + node} (0 and 1 are the"
+                            " cell's inputs, 2 is node 0)"
                         )
 
     def to_json(self) -> dict[str, Any]:
@@ -276,7 +302,8 @@ class Genotype:
             space = Space(tuple(values["operations"]), int(values["nodes"]), kinds)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BenchError(
-                f"this is no genotype ({type(error).__name__}: {error}): give operations, nodes and cells"
+                f"this is no genotype ({type(error).__name__}: {error}): give"
+                " operations, nodes and cells"
             ) from error
         return cls(space, cells)
 

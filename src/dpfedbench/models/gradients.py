@@ -1,7 +1,8 @@
 """The gradients that training needs from a model: of tasks, and of single records.
 
-The loss of a task is the mean over its batch of records. T tasks are computed at once, each with its own weights. Sizes
-are checked here, for all implementations; the implementations' own methods start with an underscore.
+The loss of a task is the mean over its batch of records. T tasks are computed at once,
+each with its own weights. Sizes are checked here, for all implementations; the
+implementations' own methods start with an underscore.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Worker = TypeVar("Worker")
 
 
 class Measured(NamedTuple):
-    """Losses, right answers, and of how many answers, of n records: float64 [n] each."""
+    """Losses, right answers, and of how many answers, of n records: float64 [n]
+    each.
+    """
 
     losses: np.ndarray
     right: np.ndarray
@@ -98,10 +101,12 @@ class Point(ABC):
 class Gradients(ABC):
     """A network's gradients by one implementation, for the use of one thread.
 
-    Arrays may be numpy's or torch's; what is written to is torch's on the device, or numpy's on a CPU. Records are
-    uint8 or float in [0, 1] (images) or int64 (tokens), labels int64. d counts all coordinates of the flat vector, w
-    those of the module (`Net.weights`). Where a `block` of the network (`Net.blocks`) is named, records' gradients are
-    those of its coordinates alone: d is their number wherever gradients are written or added up, and `theta` is whole.
+    Arrays may be numpy's or torch's; what is written to is torch's on the device, or
+    numpy's on a CPU. Records are uint8 or float in [0, 1] (images) or int64 (tokens),
+    labels int64. d counts all coordinates of the flat vector, w those of the module
+    (`Net.weights`). Where a `block` of the network (`Net.blocks`) is named, records'
+    gradients are those of its coordinates alone: d is their number wherever gradients
+    are written or added up, and `theta` is whole.
 
     Args:
         net: the network.
@@ -148,7 +153,8 @@ class Gradients(ABC):
         products: bool = False,
         into: Point | None = None,
     ) -> Point:
-        """Mean loss, accuracy and gradient of T tasks, and a point at which Hessian products can be computed.
+        """Mean loss, accuracy and gradient of T tasks, and a point at which Hessian
+        products can be computed.
 
         Args:
             theta: weights of each task [T, w].
@@ -182,17 +188,20 @@ class Gradients(ABC):
         second: bool,
         out: Array,
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """MAML's gradient in one call, where the implementation has it: see `MetaGradient`, which does without.
+        """MAML's gradient in one call, where the implementation has it: see
+        `MetaGradient`, which does without.
 
         Args:
             theta: weights of all tasks [w].
-            support, support_y, query, query_y: records and labels of T tasks, as for `at`.
+            support, support_y, query, query_y: records and labels of T tasks, as for
+                `at`.
             rates: of each step, for all weights [K, 1] or for each [K, w].
             second: whether the gradient is carried back through the steps.
             out: where each task's gradient is written [T, w].
 
         Returns:
-            Mean loss and share of right answers of each query set, float64 [T]; None: there is no such call.
+            Mean loss and share of right answers of each query set, float64 [T]; None:
+            there is no such call.
         """
         return None
 
@@ -222,14 +231,16 @@ class Gradients(ABC):
     def pieces(
         self, theta: Array, x: Array, y: Array, room: Array, *, block: str = ""
     ) -> Iterator[tuple[Measured, Array]]:
-        """The same, a few records at a time: their gradients are in the cache when they are used.
+        """The same, a few records at a time: their gradients are in the cache when they
+        are used.
 
         Args:
             theta, x, y, block: as for `each`.
             room: [m, d], written again and again.
 
         Yields:
-            Measures and gradients, the first k <= m rows of the room, of the next k records.
+            Measures and gradients, the first k <= m rows of the room, of the next k
+            records.
         """
         self._check_records(theta, x, y)
         _fitting(room, (max(len(room), 1), self.width(block)), self.dtype)
@@ -239,7 +250,9 @@ class Gradients(ABC):
             yield self._each(theta, x[some], y[some], rows, block), rows
 
     def added(self, theta: Array, x: Array, y: Array, room: Array) -> np.ndarray:
-        """The sum of the records' gradients, float64 [d]; arguments as of `pieces`, whose rows are added up first."""
+        """The sum of the records' gradients, float64 [d]; arguments as of `pieces`,
+        whose rows are added up first.
+        """
         total = np.zeros(self.net.dimension)
         for _, rows in self.pieces(theta, x, y, room):
             total += tensor_of(rows, "cpu").numpy().sum(axis=0)
@@ -255,19 +268,23 @@ class Gradients(ABC):
             total: of as many coordinates as there are weights.
 
         Returns:
-            The records' measures, and their gradients' norms, float64 [n], as the sum gives them.
+            The records' measures, and their gradients' norms, float64 [n], as the sum
+            gives them.
         """
         self._check_records(theta, x, y)
         if total.dimension != self.width(block):
             raise ValueError(
-                f"gradients need a sum of {self.width(block)} coordinates, not {total.dimension}"
+                f"gradients need a sum of {self.width(block)} coordinates, not"
+                f" {total.dimension}"
             )
         if block or getattr(total, "as_rows", False):
             return self._add_pieces(theta, x, y, total, block)
         return self._add_each(theta, x, y, total)
 
     def evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
-        """Losses and right answers of records [n, ...] at weights [d], without gradients."""
+        """Losses and right answers of records [n, ...] at weights [d], without
+        gradients.
+        """
         self._check_sizes(theta, x, y)
         return self._evaluate(theta, x, y)
 
@@ -281,7 +298,8 @@ class Gradients(ABC):
             return self.net.dimension
         if block not in self.net.blocks:
             raise ValueError(
-                f"the network's blocks are {sorted(self.net.blocks)}: there is no {block!r}"
+                f"the network's blocks are {sorted(self.net.blocks)}: there is no"
+                f" {block!r}"
             )
         place = self.net.blocks[block]
         return int(place.stop - place.start)
@@ -351,7 +369,8 @@ class Gradients(ABC):
         if y is not None:
             if tuple(y.shape[:2]) != inputs.shape[:2]:
                 raise ValueError(
-                    f"{list(inputs.shape[:2])} records need as many labels, not {list(y.shape)}"
+                    f"{list(inputs.shape[:2])} records need as many labels, not"
+                    f" {list(y.shape)}"
                 )
             self._check_labels(y)
         return inputs
@@ -360,7 +379,8 @@ class Gradients(ABC):
         self._check_sizes(theta, x, y)
         if self.net.extra:
             raise ValueError(
-                f"gradients of records are for weights alone, not {sorted(self.net.extra)}"
+                "gradients of records are for weights alone, not"
+                f" {sorted(self.net.extra)}"
             )
 
     def _check_sizes(self, theta: Array, x: Array, y: Array) -> None:
@@ -387,9 +407,11 @@ class Gradients(ABC):
 
 
 class Choice(NamedTuple):
-    """An implementation for a network on a device: its name, which a run records, and what makes a new one.
+    """An implementation for a network on a device: its name, which a run records, and
+    what makes a new one.
 
-    `tasks`: how many tasks a CPU thread is given at once; no bit of a result depends on it.
+    `tasks`: how many tasks a CPU thread is given at once; no bit of a result depends on
+    it.
     """
 
     name: str
@@ -410,14 +432,15 @@ def device_of(asked: str) -> str:
     """
     if asked == "cuda" and not torch.cuda.is_available():
         raise BenchError(
-            f"machine.device is cuda, but torch finds no GPU on {platform.node()}: use a machine or a node that has "
-            "one, or set machine.device to auto"
+            f"machine.device is cuda, but torch finds no GPU on {platform.node()}: use"
+            " a machine or a node that has one, or set machine.device to auto"
         )
     return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 class Workers(Threads[Worker]):
-    """Gradients for each CPU thread, which compute few tasks at a time; or one on a GPU, which computes many at once.
+    """Gradients for each CPU thread, which compute few tasks at a time; or one on a
+    GPU, which computes many at once.
 
     Args:
         choice: the implementation.
@@ -437,7 +460,9 @@ class Workers(Threads[Worker]):
         self.chunk, self._tasks = choice.chunk(threads), choice.tasks
 
     def split(self, count: int) -> list[slice]:
-        """The tasks 0 to count - 1, as many together as a worker computes at once; fewer where a thread would wait."""
+        """The tasks 0 to count - 1, as many together as a worker computes at once;
+        fewer where a thread would wait.
+        """
         size = (
             min(self._tasks, -(-count // self.count)) if self.device == "cpu" else count
         )
@@ -458,7 +483,8 @@ def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:
     """The array, if it is of this shape and type, and its rows lie in one piece."""
     if tuple(array.shape) != shape or _name(array.dtype) != _name(dtype):
         raise ValueError(
-            f"gradients need {_name(dtype)} {list(shape)}, not {_name(array.dtype)} {list(array.shape)}"
+            f"gradients need {_name(dtype)} {list(shape)}, not {_name(array.dtype)}"
+            f" {list(array.shape)}"
         )
     step = (
         array.stride(-1)

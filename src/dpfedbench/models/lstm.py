@@ -1,9 +1,11 @@
-"""The language model of task-global private meta-learning (Li et al. 2020, Appendix C): an LSTM over known words.
+"""The language model of task-global private meta-learning (Li et al. 2020, Appendix C):
+an LSTM over known words.
 
     h = LSTM_2(LSTM_1(E[BOS], E[w_1], ..., E[w_{L-1}]));   logits_t = S h_t;   tied: S is E without its last row
 
-A record starts with BOS (the last row of E) and a zero state, so that no word is in two records' gradients. A target
-that is not known (word 0) is left out of the loss and counts as wrong.
+A record starts with BOS (the last row of E) and a zero state, so that no word is in two
+records' gradients. A target that is not known (word 0) is left out of the loss and
+counts as wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ class Lstm(nn.Module):
         record: words of a record, L.
         width: of the embedding and of both layers.
         layers: of the LSTM.
-        tied: whether the logits are products with the embedding; otherwise with a matrix of their own.
+        tied: whether the logits are products with the embedding; otherwise with a
+            matrix of their own.
     """
 
     by_word = ("embedding", "softmax")
@@ -66,7 +69,9 @@ class Lstm(nn.Module):
         return rng.uniform(-RANGE, RANGE, weights).astype(np.float32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [n, L, V] of records int64 [n, L]: of each word, from those before it."""
+        """Logits [n, L, V] of records int64 [n, L]: of each word, from those before
+        it.
+        """
         inputs = functional.pad(x[:, :-1], (1, 0), value=self.words)
         steps = self.embedding[inputs].unbind(1)
         for layer in range(self.layers):
@@ -102,7 +107,9 @@ class Lstm(nn.Module):
     def correct(
         self, x: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Right answers [n] and of how many [n]: the most likely word is right where it is the next and is known."""
+        """Right answers [n] and of how many [n]: the most likely word is right where it
+        is the next and is known.
+        """
         logits = self(x)
         right = ((logits.argmax(dim=2) == y) & (y > 0)).sum(1).to(logits.dtype)
         return right, torch.full_like(right, self.record)

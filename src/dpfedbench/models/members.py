@@ -1,4 +1,6 @@
-"""Model files: the named tensors of a model, or of several that are used together, as safetensors."""
+"""Model files: the named tensors of a model, or of several that are used together, as
+safetensors.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,12 @@ from dpfedbench.models.net import Net
 
 
 def save_members(path: Path, net: Net, members: Sequence[np.ndarray]) -> None:
-    """Write a model file: for each member, its named tensors ("member1/block1.weight", ...), as safetensors.
+    """Write a model file: for each member, its named tensors ("member1/block1.weight",
+    ...), as safetensors.
 
-    The file has the SHA-256 of the tensors among its metadata, so that every reader sees damage. A language model's
-    words are one more tensor: bytes of JSON, since metadata of several keys have no order.
+    The file has the SHA-256 of the tensors among its metadata, so that every reader
+    sees damage. A language model's words are one more tensor: bytes of JSON, since
+    metadata of several keys have no order.
     """
     tensors = {
         f"member{index}/{name}": tensor.numpy().copy()
@@ -52,8 +56,9 @@ def load_members(path: Path, net: Net) -> list[np.ndarray]:
 def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
     """The first member of a language model's file, for a model that knows other words.
 
-    Tensors whose rows are words (`net.by_word`) are taken row by row: a word that both models know gets the file's
-    row, any other keeps its own. The first row, for words that are not known, and the rows behind the words go over.
+    Tensors whose rows are words (`net.by_word`) are taken row by row: a word that both
+    models know gets the file's row, any other keeps its own. The first row, for words
+    that are not known, and the rows behind the words go over.
 
     Args:
         path: of the model file.
@@ -61,12 +66,14 @@ def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
         weights: its own weights, float32 [d].
 
     Raises:
-        BenchError: the file is missing or damaged, has no words, or is another network's.
+        BenchError: the file is missing or damaged, has no words, or is another
+            network's.
     """
     members, words = _read(path)
     if words is None:
         raise BenchError(
-            f"{path} does not say its model's words: delete it and run the workflow again"
+            f"{path} does not say its model's words: delete it and run the workflow"
+            " again"
         )
     row_of = {word: row for row, word in enumerate(words, start=1)}
     shared = np.array(

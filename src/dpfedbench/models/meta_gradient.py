@@ -2,15 +2,18 @@
 
     theta_0 = theta;  theta_{k+1} = theta_k - rate * grad L_support(theta_k);  gradient = d/dtheta L_query(theta_K)
 
-(Finn et al. 2017; DP-FedMeta, Algorithm 1 and eq. 3-5, with the mean of the losses.) The second-order gradient is
-computed backwards through the steps, without a graph across them:
+(Finn et al. 2017; DP-FedMeta, Algorithm 1 and eq. 3-5, with the mean of the losses.)
+The second-order gradient is computed backwards through the steps, without a graph
+across them:
 
     v_K = grad L_query(theta_K);  v_k = v_{k+1} - Hessian L_support(theta_k) (rate * v_{k+1});  gradient = v_0,
 
-and the first-order one is v_K. MAML++ (Antoniou et al. 2019) may learn a rate for each step and tensor, whose gradient
-is minus the product of v_{k+1} and the support gradient over that tensor, and count the query loss after each step,
-whose gradients there then join v_k. Tensors that do not adapt have the rate zero (ANIL, Raghu et al. 2020: all but the
-head). Nothing is clipped or noised here: a gradient leaves its client only through `privacy.private_sum`.
+and the first-order one is v_K. MAML++ (Antoniou et al. 2019) may learn a rate for each
+step and tensor, whose gradient is minus the product of v_{k+1} and the support gradient
+over that tensor, and count the query loss after each step, whose gradients there then
+join v_k. Tensors that do not adapt have the rate zero (ANIL, Raghu et al. 2020: all but
+the head). Nothing is clipped or noised here: a gradient leaves its client only through
+`privacy.private_sum`.
 """
 
 from __future__ import annotations
@@ -36,13 +39,16 @@ class _Rates:
         unknown = set(adapted or ()) - set(net.shapes)
         if unknown:
             raise ValueError(
-                f"no tensors {sorted(unknown)} to adapt: there are {', '.join(net.shapes)}"
+                f"no tensors {sorted(unknown)} to adapt: there are"
+                f" {', '.join(net.shapes)}"
             )
         self._net, self._adapted = net, adapted
         self.learnt = len(net.extra.get("rates", ()))
 
     def at(self, theta: torch.Tensor, rate: float) -> torch.Tensor:
-        """The rate of each weight in each step [steps, w]; [1, 1] where one is for all."""
+        """The rate of each weight in each step [steps, w]; [1, 1] where one is for
+        all.
+        """
         net = self._net
         if self.learnt:
             by_tensor = net.tensors(theta)["rates"]
@@ -64,8 +70,10 @@ class MetaGradient:
     Args:
         gradients: of the network, for the use of one thread.
         steps: inner steps K >= 1.
-        rate: of the inner steps, where the network has none of its own (`Net.with_rates`).
-        order: 2 to differentiate through the steps, 1 to take the adapted weights as constants (first-order MAML).
+        rate: of the inner steps, where the network has none of its own
+            (`Net.with_rates`).
+        order: 2 to differentiate through the steps, 1 to take the adapted weights as
+            constants (first-order MAML).
         adapted: names of the tensors that the inner steps move; None: all.
     """
 
@@ -117,8 +125,10 @@ class MetaGradient:
 
         Args:
             theta: weights [d].
-            support_x, support_y: records [T, n, ...] and labels [T, n] that the tasks adapt to.
-            query_x, query_y: those whose loss is differentiated, [T, m, ...] and [T, m].
+            support_x, support_y: records [T, n, ...] and labels [T, n] that the tasks
+                adapt to.
+            query_x, query_y: those whose loss is differentiated, [T, m, ...] and [T,
+                m].
             out: rows of the weights' type.
             weights: of the query loss after each step [K]; None: the last alone counts.
 
@@ -134,7 +144,8 @@ class MetaGradient:
         out = out if isinstance(out, torch.Tensor) else torch.from_numpy(out)
         if tuple(out.shape) != (tasks, net.dimension):
             raise ValueError(
-                f"the gradients of {tasks} tasks need [{tasks}, {net.dimension}], not {list(out.shape)}"
+                f"the gradients of {tasks} tasks need [{tasks}, {net.dimension}], not"
+                f" {list(out.shape)}"
             )
         start = tensor_of(theta, gradients.device).to(gradients.dtype)
         rates = self._rates.at(start, self.rate)
@@ -196,7 +207,9 @@ class MetaGradient:
         along: torch.Tensor,
         weights: np.ndarray | None,
     ) -> None:
-        """Carry the gradient at the adapted weights back through the steps, and take that of the rates on the way."""
+        """Carry the gradient at the adapted weights back through the steps, and take
+        that of the rates on the way.
+        """
         scaled, product = (
             self._rows("scaled", 1, len(adjoint))[0],
             self._rows("product", 1, len(adjoint))[0],
@@ -235,9 +248,11 @@ class Adaptation:
     def adapt(
         self, theta: Array, x: Array, y: Array, *, steps: int, rate: float
     ) -> torch.Tensor:
-        """Weights [T, w] after gradient steps of size `rate` from `theta` [d] on each of T tasks.
+        """Weights [T, w] after gradient steps of size `rate` from `theta` [d] on each
+        of T tasks.
 
-        Where the model has rates of its own, they count in the place of `rate`; the last for all steps beyond them.
+        Where the model has rates of its own, they count in the place of `rate`; the
+        last for all steps beyond them.
         """
         start = tensor_of(theta, self.gradients.device).to(self.gradients.dtype)
         rates = self._rates.at(start, rate)

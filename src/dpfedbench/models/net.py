@@ -1,13 +1,19 @@
 """A model: any `torch.nn.Module` over one flat vector of weights.
 
-The vector theta holds the module's parameters in the order of `named_parameters`, and behind them what a method learns
-besides (`extra`, e.g. the rates of MAML++), which the module does not see. A module may define, besides `forward(x)`:
+The vector theta holds the module's parameters in the order of `named_parameters`, and
+behind them what a method learns besides (`extra`, e.g. the rates of MAML++), which the
+module does not see. A module may define, besides `forward(x)`:
 
-- `initial(rng) -> float32 [weights]`, its initial weights; otherwise they are those that its constructor draws;
-- `losses(x, y) -> [n]`, each record's loss; otherwise the cross-entropy of its logits [n, outputs];
-- `correct(x, y) -> (right [n], of [n])`, how many of each record's answers are right; otherwise one answer a record;
-- `blocks`, the names of its parts and of each part's parameters, all of them in order; otherwise it has no named parts;
-- `by_word`, the names of the parameters that have a row for each token; otherwise there are none.
+- `initial(rng) -> float32 [weights]`, its initial weights; otherwise they are those
+  that its constructor draws;
+- `losses(x, y) -> [n]`, each record's loss; otherwise the cross-entropy of its logits
+  [n, outputs];
+- `correct(x, y) -> (right [n], of [n])`, how many of each record's answers are right;
+  otherwise one answer a record;
+- `blocks`, the names of its parts and of each part's parameters, all of them in order;
+  otherwise it has no named parts;
+- `by_word`, the names of the parameters that have a row for each token; otherwise there
+  are none.
 """
 
 from __future__ import annotations
@@ -41,7 +47,9 @@ _PROBED = 3
 
 
 class _Call(nn.Module):
-    """A module whose `losses`, and all of its `measures`, can be called like its `forward`."""
+    """A module whose `losses`, and all of its `measures`, can be called like its
+    `forward`.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -81,8 +89,10 @@ class Net:
         extra: names and initial values of what is learnt besides.
 
     Attributes:
-        vocabulary: of records of tokens, how many tokens there are: as many as logits; 0: records are images.
-        words: the words that tokens 1, 2, ... stand for, where a run on texts has set them.
+        vocabulary: of records of tokens, how many tokens there are: as many as logits;
+            0: records are images.
+        words: the words that tokens 1, 2, ... stand for, where a run on texts has set
+            them.
     """
 
     words: tuple[str, ...] = ()
@@ -146,7 +156,9 @@ class Net:
 
     @property
     def named_blocks(self) -> dict[str, tuple[str, ...]]:
-        """Names of the module's parts, and of each one's tensors; none where it has no parts of its own."""
+        """Names of the module's parts, and of each one's tensors; none where it has no
+        parts of its own.
+        """
         blocks = {
             name: tuple(names)
             for name, names in getattr(self.module, "blocks", {}).items()
@@ -155,13 +167,16 @@ class Net:
             self._own
         ):
             raise BenchError(
-                f"model {self.name}: its blocks must name all of its parameters, in their order"
+                f"model {self.name}: its blocks must name all of its parameters, in"
+                " their order"
             )
         return blocks
 
     @functools.cached_property
     def blocks(self) -> dict[str, slice]:
-        """The module's parts, and where each lies in the flat vector; none where it has no parts of its own."""
+        """The module's parts, and where each lies in the flat vector; none where it has
+        no parts of its own.
+        """
         slices, start = {}, 0
         for block, names in self.named_blocks.items():
             stop = start + sum(math.prod(self._own[name]) for name in names)
@@ -171,13 +186,17 @@ class Net:
 
     @property
     def head(self) -> tuple[str, ...]:
-        """Names of the last layer's tensors; of the first part's last layer, where there are parts."""
+        """Names of the last layer's tensors; of the first part's last layer, where
+        there are parts.
+        """
         names = next(iter(self.named_blocks.values()), tuple(self._own))
         layer = names[-1].rpartition(".")[0]
         return tuple(name for name in names if name.rpartition(".")[0] == layer)
 
     def with_rates(self, steps: int, first: float) -> Net:
-        """The same with a learnt rate for each of `steps` steps and tensor, which starts at `first` (MAML++)."""
+        """The same with a learnt rate for each of `steps` steps and tensor, which
+        starts at `first` (MAML++).
+        """
         rates = np.full((steps, len(self._own)), first, np.float32)
         return Net(
             self.build,
@@ -191,7 +210,7 @@ class Net:
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Initial vector, float32 [d]; torch's own generator is left as it is."""
         if hasattr(self.module, "initial"):
-            own = [np.asarray(getattr(self.module, "initial")(rng), np.float32)]
+            own = [np.asarray(getattr(self.module, "initial")(rng), np.float32)]  # noqa: B009
         else:
             with _own_generator(int(rng.integers(2**62))):
                 own = [
@@ -209,7 +228,9 @@ class Net:
         )
 
     def tensors(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The flat vector [d] as named tensors (views); of its first `weights` coordinates, the module's alone."""
+        """The flat vector [d] as named tensors (views); of its first `weights`
+        coordinates, the module's alone.
+        """
         shapes = self.shapes if theta.shape[-1] != self.weights else self._own
         parts = torch.split(
             theta, [math.prod(shape) for shape in shapes.values()], dim=-1
@@ -229,7 +250,8 @@ class Net:
             name: tuple(tensor.shape) for name, tensor in tensors.items()
         } != self.shapes:
             raise BenchError(
-                "the model file's tensors do not fit this network: delete the run's folder and run again"
+                "the model file's tensors do not fit this network: delete the run's"
+                " folder and run again"
             )
         return np.concatenate(
             [
@@ -239,9 +261,11 @@ class Net:
         )
 
     def with_fresh_head(self, theta: np.ndarray, old: Net) -> np.ndarray:
-        """A vector [d] whose body is that of `theta`, of the same network with any number of outputs, bit for bit.
+        """A vector [d] whose body is that of `theta`, of the same network with any
+        number of outputs, bit for bit.
 
-        The head is zero, so that nothing of the old one is left; what is learnt besides is as it starts.
+        The head is zero, so that nothing of the old one is left; what is learnt besides
+        is as it starts.
 
         Raises:
             BenchError: the old network's body is another.
@@ -261,10 +285,12 @@ class Net:
     # The function, differentiable by torch
 
     def inputs(self, x: Array, like: torch.Tensor) -> torch.Tensor:
-        """Records as the module sees them, of the device and type of `like`: images as [..., C, H, W] in [0, 1].
+        """Records as the module sees them, of the device and type of `like`: images as
+        [..., C, H, W] in [0, 1].
 
-        They lie in memory as torch's own do, so that a module may call `view`; a module that has `channels_last`, which
-        makes convolutions on a CPU faster, gets them so.
+        They lie in memory as torch's own do, so that a module may call `view`; a module
+        that has `channels_last`, which makes convolutions on a CPU faster, gets them
+        so.
         """
         given = tensor_of(x, like.device)
         if self.vocabulary:
@@ -277,11 +303,14 @@ class Net:
         moved = scaled.movedim(-1, -3)
         if getattr(self.module, "channels_last", False):
             return moved
-        # `contiguous` would leave the strides of one channel as they are, which torch takes for channels last.
+        # `contiguous` would leave the strides of one channel as they are, which torch
+        # takes for channels last.
         return moved.clone(memory_format=torch.contiguous_format)
 
     def callable(self, device: str, dtype: torch.dtype) -> nn.Module:
-        """A copy of the module for `apply`: one for each thread, since a call puts the weights into it."""
+        """A copy of the module for `apply`: one for each thread, since a call puts the
+        weights into it.
+        """
         with self._lock:
             return (
                 copy.deepcopy(self._call)
@@ -296,14 +325,16 @@ class Net:
         *arguments: torch.Tensor,
         call: nn.Module | None = None,
     ) -> Any:
-        """Call a method at weights theta [weights], flat or by name, on what `inputs` gave.
+        """Call a method at weights theta [weights], flat or by name, on what `inputs`
+        gave.
 
         Args:
-            method: the module's "forward" or "losses"; or "measures": each record's loss, right answers, and of how
-                many, [n] each.
+            method: the module's "forward" or "losses"; or "measures": each record's
+                loss, right answers, and of how many, [n] each.
             theta: the weights.
             arguments: records, and for all but "forward" labels.
-            call: of `callable`; None: the network's own, which one thread at a time may use.
+            call: of `callable`; None: the network's own, which one thread at a time may
+                use.
         """
         tensors = (
             self.tensors(theta[: self.weights])
@@ -341,7 +372,9 @@ class Net:
     def example(
         self, records: int = _PROBED
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Weights [weights], records as the module sees them and labels, drawn once and for all, for a probe."""
+        """Weights [weights], records as the module sees them and labels, drawn once and
+        for all, for a probe.
+        """
         rng = np.random.default_rng(0)
         theta = torch.from_numpy(self.initial(rng)[: self.weights].astype(np.float32))
         theta += 0.1 * torch.from_numpy(
@@ -366,8 +399,9 @@ class Net:
         """Refuse a module that cannot be used at all.
 
         Raises:
-            BenchError: its forward pass fails on the records' shape, or gives no logit for each output; it has running
-                statistics, which would be a release of their own; or it draws random numbers of its own.
+            BenchError: its forward pass fails on the records' shape, or gives no logit
+                for each output; it has running statistics, which would be a release of
+                their own; or it draws random numbers of its own.
         """
         return self._checked
 
@@ -386,8 +420,8 @@ class Net:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             place = whose.place_of(error)
             raise BenchError(
-                f"model {self.name} fails on records of shape {self.input_shape}: {f'{place}: ' if place else ''}"
-                f"{lines[0][:200]}"
+                f"model {self.name} fails on records of shape {self.input_shape}:"
+                f" {f'{place}: ' if place else ''}{lines[0][:200]}"
             ) from error
         finally:
             changed = [
@@ -405,18 +439,25 @@ class Net:
         if not hasattr(self.module, "losses"):
             shape, wanted = tuple(passes[0][-1][1].shape), (_PROBED, self.outputs)
             if shape != wanted:
-                of_text = ": a model of text has logits for each word, so it has to define losses and correct"
+                of_text = (
+                    ": a model of text has logits for each word, so it has to define"
+                    " losses and correct"
+                )
                 raise BenchError(
-                    f"model {self.name} gives an array {list(shape)} for {_PROBED} records, not logits {list(wanted)}"
-                    + of_text * bool(self.vocabulary)
+                    f"model {self.name} gives an array {list(shape)} for {_PROBED}"
+                    f" records, not logits {list(wanted)}"
+                    + of_text
+                    * bool(self.vocabulary)
                 )
 
     @functools.cached_property
     def mixes_records(self) -> str:
-        """The layer through which one record's loss depends on another record; "" where there is none.
+        """The layer through which one record's loss depends on another record; "" where
+        there is none.
 
-        By the layers' kinds, and by trying: another record is changed. (Opacus' validator refuses two kinds of layers
-        for this reason: batch normalisation, and normalisation with running statistics, which `check` refuses.)
+        By the layers' kinds, and by trying: another record is changed. (Opacus'
+        validator refuses two kinds of layers for this reason: batch normalisation, and
+        normalisation with running statistics, which `check` refuses.)
         """
         for name, layer in self.module.named_modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
@@ -442,14 +483,17 @@ class Net:
         self.check()
         if self.mixes_records:
             raise BenchError(
-                f"model {self.name} mixes records in {self.mixes_records}: where each record's gradient is taken, "
-                f"normalise within the record (e.g. GroupNorm)"
+                f"model {self.name} mixes records in {self.mixes_records}: where each"
+                " record's gradient is taken, normalise within the record (e.g."
+                " GroupNorm)"
             )
 
     def layers(
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
     ) -> list[tuple[str, torch.Tensor]]:
-        """What each layer gave, in the order in which they end, then the records' losses or logits."""
+        """What each layer gave, in the order in which they end, then the records'
+        losses or logits.
+        """
         outputs: list[tuple[str, torch.Tensor]] = []
 
         def listen(name: str, layer: nn.Module, inputs: Any, out: Any) -> None:
@@ -467,9 +511,11 @@ class Net:
                 outputs.append(
                     (
                         "",
-                        self.apply("losses", theta, x, y)
-                        if losses
-                        else self.apply("forward", theta, x),
+                        (
+                            self.apply("losses", theta, x, y)
+                            if losses
+                            else self.apply("forward", theta, x)
+                        ),
                     )
                 )
             finally:

@@ -15,7 +15,8 @@ from dpfedbench.models.net import Array, Net, tensor_of
 
 
 class OneByOne(Point):
-    """Tasks differentiated one after another; their graphs are kept where products are asked for.
+    """Tasks differentiated one after another; their graphs are kept where products are
+    asked for.
 
     Args:
         net: the network.
@@ -41,10 +42,11 @@ class OneByOne(Point):
         self._calls: list[tuple[nn.Module, list[nn.Parameter]]]
         if isinstance(before, OneByOne) and before._rows.shape == theta.shape:
             self._rows, self._calls = before._rows, before._calls
-            before._gradients.clear()  # so that the graphs' memory is taken again at once
+            # so that the graphs' memory is taken again at once
+            before._gradients.clear()
         else:
-            # Each task has a module, whose parameters lie in its row: to put the weights into one module at each call
-            # takes a twentieth of Conv-4's time.
+            # Each task has a module, whose parameters lie in its row: to put the
+            # weights into one module at each call takes a twentieth of Conv-4's time.
             self._rows, self._calls = torch.empty_like(theta), []
             for row in self._rows:
                 call = copy.deepcopy(module).requires_grad_(True)
@@ -76,7 +78,8 @@ class OneByOne(Point):
         for i, (gradients, (_, own)) in enumerate(
             zip(self._gradients, self._calls, strict=True)
         ):
-            # Where the loss does not depend on a tensor, or only linearly, its gradient depends on no weights.
+            # Where the loss does not depend on a tensor, or only linearly, its gradient
+            # depends on no weights.
             pairs = zip(
                 gradients,
                 self._cut(tensor_of(direction[i], self._rows.device)),
@@ -93,8 +96,8 @@ class OneByOne(Point):
                 if "is not implemented" not in str(error):
                     raise
                 raise BenchError(
-                    f"model {self._net.name} has no second derivatives ({error}): set client_update.order to 1, or "
-                    "take another layer"
+                    f"model {self._net.name} has no second derivatives ({error}): set"
+                    " client_update.order to 1, or take another layer"
                 ) from error
 
 
@@ -109,7 +112,9 @@ def _derivatives(
     own: Sequence[nn.Parameter],
     **how: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Those of outputs, along a direction, after parameters; zeros after one that they do not depend on."""
+    """Those of outputs, along a direction, after parameters; zeros after one that they
+    do not depend on.
+    """
     return torch.autograd.grad(
         outputs, own, along, allow_unused=True, materialize_grads=True, **how
     )

@@ -1,4 +1,6 @@
-"""Layers that a private model must not have: how they are found, and the message for each."""
+"""Layers that a private model must not have: how they are found, and the message for
+each.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ def place_of(name: str, layer: nn.Module) -> str:
 
 def drawing(name: str, layer: nn.Module) -> str:
     """The message about a layer that draws random numbers."""
-    return f"{place_of(name, layer)} draws random numbers that no seed of the run decides: take dropout out of the model"
+    return (
+        f"{place_of(name, layer)} draws random numbers that no seed of the run decides:"
+        " take dropout out of the model"
+    )
 
 
 def remembering(name: str, layer: nn.Module) -> str:
     """The message about a layer that keeps running statistics."""
     return (
-        f"{place_of(name, layer)} keeps running statistics, which would be a release of their own: "
-        f"set track_running_stats=False, or normalise within the record (e.g. GroupNorm)"
+        f"{place_of(name, layer)} keeps running statistics, which would be a release of"
+        " their own: set track_running_stats=False, or normalise within the record"
+        " (e.g. GroupNorm)"
     )
 
 
@@ -36,7 +42,9 @@ def first_difference(
     *,
     of: Any,
 ) -> str | None:
-    """The first layer whose outputs `[of]` differ by more than rounding; None: there is none."""
+    """The first layer whose outputs `[of]` differ by more than rounding; None: there is
+    none.
+    """
     for (name, a), (_, b) in zip(first, second, strict=True):
         if not torch.allclose(
             a[of].double(), b[of].double(), rtol=1e-4, atol=1e-5, equal_nan=True

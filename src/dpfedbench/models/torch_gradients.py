@@ -1,9 +1,10 @@
 """Gradients of any module by torch.
 
-On a CPU a task is differentiated by itself; on a GPU a chunk of tasks is, by `torch.func.vmap`, with convolutions as
-products of matrices (`patches`). The gradients of single records come from `vmap`; for a module that it cannot take,
-from Opacus' `GradSampleModule`; for one that neither can take, from one backward pass a record. Each way is tried on a
-few drawn records, and the first that agrees with the last is taken.
+On a CPU a task is differentiated by itself; on a GPU a chunk of tasks is, by
+`torch.func.vmap`, with convolutions as products of matrices (`patches`). The gradients
+of single records come from `vmap`; for a module that it cannot take, from Opacus'
+`GradSampleModule`; for one that neither can take, from one backward pass a record. Each
+way is tried on a few drawn records, and the first that agrees with the last is taken.
 """
 
 from __future__ import annotations
@@ -43,14 +44,17 @@ _EVALUATED = 256
 
 
 _Rows = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]
-"""Of each tensor of the module its gradients [n, ...], and the records' measures [n]."""
+"""Of each tensor of the module its gradients [n, ...], and the records' measures
+[n].
+"""
 
 
 class TorchGradients(Gradients):
     """Gradients of any module; arguments are those of `Gradients`.
 
     Attributes:
-        as_products: whether convolutions are products of matrices where several tasks or records are taken at once.
+        as_products: whether convolutions are products of matrices where several tasks
+            or records are taken at once.
     """
 
     name = "torch"
@@ -66,7 +70,9 @@ class TorchGradients(Gradients):
 
     @property
     def way(self) -> str:
-        """How records' gradients are computed: "torch" (`vmap`), "torch-opacus" or "torch-loop"."""
+        """How records' gradients are computed: "torch" (`vmap`), "torch-opacus" or
+        "torch-loop".
+        """
         return "torch" if self.net.mixes_records else self._way[0]
 
     @functools.cached_property
@@ -77,7 +83,9 @@ class TorchGradients(Gradients):
 
     @functools.cached_property
     def _per_record(self) -> int:
-        """Numbers in memory for one record's derivatives, about: weights, and what the layers give."""
+        """Numbers in memory for one record's derivatives, about: weights, and what the
+        layers give.
+        """
         theta, x, y = self.net.example(1)
         return 3 * self.net.weights + 6 * sum(
             out.numel() for _, out in self.net.layers(theta, x, y)
@@ -89,9 +97,11 @@ class TorchGradients(Gradients):
     def _in_pieces(
         self, compute: Callable[[slice], None], count: int, records: int = 1
     ) -> None:
-        """Compute something of so many tasks of so many records each, a piece at a time.
+        """Compute something of so many tasks of so many records each, a piece at a
+        time.
 
-        Where the device's memory ends, a piece is computed again in halves, and no larger one is tried after it.
+        Where the device's memory ends, a piece is computed again in halves, and no
+        larger one is tried after it.
 
         Raises:
             BenchError: there is no memory for one task.
@@ -108,13 +118,15 @@ class TorchGradients(Gradients):
                     )
                     what = "record" if records == 1 else f"task of {records} records"
                     raise BenchError(
-                        f"one {what} of this network takes about {needed:,.0f} MiB on {self.device}, but less is "
-                        "free: use a smaller model or task, end other programs on the device, or set machine.device "
-                        "to cpu"
+                        f"one {what} of this network takes about {needed:,.0f} MiB on"
+                        f" {self.device}, but less is free: use a smaller model or"
+                        " task, end other programs on the device, or set"
+                        " machine.device to cpu"
                     ) from error
                 self._limit = max(1, size // 2 * records)
                 _say_once(
-                    f"notice: {self.device} is out of memory: {size // 2} at once instead of {size} from here on"
+                    f"notice: {self.device} is out of memory: {size // 2} at once"
+                    f" instead of {size} from here on"
                 )
                 if self._kind == "cuda":
                     torch.cuda.empty_cache()
@@ -141,7 +153,9 @@ class TorchGradients(Gradients):
         return theta.to(self.dtype), x.to(self.dtype) if x.is_floating_point() else x, y
 
     def _at_once(self, function: Callable[..., Any], *sizes: Any) -> Callable[..., Any]:
-        """`torch.func.vmap` of a function, with convolutions in the form that suits the device."""
+        """`torch.func.vmap` of a function, with convolutions in the form that suits the
+        device.
+        """
         batched = torch.func.vmap(function, *sizes)
 
         def call(*arguments: Any) -> Any:
@@ -244,7 +258,9 @@ class TorchGradients(Gradients):
 
     @functools.cached_property
     def _way(self) -> tuple[str, Any]:
-        """How records' gradients are computed: the name of the first way that works, and the way."""
+        """How records' gradients are computed: the name of the first way that works,
+        and the way.
+        """
         theta, x, y = self._example()
         names = self.net.tensor_names
         wanted, _ = self._by_loop(theta, x, y, names)
@@ -355,7 +371,9 @@ class TorchGradients(Gradients):
 
 
 class _AllAtOnce(Point):
-    """Tasks differentiated all at once; nothing is kept between calls but the weights."""
+    """Tasks differentiated all at once; nothing is kept between calls but the
+    weights.
+    """
 
     def __init__(
         self,
@@ -366,7 +384,7 @@ class _AllAtOnce(Point):
         out: Array,
     ) -> None:
         super().__init__(theta)
-        owner._call
+        owner._call  # noqa: B018
         self._owner, self._at = owner, (theta.clone(), x, y)
         rows = torch.as_tensor(out)
 
@@ -381,7 +399,9 @@ class _AllAtOnce(Point):
     def _in_pieces(
         self, compute: Callable[..., tuple[torch.Tensor, torch.Tensor]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Losses and accuracies of all tasks; `compute` gets a slice of them, and their weights, records and labels."""
+        """Losses and accuracies of all tasks; `compute` gets a slice of them, and their
+        weights, records and labels.
+        """
         measures = list[tuple[torch.Tensor, torch.Tensor]]()
         theta, x, y = self._at
         self._owner._in_pieces(

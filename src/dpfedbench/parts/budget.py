@@ -55,13 +55,15 @@ class Budget(Section):
             and least_delta(z, rate, self.epsilon) > self.delta
         ):
             raise BenchError(
-                f"the budget of epsilon {self.epsilon} is spent by the first round: raise budget.epsilon or "
-                "noise.multiplier"
+                f"the budget of epsilon {self.epsilon} is spent by the first round:"
+                " raise budget.epsilon or noise.multiplier"
             )
 
 
 class OwnSum(Section):
-    """A private sum that a few-shot client takes itself; `section` is its name in a configuration."""
+    """A private sum that a few-shot client takes itself; `section` is its name in a
+    configuration.
+    """
 
     section: ClassVar[str]
 
@@ -84,7 +86,8 @@ class OwnSum(Section):
     def check(self, run: Run) -> None:
         if self.multiplier is None and self.epsilon is None:
             raise BenchError(
-                f"{self.section}.multiplier and {self.section}.epsilon are both null: give one"
+                f"{self.section}.multiplier and {self.section}.epsilon are both null:"
+                " give one"
             )
         if self.multiplier is None:
             _check_profile(self.section, self.profile, run)
@@ -104,7 +107,8 @@ class OwnSum(Section):
     def noise_multiplier(
         self, samplers: Mapping[str, Mapping[str, Any]], claims: Claims
     ) -> float:
-        """z_0 of a client's sums, by name: the configured one, or the least that keeps all within epsilon.
+        """z_0 of a client's sums, by name: the configured one, or the least that keeps
+        all within epsilon.
 
         Raises:
             BenchError: an epsilon that no noise meets.
@@ -121,20 +125,27 @@ class OwnSum(Section):
 
 
 class WithinTask(OwnSum):
-    """The private sums that a few-shot client takes over its own examples: record-level privacy within its task."""
+    """The private sums that a few-shot client takes over its own examples: record-level
+    privacy within its task.
+    """
 
     section: ClassVar[str] = "within_task"
 
     groups: tuple[Annotated[int, pydantic.Field(ge=2, le=1_000_000)], ...] = setting(
         (),
-        doc="numbers of examples of a client for which the account says what holds of all of them together",
+        doc=(
+            "numbers of examples of a client for which the account says what holds of"
+            " all of them together"
+        ),
     )
 
 
 class OwnUpdate(OwnSum):
-    """The private sum of a client over its own update alone, which protects all that it holds (local privacy).
+    """The private sum of a client over its own update alone, which protects all that it
+    holds (local privacy).
 
-    Neighbours differ in all that the client holds: the sensitivity is 2 C_0, and the noise's deviation 2 z_0 C_0.
+    Neighbours differ in all that the client holds: the sensitivity is 2 C_0, and the
+    noise's deviation 2 z_0 C_0.
     """
 
     section: ClassVar[str] = "own_update"
@@ -145,11 +156,13 @@ class OwnUpdate(OwnSum):
 
 
 def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:
-    """What no account of one round can go below: its delta at epsilon, exactly, of a client that is in it by chance.
+    """What no account of one round can go below: its delta at epsilon, exactly, of a
+    client that is in it by chance.
 
-    Of the densities N(0, z^2) and N(1, z^2) the round's is the mixture with weight `rate` on the latter, so that
-    delta(epsilon) is rate times that of the Gaussian mechanism at log(1 + (e^epsilon - 1) / rate); for that see
-    `accounting.gaussian`, which needs scipy and a plan does not.
+    Of the densities N(0, z^2) and N(1, z^2) the round's is the mixture with weight
+    `rate` on the latter, so that delta(epsilon) is rate times that of the Gaussian
+    mechanism at log(1 + (e^epsilon - 1) / rate); for that see `accounting.gaussian`,
+    which needs scipy and a plan does not.
     """
     if epsilon > 500:
         return 0.0
@@ -168,5 +181,6 @@ def _check_profile(section: str, profile: str, run: Run) -> None:
     """Refuse a limit on what the paper claims where it claims nothing."""
     if profile == "as_claimed" and not run.claims:
         raise BenchError(
-            f"{section}.profile is as_claimed, but the paper of {run.method} claims no epsilon: set it to holds"
+            f"{section}.profile is as_claimed, but the paper of {run.method} claims no"
+            " epsilon: set it to holds"
         )

@@ -1,4 +1,6 @@
-"""What becomes of one of several sums of a round: a step of its own block of the model."""
+"""What becomes of one of several sums of a round: a step of its own block of the
+model.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from dpfedbench.settings.run import Run
 
 
 class StepOfSum(Section):
-    """A step of an optimiser along a (noised) mean, after which the weights decay as torch's optimisers have it."""
+    """A step of an optimiser along a (noised) mean, after which the weights decay as
+    torch's optimisers have it.
+    """
 
     rate: float = setting(
         0.025, gt=0, doc="learning rate", paper="0.025 (weights), 0.0003 (architecture)"
@@ -31,7 +35,10 @@ class StepOfSum(Section):
     cut: float | None = setting(
         None,
         gt=0,
-        doc="of a sum that claims nothing: gradients are cut to this norm, without noise; null: they are not",
+        doc=(
+            "of a sum that claims nothing: gradients are cut to this norm, without"
+            " noise; null: they are not"
+        ),
     )
 
     def check(self, run: Run) -> None:

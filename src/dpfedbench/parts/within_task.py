@@ -1,11 +1,13 @@
-"""Few-shot clients that take each example's gradient by itself, and (private) sums over them within their task.
+"""Few-shot clients that take each example's gradient by itself, and (private) sums over
+them within their task.
 
     for each step:  gradient of each example -> (private) sum (C_0, z_0) -> step of the task's own weights;
     then MAML's query gradient at the adapted weights (first order), or Reptile's difference of the weights.
 
-With a sum over the query examples as well (DP-AGRLR, Algorithm 3) what a client sends protects each of its examples
-against the server. Where the server sums them (sample-level DP-MAML, Algorithm 2) they go to its private sum one by
-one. Nothing else leaves a client.
+With a sum over the query examples as well (DP-AGRLR, Algorithm 3) what a client sends
+protects each of its examples against the server. Where the server sums them
+(sample-level DP-MAML, Algorithm 2) they go to its private sum one by one. Nothing else
+leaves a client.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class TaskClients(ClientByClient):
 
     Args:
         setup: of the run.
-        samplers: for each sum that a client takes, by name, how often one of its examples is in it.
+        samplers: for each sum that a client takes, by name, how often one of its
+            examples is in it.
         each: contributions that a client makes to the server's sum.
 
     Raises:
@@ -76,7 +79,9 @@ class TaskClients(ClientByClient):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """Contributions, with losses and accuracies on the query sets (Reptile: on all examples, before training)."""
+        """Contributions, with losses and accuracies on the query sets (Reptile: on all
+        examples, before training).
+        """
         yield from super().contributions(theta, cohort, index)
         for entry in self.entries.values():
             entry.write(index)
@@ -96,9 +101,11 @@ class Client:
         worker: Gradients,
         step: int = 0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The (private) mean gradient float32 [d] of some of its examples; with losses and right shares [n, 2].
+        """The (private) mean gradient float32 [d] of some of its examples; with losses
+        and right shares [n, 2].
 
-        The sum is divided by the number that was to be read, which is public, and not by the number that came.
+        The sum is divided by the number that was to be read, which is public, and not
+        by the number that came.
         """
         entry = self._clients.entries[name]
         total, measures = (
@@ -114,7 +121,9 @@ class Client:
 def measured(
     gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor
 ) -> np.ndarray:
-    """Write each example's gradient to `out` [n, d]; losses and shares of right answers [n, 2]."""
+    """Write each example's gradient to `out` [n, d]; losses and shares of right answers
+    [n, 2].
+    """
     return _measures(gradients.each(theta, *examples, out))
 
 

@@ -1,7 +1,8 @@
-"""The page's first table: for each paper the claimed ε, the ε that holds, the accuracy, and the best valid repair.
+"""The page's first table: for each paper the claimed ε, the ε that holds, the accuracy,
+and the best valid repair.
 
-Properties select these configurations, never a method's name: the paper of a method, the claim that a series repairs,
-and the accounts.
+Properties select these configurations, never a method's name: the paper of a method,
+the claim that a series repairs, and the accounts.
 """
 
 from __future__ import annotations
@@ -19,27 +20,40 @@ from dpfedbench.reporting.values import Listing, Shown
 
 TITLE = "What papers claim, and what holds"
 _NOTES = (
-    "ε claimed: the paper's accounting, applied to the run made here. Printed: the number in the paper, at the paper's "
-    "scale. ε that holds: proved for the sampler that ran and for what the observer sees. ∞: no finite ε holds.",
-    "The row of a paper is the first configuration of its methods that has a repair; without any repair, the first "
-    "configuration with a claim.",
-    "The best valid repair is the most accurate configuration of the paper's methods that starts from random weights, "
-    "has the same data and task, protects the same unit from the same observer, and has a proved ε of at most the "
-    "claimed one. The account does not cover this choice. A claim is void if the paper's accounting is of another "
-    "mechanism than the one that ran.",
-    "Audited above what holds: the lower bound of an audit exceeds the ε. With correct code this happens by chance in "
-    "one audit of twenty. Refuted: the excess is too large for chance, so that nothing is proved. The table of privacy "
-    "has the bounds.",
+    (
+        "ε claimed: the paper's accounting, applied to the run made here. Printed: the"
+        " number in the paper, at the paper's scale. ε that holds: proved for the"
+        " sampler that ran and for what the observer sees. ∞: no finite ε holds."
+    ),
+    (
+        "The row of a paper is the first configuration of its methods that has a"
+        " repair; without any repair, the first configuration with a claim."
+    ),
+    (
+        "The best valid repair is the most accurate configuration of the paper's"
+        " methods that starts from random weights, has the same data and task, protects"
+        " the same unit from the same observer, and has a proved ε of at most the"
+        " claimed one. The account does not cover this choice. A claim is void if the"
+        " paper's accounting is of another mechanism than the one that ran."
+    ),
+    (
+        "Audited above what holds: the lower bound of an audit exceeds the ε. With"
+        " correct code this happens by chance in one audit of twenty. Refuted: the"
+        " excess is too large for chance, so that nothing is proved. The table of"
+        " privacy has the bounds."
+    ),
 )
 NO_CLAIM = (
-    "There is no row, since no paper here has a method of its own in its tables that claims a finite ε. The table of "
-    "privacy has the ε that holds for every private configuration."
+    "There is no row, since no paper here has a method of its own in its tables that"
+    " claims a finite ε. The table of privacy has the ε that holds for every private"
+    " configuration."
 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A paper's published configuration, and the best valid one within the ε that it claims; None where there is none.
+    """A paper's published configuration, and the best valid one within the ε that it
+    claims; None where there is none.
 
     Where the claim itself holds the two may be the same.
     """
@@ -50,7 +64,9 @@ class Answer:
 
 
 def read(rows: Sequence[Row]) -> list[Answer]:
-    """From the table of privacy one answer for each paper that has a method of its own, with a claim, in a table."""
+    """From the table of privacy one answer for each paper that has a method of its own,
+    with a claim, in a table.
+    """
     places = [(place, row) for row in rows for place in row.entry.tables]
     mended = {
         (place.paper, place.item, place.repairs) for place, _ in places if place.repairs
@@ -79,7 +95,9 @@ def read(rows: Sequence[Row]) -> list[Answer]:
 
 
 def _is_valid(row: Row, published: Row) -> bool:
-    """Whether a configuration keeps, provably, the ε that another claims, of the same thing measured on the same."""
+    """Whether a configuration keeps, provably, the ε that another claims, of the same
+    thing measured on the same.
+    """
     measured, claimed = (
         (
             each.entry.dataset,
@@ -94,7 +112,8 @@ def _is_valid(row: Row, published: Row) -> bool:
         row.holds.status == "proved"
         and row.holds.epsilon_high <= published.claimed.epsilon_high
     )
-    # A run that starts from another model's weights has read more data than the paper's method: it is no repair of it.
+    # A run that starts from another model's weights has read more data than the paper's
+    # method: it is no repair of it.
     return (
         measured == claimed
         and row.holds.delta <= published.holds.delta
@@ -131,16 +150,18 @@ _OF_REPAIR = (
 
 
 def tidy(answers: Sequence[Answer]) -> pd.DataFrame:
-    """One row for each paper; the columns of the repair are empty where there is none."""
+    """One row for each paper; the columns of the repair are empty where there is
+    none.
+    """
     records = [
         {
             "paper": answer.paper,
             **{name: of(answer.published) for name, of in _FACTS.items()},
         }
         | {
-            f"repair_{name}": None
-            if answer.repair is None
-            else _FACTS[name](answer.repair)
+            f"repair_{name}": (
+                None if answer.repair is None else _FACTS[name](answer.repair)
+            )
             for name in _OF_REPAIR
         }
         for answer in answers
@@ -183,7 +204,10 @@ def _fields(answer: Answer, title: str) -> dict[str, Shown]:
             "none needed: the claim holds" if repair.entry == entry else _whole(other),
             _whole(said),
         )
-    of_what = f"{_name(row)}; {entry.dataset}, {entry.task}; of a {holds.unit}, δ = {holds.delta:g}"
+    of_what = (
+        f"{_name(row)}; {entry.dataset}, {entry.task}; of a {holds.unit}, δ ="
+        f" {holds.delta:g}"
+    )
     return {
         "paper": values.words(title, _whole(of_what)),
         "ε claimed": values.number(

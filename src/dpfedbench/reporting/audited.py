@@ -1,8 +1,10 @@
-"""Audits beside accounts: wherever an ε is shown, it is marked if the lower bound of an audit exceeds it.
+"""Audits beside accounts: wherever an ε is shown, it is marked if the lower bound of an
+audit exceeds it.
 
-A bound errs by chance. With correct code one audit in twenty exceeds what holds, mostly by little; audit.json has the
-chance of an excess as large (`chance`). Of n audits that are shown in one place, the chance that any has such an excess
-is at most n times that. Where this is below `LEVEL` the account is refuted, and what it says is not proved.
+A bound errs by chance. With correct code one audit in twenty exceeds what holds, mostly
+by little; audit.json has the chance of an excess as large (`chance`). Of n audits that
+are shown in one place, the chance that any has such an excess is at most n times that.
+Where this is below `LEVEL` the account is refuted, and what it says is not proved.
 """
 
 from __future__ import annotations
@@ -24,14 +26,17 @@ LEVEL = 0.01
 """The chance that a page of correct code has any account called refuted."""
 
 _FEWEST = 10
-"""Fewer audits count as so many: then an excess must be as rare as one in a thousand to refute (`audit.report`)."""
+"""Fewer audits count as so many: then an excess must be as rare as one in a thousand to
+refute (`audit.report`).
+"""
 
 Audit = Mapping[str, Any]
 """What audit.json says of one unit and observer."""
 
 
 class Audits:
-    """The audits of the private configurations that are shown in one place, a page or a table.
+    """The audits of the private configurations that are shown in one place, a page or a
+    table.
 
     Raises:
         BenchError: an audit is missing or damaged.
@@ -48,7 +53,9 @@ class Audits:
         self.count = sum(map(len, files.values()))
 
     def of(self, group: str, holds: Entry | None) -> Audit | None:
-        """That of a configuration for the unit and observer of what holds; None where there is none."""
+        """That of a configuration for the unit and observer of what holds; None where
+        there is none.
+        """
         return (
             None
             if holds is None
@@ -56,7 +63,9 @@ class Audits:
         )
 
     def marked(self, group: str, result: CellResult) -> CellResult:
-        """A configuration's result, with both ε marked where its audit is above them."""
+        """A configuration's result, with both ε marked where its audit is above
+        them.
+        """
         audit = self.of(group, result.runs[0].account.profiles.get("holds"))
         if audit is None:
             return result
@@ -88,10 +97,11 @@ def read_audits(path: Path) -> dict[tuple[str, str], Audit]:
 
 
 def beside(account: Account, audits: Mapping[tuple[str, str], Audit]) -> Account:
-    """An account of a single run whose statuses say where its own audit exceeds what holds.
+    """An account of a single run whose statuses say where its own audit exceeds what
+    holds.
 
-    The audit is compared with what holds at its own δ, whatever the δ of the account: a mechanism that leaks more there
-    is not the one accounted for.
+    The audit is compared with what holds at its own δ, whatever the δ of the account: a
+    mechanism that leaks more there is not the one accounted for.
     """
     holds = account.profiles.get("holds")
     audit = None if holds is None else audits.get((holds.unit, holds.observer))
@@ -115,7 +125,8 @@ def beside(account: Account, audits: Mapping[tuple[str, str], Audit]) -> Account
 
 
 def marked(epsilon: Entry, audit: Audit, count: int) -> Entry:
-    """An ε, claimed or that holds, with what an audit of the same unit and observer says against it.
+    """An ε, claimed or that holds, with what an audit of the same unit and observer
+    says against it.
 
     `count` audits stand in the same place. An ε that claims nothing stays as it is.
     """

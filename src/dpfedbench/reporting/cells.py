@@ -1,4 +1,6 @@
-"""The cells that a search found: its genotype, and a picture of the operations between their states."""
+"""The cells that a search found: its genotype, and a picture of the operations between
+their states.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from dpfedbench.models.genotype import OPERATIONS, Edge, Genotype
 from dpfedbench.models.members import load_members
 from dpfedbench.models.zoo.darts import CellModel
 
-# Okabe and Ito's colours, the light ones darker so that their text can be read; each line is named beside it as well.
+# Okabe and Ito's colours, the light ones darker so that their text can be read; each
+# line is named beside it as well.
 _COLOURS = (
     "#000000",
     "#B87700",
@@ -56,16 +59,19 @@ def write_cells(
     genotype_path: pathlib.Path,
     picture_path: pathlib.Path,
 ) -> None:
-    """Write genotype.json and a picture of its cells; of released weights both are post-processing.
+    """Write genotype.json and a picture of its cells; of released weights both are
+    post-processing.
 
     Raises:
-        BenchError: the run's network searches nothing, or a file is missing, damaged or not this run's.
+        BenchError: the run's network searches nothing, or a file is missing, damaged or
+            not this run's.
     """
     dataset = load_records(data_dir)
     net = run.net(dataset.image_shape, len(dataset.class_names))
     if "architecture" not in net.blocks:
         raise BenchError(
-            f"{run.folder} has a network of kind {run.model.kind}, which searches no cells"
+            f"{run.folder} has a network of kind {run.model.kind}, which searches no"
+            " cells"
         )
     theta = load_members(model_path, net)[0]
     genotype = run.part(CellModel).space.genotype(theta[net.blocks["architecture"]])
@@ -76,11 +82,12 @@ def write_cells(
 
 
 def draw_cells(genotype: Genotype, title: str = "") -> Figure:
-    """A figure of a genotype: a panel for each kind of cell, and a title above them, where there is one.
+    """A figure of a genotype: a panel for each kind of cell, and a title above them,
+    where there is one.
 
-    Boxes are states: the outputs of the two cells before, and the nodes in order, whose maps side by side are the
-    output. Each node reads two states; a line is the operation by which it does, named by its colour, its dashes and
-    the text on it.
+    Boxes are states: the outputs of the two cells before, and the nodes in order, whose
+    maps side by side are the output. Each node reads two states; a line is the
+    operation by which it does, named by its colour, its dashes and the text on it.
     """
     nodes, panels = genotype.space.nodes, len(genotype.cells)
     height = 2 * (_FIRST + _LANE * nodes)
@@ -106,7 +113,8 @@ def _draw(axes: Axes, cell: tuple[tuple[Edge, ...], ...]) -> None:
         *((_STEP * (1 + node), 0.0) for node in range(len(cell))),
     ]
     for node, (first, second) in enumerate(cell):
-        # The cell before last has the lanes above, the last cell those below; of two nodes the earlier goes above.
+        # The cell before last has the lanes above, the last cell those below; of two
+        # nodes the earlier goes above.
         upper, lower = (second, first) if first[1] == 1 else (first, second)
         for side, (operation, state) in ((1, upper), (-1, lower)):
             _line(
@@ -142,10 +150,13 @@ def _line(
     operation: str,
     node: int,
 ) -> None:
-    """A line that leaves a box to a lane of its own, runs along it, and comes down to a node."""
+    """A line that leaves a box to a lane of its own, runs along it, and comes down to a
+    node.
+    """
     colour, dashes = _STYLES[operation]
     up = 1 if lane > 0 else -1
-    # Who leaves for a later node leaves further to the left, so that no two lines lie on each other.
+    # Who leaves for a later node leaves further to the left, so that no two lines lie
+    # on each other.
     x0, x1 = start[0] + 0.45 - 0.11 * min(node, 7), end[0] - 0.35
     turn = _ROUND * up
     points = [

@@ -1,7 +1,8 @@
-"""The part of a plan that reporting needs: tables and figures with their cells, typed, or as plain data.
+"""The part of a plan that reporting needs: tables and figures with their cells, typed,
+or as plain data.
 
-Snakemake's parameters are plain data, so a description is written by `plain` and read by `Item.read` or `Private.read`.
-Nothing here imports what computes.
+Snakemake's parameters are plain data, so a description is written by `plain` and read
+by `Item.read` or `Private.read`. Nothing here imports what computes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Description:
         """What `plain` gave.
 
         Raises:
-            pydantic.ValidationError: a value is missing or of another type; the plan is at fault, and no user.
+            pydantic.ValidationError: a value is missing or of another type; the plan is
+            at fault, and no user.
         """
         return pydantic.TypeAdapter(cls).validate_python(dict(values))
 
@@ -46,8 +48,9 @@ class _OfRuns(Description):
 class Mechanism:
     """What an accountant has to know of a run that is not trained.
 
-    `noise_multiplier` is None where no noise is added. `counted` is whether everything that the clipping rule reads is
-    a release that an account counts; `mechanism` is what the ledger would call the noise.
+    `noise_multiplier` is None where no noise is added. `counted` is whether everything
+    that the clipping rule reads is a release that an account counts; `mechanism` is
+    what the ledger would call the noise.
     """
 
     sampler: Mapping[str, Any]
@@ -61,15 +64,20 @@ class Cell(_OfRuns):
     """One value of a table or figure.
 
     Attributes:
-        label: what a figure calls it; `variant` what a table does, "" where its method says it all.
+        label: what a figure calls it; `variant` what a table does, "" where its method
+            says it all.
         x: where it stands on a swept axis, None where nothing is swept.
         method: the method's name, `title` the name to print.
-        dataset: measured on, `published_dataset` the paper's; `tested` is the task of its meta-test.
-        mismatch: why our value may not be read against the published one, "" where it may.
+        dataset: measured on, `published_dataset` the paper's; `tested` is the task of
+            its meta-test.
+        mismatch: why our value may not be read against the published one, "" where it
+            may.
         metrics: the meta-test's file in a run's folder.
-        folders: of the runs, one for each seed, below results/runs; none where nothing is trained.
+        folders: of the runs, one for each seed, below results/runs; none where nothing
+            is trained.
         mechanism: what is accounted for where nothing is trained.
-        searched: how many runs a search compares, this cell's among them; 0 where nothing is searched.
+        searched: how many runs a search compares, this cell's among them; 0 where
+            nothing is searched.
     """
 
     series: str
@@ -101,7 +109,9 @@ class Item(Description):
 
     @property
     def mismatches(self) -> list[str]:
-        """Why its values may not be read against the published ones, each reason once."""
+        """Why its values may not be read against the published ones, each reason
+        once.
+        """
         return list(
             dict.fromkeys(cell.mismatch for cell in self.cells if cell.mismatch)
         )
@@ -109,7 +119,9 @@ class Item(Description):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """A table of a paper that shows a configuration: as which series, and whose claim it mends ("": no other's)."""
+    """A table of a paper that shows a configuration: as which series, and whose claim
+    it mends ("": no other's).
+    """
 
     paper: str
     item: str
@@ -119,10 +131,11 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Private(_OfRuns):
-    """A private configuration for the table of privacy: `audited` is the run whose audit stands for it.
+    """A private configuration for the table of privacy: `audited` is the run whose
+    audit stands for it.
 
-    `multiplier` is its noise multiplier as configured, None where the budget gives it. `start` says where its first
-    weights are from; "" where they are random.
+    `multiplier` is its noise multiplier as configured, None where the budget gives it.
+    `start` says where its first weights are from; "" where they are random.
     """
 
     paper: str

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from dpfedbench.reporting.tables import Table, notes
 
-# Signs of our texts that LaTeX has by another name; pandas escapes those that LaTeX itself gives a meaning.
+# Signs of our texts that LaTeX has by another name; pandas escapes those that LaTeX
+# itself gives a meaning.
 _SIGNS: dict[int, str] = str.maketrans(
     {
         "ε": r"$\varepsilon$",
@@ -27,9 +28,11 @@ _SIGNS: dict[int, str] = str.maketrans(
 
 
 def latex(table: Table, command: str) -> str:
-    r"""The table as a LaTeX `table` with booktabs' rules; its notes and where its numbers are from are comments.
+    r"""The table as a LaTeX `table` with booktabs' rules; its notes and where its
+    numbers are from are comments.
 
-    Columns in which no row has anything are left out. Needs `\usepackage{booktabs}`, and UTF-8 for other signs.
+    Columns in which no row has anything are left out. Needs `\usepackage{booktabs}`,
+    and UTF-8 for other signs.
     """
     frame = pd.DataFrame(
         [
@@ -62,6 +65,8 @@ def latex(table: Table, command: str) -> str:
 
 
 def save_pdf(figure: Figure, path: Path) -> None:
-    """Write a figure as PDF, with fonts as publishers want them (TrueType), and no date: the same bytes each time."""
+    """Write a figure as PDF, with fonts as publishers want them (TrueType), and no
+    date: the same bytes each time.
+    """
     with matplotlib.rc_context({"pdf.fonttype": 42}):
         figure.savefig(path, format="pdf", metadata={"CreationDate": None})

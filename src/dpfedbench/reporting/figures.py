@@ -1,4 +1,6 @@
-"""Figures, each with a table of its numbers: accuracy over a swept value, or quantities over the rounds."""
+"""Figures, each with a table of its numbers: accuracy over a swept value, or quantities
+over the rounds.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,11 @@ class _MinorDecimals(LogFormatter):
 def draw(
     item: Item, lines: Sequence[Line], published: Sequence[Published], notes: str
 ) -> Figure:
-    """Draw the lines with their bands, and the published numbers: those with an x are points, the others level lines.
+    """Draw the lines with their bands, and the published numbers: those with an x are
+    points, the others level lines.
 
-    The item's spec gives title, labels and scales; the notes stand in small print below.
+    The item's spec gives title, labels and scales; the notes stand in small print
+    below.
     """
     spec = item.spec
     noted = sum(bool(line.notes) for line in lines)
@@ -165,7 +169,9 @@ def _draw_line(axes: Axes, line: Line, index: int, *, marked: bool) -> None:
 
 
 def _draw_notes(axes: Axes, lines: Sequence[Line]) -> None:
-    """Rows of ε above the axes, where no curve is: for each line one as claimed and one that holds, at their x."""
+    """Rows of ε above the axes, where no curve is: for each line one as claimed and one
+    that holds, at their x.
+    """
     row, above = 0, axes.get_xaxis_transform()
     for index, line in reversed(list(enumerate(lines))):
         for place, which in (
@@ -204,7 +210,9 @@ def _draw_notes(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def _still(lines: Sequence[Line]) -> tuple[float, float] | None:
-    """The least and the largest value of positive lines that hardly move, None for others."""
+    """The least and the largest value of positive lines that hardly move, None for
+    others.
+    """
     drawn_values = np.concatenate([line.value for line in lines])
     low, high = float(drawn_values.min()), float(drawn_values.max())
     return (low, high) if high > 0 and high - low <= STILL * high else None
@@ -236,7 +244,9 @@ def _draw_published(axes: Axes, number: Published, *, comparable: bool) -> None:
 def make(
     item: Item, results: str | Path, published: str | Path
 ) -> tuple[Figure, pd.DataFrame]:
-    """Read a figure's runs and draw it: the figure, and a table of what it shows (`drawn`)."""
+    """Read a figure's runs and draw it: the figure, and a table of what it shows
+    (`drawn`).
+    """
     if item.kind == "frontier":
         return frontier.make(item, results)
     cells = [
@@ -268,10 +278,13 @@ def _notes(
     lines: Sequence[Line],
     published: Sequence[Published],
 ) -> str:
-    """What stands below a figure: data, task, seeds, bands, and why a published number is not comparable."""
+    """What stands below a figure: data, task, seeds, bands, and why a published number
+    is not comparable.
+    """
     if item.kind == "account":
         said = [
-            "Accounting only, nothing was trained: every point is at the scale that axis and title name."
+            "Accounting only, nothing was trained: every point is at the scale that"
+            " axis and title name."
         ]
         if any((line.value == 1).all() for line in lines):
             said.append(
@@ -303,7 +316,8 @@ def _notes(
         for line in lines:
             if line.x is not None and (without := int((~np.isfinite(line.x)).sum())):
                 said.append(
-                    f"{line.label}: no finite ε for {values.plural(without, 'point')}, which the CSV has."
+                    f"{line.label}: no finite ε for {values.plural(without, 'point')},"
+                    " which the CSV has."
                 )
             elif line.x is None:
                 said.append(f"{line.label}: claims no privacy.")
@@ -321,9 +335,11 @@ def _notes(
 def drawn(
     item: Item, lines: Sequence[Line], published: Sequence[Published]
 ) -> pd.DataFrame:
-    """The numbers of a figure, one row a point; `source` is "measured" or where a paper prints it.
+    """The numbers of a figure, one row a point; `source` is "measured" or where a paper
+    prints it.
 
-    The ε are the upper ends at the end of the training, at δ; empty where no privacy is claimed.
+    The ε are the upper ends at the end of the training, at δ; empty where no privacy is
+    claimed.
     """
     columns = [
         "dataset",

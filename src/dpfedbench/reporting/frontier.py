@@ -1,9 +1,11 @@
-"""The frontier of a data set and task: accuracy over the epsilon that holds, of all methods and repairs.
+"""The frontier of a data set and task: accuracy over the epsilon that holds, of all
+methods and repairs.
 
-What a cell is follows from its run and its account, never from a name: without privacy it is a level line; a swept cell
-with a finite epsilon that holds is a point of its series' curve; any other is a claim, a mark at the epsilon that it
-claims and an arrow to the one that holds. What protects clients and what protects records stand in panels of their own,
-since their epsilons are not of the same thing.
+What a cell is follows from its run and its account, never from a name: without privacy
+it is a level line; a swept cell with a finite epsilon that holds is a point of its
+series' curve; any other is a claim, a mark at the epsilon that it claims and an arrow
+to the one that holds. What protects clients and what protects records stand in panels
+of their own, since their epsilons are not of the same thing.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ CURVE, CLAIM, LEVEL = "curve", "claim", "level"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """A cell and one unit that it protects; `role` is CURVE, CLAIM or LEVEL. A level line has no unit, and ε NaN."""
+    """A cell and one unit that it protects; `role` is CURVE, CLAIM or LEVEL. A level
+    line has no unit, and ε NaN.
+    """
 
     cell: Cell
     result: CellResult
@@ -62,7 +66,8 @@ class Point:
 
 
 def read(item: Item, results: str | Path) -> list[Point]:
-    """The points of a frontier; a cell that protects two units has two, unless a sweep leaves one of them where it is.
+    """The points of a frontier; a cell that protects two units has two, unless a sweep
+    leaves one of them where it is.
 
     Of several seeds the worst account counts.
 
@@ -103,9 +108,11 @@ def read(item: Item, results: str | Path) -> list[Point]:
 
 
 def tidy(points: Sequence[Point]) -> pd.DataFrame:
-    """One row for each point: where it stands, what it claims, what holds, and its accuracy with a 95 % interval.
+    """One row for each point: where it stands, what it claims, what holds, and its
+    accuracy with a 95 % interval.
 
-    `epsilon_asked` is the swept value, empty where nothing is swept; `epsilon_holds` the upper end, inf for none.
+    `epsilon_asked` is the swept value, empty where nothing is swept; `epsilon_holds`
+    the upper end, inf for none.
     """
     return pd.DataFrame(
         {
@@ -163,16 +170,24 @@ def listing(table: pd.DataFrame) -> Listing:
 
 
 _NOTES = (
-    "Role curve: trained with calibrated noise, the least that keeps the ε asked for. Role claim: run as published; ε "
-    "claimed is the paper's accounting, applied to the run made here. Role level: trained without privacy, so that it "
-    "has no ε.",
-    "ε that holds is that of the worst seed. Intervals are 95 % t intervals over seeds; with one seed they are over "
-    "its test tasks. The table of privacy says whether an audit exceeds an ε.",
+    (
+        "Role curve: trained with calibrated noise, the least that keeps the ε asked"
+        " for. Role claim: run as published; ε claimed is the paper's accounting,"
+        " applied to the run made here. Role level: trained without privacy, so that it"
+        " has no ε."
+    ),
+    (
+        "ε that holds is that of the worst seed. Intervals are 95 % t intervals over"
+        " seeds; with one seed they are over its test tasks. The table of privacy says"
+        " whether an audit exceeds an ε."
+    ),
 )
 
 
 def make(item: Item, results: str | Path) -> tuple[Figure, pd.DataFrame]:
-    """Read a frontier's runs from the results folder, and draw it: the figure and what it shows, as `tidy`."""
+    """Read a frontier's runs from the results folder, and draw it: the figure and what
+    it shows, as `tidy`.
+    """
     points = read(item, results)
     return draw(item, points), tidy(points)
 
@@ -321,7 +336,9 @@ def _draw_panel(
 
 
 def _above(point: Point, points: Sequence[Point]) -> int:
-    """How many later claims are drawn over this one: a mark is larger by that, so that its rim stays visible."""
+    """How many later claims are drawn over this one: a mark is larger by that, so that
+    its rim stays visible.
+    """
     return sum(
         other.role == CLAIM
         and other.cell.series != point.cell.series
@@ -338,7 +355,9 @@ def _above(point: Point, points: Sequence[Point]) -> int:
 def _draw_claim(
     axes: Axes, point: Point, edge: float, colour: str, marker: str, size: float
 ) -> None:
-    """Hollow at the epsilon that is claimed, with an arrow to the one that holds; without a claim, at the latter."""
+    """Hollow at the epsilon that is claimed, with an arrow to the one that holds;
+    without a claim, at the latter.
+    """
     interval, finite, end = (
         point.result.accuracy,
         math.isfinite(point.at),
@@ -346,9 +365,11 @@ def _draw_claim(
     )
     y, start = (
         interval.mean,
-        end
-        if math.isnan(point.claimed.epsilon_high)
-        else min(point.claimed.epsilon_high, edge),
+        (
+            end
+            if math.isnan(point.claimed.epsilon_high)
+            else min(point.claimed.epsilon_high, edge)
+        ),
     )
     look: dict[str, Any] = {
         "mec": colour,

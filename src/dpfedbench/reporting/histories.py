@@ -1,4 +1,6 @@
-"""The histories and results of finished runs in TensorBoard or MLflow, where its client is installed."""
+"""The histories and results of finished runs in TensorBoard or MLflow, where its client
+is installed.
+"""
 
 import math
 from collections.abc import Iterator
@@ -14,10 +16,12 @@ Points = dict[str, list[tuple[int, float]]]
 
 
 def finished(results: Path | str) -> Iterator[tuple[str, Points]]:
-    """Each finished run below a results folder: its name, METHOD/DATASET/TASK/KEY/seedN, and its quantities.
+    """Each finished run below a results folder: its name,
+    METHOD/DATASET/TASK/KEY/seedN, and its quantities.
 
-    They are the columns of its history, where these have values; and at its last round `accuracy` of the test in
-    percent, and `claimed` and `holds`, the two ε where they are finite.
+    They are the columns of its history, where these have values; and at its last round
+    `accuracy` of the test in percent, and `claimed` and `holds`, the two ε where they
+    are finite.
 
     Raises:
         BenchError: there is no finished run, or a file of one is damaged.
@@ -62,7 +66,8 @@ def finished(results: Path | str) -> Iterator[tuple[str, Points]]:
 
 
 def to_tensorboard(results: Path | str, folder: Path | str) -> int:
-    """Write each finished run as a run of TensorBoard in a folder; how many. A run that is there is written anew.
+    """Write each finished run as a run of TensorBoard in a folder; how many. A run that
+    is there is written anew.
 
     Raises:
         BenchError: TensorBoard is not installed, or see `finished`.
@@ -86,7 +91,8 @@ def to_tensorboard(results: Path | str, folder: Path | str) -> int:
 
 
 def to_mlflow(results: Path | str, experiment: str) -> int:
-    """Log each finished run to an experiment of the MLflow that MLFLOW_TRACKING_URI names; how many were new.
+    """Log each finished run to an experiment of the MLflow that MLFLOW_TRACKING_URI
+    names; how many were new.
 
     A run whose name is there already is left as it is.
 

@@ -1,4 +1,6 @@
-"""Small plots of a run's history for the page of results: SVG that takes the page's colours, light or dark."""
+"""Small plots of a run's history for the page of results: SVG that takes the page's
+colours, light or dark.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +11,8 @@ from markupsafe import Markup, escape
 
 from dpfedbench.reporting.results import read_history
 
-# Columns of a history with their names for readers; what says most about a run comes first.
+# Columns of a history with their names for readers; what says most about a run comes
+# first.
 QUANTITIES = {
     "test_accuracy": "test accuracy, %",
     "validation_accuracy": "validation accuracy, %",
@@ -36,7 +39,8 @@ class Curve(NamedTuple):
 
 
 def read_curves(histories: Sequence[tuple[int, Path]]) -> dict[str, list[Curve]]:
-    """The curves of `QUANTITIES` that have at least two points in every history, by column.
+    """The curves of `QUANTITIES` that have at least two points in every history, by
+    column.
 
     `histories` are seed and history.csv of each run of one configuration.
 
@@ -62,7 +66,8 @@ def read_curves(histories: Sequence[tuple[int, Path]]) -> dict[str, list[Curve]]
 
 
 def thinned(curve: Curve, buckets: int = BUCKETS) -> Curve:
-    """The same curve with at most two points in each of `buckets` stretches: its lowest and its highest there.
+    """The same curve with at most two points in each of `buckets` stretches: its lowest
+    and its highest there.
 
     So a peak of a single round is still seen in a plot a hundred pixels wide.
     """
@@ -77,10 +82,12 @@ def thinned(curve: Curve, buckets: int = BUCKETS) -> Curve:
 
 
 def draw(curves: Sequence[Curve], *, label: str, small: bool = False) -> Markup:
-    """An SVG image of the curves of a quantity, one for each seed, over one pair of axes.
+    """An SVG image of the curves of a quantity, one for each seed, over one pair of
+    axes.
 
-    A quantity that is positive and spans more than `LOG_FROM` has a logarithmic axis, which its name then says. A small
-    image has only the lines, without a frame or numbers; the name for screen readers stays.
+    A quantity that is positive and spans more than `LOG_FROM` has a logarithmic axis,
+    which its name then says. A small image has only the lines, without a frame or
+    numbers; the name for screen readers stays.
     """
     low = min(float(curve.values.min()) for curve in curves)
     high = max(float(curve.values.max()) for curve in curves)
@@ -111,22 +118,32 @@ def draw(curves: Sequence[Curve], *, label: str, small: bool = False) -> Markup:
         f"seed {curve.seed} {_short(curve.values[0])} to {_short(curve.values[-1])}"
         for curve in curves
     )
-    name = f"{label}{', logarithmic axis' if logarithmic else ''}, rounds {first:g} to {last:g}: {ends}"
+    name = (
+        f"{label}{', logarithmic axis' if logarithmic else ''}, rounds {first:g} to"
+        f" {last:g}: {ends}"
+    )
     drawn = [
-        f'<svg class="{"spark" if small else "history"}" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{escape(name)}">'
+        f'<svg class="{"spark" if small else "history"}" viewBox="0 0 {width} {height}"'
+        f' role="img" aria-label="{escape(name)}">'
     ]
     if not small:
         drawn += [
             f'<path class="axis" d="M{left} {ceiling}V{floor}H{width - 3}"/>',
-            f'<text x="{left - 4}" y="{ceiling + 8}" text-anchor="end">{_short(high)}</text>',
+            (
+                f'<text x="{left - 4}" y="{ceiling + 8}"'
+                f' text-anchor="end">{_short(high)}</text>'
+            ),
             f'<text x="{left - 4}" y="{floor}" text-anchor="end">{_short(low)}</text>',
             f'<text x="{left}" y="{height - 4}">{first:g}</text>',
-            f'<text x="{width - 3}" y="{height - 4}" text-anchor="end">round {last:g}</text>',
+            (
+                f'<text x="{width - 3}" y="{height - 4}" text-anchor="end">round'
+                f" {last:g}</text>"
+            ),
         ]
         if logarithmic:
             drawn.append(
-                f'<text x="{left - 4}" y="{(floor + ceiling) / 2 + 4}" text-anchor="end">log</text>'
+                f'<text x="{left - 4}" y="{(floor + ceiling) / 2 + 4}"'
+                ' text-anchor="end">log</text>'
             )
     drawn += [
         f'<polyline class="line{index % 6}" points="{points(curve)}"/>'

@@ -1,4 +1,6 @@
-"""What other libraries claim and what holds: the table of the rows that runs of the real libraries wrote."""
+"""What other libraries claim and what holds: the table of the rows that runs of the
+real libraries wrote.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +16,35 @@ from dpfedbench.reporting import values
 from dpfedbench.reporting.values import Listing, Shown
 
 NOTES = (
-    "Each row is a run of the library itself, as its package index has it, watched by its adapter of dpsum. Samplers, "
-    "thresholds, noise, rounds and accountants are those of the tutorial or example that the row names. Data and "
-    "models are small random stand-ins, on which no ε depends.",
-    "ε claimed is what the library's own accountant says. ε that holds is the upper end that is proved for what ran; "
-    "∞: nothing finite is. ε audited is a lower bound at 95 % confidence, by attacks on the code that clips, adds up "
-    "and adds noise. The attacks do not try the sampling.",
-    "Where a library is right, the row says so. Where it documents an assumption that the run breaks, or that explains "
-    "the number, the row quotes it.",
-    "What holds is of the models alone. Metrics that a library shows beside them without noise are taken to stay with "
-    "the server, except in the row that says otherwise.",
+    (
+        "Each row is a run of the library itself, as its package index has it, watched"
+        " by its adapter of dpsum. Samplers, thresholds, noise, rounds and accountants"
+        " are those of the tutorial or example that the row names. Data and models are"
+        " small random stand-ins, on which no ε depends."
+    ),
+    (
+        "ε claimed is what the library's own accountant says. ε that holds is the upper"
+        " end that is proved for what ran; ∞: nothing finite is. ε audited is a lower"
+        " bound at 95 % confidence, by attacks on the code that clips, adds up and adds"
+        " noise. The attacks do not try the sampling."
+    ),
+    (
+        "Where a library is right, the row says so. Where it documents an assumption"
+        " that the run breaks, or that explains the number, the row quotes it."
+    ),
+    (
+        "What holds is of the models alone. Metrics that a library shows beside them"
+        " without noise are taken to stay with the server, except in the row that says"
+        " otherwise."
+    ),
 )
 
 
 def read(paths: Iterable[str | Path]) -> pd.DataFrame:
     """One row for each run of each library, in the order of the files.
 
-    `holds` is the upper end, inf where nothing finite is proved; `claimed` and `audited` are empty where there is none.
+    `holds` is the upper end, inf where nothing finite is proved; `claimed` and
+    `audited` are empty where there is none.
 
     Raises:
         BenchError: a file is missing or damaged.
@@ -63,9 +77,9 @@ def _fields(row: dict[Any, Any]) -> dict[str, Shown]:
         "ε that holds": values.number(
             row["holds"], ".3g" if row["holds"] < 1000 else ",.0f"
         ),
-        "ε audited": values.words(f"≥ {audited.text}")
-        if audited.key is not None
-        else audited,
+        "ε audited": (
+            values.words(f"≥ {audited.text}") if audited.key is not None else audited
+        ),
         "δ": values.number(row["delta"], "g"),
         "why": values.words(row["why"] + quote),
         "settings": values.words(row["source"]),

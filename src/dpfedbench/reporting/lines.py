@@ -1,4 +1,6 @@
-"""The lines of a figure: accuracy over a swept value, quantities over the rounds, δ by accounting alone."""
+"""The lines of a figure: accuracy over a swept value, quantities over the rounds, δ by
+accounting alone.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,13 @@ class Line(NamedTuple):
     """A line to draw.
 
     Attributes:
-        x: where its points stand; None for a level line, whose value does not depend on what the axis shows.
+        x: where its points stand; None for a level line, whose value does not depend on
+            what the axis shows.
         low, high: the ends of its band, NaN where it has none.
-        notes: the ε of each point, as claimed and as it holds, which are written above the axes.
-        cells: the cell of each point, or one for all points; none where nothing is trained.
+        notes: the ε of each point, as claimed and as it holds, which are written above
+            the axes.
+        cells: the cell of each point, or one for all points; none where nothing is
+            trained.
     """
 
     series: str
@@ -43,10 +48,11 @@ class Line(NamedTuple):
 
 
 def sweep_lines(item: Item, results: Sequence[CellResult]) -> list[Line]:
-    """The lines of a sweep: one for each series, its accuracy in percent over the swept values, or over an ε.
+    """The lines of a sweep: one for each series, its accuracy in percent over the swept
+    values, or over an ε.
 
-    Over an ε, a series that claims no privacy is a level line. A point of which no finite ε holds lies at infinity: the
-    CSV has it, and the axis has no place for it.
+    Over an ε, a series that claims no privacy is a level line. A point of which no
+    finite ε holds lies at infinity: the CSV has it, and the axis has no place for it.
     """
     lines, shows = [], item.spec["x"].get("show", "value")
     for series, cells in _by_series(item).items():
@@ -72,7 +78,8 @@ def sweep_lines(item: Item, results: Sequence[CellResult]) -> list[Line]:
         mean, low, high = np.array(
             [(each.mean, each.low, each.high) for each in intervals]
         ).T
-        # Both ε of each point, where they differ from point to point: then the axis moves the privacy, and must say so.
+        # Both ε of each point, where they differ from point to point: then the axis
+        # moves the privacy, and must say so.
         pairs = tuple(
             (values.epsilon(each.claimed), values.epsilon(each.holds))
             for each in ordered
@@ -105,10 +112,12 @@ def _by_series(item: Item) -> dict[str, list[Cell]]:
 def history_lines(
     item: Item, folder: str | Path, results: Sequence[CellResult]
 ) -> list[Line]:
-    """The lines of a history: for each curve the mean over seeds of a column of history.csv.
+    """The lines of a history: for each curve the mean over seeds of a column of
+    history.csv.
 
-    A curve may be divided by another column (`per`). Its band goes from the lowest seed to the highest, or is the mean
-    of two more columns (quantiles) where the curve names them.
+    A curve may be divided by another column (`per`). Its band goes from the lowest seed
+    to the highest, or is the mean of two more columns (quantiles) where the curve names
+    them.
 
     Raises:
         BenchError: a run's history is missing or has no such column, or an empty one.
@@ -149,10 +158,12 @@ def history_lines(
 def _aligned(
     paths: Sequence[Path], axis: str, column: str, per: str | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The places [n] and the values [seeds, n] of a column that need not be filled in every round.
+    """The places [n] and the values [seeds, n] of a column that need not be filled in
+    every round.
 
-    A budget may stop one seed before another, and noise that decays spends it at another pace. So all seeds are
-    interpolated linearly at the places of the seed that came least far.
+    A budget may stop one seed before another, and noise that decays spends it at
+    another pace. So all seeds are interpolated linearly at the places of the seed that
+    came least far.
     """
     curves = []
     for path in paths:
@@ -163,7 +174,8 @@ def _aligned(
             if name is not None and name not in table
         ]:
             raise BenchError(
-                f"{path} has no {missing[0]} to draw: name one of {', '.join(map(str, table))}"
+                f"{path} has no {missing[0]} to draw: name one of"
+                f" {', '.join(map(str, table))}"
             )
         numbers = table[column].to_numpy(float) / (
             1.0 if per is None else table[per].to_numpy(float)
@@ -175,10 +187,12 @@ def _aligned(
 
 
 def account_lines(item: Item) -> list[Line]:
-    """The lines of a figure of accounts: for each series δ at its ε, by accounting alone.
+    """The lines of a figure of accounts: for each series δ at its ε, by accounting
+    alone.
 
-    Over a swept value it is δ after all rounds, over the column "round" δ after so many. Where the clipping threshold
-    reads what no release protects, δ is 1 under `holds`.
+    Over a swept value it is δ after all rounds, over the column "round" δ after so
+    many. Where the clipping threshold reads what no release protects, δ is 1 under
+    `holds`.
     """
     lines = []
     for series, unordered in _by_series(item).items():
@@ -213,7 +227,9 @@ def _rounds(cell: Cell) -> int:
 
 
 def _delta(cell: Cell, profile: str, done: int, epsilon: float) -> float:
-    """δ after `done` rounds; 1 without noise, and under `holds` where something that is read is not a release."""
+    """δ after `done` rounds; 1 without noise, and under `holds` where something that is
+    read is not a release.
+    """
     ran = cell.mechanism
     if (
         ran is None

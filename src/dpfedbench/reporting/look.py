@@ -1,4 +1,6 @@
-"""The common style of all figures: colours, axes, and the legend with the notes below the axes."""
+"""The common style of all figures: colours, axes, and the legend with the notes below
+the axes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from matplotlib.legend import Legend
 
 from dpfedbench.evaluation.intervals import Interval
 
-# Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell the lines apart in grey.
+# Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell
+# the lines apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS, SIGNS = ("o", "s", "^", "D", "v", "P"), "●■▲◆▼✚"
 DPI = 160
@@ -36,7 +39,9 @@ def half_widths(interval: Interval) -> list[list[float]] | None:
 
 
 def tidied(axes: Axes, spines: Iterable[str] = ("top", "right"), **grid: Any) -> None:
-    """Put a light grid behind what is drawn, and remove the frame where it says nothing."""
+    """Put a light grid behind what is drawn, and remove the frame where it says
+    nothing.
+    """
     axes.grid(**{"color": "#e3e3e3", "linewidth": 0.6, **grid})
     axes.set_axisbelow(True)
     axes.spines[list(spines)].set_visible(False)
@@ -53,9 +58,11 @@ def wrapped(said: Iterable[str], width: int = 94) -> str:
 def legend_below(
     figure: Figure, handles: Sequence[Any], notes: str, *, columns: int, size: float
 ) -> Legend:
-    """A legend below the axes of a figure with constrained layout, with notes in small print above its entries.
+    """A legend below the axes of a figure with constrained layout, with notes in small
+    print above its entries.
 
-    It has as many columns as the figure is wide enough for, and `columns` at the most; `size` is the text's, in points.
+    It has as many columns as the figure is wide enough for, and `columns` at the most;
+    `size` is the text's, in points.
     """
     for count in range(columns, 0, -1):
         legend = figure.legend(

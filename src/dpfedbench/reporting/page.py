@@ -1,8 +1,10 @@
-"""The page of results: one HTML file with every table and figure, an index of the runs, and their provenance.
+"""The page of results: one HTML file with every table and figure, an index of the runs,
+and their provenance.
 
-The file stands by itself: style, script and figures are in it, and its policy lets a browser load nothing from
-outside it. Only the files of the runs, the CSV files and the original images are links, relative to the page, so
-that a results folder can be moved as a whole; mailed alone, the page shows everything but what those links lead to.
+The file stands by itself: style, script and figures are in it, and its policy lets a
+browser load nothing from outside it. Only the files of the runs, the CSV files and the
+original images are links, relative to the page, so that a results folder can be moved
+as a whole; mailed alone, the page shows everything but what those links lead to.
 """
 
 import base64
@@ -49,7 +51,8 @@ ORDER = (
     "δ",
     "unit",
 )
-# A column that says one thing in every row is said once, above the table; these stay where they are looked for.
+# A column that says one thing in every row is said once, above the table; these stay
+# where they are looked for.
 NEVER_LIFTED = re.compile(r"method|accuracy|ε|published|seeds|status")
 
 
@@ -57,7 +60,8 @@ NEVER_LIFTED = re.compile(r"method|accuracy|ε|published|seeds|status")
 class Made:
     """A table (CSV) or figure (PNG) that the page shows, and the command that makes it.
 
-    `path` is below the page's folder; `item` is what the configuration says of it, None for what is of all papers.
+    `path` is below the page's folder; `item` is what the configuration says of it, None
+    for what is of all papers.
     """
 
     path: str
@@ -76,7 +80,9 @@ class Made:
 
 
 class Row(NamedTuple):
-    """A row of a table; `anchor` is the place of its runs on the page, "" where it has none."""
+    """A row of a table; `anchor` is the place of its runs on the page, "" where it has
+    none.
+    """
 
     fields: Sequence[Shown]
     facets: Sequence[Facet]
@@ -85,7 +91,9 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table as the page shows it; `said_once` are the columns that are the same in each row."""
+    """A table as the page shows it; `said_once` are the columns that are the same in
+    each row.
+    """
 
     made: Made
     title: str
@@ -97,7 +105,9 @@ class Table:
     links: Links
 
     def numeric(self, column: int) -> bool:
-        """Whether a column holds numbers, which are right-aligned; up to half may be words such as "not printed"."""
+        """Whether a column holds numbers, which are right-aligned; up to half may be
+        words such as "not printed".
+        """
         keys = [
             row.fields[column].key
             for row in self.rows
@@ -109,7 +119,9 @@ class Table:
 
 
 class Figure(NamedTuple):
-    """A figure as the page shows it: `source` is the image itself, as a data URI; without facets no filter hides it."""
+    """A figure as the page shows it: `source` is the image itself, as a data URI;
+    without facets no filter hides it.
+    """
 
     made: Made
     title: str
@@ -139,8 +151,9 @@ def make(
 
     Args:
         items: every table and figure.
-        private: the private configurations, for the answer and the table of privacy where these are among the items,
-            and for what their audits say wherever an ε is shown.
+        private: the private configurations, for the answer and the table of privacy
+            where these are among the items, and for what their audits say wherever an ε
+            is shown.
         results: the results folder, which holds the runs.
         folder: where the page will lie, with tables/ and figures/ beside it.
         published: the published numbers.
@@ -249,7 +262,8 @@ def _environment() -> jinja2.Environment:
     )
 
 
-# Tables: what each says, and by what each of its rows is filtered, with the place of the row's runs
+# Tables: what each says, and by what each of its rows is filtered, with the place of
+# the row's runs
 
 
 def _of_all(
@@ -285,7 +299,9 @@ def _of_all(
 def _of_paper(
     item: Item, table: tables.Table
 ) -> tuple[Listing, list[tuple[Facet, str]]]:
-    """A table of a paper, with its columns in the page's order: what a table has beside the usual comes last."""
+    """A table of a paper, with its columns in the page's order: what a table has beside
+    the usual comes last.
+    """
 
     def place(field: tuple[str, Shown]) -> int:
         name = field[0].split(",")[0]
@@ -332,7 +348,8 @@ def _lifted(rows: Sequence[Mapping[str, Shown]]) -> tuple[list[str], list[str]]:
             kept.append(name)
         elif told:
             said_once.append(
-                f"{name}: {told.pop()}{' where there is one' if NOTHING in texts else ''}"
+                f"{name}:"
+                f" {told.pop()}{' where there is one' if NOTHING in texts else ''}"
             )
     return kept, said_once
 
@@ -360,7 +377,10 @@ def _figure(made: Made, folder: Path, facets: Mapping[str, Sequence[Facet]]) -> 
             [cell for cell in item.cells if cell.folders],
         )
         lines = "; ".join(dict.fromkeys(cell.label for cell in item.cells))
-        alt = f"Chart of {item.spec['y']['label']} over {item.spec['x']['label']}: {lines}.{where}"
+        alt = (
+            f"Chart of {item.spec['y']['label']} over {item.spec['x']['label']}:"
+            f" {lines}.{where}"
+        )
         caption, own = (
             "Accounting alone: nothing is trained.",
             [Facet(item.paper, "", item.cells[0].method, None)],
@@ -369,7 +389,10 @@ def _figure(made: Made, folder: Path, facets: Mapping[str, Sequence[Facet]]) -> 
             data = ", ".join(
                 dict.fromkeys(f"{cell.dataset} {cell.tested}" for cell in trained)
             )
-            caption = f"Measured on {data}, {values.plural(max(len(cell.folders) for cell in trained), 'seed')}."
+            caption = (
+                f"Measured on {data},"
+                f" {values.plural(max(len(cell.folders) for cell in trained), 'seed')}."
+            )
             groups = dict.fromkeys(cell.group for cell in trained)
             own = [
                 facet
@@ -383,9 +406,11 @@ def _figure(made: Made, folder: Path, facets: Mapping[str, Sequence[Facet]]) -> 
 
 
 def _embedded(path: Path) -> tuple[str, int, int]:
-    """An image as a data URI, with width and height: the same pixels as lossless WebP, half as large as PNG.
+    """An image as a data URI, with width and height: the same pixels as lossless WebP,
+    half as large as PNG.
 
-    `method` and `quality` are how hard the encoder tries: its defaults take twice as long for a seventh less.
+    `method` and `quality` are how hard the encoder tries: its defaults take twice as
+    long for a seventh less.
     """
     packed = io.BytesIO()
     try:
@@ -410,7 +435,9 @@ def _embedded(path: Path) -> tuple[str, int, int]:
 
 
 def _stand_ins(replaced: Mapping[str, str]) -> str:
-    """E.g. "digits stands in for mnist and fashion-mnist"; "" where nothing was replaced."""
+    """E.g. "digits stands in for mnist and fashion-mnist"; "" where nothing was
+    replaced.
+    """
     originals: dict[str, list[str]] = {}
     for original, measured in replaced.items():
         originals.setdefault(measured, []).append(original)

@@ -1,4 +1,6 @@
-"""The runs of the page: one entry for each configuration, with its seeds, plots, files and where it is shown."""
+"""The runs of the page: one entry for each configuration, with its seeds, plots, files
+and where it is shown.
+"""
 
 import dataclasses
 import math
@@ -21,7 +23,9 @@ Links = Sequence[tuple[str, str]]
 
 
 class Facet(NamedTuple):
-    """What the page can be filtered by: `epsilon` is the upper end of the ε that holds, None where none is finite."""
+    """What the page can be filtered by: `epsilon` is the upper end of the ε that holds,
+    None where none is finite.
+    """
 
     paper: str
     dataset: str
@@ -52,7 +56,9 @@ class SeedRun(NamedTuple):
 
 @dataclasses.dataclass(kw_only=True)
 class Group:
-    """A configuration: its folder, a cell with all seeds that any item shows, and the items that do."""
+    """A configuration: its folder, a cell with all seeds that any item shows, and the
+    items that do.
+    """
 
     folder: str
     cell: Cell
@@ -66,7 +72,9 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The method, and what a table or figure calls the configuration where that says more."""
+        """The method, and what a table or figure calls the configuration where that
+        says more.
+        """
         plain = {self.cell.title.casefold(), self.cell.method}
         return ": ".join(
             [
@@ -92,7 +100,8 @@ class Group:
 
 
 class Runs:
-    """The runs of one configuration, a seed each, as the page shows them; its links lead from `folder`.
+    """The runs of one configuration, a seed each, as the page shows them; its links
+    lead from `folder`.
 
     Raises:
         BenchError: a file of a run is missing or damaged.
@@ -150,7 +159,9 @@ class Runs:
 
 
 def anchor_of(path: str) -> str:
-    """The place on the page of a table or figure, by its path: "tables-dp-fedmeta-table2", for instance."""
+    """The place on the page of a table or figure, by its path:
+    "tables-dp-fedmeta-table2", for instance.
+    """
     return re.sub(r"[^\w-]+", "-", str(Path(path).with_suffix("")))
 
 
@@ -160,7 +171,9 @@ def run_anchor(group: str) -> str:
 
 
 def groups_of(items: Sequence[Item]) -> list[Group]:
-    """The configurations that the items show; none of what is computed and not trained."""
+    """The configurations that the items show; none of what is computed and not
+    trained.
+    """
     groups: dict[str, Group] = {}
     for item, cell in (
         (shown, cell) for shown in items for cell in shown.cells if cell.folders
@@ -202,13 +215,18 @@ def _files(place: Path, folder: Path) -> Links:
 
 
 def trained_with(run: RunFiles) -> str:
-    """Where and with what a run was trained, as it wrote down itself: not always what made the page."""
+    """Where and with what a run was trained, as it wrote down itself: not always what
+    made the page.
+    """
     training = run.training
     versions = ", ".join(
         f"{library} {version}"
         for library, version in training.get("versions", {}).items()
     )
-    return f"{training.get('device', 'unknown')}, {training.get('machine', 'unknown')}: {versions}"
+    return (
+        f"{training.get('device', 'unknown')}, {training.get('machine', 'unknown')}:"
+        f" {versions}"
+    )
 
 
 def link_to(path: Path, folder: Path) -> str:

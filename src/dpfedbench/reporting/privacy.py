@@ -1,7 +1,8 @@
 """The table of privacy: for each private configuration several epsilons.
 
-They are the epsilon that the paper prints, the one that its accounting gives for this run, the one that holds, and an
-audited lower bound. `docs/privacy.md` explains each; `privacy_figure` draws them.
+They are the epsilon that the paper prints, the one that its accounting gives for this
+run, the one that holds, and an audited lower bound. `docs/privacy.md` explains each;
+`privacy_figure` draws them.
 """
 
 from __future__ import annotations
@@ -32,20 +33,26 @@ from dpsum.ledger import check_same_mechanism
 
 TITLE = "Three ε: as claimed, that holds, audited"
 PRINTED_ITEM = "epsilon"
-"""The item of config/published.csv under which a paper's printed epsilons stand; x is the noise multiplier."""
+"""The item of config/published.csv under which a paper's printed epsilons stand; x is
+the noise multiplier.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """A private configuration and one unit that it protects: most protect one; two-fold privacy has two.
+    """A private configuration and one unit that it protects: most protect one; two-fold
+    privacy has two.
 
     Attributes:
         noise_multiplier: the least of all seeds.
-        printed: the paper's ε; None where the paper gives none for this noise multiplier.
-        claimed, holds: of the worst seed; `holds` names the unit, the adjacency, the observer and δ.
-        audited: a lower bound, and `audit` how it was found; `audit_note` why it says nothing, where it does not.
-        ideal: what the best attacker would show with as many observations in half of all audits; None where the audit
-            does not say.
+        printed: the paper's ε; None where the paper gives none for this noise
+            multiplier.
+        claimed, holds: of the worst seed; `holds` names the unit, the adjacency, the
+            observer and δ.
+        audited: a lower bound, and `audit` how it was found; `audit_note` why it says
+            nothing, where it does not.
+        ideal: what the best attacker would show with as many observations in half of
+            all audits; None where the audit does not say.
         image_level: None where there is no account of images.
         reason: what each number rests on.
     """
@@ -77,13 +84,15 @@ class Row:
 def read(
     entries: Sequence[Private], results: str | Path, published: str | Path
 ) -> list[Row]:
-    """One row for each private configuration (`Plan.private`) and each unit that it protects.
+    """One row for each private configuration (`Plan.private`) and each unit that it
+    protects.
 
-    Of several seeds the worst account counts; the audit is that of the first seed, or of another configuration with the
-    same mechanism, which `reason` then names.
+    Of several seeds the worst account counts; the audit is that of the first seed, or
+    of another configuration with the same mechanism, which `reason` then names.
 
     Raises:
-        BenchError: a file of a run is missing or damaged, or the mechanism of its ledger is not the one audited.
+        BenchError: a file of a run is missing or damaged, or the mechanism of its
+            ledger is not the one audited.
     """
     printed = {
         entry.paper: read_published(published, entry.paper, PRINTED_ITEM)
@@ -111,8 +120,8 @@ def read(
                 audit = audits.of(entry.group, accounts[0].profiles["holds"])
                 if audit is None:
                     raise BenchError(
-                        f"the audit of {folder.parent} was made for other releases: delete its audit.json and run the "
-                        "workflow again"
+                        f"the audit of {folder.parent} was made for other releases:"
+                        " delete its audit.json and run the workflow again"
                     )
                 rows.append(
                     _row(
@@ -127,7 +136,8 @@ def read(
                 )
         except (KeyError, TypeError, ValueError) as error:
             raise BenchError(
-                f"an account or audit of {folder.parent} lacks {error}: delete it and run again"
+                f"an account or audit of {folder.parent} lacks {error}: delete it and"
+                " run again"
             ) from error
     return rows
 
@@ -141,7 +151,9 @@ def _row(
     printed: Sequence[Published],
     count: int,
 ) -> Row:
-    """Of one unit: its accounts, one for each seed, and its audit, one of `count` and perhaps another run's."""
+    """Of one unit: its accounts, one for each seed, and its audit, one of `count` and
+    perhaps another run's.
+    """
     claimed, holds = (
         marked(worst_epsilon(accounts, profile), audit, count)
         for profile in ("as_claimed", "holds")
@@ -169,16 +181,20 @@ def _row(
         image_level=None if math.isnan(image.epsilon_high) else image.epsilon_high,
         cell=cell,
         reason="; ".join(said),
-        audit_note="of another mechanism than the ledger's"
-        if audit.get("another_mechanism")
-        else "",
+        audit_note=(
+            "of another mechanism than the ledger's"
+            if audit.get("another_mechanism")
+            else ""
+        ),
     )
 
 
 def _printed(entry: Private, unit: str, printed: Sequence[Published]) -> float | None:
-    """The paper's epsilon at this noise multiplier; a number without a multiplier is for all of them.
+    """The paper's epsilon at this noise multiplier; a number without a multiplier is
+    for all of them.
 
-    Where a method protects two units, the printed number's variant names the one it is for.
+    Where a method protects two units, the printed number's variant names the one it is
+    for.
     """
     for number in printed:
         fits = number.method == entry.method and number.variant in ("", unit)
@@ -188,7 +204,9 @@ def _printed(entry: Private, unit: str, printed: Sequence[Published]) -> float |
 
 
 def tidy(rows: Sequence[Row]) -> pd.DataFrame:
-    """The table for programs; its CSV has no empty cell: "none" stands where there is nothing."""
+    """The table for programs; its CSV has no empty cell: "none" stands where there is
+    nothing.
+    """
     return pd.DataFrame(
         {
             "paper": row.entry.paper,
@@ -211,9 +229,9 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
             "epsilon_audited": row.audited,
             "epsilon_ideal": "none" if row.ideal is None else row.ideal,
             "audit": f"{row.audit}, {row.audit_note}" if row.audit_note else row.audit,
-            "epsilon_image_level": "none"
-            if row.image_level is None
-            else row.image_level,
+            "epsilon_image_level": (
+                "none" if row.image_level is None else row.image_level
+            ),
             "accuracy": row.accuracy,
             "ci_low": row.cell.accuracy.low,
             "ci_high": row.cell.accuracy.high,
@@ -259,9 +277,11 @@ def for_page(rows: Sequence[Row]) -> Listing:
     shown_rows = []
     for row, record in zip(rows, tidy(rows).to_dict("records"), strict=True):
         shown = {
-            str(name): values.words(value)
-            if isinstance(value, str)
-            else values.number(value, ".4g", nothing="none")
+            str(name): (
+                values.words(value)
+                if isinstance(value, str)
+                else values.number(value, ".4g", nothing="none")
+            )
             for name, value in record.items()
         }
         interval = row.cell.accuracy
@@ -285,15 +305,25 @@ def for_page(rows: Sequence[Row]) -> Listing:
 
 
 NOTES = (
-    "ε printed: the number in the paper, at the paper's scale. ε recomputed as claimed: the paper's accounting, "
-    "applied to the run made here. ε that holds: proved for the sampler that ran and for the observer. ε audited: a "
-    "lower bound from canaries, with 95 % confidence; a low bound proves nothing. Ideal attacker: the bound that the "
-    "best possible attacker reaches in half of all audits with as many canaries. docs/privacy.md explains each.",
-    "Audited above what holds: the lower bound exceeds the ε. With correct code this happens by chance in one audit of "
-    "twenty, so expect it in a few of many rows; the row says how often correct code has such a bound. Refuted: of a "
-    "hundred tables like this one, fewer than one would have such a row by chance.",
-    "The CSV also has the observer, the adjacency, the image-level account and the intervals of accuracy. Its column "
-    "`reason` says what each number rests on, and why an ε is infinite.",
+    (
+        "ε printed: the number in the paper, at the paper's scale. ε recomputed as"
+        " claimed: the paper's accounting, applied to the run made here. ε that holds:"
+        " proved for the sampler that ran and for the observer. ε audited: a lower"
+        " bound from canaries, with 95 % confidence; a low bound proves nothing. Ideal"
+        " attacker: the bound that the best possible attacker reaches in half of all"
+        " audits with as many canaries. docs/privacy.md explains each."
+    ),
+    (
+        "Audited above what holds: the lower bound exceeds the ε. With correct code"
+        " this happens by chance in one audit of twenty, so expect it in a few of many"
+        " rows; the row says how often correct code has such a bound. Refuted: of a"
+        " hundred tables like this one, fewer than one would have such a row by chance."
+    ),
+    (
+        "The CSV also has the observer, the adjacency, the image-level account and the"
+        " intervals of accuracy. Its column `reason` says what each number rests on,"
+        " and why an ε is infinite."
+    ),
 )
 
 
@@ -330,10 +360,12 @@ def listing(rows: Sequence[Row]) -> Listing:
 
 
 def shown(rows: Sequence[Row]) -> list[Row]:
-    """The rows that the figure draws: of each paper's table those of its first task, data set and all.
+    """The rows that the figure draws: of each paper's table those of its first task,
+    data set and all.
 
-    A table's further tasks have the same mechanisms and tell the same: with all of them the figure is too long to read.
-    Of a paper whose tables show nothing private, those of its figures.
+    A table's further tasks have the same mechanisms and tell the same: with all of them
+    the figure is too long to read. Of a paper whose tables show nothing private, those
+    of its figures.
     """
     tabled = {row.entry.paper for row in rows if row.entry.tables}
     first: dict[
@@ -341,7 +373,8 @@ def shown(rows: Sequence[Row]) -> list[Row]:
     ] = {}  # of a table, the data set and task
     kept = []
     for row in rows:
-        # A table without a paper of its own stands for the figures of a paper that has no table.
+        # A table without a paper of its own stands for the figures of a paper that has
+        # no table.
         places = [(place.paper, place.item) for place in row.entry.tables]
         places = places or [(row.entry.paper, "")] * (row.entry.paper not in tabled)
         task = (row.entry.dataset, row.entry.task)
@@ -364,7 +397,9 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 
 def _mended(row: Row, rows: Sequence[Row]) -> int | None:
-    """The place of what a row repairs, among rows of the same unit; None also where that is a repair itself."""
+    """The place of what a row repairs, among rows of the same unit; None also where
+    that is a repair itself.
+    """
     wanted = {
         (place.paper, place.item, place.repairs)
         for place in row.entry.tables

@@ -1,4 +1,6 @@
-"""The figure of privacy: three epsilons and the accuracy of each private configuration, in small multiples by paper."""
+"""The figure of privacy: three epsilons and the accuracy of each private configuration,
+in small multiples by paper.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,17 @@ _MARKS: dict[str, dict[str, Any]] = {
 }
 """The legend's; the marks of the panels have the same look."""
 _PITCH, _HEAD = 0.185, 3.0
-"""Inches between two rows, enough for a label of two lines; and how many rows a panel's title and axis take."""
+"""Inches between two rows, enough for a label of two lines; and how many rows a panel's
+title and axis take.
+"""
 
 
 def draw(table: Sequence[Row], papers: Mapping[str, str] | None = None) -> Figure:
-    """Small multiples by paper: a line for each configuration, with its three epsilons and beside them its accuracy.
+    """Small multiples by paper: a line for each configuration, with its three epsilons
+    and beside them its accuracy.
 
-    All panels have the same axis of epsilon. A repair stands below what it repairs, marked by an arrow.
+    All panels have the same axis of epsilon. A repair stands below what it repairs,
+    marked by an arrow.
 
     Args:
         table: what `privacy.read` gave; those that are `shown` are drawn.
@@ -97,20 +103,27 @@ def draw(table: Sequence[Row], papers: Mapping[str, str] | None = None) -> Figur
         Line2D([], [], linestyle="none", label=label, **look)
         for label, look in _MARKS.items()
     ]
-    notes = "The first task of each table is shown; privacy.csv has all tasks. Bars: 95 % intervals of accuracy."
+    notes = (
+        "The first task of each table is shown; privacy.csv has all tasks. Bars: 95 %"
+        " intervals of accuracy."
+    )
     legend_below(figure, handles, notes, columns=7, size=8)
     return figure
 
 
 def _paper(row: Row) -> str:
-    """The paper whose panel a row stands in: the one whose claim it repairs, or its own."""
+    """The paper whose panel a row stands in: the one whose claim it repairs, or its
+    own.
+    """
     return next(
         (place.paper for place in row.entry.tables if place.repairs), row.entry.paper
     )
 
 
 def _columns(lengths: Mapping[str, float]) -> list[list[str]]:
-    """Papers in two columns of about the same length, each in the papers' order; one column for one paper."""
+    """Papers in two columns of about the same length, each in the papers' order; one
+    column for one paper.
+    """
     columns: tuple[list[str], list[str]] = ([], [])
     for paper in sorted(lengths, key=lambda paper: -lengths[paper]):
         min(columns, key=lambda column: sum(map(lengths.__getitem__, column))).append(
@@ -136,7 +149,9 @@ def _ends(rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def _heading(title: str, rows: Sequence[Row]) -> str:
-    """A panel's title: paper, data and task where they are one, seeds, and the deltas."""
+    """A panel's title: paper, data and task where they are one, seeds, and the
+    deltas.
+    """
     data = list(dict.fromkeys(f"{row.entry.dataset} {row.entry.task}" for row in rows))
     seeds = values.plural(values.span(row.cell.seeds for row in rows), "seed")
     deltas = ", ".join(
@@ -146,7 +161,9 @@ def _heading(title: str, rows: Sequence[Row]) -> str:
 
 
 def _draw_epsilons(axes: Axes, rows: Sequence[Row], ends: tuple[float, float]) -> None:
-    """A line of three points for each row; an infinite epsilon is an arrow at the edge."""
+    """A line of three points for each row; an infinite epsilon is an arrow at the
+    edge.
+    """
     low, high = ends
     edge = high * 1.25
 
@@ -232,9 +249,11 @@ def _labels(rows: Sequence[Row]) -> list[str]:
         texts.append("\u21b3 " * entry.repaired + text)
     # Two tables may call theirs the same, and the points of a sweep are called alike.
     told = [
-        f"{text} [{row.entry.tables[0].item}]"
-        if row.entry.tables
-        else f"{text}, z = {row.noise_multiplier:.3g}"
+        (
+            f"{text} [{row.entry.tables[0].item}]"
+            if row.entry.tables
+            else f"{text}, z = {row.noise_multiplier:.3g}"
+        )
         for text, row in zip(texts, rows, strict=True)
     ]
     told = [
@@ -245,7 +264,9 @@ def _labels(rows: Sequence[Row]) -> list[str]:
 
 
 def _tidied_panel(axes: Axes, count: int) -> None:
-    """The look of both halves of a panel: every other line on grey, first row on top."""
+    """The look of both halves of a panel: every other line on grey, first row on
+    top.
+    """
     for place in range(0, count, 2):
         axes.axhspan(place - 0.5, place + 0.5, color="#f3f3f3", linewidth=0, zorder=0)
     axes.set_ylim(count - 0.5, -0.5)

@@ -16,8 +16,8 @@ from dpfedbench.results_format import VERSION
 def versions(root: str | Path) -> dict[str, str]:
     """The versions of dpfedbench and of what it directly requires, as they are here.
 
-    The names are those of the repository's pyproject.toml, since the package need not be installed: in a rule's
-    environment it is not.
+    The names are those of the repository's pyproject.toml, since the package need not
+    be installed: in a rule's environment it is not.
     """
     try:
         project = tomllib.loads(
@@ -38,7 +38,9 @@ def versions(root: str | Path) -> dict[str, str]:
 
 
 def revision(root: str | Path) -> str | None:
-    """The git commit of the working tree, with "+changes" where files differ from it; None outside git."""
+    """The git commit of the working tree, with "+changes" where files differ from it;
+    None outside git.
+    """
 
     def git(*words: str) -> str:
         return subprocess.run(
@@ -70,10 +72,12 @@ def provenance(
     preset: str | None = None,
     stand_ins: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Everything about how the results came to be that the results themselves do not say.
+    """Everything about how the results came to be that the results themselves do not
+    say.
 
-    `root` is the repository, `command` makes them all, `preset` is None for the default run. `stand_ins` says of each
-    data set that is published on and was replaced what was measured in its place.
+    `root` is the repository, `command` makes them all, `preset` is None for the default
+    run. `stand_ins` says of each data set that is published on and was replaced what
+    was measured in its place.
     """
     return {
         "command": command,

@@ -1,4 +1,6 @@
-"""Reads the folders of finished runs into one value for each cell of a table or figure."""
+"""Reads the folders of finished runs into one value for each cell of a table or
+figure.
+"""
 
 import dataclasses
 import math
@@ -28,12 +30,14 @@ class RunFiles:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """The runs of one cell, one for each seed: accuracy in percent, and what their accounts say.
+    """The runs of one cell, one for each seed: accuracy in percent, and what their
+    accounts say.
 
-    `tasks` is how many test tasks, or records, the seeds have in all, and `counted` which of the two it is.
-    `milliseconds` is the time of training for each client or record, over seeds; None where a run says nothing of it.
-    `validated` is the accuracy on validation tasks, over seeds, of the checkpoints that are tested; None without any.
-    `delta` and `unit` are None where no privacy is claimed.
+    `tasks` is how many test tasks, or records, the seeds have in all, and `counted`
+    which of the two it is. `milliseconds` is the time of training for each client or
+    record, over seeds; None where a run says nothing of it. `validated` is the accuracy
+    on validation tasks, over seeds, of the checkpoints that are tested; None without
+    any. `delta` and `unit` are None where no privacy is claimed.
     """
 
     runs: tuple[RunFiles, ...]
@@ -55,7 +59,9 @@ class CellResult:
 
     @property
     def accounts_by_unit(self) -> list[tuple[Account, ...]]:
-        """For each unit that is protected, or for none, its accounts, one for each seed."""
+        """For each unit that is protected, or for none, its accounts, one for each
+        seed.
+        """
         return list(
             zip(*((run.account, *run.account.also) for run in self.runs), strict=True)
         )
@@ -63,7 +69,9 @@ class CellResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """A number that a paper prints: `x` places it on a figure's axis, where it has one."""
+    """A number that a paper prints: `x` places it on a figure's axis, where it has
+    one.
+    """
 
     dataset: str
     task: str
@@ -77,10 +85,12 @@ class Published:
 def read_cell(
     results: str | Path, folders: Sequence[str], metrics_file: str = "metrics.json"
 ) -> CellResult:
-    """Read the runs of a cell, from their folders below results/runs, and the meta-test in this file of each.
+    """Read the runs of a cell, from their folders below results/runs, and the meta-test
+    in this file of each.
 
     Raises:
-        BenchError: a file of a run is missing, damaged or a newer version's, or the seeds disagree on δ or unit.
+        BenchError: a file of a run is missing, damaged or a newer version's, or the
+            seeds disagree on δ or unit.
     """
     runs = tuple(
         _read_run(Path(results, "runs", folder), metrics_file) for folder in folders
@@ -94,14 +104,16 @@ def read_cell(
         accuracy, tasks = _accuracy([run.metrics for run in runs])
     except (KeyError, TypeError, ValueError) as error:
         raise BenchError(
-            f"a result of {where} lacks {error}: delete that folder and run the workflow again"
+            f"a result of {where} lacks {error}: delete that folder and run the"
+            " workflow again"
         ) from error
     protected = {
         (account.delta, account.unit) for account in accounts if account.profiles
     }
     if len(protected) > 1:
         raise BenchError(
-            f"the seeds of {where} differ in delta or unit: delete that folder and run again"
+            f"the seeds of {where} differ in delta or unit: delete that folder and run"
+            " again"
         )
     delta, unit = next(iter(protected), (None, None))
     return CellResult(
@@ -166,7 +178,9 @@ def read_history(path: Path) -> pd.DataFrame:
 
 
 def _validated(training: Mapping[str, Any]) -> float | None:
-    """The mean validation accuracy in percent of a run's members; None where none is known."""
+    """The mean validation accuracy in percent of a run's members; None where none is
+    known.
+    """
     members = [
         100 * float(member["accuracy"]) for member in training.get("members", ())
     ]
@@ -183,7 +197,9 @@ def _over_seeds(values: Sequence[Any]) -> Interval | None:
 
 
 def _accuracy(metrics: Sequence[Mapping[str, Any]]) -> tuple[Interval, int]:
-    """The interval over seeds, of a single seed over its own tasks or records; and how many of these there are."""
+    """The interval over seeds, of a single seed over its own tasks or records; and how
+    many of these there are.
+    """
     if "records" not in metrics[0]:
         per_task = [
             [float(value) for value in metric["per_task"]] for metric in metrics
@@ -191,20 +207,28 @@ def _accuracy(metrics: Sequence[Mapping[str, Any]]) -> tuple[Interval, int]:
         return seeds_interval(per_task), sum(map(len, per_task))
     count = sum(metric["records"] for metric in metrics)
     if len(metrics) > 1:
-        return mean_interval(
-            [float(metric["accuracy"]) for metric in metrics], over="seeds"
-        ), count
+        return (
+            mean_interval(
+                [float(metric["accuracy"]) for metric in metrics], over="seeds"
+            ),
+            count,
+        )
     mean, *ends = (metrics[0][key] for key in ("accuracy", "ci_low", "ci_high"))
     low, high = (math.nan if end is None else float(end) for end in ends)
-    return Interval(
-        mean=float(mean), low=low, high=high, count=int(count), over="records"
-    ), count
+    return (
+        Interval(
+            mean=float(mean), low=low, high=high, count=int(count), over="records"
+        ),
+        count,
+    )
 
 
 def worst_epsilon(accounts: Sequence[Account], profile: str) -> Entry:
-    """The entry of the worst seed: seeds differ only where one was stopped earlier than another.
+    """The entry of the worst seed: seeds differ only where one was stopped earlier than
+    another.
 
-    Where no account has an entry, its ε is NaN, its status "none", and its explanation why a private run has none.
+    Where no account has an entry, its ε is NaN, its status "none", and its explanation
+    why a private run has none.
     """
     entries = [
         account.profiles[profile] for account in accounts if profile in account.profiles
@@ -232,7 +256,9 @@ def worst_epsilon(accounts: Sequence[Account], profile: str) -> Entry:
 
 
 def attributed_notices(named: Sequence[tuple[str, CellResult]]) -> list[str]:
-    """The notices of the private cells, as sentences; one that is not of all of them names its cells."""
+    """The notices of the private cells, as sentences; one that is not of all of them
+    names its cells.
+    """
     private = [(name, cell) for name, cell in named if cell.notices]
     sentences = []
     for notice in dict.fromkeys(text for _, cell in private for text in cell.notices):
@@ -248,7 +274,8 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
     """The published numbers of one table or figure.
 
     Raises:
-        BenchError: the file is missing, lacks a column, has a number that cannot be read, or two numbers for one thing.
+        BenchError: the file is missing, lacks a column, has a number that cannot be
+            read, or two numbers for one thing.
     """
     texts = ("dataset", "task", "method", "variant", "source")
     needed = {"paper", "item", "x", "value", *texts}
@@ -256,7 +283,8 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
         if missing := needed - set(table):
             raise BenchError(
-                f"{path} has no column {sorted(missing)[0]}: its first line must name {sorted(needed)}"
+                f"{path} has no column {sorted(missing)[0]}: its first line must name"
+                f" {sorted(needed)}"
             )
         rows = table.loc[(table["paper"] == paper) & (table["item"] == item)].to_dict(
             "records"
@@ -285,6 +313,7 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
             f"x {row['x']}" if row["x"] else ""
         ]
         raise BenchError(
-            f"{path} has two numbers of {paper} {item} for {', '.join(filter(None, where))}: keep one of the lines"
+            f"{path} has two numbers of {paper} {item} for"
+            f" {', '.join(filter(None, where))}: keep one of the lines"
         )
     return numbers

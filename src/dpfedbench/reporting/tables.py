@@ -1,4 +1,6 @@
-"""Tables: the results of runs as rows of typed values, written as tidy CSV for programs and as Markdown for people."""
+"""Tables: the results of runs as rows of typed values, written as tidy CSV for programs
+and as Markdown for people.
+"""
 
 import dataclasses
 import math
@@ -26,10 +28,12 @@ _COLUMNS = {"weights": ("weights", "parameters"), "seconds": ("training, s", "se
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """A cell of the plan with its value, what its runs say of privacy, and the published value where there is one.
+    """A cell of the plan with its value, what its runs say of privacy, and the
+    published value where there is one.
 
-    `comparable` is whether the two may be read against each other; `cell.mismatch` says why not. `chosen` is whether
-    it is the best of its series on the validation tasks, where settings are searched.
+    `comparable` is whether the two may be read against each other; `cell.mismatch` says
+    why not. `chosen` is whether it is the best of its series on the validation tasks,
+    where settings are searched.
     """
 
     cell: Cell
@@ -46,7 +50,9 @@ class Row:
         return f"{self.cell.dataset} {self.cell.task}, {self.cell.title}{variant}"
 
     def mean(self, column: str) -> float:
-        """The mean over seeds of a number in training.json; NaN where a run does not tell it."""
+        """The mean over seeds of a number in training.json; NaN where a run does not
+        tell it.
+        """
         told = [run.training[_COLUMNS[column][1]] for run in self.result.runs]
         return (
             math.nan
@@ -57,10 +63,11 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; `audited` is whether an ε that holds is marked where its audit is above it.
+    """A table; `audited` is whether an ε that holds is marked where its audit is above
+    it.
 
-    One whose series are searched shows the accuracy on validation tasks; of the settings that this chooses, it also
-    shows the accuracy at the meta-test.
+    One whose series are searched shows the accuracy on validation tasks; of the
+    settings that this chooses, it also shows the accuracy at the meta-test.
     """
 
     item: Item
@@ -74,7 +81,9 @@ class Table:
 
     @property
     def shared(self) -> Cell | None:
-        """Whose accuracy the others are shown as shares of; None where they are shown as they are."""
+        """Whose accuracy the others are shown as shares of; None where they are shown
+        as they are.
+        """
         return next(
             (
                 cell
@@ -145,13 +154,15 @@ def _of_time(item: Item) -> bool:
 def read(
     item: Item, results: str | Path, published: str | Path, audits: Audits | None = None
 ) -> Table:
-    """The table that a description asks for, from its runs' files and the published numbers.
+    """The table that a description asks for, from its runs' files and the published
+    numbers.
 
-    Without the audits of its private configurations, for which a table by itself does not wait, a note says where they
-    are.
+    Without the audits of its private configurations, for which a table by itself does
+    not wait, a note says where they are.
 
     Raises:
-        BenchError: a file is missing or damaged, or a run for a table of time does not tell its own.
+        BenchError: a file is missing or damaged, or a run for a table of time does not
+            tell its own.
     """
     printed = {
         (number.dataset, number.task, number.method, number.variant): number.value
@@ -192,7 +203,9 @@ def _value(
     result: CellResult,
     whole: Mapping[tuple[str, str], CellResult],
 ) -> Interval:
-    """What a table shows of a cell; `whole` are the results that others are shown as shares of, seed by seed."""
+    """What a table shows of a cell; `whole` are the results that others are shown as
+    shares of, seed by seed.
+    """
     of_time = _of_time(item)
     value = (
         result.milliseconds
@@ -203,13 +216,15 @@ def _value(
     )
     if value is None and cell.searched:
         raise BenchError(
-            f"{item.paper} {item.name} chooses by validation, which a run of {cell.group} does not have: delete "
-            "that folder and run the workflow again"
+            f"{item.paper} {item.name} chooses by validation, which a run of"
+            f" {cell.group} does not have: delete that folder and run the workflow"
+            " again"
         )
     if value is None:
         raise BenchError(
-            f"{item.paper} {item.name} shows times, but {cell.group} has none: leave out private runs with secret "
-            "cohorts, or delete the folder if an older version made it, and run the workflow again"
+            f"{item.paper} {item.name} shows times, but {cell.group} has none: leave"
+            " out private runs with secret cohorts, or delete the folder if an older"
+            " version made it, and run the workflow again"
         )
     if not whole:
         return value
@@ -224,7 +239,9 @@ def _value(
 
 
 def _is_chosen(row: Row, rows: Sequence[Row]) -> bool:
-    """Whether it is the best of its series and data in a search; the first of those that are equal."""
+    """Whether it is the best of its series and data in a search; the first of those
+    that are equal.
+    """
     place = (row.cell.series, row.cell.dataset, row.cell.task)
     tries = [
         other
@@ -237,9 +254,10 @@ def _is_chosen(row: Row, rows: Sequence[Row]) -> bool:
 def tidy(table: Table) -> pd.DataFrame:
     """One row for each cell.
 
-    `value` and its 95 % interval are accuracies in percent (or milliseconds a client); `epsilon_claimed` and
-    `epsilon_holds` the upper ends of what the two profiles give, empty where no privacy is claimed; `unit` what is
-    protected; `published` the paper's number, and `comparable` whether ours was measured on its data at its scale.
+    `value` and its 95 % interval are accuracies in percent (or milliseconds a client);
+    `epsilon_claimed` and `epsilon_holds` the upper ends of what the two profiles give,
+    empty where no privacy is claimed; `unit` what is protected; `published` the paper's
+    number, and `comparable` whether ours was measured on its data at its scale.
     """
     return pd.DataFrame(
         {
@@ -265,7 +283,9 @@ def tidy(table: Table) -> pd.DataFrame:
 
 
 def to_markdown(table: Table, command: str) -> str:
-    """The table for people: measured on what, how sure, how private, and how to make it again."""
+    """The table for people: measured on what, how sure, how private, and how to make it
+    again.
+    """
     rows = [table.fields(row) for row in table.rows]
     measured = [
         f"**{row[table.measured].text}** ({row[table.measured].note})" for row in rows
@@ -298,8 +318,9 @@ def to_markdown(table: Table, command: str) -> str:
 def notes(table: Table) -> list[str]:
     """What a reader of the table must be told, a sentence each."""
     said = [
-        "Time is that of a training round, divided by its number of clients, without validation. It was measured "
-        "on the machine and with the threads that training.json names; the papers used other machines."
+        "Time is that of a training round, divided by its number of clients, without"
+        " validation. It was measured on the machine and with the threads that"
+        " training.json names; the papers used other machines."
     ]
     if not table.of_time:
         counted, results = (
@@ -313,27 +334,33 @@ def notes(table: Table) -> list[str]:
         over = {result.accuracy.over for result in results}
         kinds = [text for kind, text in _INTERVALS.items() if kind in over]
         said = [
-            f"Accuracy is the mean of the per-seed means over the test {counted}s ({seeds}, {tasks} each).",
+            (
+                f"Accuracy is the mean of the per-seed means over the test {counted}s"
+                f" ({seeds}, {tasks} each)."
+            ),
             f"The interval is {'. In rows of one seed it is '.join(kinds)}.",
         ]
     if table.shared is not None:
         said.insert(
             0,
-            f"Values are shares of the accuracy of {table.shared.title}, seed by seed; so is the interval.",
+            f"Values are shares of the accuracy of {table.shared.title}, seed by seed;"
+            " so is the interval.",
         )
     if table.searched:
         count = max(row.cell.searched for row in table.rows)
         said[0] = (
-            f"Each method was searched with at most {values.plural(count, 'run')}. The settings with the best accuracy "
-            f"on the validation tasks are chosen, and only their meta-test is read. {said[0]}"
+            f"Each method was searched with at most {values.plural(count, 'run')}. The"
+            " settings with the best accuracy on the validation tasks are chosen, and"
+            f" only their meta-test is read. {said[0]}"
         )
     said.append(
-        "A row without a claim of privacy has – for ε, and nothing in the CSV. Of a range the CSV has the upper end."
+        "A row without a claim of privacy has – for ε, and nothing in the CSV. Of a"
+        " range the CSV has the upper end."
     )
     if not table.audited and any(row.result.unit is not None for row in table.rows):
         said.append(
-            "An ε that holds is proved unless another word stands beside it. The table of privacy and the page say "
-            "whether an audit exceeds it."
+            "An ε that holds is proved unless another word stands beside it. The table"
+            " of privacy and the page say whether an audit exceeds it."
         )
     said += [
         f"{profile}, {row.cell.title}: {entry.explanation.rstrip('.')}."
@@ -354,9 +381,18 @@ def notes(table: Table) -> list[str]:
 
 
 _INTERVALS = {
-    "seeds": "over the per-seed means (Student's t); each seed draws clients, weights, noise and tasks anew",
-    "tasks": "over the test tasks of the one seed (Student's t); it does not show how seeds differ",
-    "records": "over the test records of the one seed (Student's t); it does not show how seeds differ",
+    "seeds": (
+        "over the per-seed means (Student's t); each seed draws clients, weights, noise"
+        " and tasks anew"
+    ),
+    "tasks": (
+        "over the test tasks of the one seed (Student's t); it does not show how seeds"
+        " differ"
+    ),
+    "records": (
+        "over the test records of the one seed (Student's t); it does not show how"
+        " seeds differ"
+    ),
 }
 """What an interval is over, as a note says it."""
 

@@ -1,4 +1,6 @@
-"""One format for accuracies, times and ε everywhere, and the writers of CSV and Markdown."""
+"""One format for accuracies, times and ε everywhere, and the writers of CSV and
+Markdown.
+"""
 
 import dataclasses
 import math
@@ -15,7 +17,9 @@ NOTHING = "–"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A value for people: its text, a note in small print, and the key that it is sorted by (None comes last)."""
+    """A value for people: its text, a note in small print, and the key that it is
+    sorted by (None comes last).
+    """
 
     text: str
     note: str = ""
@@ -29,14 +33,18 @@ class Shown:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A table for people: in each row a value for each heading, and below the table notes, a sentence or two each."""
+    """A table for people: in each row a value for each heading, and below the table
+    notes, a sentence or two each.
+    """
 
     title: str
     rows: Sequence[Mapping[str, Shown]]
     notes: Sequence[str]
 
     def markdown(self, command: str) -> str:
-        """The table in Markdown, with the command that makes it; without a row there are only the notes."""
+        """The table in Markdown, with the command that makes it; without a row there
+        are only the notes.
+        """
         texts = [[shown.line for shown in row.values()] for row in self.rows]
         table = [*markdown_table(list(self.rows[0]), texts), ""] if self.rows else []
         notes = [f"- {note}" for note in (*self.notes, f"Made by `{command}`.")]
@@ -84,7 +92,9 @@ def between(
 
 
 def epsilon(given: Entry) -> Shown:
-    """An ε: both ends where they differ, and its status unless it is proved and no audit is above it."""
+    """An ε: both ends where they differ, and its status unless it is proved and no
+    audit is above it.
+    """
     if math.isnan(given.epsilon_high):
         return Shown(text=NOTHING)
     return between(
@@ -95,7 +105,9 @@ def epsilon(given: Entry) -> Shown:
 
 
 def accuracy(given: Interval) -> Shown:
-    """A percentage and its interval: the t interval knows nothing of 0 and 100 %, a reader does."""
+    """A percentage and its interval: the t interval knows nothing of 0 and 100 %, a
+    reader does.
+    """
     low, high = (min(100.0, max(0.0, value)) for value in (given.low, given.high))
     return number(
         given.mean,
@@ -122,7 +134,8 @@ def span(counts: Iterable[int]) -> int | str:
 
 
 def csv_text(table: pd.DataFrame, nothing: str = "") -> str:
-    """CSV text: six significant digits, "inf" for no bound, true and false in lower case.
+    """CSV text: six significant digits, "inf" for no bound, true and false in lower
+    case.
 
     A text that a spreadsheet would take for a formula is defused (`files.defused`).
     """

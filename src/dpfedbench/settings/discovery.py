@@ -1,6 +1,8 @@
-"""Modules that are found by place: how they are imported, and what their classes have to be like.
+"""Modules that are found by place: how they are imported, and what their classes have
+to be like.
 
-Who writes a method or a part is told of a fault in it when the plan is read, by file and line.
+Who writes a method or a part is told of a fault in it when the plan is read, by file
+and line.
 """
 
 import importlib
@@ -27,7 +29,8 @@ def imported(name: str) -> ModuleType:
         raise
     except Exception as error:
         raise BenchError(
-            f"{name} does not import ({whose.said_of(error) or whose.in_words(error)}): mend it, or take its file away"
+            f"{name} does not import ({whose.said_of(error) or whose.in_words(error)}):"
+            " mend it, or take its file away"
         ) from error
 
 
@@ -44,7 +47,8 @@ def place(cls: type, name: str = "") -> str:
 
 
 def check_kind(cls: type) -> None:
-    """Refuse a part of one's own without a `kind`, or with one that is not one text that the class itself says.
+    """Refuse a part of one's own without a `kind`, or with one that is not one text
+    that the class itself says.
 
     A class that others extend needs none, nor does one whose name begins with "_".
 
@@ -55,7 +59,8 @@ def check_kind(cls: type) -> None:
     if tag not in inspect.get_annotations(cls):
         if not cls.__subclasses__() and not cls.__name__.startswith("_"):
             raise BenchError(
-                f"{place(cls)}: {cls.__name__} has no {tag}, by which a configuration names it: write "
+                f"{place(cls)}: {cls.__name__} has no {tag}, by which a configuration"
+                " names it: write "
                 f'{tag}: Literal["{cls.__name__.lower()}"] = "{cls.__name__.lower()}"'
             )
         return
@@ -66,12 +71,14 @@ def check_kind(cls: type) -> None:
     ):
         said = default if isinstance(default, str) else cls.__name__.lower()
         raise BenchError(
-            f'{place(cls)}: {cls.__name__} has to say its {tag} so: {tag}: Literal["{said}"] = "{said}"'
+            f"{place(cls)}: {cls.__name__} has to say its {tag} so: {tag}:"
+            f' Literal["{said}"] = "{said}"'
         )
 
 
 def check_functions(cls: type, root: type) -> None:
-    """Refuse a class whose functions cannot be called as those of its bases are, or that leaves one out.
+    """Refuse a class whose functions cannot be called as those of its bases are, or
+    that leaves one out.
 
     Args:
         cls: a method or a part, and no base of others.
@@ -90,26 +97,31 @@ def check_functions(cls: type, root: type) -> None:
                 continue
             if isinstance(member, FunctionType) and isinstance(above, property):
                 raise BenchError(
-                    f"{place(owner, name)}: {owner.__name__}.{name} has to be a @property, as its base's is"
+                    f"{place(owner, name)}: {owner.__name__}.{name} has to be a"
+                    " @property, as its base's is"
                 )
             if isinstance(member, FunctionType) and isinstance(above, FunctionType):
                 wanted, given = inspect.signature(above), inspect.signature(member)
                 if not _takes(given, wanted):
                     raise BenchError(
-                        f"{place(owner, name)}: {owner.__name__}.{name} takes {_shown(given)}, but it is called with "
-                        f"{_shown(wanted)}: give it these"
+                        f"{place(owner, name)}: {owner.__name__}.{name} takes"
+                        f" {_shown(given)}, but it is called with {_shown(wanted)}:"
+                        " give it these"
                     )
     for name in dir(cls):
         function = inspect.getattr_static(cls, name)
         if isinstance(function, FunctionType) and _left_open(function):
             arguments = _shown(inspect.signature(function))
             raise BenchError(
-                f"{place(cls)}: {cls.__name__} has no {name}, which takes {arguments}: write it"
+                f"{place(cls)}: {cls.__name__} has no {name}, which takes {arguments}:"
+                " write it"
             )
 
 
 def _left_open(function: FunctionType) -> bool:
-    """Whether every subclass has to write a function: all that it does is to say so. One with a reason is for some."""
+    """Whether every subclass has to write a function: all that it does is to say so.
+    One with a reason is for some.
+    """
     code = function.__code__
     return code.co_names == ("NotImplementedError",) and {*code.co_consts} <= {
         function.__doc__,
@@ -118,9 +130,11 @@ def _left_open(function: FunctionType) -> bool:
 
 
 def _takes(given: inspect.Signature, wanted: inspect.Signature) -> bool:
-    """Whether a function can be called in every way in which another can: all by place, and by name what has a name.
+    """Whether a function can be called in every way in which another can: all by place,
+    and by name what has a name.
 
-    A parameter whose name begins with "_" is not used, so that nobody calls it by its name.
+    A parameter whose name begins with "_" is not used, so that nobody calls it by its
+    name.
     """
     kinds = inspect.Parameter
     own, asked = given.parameters.values(), wanted.parameters.values()

@@ -1,7 +1,8 @@
-"""Families of parts: which parts can stand at a key of a section, by kind, and what is said of a key that is not there.
+"""Families of parts: which parts can stand at a key of a section, by kind, and what is
+said of a key that is not there.
 
-A family is a base class whose `place` names the package that holds the family's modules. A part is a class of it with a
-kind; see `part.Part`.
+A family is a base class whose `place` names the package that holds the family's
+modules. A part is a class of it with a kind; see `part.Part`.
 """
 
 import dataclasses
@@ -24,7 +25,9 @@ from dpfedbench.settings.values import bare
 from dpfedbench.settings.words import dotted, looks_like, members, nearest
 
 Model = Any
-"""The class of a section, or of a part: what extends `part.Settings`, which is built on this module."""
+"""The class of a section, or of a part: what extends `part.Settings`, which is built on
+this module.
+"""
 
 Base = TypeVar("Base", bound=pydantic.BaseModel)
 
@@ -36,7 +39,9 @@ def is_part(cls: Any) -> bool:
 
 @functools.cache
 def kind_of(cls: Model) -> str | None:
-    """The kind of a part's class; None for the base of a family, and for a section that is no part."""
+    """The kind of a part's class; None for the base of a family, and for a section that
+    is no part.
+    """
     if not is_part(cls) or cls.tag not in inspect.get_annotations(cls):
         return None
     return str(cls.model_fields[cls.tag].default)
@@ -46,8 +51,9 @@ def kind_of(cls: Model) -> str | None:
 def kinds_of(base: type[Base]) -> dict[str, type[Base]]:
     """The parts of a family, or those that are subclasses of `base`, by kind.
 
-    They are in the modules of the package that `place` names, and beside the family's base. A module whose name begins
-    with "_" holds what parts share when they run, and is not looked into.
+    They are in the modules of the package that `place` names, and beside the family's
+    base. A module whose name begins with "_" holds what parts share when they run, and
+    is not looked into.
 
     Raises:
         BenchError: a module does not import, or two parts have one kind.
@@ -84,14 +90,17 @@ def _family(root: Model) -> dict[str, Model]:
                 if family.setdefault(kind, cls) is not cls:
                     both = f"{family[kind].__module__} and {cls.__module__}"
                     raise BenchError(
-                        f"{both} both have a part of kind {kind!r}: give one of them another"
+                        f"{both} both have a part of kind {kind!r}: give one of them"
+                        " another"
                     )
     return dict(sorted(family.items()))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shape:
-    """What can stand at a key: `sections` are its classes or families; `item` is what a list or a mapping holds."""
+    """What can stand at a key: `sections` are its classes or families; `item` is what a
+    list or a mapping holds.
+    """
 
     annotation: Any
     nullable: bool
@@ -119,7 +128,9 @@ class Shape:
 
     @functools.cached_property
     def families(self) -> dict[str, Model]:
-        """All parts of the families whose parts can stand there, by kind, those that cannot among them."""
+        """All parts of the families whose parts can stand there, by kind, those that
+        cannot among them.
+        """
         parts: dict[str, Model] = {}
         for cls in self.sections:
             roots = [above for above in cls.__mro__ if getattr(above, "place", "")]
@@ -179,7 +190,9 @@ def spelled_out(value: Any, tag: str) -> Any:
 
 
 def chosen(shape: Shape, value: Any) -> Model | None:
-    """The class that the values at a place ask for; None where they do not say, or say something that is not there."""
+    """The class that the values at a place ask for; None where they do not say, or say
+    something that is not there.
+    """
     if isinstance(value, pydantic.BaseModel):
         return type(value)
     parts = shape.parts

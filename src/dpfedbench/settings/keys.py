@@ -1,4 +1,6 @@
-"""The keys of a section: how one is declared, and what a section may not do to those that it inherits."""
+"""The keys of a section: how one is declared, and what a section may not do to those
+that it inherits.
+"""
 
 import copy
 import dataclasses
@@ -32,15 +34,17 @@ def setting(
 
     Args:
         default: its value where none is given; without one the key has to be given.
-        gt: the value has to be above this; so for `ge` (at least), `lt` (below) and `le` (at most).
+        gt: the value has to be above this; so for `ge` (at least), `lt` (below) and
+            `le` (at most).
         ge: see `gt`.
         lt: see `gt`.
         le: see `gt`.
         pattern: a regular expression for text.
         doc: what it means, for docs/configuration.md.
         paper: the paper's value, where there is one.
-        introduced: the default when the key was introduced, where `default` is another by now. A run's identity holds
-            what differs from this, so neither a new key nor a new default moves a run that is there.
+        introduced: the default when the key was introduced, where `default` is another
+            by now. A run's identity holds what differs from this, so neither a new key
+            nor a new default moves a run that is there.
     """
     extra: dict[str, Any] = {"paper": paper}
     if introduced is not NOTHING:
@@ -61,7 +65,8 @@ def setting(
 
 
 def refuse_shadowing(cls: Any) -> None:
-    """Refuse a key that has the name of something that its bases have and that is no key.
+    """Refuse a key that has the name of something that its bases have and that is no
+    key.
 
     Raises:
         BenchError: says whose.
@@ -78,7 +83,10 @@ def refuse_shadowing(cls: Any) -> None:
             if key not in fields and (
                 key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())
             ):
-                said = f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows {base.__name__}.{key}"
+                said = (
+                    f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows"
+                    f" {base.__name__}.{key}"
+                )
                 if any(
                     "ClassVar" in str(inspect.get_annotations(above).get(key))
                     for above in cls.__mro__[1:-1]
@@ -90,9 +98,11 @@ def refuse_shadowing(cls: Any) -> None:
 
 
 def keep_inherited(cls: Any) -> None:
-    """Keep the bounds of inherited keys where a dataclass that gives the behaviour has a field of that name.
+    """Keep the bounds of inherited keys where a dataclass that gives the behaviour has
+    a field of that name.
 
-    pydantic would take the dataclass's default for a new value of the key, and lose what `setting` said.
+    pydantic would take the dataclass's default for a new value of the key, and lose
+    what `setting` said.
     """
     own = inspect.get_annotations(cls)
     plain = {
@@ -126,8 +136,9 @@ def refuse_other_meanings(cls: Any) -> None:
                 and not _narrows(cls.model_fields[key].annotation, above.annotation)
             ):
                 raise BenchError(
-                    f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows that of {base.__name__} "
-                    "with another meaning: give it another name"
+                    f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows"
+                    f" that of {base.__name__} with another meaning: give it another"
+                    " name"
                 )
 
 
@@ -135,7 +146,9 @@ def _narrows(new: Any, old: Any) -> bool:
     """Whether every value that `new` takes is one of `old`'s."""
 
     def root(option: Any) -> Any:
-        """The base of a part's family: a method may take another of the family than the method that it extends."""
+        """The base of a part's family: a method may take another of the family than the
+        method that it extends.
+        """
         bases = [
             cls for cls in getattr(option, "__mro__", ()) if getattr(cls, "place", "")
         ]

@@ -19,7 +19,9 @@ from dpfedbench.settings.values import bad_value
 from dpfedbench.settings.words import dotted, no_group, unknown_kind
 
 Structure = type[Settings] | Sequence[type[Settings]]
-"""The section that overlays are for, or several whose keys are taken together (those of all methods)."""
+"""The section that overlays are for, or several whose keys are taken together (those of
+all methods).
+"""
 
 Classes = tuple[type[Settings], ...]
 
@@ -27,11 +29,13 @@ Classes = tuple[type[Settings], ...]
 def merge(structure: Structure, *layers: Mapping[str, Any] | None) -> dict[str, Any]:
     """Lay later overlays over earlier ones.
 
-    Another `kind` replaces a part, but keys that the new kind has too keep their values: "the same threshold, but
-    constant". Other sections are laid over one another key by key; any other value replaces what was there.
+    Another `kind` replaces a part, but keys that the new kind has too keep their
+    values: "the same threshold, but constant". Other sections are laid over one another
+    key by key; any other value replaces what was there.
 
     Args:
-        structure: what the overlays are for; it says which keys a kind has. Its rules are not checked here.
+        structure: what the overlays are for; it says which keys a kind has. Its rules
+            are not checked here.
         layers: the overlays; None is an empty one.
     """
     merged, classes = dict[str, Any](), _classes(structure)
@@ -57,7 +61,9 @@ def _over(inner: Sequence[type[Settings]], below: Any, value: Any) -> Any:
 
 
 def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
-    """What stands at a key, with the kind that text, or a key that implies it, stands for."""
+    """What stands at a key, with the kind that text, or a key that implies it, stands
+    for.
+    """
     if not _have_kinds(inner):
         return value
     tag = tag_of(inner)
@@ -73,7 +79,9 @@ def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
 def _of_kind(
     classes: Sequence[type[Settings]], value: Mapping[str, Any]
 ) -> type[Settings] | None:
-    """The part, of these classes, whose kind an overlay says; None where it says none."""
+    """The part, of these classes, whose kind an overlay says; None where it says
+    none.
+    """
     kind = value.get(tag_of(classes))
     return next(
         (cls for cls in classes if kind is not None and kind_of(cls) == kind), None
@@ -84,10 +92,12 @@ def check(structure: Structure, overlay: Any, where: str, *, owner: str = "") ->
     """Refuse what no section has that an overlay is for, and values that none takes.
 
     Args:
-        structure: the section, or several that the overlay is for together: what one has may be said.
+        structure: the section, or several that the overlay is for together: what one
+            has may be said.
         overlay: the overlay.
         where: its dotted key, for messages.
-        owner: of one method, its name: then kinds that it does not take are refused too.
+        owner: of one method, its name: then kinds that it does not take are refused
+            too.
 
     Raises:
         BenchError: unknown keys before other faults; each by its dotted key.
@@ -133,16 +143,21 @@ def _faults(
                 and not _of_kind(inner, value)
             ):
                 if owner and str(value[tag]) in map(kind_of, _standing_at(having, key)):
-                    yield f"{name}.{tag} is {value[tag]}, which {owner} does not take: it takes {', '.join(kinds)}"
+                    yield (
+                        f"{name}.{tag} is {value[tag]}, which {owner} does not take: it"
+                        f" takes {', '.join(kinds)}"
+                    )
                 else:
                     yield unknown_kind(dotted(name, tag), value[tag], kinds)
             yield from _faults(inner, value, name, owner)
 
 
 def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The values that overlays for several runs give to one method, each overlay over the ones before.
+    """The values that overlays for several runs give to one method, each overlay over
+    the ones before.
 
-    Sections, kinds and keys that the method does not have are left out. `check` has seen the overlays.
+    Sections, kinds and keys that the method does not have are left out. `check` has
+    seen the overlays.
     """
     values: dict[str, Any] = {}
     for layer in general:
@@ -155,7 +170,8 @@ def resolve(
 ) -> dict[str, Any]:
     """The values of one run: its own overlay, `cell`, over what `lay` gave.
 
-    All that its own overlay says is kept, for `read` to refuse what does not fit; of the rest, what does not fit goes.
+    All that its own overlay says is kept, for `read` to refuse what does not fit; of
+    the rest, what does not fit goes.
     """
     values = copy.deepcopy(dict(general))
     _lay([cls], values, cell, keep=True)
@@ -165,7 +181,9 @@ def resolve(
 
 
 def _name_kinds(cls: type[Settings], values: dict[str, Any]) -> None:
-    """Give parts whose kind no layer says, or none that the method takes, the kind of the method's own default."""
+    """Give parts whose kind no layer says, or none that the method takes, the kind of
+    the method's own default.
+    """
     for key, value in values.items():
         shape = shapes(cls).get(key)
         if shape is not None and shape.sections and isinstance(value, dict):
@@ -183,7 +201,9 @@ def _lay(
     *,
     keep: bool,
 ) -> None:
-    """Lay an overlay over the values, key by key, whatever their kind; `_settle` drops what the final kind lacks."""
+    """Lay an overlay over the values, key by key, whatever their kind; `_settle` drops
+    what the final kind lacks.
+    """
     for key, given in layer.items():
         having = tuple(cls for cls in classes if key in shapes(cls))
         inner = _standing_at(having, key, taken=True)
@@ -209,7 +229,9 @@ def _lay(
 def _settle(
     classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any
 ) -> None:
-    """Drop the keys that the final kind of each part does not have, but for those that the run's own overlay says."""
+    """Drop the keys that the final kind of each part does not have, but for those that
+    the run's own overlay says.
+    """
     said = cell if isinstance(cell, Mapping) else {}
     for key, value in values.items():
         inner = _standing_at(tuple(classes), key, taken=True)
@@ -229,9 +251,11 @@ def _settle(
 def _standing_at(
     classes: Classes, key: str, *, taken: bool = False
 ) -> list[type[Settings]]:
-    """The classes that can stand at a key of these sections, each part by itself; none where it is a value, or unknown.
+    """The classes that can stand at a key of these sections, each part by itself; none
+    where it is a value, or unknown.
 
-    With parts come all others of their families, or, if `taken`, only those that one of the sections takes.
+    With parts come all others of their families, or, if `taken`, only those that one of
+    the sections takes.
     """
     standing: dict[type[Settings], None] = {}
     for cls in classes:
@@ -248,7 +272,9 @@ def _have_kinds(classes: Sequence[type[Settings]]) -> bool:
 
 
 def set_key(overlay: Mapping[str, Any], dotted: str, value: Any) -> dict[str, Any]:
-    """A copy of `overlay` with the value at a dotted key, e.g. "clipping.percentile"."""
+    """A copy of `overlay` with the value at a dotted key, e.g.
+    "clipping.percentile".
+    """
     first, _, rest = dotted.partition(".")
     copied = copy.deepcopy(dict(overlay))
     if rest:

@@ -1,8 +1,11 @@
-"""Settings that check themselves, and parts: settings with a behaviour, one file each, found by place.
+"""Settings that check themselves, and parts: settings with a behaviour, one file each,
+found by place.
 
-A section of a configuration is a `Settings` class, whose fields are its keys. A `Part` is one of several that can stand
-at the same place: its `kind` says which. All parts of a kind of thing (all clipping rules) are a family: a base class
-without `kind`, whose `place` names the package that holds the family's modules. Adding a module there adds a part.
+A section of a configuration is a `Settings` class, whose fields are its keys. A `Part`
+is one of several that can stand at the same place: its `kind` says which. All parts of
+a kind of thing (all clipping rules) are a family: a base class without `kind`, whose
+`place` names the package that holds the family's modules. Adding a module there adds a
+part.
 
 Every fault is a `BenchError` of one line with the full name of the key.
 """
@@ -31,10 +34,12 @@ from dpfedbench.settings.words import dotted, members, no_group, shown, unknown_
 
 
 class Settings(pydantic.BaseModel):
-    """A section of a configuration: cannot be changed, and cannot exist with an unknown key or a bad value.
+    """A section of a configuration: cannot be changed, and cannot exist with an unknown
+    key or a bad value.
 
-    Text is read as the number, truth value or null that it stands for, where the key wants one: `--config` and YAML
-    (1e-6) hand over text. 1 and 1.0 are one value, and a truth value is no number.
+    Text is read as the number, truth value or null that it stands for, where the key
+    wants one: `--config` and YAML (1e-6) hand over text. 1 and 1.0 are one value, and a
+    truth value is no number.
 
     Raises:
         BenchError: an unknown or missing key, or a value out of bounds.
@@ -55,11 +60,14 @@ class Settings(pydantic.BaseModel):
     def __init__(self, **values: Any) -> None:
         _fill(self, values, "")
 
-    # Tells pydantic that nothing is lost when it makes an instance without calling this.
+    # Tells pydantic that nothing is lost when it makes an instance without calling
+    # this.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a key that has the name of something that its bases have and that is no key."""
+        """Refuse a key that has the name of something that its bases have and that is
+        no key.
+        """
         super().__init_subclass__(**options)
         refuse_shadowing(cls)
         keep_inherited(cls)
@@ -85,11 +93,15 @@ class Settings(pydantic.BaseModel):
         return _read(cls, values, where)
 
     def plain(self) -> dict[str, Any]:
-        """Plain values of all keys, as config.yaml holds them; `read` makes an equal instance of them."""
+        """Plain values of all keys, as config.yaml holds them; `read` makes an equal
+        instance of them.
+        """
         return self.model_dump(mode="json", serialize_as_any=True)
 
     def identity(self) -> dict[str, Any]:
-        """The plain values that differ from the defaults at their keys' introduction; a part's kind, but `unsaid`."""
+        """The plain values that differ from the defaults at their keys' introduction; a
+        part's kind, but `unsaid`.
+        """
         differing, plain = dict[str, Any](), self.plain()
         tag, unsaid = getattr(self, "tag", "kind"), getattr(self, "unsaid", "")
         for key, before in introduced(type(self)).items():
@@ -117,29 +129,36 @@ class Section(Settings):
     def check(self, run: Never) -> None:
         """Check what has to hold between this section and the rest of the run.
 
-        This class knows no run, so that its parameter is of no type. A section that overrides it says which: `Run`.
+        This class knows no run, so that its parameter is of no type. A section that
+        overrides it says which: `Run`.
 
         Raises:
             BenchError: it does not hold; says which keys, and how to mend them.
         """
 
     def notices(self, run: Never) -> tuple[str, ...]:
-        """What a reader of a private run's results must be told because of this section."""
+        """What a reader of a private run's results must be told because of this
+        section.
+        """
         return ()
 
     @property
     def unaccounted(self) -> tuple[str, ...]:
-        """Why what this section has computed from private data, before training, is a release without an event."""
+        """Why what this section has computed from private data, before training, is a
+        release without an event.
+        """
         return ()
 
 
 class Part(Section):
     """One of several that can stand at a place of a configuration.
 
-    A family's base names the package of the family's modules as `place`. A part has a field `kind`, for instance
-    `kind: Literal["constant"] = "constant"`; a family may call that key otherwise (`tag`). `implied_by` is a key that
-    says the kind where `kind` is not given, and `unsaid` the kind where nothing does. `former` has keys that all of a
-    family had once, and their defaults: a part that lacks one takes that value, and leaves it out.
+    A family's base names the package of the family's modules as `place`. A part has a
+    field `kind`, for instance `kind: Literal["constant"] = "constant"`; a family may
+    call that key otherwise (`tag`). `implied_by` is a key that says the kind where
+    `kind` is not given, and `unsaid` the kind where nothing does. `former` has keys
+    that all of a family had once, and their defaults: a part that lacks one takes that
+    value, and leaves it out.
     """
 
     place: ClassVar[str] = ""
@@ -239,7 +258,8 @@ def _read_part(shape: Shape, value: Any, where: str, owner: type[Settings]) -> S
     if isinstance(value, Settings):
         if type(value) not in parts.values():
             raise BenchError(
-                f"{where} is {label(type(value))}, which {label(owner)} does not take: it takes {kinds}"
+                f"{where} is {label(type(value))}, which {label(owner)} does not take:"
+                f" it takes {kinds}"
             )
         return value
     if not isinstance(value, Mapping):
@@ -251,7 +271,8 @@ def _read_part(shape: Shape, value: Any, where: str, owner: type[Settings]) -> S
         raise BenchError(f"{where}.{tag} is missing: give one of {kinds}")
     if cls is None and str(value[tag]) in shape.families:
         raise BenchError(
-            f"{where}.{tag} is {value[tag]}, which {label(owner)} does not take: it takes {kinds}"
+            f"{where}.{tag} is {value[tag]}, which {label(owner)} does not take: it"
+            f" takes {kinds}"
         )
     if cls is None:
         raise BenchError(unknown_kind(dotted(where, tag), value[tag], parts))
@@ -293,7 +314,10 @@ def _message(
         )
         return f"{dotted(where, key)} is missing: {needed} are needed there"
     if key not in cls.model_fields:
-        return f"{where or 'the configuration'}: {fault['msg'].removeprefix('Value error, ')}"
+        return (
+            f"{where or 'the configuration'}:"
+            f" {fault['msg'].removeprefix('Value error, ')}"
+        )
     field = cls.model_fields[key]
     value = values.get(key, field.default)
     read = value if isinstance(value, bool) else as_wanted(field.annotation, value)

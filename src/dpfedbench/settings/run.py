@@ -33,11 +33,16 @@ class Task(Section):
     shots: int = setting(
         ge=0,
         le=10_000,
-        doc="labelled examples of a class (of a text: records) at the meta-test; 0: the model is used as it is",
+        doc=(
+            "labelled examples of a class (of a text: records) at the meta-test; 0: the"
+            " model is used as it is"
+        ),
     )
     text: Text | None = setting(
         None,
-        doc="of data that are texts: the next word is told; null: images are told apart",
+        doc=(
+            "of data that are texts: the next word is told; null: images are told apart"
+        ),
     )
 
     def model_post_init(self, _: Any) -> None:
@@ -48,12 +53,15 @@ class Task(Section):
             )
         if self.text is not None and self.ways != 1:
             raise BenchError(
-                f"task.ways is {self.ways}, but a text (task.text) is one class: set it to 1"
+                f"task.ways is {self.ways}, but a text (task.text) is one class: set it"
+                " to 1"
             )
 
     @property
     def outputs(self) -> int:
-        """Logits of a model for this task: one a class; or one a word, and the first for all that it does not know."""
+        """Logits of a model for this task: one a class; or one a word, and the first
+        for all that it does not know.
+        """
         return self.ways if self.text is None else self.text.words + 1
 
 
@@ -64,7 +72,9 @@ class ModelSettings(Part):
 
     @property
     def record_level(self) -> bool:
-        """Whether a record may have a gradient of its own; false where the settings alone say that they are mixed."""
+        """Whether a record may have a gradient of its own; false where the settings
+        alone say that they are mixed.
+        """
         return True
 
     @property
@@ -73,7 +83,9 @@ class ModelSettings(Part):
         return ""
 
     def references(self, run: Run) -> dict[str, Run]:
-        """Other runs that the network needs a file of, by the file's name in their folder."""
+        """Other runs that the network needs a file of, by the file's name in their
+        folder.
+        """
         return {}
 
     def resolved(self, files: Mapping[str, Path]) -> ModelSettings:
@@ -85,20 +97,26 @@ class ModelSettings(Part):
         return self
 
     def without_references(self) -> ModelSettings:
-        """A network of the same size that needs no file of another run: what may be asked of one before there are."""
+        """A network of the same size that needs no file of another run: what may be
+        asked of one before there are.
+        """
         return self
 
     def prepared(self, records: Any, public: Any = None) -> Any:
-        """What the network reads of records [n, ...]: a fixed map of each by itself; by default they themselves.
+        """What the network reads of records [n, ...]: a fixed map of each by itself; by
+        default they themselves.
 
         Args:
             records: as the data set has them.
-            public: those of the public validation split [m, ...], which alone the map may depend on.
+            public: those of the public validation split [m, ...], which alone the map
+                may depend on.
         """
         return records
 
     def made_once(self, run: Run) -> dict[str, Any] | None:
-        """What `prepared` is of besides records, as plain values, where one job computes it for all runs; else None."""
+        """What `prepared` is of besides records, as plain values, where one job
+        computes it for all runs; else None.
+        """
         return None
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
@@ -117,16 +135,20 @@ class ModelSettings(Part):
 class Initial(Part):
     """Base of the starts.
 
-    What private data made of weights leaves with the first release of who starts from them. So a start says what it
-    has read: nothing private (`public_for`), the same records as the run under an account that is composed with it
-    (`references` has a ledger), or private data without an account (`without_account`), and then nothing finite holds.
+    What private data made of weights leaves with the first release of who starts from
+    them. So a start says what it has read: nothing private (`public_for`), the same
+    records as the run under an account that is composed with it (`references` has a
+    ledger), or private data without an account (`without_account`), and then nothing
+    finite holds.
     """
 
     place: ClassVar[str] = "dpfedbench.models.initial"
 
     @property
     def told(self) -> str:
-        """For tables and figures: where the weights are from; "" where they are random."""
+        """For tables and figures: where the weights are from; "" where they are
+        random.
+        """
         return ""
 
     def references(self, run: Run) -> dict[str, Run]:
@@ -134,11 +156,15 @@ class Initial(Part):
         return {}
 
     def without_account(self, run: Run) -> tuple[str, ...]:
-        """Why no ledger has what the weights tell of private data; nothing where one has it, or they tell nothing."""
+        """Why no ledger has what the weights tell of private data; nothing where one
+        has it, or they tell nothing.
+        """
         return ()
 
     def public_for(self, run: Run) -> bool:
-        """Whether the weights tell nothing of what a run's clients hold, nor of anybody else's private data."""
+        """Whether the weights tell nothing of what a run's clients hold, nor of anybody
+        else's private data.
+        """
         return True
 
     def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
@@ -165,7 +191,8 @@ class RandomInitial(Initial):
 
 
 class Run(Settings):
-    """One run: a method with all its settings, and a seed. Methods add their parts; see `dpfedbench.methods`.
+    """One run: a method with all its settings, and a seed. Methods add their parts; see
+    `dpfedbench.methods`.
 
     Raises:
         BenchError: a value is out of bounds, or two values do not go together.
@@ -175,9 +202,12 @@ class Run(Settings):
     seed: int = setting(ge=0, lt=2**64, doc="of all random numbers")
     streams: Literal["shared", "own"] = setting(
         "shared",
-        doc="random numbers of cohorts, lots and noise. shared: they follow from the seed, so that runs of one seed "
-        "draw the same; own: from all settings of the run too, so that no two runs draw the same, as an account that "
-        "composes runs takes for granted (a search on private data sets this)",
+        doc=(
+            "random numbers of cohorts, lots and noise. shared: they follow from the"
+            " seed, so that runs of one seed draw the same; own: from all settings of"
+            " the run too, so that no two runs draw the same, as an account that"
+            " composes runs takes for granted (a search on private data sets this)"
+        ),
     )
     dataset: str = setting(pattern=LOWER_CASE, doc="the name of the data set")
     task: Task
@@ -188,9 +218,13 @@ class Run(Settings):
     evaluation: Evaluation = Evaluation()
 
     claims: ClassVar[Claims] = {}
-    """The accounting of the method's paper, by sampler; empty where it claims no epsilon."""
+    """The accounting of the method's paper, by sampler; empty where it claims no
+    epsilon.
+    """
     pretrains: ClassVar[bool] = False
-    """Whether records of all training classes are told apart first, and the body is then adapted to few-shot tasks."""
+    """Whether records of all training classes are told apart first, and the body is
+    then adapted to few-shot tasks.
+    """
 
     def model_post_init(self, _: Any) -> None:
         """Ask every section what has to hold between it and the rest."""
@@ -207,7 +241,9 @@ class Run(Settings):
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """All sections and parts, those within others too: the method's own first, then those of every run."""
+        """All sections and parts, those within others too: the method's own first, then
+        those of every run.
+        """
         own = [key for key in type(self).model_fields if key not in Run.model_fields]
         return tuple(
             section
@@ -240,7 +276,9 @@ class Run(Settings):
         return "tasks"
 
     def own_sums(self) -> tuple[Sum, ...]:
-        """The sums that each client takes over its own records, in the order of a round; none for most methods."""
+        """The sums that each client takes over its own records, in the order of a
+        round; none for most methods.
+        """
         return ()
 
     def server_sum(self) -> Sum:
@@ -248,17 +286,23 @@ class Run(Settings):
         raise NotImplementedError("of methods that are trained")
 
     def further_sums(self) -> tuple[Sum, ...]:
-        """The sums that the server takes of what clients send besides, in the order in which they send it."""
+        """The sums that the server takes of what clients send besides, in the order in
+        which they send it.
+        """
         return ()
 
     @property
     def sums(self) -> tuple[Sum, ...]:
-        """All sums of a round; what is private, its notices, its budget and its audit follow from these."""
+        """All sums of a round; what is private, its notices, its budget and its audit
+        follow from these.
+        """
         return ()
 
     @property
     def references(self) -> dict[str, Run]:
-        """Other runs that this one takes a file of, by the file's name in their folder."""
+        """Other runs that this one takes a file of, by the file's name in their
+        folder.
+        """
         return {}
 
     @staticmethod
@@ -276,18 +320,21 @@ class Run(Settings):
         return False
 
     def tested_at(self, *, shots: int | None = None, **evaluation: Any) -> Self:
-        """The same run under another meta-test: what is trained is the same, so its folder stays this run's.
+        """The same run under another meta-test: what is trained is the same, so its
+        folder stays this run's.
 
         Args:
             shots: in place of task.shots.
             evaluation: in place of values of `evaluation`.
 
         Raises:
-            BenchError: the model is used as it is and has no meta-test, or a value is out of bounds.
+            BenchError: the model is used as it is and has no meta-test, or a value is
+                out of bounds.
         """
         if not self.task.shots:
             raise BenchError(
-                "test is a meta-test's, but this run's model is used as it is: leave it out"
+                "test is a meta-test's, but this run's model is used as it is: leave"
+                " it out"
             )
         if shots == 0:
             raise BenchError("test.shots is 0: a meta-test adapts to at least 1")
@@ -296,13 +343,17 @@ class Run(Settings):
 
     @property
     def test_name(self) -> str:
-        """What a meta-test is called in the run's folder; says all that `tested_at` may change."""
+        """What a meta-test is called in the run's folder; says all that `tested_at` may
+        change.
+        """
         test = self.evaluation
         return f"{self.task.shots}shot-{test.steps}steps-{test.rate:g}rate-{test.tasks}tasks-{test.query_per_class}query"
 
     @functools.cached_property
     def key(self) -> str:
-        """The run's identity: of all that differs from the defaults at its key's introduction, the seed aside."""
+        """The run's identity: of all that differs from the defaults at its key's
+        introduction, the seed aside.
+        """
         values = {key: value for key, value in self.identity().items() if key != "seed"}
         canonical = json.dumps(
             values, sort_keys=True, separators=(",", ":"), allow_nan=False
@@ -311,11 +362,13 @@ class Run(Settings):
 
     @property
     def stream_seed(self) -> int:
-        """What names the streams of all random numbers that an account takes for secret and independent of other runs'.
+        """What names the streams of all random numbers that an account takes for secret
+        and independent of other runs'.
 
-        The seed; where streams are the run's own, a number of 128 bits that follows from the seed and the key. Weights
-        of the model, partitions and tasks of tests are drawn from the seed in any case: they read no private data, and
-        runs that are compared should not differ by them.
+        The seed; where streams are the run's own, a number of 128 bits that follows
+        from the seed and the key. Weights of the model, partitions and tasks of tests
+        are drawn from the seed in any case: they read no private data, and runs that
+        are compared should not differ by them.
         """
         if self.streams == "shared":
             return self.seed
@@ -346,16 +399,22 @@ class Run(Settings):
 
     @property
     def clients_folder(self) -> str:
-        """The place of the run's client partition below results/clients; runs with equal clients share it."""
+        """The place of the run's client partition below results/clients; runs with
+        equal clients share it.
+        """
         return f"{self.dataset}/{self.clients.folder(self.task.ways)}-seed{self.seed}"
 
     @property
     def drawn_from(self) -> dict[str, Any]:
-        """What the partition follows from beside the data and the seed (`Clients.drawn_from`)."""
+        """What the partition follows from beside the data and the seed
+        (`Clients.drawn_from`).
+        """
         return self.clients.drawn_from(self.task.ways)
 
     def to_yaml(self) -> str:
-        """The text of config.yaml; `read` makes an equal run of what `read_yaml` finds in it."""
+        """The text of config.yaml; `read` makes an equal run of what `read_yaml` finds
+        in it.
+        """
         text: str = yaml.safe_dump(self.plain(), sort_keys=False)
         return text
 
@@ -371,7 +430,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """The plain values of a run's config.yaml.
 
     Raises:
-        BenchError: it is missing, is not YAML or is of the former format; says what to do.
+        BenchError: it is missing, is not YAML or is of the former format; says what to
+            do.
     """
     text = text_of(path)
     try:
@@ -390,7 +450,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         "rule" in section for section in values.values() if isinstance(section, Mapping)
     ):
         raise BenchError(
-            f"{path} has an older format (with clipping.rule and local): read it with the version that wrote it, or "
-            "move that results folder away and run the workflow again"
+            f"{path} has an older format (with clipping.rule and local): read it with"
+            " the version that wrote it, or move that results folder away and run the"
+            " workflow again"
         )
     return dict(values)

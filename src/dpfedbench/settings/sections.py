@@ -12,10 +12,12 @@ from dpfedbench.settings.part import Part, Section, kinds_of, setting
 
 
 class Clients(Part):
-    """The clients of the federation and what each holds: base of the partitions, which say how data are shared out.
+    """The clients of the federation and what each holds: base of the partitions, which
+    say how data are shared out.
 
-    `partition` is the name of one. `holds`: what its clients hold, "tasks" (few-shot, or of a text) or "records".
-    `alike`: whether all of them hold as much. `apart`: whether no two of them hold the same example.
+    `partition` is the name of one. `holds`: what its clients hold, "tasks" (few-shot,
+    or of a text) or "records". `alike`: whether all of them hold as much. `apart`:
+    whether no two of them hold the same example.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.partitions"
@@ -36,7 +38,10 @@ class Clients(Part):
     examples_per_class: int = setting(
         ge=2,
         le=100_000,
-        doc="images of a class that a client holds; sizes of tasks are not used of records",
+        doc=(
+            "images of a class that a client holds; sizes of tasks are not used of"
+            " records"
+        ),
     )
     support_per_class: int = setting(
         ge=1, le=100_000, doc="of these, how many it adapts on"
@@ -50,13 +55,16 @@ class Clients(Part):
         need = self.support_per_class + self.query_per_class
         if self.holds == "tasks" and need > self.examples_per_class:
             raise BenchError(
-                f"clients.support_per_class + clients.query_per_class is {need}, more than "
-                f"clients.examples_per_class ({self.examples_per_class}): lower them or raise that"
+                f"clients.support_per_class + clients.query_per_class is {need}, more"
+                f" than clients.examples_per_class ({self.examples_per_class}): lower"
+                " them or raise that"
             )
 
     @property
     def own(self) -> dict[str, Any]:
-        """Its kind, and the plain values of the keys that it has and not every partition."""
+        """Its kind, and the plain values of the keys that it has and not every
+        partition.
+        """
         return {
             key: value
             for key, value in self.plain().items()
@@ -65,12 +73,16 @@ class Clients(Part):
 
     @property
     def text(self) -> str:
-        """A digest of the partition's text where that is not dpfedbench's; else empty."""
+        """A digest of the partition's text where that is not dpfedbench's; else
+        empty.
+        """
         files = imports.own(cls.__module__ for cls in type(self).__mro__)
         return imports.digest(files) if files else ""
 
     def drawn_from(self, ways: int) -> dict[str, Any]:
-        """What the clients follow from beside the data and the seed: runs that share them agree on it."""
+        """What the clients follow from beside the data and the seed: runs that share
+        them agree on it.
+        """
         tasks = (
             {"examples_per_class": self.examples_per_class, "ways": ways}
             if self.holds == "tasks"
@@ -80,7 +92,9 @@ class Clients(Part):
 
     @classmethod
     def kinds(cls, holds: str, *, apart: bool = False) -> list[str]:
-        """The partitions whose clients hold "tasks", or "records"; or of these only the ones that are `apart`."""
+        """The partitions whose clients hold "tasks", or "records"; or of these only the
+        ones that are `apart`.
+        """
         family = cast("dict[str, type[Clients]]", kinds_of(Clients))
         return [
             kind
@@ -90,7 +104,9 @@ class Clients(Part):
 
     @classmethod
     def of(cls, drawn_from: Mapping[str, Any]) -> "tuple[Clients, int]":
-        """The clients that are drawn from this, and the classes of a task; sizes that do not matter are the least."""
+        """The clients that are drawn from this, and the classes of a task; sizes that
+        do not matter are the least.
+        """
         given = {
             "examples_per_class": 2,
             "support_per_class": 1,
@@ -107,7 +123,8 @@ class Clients(Part):
         return f"{self.count}clients-{self.partition}-{hashlib.sha256(said.encode()).hexdigest()[:10]}"
 
     def check_room(self, dataset: str, *, ways: int, classes: int, each: int) -> None:
-        """Refuse more clients than there are data for, as far as that is known before the data are prepared.
+        """Refuse more clients than there are data for, as far as that is known before
+        the data are prepared.
 
         Args:
             dataset: its name.
@@ -150,12 +167,17 @@ class Validation(Section):
 
 
 class Evaluation(Section):
-    """The meta-test: tasks of the test classes. A model that is used as it is, is tested on the whole test part."""
+    """The meta-test: tasks of the test classes. A model that is used as it is, is
+    tested on the whole test part.
+    """
 
     every: int = setting(
         0,
         ge=0,
-        doc="rounds between tests while training, of models used as they are and of texts; they change nothing",
+        doc=(
+            "rounds between tests while training, of models used as they are and of"
+            " texts; they change nothing"
+        ),
     )
     while_training: int = setting(
         20,
@@ -179,7 +201,9 @@ class Evaluation(Section):
 
 
 class HasSections(Protocol):
-    """A run, as far as the settings of a text ask about it: `settings.run` builds on them."""
+    """A run, as far as the settings of a text ask about it: `settings.run` builds on
+    them.
+    """
 
     @property
     def clients(self) -> Clients:

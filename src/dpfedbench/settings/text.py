@@ -7,7 +7,9 @@ from dpfedbench.settings.vocabularies.vocabulary import Public, Vocabulary
 
 
 class Text(Section):
-    """Sequences of words, whose next word is told; each is a record of its own, which starts anew."""
+    """Sequences of words, whose next word is told; each is a record of its own, which
+    starts anew.
+    """
 
     words: int = setting(
         2000, ge=1, le=1_000_000, doc="words that the model knows", paper="10,000"
@@ -27,10 +29,12 @@ class Text(Section):
     def check(self, run: HasSections) -> None:
         if run.validation.ensemble != 1:
             raise BenchError(
-                f"validation.ensemble is {run.validation.ensemble}, but one model tells the next word: set 1"
+                f"validation.ensemble is {run.validation.ensemble}, but one model tells"
+                " the next word: set 1"
             )
         if not run.clients.apart:
             kinds = " or ".join(run.clients.kinds("tasks", apart=True))
             raise BenchError(
-                f"clients.partition is {run.clients.partition}, but a text is one client's: set it to {kinds}"
+                f"clients.partition is {run.clients.partition}, but a text is one"
+                f" client's: set it to {kinds}"
             )

@@ -25,22 +25,25 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def check_plain(value: Any, where: str) -> None:
-    """Refuse what no file, table or page can take, whatever the key: it would end in a traceback there.
+    """Refuse what no file, table or page can take, whatever the key: it would end in a
+    traceback there.
 
     Raises:
-        BenchError: a list or group that refers to itself, very many values, or a text that is very long or has letters
-            that cannot be printed; by the key.
+        BenchError: a list or group that refers to itself, very many values, or a text
+            that is very long or has letters that cannot be printed; by the key.
     """
     for number, (name, leaf) in enumerate(_each(value, where, ())):
         if number > _MOST:
             raise BenchError(
-                f"{where or 'the configuration'} has more than {_MOST:,} values: make it smaller"
+                f"{where or 'the configuration'} has more than {_MOST:,} values: make"
+                " it smaller"
             )
         if not isinstance(leaf, str):
             continue
         if letter := _UNPRINTABLE.search(leaf):
             raise BenchError(
-                f"{name} has the letter {letter[0]!a}, which cannot be printed: take it out"
+                f"{name} has the letter {letter[0]!a}, which cannot be printed: take"
+                " it out"
             )
         if len(leaf) > LONGEST_TEXT:
             most = f"at most {LONGEST_TEXT:,} letters"
@@ -50,7 +53,9 @@ def check_plain(value: Any, where: str) -> None:
 
 
 def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
-    """All values, at all depths, by their keys; keys are values of the group that they are in."""
+    """All values, at all depths, by their keys; keys are values of the group that they
+    are in.
+    """
     if not isinstance(value, (Mapping, list, tuple)):
         yield name, value
         return
@@ -74,7 +79,8 @@ def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, 
 
 
 def as_wanted(annotation: Any, value: Any) -> Any:
-    """A value as its key wants it: text that stands for a number as that number, 4000.0 as 4000, a list as a tuple.
+    """A value as its key wants it: text that stands for a number as that number, 4000.0
+    as 4000, a list as a tuple.
 
     What cannot be read so is left as it is, and refused later.
     """
@@ -88,7 +94,8 @@ def as_wanted(annotation: Any, value: Any) -> Any:
     elif value == "null" and NoneType in options:
         return None
     if isinstance(value, bool):
-        # YAML reads off and on as truth values; pydantic takes true for a 1 among literal values.
+        # YAML reads off and on as truth values; pydantic takes true for a 1 among
+        # literal values.
         word = "on" if value else "off"
         if word in literal:
             return word
@@ -151,7 +158,8 @@ def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any])
     """
     wanted, metadata = field.annotation, list(field.metadata)
     for step in steps:
-        # Steps into a list or a mapping; pydantic adds names of its own for the members of a union.
+        # Steps into a list or a mapping; pydantic adds names of its own for the members
+        # of a union.
         inside = (
             isinstance(value, (list, tuple))
             and isinstance(step, int)
@@ -169,16 +177,25 @@ def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any])
     if fault["type"] == "finite_number":
         return f"{name} is {shown(value)}: expected a finite number"
     if fault["type"] == "string_too_long" and fault["loc"][-1] != "[key]":
-        return f"{name} is {shown(value)}: expected at most {fault['ctx']['max_length']} letters"
+        return (
+            f"{name} is {shown(value)}: expected at most {fault['ctx']['max_length']}"
+            " letters"
+        )
     if fault["type"] == "too_long":
-        return f"{name} has {fault['ctx']['actual_length']:,} values: give at most {fault['ctx']['max_length']:,}"
+        return (
+            f"{name} has {fault['ctx']['actual_length']:,} values: give at most"
+            f" {fault['ctx']['max_length']:,}"
+        )
     if fault["type"] == "too_short":
         return f"{name} is empty: give at least one"
     if fault["type"] in ("value_error", "assertion_error"):
         return f"{name} is {shown(value)}: {fault['msg'].partition(', ')[2]}"
     if fault["loc"] and fault["loc"][-1] == "[key]":
         called = f"{name} has a part named {shown(fault['input'])}"
-        return f"{called}: use lower-case letters, digits and hyphens, at most {LONGEST_NAME}"
+        return (
+            f"{called}: use lower-case letters, digits and hyphens, at most"
+            f" {LONGEST_NAME}"
+        )
     if typing.get_origin(wanted) is typing.Annotated:
         wanted, *inner_metadata = typing.get_args(wanted)
         metadata += [
@@ -186,11 +203,16 @@ def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any])
             for added in inner_metadata
             for rule in getattr(added, "metadata", [added])
         ]
-    return f"{name} is {shown(value)}: expected {expected(wanted, _near(metadata, value, fault['type']))}"
+    return (
+        f"{name} is {shown(value)}: expected"
+        f" {expected(wanted, _near(metadata, value, fault['type']))}"
+    )
 
 
 def _near(metadata: Iterable[Any], value: Any, fault: str) -> Iterator[Any]:
-    """The bounds to name: far ones, which nearly nobody comes near, to who goes beyond them only."""
+    """The bounds to name: far ones, which nearly nobody comes near, to who goes beyond
+    them only.
+    """
     for rule in metadata:
         if 0 < getattr(rule, "ge", 0) < _SMALL and not (
             isinstance(value, float) and value > 0

@@ -52,7 +52,10 @@ def shown(value: Any) -> str:
 
 def unknown_kind(where: str, kind: Any, parts: Collection[str]) -> str:
     """What to say of a kind that no part has."""
-    return f"{where} is {shown(kind)}: expected one of {', '.join(parts)}, the nearest is {nearest(str(kind), parts)}"
+    return (
+        f"{where} is {shown(kind)}: expected one of {', '.join(parts)}, the nearest is"
+        f" {nearest(str(kind), parts)}"
+    )
 
 
 def members(annotation: Any) -> tuple[Any, ...]:

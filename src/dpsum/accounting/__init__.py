@@ -1,1 +1,3 @@
-"""Accountants: from what was released, and how its cohort was drawn, to epsilon. They read ledgers only."""
+"""Accountants: from what was released, and how its cohort was drawn, to epsilon. They
+read ledgers only.
+"""

@@ -1,16 +1,20 @@
 """The account of a run: from its ledger to epsilon under each profile.
 
-- `as_claimed`: the accounting that the run's paper did (`claims`); what holds, for a sampler that the paper does not
-  account for.
+- `as_claimed`: the accounting that the run's paper did (`claims`); what holds, for a
+  sampler that the paper does not account for.
 - `holds`: what the sampler and the observer justify (`analyses`).
-- `replace_one`: the same where a unit's contribution becomes any other and not zero, so that the sum moves by up to 2C.
-- `image_level`: what holds for one image, which many simulated clients may use (`image_level`).
-- `tuning`: what holds for a declared search for hyper-parameters, this run among them (`tuning`).
+- `replace_one`: the same where a unit's contribution becomes any other and not zero, so
+  that the sum moves by up to 2C.
+- `image_level`: what holds for one image, which many simulated clients may use
+  (`image_level`).
+- `tuning`: what holds for a declared search for hyper-parameters, this run among them
+  (`tuning`).
 
-Where a profile says nothing of a run, the account has a reason in place of a number. All but `replace_one` are for
-zero-out adjacency, with the sensitivity that the ledger states. Brackets are proved: the low end is below, the high end
-above the exact epsilon. Noise that followed a validation loss is covered by a proof of `filters`, or the account is of
-the schedule that was run, and says so.
+Where a profile says nothing of a run, the account has a reason in place of a number.
+All but `replace_one` are for zero-out adjacency, with the sensitivity that the ledger
+states. Brackets are proved: the low end is below, the high end above the exact epsilon.
+Noise that followed a validation loss is covered by a proof of `filters`, or the account
+is of the schedule that was run, and says so.
 """
 
 from __future__ import annotations
@@ -53,7 +57,8 @@ class Account:
         rounds: that were run.
         noise_multiplier: the least of the releases that the paper counts.
         sampler: how the cohort was drawn.
-        profiles: by the names of `PROFILES`; `reasons` say why each of the others has no number.
+        profiles: by the names of `PROFILES`; `reasons` say why each of the others has
+            no number.
         groups: what holds for several units at once, by their number.
         notices: what a reader must be told.
         also: the same of another unit or observer.
@@ -73,14 +78,17 @@ class Account:
     def __str__(self) -> str:
         """A line for each profile: its epsilon and status, or why it has none."""
         lines = [
-            f"a {self.unit}, after {self.rounds} rounds, at delta {self.delta:g}"
-            if self.unit
-            else _NOTHING_PRIVATE
+            (
+                f"a {self.unit}, after {self.rounds} rounds, at delta {self.delta:g}"
+                if self.unit
+                else _NOTHING_PRIVATE
+            )
         ]
         for name in PROFILES if self.unit else ():
             if (entry := self.profiles.get(name)) is not None:
                 lines.append(
-                    f"{name:>12}: epsilon {entry.epsilon_high:.4g} ({entry.status}); {entry.explanation}"
+                    f"{name:>12}: epsilon {entry.epsilon_high:.4g} ({entry.status});"
+                    f" {entry.explanation}"
                 )
             else:
                 lines.append(f"{name:>12}: {self.reasons.get(name, 'not asked')}")
@@ -124,7 +132,9 @@ class Account:
     def from_json(
         cls, values: Mapping[str, Any], where: str = "the account"
     ) -> Account:
-        """The inverse of `to_json`, also of what a file has, where infinity is text; DpsumError if it is neither."""
+        """The inverse of `to_json`, also of what a file has, where infinity is text;
+        DpsumError if it is neither.
+        """
         try:
             known = {key: value for key, value in values.items() if key != "reason"}
             profiles = {
@@ -145,12 +155,15 @@ class Account:
             return cls(**known | read)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DpsumError(
-                f"{where} is not an account ({error}): delete it and run the workflow again"
+                f"{where} is not an account ({error}): delete it and run the workflow"
+                " again"
             ) from error
 
     @classmethod
     def read(cls, path: Path | str) -> Account:
-        """An account that was written as JSON; DpsumError if the file is missing or damaged."""
+        """An account that was written as JSON; DpsumError if the file is missing or
+        damaged.
+        """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -176,14 +189,18 @@ def account(
     """All profiles of a run's releases, whose multipliers may differ between rounds.
 
     Args:
-        releases: the run's ledger, or its path; empty for a run that released nothing under privacy.
+        releases: the run's ledger, or its path; empty for a run that released nothing
+            under privacy.
         delta: at which epsilon is given.
-        claims: the accounting of the method's paper, by kind of sampler; None: it claims no epsilon.
-        own_delta: delta of sums that clients take over their own examples, where the server takes one too.
+        claims: the accounting of the method's paper, by kind of sampler; None: it
+            claims no epsilon.
+        own_delta: delta of sums that clients take over their own examples, where the
+            server takes one too.
         given: what else is known of the run.
 
     Raises:
-        DpsumError: an inconsistent ledger, one of a mechanism or sampler without an analysis, or delta out of bounds.
+        DpsumError: an inconsistent ledger, one of a mechanism or sampler without an
+            analysis, or delta out of bounds.
     """
     if not 0 < delta < 1:
         raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
@@ -222,7 +239,8 @@ def account(
         apart or len({event.unit for event in (*given.before, *releases)}) > 1
     ):
         raise DpsumError(
-            "a run that rests on another's releases: no analysis of clients' own sums, or of two units"
+            "a run that rests on another's releases: no analysis of clients' own sums,"
+            " or of two units"
         )
     # Only the server's noise may follow a loss.
     given_own = dataclasses.replace(given, budget=None, adaptive=None, fall=None)
@@ -233,7 +251,9 @@ def account(
         return first
     if (
         len(units) == 1
-    ):  # a unit is in the ones or in the others: what they come to is compared, so at one delta
+        # a unit is in the ones or in the others: what they come to is compared, so at one
+        # delta
+    ):
         return _either(first, _account_of(own, delta, claims, given_own))
     return dataclasses.replace(
         first, also=(_account_of(own, own_delta or delta, claims, given_own),)
@@ -247,7 +267,9 @@ def _kind(event: Release) -> tuple[str, str]:
 def _check_composes(
     lines: Sequence[Release], kinds: Mapping[tuple[str, str], Accountant]
 ) -> None:
-    """Refuse clients' own sums that read what another sum reads, or that tell rounds which the account needs secret."""
+    """Refuse clients' own sums that read what another sum reads, or that tell rounds
+    which the account needs secret.
+    """
     own = {event.name: event for event in lines if kinds[_kind(event)].own}
     for part, events in by_part(lines).items() if own else ():
         names = list(dict.fromkeys(event.name for event in events))
@@ -295,7 +317,9 @@ def _account_of(
 def _served(
     releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext
 ) -> Account:
-    """The account of sums over clients, or over records (of the worst part), for each observer."""
+    """The account of sums over clients, or over records (of the worst part), for each
+    observer.
+    """
     first, clients, also = (
         _worst_part(releases, delta, claims, given),
         releases[0].adds,
@@ -320,7 +344,9 @@ def _served(
 
 
 def others(releases: Sequence[Release]) -> dict[str, int]:
-    """Who else sees the releases added up, and of how many clients the noise is: a client knows its own."""
+    """Who else sees the releases added up, and of how many clients the noise is: a
+    client knows its own.
+    """
     clients = releases[0].adds or 1
     return {"another client": clients - 1, "everyone": clients} if clients > 1 else {}
 
@@ -341,7 +367,9 @@ def _worst_part(
 def _after(
     last: Account, releases: Sequence[Release], before: Sequence[Release], delta: float
 ) -> Account:
-    """The account of releases together with those of another run on the same records, which came before."""
+    """The account of releases together with those of another run on the same records,
+    which came before.
+    """
     brackets = []
     for part in dict.fromkeys(event.part for event in before):
         stages = ([event for event in before if event.part == part], releases)
@@ -367,8 +395,7 @@ def _after(
         epsilon_high=high,
         status="void" if math.isinf(high) else alone.status,
         explanation=uncovered
-        or f"together with the run that this one rests on; this one alone: {alone.explanation}, "
-        f"at most {alone.epsilon_high:.4g}",
+        or f"together with the run that this one rests on; this one alone: {alone.explanation}, at most {alone.epsilon_high:.4g}",
     )
     apart = "not accounted for together with the run that this one rests on"
     return dataclasses.replace(
@@ -382,13 +409,16 @@ def _after(
 
 
 def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
-    """Proved ends of epsilon of two runs' releases on the same units, whose draws are apart from one another.
+    """Proved ends of epsilon of two runs' releases on the same units, whose draws are
+    apart from one another.
 
-    Sampled rounds of both are composed as those of one run, known blocks of both are one Gaussian for each unit. Of
-    other pairs Renyi divergences add up, and the low end is that of one run: to see less tells no more.
+    Sampled rounds of both are composed as those of one run, known blocks of both are
+    one Gaussian for each unit. Of other pairs Renyi divergences add up, and the low end
+    is that of one run: to see less tells no more.
 
     Raises:
-        DpsumError: noise that is not independent Gaussian from round to round, or no divergences of one of them.
+        DpsumError: noise that is not independent Gaussian from round to round, or no
+            divergences of one of them.
     """
     names = " and of ".join(
         f"{' noise and '.join(accountant.pair)}" for accountant, _ in stages
@@ -411,7 +441,8 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
         high = gaussian_epsilon(
             joint_multiplier([z for z in multipliers if z is not None]), delta
         )
-        # Of rounds of several z the unit that is worst off in one run need not be that of the other.
+        # Of rounds of several z the unit that is worst off in one run need not be that
+        # of the other.
         exact = all(low == most for low, most in each) and all(
             len(events.schedule) == 1 for _, events in stages
         )
@@ -426,7 +457,9 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
 
 
 def seen_by(event: Release, clients: int, observer: str) -> Release:
-    """The sum of so many clients' releases as one: one record moves it as before, and all their noise is in it."""
+    """The sum of so many clients' releases as one: one record moves it as before, and
+    all their noise is in it.
+    """
     more = clients**0.5
     std = (
         [each * more for each in event.noise_std]
@@ -444,7 +477,9 @@ def _either(
     second: Account,
     of: str = "the support set's releases and the query set's",
 ) -> Account:
-    """One account of records of which each is in the first account's releases or in the second's: the worse of both."""
+    """One account of records of which each is in the first account's releases or in the
+    second's: the worse of both.
+    """
     profiles, reasons = {}, dict(first.reasons) | dict(second.reasons)
     for name in PROFILES:
         if name not in first.profiles or name not in second.profiles:

@@ -1,7 +1,9 @@
-"""The base of accountants: one for each pair of a mechanism and a way of sampling, found by place (`analyses`).
+"""The base of accountants: one for each pair of a mechanism and a way of sampling,
+found by place (`analyses`).
 
-An accountant reads the lines of a ledger (`read`) and says what they tell of one unit: proved ends of epsilon
-(`bracket`) and the whole trade-off curve from above (`curve`). What it can say besides is optional.
+An accountant reads the lines of a ledger (`read`) and says what they tell of one unit:
+proved ends of epsilon (`bracket`) and the whole trade-off curve from above (`curve`).
+What it can say besides is optional.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from dpsum.ledger import Release
 from dpsum.sampling import Sampler, Sampling
 
 EPSILONS = np.append(0.0, np.geomspace(1e-3, 20.0, 160))
-"""Where a trade-off curve is found: losses of every size, each one sixteenth from the next."""
+"""Where a trade-off curve is found: losses of every size, each one sixteenth from the
+next.
+"""
 
 MEND = "delete the run's folder and train again"
 
@@ -48,12 +52,15 @@ class Events:
     """What an accountant has to know of releases, read from a ledger or planned.
 
     Attributes:
-        schedule: the noise of all releases; those of one round that read the same cohort as one Gaussian.
+        schedule: the noise of all releases; those of one round that read the same
+            cohort as one Gaussian.
         samplings: how the cohort of each name that was released was drawn.
         multipliers: of each round's releases as one.
-        claimed: noise and sampler of the releases that the method's paper counts; of several the worst is claimed.
+        claimed: noise and sampler of the releases that the method's paper counts; of
+            several the worst is claimed.
         uncounted: names of the releases that the paper does not count.
-        seen: what an accountant reads besides for itself; None of rounds that are planned.
+        seen: what an accountant reads besides for itself; None of rounds that are
+            planned.
     """
 
     schedule: Schedule
@@ -65,7 +72,9 @@ class Events:
 
     @classmethod
     def planned(cls, schedule: Schedule, sampling: Sampler) -> Events:
-        """The events of rounds of independent noise that are planned, before there is a ledger."""
+        """The events of rounds of independent noise that are planned, before there is a
+        ledger.
+        """
         given = Sampling.of(sampling)
         multipliers = [z for z, count in schedule for _ in range(count)]
         return cls(
@@ -96,7 +105,9 @@ class Events:
 
 
 class Contradiction(DpsumError):
-    """The numbers of a sampler do not fit together; `why` says so in words that name no ledger."""
+    """The numbers of a sampler do not fit together; `why` says so in words that name no
+    ledger.
+    """
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
@@ -106,19 +117,25 @@ class Contradiction(DpsumError):
 class Accountant:
     """Accounts for one mechanism under one way of sampling.
 
-    A subclass names its `pair` and has `bracket`, or `gaussian` where all releases are one Gaussian to a unit; the rest
-    follows, or has its own where that is tighter or quicker.
+    A subclass names its `pair` and has `bracket`, or `gaussian` where all releases are
+    one Gaussian to a unit; the rest follows, or has its own where that is tighter or
+    quicker.
 
     Attributes:
         pair: what the ledger calls the noise, and the kind of its sampler.
         adjacency: that its releases are for, and what it says of them.
         known: whether the observer may know who is in which release.
-        own: whether its releases are those that few-shot clients make over their own examples.
-        shared_records: whether its records are examples that several simulated clients may hold.
-        follows_loss: whether its noise may follow a public validation loss (`accounting.filters`).
-        units: the key of its sampler for the units that a cohort is drawn from: "clients" or "records".
+        own: whether its releases are those that few-shot clients make over their own
+            examples.
+        shared_records: whether its records are examples that several simulated clients
+            may hold.
+        follows_loss: whether its noise may follow a public validation loss
+            (`accounting.filters`).
+        units: the key of its sampler for the units that a cohort is drawn from:
+            "clients" or "records".
         records_too: whether that is "records" wherever the sampler has that key.
-        explanation, images: what it takes for granted, for people; in `images` "{uses}" is the worst image's clients.
+        explanation, images: what it takes for granted, for people; in `images` "{uses}"
+            is the worst image's clients.
     """
 
     pair: ClassVar[tuple[str, str]]
@@ -133,7 +150,9 @@ class Accountant:
     images: ClassVar[str] = ""
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """A ledger of this mechanism and sampler; DpsumError where `rounds_of` or `check` refuses it."""
+        """A ledger of this mechanism and sampler; DpsumError where `rounds_of` or
+        `check` refuses it.
+        """
         rounds = rounds_of(lines, self.adjacency)
         self.check(lines[0].sampler)
         claimed = schedule_of(
@@ -153,18 +172,24 @@ class Accountant:
         )
 
     def bracket(self, events: Events, delta: float) -> Bracket:
-        """Proved ends of epsilon: the low one below, the high one above the exact value."""
+        """Proved ends of epsilon: the low one below, the high one above the exact
+        value.
+        """
         z = self.gaussian(events)
         assert z is not None, "an accountant has a bracket or a Gaussian"
         exact = gaussian_epsilon(z, delta)
         return exact, exact
 
     def high(self, events: Events, delta: float) -> float:
-        """The high end alone, which is much cheaper where the low end takes a finer grid."""
+        """The high end alone, which is much cheaper where the low end takes a finer
+        grid.
+        """
         return self.bracket(events, delta)[1]
 
     def curve(self, events: Events) -> Curve:
-        """The whole trade-off curve, from above. By `high` it takes many searches, and has few lines."""
+        """The whole trade-off curve, from above. By `high` it takes many searches, and
+        has few lines.
+        """
         z = self.gaussian(events)
         if z is not None:
             exact = gaussian_deltas(z, EPSILONS)
@@ -181,24 +206,33 @@ class Accountant:
     # What only some can say
 
     def gaussian(self, events: Events) -> float | None:
-        """The multiplier of one Gaussian that tells of a unit at least what all releases tell; None for none."""
+        """The multiplier of one Gaussian that tells of a unit at least what all
+        releases tell; None for none.
+        """
         return None
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        """Upper ends of the Renyi divergence of all releases, at each order; DpsumError where there are none."""
+        """Upper ends of the Renyi divergence of all releases, at each order; DpsumError
+        where there are none.
+        """
         z = self.gaussian(events)
         if z is None:
             raise DpsumError(
-                f"no Renyi divergences of the sampler {self.pair[1]!r}: declare no search for it"
+                f"no Renyi divergences of the sampler {self.pair[1]!r}: declare no"
+                " search for it"
             )
         return np.array(orders) / (2 * z**2)
 
     def replaced(self, events: Events, delta: float) -> Bracket | None:
-        """Both ends where the unit's contribution becomes any other; None: it is zeroed and then another is put in."""
+        """Both ends where the unit's contribution becomes any other; None: it is zeroed
+        and then another is put in.
+        """
         return None
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        """Both ends for the worst image, all its clients contributing zero; DpsumError without such an analysis."""
+        """Both ends for the worst image, all its clients contributing zero; DpsumError
+        without such an analysis.
+        """
         raise DpsumError(f"no image-level analysis for the sampler {self.pair[1]!r}")
 
     def explain(self, events: Events) -> str:
@@ -208,7 +242,8 @@ class Accountant:
     # What fits together in a sampler
 
     def check(self, sampling: Sampler) -> None:
-        """Refuse a sampler whose numbers contradict one another: an account would follow from whichever it reads.
+        """Refuse a sampler whose numbers contradict one another: an account would
+        follow from whichever it reads.
 
         Raises:
             Contradiction: says which numbers, and what they should be.
@@ -229,11 +264,16 @@ class Accountant:
         self.check_numbers(numbers)
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Check how a sampler's numbers, each of them valid, relate; here the rate is the cohort's share."""
+        """Check how a sampler's numbers, each of them valid, relate; here the rate is
+        the cohort's share.
+        """
         units = self.units_of(sampling)
         share = sampling["cohort"] / sampling[units]
         if not math.isclose(sampling["rate"], share, rel_tol=1e-12):
-            text = f"{sampling['cohort']:,} of {sampling[units]:,} {units} is a rate of {share:.6g}"
+            text = (
+                f"{sampling['cohort']:,} of {sampling[units]:,} {units} is a rate of"
+                f" {share:.6g}"
+            )
             raise self.contradiction(sampling, text)
 
     def check_whole(self, sampling: Sampling, *keys: str) -> None:
@@ -259,7 +299,10 @@ class Accountant:
         pairs = ", ".join(
             f"{key} {value}" for key, value in sampling.items() if key != "kind"
         )
-        text = f"the ledger's sampler {self.pair[1]} says {pairs}, which do not fit together: {why}; {MEND}"
+        text = (
+            f"the ledger's sampler {self.pair[1]} says {pairs}, which do not fit"
+            f" together: {why}; {MEND}"
+        )
         return Contradiction(text, why)
 
     def sampling_of(self, lines: Sequence[Release]) -> Sampling:
@@ -268,7 +311,9 @@ class Accountant:
 
 
 def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
-    """The noise of rounds as (z, rounds at it), ... in order; the releases of one round count as one Gaussian."""
+    """The noise of rounds as (z, rounds at it), ... in order; the releases of one round
+    count as one Gaussian.
+    """
     releases_by_z: dict[float, int] = {}
     for events in rounds:
         multipliers = [event.noise_multiplier for event in events]
@@ -283,7 +328,8 @@ def rounds_of(
     """The releases round by round, after checking that the ledger is one mechanism's.
 
     Raises:
-        DpsumError: rounds are missing, doubled or out of order, samplers differ, or noise does not fit z and C.
+        DpsumError: rounds are missing, doubled or out of order, samplers differ, or
+            noise does not fit z and C.
     """
     first, rounds = releases[0], list[list[Release]]()
     for number, event in enumerate(releases):
@@ -303,7 +349,8 @@ def rounds_of(
         raise DpsumError(f"the ledger's rounds differ in what they released: {MEND}")
     if len(rounds) > first.sampler["rounds"]:
         raise DpsumError(
-            f"the ledger has {len(rounds)} rounds, its sampler plans {first.sampler['rounds']}"
+            f"the ledger has {len(rounds)} rounds, its sampler plans"
+            f" {first.sampler['rounds']}"
         )
     return rounds
 
@@ -314,18 +361,20 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
         for name in ("sampler", "unit", "adjacency", "mechanism")
     ):
         raise DpsumError(
-            f"{where} has another sampler, unit, adjacency or mechanism than the first: account for them apart"
+            f"{where} has another sampler, unit, adjacency or mechanism than the first:"
+            " account for them apart"
         )
     if event.adds is not None and event.adds > (
         clients := event.sampler.get("clients", 1)
     ):
         raise DpsumError(
-            f"{where} is added up with those of {event.adds} clients, but its sampler has {clients}: "
-            "its mechanism is not the one accounted for"
+            f"{where} is added up with those of {event.adds} clients, but its sampler"
+            f" has {clients}: its mechanism is not the one accounted for"
         )
     if event.adjacency != adjacency:
         raise DpsumError(
-            f"{where} is for {event.adjacency} adjacency: its sampler's analysis is for {adjacency}"
+            f"{where} is for {event.adjacency} adjacency: its sampler's analysis is for"
+            f" {adjacency}"
         )
     z = event.noise_multiplier
     stated = (event.threshold, event.sensitivity, event.noise_std)
@@ -337,8 +386,8 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
             )
         if sensitivity < threshold:
             raise DpsumError(
-                f"{where} declares sensitivity {sensitivity}, less than its threshold {threshold}: "
-                "its mechanism is not the one accounted for"
+                f"{where} declares sensitivity {sensitivity}, less than its threshold"
+                f" {threshold}: its mechanism is not the one accounted for"
             )
         if not math.isclose(noise_std, z * sensitivity, rel_tol=1e-12):
             raise DpsumError(

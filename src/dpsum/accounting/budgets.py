@@ -1,4 +1,6 @@
-"""What a private run may spend, what it has spent, how its noise moves, and when it has to stop."""
+"""What a private run may spend, what it has spent, how its noise moves, and when it has
+to stop.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from dpsum.sampling import Sampler
 
 
 class BudgetPlan:
-    """The noise of a run whose noise stays, and the rounds it may take, fixed before the first round.
+    """The noise of a run whose noise stays, and the rounds it may take, fixed before
+    the first round.
 
     Args:
         budget: what may be spent.
@@ -30,15 +33,19 @@ class BudgetPlan:
         claims: the method's.
         mechanism: what the ledger will call the noise.
         counted: whether every release has an event; without, no finite epsilon holds.
-        every_round: whether both epsilons are wanted after every round (slow for a long run of lots).
-        beside: z of a round's other sums that read the same units; all that are None, `multiplier` too, cost the same.
+        every_round: whether both epsilons are wanted after every round (slow for a long
+            run of lots).
+        beside: z of a round's other sums that read the same units; all that are None,
+            `multiplier` too, cost the same.
 
     Attributes:
         noise_multiplier, beside: as above, with what was found.
-        lots_allowed: releases after which epsilon is still within the budget; training stops before the next.
+        lots_allowed: releases after which epsilon is still within the budget; training
+            stops before the next.
 
     Raises:
-        DpsumError: no noise meets the budget, the pair has no analysis, or the paper makes no claim for its profile.
+        DpsumError: no noise meets the budget, the pair has no analysis, or the paper
+            makes no claim for its profile.
     """
 
     def __init__(
@@ -92,14 +99,20 @@ class BudgetPlan:
         )
 
     def allows(self, releases: int) -> bool:
-        """Whether epsilon is still within the budget after `releases` rounds (or lots) in all."""
+        """Whether epsilon is still within the budget after `releases` rounds (or lots)
+        in all.
+        """
         return releases <= self.lots_allowed
 
     def took(self, lots: int) -> None:
-        """Take note that so many rounds (or lots) were released at the present noise."""
+        """Take note that so many rounds (or lots) were released at the present
+        noise.
+        """
 
     def spent(self, done: int) -> tuple[float, float]:
-        """Epsilon after `done` rounds, as claimed and as it holds; NaN where nothing is claimed, or it takes long."""
+        """Epsilon after `done` rounds, as claimed and as it holds; NaN where nothing is
+        claimed, or it takes long.
+        """
         claimed = (
             self._epsilon("as_claimed", done) if self._given["claims"] else math.nan
         )
@@ -124,18 +137,22 @@ class BudgetPlan:
 
 
 class DecayingBudget(BudgetPlan):
-    """Noise that decays by a public loss (Adap DP-FL, Section IV-B), spent release by release.
+    """Noise that decays by a public loss (Adap DP-FL, Section IV-B), spent release by
+    release.
 
-    Renyi divergences add up, so that whether one more lot fits is known at once: under `as_claimed` by the claim's
-    orders and conversion; under `holds` by more orders and the tighter conversion, and if the noise may decay by one
-    order alone, chosen before the first lot: a filter, so that the budget holds for whatever noise comes of it
+    Renyi divergences add up, so that whether one more lot fits is known at once: under
+    `as_claimed` by the claim's orders and conversion; under `holds` by more orders and
+    the tighter conversion, and if the noise may decay by one order alone, chosen before
+    the first lot: a filter, so that the budget holds for whatever noise comes of it
     (`accounting.filters`).
 
     Args:
         sampler: Poisson lots; what is not here is as in `BudgetPlan`.
         multiplier: z of the first lot.
-        decay: the noise is multiplied by it, after so many `falls` of the loss in a row.
-        extra: releases a lot beside the gradients', of the same multiplier; the paper's claim leaves them out.
+        decay: the noise is multiplied by it, after so many `falls` of the loss in a
+            row.
+        extra: releases a lot beside the gradients', of the same multiplier; the paper's
+            claim leaves them out.
         beside: of noise that stays as it is.
     """
 
@@ -155,13 +172,14 @@ class DecayingBudget(BudgetPlan):
     ) -> None:
         if (mechanism, sampler["kind"]) != ("gaussian", "poisson-lots"):
             raise DpsumError(
-                f"noise that follows a loss is accounted for as gaussian noise on poisson-lots, not as {mechanism} "
-                f"noise on {sampler['kind']}"
+                "noise that follows a loss is accounted for as gaussian noise on"
+                f" poisson-lots, not as {mechanism} noise on {sampler['kind']}"
             )
         _check_claimed(budget, claims)
         if None in beside:
             raise DpsumError(
-                "the multiplier of a sum is null beside one whose noise follows a loss or is released twice: give one"
+                "the multiplier of a sum is null beside one whose noise follows a loss"
+                " or is released twice: give one"
             )
         self.sampler, self.delta, self.counted = sampler, budget.delta, counted
         self.noise_multiplier, self.lots_allowed = multiplier, int(sampler["rounds"])
@@ -204,7 +222,9 @@ class DecayingBudget(BudgetPlan):
         return renyi(z, self.sampler["rate"], orders)
 
     def allows(self, releases: int) -> bool:
-        """Whether lots up to `releases` in all, at the present noise, stay within the budget."""
+        """Whether lots up to `releases` in all, at the present noise, stay within the
+        budget.
+        """
         if releases > self.lots_allowed:
             return False
         more = (releases - self._lots) * self._cost(
@@ -226,7 +246,9 @@ class DecayingBudget(BudgetPlan):
         self._lots += lots
 
     def spent(self, done: int) -> tuple[float, float]:
-        """Epsilon as claimed; infinity where a release has no event, else NaN: the account says what holds."""
+        """Epsilon as claimed; infinity where a release has no event, else NaN: the
+        account says what holds.
+        """
         claimed = math.nan
         if self._claimed_orders:
             claimed = epsilon_of(
@@ -235,9 +257,11 @@ class DecayingBudget(BudgetPlan):
         return claimed, math.nan if self.counted else math.inf
 
     def observe(self, loss: float) -> None:
-        """After `falls` falls in a row (J(t-3) > J(t-2) > J(t-1) > J(t) for 3) the noise is multiplied by the decay.
+        """After `falls` falls in a row (J(t-3) > J(t-2) > J(t-1) > J(t) for 3) the
+        noise is multiplied by the decay.
 
-        J(w_0) = J(w_1) = J(w_2) = infinity (Section IV-B): the losses of the first two rounds are not looked at.
+        J(w_0) = J(w_1) = J(w_2) = infinity (Section IV-B): the losses of the first two
+        rounds are not looked at.
         """
         self._seen += 1
         loss = math.inf if self._seen < self._falls else loss
@@ -267,9 +291,11 @@ class DecayingBudget(BudgetPlan):
 
 
 def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
-    """Multipliers of releases that together cost at most what one of `total` does, where None are to be found.
+    """Multipliers of releases that together cost at most what one of `total` does,
+    where None are to be found.
 
-    Those found are alike: with n of them beside given ones z_i each is (n / (total^-2 - sum of z_i^-2))^1/2.
+    Those found are alike: with n of them beside given ones z_i each is (n / (total^-2 -
+    sum of z_i^-2))^1/2.
     """
     given, missing = [z for z in multipliers if z is not None], multipliers.count(None)
     if not missing:
@@ -279,8 +305,10 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
         left = total**-2 - math.fsum(z**-2 for z in given)
         if left <= 0:
             raise DpsumError(
-                f"the budget allows all sums of these units together one of noise multiplier {total:g}, and those that "
-                f"are given have {joint_multiplier(given):g} already: raise a multiplier or budget.epsilon"
+                "the budget allows all sums of these units together one of noise"
+                f" multiplier {total:g}, and those that are given have"
+                f" {joint_multiplier(given):g} already: raise a multiplier or"
+                " budget.epsilon"
             )
         share = rounded_up((missing / left) ** 0.5)
         while joint_multiplier([*given, *[share] * missing]) < total:

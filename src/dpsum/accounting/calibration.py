@@ -1,4 +1,6 @@
-"""From noise to epsilon or delta, and back, for rounds that are planned: before there is a ledger."""
+"""From noise to epsilon or delta, and back, for rounds that are planned: before there
+is a ledger.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _LEAST_DELTA = 1e-30
 
 
 class Given(TypedDict, total=False):
-    """How a plan is accounted for: the method's claims, and the ledger's name of the noise ("gaussian" if missing)."""
+    """How a plan is accounted for: the method's claims, and the ledger's name of the
+    noise ("gaussian" if missing).
+    """
 
     claims: Claims
     mechanism: str
@@ -45,14 +49,16 @@ def epsilon_after(
     delta: float,
     **given: Unpack[Given],
 ) -> float:
-    """Epsilon (its high end) after `done` of the sampler's planned rounds; 0 before the first. Cached.
+    """Epsilon (its high end) after `done` of the sampler's planned rounds; 0 before the
+    first. Cached.
 
     Args:
         profile: "as_claimed" or "holds".
         given: see `Given`; without claims "as_claimed" raises.
 
     Raises:
-        DpsumError: z or delta out of bounds, no analysis of the mechanism and sampler, or nothing is claimed.
+        DpsumError: z or delta out of bounds, no analysis of the mechanism and sampler,
+            or nothing is claimed.
     """
     if not 0 < delta < 1:
         raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
@@ -89,7 +95,8 @@ def delta_after(
     epsilon: float,
     **given: Unpack[Given],
 ) -> float:
-    """The smallest delta, up to one part in a thousand, at which epsilon fits after `done` rounds; errors as above.
+    """The smallest delta, up to one part in a thousand, at which epsilon fits after
+    `done` rounds; errors as above.
 
     1 where none does, and never below 1e-30.
     """
@@ -123,7 +130,9 @@ def rounds_allowed(
     epsilon: float,
     **given: Unpack[Given],
 ) -> int:
-    """The most rounds, up to those planned, after which epsilon is still within the budget."""
+    """The most rounds, up to those planned, after which epsilon is still within the
+    budget.
+    """
     within, beyond = 0, int(sampler["rounds"]) + 1
     while beyond - within > 1:
         middle = (within + beyond) // 2
@@ -138,10 +147,11 @@ def rounds_allowed(
 def calibrate(
     profile: str, sampler: Sampler, epsilon: float, delta: float, **given: Unpack[Given]
 ) -> float:
-    """The smallest noise multiplier with which all planned rounds stay within (epsilon, delta).
+    """The smallest noise multiplier with which all planned rounds stay within (epsilon,
+    delta).
 
-    Rounded up to four significant digits, so that a run's configuration can name it. DpsumError where none from 0.05 to
-    10,000 is enough.
+    Rounded up to four significant digits, so that a run's configuration can name it.
+    DpsumError where none from 0.05 to 10,000 is enough.
     """
     if not 0 < epsilon < math.inf:
         raise DpsumError(f"budget.epsilon is {epsilon}: it must be finite and above 0")
@@ -157,7 +167,8 @@ def calibrate(
         low, high = high, high * 2
         if high > 10_000:
             raise DpsumError(
-                f"no noise multiplier up to 10,000 meets epsilon {epsilon} at delta {delta}: raise one"
+                f"no noise multiplier up to 10,000 meets epsilon {epsilon} at delta"
+                f" {delta}: raise one"
             )
     while high / low > 1 + 1e-5:
         middle = math.sqrt(low * high)

@@ -1,7 +1,8 @@
-"""What papers claim: the accounting that a method's paper did, whether or not it is of the mechanism that ran.
+"""What papers claim: the accounting that a method's paper did, whether or not it is of
+the mechanism that ran.
 
-A claim belongs to a method, which names one for each kind of sampler that its paper accounts for. Nothing heavy is
-imported here, since methods are read with every plan.
+A claim belongs to a method, which names one for each kind of sampler that its paper
+accounts for. Nothing heavy is imported here, since methods are read with every plan.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ TF_PRIVACY_ORDERS = (
     256,
     512,
 )
-"""TensorFlow Privacy's orders (compute_dp_sgd_privacy), with which the one-pass papers' claims come out."""
+"""TensorFlow Privacy's orders (compute_dp_sgd_privacy), with which the one-pass papers'
+claims come out.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,14 +43,19 @@ class Claim:
     """A paper's accounting for one kind of sampler.
 
     Attributes:
-        epsilon: (schedule, sampler, delta) to the paper's epsilon. Of sums that a client takes over its own examples
-            the schedule is that of one client's releases of one name.
+        epsilon: (schedule, sampler, delta) to the paper's epsilon. Of sums that a
+            client takes over its own examples the schedule is that of one client's
+            releases of one name.
         explanation: what the paper does.
-        status: "proved", or "void" where it is of another mechanism than the one that runs.
-        void: what makes the claim void for a sampler, as words that follow the explanation; "" where it stands.
+        status: "proved", or "void" where it is of another mechanism than the one that
+            runs.
+        void: what makes the claim void for a sampler, as words that follow the
+            explanation; "" where it stands.
         orders: of Renyi divergences, where the claim adds them up and converts them by
-            epsilon = divergence + log(1/delta) / (order - 1), so that it can be kept lot by lot.
-        readings: epsilon by other readings of what the paper prints, by what each is; said with the explanation.
+            epsilon = divergence + log(1/delta) / (order - 1), so that it can be kept
+            lot by lot.
+        readings: epsilon by other readings of what the paper prints, by what each is;
+            said with the explanation.
     """
 
     epsilon: Callable[[Schedule, Sampler, float], float]
@@ -75,8 +83,9 @@ class Claim:
 
 
 Claims = Mapping[str, Claim]
-"""A method's claims by kind of sampler. Empty: its paper claims no epsilon. For a kind that is missing among others,
-what holds is claimed."""
+"""A method's claims by kind of sampler. Empty: its paper claims no epsilon. For a kind
+that is missing among others, what holds is claimed.
+"""
 
 NO_CLAIM = "the method's paper claims no epsilon"
 
@@ -130,15 +139,16 @@ def _disjoint_batches(sampler: Sampler) -> str:
 
 POISSON_MOMENTS = renyi_claim(
     TF_PRIVACY_ORDERS,
-    "the paper's: Renyi accounting of Poisson sampling at q = L/N with "
-    "eps = rdp + log(1/delta)/(alpha-1); disjoint batches were run, not Poisson sampling",
+    "the paper's: Renyi accounting of Poisson sampling at q = L/N with eps = rdp +"
+    " log(1/delta)/(alpha-1); disjoint batches were run, not Poisson sampling",
     status="void",
 )
 """DP-FedMeta and DP-MAML, for "one-pass": TensorFlow Privacy's moments accountant."""
 
 WHOLE_ORDERS = renyi_claim(
     tuple(range(2, 65)),
-    "the paper's: Renyi accounting of Poisson sampling, orders 2 to 64, eps = rdp + log(1/delta)/(alpha-1)",
+    "the paper's: Renyi accounting of Poisson sampling, orders 2 to 64, eps = rdp +"
+    " log(1/delta)/(alpha-1)",
 )
 """Adap DP-FL, for "poisson-lots" (Section IV-D: alpha from {2, 3, ..., 64})."""
 
@@ -147,14 +157,18 @@ ONE_RELEASE = Claim(
     explanation="the paper's: the noise of one release",
     void=_several_steps,
 )
-"""DP-AGRLR and sample-level DP-MAML, for "own-records": their released code counts several steps as one."""
+"""DP-AGRLR and sample-level DP-MAML, for "own-records": their released code counts
+several steps as one.
+"""
 
 REPTILE_STEPS = renyi_claim(
     TF_PRIVACY_ORDERS,
     "the paper's: Renyi accounting of the steps within a task by TensorFlow Privacy",
     void=_disjoint_batches,
 )
-"""Task-global DP Reptile, for "own-records" and "own-records-poisson": its steps one by one, at q = batch / records."""
+"""Task-global DP Reptile, for "own-records" and "own-records-poisson": its steps one by
+one, at q = batch / records.
+"""
 
 
 def _gdp(
@@ -175,10 +189,12 @@ def _gdp(
 def gdp_claim(
     explanation: str, readings: Mapping[str, Callable[[float, int], float]]
 ) -> Claim:
-    """A claim of mu-GDP by the central limit theorem of sampled Gaussians (Bu et al. 2020): a limit and no bound.
+    """A claim of mu-GDP by the central limit theorem of sampled Gaussians (Bu et al.
+    2020): a limit and no bound.
 
     Args:
-        readings: (z, T) to (mu / q)^2 of T rounds, by what each reading is; the first is the claim.
+        readings: (z, T) to (mu / q)^2 of T rounds, by what each reading is; the first
+            is the claim.
     """
     (_, square), *others = readings.items()
     return Claim(
@@ -192,16 +208,18 @@ def gdp_claim(
 
 
 GDP_OF_HALVES = gdp_claim(
-    "the paper's: mu-GDP by the central limit theorem, mu = B/n (T (e^(1/sigma^2) - 1))^1/2 (Lemma B.3), for each half "
-    "by itself; a limit and no bound",
+    "the paper's: mu-GDP by the central limit theorem, mu = B/n (T (e^(1/sigma^2) -"
+    " 1))^1/2 (Lemma B.3), for each half by itself; a limit and no bound",
     {
         "Lemma B.3": lambda z, rounds: rounds * math.expm1(z**-2),
-        "as Theorem 3.1 is printed, T e^(1/sigma^2 - 1) under the root": lambda z, rounds: (
-            rounds * math.exp(z**-2 - 1)
+        "as Theorem 3.1 is printed, T e^(1/sigma^2 - 1) under the root": (
+            lambda z, rounds: rounds * math.exp(z**-2 - 1)
         ),
-        "as Theorem B.1 is printed, T e^(1/sigma^2) - 1 under the root": lambda z, rounds: (
-            rounds * math.exp(z**-2) - 1
+        "as Theorem B.1 is printed, T e^(1/sigma^2) - 1 under the root": (
+            lambda z, rounds: rounds * math.exp(z**-2) - 1
         ),
     },
 )
-"""DP-FNAS, for "poisson-lots": sigma is the deviation of the noise over the clipping constant."""
+"""DP-FNAS, for "poisson-lots": sigma is the deviation of the noise over the clipping
+constant.
+"""

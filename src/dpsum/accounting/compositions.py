@@ -1,15 +1,18 @@
-"""The privacy loss of many rounds, composed: ends of epsilon and of delta for any dominating pairs of single rounds.
+"""The privacy loss of many rounds, composed: ends of epsilon and of delta for any
+dominating pairs of single rounds.
 
-A round's pair has two orders (with the unit against without it, and turned around), each with a law of its loss
-(`RoundLaw`). The loss is put on a grid and rounds are convolved in `grid_sums`. Upper end: each loss is split between
-its grid neighbours so that E_Q dP/dQ is kept in each cell (Doroshenko et al., Connect the Dots, 2022). Lower end: it is
-rounded down on a finer grid. dp-accounting does the same composition; here it is fast enough for every round, and has a
-lower end (the tests compare the two).
+A round's pair has two orders (with the unit against without it, and turned around),
+each with a law of its loss (`RoundLaw`). The loss is put on a grid and rounds are
+convolved in `grid_sums`. Upper end: each loss is split between its grid neighbours so
+that E_Q dP/dQ is kept in each cell (Doroshenko et al., Connect the Dots, 2022). Lower
+end: it is rounded down on a finer grid. dp-accounting does the same composition; here
+it is fast enough for every round, and has a lower end (the tests compare the two).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -41,7 +44,9 @@ SMALL = 1e-6
 """The delta for which a whole curve's grid is made."""
 
 LEAST_NOISE = 0.2
-"""Below this noise losses leave the range of floating point, and the ceiling of composed Gaussians is given."""
+"""Below this noise losses leave the range of floating point, and the ceiling of
+composed Gaussians is given.
+"""
 
 _CUT = 1e-4
 """Share of delta that may be spent on cutting the loss's tail."""
@@ -50,9 +55,10 @@ _CUT = 1e-4
 class RoundLaw(Protocol):
     """The privacy loss of one round in one order.
 
-    `tails` gives the probability of a larger loss under the first and under the second distribution of the pair, and by
-    how much of itself each may be off at most, float64 [n]. `range` gives losses below and above which the first has at
-    most that mass on each side. `missing` is what the tails leave out, and an upper end adds.
+    `tails` gives the probability of a larger loss under the first and under the second
+    distribution of the pair, and by how much of itself each may be off at most, float64
+    [n]. `range` gives losses below and above which the first has at most that mass on
+    each side. `missing` is what the tails leave out, and an upper end adds.
     """
 
     @property
@@ -71,8 +77,9 @@ class Stage:
     Attributes:
         schedule: their noise, at least one round.
         rate: a unit's chance of being in a round.
-        laws: of z, and of the mass that may be cut off its loss, to a round's law in each order, of which the first is
-            the one that mostly costs the most; the same objects where they are equal.
+        laws: of z, and of the mass that may be cut off its loss, to a round's law in
+            each order, of which the first is the one that mostly costs the most; the
+            same objects where they are equal.
         uses: units that are zeroed together.
         moves: by how many thresholds a unit moves a sum at most.
     """
@@ -100,18 +107,24 @@ class Stage:
 
     @property
     def no_grid(self) -> bool:
-        """Whether sampling hides nothing, or losses leave the range of floating point."""
+        """Whether sampling hides nothing, or losses leave the range of floating
+        point.
+        """
         return self.rate == 1.0 or self.least / self.moves < LEAST_NOISE
 
     @property
     def spacing(self) -> float:
-        """An upper end's grid: a part of the quietest round's typical loss, with whose square its error falls."""
+        """An upper end's grid: a part of the quietest round's typical loss, with whose
+        square its error falls.
+        """
         most = max(z for z, _ in self.schedule)
         typical = self.rate * (self.uses * math.expm1(min(most**-2, 50.0))) ** 0.5
         return float(np.clip(0.05 * typical, 1e-7, 1e-3 if self.uses == 1 else 4e-3))
 
     def guess(self, delta: float) -> float:
-        """Where to start a search; for several units at once as one Gaussian of the root mean square count."""
+        """Where to start a search; for several units at once as one Gaussian of the
+        root mean square count.
+        """
         z, rate, uses = self.least / self.moves, self.rate, self.uses
         if uses == 1:
             return guess_epsilon(z, rate, self.rounds, delta)
@@ -124,7 +137,9 @@ class Stage:
 def _grid(
     law: RoundLaw, step: float, mass: float, upper: bool
 ) -> tuple[GridVariable, float]:
-    """The loss of one round on a grid: at one end, in one order; and the chance of what was cut off its top."""
+    """The loss of one round on a grid: at one end, in one order; and the chance of what
+    was cut off its top.
+    """
     low, high = law.range(mass)
     first = math.floor(low / step)
     losses = (first + np.arange(math.ceil(high / step) - first + 1)) * step
@@ -135,9 +150,11 @@ def _grid(
     weights, infinite = np.append(inside, 0.0), 0.0
     if upper:
         ratio, moved = np.exp(losses), -1.0 / math.expm1(-step)
-        # With n, m the cell's mass under the first and second law: right = (n - e^l m) / (1 - e^-step).
+        # With n, m the cell's mass under the first and second law: right = (n - e^l m)
+        # / (1 - e^-step).
         right = (inside - ratio[:-1] * (other[:-1] - other[1:])) * moved
-        # Each leaning term is off by at most twice its error; `other` may have left the range of numbers.
+        # Each leaning term is off by at most twice its error; `other` may have left the
+        # range of numbers.
         slack = (
             4
             * np.maximum(off[:-1], off[1:])
@@ -154,7 +171,9 @@ def _grid(
 
 
 def _mass(stages: Sequence[Stage], delta: float) -> float:
-    """What may be cut off a round's loss: in powers of two, so that many rounds and deltas share a grid."""
+    """What may be cut off a round's loss: in powers of two, so that many rounds and
+    deltas share a grid.
+    """
     rounds = sum(stage.rounds for stage in stages)
     return _CUT * 2.0 ** (math.floor(math.log2(delta)) - (rounds - 1).bit_length())
 
@@ -162,7 +181,9 @@ def _mass(stages: Sequence[Stage], delta: float) -> float:
 def _ends(
     stages: Sequence[Stage], mass: float, step: float, *, upper: bool
 ) -> list[Callable[[float], DeltaEnd]]:
-    """For each order a function of epsilon that makes the end of delta which is sharp near it."""
+    """For each order a function of epsilon that makes the end of delta which is sharp
+    near it.
+    """
     laws = [
         (stage.laws(z, mass), count) for stage in stages for z, count in stage.schedule
     ]
@@ -179,15 +200,14 @@ def _ends(
         )
         return DeltaEnd(tail, upper=upper, extra=infinite)
 
-    return [
-        lambda near, order=order: end(order, near) for order in range(len(laws[0][0]))
-    ]  # type: ignore[misc]
+    return [functools.partial(end, order) for order in range(len(laws[0][0]))]
 
 
 def upper_end(
     stages: Sequence[Stage], delta: float, *, ceiling: float, start: float | None = None
 ) -> float:
-    """An upper end of epsilon in every order, for stages one after another whose draws are independent.
+    """An upper end of epsilon in every order, for stages one after another whose draws
+    are independent.
 
     Args:
         ceiling: an upper end that is known already.
@@ -205,14 +225,18 @@ def upper_end(
 def lower_end(
     stages: Sequence[Stage], delta: float, *, upper: float, step: float | None = None
 ) -> float:
-    """A lower end of epsilon in the first order, which is at most `upper`; on the grid of `fine_spacing` by default."""
+    """A lower end of epsilon in the first order, which is at most `upper`; on the grid
+    of `fine_spacing` by default.
+    """
     step = fine_spacing(stages, delta, upper) if step is None else step
     first, *_ = _ends(stages, _mass(stages, delta), step, upper=False)
     return crossing(first, delta=delta, start=upper, ceiling=upper, upper=False)
 
 
 def upper_curve(stage: Stage, epsilons: np.ndarray) -> list[np.ndarray]:
-    """Upper ends of delta in each order at each epsilon >= 0, float64 [n], sharp where they are not small."""
+    """Upper ends of delta in each order at each epsilon >= 0, float64 [n], sharp where
+    they are not small.
+    """
     curves = [
         near(0.0)
         for near in _ends([stage], _mass([stage], SMALL), stage.spacing, upper=True)
@@ -236,8 +260,8 @@ def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
             stage.laws(stage.least, mass)[0].range(mass) for stage in stages
         )
     ]
-    # Rounding down costs about half a step a round: 4e-4 in all; for very many rounds, and for several clients at once,
-    # where epsilon is large, a part of epsilon.
+    # Rounding down costs about half a step a round: 4e-4 in all; for very many rounds,
+    # and for several clients at once, where epsilon is large, a part of epsilon.
     slack = 8e-4
     if rounds > MANY_ROUNDS:
         slack = 1.6e-3 * rounds / MANY_ROUNDS
@@ -252,7 +276,9 @@ def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
 
 
 class Composed(Accountant):
-    """Accounts for sampled rounds by their composition. A subclass has `end`; long schedules are `grouped`."""
+    """Accounts for sampled rounds by their composition. A subclass has `end`; long
+    schedules are `grouped`.
+    """
 
     def end(
         self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Budget(Protocol):
     """What a run may spend; a configuration's section `budget` is one.
 
-    `profile` is "as_claimed" or "holds"; `epsilon` None is no limit; `stop` says whether training stops at it.
+    `profile` is "as_claimed" or "holds"; `epsilon` None is no limit; `stop` says
+    whether training stops at it.
     """
 
     @property
@@ -32,15 +33,21 @@ class AccountContext:
     """What an account has to know beside the ledger.
 
     Attributes:
-        images: which clients use which image; None where that is unknown or says nothing, for the reason `no_images`.
+        images: which clients use which image; None where that is unknown or says
+            nothing, for the reason `no_images`.
         search: the declared search for hyper-parameters; None: none was declared.
-        own_streams: whether the run drew its cohorts and its noise from streams that no other run of the search draws
-            from; else nothing is known of several runs together.
+        own_streams: whether the run drew its cohorts and its noise from streams that no
+            other run of the search draws from; else nothing is known of several runs
+            together.
         chosen: whether checkpoints were chosen by validation clients.
-        budget: what the run was allowed; noise that follows a validation loss is accounted for by it.
-        adaptive: whether the noise was free to follow such a loss; None: told by whether it moved.
-        fall: (beta, lots): the noise may be multiplied by beta, at most once in so many lots; None: no such rule.
-        before: releases of another run that this one rests on, and that read the same records.
+        budget: what the run was allowed; noise that follows a validation loss is
+            accounted for by it.
+        adaptive: whether the noise was free to follow such a loss; None: told by
+            whether it moved.
+        fall: (beta, lots): the noise may be multiplied by beta, at most once in so many
+            lots; None: no such rule.
+        before: releases of another run that this one rests on, and that read the same
+            records.
         groups: numbers of records of one client that are to be protected together.
     """
 

@@ -1,15 +1,19 @@
-"""Renyi filters: what holds where the noise of a round was chosen by looking at earlier releases.
+"""Renyi filters: what holds where the noise of a round was chosen by looking at earlier
+releases.
 
-Composition theorems take the noise of every round as given. Where it follows a validation loss of released models it
-is itself random, and the account of the schedule that was run says nothing of the schedules that were not. A filter
-does: each lot is allowed only if the Renyi divergences so far, and its own, are within a budget fixed in advance
-(Feldman and Zrnic, Individual Privacy Accounting via a Renyi Filter, 2021; Lecuyer 2021).
+Composition theorems take the noise of every round as given. Where it follows a
+validation loss of released models it is itself random, and the account of the schedule
+that was run says nothing of the schedules that were not. A filter does: each lot is
+allowed only if the Renyi divergences so far, and its own, are within a budget fixed in
+advance (Feldman and Zrnic, Individual Privacy Accounting via a Renyi Filter, 2021;
+Lecuyer 2021).
 
-Proof, for a set of orders fixed in advance with budgets B_a, of which a run keeps one or another: let R be the ratio of
-the densities of all releases under two neighbouring inputs and rho_t(a) the divergence of lot t given what came before.
-Under Q, R_t^a exp(-(a - 1) sum_{s <= t} rho_s(a)) is a supermartingale that starts at 1. On the event A_a that a is the
-first order whose budget was kept, E_Q R^a 1{A_a} <= exp((a - 1) B_a). For c > 0, (r - c)+ <= r^a c^(1 - a) (1/a)
-(1 - 1/a)^(a - 1), so
+Proof, for a set of orders fixed in advance with budgets B_a, of which a run keeps one
+or another: let R be the ratio of the densities of all releases under two neighbouring
+inputs and rho_t(a) the divergence of lot t given what came before. Under Q, R_t^a
+exp(-(a - 1) sum_{s <= t} rho_s(a)) is a supermartingale that starts at 1. On the event
+A_a that a is the first order whose budget was kept, E_Q R^a 1{A_a} <= exp((a - 1) B_a).
+For c > 0, (r - c)+ <= r^a c^(1 - a) (1/a) (1 - 1/a)^(a - 1), so
 
     delta(eps) = E_Q (R - e^eps)+ <= sum_a (1/a) (1 - 1/a)^(a - 1) exp((a - 1) (B_a - eps)).
 
@@ -38,7 +42,9 @@ _LEAST_FLOOR = 0.5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Filter:
-    """The filter that a run of adaptive noise kept: at each of the orders its budget, fixed in advance."""
+    """The filter that a run of adaptive noise kept: at each of the orders its budget,
+    fixed in advance.
+    """
 
     orders: tuple[float, ...]
     budgets: np.ndarray
@@ -49,9 +55,11 @@ class Filter:
 
 
 def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], bool]:
-    """The orders of a budget that is kept lot by lot, and whether its conversion is the tight one.
+    """The orders of a budget that is kept lot by lot, and whether its conversion is the
+    tight one.
 
-    Without a claim what holds is claimed. DpsumError where the claim does not add up divergences.
+    Without a claim what holds is claimed. DpsumError where the claim does not add up
+    divergences.
     """
     if profile == "holds" or claim is None:
         return HOLDING_ORDERS, True
@@ -65,7 +73,9 @@ def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], boo
 def order_budgets(
     epsilon: float, orders: Sequence[float], delta: float, *, tight: bool
 ) -> np.ndarray:
-    """B_a: the divergence at each order that converts to (epsilon, delta); below 0 where no lot fits."""
+    """B_a: the divergence at each order that converts to (epsilon, delta); below 0
+    where no lot fits.
+    """
     alphas = np.asarray(orders, dtype=float)
     budgets = epsilon + math.log(delta) / (alphas - 1.0)
     return np.asarray(
@@ -82,7 +92,9 @@ def filter_order(
     epsilon: float,
     delta: float,
 ) -> tuple[float, ...]:
-    """The one order of a filter: the order at which constant noise z, at rate q, would last longest."""
+    """The one order of a filter: the order at which constant noise z, at rate q, would
+    last longest.
+    """
     lots = order_budgets(epsilon, orders, delta, tight=True) / renyi(
         noise_multiplier, rate, tuple(orders)
     )
@@ -92,7 +104,9 @@ def filter_order(
 def filtered_epsilon(
     budgets: np.ndarray, orders: Sequence[float], delta: float
 ) -> float:
-    """A proved upper end of epsilon where one order's budget, fixed in advance, was kept, whatever the noise."""
+    """A proved upper end of epsilon where one order's budget, fixed in advance, was
+    kept, whatever the noise.
+    """
     alphas, kept = np.asarray(orders, dtype=float), np.asarray(budgets, dtype=float)
     # An order whose budget is below 0 is kept by no run.
     alphas, kept = alphas[kept >= 0], kept[kept >= 0]
@@ -110,12 +124,16 @@ def filtered_epsilon(
 
 
 def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:
-    """Whether what was spent is within the budget at one of the orders, up to rounding of the sums."""
+    """Whether what was spent is within the budget at one of the orders, up to rounding
+    of the sums.
+    """
     return bool(np.any(spent <= budgets * (1 + 1e-9) + 1e-12))
 
 
 def filter_of(events: Events, budget: Budget, claims: Claims) -> Filter | None:
-    """The filter that the budget of Poisson lots was, whose noise may follow a loss; None if it was not kept."""
+    """The filter that the budget of Poisson lots was, whose noise may follow a loss;
+    None if it was not kept.
+    """
     if budget.epsilon is None or not budget.stop:
         return None
     orders, tight = orders_of(budget.profile, claims.get(events.sampling.kind))
@@ -134,11 +152,13 @@ def filter_of(events: Events, budget: Budget, claims: Claims) -> Filter | None:
 
 
 def floor_of(events: Events, fall: tuple[float, int]) -> Schedule | None:
-    """The least noise that each planned lot can have had by the declared rule, if the ledger kept to it.
+    """The least noise that each planned lot can have had by the declared rule, if the
+    ledger kept to it.
 
-    That is the schedule that falls at every chance, where it is not too far down: the noise may be multiplied by beta,
-    at most once in so many lots (`fall`). A lot of more noise tells no more than one of less, whatever went before, so
-    that what holds for this fixed schedule holds for any that stays above.
+    That is the schedule that falls at every chance, where it is not too far down: the
+    noise may be multiplied by beta, at most once in so many lots (`fall`). A lot of
+    more noise tells no more than one of less, whatever went before, so that what holds
+    for this fixed schedule holds for any that stays above.
     """
     beta, every = fall
     lots, first = int(events.sampling["rounds"]), events.multipliers[0]

@@ -1,4 +1,6 @@
-"""Normal distributions: the Gaussian mechanism alone, several releases of one cohort as one, and tails with errors."""
+"""Normal distributions: the Gaussian mechanism alone, several releases of one cohort as
+one, and tails with errors.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ ROUNDING = 2.0**-53
 """Of one operation, relative."""
 
 FUNCTION = 8 * ROUNDING
-"""Of numpy's exp, log, expm1 and log1p, relative: four units in the last place, which is what numpy claims."""
+"""Of numpy's exp, log, expm1 and log1p, relative: four units in the last place, which
+is what numpy claims.
+"""
 
 _GROUPS = 16
 _HIGH_GROUPS, _LOW_RATIO = (
@@ -38,7 +42,9 @@ def ends(schedule: Schedule) -> tuple[float, float, int]:
 
 
 def grouped(schedule: Schedule, *, least: bool) -> Schedule:
-    """A long schedule with near multipliers put together, at their least (for a high end) or greatest (low end)."""
+    """A long schedule with near multipliers put together, at their least (for a high
+    end) or greatest (low end).
+    """
     if len(schedule) <= _GROUPS:
         return schedule
     groups: dict[int, list[tuple[float, int]]] = {}
@@ -58,8 +64,8 @@ def grouped(schedule: Schedule, *, least: bool) -> Schedule:
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     """The smallest delta of one Gaussian release of sensitivity 1 and deviation z.
 
-    Balle and Wang, Improving the Gaussian Mechanism for Differential Privacy (2018), Theorem 8:
-    delta = Phi(1/(2z) - eps z) - e^eps Phi(-1/(2z) - eps z).
+    Balle and Wang, Improving the Gaussian Mechanism for Differential Privacy (2018),
+    Theorem 8: delta = Phi(1/(2z) - eps z) - e^eps Phi(-1/(2z) - eps z).
     """
     z = noise_multiplier
     first = log_ndtr(0.5 / z - epsilon * z)
@@ -75,7 +81,9 @@ def gaussian_deltas(noise_multiplier: float, epsilons: np.ndarray) -> np.ndarray
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """The smallest epsilon >= 0 at which one Gaussian release is (epsilon, delta); exact to 1e-12."""
+    """The smallest epsilon >= 0 at which one Gaussian release is (epsilon, delta);
+    exact to 1e-12.
+    """
     z = noise_multiplier
 
     def excess(epsilon: float) -> float:
@@ -87,7 +95,9 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def least_root(excess: Callable[[float], float], **tolerance: Any) -> float:
-    """The epsilon >= 0 at which a falling function is 0, by scipy's brentq (`tolerance`); 0 where it starts below."""
+    """The epsilon >= 0 at which a falling function is 0, by scipy's brentq
+    (`tolerance`); 0 where it starts below.
+    """
     if excess(0.0) <= 0:
         return 0.0
     high = 1.0
@@ -97,7 +107,9 @@ def least_root(excess: Callable[[float], float], **tolerance: Any) -> float:
 
 
 def rounded_up(noise_multiplier: float) -> float:
-    """A multiplier rounded up to four significant digits, so that a run's configuration can name it."""
+    """A multiplier rounded up to four significant digits, so that a run's configuration
+    can name it.
+    """
     scale = 10.0 ** (math.floor(math.log10(noise_multiplier)) - 3)
     return float(f"{math.ceil(noise_multiplier / scale - 1e-9) * scale:.6g}")
 
@@ -105,7 +117,8 @@ def rounded_up(noise_multiplier: float) -> float:
 def guess_epsilon(
     noise_multiplier: float, rate: float, rounds: int, delta: float
 ) -> float:
-    """Roughly the epsilon of a sampled Gaussian: by many small losses or by one large loss, whichever is more.
+    """Roughly the epsilon of a sampled Gaussian: by many small losses or by one large
+    loss, whichever is more.
 
     Only a place to start a search from.
     """
@@ -121,20 +134,24 @@ def guess_epsilon(
 
 
 def joint_multiplier(multipliers: Sequence[float]) -> float:
-    """The multiplier of several Gaussian releases of one cohort, as one: (sum of z^-2)^-1/2."""
+    """The multiplier of several Gaussian releases of one cohort, as one: (sum of
+    z^-2)^-1/2.
+    """
     return math.fsum(z**-2 for z in multipliers) ** -0.5
 
 
 def rest_multiplier(total: float, other: float) -> float:
-    """The multiplier beside one of `other` with which both releases of a cohort cost what one of `total` does.
+    """The multiplier beside one of `other` with which both releases of a cohort cost
+    what one of `total` does.
 
-    (z^-2 - other^-2)^-1/2 (Andrew et al. 2019, Theorem 1), in the last digits rounded up. DpsumError where the other
-    release alone costs as much already.
+    (z^-2 - other^-2)^-1/2 (Andrew et al. 2019, Theorem 1), in the last digits rounded
+    up. DpsumError where the other release alone costs as much already.
     """
     if not other > total:
         raise DpsumError(
-            f"a release of multiplier {other:g} beside the gradients' leaves nothing of noise.multiplier {total:g}: "
-            "raise clipping.count_noise (it is half that multiplier) or lower the noise"
+            f"a release of multiplier {other:g} beside the gradients' leaves nothing of"
+            f" noise.multiplier {total:g}: raise clipping.count_noise (it is half that"
+            " multiplier) or lower the noise"
         )
     rest = (total**-2 - other**-2) ** -0.5
     while joint_multiplier([rest, other]) < total:
@@ -145,16 +162,19 @@ def rest_multiplier(total: float, other: float) -> float:
 def upper_tail(
     at: np.ndarray, off: np.ndarray | float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """P(N > at) for a standard normal N, and by how much of itself it may be off: what a proved end is made of.
+    """P(N > at) for a standard normal N, and by how much of itself it may be off: what
+    a proved end is made of.
 
-    scipy's `ndtr` takes erfc of a = at/sqrt(2), which is exp(-a^2) times a function that is right to a few units in the
-    last place. a is rounded twice and a^2 once more, so that the exponent is off by at most 5 a^2 2^-53 = 2.5 at^2
-    2^-53, and exp of it by that share of itself: far out no fixed margin is enough. Taken is (16 + 3 at^2) 2^-53, about
-    twice the largest error that was found against mpmath up to at = 37 (`tests/accounting/test_normal.py`).
+    scipy's `ndtr` takes erfc of a = at/sqrt(2), which is exp(-a^2) times a function
+    that is right to a few units in the last place. a is rounded twice and a^2 once
+    more, so that the exponent is off by at most 5 a^2 2^-53 = 2.5 at^2 2^-53, and exp
+    of it by that share of itself: far out no fixed margin is enough. Taken is (16 + 3
+    at^2) 2^-53, about twice the largest error that was found against mpmath up to at =
+    37 (`tests/accounting/test_normal.py`).
 
-    Where `at` itself may be off by `off`, the tail moves by at most exp(h off) - 1 of itself, h the greatest hazard on
-    the way, and the normal's hazard at x is at most max(x, 0) + 1. `at` is infinite where the tail is 0 or 1 for
-    certain.
+    Where `at` itself may be off by `off`, the tail moves by at most exp(h off) - 1 of
+    itself, h the greatest hazard on the way, and the normal's hazard at x is at most
+    max(x, 0) + 1. `at` is infinite where the tail is 0 or 1 for certain.
     """
     out = np.where(np.isfinite(at), np.maximum(at, 0.0), 0.0)
     moved = np.where(np.isfinite(at), off, 0.0)

@@ -1,9 +1,11 @@
-"""Tails of sums of independent variables on a grid, by FFT, with a bound on everything the FFT gets wrong.
+"""Tails of sums of independent variables on a grid, by FFT, with a bound on everything
+the FFT gets wrong.
 
-An accountant asks for E g(S, K), where S is a sum of independent variables on one grid and g is zero for S
-below K: the kernels below. The answer may be 1e-9 or smaller, while an FFT is right to about 1e-16 of its
-largest entry, so the sum is first tilted by exp(theta S), which makes the tail at K typical. The error
-returned covers rounding and the mass that wraps around.
+An accountant asks for E g(S, K), where S is a sum of independent variables on one grid
+and g is zero for S below K: the kernels below. The answer may be 1e-9 or smaller, while
+an FFT is right to about 1e-16 of its largest entry, so the sum is first tilted by
+exp(theta S), which makes the tail at K typical. The error returned covers rounding and
+the mass that wraps around.
 """
 
 import math
@@ -14,18 +16,22 @@ import numpy as np
 import scipy
 import scipy.fft
 
-# Rounding of one FFT of length n, in L2, relative: at most FFT_ROUNDING * log2(n) (Higham, Accuracy and
-# Stability of Numerical Algorithms, 2nd ed., Theorem 24.2 has 7.5e-16; the rest is a margin).
+# Rounding of one FFT of length n, in L2, relative: at most FFT_ROUNDING * log2(n)
+# (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2 has
+# 7.5e-16; the rest is a margin).
 FFT_ROUNDING = 2e-15
-# Probability, under the tilted law, that may lie outside the window before it counts as an error.
+# Probability, under the tilted law, that may lie outside the window before it counts as
+# an error.
 OUTSIDE = 1e-12
 
 
 class GridVariable:
-    """A variable that takes the value (first + i) * step with probability weights[i] >= 0, float64 [n].
+    """A variable that takes the value (first + i) * step with probability weights[i] >=
+    0, float64 [n].
 
-    The weights may add up to less than one: the missing mass counts as contributing nothing; zeros at both ends are
-    dropped. What a sum needs again and again (logarithms, a coarse copy) is kept with it.
+    The weights may add up to less than one: the missing mass counts as contributing
+    nothing; zeros at both ends are dropped. What a sum needs again and again
+    (logarithms, a coarse copy) is kept with it.
     """
 
     def __init__(self, *, first: int, weights: np.ndarray, step: float) -> None:
@@ -52,9 +58,11 @@ class GridVariable:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """g(S, K) = a(S) - c(K) b(S) for S > K, where 0 <= g <= bound, and g <= S - K if `lipschitz`.
+    """g(S, K) = a(S) - c(K) b(S) for S > K, where 0 <= g <= bound, and g <= S - K if
+    `lipschitz`.
 
-    `scaled` kernels are computed with S and K measured from a point near K, so that b and c stay in range.
+    `scaled` kernels are computed with S and K measured from a point near K, so that b
+    and c stay in range.
     """
 
     a: Callable[[np.ndarray], np.ndarray]
@@ -65,7 +73,9 @@ class Kernel:
     scaled: bool
 
     def limits(self, theta: float, step: float) -> tuple[float, float]:
-        """Bounds on the largest g(x) exp(-theta x), x = S - K, and on the sum of its squares over the grid."""
+        """Bounds on the largest g(x) exp(-theta x), x = S - K, and on the sum of its
+        squares over the grid.
+        """
         peak, square = math.inf, math.inf
         if self.bound < math.inf:
             peak, square = self.bound, self.bound**2 / (2.0 * theta * step)
@@ -107,10 +117,12 @@ RATIO = Kernel(
 
 
 class UpperTail:
-    """E g(S, K) for S a sum of independent variables, and any K; sharp near K = `around`.
+    """E g(S, K) for S a sum of independent variables, and any K; sharp near K =
+    `around`.
 
     Args:
-        parts: the summands, each with the number of its independent copies; all on one grid.
+        parts: the summands, each with the number of its independent copies; all on one
+            grid.
         kernel: g. For RATIO, K > 0.
     """
 
@@ -123,10 +135,12 @@ class UpperTail:
     ) -> None:
         self._parts, self._around, self._kernel = parts, around, kernel
         self._step = parts[0][0].step
-        # Half the best tilt: precise enough by far, and the window it needs is much shorter.
+        # Half the best tilt: precise enough by far, and the window it needs is much
+        # shorter.
         self._theta = 0.5 * _best_tilt(parts, around)
         low, high, slopes = _window(parts, self._theta)
-        # `around` must lie in the window with the mass above it, else there would be nothing to sum.
+        # `around` must lie in the window with the mass above it, else there would be
+        # nothing to sum.
         self._start = int(np.floor(min(low, around) / self._step)) - 1
         length = int(np.ceil(max(high, around) / self._step)) + 2 - self._start
         size = scipy.fft.next_fast_len(max(length, 2), real=True)
@@ -162,7 +176,9 @@ class UpperTail:
         return np.roll(mass, (shift - self._start) % size)
 
     def _error_outside(self, size: int, slopes: tuple[float, float]) -> None:
-        """A Chernoff bound, on the exact weights, for the tilted mass outside the window."""
+        """A Chernoff bound, on the exact weights, for the tilted mass outside the
+        window.
+        """
         low, high = self._start * self._step, (self._start + size) * self._step
         self._outside = 0.0
         least = sum(variable.first * count for variable, count in self._parts)
@@ -183,7 +199,8 @@ class UpperTail:
 
     def _sum_up(self, mass: np.ndarray) -> None:
         """Suffix sums, so that one K costs a look-up."""
-        # Further down the untilting would overflow. No K down there is worth asking for.
+        # Further down the untilting would overflow. No K down there is worth asking
+        # for.
         self._lowest = -250.0 / max(self._theta, 1.0 if self._kernel is LOSS else 0.0)
         offsets = (self._start + np.arange(len(mass))) * self._step - self._around
         keep = int(np.searchsorted(offsets, self._lowest))
@@ -201,7 +218,9 @@ class UpperTail:
         self._error = self._fft_error * square**0.5 + self._outside * peak
 
     def value(self, at: float) -> tuple[float, float]:
-        """E g(S, at), and a bound on its error; both infinite for an `at` too far below `around`."""
+        """E g(S, at), and a bound on its error; both infinite for an `at` too far below
+        `around`.
+        """
         offset = at - self._around
         if (
             offset <= self._lowest
@@ -212,7 +231,8 @@ class UpperTail:
         index = int(np.searchsorted(self._offsets, offset))
         first, scale = float(self._firsts[index]), math.exp(self._log_scale)
         if self._kernel is LOSS and offset > 690.0:
-            # exp(offset) would overflow; what is left up there is anyway next to nothing.
+            # exp(offset) would overflow; what is left up there is anyway next to
+            # nothing.
             return 0.5 * first * scale, (0.5 * first + self._error) * scale
         minus = self._kernel.c(offset if self._kernel.scaled else at) * float(
             self._seconds[index]
@@ -229,10 +249,12 @@ SHARP = 1e-5
 
 
 class DeltaEnd:
-    """One end of delta over epsilon, from a tail: true everywhere, sharp near the epsilon that the tail is made for.
+    """One end of delta over epsilon, from a tail: true everywhere, sharp near the
+    epsilon that the tail is made for.
 
     Args:
-        tail: of the losses, or of what they follow from, which is asked at `place` of an epsilon.
+        tail: of the losses, or of what they follow from, which is asked at `place` of
+            an epsilon.
         upper: which end.
         extra: added to the tail's value at an upper end, for what the tail leaves out.
         share: (t, T): t/T of the tail's value is delta.
@@ -277,10 +299,12 @@ def crossing(
     ceiling: float,
     upper: bool,
 ) -> float:
-    """A proved end of epsilon: where upper curves are at or under delta, or lower ones at or over it.
+    """A proved end of epsilon: where upper curves are at or under delta, or lower ones
+    at or over it.
 
-    Each answer is valid, since a curve says true things everywhere; the next curve is made where the last one crossed,
-    until it is sharp there. `start` is a guess, `ceiling` an upper end that is known already.
+    Each answer is valid, since a curve says true things everywhere; the next curve is
+    made where the last one crossed, until it is sharp there. `start` is a guess,
+    `ceiling` an upper end that is known already.
     """
     best, near = (ceiling if upper else 0.0), min(start, ceiling)
     for _ in range(8):
@@ -312,7 +336,9 @@ def crossing(
 
 
 def raised(epsilon: float, ceiling: float, fits: Callable[[float], bool]) -> float:
-    """The first epsilon that fits, found in small steps upwards, and at most the ceiling; the start mostly fits."""
+    """The first epsilon that fits, found in small steps upwards, and at most the
+    ceiling; the start mostly fits.
+    """
     while epsilon < ceiling and not fits(epsilon):
         epsilon = min(1.002 * epsilon + 1e-6, ceiling)
     return epsilon
@@ -335,7 +361,9 @@ def _norm(values: np.ndarray) -> float:
 
 
 def _power(base: np.ndarray, exponent: int) -> np.ndarray:
-    """base ** exponent by squaring: about ten times faster than numpy's complex power."""
+    """base ** exponent by squaring: about ten times faster than numpy's complex
+    power.
+    """
     result: np.ndarray | None = None
     while True:
         if exponent & 1:
@@ -349,7 +377,9 @@ def _power(base: np.ndarray, exponent: int) -> np.ndarray:
 
 
 def _fold(weights: np.ndarray, size: int) -> np.ndarray:
-    """Wrap a variable that is longer than the transform; its transform is unchanged by that."""
+    """Wrap a variable that is longer than the transform; its transform is unchanged by
+    that.
+    """
     if len(weights) <= size:
         return weights
     padded = np.zeros(-(-len(weights) // size) * size)
@@ -358,7 +388,9 @@ def _fold(weights: np.ndarray, size: int) -> np.ndarray:
 
 
 def _coarse(variable: GridVariable, cells: int = 150) -> tuple[np.ndarray, np.ndarray]:
-    """The variable in few atoms, finest at both ends: to choose a tilt and a window, not to bound anything."""
+    """The variable in few atoms, finest at both ends: to choose a tilt and a window,
+    not to bound anything.
+    """
     length = len(variable.weights)
     marks = np.unique(np.geomspace(1, length, cells).astype(int)) - 1
     even = np.linspace(0, length - 1, cells).astype(int)
@@ -387,7 +419,9 @@ def _tilted(parts: Parts, theta: float) -> tuple[float, float]:
 
 
 def _best_tilt(parts: Parts, around: float) -> float:
-    """The tilt under which the sum's mean is `around`, and at least one that moves the mean a little."""
+    """The tilt under which the sum's mean is `around`, and at least one that moves the
+    mean a little.
+    """
     mean, variance = _tilted(parts, 0.0)
     deviation = max(variance, 1e-300) ** 0.5
     most = sum(count * float(variable.values[-1]) for variable, count in parts)
@@ -412,7 +446,9 @@ def _best_tilt(parts: Parts, around: float) -> float:
 
 
 def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, float]]:
-    """Where the tilted sum has all but OUTSIDE of its mass on each side, by Chernoff, and the slopes used."""
+    """Where the tilted sum has all but OUTSIDE of its mass on each side, by Chernoff,
+    and the slopes used.
+    """
     scale = max(_tilted(parts, theta)[1], 1e-300) ** -0.5
     slopes = np.concatenate(
         [scale * np.geomspace(0.03, 60, 24), theta * np.geomspace(0.01, 0.99, 8)]

@@ -2,11 +2,12 @@
 
 Two upper ends that need nothing of the mechanism but what is said of each:
 
-- `group_epsilon`: one unit is changed after another. If each change alone is (eps_1, delta_1), k of them are
-  (k eps_1, delta_1 (1 + e^eps_1 + ... + e^((k-1) eps_1))): P_0(A) <= e^eps_1 P_1(A) + delta_1, and so on to
-  P_k.
-- `known_draws_epsilon`: whoever takes part when is told to the observer. Given the draws the releases are one Gaussian,
-  and by joint convexity delta(eps) is at most the mean of its delta over the draws.
+- `group_epsilon`: one unit is changed after another. If each change alone is (eps_1,
+  delta_1), k of them are (k eps_1, delta_1 (1 + e^eps_1 + ... + e^((k-1) eps_1))):
+  P_0(A) <= e^eps_1 P_1(A) + delta_1, and so on to P_k.
+- `known_draws_epsilon`: whoever takes part when is told to the observer. Given the
+  draws the releases are one Gaussian, and by joint convexity delta(eps) is at most the
+  mean of its delta over the draws.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from dpsum.accounting.gaussian import least_root
 
 # A delta so small that an accountant's own bracket says nothing below it.
 SMALLEST_DELTA = 1e-25
-# What may be cut off a law of counts; it is added to delta. (Sums are convolved without FFT: to relative accuracy.)
+# What may be cut off a law of counts; it is added to delta. (Sums are convolved without
+# FFT: to relative accuracy.)
 LEFT_OUT = 1e-13
 
 
@@ -33,12 +35,15 @@ def group_epsilon(
     *,
     ceiling: float = math.inf,
 ) -> float:
-    """A proved upper end of epsilon for `size` changes, one after another; infinite where this way leads to none.
+    """A proved upper end of epsilon for `size` changes, one after another; infinite
+    where this way leads to none.
 
     Args:
-        epsilon_at: delta to an upper end of epsilon for one change; both directions of it.
+        epsilon_at: delta to an upper end of epsilon for one change; both directions of
+            it.
         delta: of all of them together.
-        ceiling: an upper end that is known already; given back where this way leads to nothing lower.
+        ceiling: an upper end that is known already; given back where this way leads to
+            nothing lower.
     """
     if size == 1:
         return epsilon_at(delta)
@@ -70,7 +75,8 @@ def _ladder(epsilon: float, size: int) -> float:
 def squares_of_binomials(
     uses: int, rate: float, rounds: int
 ) -> tuple[np.ndarray, float]:
-    """The law of the sum over rounds of N_t^2, N_t ~ Binomial(k, q) apart from one another.
+    """The law of the sum over rounds of N_t^2, N_t ~ Binomial(k, q) apart from one
+    another.
 
     Returns:
         The probability of 0, 1, 2, ..., and what is missing from it at most.
@@ -86,7 +92,9 @@ def squares_of_binomials(
 def squares_of_hypergeometrics(
     uses: int, cohort: int, of: int, rounds: int
 ) -> tuple[np.ndarray, float]:
-    """The same where each round's cohort is so many of the units, without replacement: N_t of the k are among them."""
+    """The same where each round's cohort is so many of the units, without replacement:
+    N_t of the k are among them.
+    """
     law = scipy.stats.hypergeom(of, min(uses, of), cohort)
     return _sum_of_squares(law.pmf, law.sf, min(uses, cohort), rounds)
 
@@ -94,10 +102,12 @@ def squares_of_hypergeometrics(
 def squares_of_a_multinomial(
     uses: int, of: int, rounds: int
 ) -> tuple[np.ndarray, float]:
-    """An upper end of the law of the sum over `rounds` of `of` bins of n_t^2, where k balls fall into the bins.
+    """An upper end of the law of the sum over `rounds` of `of` bins of n_t^2, where k
+    balls fall into the bins.
 
-    Counts of balls in bins are Poisson counts of the same mean given that they add up to k, so any probability is at
-    most the Poisson one over P(Poisson(k) = k). Returned as in `squares_of_binomials`; it adds up to more than one.
+    Counts of balls in bins are Poisson counts of the same mean given that they add up
+    to k, so any probability is at most the Poisson one over P(Poisson(k) = k). Returned
+    as in `squares_of_binomials`; it adds up to more than one.
     """
     factor = 1.0 / float(scipy.stats.poisson.pmf(uses, uses))
     count = scipy.stats.poisson(uses / of)
@@ -135,7 +145,9 @@ def _sum_of_squares(
 
 
 def _cut(law: np.ndarray) -> tuple[np.ndarray, float]:
-    """A law without its far end, which hardly ever happens, and the chance of that end."""
+    """A law without its far end, which hardly ever happens, and the chance of that
+    end.
+    """
     law = np.maximum(law, 0.0)
     above = np.cumsum(law[::-1])[::-1]
     keep = max(int(np.searchsorted(-above, -1e-17)), 1)
@@ -145,10 +157,12 @@ def _cut(law: np.ndarray) -> tuple[np.ndarray, float]:
 def known_draws_epsilon(
     law: np.ndarray, missing: float, noise_multiplier: float, delta: float
 ) -> float:
-    """A proved upper end: the observer learns the draws too, and so sees one Gaussian of mu = sqrt(sum n_t^2) / z.
+    """A proved upper end: the observer learns the draws too, and so sees one Gaussian
+    of mu = sqrt(sum n_t^2) / z.
 
     Args:
-        law: the probability (or an upper end of it) that the sum of squares is 0, 1, 2, ...; the rest is `missing`.
+        law: the probability (or an upper end of it) that the sum of squares is 0, 1, 2,
+            ...; the rest is `missing`.
     """
     rest = delta - missing
     if rest <= 0:

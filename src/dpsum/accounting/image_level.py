@@ -1,17 +1,20 @@
 """The guarantee for one image, where clients are tasks that share images.
 
-An image that k clients use is protected as they are all together: replace the contribution of each of them by zero.
-In round t, c_t of them take part, and their contributions add up to a vector of norm at most c_t C, which they reach
-if they point the same way. So, in units of C, the releases move by a vector of length c_t in round t:
+An image that k clients use is protected as they are all together: replace the
+contribution of each of them by zero. In round t, c_t of them take part, and their
+contributions add up to a vector of norm at most c_t C, which they reach if they point
+the same way. So, in units of C, the releases move by a vector of length c_t in round t:
 
-- where rounds are known, all releases together are one Gaussian of mu = sqrt(sum_t c_t^2 / z_t^2), exactly;
-- where each client noises its own update, those of one round are not added up before they are seen, and
-  mu = sqrt(sum_t c_t / z_t^2);
-- where rounds are secret, c_t is random, and more uses are worse: the most used image is the worst. There the high end
-  may be of one client after another, or of draws that are told (`groups`).
+- where rounds are known, all releases together are one Gaussian of mu = sqrt(sum_t
+  c_t^2 / z_t^2), exactly;
+- where each client noises its own update, those of one round are not added up before
+  they are seen, and mu = sqrt(sum_t c_t / z_t^2);
+- where rounds are secret, c_t is random, and more uses are worse: the most used image
+  is the worst. There the high end may be of one client after another, or of draws that
+  are told (`groups`).
 
-Each accountant has its bracket (`Accountant.image`). Only images in a client's support or query set count: the others
-it holds enter nothing. The partition is public.
+Each accountant has its bracket (`Accountant.image`). Only images in a client's support
+or query set count: the others it holds enter nothing. The partition is public.
 """
 
 from __future__ import annotations
@@ -27,9 +30,10 @@ class ImageUse:
     """Which images each client of a run uses, and when clients took part.
 
     Attributes:
-        images: integers [clients, images of a client that enter its support or query set]; equal numbers are the
-            same image.
-        rounds: for each client the round of its block (from 0; -1: in none), where the plan fixes it; else None.
+        images: integers [clients, images of a client that enter its support or query
+            set]; equal numbers are the same image.
+        rounds: for each client the round of its block (from 0; -1: in none), where the
+            plan fixes it; else None.
     """
 
     images: np.ndarray
@@ -48,10 +52,11 @@ class ImageUse:
     def worst_square(
         self, multipliers: Sequence[float], *, apart: bool = False
     ) -> float:
-        """The greatest sum over rounds of c_t^2 / z_t^2 of any image, where clients' rounds are known.
+        """The greatest sum over rounds of c_t^2 / z_t^2 of any image, where clients'
+        rounds are known.
 
-        Of c_t / z_t^2 where clients of a round release `apart`: one by one, each with noise of its own, and not their
-        sum.
+        Of c_t / z_t^2 where clients of a round release `apart`: one by one, each with
+        noise of its own, and not their sum.
         """
         assert self.rounds is not None
         done = len(multipliers)

@@ -1,4 +1,6 @@
-"""The profiles of the releases of one mechanism and sampler, one method each; all read the same schedules."""
+"""The profiles of the releases of one mechanism and sampler, one method each; all read
+the same schedules.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from dpsum.accounting.tuning import searched_epsilon
 from dpsum.ledger import Release
 
 _AS_RUN = (
-    "; the noise followed a public loss of released models: this is of the schedule that was run, "
-    "and does not cover the choice of it"
+    "; the noise followed a public loss of released models: this is of the schedule"
+    " that was run, and does not cover the choice of it"
 )
 
 
@@ -30,8 +32,8 @@ class Entry:
     Attributes:
         epsilon_low, epsilon_high: proved ends at delta, equal where they are exact.
         unit, adjacency, observer: of the guarantee.
-        status: "proved"; "as run": of the noise that was run, not of its choice; "void": not of this mechanism, or
-            not finite.
+        status: "proved"; "as run": of the noise that was run, not of its choice;
+            "void": not of this mechanism, or not finite.
         explanation: what it takes for granted.
         uses_max, uses_mean: clients that use an image, for the image level.
         audit: what an audit says against it, where it says something.
@@ -172,9 +174,9 @@ class Profiles:
         if self.floor is not None:
             proofs.append("never below the noise that falls at every chance")
         text = (
-            f"{text}; the noise followed a public loss of released models, {' and '.join(proofs)}: the "
-            "high end holds for whatever noise came of it; the schedule that was run would by itself be at most "
-            f"{high:.4g}"
+            f"{text}; the noise followed a public loss of released models,"
+            f" {' and '.join(proofs)}: the high end holds for whatever noise came of"
+            f" it; the schedule that was run would by itself be at most {high:.4g}"
         )
         return self._entry(low, max(low, self._high(self.delta)), "proved", text)
 
@@ -190,7 +192,9 @@ class Profiles:
         return min(bounds) if bounds else self.accountant.high(self.events, delta)
 
     def _replace_one(self, holds: Entry) -> Entry:
-        """One unit's contribution becomes any other: the sum moves by up to twice the threshold."""
+        """One unit's contribution becomes any other: the sum moves by up to twice the
+        threshold.
+        """
         if self.accountant.adjacency == "replace-one":
             return holds
         low, own = (
@@ -217,10 +221,12 @@ class Profiles:
         )
 
     def groups(self, profiles: Mapping[str, Entry]) -> dict[str, Entry]:
-        """What holds where so many units become zero at once, by their number; and what is claimed of them.
+        """What holds where so many units become zero at once, by their number; and what
+        is claimed of them.
 
-        Claimed is (k eps, k e^((k-1) eps) delta) (Li et al. 2020, after Dwork and Roth 2014), of eps as claimed: void
-        where that delta is not below 1, which says nothing.
+        Claimed is (k eps, k e^((k-1) eps) delta) (Li et al. 2020, after Dwork and Roth
+        2014), of eps as claimed: void where that delta is not below 1, which says
+        nothing.
         """
         by_size = {}
         for size in self.given.groups:
@@ -244,7 +250,10 @@ class Profiles:
                 one = profiles["as_claimed"].epsilon_high
                 share = size * math.exp(min((size - 1) * one, 600.0)) * self.delta
                 void = ", which says nothing" if share >= 1 else ""
-                how += f"; claimed would be epsilon {size * one:.4g} at delta {share:.3g}{void}"
+                how += (
+                    f"; claimed would be epsilon {size * one:.4g} at delta"
+                    f" {share:.3g}{void}"
+                )
             by_size[str(size)] = self._entry(
                 low, high, profiles["holds"].status, f"{size} {self.first.unit}s: {how}"
             )
@@ -255,7 +264,10 @@ class Profiles:
         use, accountant = self.given.images, self.accountant
         if self.first.unit == "record" and not accountant.shared_records:
             if use is not None:
-                return "an image is an example of several simulated clients, in support and query sets: not accounted for"
+                return (
+                    "an image is an example of several simulated clients, in support"
+                    " and query sets: not accounted for"
+                )
             text = f"each image is one record of one client; {holds.explanation}"
             return dataclasses.replace(
                 holds, unit="image", explanation=text, uses_max=1, uses_mean=1.0
@@ -273,7 +285,10 @@ class Profiles:
     def _tuning(self, holds: Entry) -> Entry | str:
         """This run and the search that its hyper-parameters came from."""
         search, events, delta = self.given.search, self.events, self.delta
-        chosen = "; checkpoints were chosen by validation clients, which is post-processing for training clients"
+        chosen = (
+            "; checkpoints were chosen by validation clients, which is post-processing"
+            " for training clients"
+        )
         remark = chosen * self.given.chosen
         if search is None:
             return f"no search declared: not counted{remark}"
@@ -286,16 +301,21 @@ class Profiles:
             and self.floor is None
             and (self.filter is None or len(self.filter.orders) > 1)
         ):
-            return f"{text}: noise that follows a loss has no divergence of one order to go by{remark}"
+            return (
+                f"{text}: noise that follows a loss has no divergence of one order to"
+                f" go by{remark}"
+            )
         low = holds.epsilon_low
         if search.number == "poisson":
-            # With no run at all nothing is published, which happens with probability e^-K.
+            # With no run at all nothing is published, which happens with probability
+            # e^-K.
             share = delta / -math.expm1(-search.runs)
             low = self.accountant.bracket(events.of_noise(events.schedule), share)[0]
         if search.several and not self.given.own_streams:
             text += (
-                "; its runs may have drawn the same cohorts and noise, which may cancel between them: nothing finite "
-                f"holds; set streams to own for each of them{remark}"
+                "; its runs may have drawn the same cohorts and noise, which may"
+                " cancel between them: nothing finite holds; set streams to own for"
+                f" each of them{remark}"
             )
             return self._entry(low, math.inf, "void", text)
         how = "by Renyi divergences"

@@ -1,6 +1,7 @@
 """Renyi divergences of Poisson-sampled Gaussians, and from divergences to epsilon.
 
-They add up over rounds, so that a budget can be kept round by round with them, and searches are accounted for by them.
+They add up over rounds, so that a budget can be kept round by round with them, and
+searches are accounted for by them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from scipy.special import gammaln, log_ndtr, xlog1py, xlogy
 from dpsum.accounting.gaussian import Schedule
 
 HOLDING_ORDERS = tuple(range(2, 257))
-"""For a budget under `holds` that is kept lot by lot, and for searches: all whole, and any of them is an upper end."""
+"""For a budget under `holds` that is kept lot by lot, and for searches: all whole, and
+any of them is an upper end.
+"""
 
 
 def renyi(noise_multiplier: float, rate: float, orders: Sequence[float]) -> np.ndarray:
-    """Renyi divergences of one round (z, q), an upper end in both directions, at each order above 1.
+    """Renyi divergences of one round (z, q), an upper end in both directions, at each
+    order above 1.
 
-    Mironov, Talwar and Zhang, Renyi Differential Privacy of the Sampled Gaussian Mechanism (2019), Section 3.3.
+    Mironov, Talwar and Zhang, Renyi Differential Privacy of the Sampled Gaussian
+    Mechanism (2019), Section 3.3.
     """
     return _renyi(noise_multiplier, rate, tuple(orders))
 
@@ -44,7 +49,8 @@ def _renyi(
 def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
     """log E_Q (P/Q)^order; infinity where its series is not summed in time.
 
-    It is dp-accounting's `_compute_log_a` to the bit, without what importing that package loads: a second a training.
+    It is dp-accounting's `_compute_log_a` to the bit, without what importing that
+    package loads: a second a training.
     """
     z, log_q, log_rest = noise_multiplier, math.log(rate), math.log1p(-rate)
     if float(order).is_integer():
@@ -93,7 +99,9 @@ def _log_add(x: float, y: float) -> float:
 
 @lru_cache(maxsize=16)
 def _binomials(rate: float, orders: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """log of C(alpha, k) (1 - q)^(alpha - k) q^k for each order and k, -inf beyond; and the k."""
+    """log of C(alpha, k) (1 - q)^(alpha - k) q^k for each order and k, -inf beyond; and
+    the k.
+    """
     alpha = np.array(orders, dtype=float)[:, None]
     k = np.arange(max(orders) + 1, dtype=float)[None, :]
     inside = k <= alpha
@@ -114,7 +122,8 @@ def _renyi_whole(
     """The same for whole orders, by the sum that defines it, all at once."""
     logs, k = _binomials(rate, orders)
     terms = logs + (k * k - k) / (2 * noise_multiplier**2)
-    # As scipy's logsumexp, without what that costs beside the sum: noise that decays asks thousands of times.
+    # As scipy's logsumexp, without what that costs beside the sum: noise that decays
+    # asks thousands of times.
     top = terms.max(axis=1)
     return (top + np.log(np.exp(terms - top[:, None]).sum(axis=1))) / (
         np.array(orders) - 1.0
@@ -124,7 +133,9 @@ def _renyi_whole(
 def epsilon_of(
     divergences: np.ndarray, orders: Sequence[float], delta: float, *, tight: bool
 ) -> float:
-    """From Renyi divergences to epsilon: Mironov's conversion, or the tighter one of Canonne et al."""
+    """From Renyi divergences to epsilon: Mironov's conversion, or the tighter one of
+    Canonne et al.
+    """
     alphas = np.asarray(orders, dtype=float)
     epsilons = divergences - math.log(delta) / (alphas - 1.0)
     if tight:
@@ -135,9 +146,11 @@ def epsilon_of(
 def renyi_epsilon(
     schedule: Schedule, rate: float, delta: float, orders: Sequence[float]
 ) -> float:
-    """Upper end by Renyi divergences and eps = rdp + log(1/delta) / (alpha - 1) (Mironov 2017, Proposition 3).
+    """Upper end by Renyi divergences and eps = rdp + log(1/delta) / (alpha - 1)
+    (Mironov 2017, Proposition 3).
 
-    This is what TensorFlow Privacy's moments accountant printed when the papers were written.
+    This is what TensorFlow Privacy's moments accountant printed when the papers were
+    written.
     """
     divergences = np.sum(
         [count * renyi(z, rate, orders) for z, count in schedule], axis=0

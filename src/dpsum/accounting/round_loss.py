@@ -1,6 +1,8 @@
-"""The privacy loss of one sampled Gaussian: how likely a larger one is, with a bound on rounding.
+"""The privacy loss of one sampled Gaussian: how likely a larger one is, with a bound on
+rounding.
 
-The pair is P = sum_n P(N = n) N(n, z^2), N ~ Binomial(k, q), against Q = N(0, z^2); see `analyses.poisson`.
+The pair is P = sum_n P(N = n) N(n, z^2), N ~ Binomial(k, q), against Q = N(0, z^2); see
+`analyses.poisson`.
 """
 
 import math
@@ -15,7 +17,9 @@ from dpsum.accounting.gaussian import FUNCTION, ROUNDING, upper_tail
 def normal_tail(
     x: np.ndarray, off: np.ndarray, mean: float, deviation: float, sign: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The chance of N(mean, deviation^2) above (sign 1) or below (-1) an x that may be off, and its error's share."""
+    """The chance of N(mean, deviation^2) above (sign 1) or below (-1) an x that may be
+    off, and its error's share.
+    """
     return upper_tail(
         sign * (x - mean) / deviation,
         (off + 3 * ROUNDING * (np.abs(x) + mean)) / deviation,
@@ -23,14 +27,16 @@ def normal_tail(
 
 
 class RoundLoss:
-    """The privacy loss of one round, by removal (P against Q) or by addition (Q against P).
+    """The privacy loss of one round, by removal (P against Q) or by addition (Q against
+    P).
 
     Args:
         noise_multiplier, rate: z and q.
         add: the direction.
         uses: k; P is the mixture over Binomial(k, q).
-        dropped: how much of that mixture's far end may be left out. P is then a little less than it is: what is left
-            out goes on top of an upper end (`missing`), and a lower end can only fall.
+        dropped: how much of that mixture's far end may be left out. P is then a little
+            less than it is: what is left out goes on top of an upper end (`missing`),
+            and a lower end can only fall.
     """
 
     def __init__(
@@ -58,7 +64,8 @@ class RoundLoss:
             )
             self._counts = counts[1 : most + 1]
             self._logs = scipy.stats.binom.logpmf(counts[: most + 1], uses, rate)
-            # Each is three logarithms of factorials and two products, rounded apart from one another.
+            # Each is three logarithms of factorials and two products, rounded apart
+            # from one another.
             size = 3 * gammaln(uses + 1) - uses * (math.log(rate) + math.log1p(-rate))
             self._off = FUNCTION * (1.0 + float(size))
 
@@ -73,7 +80,9 @@ class RoundLoss:
     def _both(
         self, x: np.ndarray, off: np.ndarray, sign: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The probability of Q and of P above (sign 1) or below (-1) an x that may be off, and the share of both."""
+        """The probability of Q and of P above (sign 1) or below (-1) an x that may be
+        off, and the share of both.
+        """
 
         def beyond(mean: float) -> tuple[np.ndarray, np.ndarray]:
             return normal_tail(x, off, mean, self.z, sign)
@@ -94,11 +103,13 @@ class RoundLoss:
         )
 
     def _where(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The x at which log dP/dQ is `losses`, -inf below the range of dP/dQ; and how far it may be off.
+        """The x at which log dP/dQ is `losses`, -inf below the range of dP/dQ; and how
+        far it may be off.
 
-        Near its least a loss says little of x: there e^l - (1 - q) is a difference of numbers that are nearly equal. It
-        is off by `FUNCTION` of e^l - 1. Where it is no larger than twice that, x is taken at the safe side (as if it
-        were that large, by addition, and -inf by removal), and nothing is said to be known of it.
+        Near its least a loss says little of x: there e^l - (1 - q) is a difference of
+        numbers that are nearly equal. It is off by `FUNCTION` of e^l - 1. Where it is
+        no larger than twice that, x is taken at the safe side (as if it were that
+        large, by addition, and -inf by removal), and nothing is said to be known of it.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.uses > 1:
@@ -118,12 +129,14 @@ class RoundLoss:
     def _where_mixed(self, rise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The same by Newton's method, for losses that are `rise` above their least.
 
-        Solved is M(x) = log sum_{n >= 1} (p_n / p_0) exp((n x - n^2/2) / z^2) = log(e^rise - 1). M is convex and its
-        slope is between 1/z^2 and k/z^2. Started where one summand alone reaches the value, so to the right of the
-        root, it falls to the root in a few steps. An error of M or of the value moves x by at most z^2 times it, and
-        what is left to fall is at most k times the last step.
+        Solved is M(x) = log sum_{n >= 1} (p_n / p_0) exp((n x - n^2/2) / z^2) =
+        log(e^rise - 1). M is convex and its slope is between 1/z^2 and k/z^2. Started
+        where one summand alone reaches the value, so to the right of the root, it falls
+        to the root in a few steps. An error of M or of the value moves x by at most z^2
+        times it, and what is left to fall is at most k times the last step.
         """
-        # `rise` is off by as much as log p_0, and log(e^rise - 1) by that over 1 - e^-rise.
+        # `rise` is off by as much as log p_0, and log(e^rise - 1) by that over 1 -
+        # e^-rise.
         off = self._off + ROUNDING * np.abs(rise)
         rise = np.where(np.abs(rise) <= 2 * off, 2 * off if self.add else 0.0, rise)
         wanted = np.where(
@@ -177,10 +190,13 @@ class RoundLoss:
         return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + exponent))
 
     def range(self, mass: float) -> tuple[float, float]:
-        """Losses below and above which the first distribution has at most `mass` on each side."""
+        """Losses below and above which the first distribution has at most `mass` on
+        each side.
+        """
         reach = -float(ndtri(mass)) * self.z
         low = self.uses * math.log1p(-self.q)
-        # Losses over 600 cannot be exponentiated; what lies above is cut off and counts as infinite.
+        # Losses over 600 cannot be exponentiated; what lies above is cut off and counts
+        # as infinite.
         if self.add:
             return -min(self.loss(reach), 600.0), -low
         return low, min(self.loss(self._far(mass, reach)), 600.0)

@@ -1,21 +1,26 @@
-"""Several participations of one unit in rounds that are known: by how much all releases together move.
+"""Several participations of one unit in rounds that are known: by how much all releases
+together move.
 
-Allowed are the sets of rounds of which any two are at least `separation` apart, with at most `participations` in all
-(b-min-sep participation, Choquette-Choo et al., (Amplified) Banded Matrix Factorization, 2023). Where the releases are
-C S + Z and the unit contributes vectors of norm at most 1 in the rounds of a set, with G = C^T C and Z standard normal,
-they move by a vector of square length at most the sum over the set's pairs of |G_st|, which is reached, by
-contributions that all point the same way, where no such entry is below 0; contributions at right angles reach the sum
-of G_tt.
+Allowed are the sets of rounds of which any two are at least `separation` apart, with at
+most `participations` in all (b-min-sep participation, Choquette-Choo et al.,
+(Amplified) Banded Matrix Factorization, 2023). Where the releases are C S + Z and the
+unit contributes vectors of norm at most 1 in the rounds of a set, with G = C^T C and Z
+standard normal, they move by a vector of square length at most the sum over the set's
+pairs of |G_st|, which is reached, by contributions that all point the same way, where
+no such entry is below 0; contributions at right angles reach the sum of G_tt.
 
 `sensitivity` brackets the square root of the largest such sum over the sets:
 
-- Independent noise, and an encoder whose columns that far apart do not overlap (no more than `separation` bands): a sum
-  over single rounds, of which `heaviest` finds the largest set exactly.
-- If G has no entry below 0 and does not grow along its diagonals nor, from the diagonal on, along its rows, then the
-  rounds 0, b, 2b, ... are the worst set. For the i-th and the j-th round of another set are, i < j, no earlier and no
-  less far apart, and G grows in neither (for Toeplitz encoders of falling weights: Kalinin and Lampert 2024).
-- In general the sum over the set of what each of its rounds can have at most with others, which is a sum over single
-  rounds again. The low end is then of the sets that these searches come upon.
+- Independent noise, and an encoder whose columns that far apart do not overlap (no more
+  than `separation` bands): a sum over single rounds, of which `heaviest` finds the
+  largest set exactly.
+- If G has no entry below 0 and does not grow along its diagonals nor, from the diagonal
+  on, along its rows, then the rounds 0, b, 2b, ... are the worst set. For the i-th and
+  the j-th round of another set are, i < j, no earlier and no less far apart, and G
+  grows in neither (for Toeplitz encoders of falling weights: Kalinin and Lampert 2024).
+- In general the sum over the set of what each of its rounds can have at most with
+  others, which is a sum over single rounds again. The low end is then of the sets that
+  these searches come upon.
 """
 
 from __future__ import annotations
@@ -30,7 +35,9 @@ _ROUNDING = 1e-12
 def heaviest(
     weights: np.ndarray, separation: int, participations: int
 ) -> tuple[float, np.ndarray]:
-    """The allowed set of rounds with the largest sum of weights >= 0, float64 [rounds], and that sum."""
+    """The allowed set of rounds with the largest sum of weights >= 0, float64 [rounds],
+    and that sum.
+    """
     rounds = len(weights)
     # best[t]: the most that a set of at most so many of the first t rounds has.
     tables = [np.zeros(rounds + 1)]
@@ -50,9 +57,11 @@ def heaviest(
 def sensitivity(
     gram: np.ndarray, separation: int, participations: int
 ) -> tuple[float, float]:
-    """Proved ends of how far a unit of contributions of norm 1 moves the releases, in deviations of the noise.
+    """Proved ends of how far a unit of contributions of norm 1 moves the releases, in
+    deviations of the noise.
 
-    `gram` is G = C^T C over the variance, float64 [rounds, rounds]; `separation` and `participations` are at least 1.
+    `gram` is G = C^T C over the variance, float64 [rounds, rounds]; `separation` and
+    `participations` are at least 1.
     """
     sizes, rounds = np.abs(gram), len(gram)
     diagonal = np.diag(gram)
@@ -77,7 +86,9 @@ def sensitivity(
 
 
 def _falls(gram: np.ndarray) -> bool:
-    """Whether G has no entry below 0 and falls along diagonals, and along rows from the diagonal on; up to rounding."""
+    """Whether G has no entry below 0 and falls along diagonals, and along rows from the
+    diagonal on; up to rounding.
+    """
     slack = _ROUNDING * float(np.abs(gram).max())
     along = gram[1:, 1:] <= gram[:-1, :-1] + slack
     rows = np.triu(gram)[:, 1:] <= gram[:, :-1] + slack

@@ -1,32 +1,37 @@
-"""Nearly exact privacy of a mixture of correlated log-normals, by sampling from a tilted density.
+"""Nearly exact privacy of a mixture of correlated log-normals, by sampling from a
+tilted density.
 
-Each unit is in one secret round of T, and what is seen is a Gaussian with G = C^T C / sigma^2 (see
-`analyses.correlated_balls_and_bins`, which proves that this pair dominates): without the unit Q = N(0, I), with it P
-= f Q,
+Each unit is in one secret round of T, and what is seen is a Gaussian with G = C^T C /
+sigma^2 (see `analyses.correlated_balls_and_bins`, which proves that this pair
+dominates): without the unit Q = N(0, I), with it P = f Q,
 
     f = ((T - t) + sum_{i < t} e^L_i) / T,   L = C^T y / sigma - diag(G) / 2.
 
-**The unit present: delta = E_P (1 - e^eps/f)+.** At delta = 1e-6 draws from P would say nothing. Drawn is instead
-from nearly f^a Q for a whole number a. As a power of a sum it is a mixture of Gaussians over tuples of a rounds:
-counts n with the weight a!/prod n_i! e^E(n), E = (n^T G n - n^T diag G)/2, around y = C n / sigma. Counts are drawn
-of G' >= G in place of G, for which the total weight T^a M is found by a dynamic program: G' = r + the greatest
-product g_j rho_(j+1) ... rho_i of a chain beside the diagonal, its state n_i rho-summed and rounded up. As E' >= E,
-each draw of
+**The unit present: delta = E_P (1 - e^eps/f)+.** At delta = 1e-6 draws from P would say
+nothing. Drawn is instead from nearly f^a Q for a whole number a. As a power of a sum it
+is a mixture of Gaussians over tuples of a rounds: counts n with the weight a!/prod n_i!
+e^E(n), E = (n^T G n - n^T diag G)/2, around y = C n / sigma. Counts are drawn of G' >=
+G in place of G, for which the total weight T^a M is found by a dynamic program: G' = r
++ the greatest product g_j rho_(j+1) ... rho_i of a chain beside the diagonal, its state
+n_i rho-summed and rounded up. As E' >= E, each draw of
 
     M e^(E - E') f^(1 - a) (1 - e^eps/f)+   is in [0, M e^(-(a - 1) eps) (1 - 1/a)^(a - 1) / a],
 
-whose end is the bound of delta by the Renyi divergence of order a (Canonne, Kamath and Steinke 2020): a few times
-delta, so that the empirical Bernstein bound (Maurer and Pontil 2009, Theorem 4) is sharp after tens of thousands of
-draws, where draws from P would take 1/delta times as many. A poor G' costs draws and never soundness.
+whose end is the bound of delta by the Renyi divergence of order a (Canonne, Kamath and
+Steinke 2020): a few times delta, so that the empirical Bernstein bound (Maurer and
+Pontil 2009, Theorem 4) is sharp after tens of thousands of draws, where draws from P
+would take 1/delta times as many. A poor G' costs draws and never soundness.
 
-**The unit absent: delta = E_Q (1 - e^eps f)+.** With u = 1/T on each round that was run, Jensen has log f >= u^T L,
-so that the event f < e^-eps lies in a half-space, at distance tau = (eps - u^T diag(G)/2) / (u^T G u)^1/2 from 0.
-Draws of Q moved by tau towards it have densities bounded there by e^(-tau^2/2).
+**The unit absent: delta = E_Q (1 - e^eps f)+.** With u = 1/T on each round that was
+run, Jensen has log f >= u^T L, so that the event f < e^-eps lies in a half-space, at
+distance tau = (eps - u^T diag(G)/2) / (u^T G u)^1/2 from 0. Draws of Q moved by tau
+towards it have densities bounded there by e^(-tau^2/2).
 
-**What is claimed.** Both bounds fail with a chance over this file's own draws, which are made from a fixed seed that
-no data and no plan has chosen. An end is one of a fixed list of epsilons, for all of which bounds hold at once, but
-for a chance of DOUBT x delta / LOOKS; that much of delta is kept for a hundred looks at it (a calibration, a history,
-an account).
+**What is claimed.** Both bounds fail with a chance over this file's own draws, which
+are made from a fixed seed that no data and no plan has chosen. An end is one of a fixed
+list of epsilons, for all of which bounds hold at once, but for a chance of DOUBT x
+delta / LOOKS; that much of delta is kept for a hundred looks at it (a calibration, a
+history, an account).
 """
 
 from __future__ import annotations
@@ -46,8 +51,8 @@ MOST = 256
 """Rounds up to which this is quick enough."""
 
 SAID = (
-    "by draws from a fixed seed, whose bound fails with a chance of at most delta / 1,000 over them, which is kept "
-    "of delta"
+    "by draws from a fixed seed, whose bound fails with a chance of at most delta /"
+    " 1,000 over them, which is kept of delta"
 )
 """What an account says of it."""
 
@@ -59,7 +64,9 @@ _MOST_DRAWS = 4_000_000
 _STEPS, _PER_OCTAVE = 8192, 1024
 _ROUNDING = 1e-9
 _NOTHING = 1e-13
-"""An overlap of two rounds that is a smaller share of the largest is what inverting an encoder leaves of zero."""
+"""An overlap of two rounds that is a smaller share of the largest is what inverting an
+encoder leaves of zero.
+"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,12 +80,16 @@ class _Chain:
 
     @classmethod
     def over(cls, gram: np.ndarray, common: float) -> _Chain:
-        """The least chain above an entrywise at least nonnegative G less what all have in common."""
+        """The least chain above an entrywise at least nonnegative G less what all have
+        in common.
+        """
         size = len(gram)
         rest = np.tril(np.maximum(gram - common, 0.0), -1)
-        # No column may rise again below its start: a chain of factors up to 1 could not follow.
+        # No column may rise again below its start: a chain of factors up to 1 could not
+        # follow.
         rest = np.tril(np.maximum.accumulate(rest[::-1], axis=0)[::-1], -1)
-        # The ratio of two roundings would be a factor for all columns: what all have in common covers them.
+        # The ratio of two roundings would be a factor for all columns: what all have in
+        # common covers them.
         least = _NOTHING * np.max(gram, initial=0.0)
         if (nothing := (rest > 0) & (rest < least)).any():
             rest[nothing], common = 0.0, common + float(least)
@@ -96,7 +107,9 @@ class _Chain:
 
 
 class _Counts:
-    """Counts of the rounds in tuples of `order`, of weight e^E': how to draw them, and their total weight."""
+    """Counts of the rounds in tuples of `order`, of weight e^E': how to draw them, and
+    their total weight.
+    """
 
     def __init__(
         self, chain: _Chain, diagonal: np.ndarray, rounds: int, order: int
@@ -121,7 +134,9 @@ class _Counts:
         )
 
     def _next(self, index: int, field: np.ndarray, count: np.ndarray) -> np.ndarray:
-        """The level of the next round's field, rounded up, from this round's and its count."""
+        """The level of the next round's field, rounded up, from this round's and its
+        count.
+        """
         if index + 1 == self._done or len(self._levels) == 1:
             return np.zeros(np.broadcast(field, count).shape, dtype=int)
         # rho of round i + 1 is for the columns before i; round i itself starts at g_i.
@@ -131,7 +146,9 @@ class _Counts:
         )
 
     def _terms(self, index: int, values: np.ndarray) -> np.ndarray:
-        """Log of the weight of each (level, left to place, count here), float64 [levels, order + 1, order + 1]."""
+        """Log of the weight of each (level, left to place, count here), float64
+        [levels, order + 1, order + 1].
+        """
         count, left = self._count, self._count[:, None] - self._count
         here = (
             self._levels[:, None] * count
@@ -145,7 +162,9 @@ class _Counts:
     def draw(
         self, size: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Counts of the rounds that were run, float64 [size, t], and E' of each, float64 [size]."""
+        """Counts of the rounds that were run, float64 [size, t], and E' of each,
+        float64 [size].
+        """
         counts, energy = np.zeros((size, self._done)), np.zeros(size)
         level, left = np.zeros(size, dtype=int), np.full(size, self.order)
         for index in range(self._done):
@@ -164,7 +183,9 @@ class _Counts:
 
 
 def _bernstein(values: np.ndarray, most: float, doubt: float) -> Bracket:
-    """Ends of the mean of draws in [0, most], each wrong with a chance of `doubt` at most."""
+    """Ends of the mean of draws in [0, most], each wrong with a chance of `doubt` at
+    most.
+    """
     size, log = len(values), math.log(2 / doubt)
     off = math.sqrt(2 * float(values.var(ddof=1)) * log / size) + 7 * most * log / (
         3 * (size - 1)
@@ -207,7 +228,9 @@ class Pair:
         self.ceiling, self._counts = min(tried, key=lambda one: one[0])
 
     def _of_renyi(self, counts: _Counts) -> float:
-        """Epsilon where the bound of present against absent, which needs no draws, comes to delta."""
+        """Epsilon where the bound of present against absent, which needs no draws,
+        comes to delta.
+        """
         a = counts.order
         share = (a - 1) * math.log1p(-1 / a) - math.log(a)
         return max(
@@ -325,7 +348,8 @@ def _bracket(encoder: bytes, done: int, rounds: int, delta: float) -> Bracket:
             (middle, high) if pair.present(at(middle))[1] <= kept else (low, middle)
         )
     step, stride = low, _PER_OCTAVE // 128
-    # Far from where the draws were made for, the low end says nothing: it is looked for beside the high end.
+    # Far from where the draws were made for, the low end says nothing: it is looked for
+    # beside the high end.
     near = range(low, min(low + _PER_OCTAVE, _STEPS), stride)
     least = next(
         (at(place) for place in near if pair.present(at(place))[0] > delta), 0.0

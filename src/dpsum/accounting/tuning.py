@@ -1,22 +1,27 @@
 """The cost of having chosen hyper-parameters by looking at the runs of a search.
 
-A search whose runs were trained on public data costs the clients nothing. One whose runs read the clients' data is a
-release of its own, whatever they are compared on: which of K models is published follows from all K. What it costs
-depends on how the number of runs came about (Papernot and Steinke, Hyperparameter Tuning with Renyi Differential
-Privacy, 2022):
+A search whose runs were trained on public data costs the clients nothing. One whose
+runs read the clients' data is a release of its own, whatever they are compared on:
+which of K models is published follows from all K. What it costs depends on how the
+number of runs came about (Papernot and Steinke, Hyperparameter Tuning with Renyi
+Differential Privacy, 2022):
 
-- "fixed": K runs and the best is taken. All of them together are a composition of K, and that is what is given: for a
-  fixed K nothing substantially better holds in general.
-- "geometric": run, stop with probability 1/K, else run again; the best is taken, the others are never shown (Theorem 2
-  with eta = 1).
-- "poisson": the number of runs is Poisson of mean K (Theorem 6); with none, nothing is published.
+- "fixed": K runs and the best is taken. All of them together are a composition of K,
+  and that is what is given: for a fixed K nothing substantially better holds in
+  general.
+- "geometric": run, stop with probability 1/K, else run again; the best is taken, the
+  others are never shown (Theorem 2 with eta = 1).
+- "poisson": the number of runs is Poisson of mean K (Theorem 6); with none, nothing is
+  published.
 
-Runs of the search are taken to be as private as the run that is accounted for, and to draw their cohorts, lots and
-noise apart from one another. Streams are named by the seed and what they are for, so two runs of one seed share them: a
-client is in the same rounds of both, and of two runs that differ in C alone the difference of the sums over C has no
-noise at all. So nothing finite holds of a search on private data unless each run's streams are its own (`Run.streams`),
-named by seed and key. For the second and third each run draws its hyper-parameters anew from the candidates; one that
-is drawn twice has to be run with another seed, since the same run again is the same numbers.
+Runs of the search are taken to be as private as the run that is accounted for, and to
+draw their cohorts, lots and noise apart from one another. Streams are named by the seed
+and what they are for, so two runs of one seed share them: a client is in the same
+rounds of both, and of two runs that differ in C alone the difference of the sums over C
+has no noise at all. So nothing finite holds of a search on private data unless each
+run's streams are its own (`Run.streams`), named by seed and key. For the second and
+third each run draws its hyper-parameters anew from the candidates; one that is drawn
+twice has to be run with another seed, since the same run again is the same numbers.
 """
 
 from __future__ import annotations
@@ -65,7 +70,9 @@ class Search:
 
     @property
     def several(self) -> bool:
-        """Whether there can have been another run beside the one that is accounted for."""
+        """Whether there can have been another run beside the one that is accounted
+        for.
+        """
         return self.runs > 1 or self.number != "fixed"
 
     @property
@@ -79,7 +86,9 @@ class Search:
 def searched_divergences(
     divergences: np.ndarray, orders: Sequence[float], search: Search
 ) -> np.ndarray:
-    """Renyi divergences of a search, from an upper end for one of its runs at each order > 1, in both directions."""
+    """Renyi divergences of a search, from an upper end for one of its runs at each
+    order > 1, in both directions.
+    """
     alphas = np.asarray(orders, dtype=float)
     runs = search.runs
     if search.number == "fixed":
@@ -103,7 +112,9 @@ def searched_divergences(
 def searched_epsilon(
     divergences: np.ndarray, orders: Sequence[float], search: Search, delta: float
 ) -> float:
-    """An upper end of epsilon of a search, by the tighter conversion; arguments as above."""
+    """An upper end of epsilon of a search, by the tighter conversion; arguments as
+    above.
+    """
     return epsilon_of(
         searched_divergences(divergences, orders, search), orders, delta, tight=True
     )

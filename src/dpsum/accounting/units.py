@@ -1,16 +1,21 @@
-"""Which sums of a run read the same units, so that their releases compose, and which read disjoint parts of them.
+"""Which sums of a run read the same units, so that their releases compose, and which
+read disjoint parts of them.
 
-A run's plan, its budgets and its account ask this one file, of `sums.Sum` and of ledger lines alike. The rules:
+A run's plan, its budgets and its account ask this one file, of `sums.Sum` and of ledger
+lines alike. The rules:
 
-- Sums of the same unit compose, whoever sees them. Where one is for the server alone, the account is against the
-  server, which sees what everyone sees too; it is an upper end for everyone.
-- Only disjoint parts of the records take the maximum: no record is in two parts. A sum that names no part reads all of
-  every unit, and so composes with the sums of every part.
-- Sums of records and sums of clients are two guarantees only if no observer has both kinds: records against the server,
-  to whom clients send what follows from their own releases, and clients against everyone else, who sees what the server
-  releases. Otherwise a client is as many records as it holds, and no analysis has that.
-- Independent Gaussian releases of one round, of units that were sampled together, are one Gaussian of multiplier
-  (sum of z^-2)^-1/2. Nothing else composes here.
+- Sums of the same unit compose, whoever sees them. Where one is for the server alone,
+  the account is against the server, which sees what everyone sees too; it is an upper
+  end for everyone.
+- Only disjoint parts of the records take the maximum: no record is in two parts. A sum
+  that names no part reads all of every unit, and so composes with the sums of every
+  part.
+- Sums of records and sums of clients are two guarantees only if no observer has both
+  kinds: records against the server, to whom clients send what follows from their own
+  releases, and clients against everyone else, who sees what the server releases.
+  Otherwise a client is as many records as it holds, and no analysis has that.
+- Independent Gaussian releases of one round, of units that were sampled together, are
+  one Gaussian of multiplier (sum of z^-2)^-1/2. Nothing else composes here.
 """
 
 from __future__ import annotations
@@ -43,7 +48,9 @@ _SETS = {
     "client-query-gradient-sum": "query set",
     "query-gradient-sum": "query set",
 }
-"""The part of a few-shot client's examples that sums of these names read; their lines have never named it."""
+"""The part of a few-shot client's examples that sums of these names read; their lines
+have never named it.
+"""
 
 _BESIDE = ("below-threshold-count", "clipped-norm-sum")
 """What clipping rules release beside a sum, of the units that the sum reads."""
@@ -55,7 +62,9 @@ def part_of(event: Read) -> str:
 
 
 def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
-    """Sums, or lines of a ledger, by their unit; DpsumError where one observer has sums of both units."""
+    """Sums, or lines of a ledger, by their unit; DpsumError where one observer has sums
+    of both units.
+    """
     units: dict[str, list[One]] = {}
     for event in events:
         units.setdefault(event.unit, []).append(event)
@@ -66,15 +75,17 @@ def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
         ):
             first, second = records[0], clients[0]
             raise DpsumError(
-                f"{first.name} protects records from {first.observer} and {second.name} clients from "
-                f"{second.observer}: no analysis composes sums of two units that one observer has; let both protect "
-                "the same unit, or clients' own sums reach the server alone"
+                f"{first.name} protects records from {first.observer} and {second.name}"
+                f" clients from {second.observer}: no analysis composes sums of two"
+                " units that one observer has; let both protect the same unit, or"
+                " clients' own sums reach the server alone"
             )
     return units
 
 
 def by_part(events: Sequence[One]) -> dict[str, list[One]]:
-    """Sums of one unit, or their lines, by the part of the records that they read; "" where they read all.
+    """Sums of one unit, or their lines, by the part of the records that they read; ""
+    where they read all.
 
     Raises:
         DpsumError: some read a part and others all.
@@ -100,8 +111,9 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
     if "" in parts and len(parts) > 1:
         some = next(part for part in parts if part)
         raise DpsumError(
-            f"{parts[some][0].name} is of a part of the records and others of all ({parts[''][0].name}): no analysis "
-            "composes them; give each a part of its own, of which none shares a record with another, or leave one out"
+            f"{parts[some][0].name} is of a part of the records and others of all"
+            f" ({parts[''][0].name}): no analysis composes them; give each a part of"
+            " its own, of which none shares a record with another, or leave one out"
         )
     return parts
 
@@ -114,16 +126,22 @@ def _sampler(event: Read) -> object:
 def cannot_compose(
     one: str, other: str, unit: str, part: str, why: str = "are not sampled alike"
 ) -> str:
-    """The message about two sums that read the same units, and that no analysis composes."""
+    """The message about two sums that read the same units, and that no analysis
+    composes.
+    """
     return (
-        f"{one} and {other} read the same {unit}s{f' (the {part})' if part else ''} but {why}: no analysis composes "
-        "them; let each read a part of the records of its own, or leave one out"
+        f"{one} and {other} read the same {unit}s{f' (the {part})' if part else ''} but"
+        f" {why}: no analysis composes them; let each read a part of the records of its"
+        " own, or leave one out"
     )
 
 
 def tells_rounds(own: Read, kind: str) -> str:
-    """The message about clients' own releases beside a sum whose account needs secret who takes part when."""
+    """The message about clients' own releases beside a sum whose account needs secret
+    who takes part when.
+    """
     return (
-        f"each client's {own.name} is seen by {own.observer}, which tells the rounds that {kind} participation keeps "
-        "secret: set participation.kind to one-pass, where rounds are known"
+        f"each client's {own.name} is seen by {own.observer}, which tells the rounds"
+        f" that {kind} participation keeps secret: set participation.kind to one-pass,"
+        " where rounds are known"
     )

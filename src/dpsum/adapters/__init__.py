@@ -1,1 +1,3 @@
-"""Ledgers of runs that other libraries make: one file a library, which imports it; each has an extra of its own."""
+"""Ledgers of runs that other libraries make: one file a library, which imports it; each
+has an extra of its own.
+"""

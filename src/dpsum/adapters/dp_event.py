@@ -1,15 +1,19 @@
-"""Ledgers and the event trees of dp_accounting, which jax_privacy's execution plans have too: each read as the other.
+"""Ledgers and the event trees of dp_accounting, which jax_privacy's execution plans
+have too: each read as the other.
 
-A tree says noise multipliers, chances and counts, and no more. So a ledger that is read from one takes the number of
-units from its caller, a clipping norm of 1 unless another is given, and is of the tree alone: what ran is not seen. A
-tree does not say its adjacency either, which in dp_accounting is the accountant's:
+A tree says noise multipliers, chances and counts, and no more. So a ledger that is read
+from one takes the number of units from its caller, a clipping norm of 1 unless another
+is given, and is of the tree alone: what ran is not seen. A tree does not say its
+adjacency either, which in dp_accounting is the accountant's:
 
-- "zero-out": multipliers are the noise over C. It is `NeighboringRelation.REPLACE_SPECIAL`, the default of
-  jax_privacy's plans; for Poisson samples `ADD_OR_REMOVE_ONE` is the same.
-- "replace-one": multipliers are the noise over 2 C, as accountants of `REPLACE_ONE` take them. Samples of a fixed size
-  have an account under this one alone there.
+- "zero-out": multipliers are the noise over C. It is
+  `NeighboringRelation.REPLACE_SPECIAL`, the default of jax_privacy's plans; for Poisson
+  samples `ADD_OR_REMOVE_ONE` is the same.
+- "replace-one": multipliers are the noise over 2 C, as accountants of `REPLACE_ONE`
+  take them. Samples of a fixed size have an account under this one alone there.
 
-A plan of banded noise has the tree of one of its bands: ceil(rounds / bands) Poisson samples.
+A plan of banded noise has the tree of one of its bands: ceil(rounds / bands) Poisson
+samples.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ _OVER = {"zero-out": 1.0, "replace-one": 2.0}
 
 
 class _Round(NamedTuple):
-    """One sample (its chance, or its size of so many units) and the multipliers of what was released of it."""
+    """One sample (its chance, or its size of so many units) and the multipliers of what
+    was released of it.
+    """
 
     rate: float
     size: tuple[int, int] | None
@@ -48,21 +54,26 @@ def from_event(
     """The ledger lines of an event tree.
 
     Args:
-        event: Gaussians, Poisson samples and fixed-size samples without replacement of them, and compositions.
+        event: Gaussians, Poisson samples and fixed-size samples without replacement of
+            them, and compositions.
         units: records or clients in the data, as `unit` says.
-        adjacency: of the accountant that the tree is for; see above. The lines are for zero-out.
+        adjacency: of the accountant that the tree is for; see above. The lines are for
+            zero-out.
         threshold: C.
 
     Raises:
-        DpsumError: another event is in the tree, or samples of several kinds or sizes, which one ledger does not have.
+        DpsumError: another event is in the tree, or samples of several kinds or sizes,
+            which one ledger does not have.
     """
     if unit not in ("record", "client") or adjacency not in _OVER:
         raise DpsumError(
-            f"unit {unit!r}, adjacency {adjacency!r}: unit is record or client, adjacency {list(_OVER)}"
+            f"unit {unit!r}, adjacency {adjacency!r}: unit is record or client,"
+            f" adjacency {list(_OVER)}"
         )
     if isinstance(units, bool) or not isinstance(units, int) or units < 1:
         raise DpsumError(
-            f"units is {units!r}: a tree does not say how many there are; give a whole number from 1 on"
+            f"units is {units!r}: a tree does not say how many there are; give a whole"
+            " number from 1 on"
         )
     rounds = list(_rounds(event))
     if not rounds:
@@ -74,12 +85,14 @@ def from_event(
             for rate, _, count in itertools.islice(sorted(kinds), 3)
         )
         raise DpsumError(
-            f"the tree has samples of several kinds ({samplers}): a ledger is of one sampler, so split it"
+            f"the tree has samples of several kinds ({samplers}): a ledger is of one"
+            " sampler, so split it"
         )
     rate, size, count = kinds.pop()
     if size is not None and size[1] != units:
         raise DpsumError(
-            f"the tree samples from {size[1]:,} units and units is {units:,}: give that number"
+            f"the tree samples from {size[1]:,} units and units is {units:,}: give that"
+            " number"
         )
     cohort = size[0] if size else units * rate
     kind = "fixed-size" if size else "poisson-lots" if unit == "record" else "poisson"
@@ -143,7 +156,9 @@ def _line(
 
 
 def _rounds(event: events.DpEvent) -> Iterator[_Round]:
-    """The tree's samples in order; a Gaussian over everybody counts as a sample of chance 1."""
+    """The tree's samples in order; a Gaussian over everybody counts as a sample of
+    chance 1.
+    """
     match event:
         case events.NoOpDpEvent():
             return
@@ -182,7 +197,8 @@ def _rounds(event: events.DpEvent) -> Iterator[_Round]:
 def _chance(chance: float) -> float:
     if not 0 < chance <= 1:
         raise DpsumError(
-            f"the tree samples with a chance of {chance}: it must be above 0 and at most 1"
+            f"the tree samples with a chance of {chance}: it must be above 0 and at"
+            " most 1"
         )
     return float(chance)
 
@@ -201,8 +217,9 @@ def _gaussians(event: events.DpEvent) -> Iterator[float]:
             )
         case _:
             raise DpsumError(
-                f"no analysis of {type(event).__name__} in this place, so no ledger: there are Gaussians, Poisson "
-                "samples and fixed-size samples without replacement of them, and compositions"
+                f"no analysis of {type(event).__name__} in this place, so no ledger:"
+                " there are Gaussians, Poisson samples and fixed-size samples without"
+                " replacement of them, and compositions"
             )
 
 
@@ -211,20 +228,23 @@ def to_event(
 ) -> events.DpEvent:
     """A ledger, of one unit, as the tree that dp_accounting's accountants take.
 
-    Known rounds become the one Gaussian that they are to the unit that is worst off. A line whose noise is not
-    accounted for (`reason`) makes the tree non-private. `adjacency` is that of the accountant; see above.
+    Known rounds become the one Gaussian that they are to the unit that is worst off. A
+    line whose noise is not accounted for (`reason`) makes the tree non-private.
+    `adjacency` is that of the accountant; see above.
 
     Raises:
-        DpsumError: dp_accounting has no event of the mechanism and sampler under this adjacency; or the ledger is none
-            that an account is made of.
+        DpsumError: dp_accounting has no event of the mechanism and sampler under this
+            adjacency; or the ledger is none that an account is made of.
     """
     if not releases or adjacency not in _OVER:
         raise DpsumError(
-            f"{len(releases)} releases, adjacency {adjacency!r}: give a ledger, and one of {list(_OVER)}"
+            f"{len(releases)} releases, adjacency {adjacency!r}: give a ledger, and one"
+            f" of {list(_OVER)}"
         )
     if len({event.unit for event in releases}) > 1:
         raise DpsumError(
-            "the ledger has releases of clients and of records: a tree is of one unit, so split it"
+            "the ledger has releases of clients and of records: a tree is of one unit,"
+            " so split it"
         )
     if any(event.data_dependent_threshold for event in releases):
         return events.NonPrivateDpEvent()
@@ -258,8 +278,8 @@ def to_event(
                 for z, count in schedule
             )
     raise DpsumError(
-        f"dp_accounting has no event of {first.mechanism} noise with the sampler {kind} for {adjacency}: account for "
-        "the ledger here"
+        f"dp_accounting has no event of {first.mechanism} noise with the sampler {kind}"
+        f" for {adjacency}: account for the ledger here"
     )
 
 

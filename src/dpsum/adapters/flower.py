@@ -1,24 +1,32 @@
-"""Watch a Flower run: a ledger of what its differential-privacy strategies and mods released.
+"""Watch a Flower run: a ledger of what its differential-privacy strategies and mods
+released.
 
-`watch` stands on a strategy of `flwr.serverapp.strategy` (fixed or adaptive clipping, on the server's side or the
-client's) and changes nothing of the run. Each aggregation becomes a line, or two where the clipping threshold is
-adaptive (the count of clipped updates is a release too):
+`watch` stands on a strategy of `flwr.serverapp.strategy` (fixed or adaptive clipping,
+on the server's side or the client's) and changes nothing of the run. Each aggregation
+becomes a line, or two where the clipping threshold is adaptive (the count of clipped
+updates is a release too):
 
-- The sampler is what ran: FedAvg draws a cohort of fixed size without replacement (`random.sample`) in each round. A
-  strategy that chooses its nodes otherwise has an unknown sampler, and no epsilon is said.
-- Flower clips each update to C and lets FedAvg average the updates, *weighted* by `num-examples`; it adds noise of
-  deviation z C / `num_sampled_clients`. So a client moves the average by its weight times C, and not by C over their
-  number: with n_i examples the sensitivity of the average is C max n_i / sum n_j. A line is of the average times the
-  number of clients that answered, so that it reads C where the weights are equal. The numbers of examples are taken as
-  public: neighbours have an update of zero in place of the client's own, of the same weight.
-- The noise is seen, array by array (`watch.NoiseSeen`), and so are the norms of the updates that were averaged, and
-  whether what the noise was added to is their weighted mean.
-- Metrics that clients send are averaged and shown without noise. They are a release that no epsilon covers, unless it
-  is said that nobody but the server sees them.
+- The sampler is what ran: FedAvg draws a cohort of fixed size without replacement
+  (`random.sample`) in each round. A strategy that chooses its nodes otherwise has an
+  unknown sampler, and no epsilon is said.
+- Flower clips each update to C and lets FedAvg average the updates, *weighted* by
+  `num-examples`; it adds noise of deviation z C / `num_sampled_clients`. So a client
+  moves the average by its weight times C, and not by C over their number: with n_i
+  examples the sensitivity of the average is C max n_i / sum n_j. A line is of the
+  average times the number of clients that answered, so that it reads C where the
+  weights are equal. The numbers of examples are taken as public: neighbours have an
+  update of zero in place of the client's own, of the same weight.
+- The noise is seen, array by array (`watch.NoiseSeen`), and so are the norms of the
+  updates that were averaged, and whether what the noise was added to is their weighted
+  mean.
+- Metrics that clients send are averaged and shown without noise. They are a release
+  that no epsilon covers, unless it is said that nobody but the server sees them.
 
-`watch_mod` does the same for `LocalDpMod`, in each client: a ledger of its own messages.
+`watch_mod` does the same for `LocalDpMod`, in each client: a ledger of its own
+messages.
 
-What is not seen: what a client sends elsewhere, evaluation on the server by `evaluate_fn`, who can tell the cohorts.
+What is not seen: what a client sends elsewhere, evaluation on the server by
+`evaluate_fn`, who can tell the cohorts.
 """
 
 from __future__ import annotations
@@ -45,22 +53,25 @@ Arrays = list[np.ndarray]
 
 
 class StrategyWatch(Watch):
-    """A strategy with differential privacy that is watched, from before its first round on (`watch`).
+    """A strategy with differential privacy that is watched, from before its first round
+    on (`watch`).
 
     Args:
         strategy: one of Flower's four wrappers, before `start`.
         ledger: the file that is written; there must be none yet.
         rounds: planned; None: `start` says it.
-        cohorts: "secret": nobody who sees the models can tell who was in which round; "known": they can, and sampling
-            amplifies nothing.
-        examples: least and greatest number of examples that a client may have, the weights' bounds over all cohorts;
-            None: the weights are those of the cohorts that came. Where these are unequal, secret cohorts need bounds:
-            another cohort's weights might be more unequal.
+        cohorts: "secret": nobody who sees the models can tell who was in which round;
+            "known": they can, and sampling amplifies nothing.
+        examples: least and greatest number of examples that a client may have, the
+            weights' bounds over all cohorts; None: the weights are those of the cohorts
+            that came. Where these are unequal, secret cohorts need bounds: another
+            cohort's weights might be more unequal.
         metrics: "released" or "kept"; see `Watch`.
 
     Raises:
-        DpsumError: the strategy is none of Flower's wrappers of `flwr.serverapp.strategy`, or is watched already;
-            arguments out of bounds; the ledger exists.
+        DpsumError: the strategy is none of Flower's wrappers of
+            `flwr.serverapp.strategy`, or is watched already; arguments out of bounds;
+            the ledger exists.
     """
 
     def __init__(
@@ -78,17 +89,20 @@ class StrategyWatch(Watch):
             strategy, DifferentialPrivacyFixedClippingBase
         ):
             raise DpsumError(
-                f"{type(strategy).__name__} is no strategy with differential privacy of flwr.serverapp.strategy: give "
-                "the DifferentialPrivacy... wrapper itself, before its start"
+                f"{type(strategy).__name__} is no strategy with differential privacy of"
+                " flwr.serverapp.strategy: give the DifferentialPrivacy... wrapper"
+                " itself, before its start"
             )
         if "aggregate_train" in vars(strategy):
             raise DpsumError(
-                "the strategy is watched already, or its aggregate_train was replaced: watch a new one, once"
+                "the strategy is watched already, or its aggregate_train was replaced:"
+                " watch a new one, once"
             )
         check_cohorts(cohorts)
         if examples is not None and not 0 < examples[0] <= examples[1]:
             raise DpsumError(
-                f"examples is {examples}: give the least and the greatest number that a client may have"
+                f"examples is {examples}: give the least and the greatest number that a"
+                " client may have"
             )
         super().__init__(ledger, metrics)
         self._strategy, self._rounds, self._cohorts, self._examples = (
@@ -102,7 +116,9 @@ class StrategyWatch(Watch):
         self._mean: tuple[list[Arrays], list[float], Arrays] | None = None
         self._count: tuple[float, float] | None = None
         if adaptive:
-            self.adaptive = None  # the noise is in proportion to C of the next round, which follows the noisy count
+            # the noise is in proportion to C of the next round, which follows the noisy
+            # count
+            self.adaptive = None
             self.replace(strategy, "_noisy_fraction", self._counted)
         self.replace(strategy, "start", self._started)
         self.replace(strategy, "configure_train", self._configured)
@@ -126,7 +142,8 @@ class StrategyWatch(Watch):
     ) -> Any:
         if self._rounds is None:
             raise DpsumError(
-                "how many rounds are planned is not known: call start, or give watch(rounds=...)"
+                "how many rounds are planned is not known: call start, or give"
+                " watch(rounds=...)"
             )
         drawn: list[tuple[set[int], list[int]]] = []
         sample = random.sample
@@ -213,7 +230,8 @@ class StrategyWatch(Watch):
         if arrays:
             if self._mean is None:
                 raise DpsumError(
-                    "the strategy released a model that its FedAvg did not make: it cannot be watched"
+                    "the strategy released a model that its FedAvg did not make: it"
+                    " cannot be watched"
                 )
             self._write(arrays.to_numpy_ndarrays(), sorted(metrics or ()))
             self.round += 1
@@ -227,19 +245,20 @@ class StrategyWatch(Watch):
         reasons += _norms(updates, self._before, threshold)
         if not _is_mean(updates, weights, mean):
             reasons.append(
-                f"{type(self._inner).__name__} did not release the weighted mean of the clipped updates, so that its "
-                "sensitivity is not known"
+                f"{type(self._inner).__name__} did not release the weighted mean of the"
+                " clipped updates, so that its sensitivity is not known"
             )
         if self.metrics == "released":
             if metrics:
                 reasons.append(
-                    f"the clients' {', '.join(metrics)} were averaged and released without noise beside it: send "
-                    f"{self._inner.weighted_by_key} alone, {_MEND}"
+                    f"the clients' {', '.join(metrics)} were averaged and released"
+                    f" without noise beside it: send {self._inner.weighted_by_key}"
+                    f" alone, {_MEND}"
                 )
             if getattr(self._inner, "fraction_evaluate", 1.0) > 0:
                 reasons.append(
-                    "the model is evaluated on clients' data and what they answer is released without noise: set "
-                    f"fraction_evaluate to 0, {_MEND}"
+                    "the model is evaluated on clients' data and what they answer is"
+                    f" released without noise: set fraction_evaluate to 0, {_MEND}"
                 )
         answered = len(updates)
         if self._count is not None:
@@ -260,7 +279,9 @@ class StrategyWatch(Watch):
         )
 
     def _write_count(self, reasons: Sequence[str]) -> None:
-        """Write the count of clipped updates, of bits +1/2 and -1/2: zero in the place of one moves it by 1/2."""
+        """Write the count of clipped updates, of bits +1/2 and -1/2: zero in the place
+        of one moves it by 1/2.
+        """
         assert self._count is not None
         noise, std = self._count
         self.write(
@@ -275,7 +296,9 @@ class StrategyWatch(Watch):
         )
 
     def _factor(self, weights: Sequence[float]) -> tuple[float, list[str]]:
-        """How many times the equal weight the largest weight is, and why nothing finite holds of it."""
+        """How many times the equal weight the largest weight is, and why nothing finite
+        holds of it.
+        """
         if not all(0 < weight < np.inf for weight in weights):
             return float(len(weights)), [
                 f"a client's {self._inner.weighted_by_key} is not a number above 0"
@@ -286,10 +309,12 @@ class StrategyWatch(Watch):
             low, high = self._examples
             if not low <= least <= most <= high:
                 return factor, [
-                    f"a client has {least:g} examples and one {most:g}, not from {low:g} to {high:g}"
+                    f"a client has {least:g} examples and one {most:g}, not from"
+                    f" {low:g} to {high:g}"
                 ]
-            # In a cohort drawn in secret one client comes in another's place, which changes all weights: that moves the
-            # mean by w x - v y + (v - w) u, with u the others' mean, so by 2 max(v, w) C: twice what zeroing one does.
+            # In a cohort drawn in secret one client comes in another's place, which
+            # changes all weights: that moves the mean by w x - v y + (v - w) u, with u
+            # the others' mean, so by 2 max(v, w) C: twice what zeroing one does.
             twice = 2 if self._cohorts == "secret" else 1
             return (
                 twice * len(weights) * high / (high + (len(weights) - 1) * low)
@@ -299,9 +324,10 @@ class StrategyWatch(Watch):
         if least == most or self._cohorts == "known":
             return factor, []
         return factor, [
-            f"the updates were weighted by {least:g} to {most:g} examples, so that one client moved the mean by "
-            f"{factor:.3g} times what is accounted for, and in another cohort perhaps by more: let all send the same "
-            "number, or give watch(examples=(least, greatest)), or cohorts='known'"
+            f"the updates were weighted by {least:g} to {most:g} examples, so that one"
+            f" client moved the mean by {factor:.3g} times what is accounted for, and"
+            " in another cohort perhaps by more: let all send the same number, or give"
+            " watch(examples=(least, greatest)), or cohorts='known'"
         ]
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
@@ -316,7 +342,10 @@ class StrategyWatch(Watch):
             epsilon=lambda schedule, sampler, delta: float(
                 accountant.get_epsilon(delta)
             ),
-            explanation=f"Flower's {type(accountant).__name__}, sampling method {how}, of the updates alone",
+            explanation=(
+                f"Flower's {type(accountant).__name__}, sampling method {how}, of the"
+                " updates alone"
+            ),
         )
 
 
@@ -324,7 +353,9 @@ watch = StrategyWatch
 
 
 def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[str]:
-    """Why an update is beyond the threshold, as far as its floating point tells; empty where none is."""
+    """Why an update is beyond the threshold, as far as its floating point tells; empty
+    where none is.
+    """
     step = norm([spacing(array) for array in before])
     lengths = [norm(differences(arrays, before)) for arrays in updates]
     longest = max(
@@ -333,7 +364,8 @@ def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[
     if longest <= threshold * (1 + 1e-5) + step:
         return []
     return [
-        f"an update that was averaged has norm {longest:.4g}, more than its threshold {threshold:.4g}"
+        f"an update that was averaged has norm {longest:.4g}, more than its threshold"
+        f" {threshold:.4g}"
     ]
 
 
@@ -349,7 +381,8 @@ def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) 
 
 
 class ModWatch:
-    """A mod that does what `LocalDpMod` does, and writes a ledger for each client (`watch_mod`).
+    """A mod that does what `LocalDpMod` does, and writes a ledger for each client
+    (`watch_mod`).
 
     It is given to the client's app in the other's place.
 
@@ -357,7 +390,8 @@ class ModWatch:
         mod: as `ClientApp(mods=[...])` would have it.
         folder: of the ledgers, `node-ID.jsonl` each.
         rounds: times that a client may be asked at most.
-        metrics: "released" or "kept"; the server sees what a client sends beside its arrays.
+        metrics: "released" or "kept"; the server sees what a client sends beside its
+            arrays.
 
     Raises:
         DpsumError: not a `LocalDpMod`.
@@ -430,7 +464,9 @@ class LocalWatch(Watch):
     def sent(
         self, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]
     ) -> None:
-        """Take note of a message: the model that came, the trained one, the one that was sent, and metrics."""
+        """Take note of a message: the model that came, the trained one, the one that
+        was sent, and metrics.
+        """
         threshold = float(self._mod.clipping_norm)
         update = differences(trained, before)
         length = norm(update)
@@ -472,7 +508,9 @@ class LocalWatch(Watch):
             epsilon=lambda schedule, sampler, delta: (
                 float(mod.epsilon) if delta >= mod.delta else np.inf
             ),
-            explanation=f"LocalDpMod's own, of one message at delta {mod.delta:g}: sensitivity "
-            "(2 ln(1.25/delta))^1/2 / epsilon, which is proved for epsilon up to 1",
+            explanation=(
+                f"LocalDpMod's own, of one message at delta {mod.delta:g}: sensitivity "
+                "(2 ln(1.25/delta))^1/2 / epsilon, which is proved for epsilon up to 1"
+            ),
             status="proved" if self.round <= 1 and mod.epsilon <= 1 else "void",
         )

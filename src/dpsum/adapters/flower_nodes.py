@@ -1,4 +1,6 @@
-"""Flower in this process, without a SuperLink: nodes that its server loop asks, and a release that an audit calls."""
+"""Flower in this process, without a SuperLink: nodes that its server loop asks, and a
+release that an audit calls.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 
 class InProcess(Grid):
-    """A grid whose nodes are called one after another, as `strategy.start(grid, ...)` asks for them.
+    """A grid whose nodes are called one after another, as `strategy.start(grid, ...)`
+    asks for them.
 
     Args:
         app: the clients'; called as Flower's own supernode calls it, with its mods.
@@ -88,15 +91,18 @@ class InProcess(Grid):
 
 
 def _identify() -> None:
-    """Give this process the ids that messages carry, as Flower's own processes do at their start."""
+    """Give this process the ids that messages carry, as Flower's own processes do at
+    their start.
+    """
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
 
 def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """What an audit calls: a strategy's own aggregation of updates [n, d], equally weighted, to the noised mean [d].
+    """What an audit calls: a strategy's own aggregation of updates [n, d], equally
+    weighted, to the noised mean [d].
 
-    Clipping at the client's side is done by Flower's own mods. The strategy stays as it is; a copy of it answers, each
-    call as if it were the next round.
+    Clipping at the client's side is done by Flower's own mods. The strategy stays as it
+    is; a copy of it answers, each call as if it were the next round.
     """
     _identify()
     shared = copy.copy(strategy)

@@ -1,24 +1,32 @@
-"""Watch an Opacus training: a ledger of what its steps released, and an account of it beside Opacus's own epsilon.
+"""Watch an Opacus training: a ledger of what its steps released, and an account of it
+beside Opacus's own epsilon.
 
-`watch` stands on what `PrivacyEngine.make_private` returns, and changes nothing of the training. Each step of the
-optimiser becomes a line, written after its noise was drawn and before the model moves:
+`watch` stands on what `PrivacyEngine.make_private` returns, and changes nothing of the
+training. Each step of the optimiser becomes a line, written after its noise was drawn
+and before the model moves:
 
-- The sampler is the one that ran. Poisson sampling is "poisson-lots"; a shuffled loader (`poisson_sampling=False`) is
-  "shuffled-epochs"; a loader in a fixed order is "min-separation"; any other is "unknown", of which no epsilon is said.
-- The sensitivity is the clipping norm that the step's gradients were clipped to. Ghost clipping reads it of the module
-  and the noise of the optimiser, so that the two can differ. Per-layer norms count by their joint L2 norm.
-- The noise is `noise_multiplier` times `max_grad_norm` when it was drawn, and is measured too: where a parameter's
-  noise has been smaller than that by more than chance (1e-9 over the whole run), the line says so. Noise and Poisson
-  batches that are drawn from a state of the generator that was there before are the same again, and are said.
-- The batches that the loader drew are counted. Gradients of a batch that it did not draw, of a batch a second time, or
-  of several Poisson batches together are no release that an analysis covers, and the line says so.
+- The sampler is the one that ran. Poisson sampling is "poisson-lots"; a shuffled loader
+  (`poisson_sampling=False`) is "shuffled-epochs"; a loader in a fixed order is
+  "min-separation"; any other is "unknown", of which no epsilon is said.
+- The sensitivity is the clipping norm that the step's gradients were clipped to. Ghost
+  clipping reads it of the module and the noise of the optimiser, so that the two can
+  differ. Per-layer norms count by their joint L2 norm.
+- The noise is `noise_multiplier` times `max_grad_norm` when it was drawn, and is
+  measured too: where a parameter's noise has been smaller than that by more than chance
+  (1e-9 over the whole run), the line says so. Noise and Poisson batches that are drawn
+  from a state of the generator that was there before are the same again, and are said.
+- The batches that the loader drew are counted. Gradients of a batch that it did not
+  draw, of a batch a second time, or of several Poisson batches together are no release
+  that an analysis covers, and the line says so.
 
 A line with a reason in it makes the account void: no epsilon is proved.
 
-What is not seen: gradients that go somewhere without the optimiser, data that is not independent of the loader's
-indices (a record's copies, a module that mixes records, which Opacus's validator looks for), and the floating point.
+What is not seen: gradients that go somewhere without the optimiser, data that is not
+independent of the loader's indices (a record's copies, a module that mixes records,
+which Opacus's validator looks for), and the floating point.
 
-The unit is a record: one index of the data set. Neighbours have its gradient or zero in its place.
+The unit is a record: one index of the data set. Neighbours have its gradient or zero in
+its place.
 """
 
 from __future__ import annotations
@@ -66,8 +74,8 @@ _GRADIENTS = ("grad", "grad_sample", "summed_grad")
 _NORM_SLACK = 1 + 1e-4  # sums of float32
 
 _ADAPTIVE = (
-    "the clipping norm follows the number of unclipped gradients over the batch's own size, which has no noise and "
-    "which Opacus's epsilon leaves out"
+    "the clipping norm follows the number of unclipped gradients over the batch's own"
+    " size, which has no noise and which Opacus's epsilon leaves out"
 )
 _UNCLIPPED = (
     "its gradients were not clipped by the criterion that make_private returned"
@@ -77,7 +85,10 @@ _LESS_NOISE = "its noise is less than noise_multiplier times max_grad_norm"
 _SAME_NOISE = (
     "its noise was drawn from a generator in a state that noise was drawn from before"
 )
-_DENOMINATOR = "it was divided by another number than the public one: expected_batch_size was changed"
+_DENOMINATOR = (
+    "it was divided by another number than the public one: expected_batch_size was"
+    " changed"
+)
 
 
 class TrainingWatch(Watch):
@@ -85,14 +96,15 @@ class TrainingWatch(Watch):
 
     Args:
         engine: whose accountant says the claimed epsilon.
-        module, optimizer, loader: as `make_private` returned them. The loader is the one that is gone through, by
-            itself or within `BatchMemoryManager`.
+        module, optimizer, loader: as `make_private` returned them. The loader is the
+            one that is gone through, by itself or within `BatchMemoryManager`.
         epochs: times that the loader is to be gone through; further steps are refused.
         ledger: the file that is written; there must be none yet.
 
     Raises:
-        DpsumError: the optimiser is none of Opacus's own for one process, is watched already, or adds no noise; steps
-            were taken before; the loader does not know its length; the ledger exists.
+        DpsumError: the optimiser is none of Opacus's own for one process, is watched
+            already, or adds no noise; steps were taken before; the loader does not know
+            its length; the ledger exists.
     """
 
     adaptive = None
@@ -112,8 +124,11 @@ class TrainingWatch(Watch):
         for refused, why in (
             (
                 type(optimizer) not in _KNOWN,
-                f"{type(optimizer).__name__} is not an optimiser whose clipping and noise "
-                f"are known here: give the one that make_private returned, in one process ({', '.join(_NAMES)})",
+                (
+                    f"{type(optimizer).__name__} is not an optimiser whose clipping and"
+                    " noise are known here: give the one that make_private returned,"
+                    f" in one process ({', '.join(_NAMES)})"
+                ),
             ),
             (
                 "_dpsum" in vars(optimizer),
@@ -125,7 +140,10 @@ class TrainingWatch(Watch):
             ),
             (
                 len(engine.accountant) > 0,
-                "steps were taken before the watch began: watch right after make_private",
+                (
+                    "steps were taken before the watch began: watch right after"
+                    " make_private"
+                ),
             ),
             (
                 not (z := getattr(optimizer, "noise_multiplier", 0.0)) > 0,
@@ -133,7 +151,10 @@ class TrainingWatch(Watch):
             ),
             (
                 ghost and not hasattr(module, "get_clipping_coef"),
-                "ghost clipping is done by the module: give the one that make_private returned",
+                (
+                    "ghost clipping is done by the module: give the one that"
+                    " make_private returned"
+                ),
             ),
             (
                 isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1,
@@ -179,7 +200,9 @@ class TrainingWatch(Watch):
         return coefficients
 
     def _clipped(self, method: Any) -> None:
-        """Count the records of a physical batch, and note what their gradients are clipped to."""
+        """Count the records of a physical batch, and note what their gradients are
+        clipped to.
+        """
         optimizer = self._optimizer
         if not self.silent:
             if isinstance(optimizer, DPOptimizerFastGradientClipping):
@@ -218,12 +241,15 @@ class TrainingWatch(Watch):
         self._write(norm, deviation)
 
     def _write(self, norm: float, deviation: float) -> None:
-        """Write the line of a release to which noise of this deviation was just added."""
+        """Write the line of a release to which noise of this deviation was just
+        added.
+        """
         optimizer = self._optimizer
         sampler, why = self._draws.take(self._records)
         if self.round >= sampler["rounds"]:
             raise DpsumError(
-                f"step {self.round + 1} is one more than the {self.round} of the epochs given to watch(): give all"
+                f"step {self.round + 1} is one more than the {self.round} of the epochs"
+                " given to watch(): give all"
             )
         self._reasons, self._kind = self._reasons + why, str(sampler["kind"])
         sensitivity, mean = self._clipped_to or norm, optimizer.loss_reduction == "mean"
@@ -239,13 +265,17 @@ class TrainingWatch(Watch):
             deviation=deviation,
             dimension=self._coordinates.sum(),
             sampler=sampler,
-            denominator=optimizer.expected_batch_size * optimizer.accumulated_iterations
-            if mean
-            else 1,
+            denominator=(
+                optimizer.expected_batch_size * optimizer.accumulated_iterations
+                if mean
+                else 1
+            ),
             reasons=self._reasons,
-            noise_stream="torch"
-            if optimizer.generator is None
-            else f"torch:{type(optimizer.generator).__name__}",
+            noise_stream=(
+                "torch"
+                if optimizer.generator is None
+                else f"torch:{type(optimizer.generator).__name__}"
+            ),
         )
         self.round += 1
         self._records, self._clipped_to, self._released, self._reasons = (
@@ -278,8 +308,9 @@ class TrainingWatch(Watch):
     def _before_step(self, *_: Any) -> None:
         if not self._released:
             raise DpsumError(
-                "the model was about to move by gradients that the watched optimiser did not release: step the "
-                "optimiser that make_private returned, not the one within it"
+                "the model was about to move by gradients that the watched optimiser"
+                " did not release: step the optimiser that make_private returned, not"
+                " the one within it"
             )
         self._released = False
 
@@ -291,17 +322,22 @@ class TrainingWatch(Watch):
             epsilon=lambda _schedule, _sampler, delta: float(
                 self._engine.get_epsilon(delta)
             ),
-            explanation=f"Opacus's {name} accountant, which takes each batch for a Poisson sample",
-            status="proved"
-            if self._kind == "poisson-lots" and name != "gdp"
-            else "void",
+            explanation=(
+                f"Opacus's {name} accountant, which takes each batch for a Poisson"
+                " sample"
+            ),
+            status=(
+                "proved" if self._kind == "poisson-lots" and name != "gdp" else "void"
+            ),
         )
 
     def account(self, delta: float) -> Account:
-        """Opacus's epsilon (`as_claimed`) beside what holds; a reason in place of a number where there is none.
+        """Opacus's epsilon (`as_claimed`) beside what holds; a reason in place of a
+        number where there is none.
 
         Raises:
-            DpsumError: the ledger was cut off or changed, no step was taken, or Opacus counts other steps.
+            DpsumError: the ledger was cut off or changed, no step was taken, or Opacus
+                counts other steps.
         """
         if not isinstance(delta, float) or not 0 < delta < 1:
             raise DpsumError(f"delta is {delta!r}: it must lie between 0 and 1")
@@ -309,8 +345,8 @@ class TrainingWatch(Watch):
         counted = sum(steps for _, _, steps in self._engine.accountant.history)
         if counted != len(releases):
             raise DpsumError(
-                f"Opacus's accountant counts {counted} steps and the ledger {len(releases)}: steps were taken that "
-                "were never watched"
+                f"Opacus's accountant counts {counted} steps and the ledger"
+                f" {len(releases)}: steps were taken that were never watched"
             )
         first = releases[0]
         try:
@@ -325,7 +361,9 @@ class TrainingWatch(Watch):
                 adjacency=first.adjacency,
                 observer=first.observer,
                 status="void",
-                explanation=f"{claim.explanation}; the sampler was {first.sampler.kind}",
+                explanation=(
+                    f"{claim.explanation}; the sampler was {first.sampler.kind}"
+                ),
             )
             return Account(
                 delta=delta,
@@ -349,7 +387,9 @@ watch = TrainingWatch
 
 
 def _multiplier(optimizer: DPOptimizer) -> float:
-    """The noise's deviation over `max_grad_norm`, as `add_noise` of its class takes it."""
+    """The noise's deviation over `max_grad_norm`, as `add_noise` of its class takes
+    it.
+    """
     z = float(optimizer.noise_multiplier)
     if isinstance(optimizer, AdaClipDPOptimizer):
         return (z**-2 - (2 * float(optimizer.unclipped_num_std)) ** -2) ** -0.5
@@ -357,17 +397,20 @@ def _multiplier(optimizer: DPOptimizer) -> float:
 
 
 def release_of(optimizer: DPOptimizer) -> Callable[[np.ndarray], np.ndarray]:
-    """What an audit calls: the optimiser's own clipping, sum and noise, of gradients [n, d] to the noisy sum [d].
+    """What an audit calls: the optimiser's own clipping, sum and noise, of gradients
+    [n, d] to the noisy sum [d].
 
-    The optimiser may be watched or not, and of any class; the parameters and their gradients stay as they are, and
-    nothing is written down.
+    The optimiser may be watched or not, and of any class; the parameters and their
+    gradients stay as they are, and nothing is written down.
 
     Raises:
-        DpsumError: ghost clipping, which has no gradients of records to give; or, when called, rows of another length.
+        DpsumError: ghost clipping, which has no gradients of records to give; or, when
+            called, rows of another length.
     """
     if isinstance(optimizer, DPOptimizerFastGradientClipping):
         raise DpsumError(
-            "ghost clipping takes no gradients of records: audit the same training without it"
+            "ghost clipping takes no gradients of records: audit the same training"
+            " without it"
         )
     params = optimizer.params
     sizes = [parameter.numel() for parameter in params]
@@ -378,7 +421,8 @@ def release_of(optimizer: DPOptimizer) -> Callable[[np.ndarray], np.ndarray]:
         )
         if given.ndim != 2 or given.shape[1] != sum(sizes):
             raise DpsumError(
-                f"contributions have the shape {tuple(given.shape)}: give [n, {sum(sizes)}]"
+                f"contributions have the shape {tuple(given.shape)}: give [n,"
+                f" {sum(sizes)}]"
             )
         watcher = getattr(optimizer, "_dpsum", SimpleNamespace())
         gradients = [

@@ -1,22 +1,28 @@
 """Watch a pfl-research simulation: a ledger of what its privacy mechanism released.
 
-`watch` stands on a `SimulatedBackend` and changes nothing of the run. Each central iteration becomes a line:
+`watch` stands on a `SimulatedBackend` and changes nothing of the run. Each central
+iteration becomes a line:
 
-- The sampler is what ran. pfl's `random` draws each user of a cohort by itself from all of them, so that one may come
-  twice ("fixed-draws"); `minimize_reuse` goes through the users in a fixed order, again and again, so that any two
-  rounds of a user are at least floor(users / cohort) apart and known ("min-separation"). Another is "unknown", and no
+- The sampler is what ran. pfl's `random` draws each user of a cohort by itself from all
+  of them, so that one may come twice ("fixed-draws"); `minimize_reuse` goes through the
+  users in a fixed order, again and again, so that any two rounds of a user are at least
+  floor(users / cohort) apart and known ("min-separation"). Another is "unknown", and no
   epsilon is said.
-- The sensitivity is the clipping bound, and the vectors that were really added up are seen to be within it, after all
-  postprocessors. Banded noise is correlated over rounds by C^-1, so the sensitivity of one participation is the
-  clipping bound times the largest column norm of C, the query matrix, which is read from the mechanism.
-- The noise is seen (`watch.NoiseSeen`); of banded noise the draws that it was made of, C times it.
-- `noise_scale` below 1 lessens the noise of the run that is simulated, and not of the one that is claimed. The line has
-  the noise that was added.
-- Weights other than 1 are summed up without noise, and divide the sum: a release that no epsilon covers. So are
-  metrics, unless it is said that nobody but the server sees them.
+- The sensitivity is the clipping bound, and the vectors that were really added up are
+  seen to be within it, after all postprocessors. Banded noise is correlated over rounds
+  by C^-1, so the sensitivity of one participation is the clipping bound times the
+  largest column norm of C, the query matrix, which is read from the mechanism.
+- The noise is seen (`watch.NoiseSeen`); of banded noise the draws that it was made of,
+  C times it.
+- `noise_scale` below 1 lessens the noise of the run that is simulated, and not of the
+  one that is claimed. The line has the noise that was added.
+- Weights other than 1 are summed up without noise, and divide the sum: a release that
+  no epsilon covers. So are metrics, unless it is said that nobody but the server sees
+  them.
 
-Local mechanisms noise each user's vector by itself, against the server; a line stands for the worst user of its round.
-A local mechanism that is approximated by a central one is what ran: one sum with the noise of all.
+Local mechanisms noise each user's vector by itself, against the server; a line stands
+for the worst user of its round. A local mechanism that is approximated by a central one
+is what ran: one sum with the noise of all.
 """
 
 from __future__ import annotations
@@ -74,7 +80,9 @@ def _sampling(sampler: Any) -> tuple[str, int | None]:
 
 @dataclasses.dataclass
 class _Round:
-    """What was seen of an iteration: who came, the norms and weights that were added up, and the noise."""
+    """What was seen of an iteration: who came, the norms and weights that were added
+    up, and the noise.
+    """
 
     users: list[Any] = dataclasses.field(default_factory=list)
     norms: list[float] = dataclasses.field(default_factory=list)
@@ -87,17 +95,19 @@ class BackendWatch(Watch):
     """A backend that is watched, from before its first iteration on (`watch`).
 
     Args:
-        backend: with one Gaussian mechanism among its postprocessors, central (also adaptive, banded) or local.
+        backend: with one Gaussian mechanism among its postprocessors, central (also
+            adaptive, banded) or local.
         ledger: the file that is written; there must be none yet.
         rounds: central iterations that are planned.
         users: in the training data; None: the sampler `random` tells it.
-        cohorts: "secret": nobody who sees the models can tell who was in which round; "known": they can, and sampling
-            amplifies nothing.
+        cohorts: "secret": nobody who sees the models can tell who was in which round;
+            "known": they can, and sampling amplifies nothing.
         metrics: "released" or "kept"; see `Watch`.
 
     Raises:
-        DpsumError: no mechanism, several, or another than Gaussian; the number of users is not known; the backend is
-            watched already; arguments out of bounds; the ledger exists.
+        DpsumError: no mechanism, several, or another than Gaussian; the number of users
+            is not known; the backend is watched already; arguments out of bounds; the
+            ledger exists.
     """
 
     def __init__(
@@ -115,7 +125,8 @@ class BackendWatch(Watch):
         ]
         if len(mechanisms) != 1:
             raise DpsumError(
-                f"the backend has {len(mechanisms)} privacy mechanisms among its postprocessors: give one with one"
+                f"the backend has {len(mechanisms)} privacy mechanisms among its"
+                " postprocessors: give one with one"
             )
         mechanism: Any = mechanisms[0]
         if "postprocess_server" in vars(mechanism):
@@ -130,14 +141,16 @@ class BackendWatch(Watch):
         gaussian = _gaussian(mechanism)
         if gaussian is None:
             raise DpsumError(
-                f"{type(mechanism).__name__} is no Gaussian mechanism: none of its noise has an analysis here"
+                f"{type(mechanism).__name__} is no Gaussian mechanism: none of its"
+                " noise has an analysis here"
             )
         kind, known = _sampling(
             getattr(backend._training_dataset, "user_sampler", None)
         )
         if (users or known) is None:
             raise DpsumError(
-                "how many users there are is not known of this sampler: give watch(users=...)"
+                "how many users there are is not known of this sampler: give"
+                " watch(users=...)"
             )
         if users is not None and known is not None and users != known:
             raise DpsumError(
@@ -231,16 +244,18 @@ class BackendWatch(Watch):
             )
         if max(now.norms, default=0.0) > now.bound * (1 + _SLACK):
             reasons.append(
-                f"a vector that was added has norm {max(now.norms):.4g}, more than the bound {now.bound:.4g}"
+                f"a vector that was added has norm {max(now.norms):.4g}, more than the"
+                f" bound {now.bound:.4g}"
             )
         if any(abs(weight - 1.0) > 1e-6 for weight in now.weights):
             reasons.append(
-                "weights other than 1 are added up without noise and divide the sum: weigh by user"
+                "weights other than 1 are added up without noise and divide the sum:"
+                " weigh by user"
             )
         if self.metrics == "released":
             reasons.append(
-                "the users' metrics are added up and released without noise beside it: give metrics='kept', if nobody "
-                "but the server sees them"
+                "the users' metrics are added up and released without noise beside it:"
+                " give metrics='kept', if nobody but the server sees them"
             )
         if self._kind == "min-separation":
             often = max(Counter(now.users).values(), default=1)
@@ -259,7 +274,9 @@ class BackendWatch(Watch):
         )
 
     def _sampler(self) -> tuple[dict[str, Any], list[str]]:
-        """The sampler, and what does not fit it: a cohort of another size, a user who comes again too early."""
+        """The sampler, and what does not fit it: a cohort of another size, a user who
+        comes again too early.
+        """
         now, users, cohort, rounds, reasons = (
             self._now,
             self._users,
@@ -283,7 +300,8 @@ class BackendWatch(Watch):
         for user in set(now.users):
             if self.round - self._last.get(user, -separation) < separation:
                 reasons.append(
-                    f"user {user} came again after {self.round - self._last[user]} rounds, not {separation}"
+                    f"user {user} came again after {self.round - self._last[user]}"
+                    f" rounds, not {separation}"
                 )
             self._last[user] = self.round
         apart = {"separation": separation, "participations": -(-rounds // separation)}
@@ -316,8 +334,11 @@ class BackendWatch(Watch):
         )
         return Claim(
             epsilon=epsilon,
-            explanation=f"pfl's {type(accountant).__name__}: {accountant.num_compositions} compositions of Poisson "
-            f"sampling at {accountant.sampling_probability:.4g}{scaled}",
+            explanation=(
+                f"pfl's {type(accountant).__name__}: {accountant.num_compositions}"
+                " compositions of Poisson sampling at"
+                f" {accountant.sampling_probability:.4g}{scaled}"
+            ),
         )
 
 
@@ -325,7 +346,8 @@ watch = BackendWatch
 
 
 def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """What an audit calls: a central mechanism's own clipping, sum and noise, of vectors [n, d] to the noisy sum [d].
+    """What an audit calls: a central mechanism's own clipping, sum and noise, of
+    vectors [n, d] to the noisy sum [d].
 
     Raises:
         DpsumError: banded noise, which one call says nothing of, or a local mechanism.
@@ -336,7 +358,8 @@ def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
         or mechanism is gaussian
     ):
         raise DpsumError(
-            "an audit calls one release of a sum, and this noise is of several rounds, or of one user"
+            "an audit calls one release of a sum, and this noise is of several rounds,"
+            " or of one user"
         )
     seeds = np.random.default_rng(
         np.random.randint(2**32, dtype=np.uint32)
@@ -388,7 +411,8 @@ def _numpy(arrays: Iterable[Any]) -> list[np.ndarray]:
 def _undone(
     encoder: np.ndarray, past: list[np.ndarray], noise: list[np.ndarray], number: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The draw that a round's correlated noise was made of: row `number` of C times the noise so far, by arrays.
+    """The draw that a round's correlated noise was made of: row `number` of C times the
+    noise so far, by arrays.
 
     Noise that no later row of C has is forgotten.
     """
@@ -402,6 +426,7 @@ def _undone(
         earlier if again else np.zeros(0)
         for earlier, again in zip(past, needed, strict=True)
     ]
-    return list(
-        np.split(draw, np.cumsum([earlier.size for earlier in noise])[:-1])
-    ), kept
+    return (
+        list(np.split(draw, np.cumsum([earlier.size for earlier in noise])[:-1])),
+        kept,
+    )

@@ -1,4 +1,6 @@
-"""Which batches a torch loader drew, and which sampler of the ledger that is; for adapters of torch trainings."""
+"""Which batches a torch loader drew, and which sampler of the ledger that is; for
+adapters of torch trainings.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,36 @@ from dpsum.errors import DpsumError
 SAME_DRAW = (
     "its batch was drawn from a generator in a state that a batch was drawn from before"
 )
-NOT_DRAWN = "its gradients are not those of the next batch that the loader drew: of one a second time, or of another"
-SEVERAL = "several Poisson batches were added up, and a record may be in more than one of them"
-SKIPPED = "an empty batch before it was left out, which tells that no record was in that batch"
+NOT_DRAWN = (
+    "its gradients are not those of the next batch that the loader drew: of one a"
+    " second time, or of another"
+)
+SEVERAL = (
+    "several Poisson batches were added up, and a record may be in more than one of"
+    " them"
+)
+SKIPPED = (
+    "an empty batch before it was left out, which tells that no record was in that"
+    " batch"
+)
 STRADDLES = "an epoch began before the one before it had made all of its steps"
 
 
 def check(loader: DataLoader[Any]) -> None:
-    """Refuse a loader without a known length, since it has no sampler, and one that is watched already."""
+    """Refuse a loader without a known length, since it has no sampler, and one that is
+    watched already.
+    """
     try:
         len(loader), len(loader.dataset)  # type: ignore[arg-type]
     except TypeError as error:
         raise DpsumError(
-            f"the loader does not know how many records it draws from ({error}): no account is possible without it"
+            f"the loader does not know how many records it draws from ({error}): no"
+            " account is possible without it"
         ) from error
     if loader.batch_sampler is not None and "_dpsum" in vars(loader.batch_sampler):
         raise DpsumError(
-            "the loader is watched already: stop() the other watch, or make a loader of its own"
+            "the loader is watched already: stop() the other watch, or make a loader of"
+            " its own"
         )
 
 
@@ -49,7 +64,9 @@ class States:
         self._seen: set[str] = set()
 
     def again(self, generator: Any, device: torch.device) -> bool:
-        """Whether a generator (None: torch's own of the device) was in its state before; the state is noted."""
+        """Whether a generator (None: torch's own of the device) was in its state
+        before; the state is noted.
+        """
         try:
             if generator is not None:
                 state = generator.get_state()
@@ -74,9 +91,10 @@ class States:
 class Draws:
     """The batches that a loader draws, in order.
 
-    The loader's batch sampler becomes one of a class derived from its own, which counts what it gives, so that whoever
-    else goes through it (Opacus's `BatchMemoryManager`, workers that fetch ahead) is counted too. It is to be gone
-    through so many `epochs`; `poisson` is the class of batch sampler that draws each record with a chance
+    The loader's batch sampler becomes one of a class derived from its own, which counts
+    what it gives, so that whoever else goes through it (Opacus's `BatchMemoryManager`,
+    workers that fetch ahead) is counted too. It is to be gone through so many `epochs`;
+    `poisson` is the class of batch sampler that draws each record with a chance
     `sample_rate`, of `num_samples`.
     """
 
@@ -98,7 +116,9 @@ class Draws:
             sampler.__class__ = type(sampler).__mro__[1]
 
     def take(self, records: int) -> tuple[dict[str, Any], list[str]]:
-        """The ledger's sampler of a step on the gradients of so many records, and what speaks against it."""
+        """The ledger's sampler of a step on the gradients of so many records, and what
+        speaks against it.
+        """
         why, self._reasons = self._reasons, []
         sizes: list[int] = []
         while self._drawn and (sum(sizes) < records or not sizes):

@@ -1,12 +1,16 @@
-"""What adapters share: the lines of a loop that is not ours, and whether its noise is what it is said to be.
+"""What adapters share: the lines of a loop that is not ours, and whether its noise is
+what it is said to be.
 
-A line has the sensitivity that follows from what was seen and the noise that was seen. Where something else was
-released beside it, or what was seen is not the mechanism, it says so (`reason`) and no finite epsilon holds of it.
+A line has the sensitivity that follows from what was seen and the noise that was seen.
+Where something else was released beside it, or what was seen is not the mechanism, it
+says so (`reason`) and no finite epsilon holds of it.
 
-Noise is judged by tests that hold exactly for independent normal draws, each at a chance of a false alarm of at most
-`FALSE_ALARM`: its size (chi squared, array by array and over all, of this release and of all so far), coordinates
-without any, and draws that come again (the correlation of two vectors, by Student's t). So a run of a thousand releases
-of a hundred arrays is called wrong by mistake less often than once in a thousand.
+Noise is judged by tests that hold exactly for independent normal draws, each at a
+chance of a false alarm of at most `FALSE_ALARM`: its size (chi squared, array by array
+and over all, of this release and of all so far), coordinates without any, and draws
+that come again (the correlation of two vectors, by Student's t). So a run of a thousand
+releases of a hundred arrays is called wrong by mistake less often than once in a
+thousand.
 """
 
 from __future__ import annotations
@@ -35,7 +39,9 @@ NO_NOISE = 1e-100
 _ARRAYS, _KEPT = (
     4,
     512,
-)  # arrays of a release, the largest, and coordinates of each that are compared with others
+    # arrays of a release, the largest, and coordinates of each that are compared with
+    # others
+)
 _LEAST = 16  # coordinates; fewer say too little
 
 
@@ -53,9 +59,11 @@ class NoiseSeen:
         std: float,
         values: Sequence[np.ndarray] | None = None,
     ) -> list[str]:
-        """What is wrong with the noise of the next release, array by array, of deviation `std`; empty where nothing is.
+        """What is wrong with the noise of the next release, array by array, of
+        deviation `std`; empty where nothing is.
 
-        `values` are what it was added to and rounded with: where it is below their resolution, it may be lost.
+        `values` are what it was added to and rounded with: where it is below their
+        resolution, it may be lost.
         """
         if std <= 0:
             return ["no noise is added"]
@@ -86,7 +94,8 @@ class NoiseSeen:
                     seen = std * (total / count) ** 0.5
                     where = "the noise" if key < 0 else f"the noise of array {number}"
                     return [
-                        f"{where} is said to have deviation {std:.4g} and has {seen:.4g}"
+                        f"{where} is said to have deviation {std:.4g} and has"
+                        f" {seen:.4g}"
                     ]
         return []
 
@@ -95,7 +104,9 @@ class NoiseSeen:
         pieces: Sequence[np.ndarray], values: Sequence[np.ndarray], std: float
     ) -> list[str]:
         zeros = sum(int(np.sum(piece == 0.0)) for piece in pieces)
-        lost = 0.0  # coordinates whose noise rounds to nothing: |noise| below half the distance of two numbers there
+        # coordinates whose noise rounds to nothing: |noise| below half the distance of
+        # two numbers there
+        lost = 0.0
         for value in values:
             lost += float(
                 np.sum(np.minimum(spacing(value) / (std * (2 * np.pi) ** 0.5), 1.0))
@@ -130,10 +141,11 @@ class NoiseSeen:
 
 
 def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
-    """The chance of the correlation r of n normal draws with each other vector, or of a larger one.
+    """The chance of the correlation r of n normal draws with each other vector, or of a
+    larger one.
 
-    r ((n - 2) / (1 - r^2))^1/2 is Student's t of n - 2 degrees of freedom. Of vectors of different lengths the first
-    coordinates of both are compared.
+    r ((n - 2) / (1 - r^2))^1/2 is Student's t of n - 2 degrees of freedom. Of vectors
+    of different lengths the first coordinates of both are compared.
     """
     chances = np.ones(len(others))
     for size in {min(own.size, other.size) for other in others}:
@@ -156,12 +168,15 @@ class Watch:
 
     Args:
         ledger: its file, which must not be there yet.
-        metrics: "released": what the loop hands out beside its private releases (losses, accuracies) is seen by whoever
-            sees these; "kept": nobody but the server sees it.
-        go_on: whether the file may have lines of this loop already, also of another process.
+        metrics: "released": what the loop hands out beside its private releases
+            (losses, accuracies) is seen by whoever sees these; "kept": nobody but the
+            server sees it.
+        go_on: whether the file may have lines of this loop already, also of another
+            process.
 
     Attributes:
-        adaptive: whether the noise follows what was released before; see `AccountContext`.
+        adaptive: whether the noise follows what was released before; see
+            `AccountContext`.
         unit: whose contribution is protected.
 
     Raises:
@@ -176,14 +191,16 @@ class Watch:
     ) -> None:
         if metrics not in ("released", "kept"):
             raise DpsumError(
-                f"metrics is {metrics!r}: give 'released', or 'kept' if nobody but the server sees them"
+                f"metrics is {metrics!r}: give 'released', or 'kept' if nobody but the"
+                " server sees them"
             )
         self.path, self.metrics, self._go_on = Path(ledger), metrics, go_on
         self.round = 0
         if self.path.exists() and self.path.stat().st_size:
             if not go_on:
                 raise DpsumError(
-                    f"{self.path} has the lines of another run: name a new file, or move it away"
+                    f"{self.path} has the lines of another run: name a new file, or"
+                    " move it away"
                 )
             self.round = read_ledger(self.path)[-1].round + 1
         self.ledger = Ledger(self.path)
@@ -195,12 +212,16 @@ class Watch:
         self._noise: dict[str, NoiseSeen] = {}
 
     def replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
-        """Have `by` called in place of a method of `owner`, with that method before its arguments, until `stop`."""
+        """Have `by` called in place of a method of `owner`, with that method before its
+        arguments, until `stop`.
+        """
         method = getattr(owner, name)
         self.put(owner, name, lambda *args, **kwargs: by(method, *args, **kwargs))
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute of `owner` until `stop`, past what its class makes of attributes."""
+        """Set an attribute of `owner` until `stop`, past what its class makes of
+        attributes.
+        """
         own = dict(vars(owner))
         if name in own:
             self._undo.append(lambda: object.__setattr__(owner, name, own[name]))
@@ -231,11 +252,14 @@ class Watch:
         combines: list[float] | None = None,
         noise_stream: str = "of the library that was watched",
     ) -> None:
-        """Append the line of a release of this round; `reasons` say why no finite epsilon holds of it.
+        """Append the line of a release of this round; `reasons` say why no finite
+        epsilon holds of it.
 
         Args:
-            deviation: that the noise is said to have; the line is of the release times `scale`.
-            draws: the noise that was seen, each draw array by array; None: whoever calls has judged it.
+            deviation: that the noise is said to have; the line is of the release times
+                `scale`.
+            draws: the noise that was seen, each draw array by array; None: whoever
+                calls has judged it.
             values: see `NoiseSeen.faults`.
             dimension: where no draws tell it.
 
@@ -284,11 +308,14 @@ class Watch:
         self.ledger.append(release)
 
     def releases(self) -> list[Release]:
-        """The releases so far; DpsumError where there are none, or the ledger was cut off or changed."""
+        """The releases so far; DpsumError where there are none, or the ledger was cut
+        off or changed.
+        """
         releases = read_ledger(self.path, None if self._go_on else self.ledger.chain)
         if not releases:
             raise DpsumError(
-                "nothing was released yet: there is nothing to account for, and nothing to audit"
+                "nothing was released yet: there is nothing to account for, and nothing"
+                " to audit"
             )
         return releases
 
@@ -297,10 +324,12 @@ class Watch:
         return None
 
     def account(self, delta: float) -> Account:
-        """The account of what was released so far, with the library's own epsilon as the claim.
+        """The account of what was released so far, with the library's own epsilon as
+        the claim.
 
         Raises:
-            DpsumError: the sampler is unknown, or the lines are not of one mechanism; see `releases` too.
+            DpsumError: the sampler is unknown, or the lines are not of one mechanism;
+                see `releases` too.
         """
         releases, claim = self.releases(), self.claim()
         claims = (
@@ -316,13 +345,17 @@ class Watch:
         )
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
-        """The loop's own clipping, sum and noise, for an audit to call: contributions [n, d] to what leaves it [d]."""
+        """The loop's own clipping, sum and noise, for an audit to call: contributions
+        [n, d] to what leaves it [d].
+        """
         raise DpsumError(
             f"{type(self).__name__} has no release that an audit could call"
         )
 
     def declared(self, last: Release) -> dict[str, Any]:
-        """What an audit takes the release to be: arguments of `audit.anything.audited`, from the ledger's last line."""
+        """What an audit takes the release to be: arguments of `audit.anything.audited`,
+        from the ledger's last line.
+        """
         return {
             "dimension": 100,
             "adjacency": "zero-out",
@@ -330,14 +363,16 @@ class Watch:
         }
 
     def audit(self, delta: float, **how: Any) -> Audited:
-        """Attack the release as it is now, declared to be what the ledger's last line says.
+        """Attack the release as it is now, declared to be what the ledger's last line
+        says.
 
         Args:
             delta: of epsilon.
             how: further arguments of `audit.anything.audited`.
 
         Raises:
-            DpsumError: a release that cannot be called, or bad input; see `releases` too.
+            DpsumError: a release that cannot be called, or bad input; see `releases`
+                too.
         """
         last = self.releases()[-1]
         declared: dict[str, Any] = {
@@ -349,10 +384,13 @@ class Watch:
 
 
 def check_cohorts(cohorts: str) -> None:
-    """Refuse a word that says neither that cohorts are secret nor that they are known."""
+    """Refuse a word that says neither that cohorts are secret nor that they are
+    known.
+    """
     if cohorts not in ("secret", "known"):
         raise DpsumError(
-            f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the models can tell them"
+            f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the"
+            " models can tell them"
         )
 
 

@@ -1,1 +1,3 @@
-"""Lower bounds on epsilon from scores and coins, and the scores of an ideal attacker."""
+"""Lower bounds on epsilon from scores and coins, and the scores of an ideal
+attacker.
+"""

@@ -1,17 +1,21 @@
-"""An audit of anybody's release: a lower bound on the epsilon of a function that takes contributions.
+"""An audit of anybody's release: a lower bound on the epsilon of a function that takes
+contributions.
 
     audit = audited(release, dimension=1000, noise_multiplier=1.0, delta=1e-5)
     print(audit.epsilon, audit.claimed, audit.refuted)
 
-`release` is one call of a mechanism: contributions [n, d] in, what is released out. Every call is attacked by itself,
-by an observer who knows who is in it and who chose all other contributions; what the attacks show is how many times
-less noise the call has than declared (the leak), and epsilon is that of the declared participation with so much less
-noise. A participation that draws cohorts is tried as well, by canaries among its units, through all of its rounds.
+`release` is one call of a mechanism: contributions [n, d] in, what is released out.
+Every call is attacked by itself, by an observer who knows who is in it and who chose
+all other contributions; what the attacks show is how many times less noise the call has
+than declared (the leak), and epsilon is that of the declared participation with so much
+less noise. A participation that draws cohorts is tried as well, by canaries among its
+units, through all of its rounds.
 
-The attacks share the chance of a false alarm: one canary alone, canaries in single coordinates, canaries spread over
-all of them, and those over rounds (`attacks`). The bound of each is `ranks.rank_test`. It is exact where the trade-off
-curve of a call is that of a Gaussian with more or less noise, or, where no mechanism is declared, of anything that is
-(epsilon, delta)-DP.
+The attacks share the chance of a false alarm: one canary alone, canaries in single
+coordinates, canaries spread over all of them, and those over rounds (`attacks`). The
+bound of each is `ranks.rank_test`. It is exact where the trade-off curve of a call is
+that of a Gaussian with more or less noise, or, where no mechanism is declared, of
+anything that is (epsilon, delta)-DP.
 """
 
 from __future__ import annotations
@@ -45,7 +49,9 @@ FALSE_ALARM = 1e-3
 """The chance, about, with which right code is refuted by a whole audit."""
 
 _TOGETHER, _SPREAD = (64, 256), 32
-"""Canaries of a call: in coordinates of their own, at least and at most; and spread over all, at most."""
+"""Canaries of a call: in coordinates of their own, at least and at most; and spread
+over all, at most.
+"""
 
 _MOST = 20_000
 """Canaries of an attack."""
@@ -61,7 +67,9 @@ Scored = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attack:
-    """What one attack showed: its name, its bound, the calls it took and the coins it guessed."""
+    """What one attack showed: its name, its bound, the calls it took and the coins it
+    guessed.
+    """
 
     name: str
     bound: Bound
@@ -74,15 +82,21 @@ class Audited:
     """The audit of a release.
 
     Attributes:
-        epsilon: the lower bound at `delta`, wrong with a chance of at most 1 - confidence; the largest of the attacks'.
+        epsilon: the lower bound at `delta`, wrong with a chance of at most 1 -
+            confidence; the largest of the attacks'.
         claimed: epsilon as declared; None: nothing was.
-        ideal: what the best attacker of the mechanism declared would show in half of all audits.
-        leak: how many times less noise the release is shown to have than declared, at least.
+        ideal: what the best attacker of the mechanism declared would show in half of
+            all audits.
+        leak: how many times less noise the release is shown to have than declared, at
+            least.
         chance: that right code shows as much, about.
         refuted: whether that is below `false_alarm`, and something was declared.
-        little: the chance that right code shows as little to every attack, about; NaN where no mechanism was declared.
-        delta, confidence, false_alarm, noise_multiplier, adjacency, sampler, dimension: as declared, or found from it.
-        calls, plan, attacks: calls that were made, what was said before the audit started, and its attacks one by one.
+        little: the chance that right code shows as little to every attack, about; NaN
+            where no mechanism was declared.
+        delta, confidence, false_alarm, noise_multiplier, adjacency, sampler, dimension:
+            as declared, or found from it.
+        calls, plan, attacks: calls that were made, what was said before the audit
+            started, and its attacks one by one.
     """
 
     epsilon: float
@@ -112,19 +126,27 @@ class Audited:
     def status(self) -> str:
         """The verdict, in a sentence."""
         if self.claimed is None:
-            return f"epsilon is at least {self.epsilon:.4g} at delta {self.delta:g}; nothing was declared"
+            return (
+                f"epsilon is at least {self.epsilon:.4g} at delta {self.delta:g};"
+                " nothing was declared"
+            )
         if self.refuted:
             return (
-                f"REFUTED: epsilon is at least {self.epsilon:.4g}, declared was {self.claimed:.4g}; the attack "
-                f"'{self.worst.name}' shows it, as right code does once in {1 / max(self.chance, 1e-30):.2g} audits"
+                f"REFUTED: epsilon is at least {self.epsilon:.4g}, declared was"
+                f" {self.claimed:.4g}; the attack '{self.worst.name}' shows it, as"
+                f" right code does once in {1 / max(self.chance, 1e-30):.2g} audits"
             )
-        text = f"not refuted: at least {self.epsilon:.4g} is shown of the {self.claimed:.4g} declared"
+        text = (
+            f"not refuted: at least {self.epsilon:.4g} is shown of the"
+            f" {self.claimed:.4g} declared"
+        )
         if self.epsilon > self.claimed:
             text += f", as right code does once in {1 / self.chance:.2g} audits"
         if self.little < _ANOTHER:
             text += (
-                f"; an ideal attacker shows {self.ideal:.4g}, so that this is another mechanism than declared: more "
-                "noise, smaller contributions, or an attack that does not suit it"
+                f"; an ideal attacker shows {self.ideal:.4g}, so that this is another"
+                " mechanism than declared: more noise, smaller contributions, or an"
+                " attack that does not suit it"
             )
         return text
 
@@ -154,10 +176,9 @@ def audited(
     release: ReleaseCall,
     *,
     dimension: int,
-    participation: Described
-    | Callable[[int], Described]
-    | Mapping[str, Any]
-    | None = None,
+    participation: (
+        Described | Callable[[int], Described] | Mapping[str, Any] | None
+    ) = None,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
     delta: float = 1e-5,
@@ -176,22 +197,27 @@ def audited(
     """Attack a release, and say how much less private than declared it is at least.
 
     Args:
-        release: one call of the mechanism: contributions float64 [n, d] of a cohort to what is released (clipped, added
-            up and noised), an array or several in a list or dict. It draws noise anew in each call. n differs from call
-            to call; rows have norm 0 or 1e6 and more.
+        release: one call of the mechanism: contributions float64 [n, d] of a cohort to
+            what is released (clipped, added up and noised), an array or several in a
+            list or dict. It draws noise anew in each call. n differs from call to call;
+            rows have norm 0 or 1e6 and more.
         dimension: d.
-        participation: how cohorts are drawn, so that epsilon is that of all rounds: what has `cohort(index)` and
-            `describe()`, as those of dpsum, is tried with canaries among its units; a function of a seed that makes one
-            is tried as often as it takes; a description alone, as in a ledger, is taken as it stands. None: epsilon is
-            that of one call.
-        epsilon: declared, at `delta`, of the participation; the noise multiplier is what the accountant finds for it.
-        noise_multiplier: z, declared in place of epsilon: deviation of the noise over sensitivity. Neither: nothing is
-            declared, and there is a bound alone.
+        participation: how cohorts are drawn, so that epsilon is that of all rounds:
+            what has `cohort(index)` and `describe()`, as those of dpsum, is tried with
+            canaries among its units; a function of a seed that makes one is tried as
+            often as it takes; a description alone, as in a ledger, is taken as it
+            stands. None: epsilon is that of one call.
+        epsilon: declared, at `delta`, of the participation; the noise multiplier is
+            what the accountant finds for it.
+        noise_multiplier: z, declared in place of epsilon: deviation of the noise over
+            sensitivity. Neither: nothing is declared, and there is a bound alone.
         mechanism: "gaussian", or None: not declared; then epsilon is that of one call.
-        adjacency: what the other world has of a unit: "add-or-remove" (no row), "zero-out" (a row of zeros: the number
-            of rows is public) or "replace-one" (the row against it; sensitivity is twice the threshold).
+        adjacency: what the other world has of a unit: "add-or-remove" (no row),
+            "zero-out" (a row of zeros: the number of rows is public) or "replace-one"
+            (the row against it; sensitivity is twice the threshold).
         cohort: rows of every call, for the last two, if it has to be a certain number.
-        leak, power: the plan is to tell so many times less noise than declared, with this chance.
+        leak, power: the plan is to tell so many times less noise than declared, with
+            this chance.
         calls: of each attack at most; the plan says what is left of the power.
         confidence: of the bound.
         false_alarm: the chance to refute right code, about.
@@ -200,7 +226,8 @@ def audited(
         progress: is told the calls made and planned.
 
     Raises:
-        DpsumError: bad input; a release that fails, changes its answer's size, keeps state or ignores its input.
+        DpsumError: bad input; a release that fails, changes its answer's size, keeps
+            state or ignores its input.
     """
     for name, value, low, high in (
         ("delta", delta, 0, 1),
@@ -362,12 +389,16 @@ def audited(
 
 
 def _apart(wanted: int) -> int:
-    """How many canaries a call has in coordinates of their own: one block's, but enough to see noise used again."""
+    """How many canaries a call has in coordinates of their own: one block's, but enough
+    to see noise used again.
+    """
     return int(np.clip(math.ceil(2 * wanted / attacks.BLOCK), *_TOGETHER))
 
 
 def _blocks(wanted: int, canaries: int, calls: int | None) -> int:
-    """How many blocks of calls give so many observations; each canary in each call is half of one."""
+    """How many blocks of calls give so many observations; each canary in each call is
+    half of one.
+    """
     blocks = math.ceil(2 * wanted / (canaries * attacks.BLOCK))
     return max(1, min(blocks, (calls or _MOST) // attacks.BLOCK))
 
@@ -390,12 +421,16 @@ def _plan(
         for most in (_apart(wanted), _SPREAD)
     ]
     count = sum(counts) + rounds + 3 * NULLS + _SPREAD
-    text = f"about {count:,} calls: {counts[0]:,} with one canary, {counts[1]:,} and {counts[2]:,} with many"
+    text = (
+        f"about {count:,} calls: {counts[0]:,} with one canary, {counts[1]:,} and"
+        f" {counts[2]:,} with many"
+    )
     text += f", {rounds:,} as the participation draws them" if rounds else ""
     text += f"; noise {leak:.3g} times less than declared is told with chance {power:g}"
     if wanted < needed:
         text += (
-            f" by {needed:,} canaries, and there are {wanted:,} in each attack: less noise is told with that chance "
-            f"only from about {1 + (leak - 1) * math.sqrt(needed / wanted):.3g} times less on"
+            f" by {needed:,} canaries, and there are {wanted:,} in each attack: less"
+            " noise is told with that chance only from about"
+            f" {1 + (leak - 1) * math.sqrt(needed / wanted):.3g} times less on"
         )
     return count, text

@@ -1,14 +1,19 @@
-"""Attacks on one call of a release: canaries by secret coins, and a score of what came out for each of them.
+"""Attacks on one call of a release: canaries by secret coins, and a score of what came
+out for each of them.
 
-- `together`: many canaries in a call, in directions of their own (single coordinates, or spread over all of them).
-  Each is scored by its likelihood ratio under the noise as it was measured, over the calls of a block: where the noise
-  of two calls has something in common, one call takes it away from the other.
-- `alone`: one canary in a call, against a row that points the other way. It moves the sum as far as one can; what
-  changes beside (the noise's size, when a denominator is the realised number) is scored as well.
-- `over_rounds`: canaries among the units of a participation, whose rounds and cohorts are taken as it draws them; the
-  score is that of the participation as it describes itself (`ideal.Tally`).
+- `together`: many canaries in a call, in directions of their own (single coordinates,
+  or spread over all of them). Each is scored by its likelihood ratio under the noise as
+  it was measured, over the calls of a block: where the noise of two calls has something
+  in common, one call takes it away from the other.
+- `alone`: one canary in a call, against a row that points the other way. It moves the
+  sum as far as one can; what changes beside (the noise's size, when a denominator is
+  the realised number) is scored as well.
+- `over_rounds`: canaries among the units of a participation, whose rounds and cohorts
+  are taken as it draws them; the score is that of the participation as it describes
+  itself (`ideal.Tally`).
 
-The scores are made of everything but the coins, so that the order of canaries by them may be put to `ranks.rank_test`.
+The scores are made of everything but the coins, so that the order of canaries by them
+may be put to `ranks.rank_test`.
 """
 
 from __future__ import annotations
@@ -40,7 +45,8 @@ class Canaries:
     Attributes:
         rows: float64 [j, d], before clipping.
         filters: float64 [j, k], by which each is looked for in what is released.
-        shift, deviation: float64 [j], how far each moves its filter's value, and the noise there.
+        shift, deviation: float64 [j], how far each moves its filter's value, and the
+            noise there.
     """
 
     rows: np.ndarray
@@ -50,7 +56,9 @@ class Canaries:
 
 
 def in_coordinates(watched: Watched, most: int, rng: np.random.Generator) -> Canaries:
-    """One canary in each of some coordinates: those that plainly have less noise than others, or any."""
+    """One canary in each of some coordinates: those that plainly have less noise than
+    others, or any.
+    """
     least = np.flatnonzero(watched.variance < np.median(watched.variance) / 4)
     at = rng.permutation(least if len(least) else watched.dimension)[:most]
     rows = np.zeros((len(at), watched.dimension))
@@ -69,9 +77,11 @@ def in_coordinates(watched: Watched, most: int, rng: np.random.Generator) -> Can
 
 
 def over_all(watched: Watched, most: int, rng: np.random.Generator) -> Canaries:
-    """Canaries each of which has a part in every coordinate, and which are orthogonal: cosines with signs drawn.
+    """Canaries each of which has a part in every coordinate, and which are orthogonal:
+    cosines with signs drawn.
 
-    Where coordinates are clipped or noised in groups, whatever these are, such a canary is in all of them.
+    Where coordinates are clipped or noised in groups, whatever these are, such a canary
+    is in all of them.
     """
     d = watched.dimension
     chosen = rng.permutation(d - 1)[:most] + 1
@@ -91,7 +101,8 @@ def over_all(watched: Watched, most: int, rng: np.random.Generator) -> Canaries:
 def together(
     watched: Watched, canaries: Canaries, *, blocks: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and coins, each [m], of blocks of calls in each of which about half of the canaries are.
+    """Scores and coins, each [m], of blocks of calls in each of which about half of the
+    canaries are.
 
     Where a canary is not, nothing is asked, and the noise is seen as it is.
     """
@@ -125,12 +136,14 @@ def together(
 def _ratios(x: np.ndarray, here: np.ndarray, shift: np.ndarray) -> np.ndarray:
     """Log-likelihood ratios of the coins, float64 [t, j].
 
-    What two calls have in common is measured over the coordinates, which have nothing else in common, independent noise
-    counting as much as twice as many coordinates as there are calls. A canary of another call whose coin is not known
-    is more noise there, of variance shift^2 / 4, by which it counts less.
+    What two calls have in common is measured over the coordinates, which have nothing
+    else in common, independent noise counting as much as twice as many coordinates as
+    there are calls. A canary of another call whose coin is not known is more noise
+    there, of variance shift^2 / 4, by which it counts less.
 
     Args:
-        x: float64 [t, j], values in deviations of the noise, about their mean over both worlds.
+        x: float64 [t, j], values in deviations of the noise, about their mean over both
+            worlds.
         here: bool [t, j], whether there is a canary.
         shift: float64 [j], between the two worlds.
     """
@@ -177,7 +190,9 @@ def alone(
     ]
     if watched.aligned:
         way = watched.response(watched.direction) / watched.variance
-    else:  # what is released is laid out otherwise: the direction is learned from calls that are then left out
+    # what is released is laid out otherwise: the direction is learned from calls that
+    # are then left out
+    else:
         cut = TRAINING // 2
         way = (
             worlds[1][:cut].mean(axis=0) - worlds[0][:cut].mean(axis=0)
@@ -187,13 +202,18 @@ def alone(
     absent, present = (_features(world, way) for world in worlds)
     ratio = _learned(absent, present)
     coins = rng.integers(2, size=calls).astype(bool)
-    return np.array(
-        [ratio(_features(answer(bool(coin))[None], way))[0] for coin in coins]
-    ), coins
+    return (
+        np.array(
+            [ratio(_features(answer(bool(coin))[None], way))[0] for coin in coins]
+        ),
+        coins,
+    )
 
 
 def _features(answers: np.ndarray, way: np.ndarray) -> np.ndarray:
-    """What is scored of answers [n, k]: the value along a direction, and the log of the spread of the rest; [n, 2]."""
+    """What is scored of answers [n, k]: the value along a direction, and the log of the
+    spread of the rest; [n, 2].
+    """
     along = answers @ way
     rest = answers - along[:, None] * way
     return np.stack(
@@ -204,7 +224,9 @@ def _features(answers: np.ndarray, way: np.ndarray) -> np.ndarray:
 def _learned(
     absent: np.ndarray, present: np.ndarray
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """The log-likelihood ratio of two normal laws [n, 2], with as many parameters as plainly differ."""
+    """The log-likelihood ratio of two normal laws [n, 2], with as many parameters as
+    plainly differ.
+    """
     count = len(absent)
     means = [absent.mean(axis=0), present.mean(axis=0)]
     variances = [
@@ -235,11 +257,12 @@ def over_rounds(
     units: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and coins, each [m], of canaries among a participation's `units`, in all of its rounds.
+    """Scores and coins, each [m], of canaries among a participation's `units`, in all
+    of its rounds.
 
-    `plan` is the participation: `cohort(index)`, `describe()`, and `once` where each unit is in one round; `known` says
-    whether the observer may know who is in which round. The canaries are in coordinates of their own, each at most
-    once.
+    `plan` is the participation: `cohort(index)`, `describe()`, and `once` where each
+    unit is in one round; `known` says whether the observer may know who is in which
+    round. The canaries are in coordinates of their own, each at most once.
     """
     sampler, count = plan.describe(), len(canaries.rows)
     rounds, rate = int(sampler["rounds"]), float(sampler["rate"])
@@ -288,6 +311,7 @@ def _cohort(plan: Any, index: int, units: int) -> np.ndarray:
         )
     if len(cohort) and not 0 <= cohort.min() <= cohort.max() < units:
         raise DpsumError(
-            f"participation's cohort of round {index} has a unit that is not one of its {units:,}"
+            f"participation's cohort of round {index} has a unit that is not one of its"
+            f" {units:,}"
         )
     return cohort.astype(int)

@@ -1,10 +1,12 @@
-"""From guesses and scores to lower bounds on epsilon, each with its confidence and with what it takes for granted.
+"""From guesses and scores to lower bounds on epsilon, each with its confidence and with
+what it takes for granted.
 
-All are one-sided: on a mechanism for which the bound's assumptions hold, it is above the true epsilon with a chance
-of at most 1 - confidence. A low bound proves nothing.
+All are one-sided: on a mechanism for which the bound's assumptions hold, it is above
+the true epsilon with a chance of at most 1 - confidence. A low bound proves nothing.
 
-`one_run_dp` is Steinke, Nasr and Jagielski, Privacy Auditing with One (1) Training Run (2023), Theorem 5.2;
-`clopper_pearson` has exact limits of the error rates of one threshold, chosen on other data. See also `ranks`.
+`one_run_dp` is Steinke, Nasr and Jagielski, Privacy Auditing with One (1) Training Run
+(2023), Theorem 5.2; `clopper_pearson` has exact limits of the error rates of one
+threshold, chosen on other data. See also `ranks`.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ class Bound:
         assumes: what must be true besides the experiment for the confidence to hold.
         found: the numbers it was made of.
         reason: why there is no bound, or why it is as it is; else "".
-        ideal: what the best attacker of the mechanism accounted for would show with as many observations, in half of
-            all audits; NaN where that was not asked.
-        chances: "as_little" and "such_scores": how often right code shows as little as this, and has scores as far from
-            the ideal attacker's, about; empty where that was not asked.
+        ideal: what the best attacker of the mechanism accounted for would show with as
+            many observations, in half of all audits; NaN where that was not asked.
+        chances: "as_little" and "such_scores": how often right code shows as little as
+            this, and has scores as far from the ideal attacker's, about; empty where
+            that was not asked.
     """
 
     name: str
@@ -52,7 +55,9 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """Guesses of secret coins: how many coins there were, how many were guessed, how many of these rightly."""
+    """Guesses of secret coins: how many coins there were, how many were guessed, how
+    many of these rightly.
+    """
 
     coins: int
     made: int
@@ -61,18 +66,21 @@ class Guesses:
     def __post_init__(self) -> None:
         if not 0 <= self.right <= self.made <= self.coins or self.coins < 1:
             raise DpsumError(
-                f"an audit cannot have {self.right} right of {self.made} guesses of {self.coins} coins"
+                f"an audit cannot have {self.right} right of {self.made} guesses of"
+                f" {self.coins} coins"
             )
 
 
 def guess(
     scores: np.ndarray, coins: np.ndarray, count: int, *, both: bool = True
 ) -> Guesses:
-    """Guess "present" for the highest scores and, if `both`, "absent" for as many of the lowest.
+    """Guess "present" for the highest scores and, if `both`, "absent" for as many of
+    the lowest.
 
-    Neither the number of guesses (`count`, of which the last odd one of two sides is left out) nor the sides may depend
-    on the scores, or the confidence is lost. Equal scores are taken in the order in which they stand, which must say
-    nothing of the coins. Scores are float [m], higher for present; coins bool [m], the truth.
+    Neither the number of guesses (`count`, of which the last odd one of two sides is
+    left out) nor the sides may depend on the scores, or the confidence is lost. Equal
+    scores are taken in the order in which they stand, which must say nothing of the
+    coins. Scores are float [m], higher for present; coins bool [m], the truth.
     """
     order = np.argsort(scores, kind="stable")
     low = count // 2 if both else 0
@@ -86,9 +94,10 @@ def guess(
 def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Guesses:
     """As many guesses as suit the number of coins, fixed beforehand.
 
-    With few guesses only the surest are made, which is where a mechanism leaks; with too few, chance hides it. So it is
-    a tenth (but a hundred, where there are so many), half of them "absent"; where participation is secret a twentieth,
-    none of them "absent", since a release that a canary was not seen in says little.
+    With few guesses only the surest are made, which is where a mechanism leaks; with
+    too few, chance hides it. So it is a tenth (but a hundred, where there are so many),
+    half of them "absent"; where participation is secret a twentieth, none of them
+    "absent", since a release that a canary was not seen in says little.
     """
     count = min(max(100, len(coins) // (20 if secret else 10)), len(coins))
     return guess(scores, coins, count, both=not secret)
@@ -98,7 +107,9 @@ def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Gues
 
 
 def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """A bound on the chance of at least so many right guesses under any (epsilon, delta)-DP mechanism (Theorem 5.2)."""
+    """A bound on the chance of at least so many right guesses under any (epsilon,
+    delta)-DP mechanism (Theorem 5.2).
+    """
     m, made, right = guesses.coins, guesses.made, guesses.right
     rate = 1 / (1 + math.exp(-epsilon))
     tail = float(binomial_tail(right - 1, made, rate))
@@ -109,7 +120,9 @@ def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 
 def one_run_dp(guesses: Guesses, *, delta: float, confidence: float) -> Bound:
-    """The largest epsilon at which (epsilon, delta) is refuted by so many right guesses."""
+    """The largest epsilon at which (epsilon, delta) is refuted by so many right
+    guesses.
+    """
     tau = 1 - confidence
     epsilon, reason = 0.0, ""
     if _chance(guesses, 0.0, delta) > tau:
@@ -147,10 +160,12 @@ def clopper_pearson(
     generator: np.random.Generator,
     choosing: float = 0.5,
 ) -> Bound:
-    """log((power - delta) / false alarms) of one threshold, each rate at its exact limit.
+    """log((power - delta) / false alarms) of one threshold, each rate at its exact
+    limit.
 
-    Scores are higher for present. The threshold, and which hypothesis is the alarm, are chosen on a share of the scores
-    (`choosing`, drawn by `generator`) that is then left out.
+    Scores are higher for present. The threshold, and which hypothesis is the alarm, are
+    chosen on a share of the scores (`choosing`, drawn by `generator`) that is then left
+    out.
     """
     name, assumes = "Clopper-Pearson", "scores are independent"
     sides = [generator.permutation(scores) for scores in (present, absent)]
@@ -207,7 +222,9 @@ def clopper_pearson(
 
 
 def most_of(trials: int, nulls: int, *, delta: float, confidence: float) -> float:
-    """The most that Clopper and Pearson's bound can say of so many scores: all hits, and no false alarm."""
+    """The most that Clopper and Pearson's bound can say of so many scores: all hits,
+    and no false alarm.
+    """
     return float(
         _of_counts(
             np.array([trials]), trials, np.array([0]), nulls, delta, 1 - confidence
@@ -223,7 +240,9 @@ def _of_counts(
     delta: float,
     tau: float,
 ) -> np.ndarray:
-    """The bound for each pair of counts, where each rate's limit has half of tau; -infinity where there is none."""
+    """The bound for each pair of counts, where each rate's limit has half of tau;
+    -infinity where there is none.
+    """
     power, false = (
         least_rate(hits, trials, tau / 2),
         largest_rate(alarms, nulls, tau / 2),
@@ -244,9 +263,12 @@ def _best_threshold(
     delta: float,
     tau: float,
 ) -> tuple[float, bool]:
-    """The threshold with the best bound, if the rates of the scores given were those of sets of these sizes."""
+    """The threshold with the best bound, if the rates of the scores given were those of
+    sets of these sizes.
+    """
     values = np.unique(np.concatenate([present, absent]))
-    # Between the scores: what lies at one of them, others of the same world will soon be above.
+    # Between the scores: what lies at one of them, others of the same world will soon
+    # be above.
     candidates, gaps = (
         (values, np.zeros(1))
         if len(values) == 1
@@ -279,31 +301,37 @@ def _best_threshold(
         delta,
         tau,
     )
-    # Of all that are about as good the one in the widest gap: the best of many looks better than it is.
+    # Of all that are about as good the one in the widest gap: the best of many looks
+    # better than it is.
     present_is_alarm = bool(says_present.max() >= says_absent.max())
     bound = says_present if present_is_alarm else says_absent
     good = np.flatnonzero(bound >= bound.max() - _SLACK)
     return float(candidates[good[np.argmax(gaps[good])]]), present_is_alarm
 
 
-# A binomial's tail and the limits of its rate, as scipy.stats has them: to load that was half of the processor time of
-# a short audit.
+# A binomial's tail and the limits of its rate, as scipy.stats has them: to load that
+# was half of the processor time of a short audit.
 
 Numbers = Any
 """A number, or an array of them."""
 
 
 def binomial_tail(count: Numbers, trials: int, rate: float) -> np.ndarray:
-    """P(N > count), N ~ Binomial(trials, rate), trials >= 1; count an integer, also below 0 or beyond the trials."""
+    """P(N > count), N ~ Binomial(trials, rate), trials >= 1; count an integer, also
+    below 0 or beyond the trials.
+    """
     count = np.asarray(count, dtype=float)
     inside = np.clip(count, 0, trials - 1)
-    # P(N > k) is the chance that the (k + 1)-th smallest of `trials` uniform numbers is below the rate.
+    # P(N > k) is the chance that the (k + 1)-th smallest of `trials` uniform numbers is
+    # below the rate.
     tail = betainc(inside + 1, trials - inside, rate)
     return np.where(count < 0, 1.0, np.where(count >= trials, 0.0, tail))
 
 
 def least_rate(hits: Numbers, trials: int, error: float) -> np.ndarray:
-    """Clopper and Pearson's lower limit of a rate, wrong with a chance of at most `error`; 0 where nothing was hit."""
+    """Clopper and Pearson's lower limit of a rate, wrong with a chance of at most
+    `error`; 0 where nothing was hit.
+    """
     hits = np.asarray(hits, dtype=float)
     some = np.maximum(hits, 1)
     return np.where(hits > 0, betaincinv(some, trials - some + 1, error), 0.0)

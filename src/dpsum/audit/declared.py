@@ -1,4 +1,6 @@
-"""What is declared of a release, as the family of mechanisms that an audit tests it against."""
+"""What is declared of a release, as the family of mechanisms that an audit tests it
+against.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from dpsum.randomness import stream
 
 _PILOT, _MANY_DRAWS = 1000, 0.998
 _LEAST = 200
-"""Observations of an attack: with fewer the chance of a false alarm is no normal one."""
+"""Observations of an attack: with fewer the chance of a false alarm is no normal
+one.
+"""
 
 ALONE: dict[str, Any] = {
     "kind": "one-pass",
@@ -40,12 +44,15 @@ class Described(Protocol):
 
 
 class OfRounds(Family):
-    """Gaussian releases, of this noise multiplier, of all rounds of a participation (its sampler).
+    """Gaussian releases, of this noise multiplier, of all rounds of a participation
+    (its sampler).
 
     Attributes:
-        known: whether the observer may know who is in which round; `once`: whether a unit is in one round.
+        known: whether the observer may know who is in which round; `once`: whether a
+            unit is in one round.
         units: that cohorts are drawn from.
-        whole: where the releases are single calls: the participation that is made of them, whose epsilon is told.
+        whole: where the releases are single calls: the participation that is made of
+            them, whose epsilon is told.
     """
 
     def __init__(
@@ -132,9 +139,9 @@ def observations_for(
 ) -> int:
     """How many coins an attack takes to tell a leak from the declared mechanism.
 
-    `leak` is how many times less noise is to be told, above 1; `power` the chance to tell it. From draws of the
-    statistic of a pilot's thousand coins: of n times as many its mean is n times as large, and its deviation n^1/2
-    times.
+    `leak` is how many times less noise is to be told, above 1; `power` the chance to
+    tell it. From draws of the statistic of a pilot's thousand coins: of n times as many
+    its mean is n times as large, and its deviation n^1/2 times.
     """
     test = RankTest(
         family, _PILOT, confidence=_MANY_DRAWS, generator=stream(0, "audit-plan")
@@ -146,7 +153,9 @@ def observations_for(
 
 
 def description(participation: Any) -> dict[str, Any]:
-    """The sampler of a participation, or of a ledger; DpsumError where it is neither."""
+    """The sampler of a participation, or of a ledger; DpsumError where it is
+    neither.
+    """
     described = (
         participation
         if isinstance(participation, Mapping)
@@ -157,8 +166,8 @@ def description(participation: Any) -> dict[str, Any]:
     ):
         shown = repr(participation)[:60]
         raise DpsumError(
-            f"participation is {shown}: hand over one of dpsum's, a function of a seed that makes one, or a "
-            "ledger's sampler"
+            f"participation is {shown}: hand over one of dpsum's, a function of a seed"
+            " that makes one, or a ledger's sampler"
         )
     return dict(described)
 
@@ -172,7 +181,8 @@ def declared(
     *,
     once: bool,
 ) -> tuple[Declared, float | None]:
-    """The family of what was declared, and epsilon as declared; arguments as of `anything.audited`.
+    """The family of what was declared, and epsilon as declared; arguments as of
+    `anything.audited`.
 
     Raises:
         DpsumError: they contradict one another, or there is no analysis of them.
@@ -182,7 +192,8 @@ def declared(
             raise DpsumError(f"{name} is {value}: it must be finite and above 0")
     if epsilon is not None and noise_multiplier is not None:
         raise DpsumError(
-            "both epsilon and noise_multiplier are declared: one follows from the other, leave one out"
+            "both epsilon and noise_multiplier are declared: one follows from the"
+            " other, leave one out"
         )
     if mechanism not in ("gaussian", None):
         raise DpsumError(
@@ -191,8 +202,9 @@ def declared(
     if mechanism is None or (epsilon is None and noise_multiplier is None):
         if noise_multiplier is not None or sampler != ALONE:
             raise DpsumError(
-                "a noise multiplier or a participation says nothing of a mechanism that is not declared: declare "
-                "gaussian with noise_multiplier or epsilon, or epsilon of one call alone"
+                "a noise multiplier or a participation says nothing of a mechanism that"
+                " is not declared: declare gaussian with noise_multiplier or epsilon,"
+                " or epsilon of one call alone"
             )
         return Whatever(epsilon or 1.0, delta), epsilon
     if sampler != ALONE:

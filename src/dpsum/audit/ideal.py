@@ -1,10 +1,14 @@
-"""Scores of the best attacker: of what a run released (`Tally`), and on draws of the mechanism that its ledger states.
+"""Scores of the best attacker: of what a run released (`Tally`), and on draws of the
+mechanism that its ledger states.
 
-By Neyman and Pearson no score orders canaries better than the likelihood ratio, and that is what an audit scores by.
-So on right code its scores, and what is made of them, have the law that they have on these draws. Where they have
-another, what ran is not what the ledger states: another mechanism was attacked, and a low bound says nothing of it.
+By Neyman and Pearson no score orders canaries better than the likelihood ratio, and
+that is what an audit scores by. So on right code its scores, and what is made of them,
+have the law that they have on these draws. Where they have another, what ran is not
+what the ledger states: another mechanism was attacked, and a low bound says nothing of
+it.
 
-The likelihood ratio, that a canary is in the rounds of a participation against that it is in none, is
+The likelihood ratio, that a canary is in the rounds of a participation against that it
+is in none, is
 
 - where the observer knows who is in which round: the ratios of the canary's own rounds;
 - where each is in one secret round, equally likely: the mean over rounds of the ratios;
@@ -31,7 +35,8 @@ class Tally:
         once: whether each is in one round.
 
     Attributes:
-        scores: float64 of that shape, log-likelihood ratios up to a constant that all canaries share.
+        scores: float64 of that shape, log-likelihood ratios up to a constant that all
+            canaries share.
     """
 
     def __init__(
@@ -47,10 +52,11 @@ class Tally:
     def add(
         self, index: int, x: np.ndarray, noise_multiplier: float, rate: float
     ) -> None:
-        """Take note of round `index`, for which each canary was drawn with the chance `rate`.
+        """Take note of round `index`, for which each canary was drawn with the chance
+        `rate`.
 
-        `x` is what was released of each canary, in units of what it moves: 1 where it is present, but for the noise,
-        whose deviation in these units is z.
+        `x` is what was released of each canary, in units of what it moves: 1 where it
+        is present, but for the noise, whose deviation in these units is z.
         """
         ratio = (2 * x - 1) / (2 * noise_multiplier**2)
         if self._members is not None:
@@ -74,9 +80,11 @@ class Tally:
         rate: float,
         rounds: int,
     ) -> np.ndarray:
-        """Scores of draws of a Gaussian mechanism with the same coins (of the canaries' shape).
+        """Scores of draws of a Gaussian mechanism with the same coins (of the canaries'
+        shape).
 
-        `done` has index and z of each round; of the `rounds` that were planned each canary draws its one.
+        `done` has index and z of each round; of the `rounds` that were planned each
+        canary draws its one.
         """
         if self._members is None and (self._once or rate < 1):
             return secret(
@@ -97,9 +105,11 @@ class Tally:
 def gaussian(
     coins: np.ndarray, squares: np.ndarray | float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Draws of scores of canaries in one Gaussian release each, or in several that come to one.
+    """Draws of scores of canaries in one Gaussian release each, or in several that come
+    to one.
 
-    `coins` says whether each is there; `squares` is (sensitivity / deviation)^2 of its release; of several their sum.
+    `coins` says whether each is there; `squares` is (sensitivity / deviation)^2 of its
+    release; of several their sum.
     """
     return squares * (coins - 0.5) + np.sqrt(squares) * generator.standard_normal(
         coins.shape
@@ -116,8 +126,9 @@ def secret(
 ) -> np.ndarray:
     """The same where who is in which release (of multipliers z) is secret.
 
-    Each is in a release with the chance `rate`, apart from the others. Where `once` is above 0 each is in one of so
-    many releases instead, all equally likely, of which these are the first.
+    Each is in a release with the chance `rate`, apart from the others. Where `once` is
+    above 0 each is in one of so many releases instead, all equally likely, of which
+    these are the first.
     """
     tally = Tally(coins.shape, once=bool(once))
     own = generator.integers(once, size=coins.shape) if once else None
@@ -132,10 +143,11 @@ def secret(
 def chance_of_such(
     scores: np.ndarray, coins: np.ndarray, drawn: Sequence[np.ndarray]
 ) -> float:
-    """About the chance that an audit's scores and ideal ones, with the same coins, differ as much if they have one law.
+    """About the chance that an audit's scores and ideal ones, with the same coins,
+    differ as much if they have one law.
 
-    Kolmogorov and Smirnov's limit law of the largest difference, of canaries that are there and of those that are not;
-    twice the smaller chance.
+    Kolmogorov and Smirnov's limit law of the largest difference, of canaries that are
+    there and of those that are not; twice the smaller chance.
     """
     chances = [1.0]
     for side in (coins, ~coins):

@@ -1,19 +1,25 @@
-"""The order of canaries' scores against their coins: the least leaking mechanism of a family that is not refuted.
+"""The order of canaries' scores against their coins: the least leaking mechanism of a
+family that is not refuted.
 
-Canaries lie in coordinates of their own, and what is released of one is drawn apart from the others, so that of each a
-mechanism with the trade-off curve f shows what can be made of one draw of f's canonical pair (Dong, Roth and Su,
-Gaussian Differential Privacy, 2022). Given these draws the coins are independent, each with a posterior.
-Of all orders of the canaries, whatever they are made of but the coins, that by posterior makes
+Canaries lie in coordinates of their own, and what is released of one is drawn apart
+from the others, so that of each a mechanism with the trade-off curve f shows what can
+be made of one draw of f's canonical pair (Dong, Roth and Su, Gaussian Differential
+Privacy, 2022). Given these draws the coins are independent, each with a posterior. Of
+all orders of the canaries, whatever they are made of but the coins, that by posterior
+makes
 
     T = sum of a_r over the ranks r at which a canary was present,     a_1 >= a_2 >= ... fixed beforehand,
 
-stochastically largest: to swap two neighbours that are out of order moves chance from the lesser weight to the greater.
-So T's law under the canonical pair bounds it under every mechanism with this curve, and a Monte Carlo test of it is
-exact (Barnard 1963): with B draws it refutes where T is above all but (1 - confidence) (B + 1) - 1 of them.
+stochastically largest: to swap two neighbours that are out of order moves chance from
+the lesser weight to the greater. So T's law under the canonical pair bounds it under
+every mechanism with this curve, and a Monte Carlo test of it is exact (Barnard 1963):
+with B draws it refutes where T is above all but (1 - confidence) (B + 1) - 1 of them.
 
-The weights are log-likelihood ratios by rank under the ledger's own noise: by Neyman and Pearson the most powerful test
-against a mechanism that tells nothing, and all but that against the others of the family. What it shows of draws of the
-ledger's own canonical pair is what an ideal attacker would show: the audit's own score could be no better.
+The weights are log-likelihood ratios by rank under the ledger's own noise: by Neyman
+and Pearson the most powerful test against a mechanism that tells nothing, and all but
+that against the others of the family. What it shows of draws of the ledger's own
+canonical pair is what an ideal attacker would show: the audit's own score could be no
+better.
 """
 
 from __future__ import annotations
@@ -34,10 +40,14 @@ from dpsum.sampling import Sampler
 
 NAME = "f-DP by ranks"
 DRAWS = 399
-"""B; a test at 95 % is against the twentieth largest. Where confidence is high there are so many more as it takes."""
+"""B; a test at 95 % is against the twentieth largest. Where confidence is high there
+are so many more as it takes.
+"""
 
 IDEALS = 4
-"""Experiments of an ideal attacker on the ledger's own mechanism that an audit's is compared with."""
+"""Experiments of an ideal attacker on the ledger's own mechanism that an audit's is
+compared with.
+"""
 
 _CELLS = 1 << 14
 _SMALLEST = 0.05
@@ -46,7 +56,8 @@ _PRECISION = 1e-3
 
 
 class Family:
-    """The mechanisms of a ledger's sampler with its noise divided by `leak`; at 1 it is the ledger's own.
+    """The mechanisms of a ledger's sampler with its noise divided by `leak`; at 1 it is
+    the ledger's own.
 
     `accountant` justifies them, `schedule` is z of the rounds.
     """
@@ -76,12 +87,14 @@ class Family:
 
 
 def posteriors(deltas: Curve) -> np.ndarray:
-    """The chance that a unit is present, a fair coin before, by the place of its likelihood ratio, the largest first.
+    """The chance that a unit is present, a fair coin before, by the place of its
+    likelihood ratio, the largest first.
 
-    With u the share of all units above a threshold and t that of those present, t/2 + a/2 = u with a the false alarms.
-    A line t <= e^eps a + delta is t <= 2 p u + (1 - p) delta at p = e^eps / (1 + e^eps), so that the slope of the least
-    of all lines of the trade-off curve is twice the posterior. Returned is the largest posterior of each cell of [0,
-    1], float64 [cells], not increasing.
+    With u the share of all units above a threshold and t that of those present, t/2 +
+    a/2 = u with a the false alarms. A line t <= e^eps a + delta is t <= 2 p u + (1 - p)
+    delta at p = e^eps / (1 + e^eps), so that the slope of the least of all lines of the
+    trade-off curve is twice the posterior. Returned is the largest posterior of each
+    cell of [0, 1], float64 [cells], not increasing.
     """
     chance = expit(deltas.epsilons)
     lines = sorted(
@@ -117,7 +130,9 @@ def posteriors(deltas: Curve) -> np.ndarray:
 
 
 class RankTest:
-    """Tests of m canaries by draws that are the same for every mechanism of a family."""
+    """Tests of m canaries by draws that are the same for every mechanism of a
+    family.
+    """
 
     def __init__(
         self,
@@ -150,7 +165,9 @@ class RankTest:
         self.critical = functools.cache(self._critical)
 
     def draws(self, leak: float) -> np.ndarray:
-        """The statistic T of draws from a member of the family, float64 [B] in order."""
+        """The statistic T of draws from a member of the family, float64 [B] in
+        order.
+        """
         chances = self._family.posteriors(leak).astype(np.float32)
         return np.sort(
             [
@@ -160,14 +177,17 @@ class RankTest:
         )
 
     def statistic(self, present: np.ndarray) -> float:
-        """T, from whether each canary was present, bool [m] by score from the highest down."""
+        """T, from whether each canary was present, bool [m] by score from the highest
+        down.
+        """
         return float(np.dot(present.astype(np.float32), self.weights))
 
     def chance_of_as_little(self, observed: float, drawn: Sequence[float]) -> float:
-        """The chance that the ledger's own mechanism has T <= `observed`, about: T is a sum over thousands.
+        """The chance that the ledger's own mechanism has T <= `observed`, about: T is a
+        sum over thousands.
 
-        From the mean of K draws of T by who scores best, with the same coins, the next differs by (1 + 1/K) times T's
-        variance.
+        From the mean of K draws of T by who scores best, with the same coins, the next
+        differs by (1 + 1/K) times T's variance.
         """
         deviation = max(float(self.draws(1.0).std()), self._rounding) * math.sqrt(
             1 + 1 / len(drawn)
@@ -178,7 +198,9 @@ class RankTest:
         return float(self.draws(leak)[self._place]) + self._rounding
 
     def refuted(self, observed: float) -> float:
-        """The largest leak that T = `observed` refutes; 0 where it does not even refute that there is none."""
+        """The largest leak that T = `observed` refutes; 0 where it does not even refute
+        that there is none.
+        """
         if observed <= self.critical(0.0):
             return 0.0
         low, high = 0.0, min(0.25, self._family.largest)
@@ -211,15 +233,16 @@ def rank_test(
     generator: np.random.Generator,
     ideal: Drawn | None = None,
 ) -> Bound:
-    """The bound, and what an ideal attacker would show of as many coins in half of all audits.
+    """The bound, and what an ideal attacker would show of as many coins in half of all
+    audits.
 
     Args:
         scores: float [m], higher for present; of whatever, but not of the coins.
         coins: bool [m], drawn fairly.
         family: of mechanisms.
         generator: of the test's own draws.
-        ideal: draws the scores of who scores best, where it is asked how often right code shows as little, or such
-            scores.
+        ideal: draws the scores of who scores best, where it is asked how often right
+            code shows as little, or such scores.
     """
     test = RankTest(family, len(coins), confidence=confidence, generator=generator)
 
@@ -243,7 +266,10 @@ def rank_test(
     return Bound(
         name=NAME,
         epsilon=min(family.epsilon(leak, delta), LARGEST_EPSILON),
-        assumes=f"the trade-off curve is one of the family: {family.name}; canaries are released independently",
+        assumes=(
+            f"the trade-off curve is one of the family: {family.name}; canaries are"
+            " released independently"
+        ),
         found={
             "coins": len(coins),
             "present": int(coins.sum()),

@@ -1,8 +1,10 @@
-"""Anybody's release, called with contributions of our own: its answers are checked, and how it answers is learned.
+"""Anybody's release, called with contributions of our own: its answers are checked, and
+how it answers is learned.
 
-A few hundred calls show where its noise is, how far one contribution moves what is released, and whether one call
-follows from another. What is learned chooses the attacks. These make calls of their own, so that learning takes nothing
-from their confidence.
+A few hundred calls show where its noise is, how far one contribution moves what is
+released, and whether one call follows from another. What is learned chooses the
+attacks. These make calls of their own, so that learning takes nothing from their
+confidence.
 """
 
 from __future__ import annotations
@@ -16,12 +18,16 @@ import numpy as np
 from dpsum.errors import DpsumError
 
 ReleaseCall = Callable[[np.ndarray], Any]
-"""Contributions float64 [n, d] of one call to what is released: an array, or several of them in a list or dict."""
+"""Contributions float64 [n, d] of one call to what is released: an array, or several of
+them in a list or dict.
+"""
 
 ADJACENCIES = ("add-or-remove", "zero-out", "replace-one")
 
 LARGE = 1e6
-"""A canary's norm before clipping: above any threshold in use; its square fits single precision."""
+"""A canary's norm before clipping: above any threshold in use; its square fits single
+precision.
+"""
 
 NULLS = 32
 """Calls without a canary before those with many, and as many after."""
@@ -34,30 +40,38 @@ _SURE = 6.0
 """Standard errors. Right code differs by so many in one of a hundred million audits."""
 
 _MORE = 16
-"""So many times the calls where no answer to the contributions was seen, before that is said."""
+"""So many times the calls where no answer to the contributions was seen, before that is
+said.
+"""
 
 _STATE = (
-    "release keeps state: its answer to the same contributions {how} after a call with others; make what it keeps "
-    "(momentum, an adaptive threshold) anew in each call, and have the audit see the private sum alone"
+    "release keeps state: its answer to the same contributions {how} after a call with"
+    " others; make what it keeps (momentum, an adaptive threshold) anew in each call,"
+    " and have the audit see the private sum alone"
 )
 
 
 class Watched:
-    """A release that is called with contributions of our own; its answers are checked and its calls counted.
+    """A release that is called with contributions of our own; its answers are checked
+    and its calls counted.
 
     Args:
         release: see `ReleaseCall`.
         dimension: coordinates d of a contribution.
-        adjacency: what the other world has of a canary: no row ("add-or-remove"), a row of zeros ("zero-out"), or the
-            row against it ("replace-one"). In the last two every call has `cohort` rows, some of them zero.
+        adjacency: what the other world has of a canary: no row ("add-or-remove"), a row
+            of zeros ("zero-out"), or the row against it ("replace-one"). In the last
+            two every call has `cohort` rows, some of them zero.
         cohort: rows of a call; None: as many as the canaries need.
         told: is told the number of calls so far after each.
 
     Attributes:
         calls, most: made so far; and rows that one call may have beside the background.
-        direction, background: float64 [d], a row; and [1, d], the row against it, which is always there.
-        mean: float64 [k] of the answers to the background alone; of `learn`, as what follows.
-        variance: float64 [k] of the noise; one number but where a coordinate plainly differs, and never quite 0.
+        direction, background: float64 [d], a row; and [1, d], the row against it, which
+            is always there.
+        mean: float64 [k] of the answers to the background alone; of `learn`, as what
+            follows.
+        variance: float64 [k] of the noise; one number but where a coordinate plainly
+            differs, and never quite 0.
         aligned: whether there is an answer for each coordinate of a contribution.
     """
 
@@ -77,7 +91,8 @@ class Watched:
     ) -> None:
         if not callable(release):
             raise DpsumError(
-                f"release is a {type(release).__name__}: hand over a function of contributions [n, d]"
+                f"release is a {type(release).__name__}: hand over a function of"
+                " contributions [n, d]"
             )
         if (
             isinstance(dimension, bool)
@@ -85,7 +100,8 @@ class Watched:
             or dimension < 1
         ):
             raise DpsumError(
-                f"dimension is {dimension!r}: it is the whole number of coordinates d, from 1 on"
+                f"dimension is {dimension!r}: it is the whole number of coordinates d,"
+                " from 1 on"
             )
         if adjacency not in ADJACENCIES:
             raise DpsumError(
@@ -93,8 +109,8 @@ class Watched:
             )
         if cohort is not None and (cohort < 2 or adjacency == "add-or-remove"):
             raise DpsumError(
-                f"cohort is {cohort}: it fixes the rows of a call, two at least, and so it goes with zero-out or "
-                "replace-one adjacency"
+                f"cohort is {cohort}: it fixes the rows of a call, two at least, and so"
+                " it goes with zero-out or replace-one adjacency"
             )
         self._release, self.dimension, self.adjacency, self.calls, self._told = (
             release,
@@ -113,11 +129,12 @@ class Watched:
     ) -> np.ndarray:
         """What is released of some rows [n, d], float64 [k].
 
-        The first row is the background, which is always there; `present`, bool [n - 1], says whether each canary is in;
-        None: they all are.
+        The first row is the background, which is always there; `present`, bool [n - 1],
+        says whether each canary is in; None: they all are.
 
         Raises:
-            DpsumError: the release fails, or its answer is no array of finite numbers of one size.
+            DpsumError: the release fails, or its answer is no array of finite numbers
+                of one size.
         """
         if present is not None:
             there = np.concatenate([[True], present])
@@ -147,28 +164,34 @@ class Watched:
                 else type(error).__name__
             )
             raise DpsumError(
-                f"release fails on {given} at call {self.calls} ({fault}): mend it and try again"
+                f"release fails on {given} at call {self.calls} ({fault}): mend it and"
+                " try again"
             ) from error
         if answer.dtype.kind not in "fiub" or not answer.size:
             raise DpsumError(
-                f"release answers {given} with {answer.dtype} of size {answer.size}: return real numbers"
+                f"release answers {given} with {answer.dtype} of size {answer.size}:"
+                " return real numbers"
             )
         if self._size is None:
             self._size = answer.size
         if answer.size != self._size:
             raise DpsumError(
-                f"release answers {given} with {answer.size} numbers, and answered with {self._size} before: what is "
-                "released has to have one size, whatever comes in"
+                f"release answers {given} with {answer.size} numbers, and answered with"
+                f" {self._size} before: what is released has to have one size, whatever"
+                " comes in"
             )
         if not np.isfinite(answer).all():
             raise DpsumError(
-                f"release answers {given} with numbers that are not finite: mend it and try again"
+                f"release answers {given} with numbers that are not finite: mend it and"
+                " try again"
             )
         self._told(self.calls)
         return answer.astype(np.float64)
 
     def learn(self, rng: np.random.Generator) -> None:
-        """Learn how the release answers; DpsumError where it keeps state from call to call, or ignores its input."""
+        """Learn how the release answers; DpsumError where it keeps state from call to
+        call, or ignores its input.
+        """
         self.direction = direction = (
             LARGE * rng.choice([-1.0, 1.0], self.dimension) / math.sqrt(self.dimension)
         )
@@ -177,12 +200,14 @@ class Watched:
         crowds, after = self._crowds(NULLS)
         nulls = np.concatenate([before, after])
         self.aligned = nulls.shape[1] == self.dimension
-        # Where the answer moves is seen in every second pair of calls, and whether it does in the others.
+        # Where the answer moves is seen in every second pair of calls, and whether it
+        # does in the others.
         ways = [_unit(crowds[::2].mean(axis=0) - before[::2].mean(axis=0))] + [
             _unit(direction)
         ] * self.aligned
         others = np.concatenate([before[1::2], after[1::2]])
-        # Noise that comes again and again is no noise to measure a move by; that is a fault which the attacks show.
+        # Noise that comes again and again is no noise to measure a move by; that is a
+        # fault which the attacks show.
         if not 1 < len(np.unique(before, axis=0)) < NULLS:
             if (
                 max(_apart(before[1::2] @ way, after[1::2] @ way) for way in ways)
@@ -200,8 +225,9 @@ class Watched:
             plainly = _answers(crowds, more, ways)
         if plainly < _SURE:
             raise DpsumError(
-                f"release ignores its input: {self.most} contributions that all point one way change nothing in "
-                f"{self.calls} calls; hand over the function that adds them up, or lower the noise for the audit"
+                f"release ignores its input: {self.most} contributions that all point"
+                f" one way change nothing in {self.calls} calls; hand over the function"
+                " that adds them up, or lower the noise for the audit"
             )
         variance = nulls.var(axis=0, ddof=1)
         usual = float(np.median(variance))
@@ -216,7 +242,9 @@ class Watched:
         )
 
     def _crowds(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Answers to as many copies of the direction as a call may have, and to the background, in turns."""
+        """Answers to as many copies of the direction as a call may have, and to the
+        background, in turns.
+        """
         crowd = np.concatenate(
             [self.background, np.repeat(self.direction[None, :], self.most, axis=0)]
         )
@@ -226,7 +254,9 @@ class Watched:
         return np.stack(crowds), np.stack(nulls)
 
     def response(self, row: np.ndarray) -> np.ndarray:
-        """How far one row moves the answer, float64 [k]: along the row, unless it plainly also turns."""
+        """How far one row moves the answer, float64 [k]: along the row, unless it
+        plainly also turns.
+        """
         crowd = np.concatenate(
             [self.background, np.repeat(row[None, :], self.most, axis=0)]
         )
@@ -243,7 +273,9 @@ class Watched:
 
 
 def _flat(answer: Any) -> np.ndarray:
-    """All numbers of an answer in a row, of lists and dicts of arrays one array after another."""
+    """All numbers of an answer in a row, of lists and dicts of arrays one array after
+    another.
+    """
     if isinstance(answer, dict):
         answer = list(answer.values())
     if isinstance(answer, (list, tuple)):
@@ -254,7 +286,9 @@ def _flat(answer: Any) -> np.ndarray:
 
 
 def _answers(crowds: np.ndarray, nulls: np.ndarray, ways: list[np.ndarray]) -> float:
-    """How plainly answers to a crowd differ from those to none: along some ways, or in their spread."""
+    """How plainly answers to a crowd differ from those to none: along some ways, or in
+    their spread.
+    """
     spreads = [_spread(answers - nulls.mean(axis=0)) for answers in (crowds, nulls)]
     return max(_apart(*spreads), *(_apart(crowds @ way, nulls @ way) for way in ways))
 

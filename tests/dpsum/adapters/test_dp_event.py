@@ -1,4 +1,6 @@
-"""Event trees of dp_accounting and ledgers, each read as the other; accounts are compared with dp_accounting's own."""
+"""Event trees of dp_accounting and ledgers, each read as the other; accounts are
+compared with dp_accounting's own.
+"""
 
 import math
 from typing import Any
@@ -38,7 +40,9 @@ KNOWN: dict[tuple[str, Any], float] = {}
 
 
 def pld(event: DpEvent, relation: Any = NeighboringRelation.REPLACE_SPECIAL) -> float:
-    """What dp_accounting says of a tree, asked once: trees of both units are the same."""
+    """What dp_accounting says of a tree, asked once: trees of both units are the
+    same.
+    """
     if (repr(event), relation) not in KNOWN:
         accountant = PLDAccountant(relation, value_discretization_interval=1e-4)
         accountant.compose(event)
@@ -74,7 +78,9 @@ TREES = {
 @pytest.mark.parametrize("name", TREES)
 @pytest.mark.parametrize("unit", ["record", "client"])
 def test_account_of_a_tree(name: str, unit: str, tmp_path: Any) -> None:
-    """What holds for the lines is what dp_accounting says of the tree; and of the tree of the lines."""
+    """What holds for the lines is what dp_accounting says of the tree; and of the tree
+    of the lines.
+    """
     releases = from_event(TREES[name], units=N, unit=unit, threshold=0.5)
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for event in releases:
@@ -87,7 +93,9 @@ def test_account_of_a_tree(name: str, unit: str, tmp_path: Any) -> None:
         wanted = pld(dpsgd((2.0**-2 + 1.5**-2) ** -0.5, 0.1, 12))
     elif (
         name == "mixture"
-    ):  # that of nothing and one contribution is a Poisson sample; PLDAccountant takes a minute
+        # that of nothing and one contribution is a Poisson sample; PLDAccountant takes a
+        # minute
+    ):
         wanted = pld(dpsgd(0.8, 0.03, 20))
     else:
         wanted = pld(TREES[name])
@@ -119,10 +127,12 @@ def test_trees_are_the_same_again() -> None:
 
 
 def test_samples_of_a_fixed_size() -> None:
-    """dp_accounting has them for replace-one, where the sensitivity of the sum is 2 C: by its Renyi accountant.
+    """dp_accounting has them for replace-one, where the sensitivity of the sum is 2 C:
+    by its Renyi accountant.
 
-    Its bound holds and is loose. The exact value is at least that of the Poisson-sampled Gaussian of this multiplier,
-    which one data set reaches: a contribution of C becomes -C, as all others are.
+    Its bound holds and is loose. The exact value is at least that of the
+    Poisson-sampled Gaussian of this multiplier, which one data set reaches: a
+    contribution of C becomes -C, as all others are.
     """
     tree = SelfComposedDpEvent(
         SampledWithoutReplacementDpEvent(N, 100, GaussianDpEvent(3.0)), 30
@@ -164,7 +174,9 @@ def known(kind: str, rounds: int, **more: Any) -> list[Release]:
 
 
 def test_known_rounds_are_one_gaussian() -> None:
-    """z of one pass; of three participations z over the root of three. sensitivity 2 C for replace-one."""
+    """z of one pass; of three participations z over the root of three. sensitivity 2 C
+    for replace-one.
+    """
     assert to_event(known("one-pass", 10)) == GaussianDpEvent(2.0)
     assert to_event(known("one-pass", 10), adjacency="replace-one") == GaussianDpEvent(
         1.0
@@ -179,7 +191,9 @@ def test_known_rounds_are_one_gaussian() -> None:
 
 
 def test_correlated_noise_is_the_gaussian_of_its_largest_column() -> None:
-    """Rows of the inverse of a banded encoder, in one pass: its columns have norm sqrt(1 + 0.6^2), but for the last."""
+    """Rows of the inverse of a banded encoder, in one pass: its columns have norm
+    sqrt(1 + 0.6^2), but for the last.
+    """
     encoder = np.eye(5) + 0.6 * np.eye(5, k=-1)
     inverse, norm = np.linalg.inv(encoder), math.sqrt(1.36)
     lines = [
@@ -204,7 +218,10 @@ def test_lines_that_are_not_accounted_for_make_no_private_tree() -> None:
     lines = from_event(TREES["dp-sgd"], units=N)
     lines[7] = Release(
         **vars(lines[7])
-        | {"data_dependent_threshold": True, "reason": "its noise is less"}
+        | {
+            "data_dependent_threshold": True,
+            "reason": "its noise is less",
+        }
     )
     assert to_event(lines) == NonPrivateDpEvent()
 
@@ -285,7 +302,9 @@ def test_refused_ledgers(how: str) -> None:
 
 
 def test_plans_of_jax_privacy() -> None:
-    """Its own plans' trees: the account of what is read from them is its accountant's; a truncated plan is refused."""
+    """Its own plans' trees: the account of what is read from them is its accountant's;
+    a truncated plan is refused.
+    """
     plans: Any = pytest.importorskip("jax_privacy.experimental.execution_plan")
     config = {"iterations": 60, "epsilon": 2.0, "delta": DELTA, "sampling_prob": 0.1}
     for bands in (1, 4):

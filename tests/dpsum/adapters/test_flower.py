@@ -1,4 +1,6 @@
-"""The ledger of Flower's own strategies and mods, right and with faults planted in its loop."""
+"""The ledger of Flower's own strategies and mods, right and with faults planted in its
+loop.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def nodes(
     mods: Any = (),
     size: float = 1.0,
 ) -> InProcess:
-    """Clients whose updates are normal draws, so that nearly all of them are clipped."""
+    """Clients whose updates are normal draws, so that nearly all of them are
+    clipped.
+    """
     app = ClientApp()
 
     @app.train(mods=list(mods))
@@ -122,7 +126,9 @@ def lines(
 def test_a_fixed_threshold_is_one_line_a_round_with_what_ran(
     side: str, tmp_path: Path
 ) -> None:
-    """Equal weights: the mean over 10 with noise z C / 10 is a sum of sensitivity C with noise z C."""
+    """Equal weights: the mean over 10 with noise z C / 10 is a sum of sensitivity C
+    with noise z C.
+    """
     strategy, grid = fixed(), nodes()
     if side == "client":
         strategy = DifferentialPrivacyClientSideFixedClipping(
@@ -156,7 +162,9 @@ def test_right_code_passes_at_twenty_seeds(tmp_path: Path) -> None:
 
 
 def test_known_cohorts_are_gaussians_one_after_another(tmp_path: Path) -> None:
-    """Three rounds of z = 1.5 that a client may all be in are one Gaussian of 1.5 / 3^1/2."""
+    """Three rounds of z = 1.5 that a client may all be in are one Gaussian of 1.5 /
+    3^1/2.
+    """
     strategy = fixed()
     watched = flower.watch(strategy, tmp_path / "ledger.jsonl", cohorts="known")
     strategy.start(nodes(), zeros(), num_rounds=3)
@@ -168,7 +176,9 @@ def test_known_cohorts_are_gaussians_one_after_another(tmp_path: Path) -> None:
 
 
 def test_the_accountants_epsilon_is_the_claim_and_an_upper_end(tmp_path: Path) -> None:
-    """Flower's Renyi accountant, no amplification: dp_accounting's of three Gaussians, above the exact one."""
+    """Flower's Renyi accountant, no amplification: dp_accounting's of three Gaussians,
+    above the exact one.
+    """
     accounting = pytest.importorskip("flwr.supercore.privacy_accounting.rdp_accountant")
     rdp = pytest.importorskip("dp_accounting").rdp
     from dp_accounting import GaussianDpEvent
@@ -204,7 +214,9 @@ def test_the_accountants_epsilon_is_the_claim_and_an_upper_end(tmp_path: Path) -
 
 
 def test_a_client_moves_a_weighted_mean_by_its_weight(tmp_path: Path) -> None:
-    """What Flower releases with one client's update at zero, all else the same, is C n_max / sum n away."""
+    """What Flower releases with one client's update at zero, all else the same, is C
+    n_max / sum n away.
+    """
 
     def at(
         zero: int | None, folder: Path
@@ -247,7 +259,9 @@ def test_a_client_moves_a_weighted_mean_by_its_weight(tmp_path: Path) -> None:
 
 
 def _released(grid: InProcess, folder: Path, *, silent: int | None) -> np.ndarray:
-    """The model after one round, of known noise; `silent` sends the model back as it came."""
+    """The model after one round, of known noise; `silent` sends the model back as it
+    came.
+    """
     strategy, app = fixed(), grid._app
 
     def answer(message: Message, context: Any) -> Message:
@@ -272,7 +286,9 @@ def _released(grid: InProcess, folder: Path, *, silent: int | None) -> np.ndarra
 def test_bounds_of_the_examples_bound_the_weight_in_every_cohort(
     tmp_path: Path,
 ) -> None:
-    """From 10 to 49 examples, 10 clients: at most 49 / (49 + 9 x 10) of the mean, and twice that for secret cohorts."""
+    """From 10 to 49 examples, 10 clients: at most 49 / (49 + 9 x 10) of the mean, and
+    twice that for secret cohorts.
+    """
     found = lines(
         fixed(), tmp_path, grid=nodes(examples=lambda i: 10 + i), examples=(10, 49)
     )
@@ -358,7 +374,9 @@ def _per_layer(param1: Any, param2: Any, clipping_norm: float) -> None:
 
 
 def _not_at_all(param1: Any, param2: Any, clipping_norm: float) -> None:
-    """Clipping comes after adding, or never: either way what is averaged is not clipped."""
+    """Clipping comes after adding, or never: either way what is averaged is not
+    clipped.
+    """
 
 
 @pytest.mark.parametrize("planted", [_per_layer, _not_at_all])
@@ -379,7 +397,9 @@ def test_a_client_without_its_mod_is_seen(tmp_path: Path) -> None:
 def test_a_parameter_that_is_one_number_is_not_clipped_by_flower(
     tmp_path: Path,
 ) -> None:
-    """numpy gives back a number for an array of no dimensions, and Flower's clipping in place then changes a copy."""
+    """numpy gives back a number for an array of no dimensions, and Flower's clipping in
+    place then changes a copy.
+    """
     strategy, shapes = fixed(), {"w": (30, 20), "scale": ()}
     watched = flower.watch(strategy, tmp_path / "ledger.jsonl")
     strategy.start(nodes(size=3.0), zeros(shapes), num_rounds=1)
@@ -396,7 +416,9 @@ def test_a_denominator_of_another_cohort_is_less_noise(tmp_path: Path) -> None:
 def test_the_noise_of_adaptive_clipping_is_of_the_next_threshold(
     tmp_path: Path,
 ) -> None:
-    """Flower moves C before it adds the noise: updates clipped to C have noise in proportion to the next C."""
+    """Flower moves C before it adds the noise: updates clipped to C have noise in
+    proportion to the next C.
+    """
     strategy = DifferentialPrivacyServerSideAdaptiveClipping(
         fed_avg(), 0.9, COHORT, initial_clipping_norm=0.5
     )
@@ -418,7 +440,9 @@ def test_the_noise_of_adaptive_clipping_is_of_the_next_threshold(
 def test_adaptive_clipping_at_the_client_shows_the_bits_as_a_metric(
     tmp_path: Path,
 ) -> None:
-    """FedAvg averages the bit with the other metrics, so that it is released without the noise of its count."""
+    """FedAvg averages the bit with the other metrics, so that it is released without
+    the noise of its count.
+    """
     strategy = DifferentialPrivacyClientSideAdaptiveClipping(
         fed_avg(), 0.9, COHORT, initial_clipping_norm=0.5
     )
@@ -474,7 +498,9 @@ def test_another_choice_of_nodes_is_an_unknown_sampler(tmp_path: Path) -> None:
 
 
 def test_the_local_mod_claims_one_message(tmp_path: Path) -> None:
-    """sigma = (2 ln(1.25/delta))^1/2 / epsilon over sensitivity 1; a client is in every round, so three Gaussians."""
+    """sigma = (2 ln(1.25/delta))^1/2 / epsilon over sensitivity 1; a client is in every
+    round, so three Gaussians.
+    """
     mod = flower.watch_mod(LocalDpMod(1.0, 1.0, 2.0, 1e-5), tmp_path, rounds=3)
     inner = fed_avg(fraction_train=1.0)
     inner.start(nodes(mods=[mod]), zeros(), num_rounds=3)
@@ -549,7 +575,9 @@ def test_what_cannot_be_watched_is_refused_in_a_line(tmp_path: Path) -> None:
 def test_an_audit_of_its_own_release(
     planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Right code is refuted once in a thousand audits; half the noise, and none on some coordinates, always."""
+    """Right code is refuted once in a thousand audits; half the noise, and none on some
+    coordinates, always.
+    """
     watched = flower.watch(fixed(), tmp_path / "ledger.jsonl", cohorts="known")
     watched._strategy.start(nodes(), zeros(), num_rounds=1)
     if planted is _half:
@@ -565,7 +593,9 @@ def test_an_audit_of_its_own_release(
 
 @pytest.mark.parametrize("side", ["server", "client", "adaptive"])
 def test_the_release_that_an_audit_calls_is_the_strategys(side: str) -> None:
-    """Rows are clipped to C, averaged, and noised with deviation z C / 10 on each coordinate."""
+    """Rows are clipped to C, averaged, and noised with deviation z C / 10 on each
+    coordinate.
+    """
     strategy = {
         "server": fixed(),
         "client": DifferentialPrivacyClientSideFixedClipping(
@@ -592,7 +622,9 @@ def test_the_release_that_an_audit_calls_is_the_strategys(side: str) -> None:
 def test_a_swap_of_two_clients_moves_a_weighted_mean_by_twice_the_largest_weight() -> (
     None
 ):
-    """What secret cohorts of unequal weights count on, for a thousand cohorts of vectors at the threshold."""
+    """What secret cohorts of unequal weights count on, for a thousand cohorts of
+    vectors at the threshold.
+    """
     draw, most = np.random.default_rng(5), 0.0
     for _ in range(1000):
         examples = draw.integers(10, 50, size=11).astype(float)

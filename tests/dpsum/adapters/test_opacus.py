@@ -1,6 +1,8 @@
-"""Opacus trainings that are watched: the ledger of real runs, its account, and what is wrong with a loop.
+"""Opacus trainings that are watched: the ledger of real runs, its account, and what is
+wrong with a loop.
 
-Accounts are compared with dp_accounting's PLD accountant and with Opacus's own; models with trainings nobody watches.
+Accounts are compared with dp_accounting's PLD accountant and with Opacus's own; models
+with trainings nobody watches.
 """
 
 import functools
@@ -57,7 +59,9 @@ ADAPTIVE = {
 
 @pytest.fixture(autouse=True, scope="module")
 def opacus_reckons_once() -> Iterator[None]:
-    """Most trainings here have the same noise, steps and rate; Opacus's accountant takes longer than they do."""
+    """Most trainings here have the same noise, steps and rate; Opacus's accountant
+    takes longer than they do.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rdp, "_compute_rdp", functools.cache(rdp._compute_rdp))
         yield
@@ -142,7 +146,9 @@ class Training:
 def independent(
     multipliers: list[float], rate: float = RATE, delta: float = DELTA
 ) -> float:
-    """Epsilon of Poisson-sampled Gaussians one after another, by dp_accounting's PLD accountant."""
+    """Epsilon of Poisson-sampled Gaussians one after another, by dp_accounting's PLD
+    accountant.
+    """
     return _independent(tuple(multipliers), rate, delta)
 
 
@@ -206,7 +212,9 @@ def holds(account: Account) -> tuple[float, float]:
 def test_poisson_run(
     options: dict[str, Any], run: dict[str, Any], norm: float, tmp_path: Path
 ) -> None:
-    """Every step is a line; two other accountants of the same mechanism confirm the account to 1e-3."""
+    """Every step is a line; two other accountants of the same mechanism confirm the
+    account to 1e-3.
+    """
     training = Training(**options)
     if not options.get("wrap_model", True):
         training.module = _Called(training)
@@ -242,7 +250,9 @@ def test_poisson_run(
 
 
 class _Called:
-    """The hooks that make_private returns without wrapping; the model itself is called."""
+    """The hooks that make_private returns without wrapping; the model itself is
+    called.
+    """
 
     def __init__(self, training: Training) -> None:
         self._model = training.model
@@ -252,7 +262,9 @@ class _Called:
 
 
 def test_claims_of_opacus_accountants(tmp_path: Path) -> None:
-    """RDP is an upper bound of the same mechanism; the central limit theorem is none, and its claim is void."""
+    """RDP is an upper bound of the same mechanism; the central limit theorem is none,
+    and its claim is void.
+    """
     found = {}
     for name in ("rdp", "gdp"):
         training = Training(accountant=name)
@@ -333,9 +345,11 @@ def shuffled_subset(data: TensorDataset) -> dict[str, Any]:
 def test_epochs_are_no_poisson_samples(
     options: dict[str, Any], every: int, wanted: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    """Opacus keeps its Poisson account; here that claim is void, and what holds is of batches that each epoch cuts.
+    """Opacus keeps its Poisson account; here that claim is void, and what holds is of
+    batches that each epoch cuts.
 
-    Of E epochs of disjoint batches that the observer may know a record is in E Gaussian releases: one of z / sqrt(E).
+    Of E epochs of disjoint batches that the observer may know a record is in E Gaussian
+    releases: one of z / sqrt(E).
     """
     training = Training(poisson=False, **options)
     watched = training.watched(tmp_path / "ledger.jsonl")
@@ -474,7 +488,9 @@ def change_norm_after_clipping(training: Training) -> None:
 def test_noise_of_another_norm_than_the_clipping(
     mode: str, fault: Callable[[Training], None], tmp_path: Path
 ) -> None:
-    """Opacus claims what it always does; the ledger has half the noise over the sensitivity."""
+    """Opacus claims what it always does; the ledger has half the noise over the
+    sensitivity.
+    """
     training = Training(mode=mode)
     watched = training.watched(tmp_path / "ledger.jsonl")
     fault(training)
@@ -495,7 +511,9 @@ def a_norm_for_each_epoch(training: Training) -> None:
 
 
 def test_another_norm_for_both(tmp_path: Path) -> None:
-    """Clipping and noise follow it together: the account is the same, and each line has its norm."""
+    """Clipping and noise follow it together: the account is the same, and each line has
+    its norm.
+    """
     training = Training()
     watched = training.watched(tmp_path / "ledger.jsonl")
     a_norm_for_each_epoch(training)
@@ -514,7 +532,9 @@ def same_batch_twice(training: Training) -> None:
 
 
 def clear_the_marks(training: Training) -> None:
-    """Opacus refuses the same gradients twice by a mark on the tensors; a colleague removes it."""
+    """Opacus refuses the same gradients twice by a mark on the tensors; a colleague
+    removes it.
+    """
     for batch in training.loader:
         training.backward(batch)
         training.optimizer.step()
@@ -657,7 +677,9 @@ def test_faults_are_in_the_ledger(
     why: str,
     tmp_path: Path,
 ) -> None:
-    """The claim stands as it did; the line says what is wrong, and nothing finite holds."""
+    """The claim stands as it did; the line says what is wrong, and nothing finite
+    holds.
+    """
     if "records" in options:  # 8 records in 4 lots: every tenth is empty
         options = {
             "loader": lambda data: DataLoader(data, batch_size=2, shuffle=True)
@@ -681,7 +703,9 @@ def test_faults_are_in_the_ledger(
 
 
 def test_right_code_has_no_reason(tmp_path: Path) -> None:
-    """20 of 20 seeds; noise is measured at a chance of 1e-9 a run, the rest is exact."""
+    """20 of 20 seeds; noise is measured at a chance of 1e-9 a run, the rest is
+    exact.
+    """
     for seed in range(20):
         training = Training(seed=seed, mode="ghost" if seed % 2 else "hooks")
         watched = training.watched(tmp_path / str(seed), epochs=4)
@@ -690,7 +714,9 @@ def test_right_code_has_no_reason(tmp_path: Path) -> None:
 
 
 def test_accumulation_over_the_end_of_an_epoch(tmp_path: Path) -> None:
-    """Ten batches by threes: the tenth is added to the next epoch's, where its records are again."""
+    """Ten batches by threes: the tenth is added to the next epoch's, where its records
+    are again.
+    """
     training = Training(poisson=False)
     watched = training.watched(tmp_path / "ledger.jsonl")
     training.run(every=3)
@@ -699,7 +725,9 @@ def test_accumulation_over_the_end_of_an_epoch(tmp_path: Path) -> None:
 
 
 def test_an_epoch_that_is_broken_off(tmp_path: Path) -> None:
-    """Shuffled epochs that are shorter than planned bring a record back earlier than the sampler says."""
+    """Shuffled epochs that are shorter than planned bring a record back earlier than
+    the sampler says.
+    """
     training = Training(poisson=False)
     watched = training.watched(tmp_path / "ledger.jsonl")
     for _ in range(2):
@@ -863,7 +891,9 @@ def test_ledgers_that_are_not_this_run(how: str, tmp_path: Path) -> None:
 
 
 def test_release_of_clips_adds_and_noises() -> None:
-    """Mean and deviation of 400 releases of given gradients, against the clipped sum by hand; nothing is moved."""
+    """Mean and deviation of 400 releases of given gradients, against the clipped sum by
+    hand; nothing is moved.
+    """
     training = Training()
     training.backward(next(iter(training.loader)))
     kept = [one.grad_sample for one in training.optimizer.params]
@@ -901,7 +931,9 @@ def test_releases_for_an_audit_are_not_of_the_run(tmp_path: Path) -> None:
 
 
 def test_audit_of_the_watched_optimiser(tmp_path: Path) -> None:
-    """Right code is not refuted; the same optimiser with half its noise is, at a chance of 1e-3 of a false alarm."""
+    """Right code is not refuted; the same optimiser with half its noise is, at a chance
+    of 1e-3 of a false alarm.
+    """
     training = Training()
     watched = training.watched(tmp_path / "ledger.jsonl")
     with pytest.raises(DpsumError, match="nothing to audit"):
@@ -994,7 +1026,9 @@ def _again(optimizer: DPOptimizer) -> Callable[[], None]:
     ],
 )
 def test_audit_of_planted_faults(name: str, plant: Any) -> None:
-    """Clipping that is not what its name says too, which the ledger takes from the optimiser's word."""
+    """Clipping that is not what its name says too, which the ledger takes from the
+    optimiser's word.
+    """
     training = Training()
     _plant(name, plant)(training)
     found = audited(release_of(training.optimizer), dimension=210, noise_multiplier=1.0)

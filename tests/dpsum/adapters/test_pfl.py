@@ -1,4 +1,6 @@
-"""The ledger of pfl-research's own backend and mechanisms, right and with faults planted in its loop."""
+"""The ledger of pfl-research's own backend and mechanisms, right and with faults
+planted in its loop.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,9 @@ def test_a_central_gaussian_is_a_line_of_what_ran(tmp_path: Path) -> None:
 
 
 def test_random_draws_users_with_replacement() -> None:
-    """Ten draws of fifty users are ten different ones with probability 0.3817 alone; of 300 cohorts, so at 5 sigma."""
+    """Ten draws of fifty users are ten different ones with probability 0.3817 alone; of
+    300 cohorts, so at 5 sigma.
+    """
     np.random.seed(3)
     data = FederatedDataset(
         lambda user: Dataset((np.zeros(1),), user_id=user),
@@ -169,7 +173,9 @@ def test_right_code_passes_at_twenty_seeds(tmp_path: Path) -> None:
 
 
 def test_noise_scale_is_noise_that_was_not_added(tmp_path: Path) -> None:
-    """A cohort of 10 simulates one of 100 by a tenth of the noise: the claim is of ten times what the line has."""
+    """A cohort of 10 simulates one of 100 by a tenth of the noise: the claim is of ten
+    times what the line has.
+    """
     accountant = PLDPrivacyAccountant(
         6, 0.02, "gaussian", noise_parameter=1.0, delta=1e-5, noise_scale=0.1
     )
@@ -194,7 +200,9 @@ def test_noise_scale_is_noise_that_was_not_added(tmp_path: Path) -> None:
 
 
 def test_adaptive_clipping_is_one_release_of_the_overall_bound(tmp_path: Path) -> None:
-    """C' = C / (1 - (z / z_b)^2)^1/2 bounds update and bit together, and the noise is z C'."""
+    """C' = C / (1 - (z / z_b)^2)^1/2 bounds update and bit together, and the noise is z
+    C'.
+    """
     mechanism = AdaptiveClippingGaussianMechanism(
         lambda bound: GaussianMechanism(bound, 1.5), 0.5, 3.0, 0.5
     )
@@ -230,7 +238,9 @@ def test_an_approximated_local_mechanism_is_a_sum_with_the_noise_of_all(
 
 
 class _Encoder(BandedMatrixFactorizationMechanism):
-    """pfl's own noise, of a query matrix that is given and not optimised (which takes a framework)."""
+    """pfl's own noise, of a query matrix that is given and not optimised (which takes a
+    framework).
+    """
 
     def __init__(self, bound: float, z: float, encoder: np.ndarray) -> None:
         from pfl.privacy.ftrl_mechanism import ForwardSubstitution
@@ -240,7 +250,9 @@ class _Encoder(BandedMatrixFactorizationMechanism):
 
 
 def test_banded_noise_is_told_from_its_query_matrix(tmp_path: Path) -> None:
-    """The columns' norms, the rows of the inverse, and the draws behind the noise, of a factor as pfl's."""
+    """The columns' norms, the rows of the inverse, and the draws behind the noise, of a
+    factor as pfl's.
+    """
     gram = np.eye(ROUNDS) + 0.4 * (np.eye(ROUNDS, k=1) + np.eye(ROUNDS, k=-1))
     encoder = np.linalg.cholesky(gram)
     mechanism = CentrallyAppliedPrivacyMechanism(_Encoder(0.5, 1.5, encoder))
@@ -264,7 +276,9 @@ def test_banded_noise_is_told_from_its_query_matrix(tmp_path: Path) -> None:
 def test_pfls_own_query_matrix_has_columns_longer_than_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes the lower factor L of X = L L^T for the C of X = C^T C: rows of norm 1 in place of columns."""
+    """It takes the lower factor L of X = L L^T for the C of X = C^T C: rows of norm 1
+    in place of columns.
+    """
     pytest.importorskip("torch")
     from pfl.internal.ops import pytorch_ops, selector
 
@@ -348,7 +362,9 @@ def test_a_fault_of_the_clipping_is_seen(kind: Any, tmp_path: Path) -> None:
 
 
 def test_weights_that_follow_the_data_are_said(tmp_path: Path) -> None:
-    """Weighted after clipping the vectors are too long; before it, their sum of weights is released without noise."""
+    """Weighted after clipping the vectors are too long; before it, their sum of weights
+    is released without noise.
+    """
     before = lines(backend(central(), weigh=WeightByDatapoints), tmp_path / "before")
     assert "weights other than 1" in before[0].reason and "norm" not in before[0].reason
     after = lines(backend(central(), WeightByDatapoints()), tmp_path / "after")
@@ -363,7 +379,9 @@ def test_metrics_are_a_release_unless_they_are_kept(tmp_path: Path) -> None:
 
 
 def test_known_cohorts_are_gaussians_one_after_another(tmp_path: Path) -> None:
-    """In turn, so twice in six rounds at most: one Gaussian of z / 2^1/2, as pfl's own accountant has it."""
+    """In turn, so twice in six rounds at most: one Gaussian of z / 2^1/2, as pfl's own
+    accountant has it.
+    """
     accountant = PLDPrivacyAccountant(
         2, 1.0, "gaussian", noise_parameter=1.5, delta=1e-5
     )
@@ -416,7 +434,9 @@ def test_what_cannot_be_watched_is_refused_in_a_line(tmp_path: Path) -> None:
 def test_an_audit_of_its_own_release(
     planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Right code is refuted once in a thousand audits; half the noise, and none on some coordinates, always."""
+    """Right code is refuted once in a thousand audits; half the noise, and none on some
+    coordinates, always.
+    """
     watched = run(backend(central(), sampler="minimize_reuse"), tmp_path, users=USERS)
     if planted is _not_on_some:
         monkeypatch.setattr(numpy_ops, "add_gaussian_noise", _none_on_the_first)
@@ -440,7 +460,9 @@ def test_an_audit_of_correlated_noise_is_refused() -> None:
 
 
 def test_a_cohort_whose_size_varies_is_said(tmp_path: Path) -> None:
-    """pfl can simulate that more users answer than were asked: the sum is then divided by another number."""
+    """pfl can simulate that more users answer than were asked: the sum is then divided
+    by another number.
+    """
     made = backend(central())
     made._max_overshoot_fraction = 0.9
     found = lines(made, tmp_path)

@@ -1,4 +1,6 @@
-"""The audit of anybody's release: what it refutes, what it lets pass, and what it does not take."""
+"""The audit of anybody's release: what it refutes, what it lets pass, and what it does
+not take.
+"""
 
 import itertools
 import math
@@ -18,7 +20,8 @@ from dpsum.errors import DpsumError
 from dpsum.randomness import stream
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "check_a_mechanism.py"
-EXACT = 4.377  # of one Gaussian release at z = 1, delta = 1e-5 (Balle and Wang 2018, Theorem 8)
+# of one Gaussian release at z = 1, delta = 1e-5 (Balle and Wang 2018, Theorem 8)
+EXACT = 4.377
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +71,9 @@ def test_noise_that_comes_again_is_a_leak_and_no_state(example, dimension, perio
 
 
 def test_right_code_passes_on_twenty_seeds(example):
-    """At one false alarm in a thousand all twenty pass in 98 of 100 sets of seeds; the bound is above in one of 20."""
+    """At one false alarm in a thousand all twenty pass in 98 of 100 sets of seeds; the
+    bound is above in one of 20.
+    """
     found = [
         audited(
             mechanism(example, "right", seed),
@@ -85,7 +90,8 @@ def test_right_code_passes_on_twenty_seeds(example):
     assert len(above) < 5 and all(
         ", as right code does once in " in one.status for one in above
     )
-    # An ideal attacker is said to show as much in half of all audits: the means are near.
+    # An ideal attacker is said to show as much in half of all audits: the means are
+    # near.
     assert np.mean([one.epsilon for one in found]) == pytest.approx(
         np.mean([one.ideal for one in found]), rel=0.1
     )
@@ -112,7 +118,9 @@ def test_too_much_noise_is_said_to_be_another_mechanism(example):
 
 
 def test_epsilon_is_that_of_the_participation(example):
-    """z = 1 and a rate of 1 is three Gaussian releases: one of 1/sqrt(3) (Dong, Roth and Su 2022), 8.50 at 1e-5."""
+    """z = 1 and a rate of 1 is three Gaussian releases: one of 1/sqrt(3) (Dong, Roth
+    and Su 2022), 8.50 at 1e-5.
+    """
     rounds = {"kind": "poisson", "clients": 10, "cohort": 10, "rounds": 3, "rate": 1.0}
     found = audited(
         mechanism(example, "right", 0),
@@ -177,7 +185,9 @@ def drawn(kind):
     ],
 )
 def test_a_participation_is_tried_through_its_rounds(example, right, wrong):
-    """The release is right, and so is one of two participations of the same description."""
+    """The release is right, and so is one of two participations of the same
+    description.
+    """
 
     def audit_of(kind):
         given = dict(dimension=200, noise_multiplier=1.0, delta=1e-5, leak=1.25)
@@ -248,7 +258,9 @@ def laplace(seed, epsilon, d=20):
 
 
 def test_a_mechanism_that_is_not_declared_is_held_to_epsilon_alone():
-    """Laplace noise of scale 1/eps on L1-clipped rows is eps-DP, and no less (Dwork et al. 2006)."""
+    """Laplace noise of scale 1/eps on L1-clipped rows is eps-DP, and no less (Dwork et
+    al. 2006).
+    """
     right = [
         audited(
             laplace(seed, 1.0), dimension=20, epsilon=1.0, mechanism=None, seed=seed
@@ -266,7 +278,9 @@ def test_a_mechanism_that_is_not_declared_is_held_to_epsilon_alone():
 
 
 def test_an_answer_that_no_mean_shows_is_seen(example):
-    """The sum with a sign that is drawn anew: it tells as much as the sum itself of whether one row is there."""
+    """The sum with a sign that is drawn anew: it tells as much as the sum itself of
+    whether one row is there.
+    """
     made, signs = example["Mechanisms"](0), np.random.default_rng(0)
 
     def release(rows, scale=0.05):
@@ -299,7 +313,9 @@ def test_what_is_released_may_be_several_arrays_of_another_size():
 
 
 def test_a_false_alarm_is_as_rare_as_said():
-    """The statistic of right code, drawn 20,000 times: its normal tail is exceeded about as often as it says."""
+    """The statistic of right code, drawn 20,000 times: its normal tail is exceeded
+    about as often as it says.
+    """
     family, coins = OfRounds(1.0, ALONE), 200
     test = RankTest(family, coins, confidence=0.98, generator=stream(0, "test"))
     own, rng = test.draws(1.0), np.random.default_rng(1)
@@ -316,7 +332,9 @@ def test_a_false_alarm_is_as_rare_as_said():
 
 @pytest.mark.parametrize(("z", "leak"), [(1.0, math.sqrt(2)), (0.5, 2.0)])
 def test_so_many_canaries_tell_a_leak_as_often_as_was_said(z, leak):
-    """By simulation of one Gaussian of z / leak: of 400 audits at least 360 where 380 are expected (5 in 10^5)."""
+    """By simulation of one Gaussian of z / leak: of 400 audits at least 360 where 380
+    are expected (5 in 10^5).
+    """
     family = OfRounds(z, ALONE)
     needed = observations_for(family, leak, power=0.95, false_alarm=3e-4)
     test = RankTest(family, needed, confidence=0.98, generator=stream(0, "test"))
@@ -331,7 +349,9 @@ def test_so_many_canaries_tell_a_leak_as_often_as_was_said(z, leak):
 
 
 def test_scores_are_likelihood_ratios():
-    """Of independent noise (x - s/2) s; of noise that is used twice that of both coins together."""
+    """Of independent noise (x - s/2) s; of noise that is used twice that of both coins
+    together.
+    """
     rng = np.random.default_rng(3)
     shift, count = 1.5, 20_000
     here = rng.integers(2, size=(2, count)).astype(bool)
@@ -341,7 +361,8 @@ def test_scores_are_likelihood_ratios():
     found = attacks._ratios(x, here, np.full(count, shift))
     assert np.corrcoef(found[here], (shift * x)[here])[0, 1] > 0.999
     assert found[here] == pytest.approx((shift * x)[here], abs=0.15)
-    # The same noise in both calls: where the other call has no canary its answer is the noise.
+    # The same noise in both calls: where the other call has no canary its answer is the
+    # noise.
     x = rng.standard_normal(count) + shift * coins - middle
     found = attacks._ratios(x, here, np.full(count, shift))
     sure = here[0] & ~here[1]
@@ -352,7 +373,9 @@ def test_scores_are_likelihood_ratios():
 
 
 def test_whatever_is_private_has_the_curve_of_its_definition():
-    """Of (eps, delta): a share delta of present units is certain, the others have e^eps / (1 + e^eps), and mirrored."""
+    """Of (eps, delta): a share delta of present units is certain, the others have e^eps
+    / (1 + e^eps), and mirrored.
+    """
     found = Whatever(1.0, 0.1).posteriors(2.0)
     cells = len(found)
     assert found[: int(0.05 * cells) - 1] == pytest.approx(1.0)

@@ -1,4 +1,6 @@
-"""Flower's wrappers at the settings of its example fl-dp-sa: 20 of 100 clients, three rounds, threshold 10."""
+"""Flower's wrappers at the settings of its example fl-dp-sa: 20 of 100 clients, three
+rounds, threshold 10.
+"""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -9,7 +11,9 @@ PACKAGE = "flwr"
 
 
 def runs(folder: Path) -> Iterator[dict[str, Any]]:
-    """The four wrappers, one of them with clients of unequal sizes, and the local mod."""
+    """The four wrappers, one of them with clients of unequal sizes, and the local
+    mod.
+    """
     import numpy as np
     from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
@@ -83,9 +87,14 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         nodes(fixedclipping_mod),
         what="fixed clipping at the client",
         how={},
-        source=f"{example}, noise multiplier 0.2, with the strategies of flwr.serverapp",
-        why="Flower says no ε. All weights are equal, the noise is as documented, and cohorts are drawn without "
-        "replacement. A noise multiplier of 0.2 is little noise.",
+        source=(
+            f"{example}, noise multiplier 0.2, with the strategies of flwr.serverapp"
+        ),
+        why=(
+            "Flower says no ε. All weights are equal, the noise is as documented, and"
+            " cohorts are drawn without replacement. A noise multiplier of 0.2 is"
+            " little noise."
+        ),
         quote="A value of 1.0 or higher is recommended for strong privacy.",
     )
 
@@ -103,9 +112,12 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         what="fixed clipping at the server, its accountant",
         how={"cohorts": "known"},
         source=f"{example}, noise multiplier 1.0, the least that Flower recommends",
-        why="Right: with its accountant Flower enforces equal weights and claims no amplification by sampling, so the "
-        "claim holds even for somebody who knows the cohorts. The remaining difference is the conversion from Rényi "
-        "divergence.",
+        why=(
+            "Right: with its accountant Flower enforces equal weights and claims no"
+            " amplification by sampling, so the claim holds even for somebody who knows"
+            " the cohorts. The remaining difference is the conversion from Rényi"
+            " divergence."
+        ),
         quote="Training and evaluation metrics are not included.",
     )
 
@@ -118,11 +130,20 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         what="fixed clipping at the server, clients of 40 to 4,000 examples",
         how={"cohorts": "known"},
         audit=False,
-        source=f"{example}, noise multiplier 1.0, no accountant; the numbers of examples are ours",
-        why="Flower says no ε. FedAvg weights the updates by the number of examples, but the noise is scaled for equal "
-        "weights: the client with most examples in a cohort moves the mean by several times C / 20, where C is the "
-        "threshold.",
-        quote="Accounted mode requires no-amplification accounting and uniform FedAvg aggregation.",
+        source=(
+            f"{example}, noise multiplier 1.0, no accountant; the numbers of examples"
+            " are ours"
+        ),
+        why=(
+            "Flower says no ε. FedAvg weights the updates by the number of examples,"
+            " but the noise is scaled for equal weights: the client with most examples"
+            " in a cohort moves the mean by several times C / 20, where C is the"
+            " threshold."
+        ),
+        quote=(
+            "Accounted mode requires no-amplification accounting and uniform FedAvg"
+            " aggregation."
+        ),
     )
 
     yield run(
@@ -132,11 +153,16 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         nodes(),
         what="adaptive clipping at the server",
         how={},
-        source="20 of 100 clients, 3 rounds, noise multiplier 1.0 and Flower's defaults: first threshold 0.1, quantile "
-        "0.5, rate 0.2",
-        why="Flower says no ε. It updates the threshold before it adds the noise, so updates clipped to C get noise "
-        "in proportion to the next C. Where the threshold falls, that is too little. What holds is of the noise that "
-        "was added.",
+        source=(
+            "20 of 100 clients, 3 rounds, noise multiplier 1.0 and Flower's defaults:"
+            " first threshold 0.1, quantile 0.5, rate 0.2"
+        ),
+        why=(
+            "Flower says no ε. It updates the threshold before it adds the noise, so"
+            " updates clipped to C get noise in proportion to the next C. Where the"
+            " threshold falls, that is too little. What holds is of the noise that was"
+            " added."
+        ),
     )
 
     yield run(
@@ -147,9 +173,14 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         what="adaptive clipping at the client",
         how={"metrics": "released"},
         audit=False,
-        source="20 of 100 clients, 3 rounds, noise multiplier 1.0 and Flower's defaults",
-        why="Flower says no ε. The bits that say which clients were clipped are averaged with the other metrics and "
-        "returned without noise, beside the noisy count of the same bits.",
+        source=(
+            "20 of 100 clients, 3 rounds, noise multiplier 1.0 and Flower's defaults"
+        ),
+        why=(
+            "Flower says no ε. The bits that say which clients were clipped are"
+            " averaged with the other metrics and returned without noise, beside the"
+            " noisy count of the same bits."
+        ),
     )
 
     mod = watch_mod(
@@ -166,7 +197,10 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         "profile": "replace_one",
         "what": "Flower, LocalDpMod: threshold 1, sensitivity 1, ε 1, three rounds",
         "source": "the guide how-to-use-differential-privacy; the numbers are ours",
-        "why": "The ε is that of one message, and a client sends three. The sensitivity of 1 compares an update with "
-        "none. Local privacy compares one update with any other, and then it is twice the threshold.",
+        "why": (
+            "The ε is that of one message, and a client sends three. The sensitivity of"
+            " 1 compares an update with none. Local privacy compares one update with"
+            " any other, and then it is twice the threshold."
+        ),
         "quote": "sensitivity: The sensitivity of the client model.",
     }

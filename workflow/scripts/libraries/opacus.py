@@ -52,20 +52,30 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
             "delta": 1e-5,
             "audit": poisson,
             "what": f"Opacus, poisson_sampling={poisson}",
-            "source": "examples/mnist.py: batches of 64 of 60,000 images, noise multiplier 1.0, threshold 1.0, 10 "
-            "epochs",
+            "source": (
+                "examples/mnist.py: batches of 64 of 60,000 images, noise multiplier"
+                " 1.0, threshold 1.0, 10 epochs"
+            ),
         } | said
 
     yield run(
         poisson=True,
-        why="Right: the batches are Poisson samples, and the accountant allows itself an error of 0.01.",
+        why=(
+            "Right: the batches are Poisson samples, and the accountant allows itself"
+            " an error of 0.01."
+        ),
     )
     yield run(
         poisson=False,
-        why="With poisson_sampling=False the loader shuffles the data and cuts each epoch into batches, but the "
-        "accountant still assumes Poisson samples. What is proved for shuffled batches is one Gaussian release per "
-        "epoch.",
-        quote="Setting ``False`` will leave provided data_loader unchanged. Technically this doesn't fit the "
-        "assumptions made by privacy accounting mechanism, but it can be a good approximation when using Poisson "
-        "sampling is unfeasible.",
+        why=(
+            "With poisson_sampling=False the loader shuffles the data and cuts each"
+            " epoch into batches, but the accountant still assumes Poisson samples."
+            " What is proved for shuffled batches is one Gaussian release per epoch."
+        ),
+        quote=(
+            "Setting ``False`` will leave provided data_loader unchanged. Technically"
+            " this doesn't fit the assumptions made by privacy accounting mechanism,"
+            " but it can be a good approximation when using Poisson sampling is"
+            " unfeasible."
+        ),
     )

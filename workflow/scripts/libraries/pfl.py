@@ -1,4 +1,6 @@
-"""pfl-research at the settings of its tutorial on differential privacy and of its CIFAR10 benchmark."""
+"""pfl-research at the settings of its tutorial on differential privacy and of its
+CIFAR10 benchmark.
+"""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +11,9 @@ PACKAGE = "pfl"
 
 
 def runs(folder: Path) -> Iterator[dict[str, Any]]:
-    """Fixed and adaptive clipping, banded noise, a simulated larger cohort, and both user samplers."""
+    """Fixed and adaptive clipping, banded noise, a simulated larger cohort, and both
+    user samplers.
+    """
     import numpy as np
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByUser
@@ -97,8 +101,8 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         )
 
     tutorial = (
-        "the tutorial on differential privacy: ε 2, δ 1e-8, cohorts of 100 of 1,000,000 users, 100 rounds, threshold "
-        "0.5"
+        "the tutorial on differential privacy: ε 2, δ 1e-8, cohorts of 100 of 1,000,000"
+        " users, 100 rounds, threshold 0.5"
     )
     poisson = "The account assumes Poisson sampling at a rate of 1e-4."
 
@@ -108,17 +112,28 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         users=100,
         rounds=1,
         claimed=1.0,
-        source="the tutorial's first mechanism: construct_single_iteration, ε 1, δ 1e-8, threshold 2; 100 users",
-        why="Right: the noise follows from the exact trade-off of one Gaussian release.",
-        quote="The differential privacy guarantee assumes that each user participates in the training at most once.",
+        source=(
+            "the tutorial's first mechanism: construct_single_iteration, ε 1, δ 1e-8,"
+            " threshold 2; 100 users"
+        ),
+        why=(
+            "Right: the noise follows from the exact trade-off of one Gaussian release."
+        ),
+        quote=(
+            "The differential privacy guarantee assumes that each user participates in"
+            " the training at most once."
+        ),
     )
 
     yield run(
         GaussianMechanism.from_privacy_accountant(accountant(), 0.5),
         what="Gaussian mechanism by its PLD accountant, user sampler minimize_reuse",
         source=tutorial,
-        why=f"{poisson} The sampler minimize_reuse goes through the users in a fixed order, which samples nothing: "
-        "each user is in one Gaussian release, and its round can be known.",
+        why=(
+            f"{poisson} The sampler minimize_reuse goes through the users in a fixed"
+            " order, which samples nothing: each user is in one Gaussian release, and"
+            " its round can be known."
+        ),
         quote="Maximum probability of sampling each entity being privatized.",
     )
 
@@ -134,10 +149,13 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         audit=False,
         claimed=made[-1].epsilon,
         source=f"{tutorial}; minimum separation 10,000",
-        why="pfl optimises X = CᵀC and then takes the lower Cholesky factor L of X = L Lᵀ as its query matrix. The "
-        f"rows of L have norm 1, but its columns have norms up to {longest:.2f}, and one user moves the releases by a "
-        "column. Besides, the account assumes Poisson sampling at a rate of 1e-4, where the order of the users is "
-        f"fixed: that alone would make ε {alone:.1f}.",
+        why=(
+            "pfl optimises X = CᵀC and then takes the lower Cholesky factor L of X = L"
+            " Lᵀ as its query matrix. The rows of L have norm 1, but its columns have"
+            f" norms up to {longest:.2f}, and one user moves the releases by a column."
+            " Besides, the account assumes Poisson sampling at a rate of 1e-4, where"
+            f" the order of the users is fixed: that alone would make ε {alone:.1f}."
+        ),
         quote="for MF-DP-FTRL a strict client participation schema must be adhered to",
     )
 
@@ -152,10 +170,19 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         sampler="random",
         delta=1e-6,
         audit=False,
-        source="benchmarks/image_classification: ε 2, δ 1e-6, 1,500 rounds, population 1,000,000; 1,000 users",
-        why="Documented: the claim is of the deployment that is simulated, with 20 times the noise and 1,000,000 "
-        "users. What holds is of the 1,000 users whose data were used.",
-        quote="your results will only be valid if running with cohort_size=1000 outside simulation",
+        source=(
+            "benchmarks/image_classification: ε 2, δ 1e-6, 1,500 rounds, population"
+            " 1,000,000; 1,000 users"
+        ),
+        why=(
+            "Documented: the claim is of the deployment that is simulated, with 20"
+            " times the noise and 1,000,000 users. What holds is of the 1,000 users"
+            " whose data were used."
+        ),
+        quote=(
+            "your results will only be valid if running with cohort_size=1000 outside"
+            " simulation"
+        ),
     )
 
     yield run(
@@ -164,8 +191,11 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         ),
         what="adaptive clipping, user sampler minimize_reuse",
         source=f"{tutorial}; noise of the clipping bit 0.1 x cohort, quantile 0.1",
-        why="Adaptive clipping itself is right: the update and its clipping bit are one vector, whose norm the overall "
-        f"bound covers. {poisson} As above, minimize_reuse samples nothing.",
+        why=(
+            "Adaptive clipping itself is right: the update and its clipping bit are"
+            f" one vector, whose norm the overall bound covers. {poisson} As above,"
+            " minimize_reuse samples nothing."
+        ),
     )
 
     yield run(
@@ -173,7 +203,10 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         what="Gaussian mechanism by its PLD accountant, user sampler random",
         sampler="random",
         source=tutorial,
-        why=f"{poisson} The sampler random draws 100 users with replacement: a user who comes takes another's place, "
-        "and may come twice. The account's neighbours have one user more or less.",
+        why=(
+            f"{poisson} The sampler random draws 100 users with replacement: a user who"
+            " comes takes another's place, and may come twice. The account's"
+            " neighbours have one user more or less."
+        ),
         quote="Maximum probability of sampling each entity being privatized.",
     )

@@ -1,14 +1,16 @@
 """Attacks on clipping rules that are not private, one file each, found by place.
 
-One run with many canaries scores each canary's own releases. A leak from one round into the next, such as a threshold
-set from raw norms, is in all coordinates at once, and only many short runs can show it: in two worlds that differ in
-one unit, without training. Each run gives one score, and the rates of one threshold on the scores are bounded by
-Clopper and Pearson. The score is the spread of a later release in coordinates in which nobody has a gradient: that is
-the noise alone, z C, or z C over whatever it is divided by.
+One run with many canaries scores each canary's own releases. A leak from one round into
+the next, such as a threshold set from raw norms, is in all coordinates at once, and
+only many short runs can show it: in two worlds that differ in one unit, without
+training. Each run gives one score, and the rates of one threshold on the scores are
+bounded by Clopper and Pearson. The score is the spread of a later release in
+coordinates in which nobody has a gradient: that is the noise alone, z C, or z C over
+whatever it is divided by.
 
-How a rule leaks, only the rule says: a module names the rule's class as `RULE`, and its `score(run, rule, records=...,
-first=...)` makes the two worlds in which that shows best (`Score`). It raises `BenchError` where the attack does not
-fit the run.
+How a rule leaks, only the rule says: a module names the rule's class as `RULE`, and its
+`score(run, rule, records=..., first=...)` makes the two worlds in which that shows best
+(`Score`). It raises `BenchError` where the attack does not fit the run.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from dpsum.randomness import stream
 from dpsum.total import Released
 
 PROBES = 200
-"""Coordinates without gradients: the noise's deviation is known to one part in sqrt(2 x 200) = 20."""
+"""Coordinates without gradients: the noise's deviation is known to one part in sqrt(2 x
+200) = 20.
+"""
 
 _CHOOSING = 0.2
 """Share of the runs on which the threshold is chosen."""
@@ -40,11 +44,14 @@ _CHOOSING = 0.2
 _NAME, _ASSUMES = "Clopper-Pearson over many runs", "runs are independent"
 
 Score = Callable[[bool, int], Sequence[float]]
-"""Whether the unit is present, and a seed, to the scores of the independent runs made with that seed."""
+"""Whether the unit is present, and a seed, to the scores of the independent runs made
+with that seed.
+"""
 
 
 def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> Score:
-    """The attack on a rule of a run, whose first threshold is `first`; of clients that sum over so many records.
+    """The attack on a rule of a run, whose first threshold is `first`; of clients that
+    sum over so many records.
 
     Raises:
         BenchError: there is none, or it does not fit the run.
@@ -55,7 +62,8 @@ def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> 
             score: Score = module.score(run, rule, records=records, first=first)
             return score
     raise BenchError(
-        f"{type(rule).__name__} is not private, and no attack on it is known: add one to audit/attacks"
+        f"{type(rule).__name__} is not private, and no attack on it is known: add one"
+        " to audit/attacks"
     )
 
 
@@ -69,7 +77,9 @@ def leak_of(
     confidence: float,
     runs: int,
 ) -> Bound:
-    """The many-run audit of a rule that is not private; see `score_of` and `many_runs`."""
+    """The many-run audit of a rule that is not private; see `score_of` and
+    `many_runs`.
+    """
     try:
         score = score_of(run, rule, records=records, first=first)
     except BenchError as error:
@@ -82,7 +92,9 @@ def leak_of(
 
 
 class Spread:
-    """Collects, for each client or for the server, the log of the spread of the noise, round by round."""
+    """Collects, for each client or for the server, the log of the spread of the noise,
+    round by round.
+    """
 
     def __init__(self) -> None:
         self.net, self.rounds = (
@@ -93,7 +105,9 @@ class Spread:
     def __call__(
         self, line: Release, made: Sequence[tuple[Released, np.ndarray]]
     ) -> None:
-        """Take note of a round's first release, as it left: whatever it was divided by is in it."""
+        """Take note of a round's first release, as it left: whatever it was divided by
+        is in it.
+        """
         if line.round < len(self.rounds):
             return
         noise = np.stack([mean for _, mean in made])[:, self.net.ordinary :]
@@ -110,7 +124,8 @@ def many_runs(
     confidence: float,
     progress: bool = False,
 ) -> Bound:
-    """Clopper and Pearson's bound on the two worlds in which `score` makes runs; `progress` says how far it is.
+    """Clopper and Pearson's bound on the two worlds in which `score` makes runs;
+    `progress` says how far it is.
 
     It is measured on so many runs a world; a quarter as many more choose the threshold.
     """

@@ -1,4 +1,5 @@
-"""The attack on a mean of raw norms: a record with a huge gradient, all others without any.
+"""The attack on a mean of raw norms: a record with a huge gradient, all others without
+any.
 
 Whenever it is in a lot, the client's next threshold is as large as can be.
 """
@@ -20,7 +21,9 @@ _ROUNDS = 16
 
 
 def score(run: Method, rule: MeanOfRawNorms, *, records: int, first: float) -> Score:
-    """The scores of a run, one for each client, since clients are independent: the widest spread after the first."""
+    """The scores of a run, one for each client, since clients are independent: the
+    widest spread after the first.
+    """
     rounds = min(run.participation.rounds, _ROUNDS)
 
     def score(present: bool, seed: int) -> list[float]:

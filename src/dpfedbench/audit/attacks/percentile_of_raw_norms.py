@@ -1,8 +1,9 @@
 """The attack on a percentile of raw norms, on blocks that the observer knows.
 
-Norms have two modes, far below and just below the first threshold, so many high ones that the percentile lies on the
-upper mode if one client of the first round is there, and on the lower if it is not. The next threshold shows it, and
-the noise of the release after the window shows the threshold.
+Norms have two modes, far below and just below the first threshold, so many high ones
+that the percentile lies on the upper mode if one client of the first round is there,
+and on the lower if it is not. The next threshold shows it, and the noise of the release
+after the window shows the threshold.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def score(
     """One score a run: the spread of the noise after the window.
 
     Raises:
-        BenchError: a plan whose blocks are secret, or too few rounds to fill the window and see the next release.
+        BenchError: a plan whose blocks are secret, or too few rounds to fill the window
+            and see the next release.
     """
     noise, participation, rounds = (
         run.server_sum().noise,
@@ -38,12 +40,12 @@ def score(
     ]
     if not find(noise.mechanism, kind).known or participation.rounds < rounds:
         raise BenchError(
-            f"the attack on the percentile needs one-pass blocks and {rounds} rounds, not {kind} and "
-            f"{participation.rounds}"
+            f"the attack on the percentile needs one-pass blocks and {rounds} rounds,"
+            f" not {kind} and {participation.rounds}"
         )
     values = rule.window * participation.cohort
-    # numpy's percentile lies between two places of the sorted values. One unit less moves one place from the upper
-    # mode to the lower: let it be the nearer of the two.
+    # numpy's percentile lies between two places of the sorted values. One unit less
+    # moves one place from the upper mode to the lower: let it be the nearer of the two.
     lower = min(round(rule.percentile / 100 * (values - 1)), values - 1)
     high = values - 1 - lower
 

@@ -1,15 +1,18 @@
-"""What every fixed map of images is: it reads one image at a time and no private data, so that it costs no privacy.
+"""What every fixed map of images is: it reads one image at a time and no private data,
+so that it costs no privacy.
 
-**Evened directions.** Features of length 1 have most of their length in what all images share and in the few directions
-in which they differ most: a gradient's norm, and with it the noise, is spent there. Of m public records, features x_1
-to x_m, with the mean a and the singular values s_1 >= s_2 >= ... and directions v_1, v_2, ... of the centred rows
-x_k - a, an image's features become, before they are scaled to length 1 again,
+**Evened directions.** Features of length 1 have most of their length in what all images
+share and in the few directions in which they differ most: a gradient's norm, and with
+it the noise, is spent there. Of m public records, features x_1 to x_m, with the mean a
+and the singular values s_1 >= s_2 >= ... and directions v_1, v_2, ... of the centred
+rows x_k - a, an image's features become, before they are scaled to length 1 again,
 
     x - a - sum over i <= r of (1 - sqrt(s_r / s_i)) <v_i, x - a> v_i
 
-so that the first r directions have deviations of the root of what they had, and the others what they had. This is half
-of the way to whitening, of which Tramer and Boneh's (2021) normalisation by the data's mean and variance is a part;
-theirs reads the private data and is paid for, this reads public records and no label.
+so that the first r directions have deviations of the root of what they had, and the
+others what they had. This is half of the way to whitening, of which Tramer and Boneh's
+(2021) normalisation by the data's mean and variance is a part; theirs reads the private
+data and is paid for, this reads public records and no label.
 """
 
 from __future__ import annotations
@@ -31,28 +34,39 @@ else:
     np, torch = Lazy("numpy"), Lazy("torch")
 
 _TOGETHER = 16
-"""Images whose maps are computed at once: the intermediate values of more do not stay in the processor's cache. Fewer
-are filled up to it: a library multiplies a matrix of one row by other loops than one of sixteen, to other last bits."""
+"""Images whose maps are computed at once: the intermediate values of more do not stay
+in the processor's cache. Fewer are filled up to it: a library multiplies a matrix of
+one row by other loops than one of sixteen, to other last bits.
+"""
 
 
 class Features(Part):
-    """Base of the maps. What comes of an image does not depend on any other image, nor on how many there are."""
+    """Base of the maps. What comes of an image does not depend on any other image, nor
+    on how many there are.
+    """
 
     place: ClassVar[str] = "dpfedbench.models.features"
     version: ClassVar[str] = "1"
-    """Raised where what comes of an image changes: files of features are then made anew."""
+    """Raised where what comes of an image changes: files of features are then made
+    anew.
+    """
 
     unit_length: bool = setting(
         True,
-        doc="whether each image's features are scaled to length 1 at the end, which reads that image alone",
+        doc=(
+            "whether each image's features are scaled to length 1 at the end, which"
+            " reads that image alone"
+        ),
     )
 
     evened: int = setting(
         0,
         ge=0,
         le=10_000,
-        doc="r: leading directions of the public validation records' features that are evened out; their mean is taken "
-        "away, too. 0: public records are not read",
+        doc=(
+            "r: leading directions of the public validation records' features that are"
+            " evened out; their mean is taken away, too. 0: public records are not read"
+        ),
     )
 
     def check(self, run: Run) -> None:
@@ -60,24 +74,28 @@ class Features(Part):
             return
         if not run.validation.public:
             raise BenchError(
-                f"model.features.evened is {self.evened}, but validation.public is false: directions are those of "
-                "public records; set evened to 0"
+                f"model.features.evened is {self.evened}, but validation.public is"
+                " false: directions are those of public records; set evened to 0"
             )
         if self.evened >= run.validation.tasks:
             raise BenchError(
-                f"model.features.evened is {self.evened}, but {run.validation.tasks} public records "
-                "(validation.tasks) have fewer directions: lower it"
+                f"model.features.evened is {self.evened}, but {run.validation.tasks}"
+                " public records (validation.tasks) have fewer directions: lower it"
             )
 
     def notices(self, run: Run) -> tuple[str, ...]:
         if not self.evened:
             return ()
         return (
-            f"features are evened by {run.validation.tasks} public records of the test part, without labels",
+            (
+                f"features are evened by {run.validation.tasks} public records of the"
+                " test part, without labels"
+            ),
         )
 
     def shape(self, image_shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """(height, width, channels) of the features of an image of (height, width, channels).
+        """(height, width, channels) of the features of an image of (height, width,
+        channels).
 
         Raises:
             BenchError: there are none of such images.
@@ -85,17 +103,21 @@ class Features(Part):
         raise NotImplementedError
 
     def of(self, images: torch.Tensor) -> torch.Tensor:
-        """Features float32 [n, channels, height, width] of images float32 [n, channels, height, width] in [0, 1]."""
+        """Features float32 [n, channels, height, width] of images float32 [n, channels,
+        height, width] in [0, 1].
+        """
         raise NotImplementedError
 
     def __call__(
         self, images: np.ndarray, public: np.ndarray | None = None
     ) -> np.ndarray:
-        """Features float32 [n, height, width, channels] of images uint8 [n, height, width, channels].
+        """Features float32 [n, height, width, channels] of images uint8 [n, height,
+        width, channels].
 
         Args:
             images: of which.
-            public: images [m, height, width, channels] that directions are of, where some are evened.
+            public: images [m, height, width, channels] that directions are of, where
+                some are evened.
 
         Raises:
             BenchError: there are fewer directions than are to be evened.
@@ -131,7 +153,9 @@ class Features(Part):
 
 
 class _Directions(NamedTuple):
-    """The mean of public features float32 [d], directions float32 [r, d], and what is taken of each, float32 [r]."""
+    """The mean of public features float32 [d], directions float32 [r, d], and what is
+    taken of each, float32 [r].
+    """
 
     mean: np.ndarray
     directions: np.ndarray
@@ -142,7 +166,9 @@ class _Directions(NamedTuple):
 def _directions(
     features: Features, shape: tuple[int, ...], public: bytes
 ) -> _Directions:
-    """The leading directions of public images uint8 [m, height, width, channels], given as bytes."""
+    """The leading directions of public images uint8 [m, height, width, channels], given
+    as bytes.
+    """
     rows = features._plain(np.frombuffer(public, np.uint8).reshape(shape))
     flat = rows.reshape(len(rows), -1).astype(np.float64)
     mean = flat.mean(axis=0)
@@ -153,7 +179,8 @@ def _directions(
     count = features.evened
     if count > min(len(sizes), centred.shape[1]) or sizes[count - 1] <= 1e-6 * sizes[0]:
         raise BenchError(
-            f"model.features.evened is {count}, but the public records' features have fewer directions: lower it"
+            f"model.features.evened is {count}, but the public records' features have"
+            " fewer directions: lower it"
         )
     directions = (vectors[:, :count] / sizes[:count]).T @ centred
     taken = 1 - np.sqrt(sizes[count - 1] / sizes[:count])

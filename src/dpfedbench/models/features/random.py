@@ -1,4 +1,6 @@
-"""Random features (Rahimi and Recht 2008): what scattering has to beat to say that its wavelets matter."""
+"""Random features (Rahimi and Recht 2008): what scattering has to beat to say that its
+wavelets matter.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ else:
 
 
 class RandomFeatures(Features):
-    """sqrt(2 / D) cos(w.x + b) of D random w and b: inner products are those of a Gaussian kernel, on the average."""
+    """sqrt(2 / D) cos(w.x + b) of D random w and b: inner products are those of a
+    Gaussian kernel, on the average.
+    """
 
     kind: Literal["random"] = "random"
     count: int = setting(4000, ge=1, le=1_000_000, doc="D: features of an image")

@@ -1,16 +1,21 @@
-"""Scattering coefficients (Mallat 2012; Bruna and Mallat 2013), on which Tramer and Boneh (2021) train linear heads.
+"""Scattering coefficients (Mallat 2012; Bruna and Mallat 2013), on which Tramer and
+Boneh (2021) train linear heads.
 
-With Morlet wavelets psi of scale 2^j and angle k pi / angles, and a Gaussian phi of the largest scale 2^J,
+With Morlet wavelets psi of scale 2^j and angle k pi / angles, and a Gaussian phi of the
+largest scale 2^J,
 
     order 0: x * phi        order 1: |x * psi_j,k| * phi        order 2: ||x * psi_j,k| * psi_i,l| * phi,  j < i < J
 
-each kept at every 2^J-th pixel. Of J = 2 and 8 angles these are 1 + 16 + 64 = 81 maps of 7 x 7 of an image of 28 x 28.
-Filters are those of kymatio (Andreux et al. 2020): sigma = 0.8 * 2^j, frequency 0.75 pi / 2^j, slant 4 / angles; each
-wavelet's mean is zero. Images are reflected at their edges by 2^J pixels, and maps are periodic beyond that.
+each kept at every 2^J-th pixel. Of J = 2 and 8 angles these are 1 + 16 + 64 = 81 maps
+of 7 x 7 of an image of 28 x 28. Filters are those of kymatio (Andreux et al. 2020):
+sigma = 0.8 * 2^j, frequency 0.75 pi / 2^j, slant 4 / angles; each wavelet's mean is
+zero. Images are reflected at their edges by 2^J pixels, and maps are periodic beyond
+that.
 
-Channels are normalised in groups, over the pixels of one image (Wu and He 2018, without weights): nothing of another
-image is read, so that this is paid for by nobody. Tramer and Boneh's normalisation by the data's mean and variance
-would be a release, and is not here.
+Channels are normalised in groups, over the pixels of one image (Wu and He 2018, without
+weights): nothing of another image is read, so that this is paid for by nobody. Tramer
+and Boneh's normalisation by the data's mean and variance would be a release, and is not
+here.
 """
 
 from __future__ import annotations
@@ -45,7 +50,10 @@ class Scattering(Features):
     groups: int | None = setting(
         27,
         ge=1,
-        doc="of channels, each normalised over one image; null: features are not normalised",
+        doc=(
+            "of channels, each normalised over one image; null: features are not"
+            " normalised"
+        ),
         paper="27",
     )
 
@@ -59,12 +67,13 @@ class Scattering(Features):
         step, maps = 2**self.scales, self.channels(channels)
         if min(height, width) < 2 * step:
             raise BenchError(
-                f"model.features.scales is {self.scales}, but images of {height} x {width} pixels have a side "
-                f"below {2 * step}: lower it"
+                f"model.features.scales is {self.scales}, but images of {height} x"
+                f" {width} pixels have a side below {2 * step}: lower it"
             )
         if self.groups is not None and maps % self.groups:
             raise BenchError(
-                f"model.features.groups is {self.groups}, which does not divide the {maps} channels"
+                f"model.features.groups is {self.groups}, which does not divide the"
+                f" {maps} channels"
             )
         return -(-height // step), -(-width // step), maps
 
@@ -73,15 +82,20 @@ class Scattering(Features):
         more = (step, step + -width % step, step, step + -height % step)
         padded = torch.nn.functional.pad(images, more, mode="reflect")
         waves = _wavelets(*padded.shape[2:], self.scales, self.angles)
-        # The Gaussian is a product of one for rows and one for columns; only the pixels that are kept are computed.
+        # The Gaussian is a product of one for rows and one for columns; only the pixels
+        # that are kept are computed.
         rows, columns = (_blur(size, self.scales) for size in padded.shape[2:])
 
         def kept(maps: torch.Tensor) -> torch.Tensor:
-            """[n, C, ..., H, W] blurred, at every `step`-th pixel, without the reflected ones, as [n, -1, h, w]."""
+            """[n, C, ..., H, W] blurred, at every `step`-th pixel, without the
+            reflected ones, as [n, -1, h, w].
+            """
             return (rows @ maps @ columns.T).flatten(1, -3)
 
         def filtered(spectrum: torch.Tensor, scale: int) -> torch.Tensor:
-            """Moduli [..., angles, H, W] of what a spectrum [..., H, W] is by each wavelet of a scale."""
+            """Moduli [..., angles, H, W] of what a spectrum [..., H, W] is by each
+            wavelet of a scale.
+            """
             return torch.fft.ifft2(spectrum[..., None, :, :] * waves[scale]).abs()
 
         parts, spectrum = [kept(padded)], torch.fft.fft2(padded)
@@ -111,7 +125,9 @@ def gabor(
     frequency: float,
     slant: float,
 ) -> np.ndarray:
-    """A Gaussian of sum 1, times a plane wave, on a torus whose origin is its first pixel: complex128 [H, W]."""
+    """A Gaussian of sum 1, times a plane wave, on a torus whose origin is its first
+    pixel: complex128 [H, W].
+    """
     cosine, sine = math.cos(angle), math.sin(angle)
     wavelet = np.zeros((height, width), np.complex128)
     for down in range(-2, 3):
@@ -130,7 +146,9 @@ def gabor(
 def morlet(
     height: int, width: int, *, scale: int, angle: float, angles: int
 ) -> np.ndarray:
-    """A wavelet of scale 2^scale: a Gabor function less so much of its envelope that its sum is zero."""
+    """A wavelet of scale 2^scale: a Gabor function less so much of its envelope that
+    its sum is zero.
+    """
     sizes = {"deviation": 0.8 * 2**scale, "angle": angle, "slant": 4 / angles}
     wave = gabor(height, width, frequency=0.75 * math.pi / 2**scale, **sizes)
     envelope = gabor(height, width, frequency=0.0, **sizes)
@@ -157,7 +175,9 @@ def _wavelets(
 
 @functools.lru_cache(maxsize=8)
 def _blur(size: int, scales: int) -> torch.Tensor:
-    """What blurs a side of so many pixels and keeps every 2^J-th within the reflected ones: float32 [kept, size]."""
+    """What blurs a side of so many pixels and keeps every 2^J-th within the reflected
+    ones: float32 [kept, size].
+    """
     step = 2**scales
     places = np.arange(step, size - step, step)
     deviation = 0.8 * 2 ** (scales - 1)

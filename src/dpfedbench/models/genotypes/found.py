@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
 
 class FoundGenotype(GenotypeSource):
-    """What the search makes of its architecture weights: genotype.json in its folder, named by its settings."""
+    """What the search makes of its architecture weights: genotype.json in its folder,
+    named by its settings.
+    """
 
     kind: Literal["found"] = "found"
     file: ClassVar[str] = "genotype.json"
 
     search: dict[str, Any] = setting(
-        doc="the run that searches, without its seed, which is this run's; a series' `searched_by` fills it in"
+        doc=(
+            "the run that searches, without its seed, which is this run's; a series'"
+            " `searched_by` fills it in"
+        )
     )
 
     def check(self, run: Run) -> None:
@@ -34,7 +39,8 @@ class FoundGenotype(GenotypeSource):
         search = run.another({**self.search, "seed": run.seed})
         if search.dataset != run.dataset:
             raise BenchError(
-                f"model.genotype.search is a run on {search.dataset}, but this one is on {run.dataset}: search on that"
+                f"model.genotype.search is a run on {search.dataset}, but this one is"
+                f" on {run.dataset}: search on that"
             )
         # A private search has read the same records: the account is of both.
         return {self.file: search} | (
@@ -44,7 +50,8 @@ class FoundGenotype(GenotypeSource):
     def resolved(self, files: Mapping[str, Path]) -> GenotypeSource:
         if self.file not in files:
             raise BenchError(
-                f"the cells are those that another run found: give its {self.file} as a reference"
+                f"the cells are those that another run found: give its {self.file} as a"
+                " reference"
             )
         cells = read_genotype(files[self.file]).cells
         return StatedGenotype(
@@ -56,5 +63,6 @@ class FoundGenotype(GenotypeSource):
 
     def of(self, space: Space) -> Genotype:
         raise BenchError(
-            f"the cells are those that another run found: give its {self.file} as a reference"
+            f"the cells are those that another run found: give its {self.file} as a"
+            " reference"
         )

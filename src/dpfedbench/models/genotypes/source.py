@@ -19,11 +19,15 @@ class GenotypeSource(Part):
     place: ClassVar[str] = "dpfedbench.models.genotypes"
 
     def references(self, run: Run) -> dict[str, Run]:
-        """The other runs whose files it needs, by the file's name, for a run that trains a network of it."""
+        """The other runs whose files it needs, by the file's name, for a run that
+        trains a network of it.
+        """
         return {}
 
     def resolved(self, files: Mapping[str, Path]) -> GenotypeSource:
-        """The source that needs no file, given those that it asked for by `references`."""
+        """The source that needs no file, given those that it asked for by
+        `references`.
+        """
         return self
 
     def without_references(self) -> GenotypeSource:
@@ -44,7 +48,7 @@ class GenotypeSource(Part):
 
 def space_of(run: Run) -> Space:
     """The search space of the network that a run trains."""
-    space: Space = getattr(
+    space: Space = getattr(  # noqa: B009
         run.model, "space"
     )  # `models.zoo.darts` has it, which imports this
     return space

@@ -16,7 +16,9 @@ Cell = tuple[tuple[tuple[str | int, ...], ...], ...]
 
 
 class StatedGenotype(GenotypeSource):
-    """Of each kind of cell, for each node its two edges [operation, state]; states 0 and 1 are the cell's inputs."""
+    """Of each kind of cell, for each node its two edges [operation, state]; states 0
+    and 1 are the cell's inputs.
+    """
 
     kind: Literal["stated"] = "stated"
     normal: Cell = setting((), doc="the normal cell; [] where the network has none")
@@ -34,5 +36,6 @@ class StatedGenotype(GenotypeSource):
             )
         except (TypeError, ValueError) as error:
             raise BenchError(
-                f"model.genotype: an edge is not [operation, state] ({error}): write e.g. [sep_conv_3x3, 0]"
+                f"model.genotype: an edge is not [operation, state] ({error}): write"
+                " e.g. [sep_conv_3x3, 0]"
             ) from error

@@ -1,1 +1,3 @@
-"""Where training starts from other than from random weights, one file each, found by their place."""
+"""Where training starts from other than from random weights, one file each, found by
+their place.
+"""

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class FileInitial(Initial):
-    """The first member of a model file as runs write them (model.safetensors), whose bytes the configuration pins."""
+    """The first member of a model file as runs write them (model.safetensors), whose
+    bytes the configuration pins.
+    """
 
     kind: Literal["file"] = "file"
     path: str = setting(
@@ -33,7 +35,10 @@ class FileInitial(Initial):
     )
     public: bool = setting(
         False,
-        doc="whether that is nobody's secret; false: it is private data without an account, nothing finite holds",
+        doc=(
+            "whether that is nobody's secret; false: it is private data without an"
+            " account, nothing finite holds"
+        ),
     )
 
     @property
@@ -45,7 +50,10 @@ class FileInitial(Initial):
             ()
             if self.public
             else (
-                f"training starts from weights of {self.source}, for which there is no account",
+                (
+                    f"training starts from weights of {self.source}, for which there is"
+                    " no account"
+                ),
             )
         )
 
@@ -60,12 +68,14 @@ class FileInitial(Initial):
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError as error:
             raise BenchError(
-                f"initial.path is {path}, which cannot be read ({error.strerror}): give a file"
+                f"initial.path is {path}, which cannot be read ({error.strerror}): give"
+                " a file"
             ) from error
         if digest != self.sha256:
             raise BenchError(
-                f"initial.path is {path}, and its SHA-256 is {digest}, but initial.sha256 is {self.sha256}: take the "
-                "other file, or correct initial.sha256"
+                f"initial.path is {path}, and its SHA-256 is {digest}, but"
+                f" initial.sha256 is {self.sha256}: take the other file, or correct"
+                " initial.sha256"
             )
         weights: np.ndarray = load_members(path, net)[0]
         return weights

@@ -17,29 +17,37 @@ if TYPE_CHECKING:
 
 
 class RunInitial(Initial):
-    """The first member of another run's model: the best on validation where it keeps several, else the last.
+    """The first member of another run's model: the best on validation where it keeps
+    several, else the last.
 
     That run is named by its settings, and has this run's seed. There are three cases:
 
-    - it trained on another data set that is declared `public`: it costs nothing, nor does a run that it started from,
-      if that one trained on the same data set;
-    - it trained on this run's clients, with privacy: both read the same clients, and the account is of both together.
-      Their noise has to be drawn apart, so that this run's `streams` are its own;
+    - it trained on another data set that is declared `public`: it costs nothing, nor
+      does a run that it started from, if that one trained on the same data set;
+    - it trained on this run's clients, with privacy: both read the same clients, and
+      the account is of both together. Their noise has to be drawn apart, so that this
+      run's `streams` are its own;
     - else it tells of private data without an account, and no finite epsilon holds.
 
-    A language model of another data set has other words: those that both models know take its rows, the others begin
-    with this run's random ones.
+    A language model of another data set has other words: those that both models know
+    take its rows, the others begin with this run's random ones.
     """
 
     kind: Literal["run"] = "run"
     file: ClassVar[str] = "model.safetensors"
 
     run: dict[str, Any] = setting(
-        doc="the run that is started from, without its seed, which is this run's; a series' `start` fills it in"
+        doc=(
+            "the run that is started from, without its seed, which is this run's; a"
+            " series' `start` fills it in"
+        )
     )
     public: bool = setting(
         False,
-        doc="whether the data set that it was trained on is nobody's secret; not of the run's own data set",
+        doc=(
+            "whether the data set that it was trained on is nobody's secret; not of the"
+            " run's own data set"
+        ),
     )
 
     @property
@@ -58,20 +66,22 @@ class RunInitial(Initial):
             run.pretrains,
         ):
             raise BenchError(
-                f"initial.run is {first.folder}, but its model has other sizes or another last layer: start from a "
-                "run of the same model and task"
+                f"initial.run is {first.folder}, but its model has other sizes or"
+                " another last layer: start from a run of the same model and task"
             )
         for start, other in self._chain(run):
             if start.public and other.dataset == run.dataset:
                 raise BenchError(
-                    f"initial.public is true, but {other.folder} was trained on {run.dataset}, which this run's "
-                    "clients hold: start from another data set, or set it to false"
+                    f"initial.public is true, but {other.folder} was trained on"
+                    f" {run.dataset}, which this run's clients hold: start from another"
+                    " data set, or set it to false"
                 )
             declared = start.public or (self.public and other.dataset == first.dataset)
             if start is not self and not declared:
                 raise BenchError(
-                    f"initial.run is {first.folder}, which itself starts from {other.folder}, and that is not public: "
-                    f"three runs together have no analysis; start from {other.folder}, or from a public run"
+                    f"initial.run is {first.folder}, which itself starts from"
+                    f" {other.folder}, and that is not public: three runs together have"
+                    f" no analysis; start from {other.folder}, or from a public run"
                 )
         if self._composed(run, first):
             self._check_composed(run, first)
@@ -79,8 +89,8 @@ class RunInitial(Initial):
     def _check_composed(self, run: Run, first: Run) -> None:
         if "ledger.jsonl" in first.references:
             raise BenchError(
-                f"initial.run is {first.folder}, which itself uses a private run: three runs together have no "
-                "analysis; start from another run"
+                f"initial.run is {first.folder}, which itself uses a private run: three"
+                " runs together have no analysis; start from another run"
             )
         sums = [one for one in (*first.sums, *run.sums) if one.private]
         alike = {
@@ -92,18 +102,21 @@ class RunInitial(Initial):
             and len(alike | {(sums[0].unit, "zero-out", "gaussian", True)}) > 1
         ):
             raise BenchError(
-                f"initial.run is {first.folder}, a private run on the same clients, and no analysis puts the sums of "
-                "both together: that is there for independent Gaussian noise and one unit, without clients' own sums"
+                f"initial.run is {first.folder}, a private run on the same clients, and"
+                " no analysis puts the sums of both together: that is there for"
+                " independent Gaussian noise and one unit, without clients' own sums"
             )
         if first.clients_folder != run.clients_folder:
             raise BenchError(
-                f"initial.run is {first.folder}, but it has other clients than this run: an account of both runs "
-                "needs the same clients; give both the same clients"
+                f"initial.run is {first.folder}, but it has other clients than this"
+                " run: an account of both runs needs the same clients; give both the"
+                " same clients"
             )
         if run.private and run.streams != "own":
             raise BenchError(
-                f"initial.run is {first.folder}, a private run on the same clients: with streams shared both draw the "
-                "same cohorts and noise, and no account of both holds; set streams to own"
+                f"initial.run is {first.folder}, a private run on the same clients:"
+                " with streams shared both draw the same cohorts and noise, and no"
+                " account of both holds; set streams to own"
             )
 
     def references(self, run: Run) -> dict[str, Run]:
@@ -129,7 +142,8 @@ class RunInitial(Initial):
 
         if self.file not in files:
             raise BenchError(
-                f"training starts from another run's model: give its {self.file} as a reference"
+                f"training starts from another run's model: give its {self.file} as a"
+                " reference"
             )
         if self._other_words(run, self._other(run)):
             return load_by_word(
@@ -162,7 +176,9 @@ class RunInitial(Initial):
         return bool(not self.public and other.private and other.dataset == run.dataset)
 
     def _chain(self, run: Run) -> Iterator[tuple[RunInitial, Run]]:
-        """The run that is started from, the one that that starts from, and so on, each with the start that names it."""
+        """The run that is started from, the one that that starts from, and so on, each
+        with the start that names it.
+        """
         start: Initial = self
         while isinstance(start, RunInitial):
             run = start._other(run)

@@ -1,4 +1,6 @@
-"""The small network of Adap DP-FL (Fu et al. 2022, Section V), which is that of Opacus's MNIST example."""
+"""The small network of Adap DP-FL (Fu et al. 2022, Section V), which is that of
+Opacus's MNIST example.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class CnnModel(ZooModel):
-    """Two convolutions, each followed by ReLU and a 2x2 max pooling of stride 1, and two linear layers."""
+    """Two convolutions, each followed by ReLU and a 2x2 max pooling of stride 1, and
+    two linear layers.
+    """
 
     kind: Literal["cnn"] = "cnn"
     pixel_mean: float = setting(
@@ -35,7 +39,10 @@ class CnnModel(ZooModel):
         if (self.pixel_mean, self.pixel_deviation) == (0.0, 1.0):
             return ()
         return (
-            "pixels are normalised by published constants of the data set, which no account covers",
+            (
+                "pixels are normalised by published constants of the data set, which no"
+                " account covers"
+            ),
         )
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:

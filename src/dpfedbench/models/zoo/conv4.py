@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 class Conv4Model(ZooModel):
-    """Four blocks of 3x3 convolution, normalisation, ReLU and 2x2 max pooling, then a linear head."""
+    """Four blocks of 3x3 convolution, normalisation, ReLU and 2x2 max pooling, then a
+    linear head.
+    """
 
     kind: Literal["conv4"] = "conv4"
     filters: int = setting(
@@ -24,7 +26,10 @@ class Conv4Model(ZooModel):
     )
     normalisation: Literal["batch", "record"] = setting(
         "batch",
-        doc="batch: over the task's images; record: within each image, so that no image depends on another",
+        doc=(
+            "batch: over the task's images; record: within each image, so that no image"
+            " depends on another"
+        ),
     )
 
     @property

@@ -1,4 +1,6 @@
-"""Networks of cells (Liu et al. 2018, DARTS): one that searches its cells, and one whose cells are known."""
+"""Networks of cells (Liu et al. 2018, DARTS): one that searches its cells, and one
+whose cells are known.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class CellModel(ZooModel):
-    """A stem, cells one after another, a mean over the last maps and a linear layer; all normalised per record."""
+    """A stem, cells one after another, a mean over the last maps and a linear layer;
+    all normalised per record.
+    """
 
     operations: tuple[str, ...] = setting(
         OPERATIONS, doc="of the search space", paper="all eight"
@@ -44,7 +48,10 @@ class CellModel(ZooModel):
     groups: int | None = setting(
         None,
         ge=1,
-        doc="of channels, in each of which a record's map is normalised; null: one for each channel",
+        doc=(
+            "of channels, in each of which a record's map is normalised; null: one for"
+            " each channel"
+        ),
     )
     pooling: int = setting(
         1,
@@ -58,16 +65,18 @@ class CellModel(ZooModel):
         for place in self.reductions or ():
             if not 0 <= place < self.cells:
                 raise BenchError(
-                    f"model.reductions has {place}, but there are cells 0 to {self.cells - 1}"
+                    f"model.reductions has {place}, but there are cells 0 to"
+                    f" {self.cells - 1}"
                 )
         if self.groups is not None and (
             self.filters % self.groups or self.filters == self.groups
         ):
             raise BenchError(
-                f"model.groups is {self.groups}, but model.filters {self.filters}: groups are of equal size, of two "
-                "channels at least; null has a group for each channel"
+                f"model.groups is {self.groups}, but model.filters {self.filters}:"
+                " groups are of equal size, of two channels at least; null has a group"
+                " for each channel"
             )
-        self.space
+        self.space  # noqa: B018
 
     @property
     def halving(self) -> tuple[int, ...]:
@@ -104,7 +113,9 @@ class CellModel(ZooModel):
 
 
 class DartsSearch(CellModel):
-    """The network that searches: each edge mixes all operations. Its weights and its architecture are two blocks."""
+    """The network that searches: each edge mixes all operations. Its weights and its
+    architecture are two blocks.
+    """
 
     kind: Literal["darts-search"] = "darts-search"
 

@@ -1,4 +1,6 @@
-"""A linear head on fixed features (Tramer and Boneh 2021), the simple baseline of private training of records."""
+"""A linear head on fixed features (Tramer and Boneh 2021), the simple baseline of
+private training of records.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,27 @@ if TYPE_CHECKING:
 
 
 class LinearModel(ZooModel):
-    """One linear layer over features of each image, which are computed once: they read no other image."""
+    """One linear layer over features of each image, which are computed once: they read
+    no other image.
+    """
 
     kind: Literal["linear"] = "linear"
     features: Features = setting(Scattering(), doc="what it reads of an image")
     bias: bool = setting(
         True,
-        doc="whether each class has a constant, too: beside features of length 1 it makes gradients sqrt(2) longer",
+        doc=(
+            "whether each class has a constant, too: beside features of length 1 it"
+            " makes gradients sqrt(2) longer"
+        ),
     )
 
     def check(self, run: Run) -> None:
         super().check(run)
         if run.client_data != "records" or run.pretrains:
             raise BenchError(
-                f"model.kind is linear, which computes the features of records once, but the clients of {run.method} "
-                "are few-shot tasks, or its last layer is new in the test: take conv4"
+                "model.kind is linear, which computes the features of records once,"
+                f" but the clients of {run.method} are few-shot tasks, or its last"
+                " layer is new in the test: take conv4"
             )
 
     def prepared(

@@ -1,4 +1,6 @@
-"""The LSTM of next-word prediction (McMahan et al. 2018; Li et al. 2020, Appendix C)."""
+"""The LSTM of next-word prediction (McMahan et al. 2018; Li et al. 2020, Appendix
+C).
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class ZooModel(ModelSettings):
-    """Base of the networks. torch is loaded when a module is made, not when a plan is read.
+    """Base of the networks. torch is loaded when a module is made, not when a plan is
+    read.
 
     `reads`: "images" or "text".
     """
@@ -30,16 +31,17 @@ class ZooModel(ModelSettings):
                 else "text: give its words"
             )
             raise BenchError(
-                f"task.text does not fit model.kind {self.kind}, which reads {held}, or take another model"
+                f"task.text does not fit model.kind {self.kind}, which reads {held}, or"
+                " take another model"
             )
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """A new module.
 
         Args:
-            input_shape: of a record as prepared: (height, width, channels) of an image, (words,) of a text. The
-                module's forward pass gets images as float [n, channels, height, width] in [0, 1], words as int64
-                [n, words].
+            input_shape: of a record as prepared: (height, width, channels) of an image,
+                (words,) of a text. The module's forward pass gets images as float [n,
+                channels, height, width] in [0, 1], words as int64 [n, words].
             outputs: logits of a record.
         """
         raise NotImplementedError

@@ -37,7 +37,9 @@ class OwnModule(ModelSettings):
 
     @property
     def text(self) -> str:
-        """A digest of the file that the class is in, and not of what that imports; empty where it is not found."""
+        """A digest of the file that the class is in, and not of what that imports;
+        empty where it is not found.
+        """
         places, origin = [*sys.path, str(Path.cwd())], None
         for name in self.module.partition(":")[0].split(
             "."
@@ -56,7 +58,8 @@ class OwnModule(ModelSettings):
         A package beside the working directory is found as well as an installed one.
 
         Raises:
-            BenchError: the file does not import, its class is no `torch.nn.Module`, or does not take the arguments.
+            BenchError: the file does not import, its class is no `torch.nn.Module`, or
+                does not take the arguments.
         """
         from dpfedbench.models.net import Net
 

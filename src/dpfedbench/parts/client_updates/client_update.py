@@ -24,35 +24,43 @@ if TYPE_CHECKING:
 Worker = TypeVar("Worker")
 
 CHUNK_PER_THREAD = 8
-"""Clients of which a thread computes one after another before what they send is added up."""
+"""Clients of which a thread computes one after another before what they send is added
+up.
+"""
 
 Row = dict[str, Any]
 """A row of history.csv."""
 
 Stream = Iterator[tuple["torch.Tensor", "np.ndarray", "np.ndarray"]]
-"""Contributions float32 [n x each, d], losses [n] and accuracies [n] of some clients, in the cohort's order. Of clients
-that send more than one message, contributions are [messages, n x each, d], that to the server's own sum first.
+"""Contributions float32 [n x each, d], losses [n] and accuracies [n] of some clients,
+in the cohort's order. Of clients that send more than one message, contributions are
+[messages, n x each, d], that to the server's own sum first.
 
-Memory grows with the chunk, never with the cohort; a yielded tensor is overwritten later.
+Memory grows with the chunk, never with the cohort; a yielded tensor is overwritten
+later.
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What the clients of a run are made of; an audit puts its own data and gradients here.
+    """What the clients of a run are made of; an audit puts its own data and gradients
+    here.
 
     Attributes:
         run: whose clients they are.
         net: the model.
         held: what the clients hold: `data.holdings.Tasks` or `Records`, or the like.
         gradients: how gradients of the model are taken.
-        own: the sums that each client takes over its own records; none for most methods.
-        enter: makes the mechanism of a sum, with the arguments of `dpsum.mechanism.Mechanism._set`.
+        own: the sums that each client takes over its own records; none for most
+            methods.
+        enter: makes the mechanism of a sum, with the arguments of
+            `dpsum.mechanism.Mechanism._set`.
         plan: the participation plan.
         threads: CPU threads; they change no bit of the result.
         first: the first threshold, where it was found elsewhere.
         processes: those that take the run together.
-        weights: that training starts from, float32 [d]; None: whoever makes the clients does not train.
+        weights: that training starts from, float32 [d]; None: whoever makes the clients
+            does not train.
     """
 
     run: Run
@@ -80,8 +88,9 @@ class Clients:
     Attributes:
         each: contributions that each of them makes to the server's sum.
         served: what their work is counted in.
-        divides: whether `contributions` itself divides the clients among processes, so that each of these asks it for
-            all of a cohort, and the first is given all; else each process asks it for a part.
+        divides: whether `contributions` itself divides the clients among processes, so
+            that each of these asks it for all of a cohort, and the first is given all;
+            else each process asks it for a part.
     """
 
     each: int = 1
@@ -95,18 +104,26 @@ class Clients:
         raise NotImplementedError
 
     def hear(self, means: Sequence[np.ndarray]) -> None:
-        """Learn what the server released beside its own sum, over the number of all clients: float64 [d] each."""
+        """Learn what the server released beside its own sum, over the number of all
+        clients: float64 [d] each.
+        """
 
     def row(self) -> Row | None:
-        """The round's row of the history, where it is not the server's; None where it is."""
+        """The round's row of the history, where it is not the server's; None where it
+        is.
+        """
         return None
 
     def work(self, cohort: np.ndarray) -> int | None:
-        """How much the round served, in `served`; None: as many as came, or were expected."""
+        """How much the round served, in `served`; None: as many as came, or were
+        expected.
+        """
         return None
 
     def state(self) -> Any:
-        """Everything that a restart needs; asked of all processes at once, and the first one's is kept."""
+        """Everything that a restart needs; asked of all processes at once, and the
+        first one's is kept.
+        """
         return None
 
     def restore(self, state: Any) -> None:
@@ -145,7 +162,8 @@ class ClientByClient(Clients):
         held: Any,
         out: torch.Tensor,
     ) -> Sequence[float]:
-        """Write what a client sends in round `index` to `out` [each, d]; its loss and accuracy (0 to 1).
+        """Write what a client sends in round `index` to `out` [each, d]; its loss and
+        accuracy (0 to 1).
 
         Args:
             worker: the thread's.
@@ -158,7 +176,9 @@ class ClientByClient(Clients):
         raise NotImplementedError
 
     def gathered(self, ids: np.ndarray) -> Sequence[Any]:
-        """What the clients of a chunk hold, where that is read for all of them at once."""
+        """What the clients of a chunk hold, where that is read for all of them at
+        once.
+        """
         return [None] * len(ids)
 
     def contributions(
@@ -192,7 +212,8 @@ def each_holder(
 ) -> list[Any]:
     """What `take` gives for each holder of a mechanism, who takes a sum in it.
 
-    Each process asks it for its own holders. Afterwards all know what was released, and the thresholds.
+    Each process asks it for its own holders. Afterwards all know what was released, and
+    the thresholds.
     """
     own = processes.own(mechanism.holders)
     given = dict(zip(own, pool.map(take, own), strict=True))
@@ -212,7 +233,8 @@ def each_holder(
 def within_task(
     run: Run, records: int, *, steps: int, batches: str = "full"
 ) -> Sampler:
-    """The sampler of a sum that each client takes, once in all, over so many of its own examples.
+    """The sampler of a sum that each client takes, once in all, over so many of its own
+    examples.
 
     For `steps` and `batches` see `dpsum.participation.own_records`.
     """
@@ -228,10 +250,11 @@ def within_task(
 class ClientUpdate(Part):
     """Base of the client updates.
 
-    `client_data`: what its clients have, "tasks" (few-shot) or "records". `sends`: the name of what the server sums;
-    `sends_too`: of what its clients send besides, each in a sum of its own (`Method.further_sums`). `by_record`:
-    whether its clients take records one by one, so that they may sum over their own. `any_size`: whether clients may
-    hold different numbers of records.
+    `client_data`: what its clients have, "tasks" (few-shot) or "records". `sends`: the
+    name of what the server sums; `sends_too`: of what its clients send besides, each in
+    a sum of its own (`Method.further_sums`). `by_record`: whether its clients take
+    records one by one, so that they may sum over their own. `any_size`: whether clients
+    may hold different numbers of records.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.client_updates"
@@ -250,16 +273,22 @@ class ClientUpdate(Part):
         return None
 
     def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
-        """Which of a client's so many records a sum of its own is over: places, ascending. All, or a part of them."""
+        """Which of a client's so many records a sum of its own is over: places,
+        ascending. All, or a part of them.
+        """
         return np.arange(records)
 
     @property
     def mixes_records(self) -> bool:
-        """Whether what it learns of one example depends on others, whatever the model is."""
+        """Whether what it learns of one example depends on others, whatever the model
+        is.
+        """
         return False
 
     def within_records(self, run: Run) -> bool:
-        """Whether few-shot clients take each example's gradient by itself, from that example alone."""
+        """Whether few-shot clients take each example's gradient by itself, from that
+        example alone.
+        """
         own = any(sum_.unit == "record" for sum_ in run.own_sums())
         alone = (
             self.by_record or own or (run.model.record_level and not self.mixes_records)
@@ -267,14 +296,18 @@ class ClientUpdate(Part):
         return self.client_data == "tasks" and alone
 
     def columns(self, run: Run) -> tuple[str, ...]:
-        """The columns of history.csv that its clients fill, besides those of every run."""
+        """The columns of history.csv that its clients fill, besides those of every
+        run.
+        """
         return ()
 
     def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
-        """How the units of each sum that a client takes itself are drawn, by the sum's name, as the ledger says it.
+        """How the units of each sum that a client takes itself are drawn, by the sum's
+        name, as the ledger says it.
 
-        Asked of an update whose clients take private sums: the ledger is compared with it. `records` is how many a
-        client holds, where the data say it; of clients that differ, each one's.
+        Asked of an update whose clients take private sums: the ledger is compared with
+        it. `records` is how many a client holds, where the data say it; of clients that
+        differ, each one's.
         """
         raise NotImplementedError("of updates whose clients take private sums")
 

@@ -1,9 +1,10 @@
-"""Local steps along sums over lots of a client's own records (Adap DP-FL; local DP-FedAvg; DP-SGD where one holds all).
+"""Local steps along sums over lots of a client's own records (Adap DP-FL; local
+DP-FedAvg; DP-SGD where one holds all).
 
     for each local step:  lot -> per-record gradients -> (private) sum -> step of the client's optimiser
 
-The server sees every client's release; no record is at two clients, so a record's privacy is that of its client's
-releases alone (parallel composition).
+The server sees every client's release; no record is at two clients, so a record's
+privacy is that of its client's releases alone (parallel composition).
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from dpsum.sampling import Sampler
 
 
 class LocalSteps(ClientUpdate):
-    """So many steps of the client's optimiser a round, each along the sum of a new lot."""
+    """So many steps of the client's optimiser a round, each along the sum of a new
+    lot.
+    """
 
     kind: Literal["local-steps"] = "local-steps"
     client_data = "records"
@@ -82,9 +85,9 @@ class LocalSteps(ClientUpdate):
 
     def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
         return {
-            self.sends: self.lots(
-                run, clients=run.clients.count, records=records
-            ).describe()
+            self.sends: (
+                self.lots(run, clients=run.clients.count, records=records).describe()
+            )
         }
 
     def clients(self, setup: Setup) -> Clients:
@@ -92,7 +95,9 @@ class LocalSteps(ClientUpdate):
 
 
 class _Room:
-    """Memory of one thread for the records of a lot, used again and again: new memory takes longer than its filling."""
+    """Memory of one thread for the records of a lot, used again and again: new memory
+    takes longer than its filling.
+    """
 
     def __init__(self) -> None:
         self._room = np.empty(0)
@@ -142,7 +147,9 @@ class _Silos(Clients):
         return [self._update.optimizer.begin(model) for model in self._models]
 
     def _first_threshold(self) -> float:
-        """The mean gradient norm of the initial model on random images and labels: public (Section IV-A's C_0)."""
+        """The mean gradient norm of the initial model on random images and labels:
+        public (Section IV-A's C_0).
+        """
         if self._setup.first is not None:
             return self._setup.first
 
@@ -169,7 +176,9 @@ class _Silos(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """The clients' models; their losses are in the row of the history, if anywhere."""
+        """The clients' models; their losses are in the row of the history, if
+        anywhere.
+        """
         with self._workers.running() as pool:
             if not self._update.keep_state:
                 self._states = self._begin()
@@ -183,7 +192,8 @@ class _Silos(Clients):
                 self._models[client] = torch.from_numpy(model)
         models = self._models
         if not self._lots.alike:
-            # The mean over clients is then that over records (McMahan et al. 2017), whose numbers are public.
+            # The mean over clients is then that over records (McMahan et al. 2017),
+            # whose numbers are public.
             shares = [
                 self._lots.expected(client) / self._lots.denominator
                 for client in range(self._count)
@@ -219,7 +229,8 @@ class _Silos(Clients):
         """One client's lot, gradients, release, next threshold and step of its model.
 
         Returns:
-            the mean loss and the mean norm of the gradients, nan where they may not be told, and the release's norm.
+            the mean loss and the mean norm of the gradients, nan where they may not be
+            told, and the release's norm.
         """
         lot, model = self._lots.lot(index, step, client), self._models[client]
         labels = self._held.labels[client][lot]

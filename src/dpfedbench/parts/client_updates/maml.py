@@ -2,9 +2,10 @@
 
     theta_0 = theta;  theta_{k+1} = theta_k - rate * grad L_support(theta_k);  contribution = d/dtheta L_query(theta_K)
 
-(DP-FedMeta, Algorithm 1 and eq. 3-5, with the mean of the losses; Finn et al. 2017.) The recursion is
-`models.meta_gradient`. Where a client sums over its own examples, each example's gradient is taken by itself and the
-gradient is first order: the second would carry raw support examples past the noise.
+(DP-FedMeta, Algorithm 1 and eq. 3-5, with the mean of the losses; Finn et al. 2017.)
+The recursion is `models.meta_gradient`. Where a client sums over its own examples, each
+example's gradient is taken by itself and the gradient is first order: the second would
+carry raw support examples past the noise.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ SUPPORT, QUERY = "support-gradient-sum", "client-query-gradient-sum"
 
 
 class QueryGradient(ClientUpdate):
-    """Base of the updates that adapt to a support set and send the gradient of the query set's loss.
+    """Base of the updates that adapt to a support set and send the gradient of the
+    query set's loss.
 
-    Of first or second order, with the parts of MAML++ (Antoniou et al. 2019) that are switched on. What the inner steps
-    move is all of the weights, unless an update says otherwise (`adapted`).
+    Of first or second order, with the parts of MAML++ (Antoniou et al. 2019) that are
+    switched on. What the inner steps move is all of the weights, unless an update says
+    otherwise (`adapted`).
     """
 
     client_data = "tasks"
@@ -74,13 +77,14 @@ class QueryGradient(ClientUpdate):
         within = self.within_records(run)
         if within and (self.learnable_rates or self.multi_step_rounds):
             raise BenchError(
-                "client_update.learnable_rates and multi_step_rounds need a model that uses statistics of the whole "
-                "batch: set them to false and 0"
+                "client_update.learnable_rates and multi_step_rounds need a model that"
+                " uses statistics of the whole batch: set them to false and 0"
             )
         if within and self.order == 2:
             raise BenchError(
-                "client_update.order is 2, but the client sums over its own records: the second order carries the "
-                "support set's Hessian into every query gradient, which no record-level noise covers; set order to 1"
+                "client_update.order is 2, but the client sums over its own records:"
+                " the second order carries the support set's Hessian into every query"
+                " gradient, which no record-level noise covers; set order to 1"
             )
 
     @property
@@ -89,13 +93,17 @@ class QueryGradient(ClientUpdate):
 
     @staticmethod
     def by_server(run: Run) -> bool:
-        """Whether the server's sum is over single query examples, and not over clients."""
+        """Whether the server's sum is over single query examples, and not over
+        clients.
+        """
         return run.server_sum().unit == "record"
 
     def step_weights(self, index: int) -> np.ndarray | None:
-        """Weight [inner_steps] of the query loss after each step in round `index`, from 0; None: the last alone.
+        """Weight [inner_steps] of the query loss after each step in round `index`, from
+        0; None: the last alone.
 
-        At first all are equal; those before the last then fall linearly, to 3 % of that (as in MAML++'s code).
+        At first all are equal; those before the last then fall linearly, to 3 % of that
+        (as in MAML++'s code).
         """
         if index >= self.multi_step_rounds:
             return None
@@ -160,7 +168,9 @@ class _Tasks(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """Query gradients, with losses and accuracies on the query sets. A tensor is overwritten two chunks later."""
+        """Query gradients, with losses and accuracies on the query sets. A tensor is
+        overwritten two chunks later.
+        """
         weights, chunk = self._update.step_weights(index), self._workers.chunk
         device = self._workers.device
         buffers = [
@@ -216,7 +226,9 @@ class _Tasks(Clients):
 
 
 class MamlByRecord(TaskClients):
-    """MAML of first order: (private) support steps, then the query gradient, summed by the client or by the server."""
+    """MAML of first order: (private) support steps, then the query gradient, summed by
+    the client or by the server.
+    """
 
     def __init__(self, update: QueryGradient, setup: Setup) -> None:
         run = setup.run

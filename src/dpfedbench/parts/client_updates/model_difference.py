@@ -1,4 +1,5 @@
-"""The "update" of McMahan et al. (Learning Differentially Private Recurrent Language Models, 2018).
+"""The "update" of McMahan et al. (Learning Differentially Private Recurrent Language
+Models, 2018).
 
 Clipped and summed by the server it is DP-FedAvg, whose unit is the client.
 """
@@ -19,11 +20,14 @@ from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
 
-_PIECE = 8  # records whose gradients are added up at once: they stay in the cache; part of what a result's bits are
+# records whose gradients are added up at once: they stay in the cache; part of what a
+# result's bits are
+_PIECE = 8
 
 
 class ModelDifference(ClientUpdate):
-    """The model that a client got less the one that its steps make of it, each on all of its records.
+    """The model that a client got less the one that its steps make of it, each on all
+    of its records.
 
     The optimiser starts anew in every round.
     """
@@ -51,7 +55,8 @@ class ModelDifference(ClientUpdate):
         """What a local step follows, for an update of another objective to change.
 
         Args:
-            gradient: float32 [d], the mean gradient of the client's records at `model`; it may be written to.
+            gradient: float32 [d], the mean gradient of the client's records at `model`;
+                it may be written to.
             model: float32 [d], the client's model before the step.
             start: float32 [d], the model that the client got.
         """
@@ -82,7 +87,9 @@ class Trained(ClientByClient):
         model: torch.Tensor,
         start: torch.Tensor,
     ) -> torch.Tensor:
-        """What a client's step follows; other arguments as of `ModelDifference.local_gradient`."""
+        """What a client's step follows; other arguments as of
+        `ModelDifference.local_gradient`.
+        """
         return self._update.local_gradient(gradient, model, start)
 
     def client(

@@ -1,8 +1,9 @@
-"""Local privacy: what another update makes, clipped and noised by the client itself before it is sent.
+"""Local privacy: what another update makes, clipped and noised by the client itself
+before it is sent.
 
-Li et al. (Differentially Private Meta-Learning, 2020, Section 4): DP-FedAvg (McMahan et al. 2018) with the noise added
-to each clipped update, and not to their sum. The server learns of all that a client holds no more than this one release
-tells.
+Li et al. (Differentially Private Meta-Learning, 2020, Section 4): DP-FedAvg (McMahan et
+al. 2018) with the noise added to each clipped update, and not to their sum. The server
+learns of all that a client holds no more than this one release tells.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ OWN_UPDATE = "own-update"
 
 
 class Noised(ClientUpdate):
-    """Each contribution of another update as the client's own private sum over itself alone.
+    """Each contribution of another update as the client's own private sum over itself
+    alone.
 
-    It has no kind, so that it is in no configuration: a method lays it around its client update.
+    It has no kind, so that it is in no configuration: a method lays it around its
+    client update.
     """
 
     sends = "noised-update-sum"

@@ -1,8 +1,10 @@
-"""FedProx (Li et al., Federated Optimization in Heterogeneous Networks, 2020): local steps held near the model.
+"""FedProx (Li et al., Federated Optimization in Heterogeneous Networks, 2020): local
+steps held near the model.
 
-A client k takes its steps on h_k(w; w_t) = F_k(w) + mu/2 ||w - w_t||^2 (their eq. 2), where w_t is the model that it
-got. So each step's gradient is that of its records plus mu (w - w_t). What a client sends is one vector, as before, and
-the server clips it: the guarantee, its unit and its account are those of the model difference, whatever mu is.
+A client k takes its steps on h_k(w; w_t) = F_k(w) + mu/2 ||w - w_t||^2 (their eq. 2),
+where w_t is the model that it got. So each step's gradient is that of its records plus
+mu (w - w_t). What a client sends is one vector, as before, and the server clips it: the
+guarantee, its unit and its account are those of the model difference, whatever mu is.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from dpfedbench.settings.part import setting
 
 
 class Proximal(ModelDifference):
-    """The model difference of steps with a proximal term; with mu = 0 it is the model difference itself."""
+    """The model difference of steps with a proximal term; with mu = 0 it is the model
+    difference itself.
+    """
 
     kind: Literal["proximal"] = "proximal"  # type: ignore[assignment]  # each kind has its name
 

@@ -1,4 +1,6 @@
-"""The Reptile client update (Nichol et al. 2018): what training on all of its examples changes."""
+"""The Reptile client update (Nichol et al. 2018): what training on all of its examples
+changes.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,11 @@ TASK = "task-gradient-sum"
 
 
 class Reptile(ClientUpdate):
-    """The weights that a client got less those that so many steps on all of its examples make of them.
+    """The weights that a client got less those that so many steps on all of its
+    examples make of them.
 
-    Task-global private meta-learning (Li et al. 2020, Section 4) clips and noises each step's gradients. The optimiser
-    starts anew at every client.
+    Task-global private meta-learning (Li et al. 2020, Section 4) clips and noises each
+    step's gradients. The optimiser starts anew at every client.
     """
 
     kind: Literal["reptile"] = "reptile"
@@ -41,8 +44,10 @@ class Reptile(ClientUpdate):
     optimizer: Optimizer = setting(Adam(), doc="what takes them")
     batches: Literal["full", "disjoint", "poisson"] = setting(
         "full",
-        doc="full: each step reads all examples; disjoint: each example is in one step; poisson: in each step with the "
-        "chance 1/inner_steps",
+        doc=(
+            "full: each step reads all examples; disjoint: each example is in one step;"
+            " poisson: in each step with the chance 1/inner_steps"
+        ),
     )
     largest: float | None = setting(
         None,
@@ -59,8 +64,9 @@ class Reptile(ClientUpdate):
         )
         if self.batches == "disjoint" and examples % self.inner_steps:
             raise BenchError(
-                f"client_update.inner_steps ({self.inner_steps}) does not divide a client's {examples} examples "
-                "into disjoint batches: change one of them"
+                f"client_update.inner_steps ({self.inner_steps}) does not divide a"
+                f" client's {examples} examples into disjoint batches: change one of"
+                " them"
             )
 
     def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
@@ -129,6 +135,8 @@ class _Trained(TaskClients):
 
 
 def sampled(rng: np.random.Generator, steps: int, count: int) -> list[np.ndarray]:
-    """For each step the places of the examples it reads: each of `count` with the chance 1/steps, apart from others."""
+    """For each step the places of the examples it reads: each of `count` with the
+    chance 1/steps, apart from others.
+    """
 
     return [np.flatnonzero(drawn) for drawn in rng.random((steps, count)) < 1 / steps]

@@ -1,18 +1,23 @@
-"""SCAFFOLD (Karimireddy et al., Stochastic Controlled Averaging for Federated Learning, 2020): local steps corrected.
+"""SCAFFOLD (Karimireddy et al., Stochastic Controlled Averaging for Federated Learning,
+2020): local steps corrected.
 
-Each client k keeps a control variate c_k, at first 0, and the server one, c. A step follows g_k(w) - c_k + c, and after
-K steps of rate r from w_t to w_k the client sends two vectors (Algorithm 1, option II):
+Each client k keeps a control variate c_k, at first 0, and the server one, c. A step
+follows g_k(w) - c_k + c, and after K steps of rate r from w_t to w_k the client sends
+two vectors (Algorithm 1, option II):
 
     w_t - w_k    and    c_k' - c_k = (w_t - w_k) / (K r) - c.
 
-The server steps along the mean of the first, and adds to c the sum of the second over the number of all clients, so
-that c stays the mean of all c_k. Where the second is clipped, the client clips it too and keeps what it sent: else c
-would be the mean of other control variates than those that clients take off.
+The server steps along the mean of the first, and adds to c the sum of the second over
+the number of all clients, so that c stays the mean of all c_k. Where the second is
+clipped, the client clips it too and keeps what it sent: else c would be the mean of
+other control variates than those that clients take off.
 
-The server takes a sum of each. Both are of the same client's contributions, so they compose (`dpsum.sums.together`).
-What a client keeps follows from its own records and from what everyone was sent, and leaves by these sums alone. It
-also follows from the rounds that it took part in. Where these are known, or drawn for each client and round apart from
-all others, that changes nothing of the account (docs/privacy.md); the private method takes no other participation.
+The server takes a sum of each. Both are of the same client's contributions, so they
+compose (`dpsum.sums.together`). What a client keeps follows from its own records and
+from what everyone was sent, and leaves by these sums alone. It also follows from the
+rounds that it took part in. Where these are known, or drawn for each client and round
+apart from all others, that changes nothing of the account (docs/privacy.md); the
+private method takes no other participation.
 """
 
 from __future__ import annotations
@@ -40,7 +45,9 @@ CONTROL = "control-difference-sum"
 
 
 class Scaffold(ModelDifference):
-    """The model difference of steps that control variates correct, and what the client's own moves by."""
+    """The model difference of steps that control variates correct, and what the
+    client's own moves by.
+    """
 
     kind: Literal["scaffold"] = "scaffold"  # type: ignore[assignment]  # each kind has its name
     sends_too = (CONTROL,)
@@ -48,8 +55,9 @@ class Scaffold(ModelDifference):
     def check(self, run: Run) -> None:
         if self.optimizer != Sgd():
             raise BenchError(
-                "client_update.optimizer has to be sgd without momentum: a control variate is the mean gradient of a "
-                "client's steps, which is what its model moved by over their rates"
+                "client_update.optimizer has to be sgd without momentum: a control"
+                " variate is the mean gradient of a client's steps, which is what its"
+                " model moved by over their rates"
             )
 
     def clients(self, setup: Setup) -> Clients:
@@ -57,7 +65,9 @@ class Scaffold(ModelDifference):
 
 
 class _Controlled(Trained):
-    """Clients with control variates. A client is always computed by the same process, which has its control variate."""
+    """Clients with control variates. A client is always computed by the same process,
+    which has its control variate.
+    """
 
     divides = True
 
@@ -89,7 +99,9 @@ class _Controlled(Trained):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """Both messages [2, n, d]; losses and accuracies are the broadcast model's on each client's records."""
+        """Both messages [2, n, d]; losses and accuracies are the broadcast model's on
+        each client's records.
+        """
         chunk = CHUNK_PER_THREAD * self._workers.count
         with self._workers.running() as pool:
             for start in range(0, len(cohort), chunk):
@@ -114,7 +126,9 @@ class _Controlled(Trained):
                 yield torch.from_numpy(rows), measures[:, 0], measures[:, 1]
 
     def _both(self, theta: np.ndarray, client: int, out: np.ndarray) -> Sequence[float]:
-        """Write both messages of a client to `out` [2, d], and move its control variate."""
+        """Write both messages of a client to `out` [2, d], and move its control
+        variate.
+        """
         with self._workers.worker() as worker:
             measured = self.client(
                 worker, theta, client, 0, None, torch.from_numpy(out[:1])

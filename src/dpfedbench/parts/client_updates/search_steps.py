@@ -1,9 +1,11 @@
-"""Steps of a search (DP-FNAS, Singh et al. 2020, Algorithm 1, first order): of the weights, then of the architecture.
+"""Steps of a search (DP-FNAS, Singh et al. 2020, Algorithm 1, first order): of the
+weights, then of the architecture.
 
     a step of W along the parties' sums over lots of their training halves;
     with the new W a step of A along their sums over lots of their validation halves.
 
-A record is in one half, and so in one of the two sums. Halves are drawn at random, whatever the records are.
+A record is in one half, and so in one of the two sums. Halves are drawn at random,
+whatever the records are.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class SearchSteps(SummedUpdate):
 
     @property
     def halves(self) -> Mapping[str, str]:
-        """The half of the records that each sum reads, by the sum's name, in the order of a round."""
+        """The half of the records that each sum reads, by the sum's name, in the order
+        of a round.
+        """
         return {WEIGHTS: "training half", ARCHITECTURE: "validation half"}
 
     @property
@@ -53,7 +57,8 @@ class SearchSteps(SummedUpdate):
     def check(self, run: Run) -> None:
         if not isinstance(run.model, CellModel):
             raise BenchError(
-                f"model.kind is {run.model.kind}, which has no architecture to search: set it to darts-search"
+                f"model.kind is {run.model.kind}, which has no architecture to search:"
+                " set it to darts-search"
             )
 
     def columns(self, run: Run) -> tuple[str, ...]:

@@ -1,11 +1,12 @@
-"""Steps of all parties along the sum of their (private) sums over lots: DP-SGD of records that several parties hold.
+"""Steps of all parties along the sum of their (private) sums over lots: DP-SGD of
+records that several parties hold.
 
     for each phase:  each party's lot -> per-record gradients of a block of the model -> (private) sum
                      all parties' sums, over the expected lot -> one step of that block
 
-The parties keep one model, and a phase sees it as the phase before left it. What a phase reads may be a part of each
-party's records, and no record is in two parts. Since all parties have the same model, what a party sees of the others
-is their sums' sum.
+The parties keep one model, and a phase sees it as the phase before left it. What a
+phase reads may be a part of each party's records, and no record is in two parts. Since
+all parties have the same model, what a party sees of the others is their sums' sum.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 
 
 class SummedUpdate(ClientUpdate):
-    """Base of the updates whose parties keep one model; each sum of a party (`Run.own_sums`) is a phase of a round."""
+    """Base of the updates whose parties keep one model; each sum of a party
+    (`Run.own_sums`) is a phase of a round.
+    """
 
     client_data = "records"
     sends = "gradient-sum"
@@ -50,13 +53,18 @@ class SummedUpdate(ClientUpdate):
 
     parties: Literal["mean", "sum"] = setting(
         "mean",
-        doc="mean: a step follows the mean over all parties' lots; sum: the sum of each party's mean",
+        doc=(
+            "mean: a step follows the mean over all parties' lots; sum: the sum of each"
+            " party's mean"
+        ),
         paper="sum",
     )
 
     @property
     def steps(self) -> Mapping[str, StepOfSum]:
-        """The step that follows each sum, by the sum's name, in the order of a round."""
+        """The step that follows each sum, by the sum's name, in the order of a
+        round.
+        """
         raise NotImplementedError
 
     def block_of(self, sum_: Sum) -> str:
@@ -70,7 +78,9 @@ class SummedUpdate(ClientUpdate):
     def lots(
         self, run: Run, sum_: Sum, *, clients: int, records: int
     ) -> participation.PoissonLots:
-        """The lots of a sum, of so many clients that each hold so many records which it may read."""
+        """The lots of a sum, of so many clients that each hold so many records which it
+        may read.
+        """
         return run.part(PoissonLots).lots(
             clients=clients,
             seed=run.stream_seed,
@@ -82,9 +92,11 @@ class SummedUpdate(ClientUpdate):
 
     def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         return {
-            sum_.name: self.lots(
-                run, sum_, clients=run.clients.count, records=records
-            ).describe()
+            sum_.name: (
+                self.lots(
+                    run, sum_, clients=run.clients.count, records=records
+                ).describe()
+            )
             for sum_ in run.own_sums()
         }
 
@@ -109,7 +121,9 @@ class SummedSteps(SummedUpdate):
 
 
 class _Cut(PlainSum):
-    """A plain sum of gradients that are cut to a norm: clipping without noise, which protects nobody."""
+    """A plain sum of gradients that are cut to a norm: clipping without noise, which
+    protects nobody.
+    """
 
     def __init__(self, *, dimension: int, norm: float) -> None:
         super().__init__(dimension=dimension)
@@ -122,7 +136,9 @@ class _Cut(PlainSum):
 
 @dataclasses.dataclass
 class _Phase:
-    """A sum of each party, over these places among its records, and the step that follows it."""
+    """A sum of each party, over these places among its records, and the step that
+    follows it.
+    """
 
     name: str
     steps: StepOfSum
@@ -168,7 +184,8 @@ class Parties(Clients):
                     and other.entry.sum.part == sum_.part
                     and other.lots.purpose != drawn.purpose
                 ):
-                    # Described alike in the ledger, where releases of one lot are one Gaussian; of two they are not.
+                    # Described alike in the ledger, where releases of one lot are one
+                    # Gaussian; of two they are not.
                     names = other.name, sum_.name
                     raise BenchError(
                         cannot_compose(
@@ -228,7 +245,9 @@ class Parties(Clients):
     def _party(
         self, phase: _Phase, theta: np.ndarray, index: int, client: int
     ) -> tuple[torch.Tensor, np.ndarray, Sequence[float]]:
-        """One party's lot and what it releases [block]; where nothing is claimed also losses and norms."""
+        """One party's lot and what it releases [block]; where nothing is claimed also
+        losses and norms.
+        """
         chosen = phase.places[client][phase.lots.lot(index, 0, client)]
         images, labels = (
             self._held.images[client][chosen],
@@ -250,9 +269,11 @@ class Parties(Clients):
         *,
         first: bool,
     ) -> Row:
-        """What the history may say of a phase: everyone reads it, so of a private one it follows from the total alone.
+        """What the history may say of a phase: everyone reads it, so of a private one
+        it follows from the total alone.
 
-        What the server sees of each party by itself has the noise of one, and not of all.
+        What the server sees of each party by itself has the noise of one, and not of
+        all.
         """
         entry = phase.entry
         row: Row = {"released_norm": float(total.norm())}

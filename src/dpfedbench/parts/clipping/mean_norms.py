@@ -1,4 +1,6 @@
-"""Adap DP-FL's adaptive threshold (eq. 6 to 8), C = alpha times a mean norm, in three readings."""
+"""Adap DP-FL's adaptive threshold (eq. 6 to 8), C = alpha times a mean norm, in three
+readings.
+"""
 
 from typing import ClassVar, Literal
 
@@ -20,7 +22,10 @@ class ByFactor(LotRule):
         None,
         ge=SMALLEST_THRESHOLD,
         le=LARGEST_THRESHOLD,
-        doc="C of the first round; null: the mean gradient norm of the initial model on random data",
+        doc=(
+            "C of the first round; null: the mean gradient norm of the initial model on"
+            " random data"
+        ),
     )
     factor: float = setting(
         1.0,
@@ -32,13 +37,17 @@ class ByFactor(LotRule):
 
 
 class NormOfRelease(ByFactor, clipping.NormOfRelease):
-    """C is `factor` times the norm of the last released mean: eq. 6, read as the norm of the released vector."""
+    """C is `factor` times the norm of the last released mean: eq. 6, read as the norm
+    of the released vector.
+    """
 
     kind: Literal["norm-of-release"] = "norm-of-release"
 
 
 class NoisedMeanNorm(ByFactor, clipping.NoisedMeanNorm):
-    """C is `factor` times the noised mean of the clipped norms: eq. 6, read as a scalar query, a release of its own."""
+    """C is `factor` times the noised mean of the clipped norms: eq. 6, read as a scalar
+    query, a release of its own.
+    """
 
     kind: Literal["noised-mean-norm"] = "noised-mean-norm"
 
@@ -46,12 +55,14 @@ class NoisedMeanNorm(ByFactor, clipping.NoisedMeanNorm):
         super().check(run)
         if run.part(Noise).multiplier is None:
             raise BenchError(
-                "noise.multiplier is null, but noised-mean-norm is a release more a lot: give a multiplier"
+                "noise.multiplier is null, but noised-mean-norm is a release more a"
+                " lot: give a multiplier"
             )
 
 
 class MeanOfRawNorms(ByFactor, clipping.MeanOfRawNorms):
-    """C is `factor` times the mean of the last lot's own norms, neither clipped nor noised. Not private.
+    """C is `factor` times the mean of the last lot's own norms, neither clipped nor
+    noised. Not private.
 
     With this reading the paper's published factors keep the threshold up.
     """

@@ -1,4 +1,6 @@
-"""The constant threshold that the papers compare with: the median norm of a run without privacy. Not private."""
+"""The constant threshold that the papers compare with: the median norm of a run without
+privacy. Not private.
+"""
 
 import csv
 import math
@@ -15,15 +17,18 @@ from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD
 
 
 class MedianOfRun(CohortRule):
-    """C stays at the median norm of a run without privacy (DP-FedMeta, Section 6.1; DP-MAML, Section 5.2.1).
+    """C stays at the median norm of a run without privacy (DP-FedMeta, Section 6.1;
+    DP-MAML, Section 5.2.1).
 
-    That run saw the same clients, so whoever sees the releases learns something of them that no noise protects.
+    That run saw the same clients, so whoever sees the releases learns something of them
+    that no noise protects.
     """
 
     kind: Literal["median-of-run"] = "median-of-run"
     private: ClassVar[bool] = False
     reason: ClassVar[str] = (
-        "the threshold is the median of gradient norms that no release protects, those of a run without privacy"
+        "the threshold is the median of gradient norms that no release protects, those"
+        " of a run without privacy"
     )
     notice: ClassVar[str] = (
         "the clipping threshold is the median norm of a run without privacy: not private"
@@ -45,14 +50,15 @@ class MedianOfRun(CohortRule):
             )
         if self.threshold is not None:
             raise BenchError(
-                f"clipping.threshold is {self.threshold:g}, but median-of-run finds it in a run without privacy: "
-                "set it to null"
+                f"clipping.threshold is {self.threshold:g}, but median-of-run finds it"
+                " in a run without privacy: set it to null"
             )
 
     def first_threshold(self, path: Path, run: Run) -> float:
         """The median over rounds of the cohorts' median gradient norms.
 
-        Cohorts are equally large there, so that it is near the median over all clients, which no file has.
+        Cohorts are equally large there, so that it is near the median over all clients,
+        which no file has.
 
         Raises:
             BenchError: the history is missing, damaged, or has no norms.

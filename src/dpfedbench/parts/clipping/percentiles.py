@@ -1,4 +1,6 @@
-"""Thresholds by a percentile of norms over a window of rounds: of released norms, or of raw ones."""
+"""Thresholds by a percentile of norms over a window of rounds: of released norms, or of
+raw ones.
+"""
 
 from typing import Literal
 
@@ -8,7 +10,9 @@ from dpsum import clipping
 
 
 class Percentile(CohortRule):
-    """Settings of rules whose C is a percentile over a sliding window of rounds (DP-FedMeta, eq. 2)."""
+    """Settings of rules whose C is a percentile over a sliding window of rounds
+    (DP-FedMeta, eq. 2).
+    """
 
     percentile: float = setting(
         90.0, ge=0, le=100, doc="k: which percentile", paper="90"
@@ -18,7 +22,9 @@ class Percentile(CohortRule):
     )
     never_rising: bool = setting(
         True,
-        doc="take a new C only if it is not above the old one (Section 3.1's smoothing)",
+        doc=(
+            "take a new C only if it is not above the old one (Section 3.1's smoothing)"
+        ),
     )
 
 
@@ -35,10 +41,11 @@ class PercentileOfReleases(Percentile, clipping.PercentileOfReleases):
 
 
 class PercentileOfRawNorms(Percentile, clipping.PercentileOfRawNorms):
-    """The percentile of the clients' own norms, before clipping: the next release shows it, unprotected by noise.
+    """The percentile of the clients' own norms, before clipping: the next release shows
+    it, unprotected by noise.
 
-    The rule of DP-FedMeta's released code and of DP-MAML (Section 5.2.1). Not private; see
-    `dpsum.clipping.PercentileOfRawNorms`.
+    The rule of DP-FedMeta's released code and of DP-MAML (Section 5.2.1). Not private;
+    see `dpsum.clipping.PercentileOfRawNorms`.
     """
 
     kind: Literal["percentile-of-raw-norms"] = "percentile-of-raw-norms"

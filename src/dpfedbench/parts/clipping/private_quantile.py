@@ -1,4 +1,6 @@
-"""The threshold by a private quantile of clients or records (Andrew et al. 2019, Algorithm 1; AQC in DP-FedMeta)."""
+"""The threshold by a private quantile of clients or records (Andrew et al. 2019,
+Algorithm 1; AQC in DP-FedMeta).
+"""
 
 from typing import Literal
 
@@ -12,10 +14,12 @@ from dpsum import clipping
 
 
 class PrivateQuantile(CohortRule, LotRule, clipping.PrivateQuantile):
-    """C goes to the `percentile` of the norms by geometric steps: C <- C exp(-rate (b - gamma)).
+    """C goes to the `percentile` of the norms by geometric steps: C <- C exp(-rate (b -
+    gamma)).
 
-    See `dpsum.clipping.PrivateQuantile`. Of records each client has a C of its own, which goes to the quantile of its
-    own records; lots are small: let `count_noise` be well above `noise.multiplier` / 2.
+    See `dpsum.clipping.PrivateQuantile`. Of records each client has a C of its own,
+    which goes to the quantile of its own records; lots are small: let `count_noise` be
+    well above `noise.multiplier` / 2.
     """
 
     kind: Literal["private-quantile"] = "private-quantile"
@@ -34,7 +38,10 @@ class PrivateQuantile(CohortRule, LotRule, clipping.PrivateQuantile):
         None,
         gt=0,
         le=1e9,
-        doc="deviation of the noise on its count of norms below C; null: a twentieth of the cohort or lot",
+        doc=(
+            "deviation of the noise on its count of norms below C; null: a twentieth of"
+            " the cohort or lot"
+        ),
     )
 
     def check(self, run: Run) -> None:
@@ -48,6 +55,7 @@ class PrivateQuantile(CohortRule, LotRule, clipping.PrivateQuantile):
                 else ""
             )
             raise BenchError(
-                f"clipping.count_noise is {given}{deviation:g}: private-quantile needs more than half of "
-                f"noise.multiplier ({multiplier:g}), or the count alone costs all that may be spent"
+                f"clipping.count_noise is {given}{deviation:g}: private-quantile needs"
+                f" more than half of noise.multiplier ({multiplier:g}), or the count"
+                " alone costs all that may be spent"
             )

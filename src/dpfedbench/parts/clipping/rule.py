@@ -1,4 +1,6 @@
-"""What every clipping rule of a configuration is: settings, on top of how `dpsum.clipping` moves the threshold C."""
+"""What every clipping rule of a configuration is: settings, on top of how
+`dpsum.clipping` moves the threshold C.
+"""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -27,7 +29,8 @@ __all__ = [
 
 
 class ClippingRule(Part, clipping.ClippingRule):
-    """Base of the rules. `private`, `reason`, `begin`, `extra`, `values`, `observe`: see `dpsum.clipping`.
+    """Base of the rules. `private`, `reason`, `begin`, `extra`, `values`, `observe`:
+    see `dpsum.clipping`.
 
     `notice` says for people why a rule is not private.
     """
@@ -35,7 +38,9 @@ class ClippingRule(Part, clipping.ClippingRule):
     place: ClassVar[str] = "dpfedbench.parts.clipping"
     notice: ClassVar[str] = ""
     reference: ClassVar[str] = ""
-    """The method whose run on the same clients this rule's first threshold comes from; "" for none."""
+    """The method whose run on the same clients this rule's first threshold comes from;
+    "" for none.
+    """
     reference_file: ClassVar[str] = ""
     """The file of that run that has it."""
     finds_threshold: ClassVar[bool] = False
@@ -52,7 +57,8 @@ class ClippingRule(Part, clipping.ClippingRule):
     def check(self, run: Run) -> None:
         if self.threshold is None and not self.finds_threshold:
             raise BenchError(
-                f"clipping.threshold is null: the rule {self.kind} needs a first threshold"
+                f"clipping.threshold is null: the rule {self.kind} needs a first"
+                " threshold"
             )
 
     def first_threshold(self, path: Path, run: Run) -> float:

@@ -1,1 +1,3 @@
-"""Factorisations: which encoder makes one round's noise cancel part of earlier rounds', one file each."""
+"""Factorisations: which encoder makes one round's noise cancel part of earlier rounds',
+one file each.
+"""

@@ -1,4 +1,6 @@
-"""The banded factorisation of least total error, for clients that come several times (Choquette-Choo et al. 2023)."""
+"""The banded factorisation of least total error, for clients that come several times
+(Choquette-Choo et al. 2023).
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ if TYPE_CHECKING:
 
 
 class Banded(Optimised):
-    """As `optimised`, with so few diagonals in the encoder that a client's columns do not overlap.
+    """As `optimised`, with so few diagonals in the encoder that a client's columns do
+    not overlap.
 
-    That is so where its rounds are at least `bands` apart: its k participations then move the releases by the root of
-    k. More bands are accounted for by their overlap, and cost more noise.
+    That is so where its rounds are at least `bands` apart: its k participations then
+    move the releases by the root of k. More bands are accounted for by their overlap,
+    and cost more noise.
     """
 
     kind: Literal["banded"] = "banded"  # type: ignore[assignment]  # another of the family

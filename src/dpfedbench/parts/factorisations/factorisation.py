@@ -16,10 +16,11 @@ class Factorisation(Part):
     place: ClassVar[str] = "dpfedbench.parts.factorisations"
 
     def weights(self, rounds: int, step: ServerStep) -> np.ndarray:
-        """C^-1, lower triangular, float64 [T, T]; no column of its inverse C has a norm above 1.
+        """C^-1, lower triangular, float64 [T, T]; no column of its inverse C has a norm
+        above 1.
 
-        Row t says how round t's noise combines the independent draws of rounds 0 to t. The same bits whatever the
-        machine's threads are.
+        Row t says how round t's noise combines the independent draws of rounds 0 to t.
+        The same bits whatever the machine's threads are.
 
         Args:
             rounds: T.
@@ -29,7 +30,8 @@ class Factorisation(Part):
 
 
 class SquareRoot(Factorisation):
-    """The encoder A^(1/2) with A all ones, whole or banded; see `dpsum.factorisations.square_root`.
+    """The encoder A^(1/2) with A all ones, whole or banded; see
+    `dpsum.factorisations.square_root`.
 
     Fichtenberger, Henzinger and Upadhyay, Constant Matters, ICML 2023.
     """

@@ -1,4 +1,6 @@
-"""The factorisation of the least total error for the planned rounds (Denisov et al. 2022, Theorem 3.2)."""
+"""The factorisation of the least total error for the planned rounds (Denisov et al.
+2022, Theorem 3.2).
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ from dpsum.factorisations import MOST
 
 
 class Optimised(Factorisation):
-    """The encoder C of least total squared error of all models, |A C^-1|_F^2 at columns of norm 1.
+    """The encoder C of least total squared error of all models, |A C^-1|_F^2 at columns
+    of norm 1.
 
-    `prefix`: A is all ones. `server`: A is what the server's own step makes of a unit in each round's mean, momentum
-    and schedule included; its step has to be linear.
+    `prefix`: A is all ones. `server`: A is what the server's own step makes of a unit
+    in each round's mean, momentum and schedule included; its step has to be linear.
     """
 
     kind: Literal["optimised"] = "optimised"
@@ -31,14 +34,16 @@ class Optimised(Factorisation):
         rounds = run.part(Participation).rounds
         if rounds > MOST:
             raise BenchError(
-                f"participation.rounds is {rounds}, but the factorisation {self.kind} is found for at most {MOST}: "
-                "take noise.factorisation.kind square-root"
+                f"participation.rounds is {rounds}, but the factorisation {self.kind}"
+                f" is found for at most {MOST}: take noise.factorisation.kind"
+                " square-root"
             )
         if self.workload == "server" and not run.part(ServerStep).linear:
             optimizer = run.part(Step).optimizer
             raise BenchError(
-                f"noise.factorisation.workload is server, but server.optimizer {optimizer.kind} takes steps that are "
-                "not linear in the sums: take sgd, or workload prefix"
+                "noise.factorisation.workload is server, but server.optimizer"
+                f" {optimizer.kind} takes steps that are not linear in the sums: take"
+                " sgd, or workload prefix"
             )
 
     def weights(self, rounds: int, step: ServerStep) -> np.ndarray:
@@ -54,7 +59,9 @@ class Optimised(Factorisation):
 
 
 def response(step: ServerStep, rounds: int) -> np.ndarray:
-    """How far the model has moved after each round for a unit in the mean of each, float64 [after, of]."""
+    """How far the model has moved after each round for a unit in the mean of each,
+    float64 [after, of].
+    """
 
     model = torch.zeros(rounds, dtype=torch.float64)
     state, moved = step.begin(model), np.zeros((rounds, rounds))

@@ -1,1 +1,3 @@
-"""Noise: what is added to a private sum, and how its multiplier moves, one file each."""
+"""Noise: what is added to a private sum, and how its multiplier moves, one file
+each.
+"""

@@ -1,10 +1,12 @@
-"""Correlated noise: a round takes back part of what earlier rounds added; see `dpsum.noise.Encoded`.
+"""Correlated noise: a round takes back part of what earlier rounds added; see
+`dpsum.noise.Encoded`.
 
-What a client can be told by is the whole of its columns of the encoder, so that z is over the largest column norm where
-each client is in one round, and over what all of its columns come to where it comes again: with known blocks nobody has
-to be secret and nobody is sampled. Where each client's one round is secret, less noise is needed. Noise
-costs T (T + 1) / 2 draws of the model's size: 0.3 s of one core for 40 rounds of 28,357 coordinates, about 45 s for 250
-rounds of 112,000; a `band` of p makes it at most p T.
+What a client can be told by is the whole of its columns of the encoder, so that z is
+over the largest column norm where each client is in one round, and over what all of its
+columns come to where it comes again: with known blocks nobody has to be secret and
+nobody is sampled. Where each client's one round is secret, less noise is needed. Noise
+costs T (T + 1) / 2 draws of the model's size: 0.3 s of one core for 40 rounds of 28,357
+coordinates, about 45 s for 250 rounds of 112,000; a `band` of p makes it at most p T.
 """
 
 from __future__ import annotations
@@ -26,14 +28,19 @@ from dpsum.factorisations import scaled
 
 
 class Correlated(Noise, noise.Encoded):
-    """Noise of deviation z C on each coordinate of the encoded sums; see `parts.factorisations`."""
+    """Noise of deviation z C on each coordinate of the encoded sums; see
+    `parts.factorisations`.
+    """
 
     kind: Literal["correlated"] = "correlated"
     multiplier: float | None = setting(
         1.0,
         ge=1e-3,
         le=1e6,
-        doc="z: deviation of the encoded sums' noise over C; null: the least that the budget allows",
+        doc=(
+            "z: deviation of the encoded sums' noise over C; null: the least that the"
+            " budget allows"
+        ),
     )
     factorisation: Factorisation = setting(SquareRoot(), doc="which encoder")
     rounds: int | None = setting(
@@ -44,19 +51,21 @@ class Correlated(Noise, noise.Encoded):
         plan, clipping = run.part(Participation), run.part(ClippingRule)
         if not plan.correlated:
             raise BenchError(
-                f"participation.kind is {plan.kind}, but correlated noise is accounted for where each client's rounds "
-                "are known, or where each is in one secret round: take one-pass, min-separation or balls-and-bins, or "
-                "noise.kind fixed"
+                f"participation.kind is {plan.kind}, but correlated noise is accounted"
+                " for where each client's rounds are known, or where each is in one"
+                " secret round: take one-pass, min-separation or balls-and-bins, or"
+                " noise.kind fixed"
             )
         if self.rounds is not None and self.rounds < plan.rounds:
             raise BenchError(
-                f"noise.rounds is {self.rounds}, fewer than participation.rounds ({plan.rounds}): a factorisation has "
-                "to be for all planned rounds; raise it, or set it to null"
+                f"noise.rounds is {self.rounds}, fewer than participation.rounds"
+                f" ({plan.rounds}): a factorisation has to be for all planned rounds;"
+                " raise it, or set it to null"
             )
         if clipping.kind != "constant":
             raise BenchError(
-                f"clipping.kind is {clipping.kind}, but correlated noise takes back what rounds at the same threshold "
-                "added: take constant"
+                f"clipping.kind is {clipping.kind}, but correlated noise takes back"
+                " what rounds at the same threshold added: take constant"
             )
 
     def planned(
@@ -67,7 +76,8 @@ class Correlated(Noise, noise.Encoded):
         Args:
             rounds: that are planned.
             step: the server's.
-            apart: how many rounds a client's lie apart at least, and in how many of them it is at most.
+            apart: how many rounds a client's lie apart at least, and in how many of
+                them it is at most.
         """
         return Planned(
             multiplier=self.multiplier,
@@ -80,7 +90,9 @@ class Correlated(Noise, noise.Encoded):
 
 
 class Planned(Correlated):
-    """Correlated noise of a run: what it draws follows from the planned rounds and, for some encoders, the server."""
+    """Correlated noise of a run: what it draws follows from the planned rounds and, for
+    some encoders, the server.
+    """
 
     step: ServerStep
     separation: int = 1

@@ -1,6 +1,7 @@
 """What every noise of a configuration is: settings, on top of what `dpsum.noise` draws.
 
-A class that draws, sums or combines in its own way names a mechanism of its own; see `dpsum.noise.Noise`.
+A class that draws, sums or combines in its own way names a mechanism of its own; see
+`dpsum.noise.Noise`.
 """
 
 from typing import ClassVar, Literal
@@ -15,7 +16,8 @@ class Noise(Part, noise.Noise):
     """Base of the kinds of noise.
 
     Raises:
-        BenchError: when a class is made that changes what is drawn or summed under a mechanism that it did not name.
+        BenchError: when a class is made that changes what is drawn or summed under a
+            mechanism that it did not name.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.noise"
@@ -33,13 +35,17 @@ class Fixed(Noise, noise.Independent):
         1.0,
         ge=1e-3,
         le=1e7,
-        doc="z: noise standard deviation over C; null: the least that the budget allows",
+        doc=(
+            "z: noise standard deviation over C; null: the least that the budget allows"
+        ),
         paper="1",
     )
 
 
 class Decaying(Noise, noise.Decaying):
-    """After `falls` falls in a row of a public validation loss, z is multiplied by `decay` (Adap DP-FL, IV-B)."""
+    """After `falls` falls in a row of a public validation loss, z is multiplied by
+    `decay` (Adap DP-FL, IV-B).
+    """
 
     kind: Literal["decaying"] = "decaying"
     multiplier: float | None = setting(
@@ -59,8 +65,9 @@ class Decaying(Noise, noise.Decaying):
     def check(self, run: Run) -> None:
         if not run.validation.public:
             raise BenchError(
-                "validation.public is false, but its loss drives the noise (noise.kind decaying): what it tells "
-                "of private records is in no account; take public records, or noise.kind fixed"
+                "validation.public is false, but its loss drives the noise (noise.kind"
+                " decaying): what it tells of private records is in no account; take"
+                " public records, or noise.kind fixed"
             )
         if not run.validation.every:
             raise BenchError(
@@ -68,5 +75,6 @@ class Decaying(Noise, noise.Decaying):
             )
         if self.multiplier is None:
             raise BenchError(
-                "noise.multiplier is null, but noise that decays needs a first value: give one"
+                "noise.multiplier is null, but noise that decays needs a first value:"
+                " give one"
             )

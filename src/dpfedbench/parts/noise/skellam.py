@@ -1,4 +1,6 @@
-"""Skellam noise in shares, one of each client, under a sum that secure aggregation shows (`dpsum.noise.Skellam`)."""
+"""Skellam noise in shares, one of each client, under a sum that secure aggregation
+shows (`dpsum.noise.Skellam`).
+"""
 
 import math
 from typing import ClassVar, Literal
@@ -12,7 +14,9 @@ from dpsum import noise
 
 
 class Skellam(Noise, noise.Skellam):
-    """Discrete noise that clients add in shares, of deviation z over the sensitivity after rounding."""
+    """Discrete noise that clients add in shares, of deviation z over the sensitivity
+    after rounding.
+    """
 
     kind: Literal["skellam"] = "skellam"
     columns: ClassVar[tuple[str, ...]] = ("wrapped", "dropped")
@@ -21,8 +25,10 @@ class Skellam(Noise, noise.Skellam):
         1.0,
         ge=1e-3,
         le=1e4,
-        doc="z: deviation of the noise that is counted, over the sensitivity after rounding; null: the least that the "
-        "budget allows",
+        doc=(
+            "z: deviation of the noise that is counted, over the sensitivity after"
+            " rounding; null: the least that the budget allows"
+        ),
     )
     bits: int = setting(
         16,
@@ -48,31 +54,39 @@ class Skellam(Noise, noise.Skellam):
         0.0,
         ge=0,
         lt=1,
-        doc="share of a cohort whose noise is not counted since it may drop out: the others add more",
+        doc=(
+            "share of a cohort whose noise is not counted since it may drop out: the"
+            " others add more"
+        ),
     )
     colluding: float = setting(
         0.0,
         ge=0,
         lt=0.5,
-        doc="share of a cohort whose noise is not counted since it may tell the server: below half",
+        doc=(
+            "share of a cohort whose noise is not counted since it may tell the server:"
+            " below half"
+        ),
     )
 
     def check(self, run: Run) -> None:
         plan = run.part(Participation)
         if not (plan.once and plan.known):
             raise BenchError(
-                f"participation.kind is {plan.kind}, but the server of a secure sum knows who takes part, and the "
-                "account covers one known round for each client: take one-pass"
+                f"participation.kind is {plan.kind}, but the server of a secure sum"
+                " knows who takes part, and the account covers one known round for"
+                " each client: take one-pass"
             )
         if self.gone(plan.cohort) > math.floor(
             self.dropped_at_most * plan.cohort + 1e-9
         ):
             raise BenchError(
-                f"noise.dropped is {self.dropped}, more than noise.dropped_at_most ({self.dropped_at_most}): those who "
-                "stay would add less noise than the account counts; raise noise.dropped_at_most"
+                f"noise.dropped is {self.dropped}, more than noise.dropped_at_most"
+                f" ({self.dropped_at_most}): those who stay would add less noise than"
+                " the account counts; raise noise.dropped_at_most"
             )
         if self.counted(plan.cohort) < 1:
             raise BenchError(
-                f"noise.dropped_at_most and noise.colluding leave no share of {plan.cohort} clients' noise to count: "
-                "lower them"
+                "noise.dropped_at_most and noise.colluding leave no share of"
+                f" {plan.cohort} clients' noise to count: lower them"
             )

@@ -1,14 +1,16 @@
-"""DP-AdamBC (Tang, Shpilevskiy and Lecuyer 2023, DP-AdamBC: Your DP-Adam Is Actually DP-SGD).
+"""DP-AdamBC (Tang, Shpilevskiy and Lecuyer 2023, DP-AdamBC: Your DP-Adam Is Actually
+DP-SGD).
 
-A released mean is g + e with noise e of deviation s on each coordinate, so that E[(g + e)^2] = E[g^2] + s^2: Adam's
-second moment is filled by noise, and where s is large all coordinates take steps of one length. The noise is the
-server's own and s is in the ledger, so the bias can be taken away:
+A released mean is g + e with noise e of deviation s on each coordinate, so that E[(g +
+e)^2] = E[g^2] + s^2: Adam's second moment is filled by noise, and where s is large all
+coordinates take steps of one length. The noise is the server's own and s is in the
+ledger, so the bias can be taken away:
 
     m = b1 m + (1 - b1) g        v = b2 v + (1 - b2) g^2        n = b2 n + (1 - b2) s^2
     w -= rate * m' / sqrt(max(v' - n', floor)),   x' = x / (1 - b^t)
 
-Where s stays, n' is s^2 as the paper has it; where the threshold or the noise moves, n' is what v' has of it. All of it
-is computed of what was released: post-processing.
+Where s stays, n' is s^2 as the paper has it; where the threshold or the noise moves, n'
+is what v' has of it. All of it is computed of what was released: post-processing.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _FIRST, _SECOND = 0.9, 0.999
 
 
 class AdamBC(Optimizer):
-    """Adam with the noise's variance taken out of its second moment; betas are 0.9 and 0.999."""
+    """Adam with the noise's variance taken out of its second moment; betas are 0.9 and
+    0.999.
+    """
 
     kind: Literal["adam-bc"] = "adam-bc"
     reads_noise: ClassVar[bool] = True

@@ -1,6 +1,8 @@
-"""What every way of participation of a configuration is: settings, and the plan that they make for so many clients.
+"""What every way of participation of a configuration is: settings, and the plan that
+they make for so many clients.
 
-What a plan draws, and how it describes itself for the ledger, is in `dpsum.participation`.
+What a plan draws, and how it describes itself for the ledger, is in
+`dpsum.participation`.
 """
 
 from typing import ClassVar
@@ -14,9 +16,10 @@ from dpsum import participation
 class Participation(Part):
     """Base of the ways of participation.
 
-    `once`: a client takes part at most once, which the accounts of sums within a client take for granted. `known`: an
-    observer may know who takes part when. `correlated`: noise that is correlated over rounds has an analysis for it.
-    `blocks`: cohorts are blocks of all clients, so that their size has to divide the number of clients.
+    `once`: a client takes part at most once, which the accounts of sums within a client
+    take for granted. `known`: an observer may know who takes part when. `correlated`:
+    noise that is correlated over rounds has an analysis for it. `blocks`: cohorts are
+    blocks of all clients, so that their size has to divide the number of clients.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.participation"
@@ -48,26 +51,33 @@ class Participation(Part):
         )
 
     def at_once(self, clients: int) -> int:
-        """Clients of a round, of so many in all; their expected number where that is random."""
+        """Clients of a round, of so many in all; their expected number where that is
+        random.
+        """
         return self.cohort
 
     def apart(self, clients: int) -> tuple[int, int]:
-        """How many rounds lie at least between two of one client, and in how many rounds it is at most."""
+        """How many rounds lie at least between two of one client, and in how many
+        rounds it is at most.
+        """
         return (max(self.rounds, 1), 1) if self.once else (1, max(self.rounds, 1))
 
     def check(self, run: Run) -> None:
         count, cohort = run.clients.count, self.cohort
         if cohort > count:
             raise BenchError(
-                f"participation.cohort is {cohort}, more than clients.count ({count}): lower it or raise that"
+                f"participation.cohort is {cohort}, more than clients.count ({count}):"
+                " lower it or raise that"
             )
         if self.blocks and count % cohort:
             raise BenchError(
-                f"participation.cohort ({cohort}) does not divide clients.count ({count}), as {self.kind} needs: "
-                f"try {max(size for size in range(1, cohort + 1) if count % size == 0)}"
+                f"participation.cohort ({cohort}) does not divide clients.count"
+                f" ({count}), as {self.kind} needs: try"
+                f" {max(size for size in range(1, cohort + 1) if count % size == 0)}"
             )
         if self.blocks and self.once and cohort * self.rounds > count:
             raise BenchError(
-                f"participation.rounds is {self.rounds}, but {count} clients in cohorts of {cohort} last for "
-                f"{count // cohort} rounds of {self.kind}: lower rounds or raise clients.count"
+                f"participation.rounds is {self.rounds}, but {count} clients in cohorts"
+                f" of {cohort} last for {count // cohort} rounds of {self.kind}: lower"
+                " rounds or raise clients.count"
             )

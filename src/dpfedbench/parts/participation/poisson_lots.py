@@ -1,4 +1,6 @@
-"""Poisson lots of each client's own records (Adap DP-FL, line 7; DP-SGD, Abadi et al. 2016)."""
+"""Poisson lots of each client's own records (Adap DP-FL, line 7; DP-SGD, Abadi et al.
+2016).
+"""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -10,10 +12,11 @@ from dpsum import participation
 
 
 class PoissonLots(Participation):
-    """Every client takes part in every round, each time with a Poisson lot of its own records.
+    """Every client takes part in every round, each time with a Poisson lot of its own
+    records.
 
-    In each step each record is in its client's lot with probability L/n, apart from all others; n is the mean over
-    clients where they hold different numbers of records.
+    In each step each record is in its client's lot with probability L/n, apart from all
+    others; n is the mean over clients where they hold different numbers of records.
     """
 
     kind: Literal["poisson-lots"] = "poisson-lots"
@@ -46,7 +49,9 @@ class PoissonLots(Participation):
         purpose: str = "lot",
         whose: str = "a client",
     ) -> participation.PoissonLots:
-        """The lots of clients that hold so many records, each or one by one, and take so many steps a round."""
+        """The lots of clients that hold so many records, each or one by one, and take
+        so many steps a round.
+        """
         return participation.PoissonLots(
             kind=self.kind,
             clients=clients,

@@ -1,9 +1,12 @@
-"""Few-shot clients of different alphabets: each draws its classes from a mixture over groups of classes of its own.
+"""Few-shot clients of different alphabets: each draws its classes from a mixture over
+groups of classes of its own.
 
-A client's mixture over the groups that have training classes is drawn from Dir(alpha p), where p_g is the group's share
-of these classes (Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019, who have labels for
-groups). Its classes are drawn one after another, without putting back, each with the chance of its group's weight over
-the group's classes. As alpha grows this becomes the partition `shared`; as it falls, a client has one alphabet.
+A client's mixture over the groups that have training classes is drawn from Dir(alpha
+p), where p_g is the group's share of these classes (Hsu et al., Measuring the Effects
+of Non-Identical Data Distribution, 2019, who have labels for groups). Its classes are
+drawn one after another, without putting back, each with the chance of its group's
+weight over the group's classes. As alpha grows this becomes the partition `shared`; as
+it falls, a client has one alphabet.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class Alphabets(TaskClients):
-    """Clients differ in their alphabets, or whatever groups the names of classes say (`ImageDataset.groups`)."""
+    """Clients differ in their alphabets, or whatever groups the names of classes say
+    (`ImageDataset.groups`).
+    """
 
     partition: Literal["alphabets"] = "alphabets"
     apart: ClassVar[bool] = False
@@ -40,14 +45,16 @@ class Alphabets(TaskClients):
         names, group = np.unique(np.array(dataset.groups)[pool], return_inverse=True)
         if len(names) < 2:
             raise BenchError(
-                f"clients.partition is {self.partition}, but the training classes of {dataset.name} are in no groups: "
-                f"take classes that are called GROUP/CLASS, or clients.partition {self.unsaid}"
+                f"clients.partition is {self.partition}, but the training classes of"
+                f" {dataset.name} are in no groups: take classes that are called"
+                f" GROUP/CLASS, or clients.partition {self.unsaid}"
             )
         sizes = np.bincount(group)
         classes = np.empty((self.count, ways), np.int64)
         examples = np.empty((self.count, ways, self.examples_per_class), np.int64)
         for block, start in enumerate(range(0, self.count, BLOCK)):
-            # Whole blocks are drawn, and the last one cut: a client does not depend on how many there are.
+            # Whole blocks are drawn, and the last one cut: a client does not depend on
+            # how many there are.
             rng, stop = (
                 stream(seed, "partition/alphabets", block),
                 min(start + BLOCK, self.count),
@@ -55,7 +62,8 @@ class Alphabets(TaskClients):
             weights = log_dirichlet(
                 rng, self.concentration * sizes / len(pool), BLOCK
             ) - np.log(sizes)
-            # Of log weights and standard Gumbel draws, the largest sums are such a sample (Yellott 1977).
+            # Of log weights and standard Gumbel draws, the largest sums are such a
+            # sample (Yellott 1977).
             keys = weights[:, group] + rng.gumbel(size=(BLOCK, len(pool)))
             chosen = pool[np.argsort(-keys, axis=1, kind="stable")[:, :ways]]
             picked = distinct(rng, BLOCK * ways, per_class, self.examples_per_class)
@@ -67,9 +75,11 @@ class Alphabets(TaskClients):
 def log_dirichlet(
     rng: np.random.Generator, alphas: np.ndarray, count: int
 ) -> np.ndarray:
-    """Logarithms of `count` draws from Dir(alphas), up to a constant for each, float64 [count, len(alphas)].
+    """Logarithms of `count` draws from Dir(alphas), up to a constant for each, float64
+    [count, len(alphas)].
 
-    A draw of Gamma(a) is one of Gamma(a + 1) times U^(1/a): as logarithms they stay apart where the draws would be 0.
+    A draw of Gamma(a) is one of Gamma(a + 1) times U^(1/a): as logarithms they stay
+    apart where the draws would be 0.
     """
     gammas = rng.standard_gamma(alphas + 1.0, size=(count, len(alphas)))
     return np.log(gammas) + np.log(1.0 - rng.random((count, len(alphas)))) / alphas

@@ -1,10 +1,12 @@
-"""Clients that differ in labels and in size: each label's records are shared out by a Dirichlet draw.
+"""Clients that differ in labels and in size: each label's records are shared out by a
+Dirichlet draw.
 
-For each label the clients' shares of its records are drawn from Dir(alpha, ..., alpha) (Yurochkin et al., Bayesian
-Nonparametric Federated Learning of Neural Networks, 2019, Section 4; Li et al., Federated Learning on Non-IID Data
-Silos, 2022). A small alpha gives few labels a client and unequal sizes; a large one approaches equal shares of all.
-Where a client would have fewer records than `least`, all shares are drawn again, so that the partition is a Dirichlet
-draw given that no client has fewer.
+For each label the clients' shares of its records are drawn from Dir(alpha, ..., alpha)
+(Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, 2019,
+Section 4; Li et al., Federated Learning on Non-IID Data Silos, 2022). A small alpha
+gives few labels a client and unequal sizes; a large one approaches equal shares of all.
+Where a client would have fewer records than `least`, all shares are drawn again, so
+that the partition is a Dirichlet draw given that no client has fewer.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _DRAWS = 1000  # before it is said that so many records for each cannot be had
 
 
 class Dirichlet(RecordClients):
-    """All training records, each label's by shares of a Dirichlet draw: clients differ in labels and in size."""
+    """All training records, each label's by shares of a Dirichlet draw: clients differ
+    in labels and in size.
+    """
 
     partition: Literal["dirichlet"] = "dirichlet"
     alike: ClassVar[bool] = False
@@ -39,7 +43,8 @@ class Dirichlet(RecordClients):
         """Refuse a draw without its concentration."""
         if self.concentration is None:
             raise BenchError(
-                "clients.concentration is null: partition dirichlet needs it, 0.1 for instance"
+                "clients.concentration is null: partition dirichlet needs it, 0.1 for"
+                " instance"
             )
 
     def folder(self, ways: int) -> str:
@@ -48,8 +53,8 @@ class Dirichlet(RecordClients):
     def check_room(self, dataset: str, *, ways: int, classes: int, each: int) -> None:
         if self.count * self.least > classes * each:
             raise BenchError(
-                f"clients.count x clients.least is {self.count * self.least:,}, but {dataset} has "
-                f"{classes * each:,} training records: lower one of them"
+                f"clients.count x clients.least is {self.count * self.least:,}, but"
+                f" {dataset} has {classes * each:,} training records: lower one of them"
             )
 
     def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:
@@ -67,8 +72,9 @@ class Dirichlet(RecordClients):
                 break
         else:
             raise BenchError(
-                f"in {_DRAWS} draws some client always had fewer than {self.least} of {dataset.name}'s {len(pool)} "
-                "training records: raise clients.concentration, or lower clients.least or clients.count"
+                f"in {_DRAWS} draws some client always had fewer than {self.least} of"
+                f" {dataset.name}'s {len(pool)} training records: raise"
+                " clients.concentration, or lower clients.least or clients.count"
             )
         dealt = [
             np.split(rng.permutation(records), np.cumsum(row)[:-1])
@@ -83,7 +89,9 @@ class Dirichlet(RecordClients):
 def shared_out(
     rng: np.random.Generator, sizes: list[int], clients: int, concentration: float
 ) -> np.ndarray:
-    """How many records of each label each client gets: int64 [labels, clients], whose rows add up to `sizes`."""
+    """How many records of each label each client gets: int64 [labels, clients], whose
+    rows add up to `sizes`.
+    """
     shares = rng.dirichlet(np.full(clients, concentration), size=len(sizes))
     ends = np.rint(np.cumsum(shares, axis=1)[:, :-1] * np.array(sizes)[:, None]).astype(
         np.int64

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class Disjoint(TaskClients):
-    """Classes are dealt like cards, one shuffled deck after another, so that as many clients fit as can."""
+    """Classes are dealt like cards, one shuffled deck after another, so that as many
+    clients fit as can.
+    """
 
     partition: Literal["disjoint"] = "disjoint"
 
@@ -25,8 +27,9 @@ class Disjoint(TaskClients):
         room = classes * (each // self.examples_per_class) // ways
         if self.count > room:
             raise BenchError(
-                f"clients.count is {self.count:,}, but {dataset} has images for {room:,} clients that share none: "
-                f"lower it, or set clients.partition to {self.unsaid}"
+                f"clients.count is {self.count:,}, but {dataset} has images for"
+                f" {room:,} clients that share none: lower it, or set clients.partition"
+                f" to {self.unsaid}"
             )
 
     def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:
@@ -39,9 +42,10 @@ class Disjoint(TaskClients):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Deal each image to one client at most.
 
-        Each training class is cut at random into disjoint sets of images. A deck has each class once; decks follow one
-        another, and every client takes the next `ways` cards. A hand that spans two decks could hold a class twice; the
-        new deck is then rearranged so that its first cards are none of those in the hand.
+        Each training class is cut at random into disjoint sets of images. A deck has
+        each class once; decks follow one another, and every client takes the next
+        `ways` cards. A hand that spans two decks could hold a class twice; the new deck
+        is then rearranged so that its first cards are none of those in the hand.
         """
         rng, pool, per_class = (
             stream(seed, "partition"),
@@ -52,9 +56,10 @@ class Disjoint(TaskClients):
         most = len(pool) * (per_class // examples) // ways
         if clients > most:
             raise BenchError(
-                f"{clients} clients of {ways} classes with {examples} images each cannot be disjoint: "
-                f"{dataset.name}'s training images are enough for {most}; lower clients.count to that, or take "
-                f"clients.partition: {self.unsaid}"
+                f"{clients} clients of {ways} classes with {examples} images each"
+                f" cannot be disjoint: {dataset.name}'s training images are enough for"
+                f" {most}; lower clients.count to that, or take clients.partition:"
+                f" {self.unsaid}"
             )
         cards: list[np.ndarray] = []
         for deck in range(per_class // examples):

@@ -1,6 +1,8 @@
-"""Clients that hold records of few labels: the training records sorted by label, cut into fragments, dealt out.
+"""Clients that hold records of few labels: the training records sorted by label, cut
+into fragments, dealt out.
 
-The partition of Adap DP-FL's Section V: 400 fragments of 150 records, 40 of them to each of 10 clients.
+The partition of Adap DP-FL's Section V: 400 fragments of 150 records, 40 of them to
+each of 10 clients.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class Fragments(RecordClients):
-    """All training records, sorted by label and cut into equal fragments; each client gets as many, drawn at random."""
+    """All training records, sorted by label and cut into equal fragments; each client
+    gets as many, drawn at random.
+    """
 
     partition: Literal["fragments"] = "fragments"
     fragments: int | None = setting(
@@ -33,13 +37,14 @@ class Fragments(RecordClients):
             )
         if self.count > self.fragments:
             raise BenchError(
-                f"clients.count is {self.count}, more than the {self.fragments} fragments of clients.fragments: "
-                "lower it or raise that"
+                f"clients.count is {self.count}, more than the {self.fragments}"
+                " fragments of clients.fragments: lower it or raise that"
             )
         if self.fragments % self.count:
             raise BenchError(
-                f"clients.fragments ({self.fragments}) is not a multiple of clients.count ({self.count}): "
-                f"try {self.count * round(self.fragments / self.count)} fragments"
+                f"clients.fragments ({self.fragments}) is not a multiple of"
+                f" clients.count ({self.count}): try"
+                f" {self.count * round(self.fragments / self.count)} fragments"
             )
 
     def folder(self, ways: int) -> str:
@@ -52,12 +57,14 @@ class Fragments(RecordClients):
         ):
             if classes * each % parts:
                 raise BenchError(
-                    f"{key} is {parts:,}, which does not divide the {classes * each:,} training records of {dataset}: "
-                    "change it"
+                    f"{key} is {parts:,}, which does not divide the {classes * each:,}"
+                    f" training records of {dataset}: change it"
                 )
 
     def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:
-        """Equally many fragments for each client; records of one label keep their order in the data set."""
+        """Equally many fragments for each client; records of one label keep their order
+        in the data set.
+        """
         pool, fragments = dataset.splits["train"], self.fragments or 1
         self._check_divides(dataset.name, len(pool), fragments)
         pool = pool[np.argsort(dataset.labels[pool], kind="stable")]
@@ -72,8 +79,9 @@ class Fragments(RecordClients):
                 [count for count in range(1, records + 1) if records % count == 0],
             )
             raise BenchError(
-                f"{clients} clients cannot have equal shares of {name}'s {records} training records: "
-                f"set clients.count to {nearest}, the nearest that can"
+                f"{clients} clients cannot have equal shares of {name}'s {records}"
+                f" training records: set clients.count to {nearest}, the nearest"
+                " that can"
             )
         if records % fragments:
             choices = [
@@ -82,8 +90,9 @@ class Fragments(RecordClients):
                 if records % count == 0
             ]
             raise BenchError(
-                f"{name}'s {records} training records cannot be cut into {fragments} equal fragments: "
-                f"set clients.fragments to {_nearest(fragments, choices)}, the nearest that works"
+                f"{name}'s {records} training records cannot be cut into {fragments}"
+                " equal fragments: set clients.fragments to"
+                f" {_nearest(fragments, choices)}, the nearest that works"
             )
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class RecordClients(Clients):
-    """Each client holds some of the training records, and no record is at two clients (`deal`)."""
+    """Each client holds some of the training records, and no record is at two clients
+    (`deal`).
+    """
 
     holds: ClassVar[str] = "records"
 
@@ -32,7 +34,8 @@ class RecordClients(Clients):
         )
 
     def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:
-        """The training records of each client, as integers; drawn from the stream (seed, "partition/NAME").
+        """The training records of each client, as integers; drawn from the stream
+        (seed, "partition/NAME").
 
         Raises:
             BenchError: they cannot be had of these data.

@@ -1,4 +1,6 @@
-"""Every client draws its classes, and its images of them, uniformly and apart from the others, as in the papers."""
+"""Every client draws its classes, and its images of them, uniformly and apart from the
+others, as in the papers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class Shared(TaskClients):
-    """Two clients may hold one image. The first n clients do not depend on how many follow."""
+    """Two clients may hold one image. The first n clients do not depend on how many
+    follow.
+    """
 
     partition: Literal["shared"] = "shared"
     apart: ClassVar[bool] = False

@@ -44,11 +44,13 @@ class TaskClients(Clients):
     def draw(
         self, dataset: ImageDataset, *, ways: int, seed: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What the clients hold; of each draw a stream of its own, (seed, "partition/NAME", ...).
+        """What the clients hold; of each draw a stream of its own, (seed,
+        "partition/NAME", ...).
 
         Returns:
-            Training classes, integers [clients, ways], distinct within a client; and the numbers of their images,
-            integers [clients, ways, examples_per_class], distinct within a class.
+            Training classes, integers [clients, ways], distinct within a client; and
+            the numbers of their images, integers [clients, ways, examples_per_class],
+            distinct within a class.
 
         Raises:
             BenchError: they cannot be had of these data.
@@ -58,5 +60,6 @@ class TaskClients(Clients):
     def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:
         """The clients of a data set of texts."""
         raise BenchError(
-            f"clients.partition is {self.partition}, but {texts.name} holds texts: it shares out images"
+            f"clients.partition is {self.partition}, but {texts.name} holds texts: it"
+            " shares out images"
         )

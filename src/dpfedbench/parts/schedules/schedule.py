@@ -13,7 +13,9 @@ class Schedule(Part):
     place: ClassVar[str] = "dpfedbench.parts.schedules"
 
     def rate(self, first: float, step: int, steps: int) -> float:
-        """The learning rate of step `step` (from 0) of `steps` planned, where the configured one is `first`."""
+        """The learning rate of step `step` (from 0) of `steps` planned, where the
+        configured one is `first`.
+        """
         raise NotImplementedError
 
     def check_rate(self, rate: float) -> None:
@@ -30,7 +32,9 @@ class ConstantRate(Schedule):
 
 
 class Cosine(Schedule):
-    """The rate falls to `final_rate` over all planned rounds, on half a period of a cosine (DP-MAML, Section 6.2)."""
+    """The rate falls to `final_rate` over all planned rounds, on half a period of a
+    cosine (DP-MAML, Section 6.2).
+    """
 
     kind: Literal["cosine"] = "cosine"
     final_rate: float = setting(
@@ -52,12 +56,15 @@ class Cosine(Schedule):
     def check_rate(self, rate: float) -> None:
         if self.final_rate > rate:
             raise BenchError(
-                f"server.schedule.final_rate is {self.final_rate:g}, above server.rate ({rate:g}): it may only fall"
+                f"server.schedule.final_rate is {self.final_rate:g}, above server.rate"
+                f" ({rate:g}): it may only fall"
             )
 
 
 class Exponential(Schedule):
-    """The rate of round t, from 0, is the first one times e^(-decay t) (Li et al. 2020, Appendix C)."""
+    """The rate of round t, from 0, is the first one times e^(-decay t) (Li et al. 2020,
+    Appendix C).
+    """
 
     kind: Literal["exponential"] = "exponential"
     decay: float = setting(

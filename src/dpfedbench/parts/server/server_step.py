@@ -30,7 +30,9 @@ class ServerStep(Part):
         return {}
 
     def plain_sum(self, dimension: int) -> Any:
-        """What takes a round's contributions where they are not clipped and noised: `PlainSum`, or the like."""
+        """What takes a round's contributions where they are not clipped and noised:
+        `PlainSum`, or the like.
+        """
         return PlainSum(dimension=dimension)
 
     def mean(self, released: torch.Tensor, denominator: float) -> torch.Tensor:
@@ -38,7 +40,9 @@ class ServerStep(Part):
         return released / denominator
 
     def told(self, state: State, deviation: float) -> None:
-        """Learn the deviation of the noise on each coordinate of the next mean; 0 where there is none."""
+        """Learn the deviation of the noise on each coordinate of the next mean; 0 where
+        there is none.
+        """
 
     def step(
         self,
@@ -98,7 +102,8 @@ class Step(ServerStep):
 
 
 class Average(ServerStep):
-    """The model becomes the mean of the clients' models (FedAvg, McMahan et al. 2017; Adap DP-FL, line 23).
+    """The model becomes the mean of the clients' models (FedAvg, McMahan et al. 2017;
+    Adap DP-FL, line 23).
 
     Each client holds as many records.
     """

@@ -1,8 +1,10 @@
-"""Automatic clipping (Bu et al. 2023, Automatic Clipping: DP Deep Learning Made Easier and Stronger).
+"""Automatic clipping (Bu et al. 2023, Automatic Clipping: DP Deep Learning Made Easier
+and Stronger).
 
-Each contribution g becomes g / (|g| + gamma), whose norm is below 1, so that C = 1 cuts nothing and noise of deviation
-z is what it is for. Contributions much longer than gamma all count alike, and there is no threshold to choose; that
-the paper's R may be any number is the server's learning rate here.
+Each contribution g becomes g / (|g| + gamma), whose norm is below 1, so that C = 1 cuts
+nothing and noise of deviation z is what it is for. Contributions much longer than gamma
+all count alike, and there is no threshold to choose; that the paper's R may be any
+number is the server's learning rate here.
 """
 
 from typing import Literal
@@ -26,8 +28,9 @@ class Automatic(Transform):
         rule = run.part(ClippingRule)
         if rule.moves or rule.finds_threshold or rule.threshold != 1:
             raise BenchError(
-                "transform.kind is automatic, which gives contributions of norm below 1: another threshold would "
-                "shorten them or add noise for nothing; set clipping to {kind: constant, threshold: 1}"
+                "transform.kind is automatic, which gives contributions of norm below"
+                " 1: another threshold would shorten them or add noise for nothing; set"
+                " clipping to {kind: constant, threshold: 1}"
             )
 
     def factor(self, norm: float) -> float:

@@ -1,7 +1,9 @@
-"""Transformations of a contribution: it is multiplied by a factor that follows from its own norm.
+"""Transformations of a contribution: it is multiplied by a factor that follows from its
+own norm.
 
-This costs no privacy and needs no proof: what becomes of a contribution depends on no other, and the sum clips that to
-C as it clips any. So the sum moves by at most C where a unit's contribution becomes zero, whatever the factor.
+This costs no privacy and needs no proof: what becomes of a contribution depends on no
+other, and the sum clips that to C as it clips any. So the sum moves by at most C where
+a unit's contribution becomes zero, whatever the factor.
 """
 
 from __future__ import annotations
@@ -17,14 +19,18 @@ class Transform(Part):
 
     place: ClassVar[str] = "dpfedbench.parts.transforms"
     trivial: ClassVar[bool] = False
-    """Whether contributions stay as they are, so that they may be added up while they are computed."""
+    """Whether contributions stay as they are, so that they may be added up while they
+    are computed.
+    """
 
     def factor(self, norm: float) -> float:
         """What a contribution of this L2 norm over all weights is multiplied by."""
         raise NotImplementedError
 
     def rows(self, contributions: torch.Tensor) -> torch.Tensor:
-        """Contributions [n, d], each times its own factor; one that is not finite stays so, and counts as zero."""
+        """Contributions [n, d], each times its own factor; one that is not finite stays
+        so, and counts as zero.
+        """
         if self.trivial:
             return contributions
         norms = torch.linalg.vector_norm(contributions, dim=1, dtype=torch.float64)

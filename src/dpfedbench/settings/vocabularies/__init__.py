@@ -1,1 +1,3 @@
-"""Vocabularies: the words that a language model knows, one file a way to choose them, found by place."""
+"""Vocabularies: the words that a language model knows, one file a way to choose them,
+found by place.
+"""

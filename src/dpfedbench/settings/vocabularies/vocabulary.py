@@ -17,7 +17,8 @@ class SeenText:
 
     Attributes:
         public: int64 [words], how often each word is in the public text.
-        private: the same in the clients' own words; None for a vocabulary that is not declared to read them.
+        private: the same in the clients' own words; None for a vocabulary that is not
+            declared to read them.
     """
 
     public: np.ndarray
@@ -25,10 +26,12 @@ class SeenText:
 
 
 class Vocabulary(Part):
-    """Base of the ways to choose the words that a model knows. Everyone who gets the model gets its words.
+    """Base of the ways to choose the words that a model knows. Everyone who gets the
+    model gets its words.
 
-    `private`: whether it reads clients' words. Then it is a release without an event, and no finite epsilon holds of a
-    run; `reason` says so for the ledger, and `notice` for people. Clients' words exist for it only if it says so.
+    `private`: whether it reads clients' words. Then it is a release without an event,
+    and no finite epsilon holds of a run; `reason` says so for the ledger, and `notice`
+    for people. Clients' words exist for it only if it says so.
     """
 
     place: ClassVar[str] = "dpfedbench.settings.vocabularies"
@@ -39,8 +42,8 @@ class Vocabulary(Part):
     def check(self, run: HasSections) -> None:
         if not self.private and not run.validation.public:
             raise BenchError(
-                "validation.public is false, but the validation tasks are a part of the public text that "
-                "task.text.vocabulary is taken from: set it to true"
+                "validation.public is false, but the validation tasks are a part of the"
+                " public text that task.text.vocabulary is taken from: set it to true"
             )
 
     @property
@@ -51,12 +54,16 @@ class Vocabulary(Part):
         return (self.notice,) if self.notice else ()
 
     def choose(self, seen: SeenText, size: int) -> np.ndarray:
-        """Places int64 [n] of at most `size` different words; a model's first word is the first of them."""
+        """Places int64 [n] of at most `size` different words; a model's first word is
+        the first of them.
+        """
         raise NotImplementedError
 
 
 class Public(Vocabulary):
-    """The most frequent words of the data set's public text: nothing of a client is in it."""
+    """The most frequent words of the data set's public text: nothing of a client is in
+    it.
+    """
 
     kind: Literal["public"] = "public"
 
@@ -65,7 +72,8 @@ class Public(Vocabulary):
 
 
 class Private(Vocabulary):
-    """The most frequent words of the training tasks (Li et al. 2020, Appendix C): a word of one client may be in it.
+    """The most frequent words of the training tasks (Li et al. 2020, Appendix C): a
+    word of one client may be in it.
 
     As published: a release without an event.
     """
@@ -73,7 +81,10 @@ class Private(Vocabulary):
     kind: Literal["private"] = "private"
     private = True
     reason = "the model's vocabulary was taken from the clients' words"
-    notice = "the vocabulary is taken from the clients' words, which no event of the ledger covers: no finite epsilon holds"
+    notice = (
+        "the vocabulary is taken from the clients' words, which no event of the ledger"
+        " covers: no finite epsilon holds"
+    )
 
     def choose(self, seen: SeenText, size: int) -> np.ndarray:
         assert seen.private is not None
@@ -81,6 +92,8 @@ class Private(Vocabulary):
 
 
 def _most_frequent(counts: np.ndarray, size: int) -> np.ndarray:
-    """The places of the largest counts above zero, the larger first, then in alphabetical order."""
+    """The places of the largest counts above zero, the larger first, then in
+    alphabetical order.
+    """
     frequent = np.argsort(-counts, kind="stable")[:size]
     return frequent[counts[frequent] > 0]

@@ -1,7 +1,8 @@
 """Accountants, found by place: one for each pair of a mechanism and a way of sampling.
 
-Each says what it takes for granted (`explanation`); `docs/privacy.md` has a table of all, with their guarantees.
-Another pair raises and prints no number; a new one is a new file with a class that names its pair.
+Each says what it takes for granted (`explanation`); `docs/privacy.md` has a table of
+all, with their guarantees. Another pair raises and prints no number; a new one is a new
+file with a class that names its pair.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def _known() -> dict[tuple[str, str], Accountant]:
             pair = getattr(value, "pair", None)
             if pair in accountants:
                 raise DpsumError(
-                    f"{module.name} and {type(accountants[pair]).__module__} are both for {pair}: keep one"
+                    f"{module.name} and {type(accountants[pair]).__module__} are both"
+                    f" for {pair}: keep one"
                 )
             if pair is not None:
                 accountants[pair] = value()
@@ -43,7 +45,9 @@ def _known() -> dict[tuple[str, str], Accountant]:
 
 
 def find(mechanism: str, kind: str) -> Accountant:
-    """The analysis of a mechanism under a kind of sampler; DpsumError where there is none."""
+    """The analysis of a mechanism under a kind of sampler; DpsumError where there is
+    none.
+    """
     if (mechanism, kind) not in _known():
         samplers = [sampler for noise, sampler in pairs() if noise == mechanism]
         there = (
@@ -52,7 +56,8 @@ def find(mechanism: str, kind: str) -> Accountant:
             else f"of {', '.join(dict(pairs()))} noise"
         )
         raise DpsumError(
-            f"no analysis for {mechanism} noise with the sampler {kind!r}, so no epsilon: there are analyses {there}"
+            f"no analysis for {mechanism} noise with the sampler {kind!r}, so no"
+            f" epsilon: there are analyses {there}"
         )
     return _known()[mechanism, kind]
 
@@ -63,12 +68,16 @@ def pairs() -> list[tuple[str, str]]:
 
 
 def known(mechanism: str, kind: str) -> bool:
-    """Whether there is such an analysis that holds even where everybody knows who is in which release."""
+    """Whether there is such an analysis that holds even where everybody knows who is in
+    which release.
+    """
     return (mechanism, kind) in _known() and _known()[mechanism, kind].known
 
 
 def of(releases: Sequence[Release]) -> Accountant:
-    """The analysis of a ledger's releases, found by the first of them; DpsumError where one of them has none."""
+    """The analysis of a ledger's releases, found by the first of them; DpsumError where
+    one of them has none.
+    """
     accountants = [
         find(*pair)
         for pair in dict.fromkeys(

@@ -1,20 +1,23 @@
-"""The privacy of balls-and-bins participation: each client is in one secret round out of T.
+"""The privacy of balls-and-bins participation: each client is in one secret round out
+of T.
 
-Chua et al., Balls-and-Bins Sampling for DP-SGD (2024): under zero-out adjacency the releases of rounds
-1..t are dominated by the pair
+Chua et al., Balls-and-Bins Sampling for DP-SGD (2024): under zero-out adjacency the
+releases of rounds 1..t are dominated by the pair
 
     P = (1 - t/T) N(0, z^2 I) + (1/T) sum_{i <= t} N(e_i, z^2 I),    Q = N(0, z^2 I),
 
-and with X_1..X_t independent log-normals, log X_i ~ N(-1/(2 z^2), 1/z^2), and S their sum under Q,
+and with X_1..X_t independent log-normals, log X_i ~ N(-1/(2 z^2), 1/z^2), and S their
+sum under Q,
 
     dP/dQ = (1 - t/T) + S/T,
     delta(P||Q) = (1/T)     E (S - K)+,   K = T e^eps  - (T - t),
     delta(Q||P) = (e^eps/T) E (K - S)+,   K = T e^-eps - (T - t).
 
-Both are expectations of a convex function of S, which gives the upper end: putting X on a grid without moving
-its mean (each value split between its two neighbours) can only raise them. The lower end puts X on a finer
-grid by rounding it away from the tail. Sums are convolved by FFT in `grid_sums`, whose error is added to the
-upper and taken from the lower end. Each (z, T, t, delta) is computed once.
+Both are expectations of a convex function of S, which gives the upper end: putting X on
+a grid without moving its mean (each value split between its two neighbours) can only
+raise them. The lower end puts X on a finer grid by rounding it away from the tail. Sums
+are convolved by FFT in `grid_sums`, whose error is added to the upper and taken from
+the lower end. Each (z, T, t, delta) is computed once.
 """
 
 from __future__ import annotations
@@ -54,16 +57,19 @@ from dpsum.accounting.groups import (
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
 
-# Share of delta that may be spent on cutting the log-normal's own tail. With little noise that tail is so long
-# that the grid could not resolve what lies below it, and delta so flat that a larger share moves epsilon little.
+# Share of delta that may be spent on cutting the log-normal's own tail. With little
+# noise that tail is so long that the grid could not resolve what lies below it, and
+# delta so flat that a larger share moves epsilon little.
 CUT, CUT_HEAVY, HEAVY = 1e-4, 1e-2, 1.5
-# Grid cells (the upper end's error falls with the square of a cell, the lower end's with the cell).
+# Grid cells (the upper end's error falls with the square of a cell, the lower end's
+# with the cell).
 UPPER_CELLS, UPPER_CELLS_ADD, LOWER_CELLS = 1 << 13, 1 << 12, 1 << 20
 # Deviations of a normal variable that a quadrature over it takes in.
 _REACH = 12.0
 # The delta for which a whole curve's grid is made.
 SMALL = 1e-6
-# Below this noise the log-normal leaves the range of floating point, and the one-Gaussian ceiling is given.
+# Below this noise the log-normal leaves the range of floating point, and the
+# one-Gaussian ceiling is given.
 LEAST_NOISE = 0.05
 
 
@@ -100,7 +106,8 @@ class _LogNormal:
 
 
 def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarray:
-    """Weights at 0, step, 2 step, ... up to `cut`, to which X is first cut; each value is split between its neighbours.
+    """Weights at 0, step, 2 step, ... up to `cut`, to which X is first cut; each value
+    is split between its neighbours.
 
     The mean is kept. Rounding errors of the weights go up if `heavier`, down if not.
     """
@@ -112,7 +119,8 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
     tail, moment = np.minimum(tail * lean, 1.0), moment * lean
     inside = np.maximum(tail[:-1] - tail[1:], 0.0)
     right = ((moment[:-1] - moment[1:]) - edges[:-1] * inside) / step
-    # Each leaning term is off by at most twice its error, and edge x tail is at most the moment.
+    # Each leaning term is off by at most twice its error, and edge x tail is at most
+    # the moment.
     slack = 4 * np.maximum(off[:-1], off[1:]) * moment[:-1] / step
     right = np.clip(right + (slack if heavier else -slack), 0.0, inside)
     weights = np.zeros(cells + 1)
@@ -124,7 +132,9 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
 
 
 def _rounded_down(law: _LogNormal, step: float, cut: float) -> np.ndarray:
-    """Weights with each value rounded down to the grid, and all above `cut` to it; errors go down as well."""
+    """Weights with each value rounded down to the grid, and all above `cut` to it;
+    errors go down as well.
+    """
     edges = np.arange(int(np.floor(cut / step)) + 1) * step
     tail, off = law.tail(edges)
     tail = tail * (1 - off)
@@ -148,7 +158,8 @@ class _Grid:
         law = _LogNormal(s=1.0 / noise_multiplier)
         spread = 30.0 * (rounds * math.expm1(min(law.s**2, 500.0))) ** 0.5
         if add:
-            # Only sums below K <= T matter, and a sum with one X above 2T is not among them.
+            # Only sums below K <= T matter, and a sum with one X above 2T is not among
+            # them.
             cut = min(law.cut(1e-16), 2.0 * rounds)
             step = max(min(float(rounds), spread), cut) / UPPER_CELLS_ADD
             weights = _spread(law, step, cut, heavier=False)
@@ -185,7 +196,8 @@ def removal(
 ) -> DeltaEnd:
     """One end of delta(P||Q) over eps for one (z, T, t), sharp near one eps.
 
-    E (S - K)+ = t E (1 - K/S)+ with one summand size-biased: relative accuracy also where S has a heavy tail (small z).
+    E (S - K)+ = t E (1 - K/S)+ with one summand size-biased: relative accuracy also
+    where S has a heavy tail (small z).
     """
 
     def place(epsilon: float) -> float:
@@ -207,8 +219,9 @@ def _addition_delta(
 ) -> float:
     """An upper end of delta(Q||P) at epsilon; `delta` only chooses the grid.
 
-    A large epsilon asks for a K far below a cell of the grid, which then says nothing. There a sum below K has every
-    summand below K, so that (e^eps/T) E (K - S)+ <= (e^eps/T) K P(X < K)^t.
+    A large epsilon asks for a K far below a cell of the grid, which then says nothing.
+    There a sum below K has every summand below K, so that (e^eps/T) E (K - S)+ <=
+    (e^eps/T) K P(X < K)^t.
     """
     at = rounds * math.expm1(-epsilon) + done
     if at <= 0.0:
@@ -247,17 +260,20 @@ def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
 def renyi(
     noise_multiplier: float, rounds: int, done: int, orders: Sequence[int]
 ) -> np.ndarray:
-    """Renyi divergences after `done` of `rounds` rounds, the greater of both directions, at each whole order >= 2.
+    """Renyi divergences after `done` of `rounds` rounds, the greater of both
+    directions, at each whole order >= 2.
 
     With a = alpha and b = alpha - 1,
 
         E_Q (dP/dQ)^a  = T^-a a! [u^a] e^((T - t) u) (sum_j E X^j u^j / j!)^t,   E X^j = e^(j (j - 1) / (2 z^2)),
         E_P (dQ/dP)^a  = E_Q (dP/dQ)^-b = T^b / Gamma(b)  integral_0^inf u^(b - 1) e^(-(T - t) u) (E e^(-u X))^t du,
 
-    the first by powers of a series with terms above 0, the second by the trapezoidal rule, whose error is far below the
-    margin added here (the integrands are analytic and fall off faster than exponentials). Where b is so large against
-    z T that the rule would not reach far enough into the log-normal's tail, the second is bounded: a mean is at least
-    the geometric mean, so E_Q (dP/dQ)^-b <= e^(t (b/T) (b/T + 1) / (2 z^2)), which is exact at T = 1.
+    the first by powers of a series with terms above 0, the second by the trapezoidal
+    rule, whose error is far below the margin added here (the integrands are analytic
+    and fall off faster than exponentials). Where b is so large against z T that the
+    rule would not reach far enough into the log-normal's tail, the second is bounded: a
+    mean is at least the geometric mean, so E_Q (dP/dQ)^-b <= e^(t (b/T) (b/T + 1) / (2
+    z^2)), which is exact at T = 1.
     """
     _check(noise_multiplier, rounds, done, 0.5)
     alphas = np.array(orders)
@@ -351,11 +367,14 @@ def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> Non
 def upper_epsilon(
     noise_multiplier: float, rounds: int, done: int, delta: float
 ) -> float:
-    """A proved upper end of epsilon, in both directions of zero-out, after t = `done` of T = `rounds` rounds."""
+    """A proved upper end of epsilon, in both directions of zero-out, after t = `done`
+    of T = `rounds` rounds.
+    """
     _check(noise_multiplier, rounds, done, delta)
     if done == 0:
         return 0.0
-    # P is a mixture of Q (weight 1 - t/T) and of Gaussian shifts, and the divergence is jointly convex.
+    # P is a mixture of Q (weight 1 - t/T) and of Gaussian shifts, and the divergence is
+    # jointly convex.
     ceiling = gaussian_epsilon(noise_multiplier, min(delta * rounds / done, 1.0))
     if noise_multiplier < LEAST_NOISE:
         return ceiling
@@ -367,7 +386,8 @@ def upper_epsilon(
         ceiling=ceiling,
         upper=True,
     )
-    # Adding seems never to cost more than removing, but that is not proved; one look usually settles it.
+    # Adding seems never to cost more than removing, but that is not proved; one look
+    # usually settles it.
     return raised(
         epsilon,
         ceiling,
@@ -378,7 +398,9 @@ def upper_epsilon(
 def upper_deltas(
     noise_multiplier: float, rounds: int, done: int, epsilons: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Upper ends of delta(P||Q) and delta(Q||P) at each epsilon >= 0, float64 [n], sharp where they are not small."""
+    """Upper ends of delta(P||Q) and delta(Q||P) at each epsilon >= 0, float64 [n],
+    sharp where they are not small.
+    """
     _check(noise_multiplier, rounds, done, SMALL)
     if noise_multiplier < LEAST_NOISE:
         ceiling = gaussian_deltas(noise_multiplier, epsilons) * done / rounds
@@ -414,18 +436,26 @@ def lower_epsilon(
 
 
 class BallsAndBins(Accountant):
-    """Accounts by the privacy loss distribution. Of rounds of different noise the high end takes the least for all."""
+    """Accounts by the privacy loss distribution. Of rounds of different noise the high
+    end takes the least for all.
+    """
 
     pair = "gaussian", "balls-and-bins"
-    explanation = "each client draws one secret round; privacy loss distribution, both directions, bracketed"
+    explanation = (
+        "each client draws one secret round; privacy loss distribution, both"
+        " directions, bracketed"
+    )
     images = (
-        "every client that uses the image contributes zero; each of them draws a secret round: the high end by one "
-        "client after another or by draws that are told, the low end by one client or by the sum of all releases; the "
-        "exact value is not known"
+        "every client that uses the image contributes zero; each of them draws a secret"
+        " round: the high end by one client after another or by draws that are told,"
+        " the low end by one client or by the sum of all releases; the exact value is"
+        " not known"
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Each client is in one of the rounds, so that cohort x rounds is the number of clients."""
+        """Each client is in one of the rounds, so that cohort x rounds is the number of
+        clients.
+        """
         super().check_numbers(sampling)
         if not math.isclose(
             sampling["cohort"] * sampling["rounds"], sampling["clients"], rel_tol=1e-12

@@ -1,17 +1,23 @@
-"""Correlated noise in rounds that the observer may know: all releases are one Gaussian release.
+"""Correlated noise in rounds that the observer may know: all releases are one Gaussian
+release.
 
-The released sums are S + sigma C^-1 Z with independent standard Z, which is the same as C S + sigma Z. A client that is
-in one round t alone, where its contribution has norm at most the threshold, moves C S by column t of C times that: one
-Gaussian release, also where what clients compute follows from earlier releases (Denisov et al. 2022, Theorem 2.1). A
-client of several rounds moves several columns at once; by how much at most is bracketed in `accounting.several`. The
-ledger says the rows of C^-1, and C is found from them: nothing is taken on trust. The rounds that were run are a
-leading block of C^-1, whose inverse is that block of C, so a run that was stopped is accounted for by what it released.
+The released sums are S + sigma C^-1 Z with independent standard Z, which is the same as
+C S + sigma Z. A client that is in one round t alone, where its contribution has norm at
+most the threshold, moves C S by column t of C times that: one Gaussian release, also
+where what clients compute follows from earlier releases (Denisov et al. 2022, Theorem
+2.1). A client of several rounds moves several columns at once; by how much at most is
+bracketed in `accounting.several`. The ledger says the rows of C^-1, and C is found from
+them: nothing is taken on trust. The rounds that were run are a leading block of C^-1,
+whose inverse is that block of C, so a run that was stopped is accounted for by what it
+released.
 
-What moves with an image: clients that use it, in several rounds, add up to at most c_t thresholds in round t, and C S
-moves by at most (c^T |C^T C| c)^1/2, which they reach if they point the same way and no entry of C^T C is below 0.
+What moves with an image: clients that use it, in several rounds, add up to at most c_t
+thresholds in round t, and C S moves by at most (c^T |C^T C| c)^1/2, which they reach if
+they point the same way and no entry of C^T C is below 0.
 
-Rounds may be planned before there are weights: z is then taken for that of all releases together, which is what a noise
-part that divides its encoder by the sensitivity of all participations makes it. The account of a ledger never does.
+Rounds may be planned before there are weights: z is then taken for that of all releases
+together, which is what a noise part that divides its encoder by the sensitivity of all
+participations makes it. The account of a ledger never does.
 """
 
 from __future__ import annotations
@@ -37,27 +43,34 @@ from dpsum.triangular import inverted
 
 
 class CorrelatedOnePass(OnePass):
-    """Known blocks, exactly: worst off is the client in the round of the encoder's largest column."""
+    """Known blocks, exactly: worst off is the client in the round of the encoder's
+    largest column.
+    """
 
     pair = "correlated-gaussian", "one-pass"
     explanation = (
-        "disjoint batches known to the observer, correlated noise: all releases are one Gaussian release of the "
-        "encoder's largest column norm, found from the ledger's weights; exact"
+        "disjoint batches known to the observer, correlated noise: all releases are one"
+        " Gaussian release of the encoder's largest column norm, found from the"
+        " ledger's weights; exact"
     )
     images = (
-        "every client that uses the image contributes zero, over all rounds together; known blocks: one Gaussian for "
-        "the worst image of this partition, found from the ledger's weights"
+        "every client that uses the image contributes zero, over all rounds together;"
+        " known blocks: one Gaussian for the worst image of this partition, found from"
+        " the ledger's weights"
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Reads also C^T C over sigma^2, in units of the threshold, float64 [rounds, rounds] (`seen`)."""
+        """Reads also C^T C over sigma^2, in units of the threshold, float64 [rounds,
+        rounds] (`seen`).
+        """
         events, gram = super().read(lines), gram_of(lines)
         return _as_one(events, float(np.diag(gram).max()) ** -0.5, gram)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         if events.seen is None:
             raise DpsumError(
-                "the image level of correlated noise takes the ledger's weights, not z alone"
+                "the image level of correlated noise takes the ledger's weights, not z"
+                " alone"
             )
         low, high = (
             _worst_square(use, gram) for gram in (events.seen, np.abs(events.seen))
@@ -68,19 +81,21 @@ class CorrelatedOnePass(OnePass):
 class CorrelatedMinSeparation(MinSeparation):
     """Several participations, bracketed; exact where the worst set of rounds is known.
 
-    That is so for banded encoders of no more bands than rounds lie between, and for Toeplitz encoders of falling
-    weights.
+    That is so for banded encoders of no more bands than rounds lie between, and for
+    Toeplitz encoders of falling weights.
     """
 
     pair = "correlated-gaussian", "min-separation"
     explanation = (
-        "rounds known to the observer, a unit's at least so many apart and at most so many in all, correlated noise: "
-        "all releases are one Gaussian release of the encoder's columns of the worst such rounds, found from the "
-        "ledger's weights"
+        "rounds known to the observer, a unit's at least so many apart and at most so"
+        " many in all, correlated noise: all releases are one Gaussian release of the"
+        " encoder's columns of the worst such rounds, found from the ledger's weights"
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Reads also the low end of how far a unit moves all releases, in deviations of the noise (`seen`)."""
+        """Reads also the low end of how far a unit moves all releases, in deviations of
+        the noise (`seen`).
+        """
         events = super().read(lines)
         separation, participations = (
             int(events.sampling["separation"]),
@@ -94,8 +109,10 @@ class CorrelatedMinSeparation(MinSeparation):
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         high = gaussian_epsilon(self.gaussian(events), delta)
-        return high if events.seen is None else min(
-            gaussian_epsilon(1 / events.seen, delta), high
+        return (
+            high
+            if events.seen is None
+            else min(gaussian_epsilon(1 / events.seen, delta), high)
         ), high
 
 
@@ -113,22 +130,26 @@ def _as_one(events: Events, multiplier: float, seen: object) -> Events:
 
 
 def gram_of(lines: Sequence[Release]) -> np.ndarray:
-    """C^T C over sigma^2, in units of the threshold, of the rounds that were run; errors as of `encoder_of`."""
+    """C^T C over sigma^2, in units of the threshold, of the rounds that were run;
+    errors as of `encoder_of`.
+    """
     encoder, scale = encoder_of(lines)
     return np.asarray(encoder.T @ encoder * scale**2)
 
 
 def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
-    """C of the rounds that were run, from a ledger, and the threshold over the noise's deviation.
+    """C of the rounds that were run, from a ledger, and the threshold over the noise's
+    deviation.
 
     Raises:
-        DpsumError: rows are missing or of another length, the threshold moved, or the encoder moves by more than the
-            ledger's sensitivity says.
+        DpsumError: rows are missing or of another length, the threshold moved, or the
+            encoder moves by more than the ledger's sensitivity says.
     """
     first, inverse = lines[0], np.zeros((len(lines), len(lines)))
     if len({event.name for event in lines}) > 1:
         raise DpsumError(
-            "the ledger has releases beside those of correlated noise: account for them apart"
+            "the ledger has releases beside those of correlated noise: account for them"
+            " apart"
         )
     for number, event in enumerate(lines):
         row = event.combines
@@ -139,13 +160,13 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
             or not row[-1]
         ):
             raise DpsumError(
-                f"the ledger's release {number} does not say which draws its noise combines, {number + 1} in all: "
-                f"{MEND}"
+                f"the ledger's release {number} does not say which draws its noise"
+                f" combines, {number + 1} in all: {MEND}"
             )
         if (event.threshold, event.noise_std) != (first.threshold, first.noise_std):
             raise DpsumError(
-                f"the ledger's release {number} has another threshold or noise than the first: correlated noise is "
-                "accounted for at a constant one"
+                f"the ledger's release {number} has another threshold or noise than the"
+                " first: correlated noise is accounted for at a constant one"
             )
         inverse[number, : number + 1] = row
     encoder = inverted(inverse)
@@ -154,14 +175,16 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
         1 + 1e-9
     ):
         raise DpsumError(
-            f"the ledger declares sensitivity {first.sensitivity}, but its encoder has a column of norm {worst:.6g}: "
-            "its mechanism is not the one accounted for"
+            f"the ledger declares sensitivity {first.sensitivity}, but its encoder has"
+            f" a column of norm {worst:.6g}: its mechanism is not the one accounted for"
         )
     return encoder, float(np.max(first.threshold) / np.max(first.noise_std))
 
 
 def _worst_square(use: ImageUse, gram: np.ndarray) -> float:
-    """The greatest c^T G c of any image, with c_t the clients of round t that use it."""
+    """The greatest c^T G c of any image, with c_t the clients of round t that use
+    it.
+    """
     assert use.rounds is not None
     done = len(gram)
     taking = np.flatnonzero((use.rounds >= 0) & (use.rounds < done))

@@ -1,34 +1,41 @@
-"""Correlated noise where each unit takes part in one secret round of T (balls-and-bins, with an encoder C).
+"""Correlated noise where each unit takes part in one secret round of T (balls-and-bins,
+with an encoder C).
 
-The releases are those of C S + sigma Z. With c_i column i of C over sigma, of which only the rounds that were run
-count, and v_i the unit's contribution if its round is i (|v_i| <= 1, chosen by what was released before), the ratio
-of densities with and without the unit is
+The releases are those of C S + sigma Z. With c_i column i of C over sigma, of which
+only the rounds that were run count, and v_i the unit's contribution if its round is i
+(|v_i| <= 1, chosen by what was released before), the ratio of densities with and
+without the unit is
 
     f = (1/T) sum_i e^L_i,   L_i = sum_t (c_ti <v_i, y_t> - c_ti^2 |v_i|^2 / 2),   y_t standard normal without the unit.
 
-**The dominating pair.** For any convex phi, E phi(f) is largest for v_i all one unit vector and |c_ti| for c_ti: let
-V_t(L) be the mean of phi(f) where that is so after round t. Its mixed derivatives in L_i and L_j are at least 0, and
-so is its second in L_i less its first: both hold of phi(mean e^L), and a mean over shifts keeps them. So the mean of
-V_t after a normal step of means that keep each e^L_i a martingale grows with its covariances (Slepian and Kahane's
-interpolation) and variances, which are c_ti c_tj <v_i, v_j> <= |c_ti c_tj|: round by round from the last to the
-first. Divergences in both directions are such means. (Choquette-Choo et al., Near Exact Privacy Amplification for
-Matrix Mechanisms, 2024, sample from this pair.) So f depends on G = |C|^T |C| / sigma^2 alone, L being normal with
-covariance G, and grows with each of its entries.
+**The dominating pair.** For any convex phi, E phi(f) is largest for v_i all one unit
+vector and |c_ti| for c_ti: let V_t(L) be the mean of phi(f) where that is so after
+round t. Its mixed derivatives in L_i and L_j are at least 0, and so is its second in
+L_i less its first: both hold of phi(mean e^L), and a mean over shifts keeps them. So
+the mean of V_t after a normal step of means that keep each e^L_i a martingale grows
+with its covariances (Slepian and Kahane's interpolation) and variances, which are c_ti
+c_tj <v_i, v_j> <= |c_ti c_tj|: round by round from the last to the first. Divergences
+in both directions are such means. (Choquette-Choo et al., Near Exact Privacy
+Amplification for Matrix Mechanisms, 2024, sample from this pair.) So f depends on G =
+|C|^T |C| / sigma^2 alone, L being normal with covariance G, and grows with each of its
+entries.
 
-**Both ends, by draws** (`accounting.tilted`): of the very pair, up to a few hundred rounds. Their bound may fail with
-a chance that is part of delta and that the account names. Where draws show nothing, or there are more rounds, the
-ends are these:
+**Both ends, by draws** (`accounting.tilted`): of the very pair, up to a few hundred
+rounds. Their bound may fail with a chance that is part of delta and that the account
+names. Where draws show nothing, or there are more rounds, the ends are these:
 
-**High end without draws.** Let the observer be told i modulo p. Among the rounds of one class, at least p apart, no
-entry of G is above some r beside the diagonal, and none above s^2 on it. Raised to that, L_i = g + h_i with one g of
-variance r for all and independent h_i of variance s^2 - r: the composition of one Gaussian release of multiplier
-r^-1/2 and of balls-and-bins with as many bins as the class has rounds, at (s^2 - r)^-1/2. By joint convexity the
-worst class bounds the mean of all; p is chosen after the fact, since each bounds the same number. An encoder with no
-more than p bands has r = 0.
+**High end without draws.** Let the observer be told i modulo p. Among the rounds of one
+class, at least p apart, no entry of G is above some r beside the diagonal, and none
+above s^2 on it. Raised to that, L_i = g + h_i with one g of variance r for all and
+independent h_i of variance s^2 - r: the composition of one Gaussian release of
+multiplier r^-1/2 and of balls-and-bins with as many bins as the class has rounds, at
+(s^2 - r)^-1/2. By joint convexity the worst class bounds the mean of all; p is chosen
+after the fact, since each bounds the same number. An encoder with no more than p bands
+has r = 0.
 
-**Low end without draws.** Where no entry of C^T C is below 0: with 0 for all of them beside the diagonal, E phi(f) is
-that of balls-and-bins (Kahane again, of contributions that are all the same, or zero in the rounds of the smallest
-columns).
+**Low end without draws.** Where no entry of C^T C is below 0: with 0 for all of them
+beside the diagonal, E phi(f) is that of balls-and-bins (Kahane again, of contributions
+that are all the same, or zero in the rounds of the smallest columns).
 """
 
 from __future__ import annotations
@@ -67,7 +74,8 @@ _ROUNDING = 1e-12
 def _profile(
     z: float, rounds: int, done: int, delta: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Upper ends of balls-and-bins' delta, the unit present against absent and turned around, at e^x for rising x.
+    """Upper ends of balls-and-bins' delta, the unit present against absent and turned
+    around, at e^x for rising x.
 
     Both are convex in e^x, so that chords between these points are upper ends too.
     """
@@ -101,7 +109,9 @@ def _profile(
 
 @dataclasses.dataclass(frozen=True)
 class _Composed:
-    """One Gaussian of square distance `common` and balls-and-bins of z = alone^-1/2 together: a bound of one class."""
+    """One Gaussian of square distance `common` and balls-and-bins of z = alone^-1/2
+    together: a bound of one class.
+    """
 
     common: float
     alone: float
@@ -110,7 +120,9 @@ class _Composed:
     delta: float
 
     def deltas(self, epsilons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Upper ends of delta at each epsilon >= 0, the unit present against absent and turned around."""
+        """Upper ends of delta at each epsilon >= 0, the unit present against absent and
+        turned around.
+        """
         if self.alone**-0.5 < balls_and_bins.LEAST_NOISE:
             ceiling = gaussian_deltas(self._joint, epsilons)
             return ceiling, ceiling
@@ -124,7 +136,8 @@ class _Composed:
         edges = np.linspace(-_REACH, _REACH, _CELLS + 1)
         mass = np.diff(ndtr(edges))
         mass[0] += ndtr(-_REACH)
-        # Each loss of the Gaussian is taken for the upper end of its cell, where delta of the rest is larger.
+        # Each loss of the Gaussian is taken for the upper end of its cell, where delta
+        # of the rest is larger.
         at = epsilons[:, None] - (self.common / 2 + math.sqrt(self.common) * edges[1:])
 
         def end(curve: np.ndarray) -> np.ndarray:
@@ -162,7 +175,9 @@ class _Composed:
 
 
 def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
-    """For each class of rounds modulo `apart`: its rounds, and how many of them were run."""
+    """For each class of rounds modulo `apart`: its rounds, and how many of them were
+    run.
+    """
     return {
         (len(range(at, rounds, apart)), len(range(at, done, apart)))
         for at in range(apart)
@@ -170,7 +185,9 @@ def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
 
 
 def overlaps(gram: np.ndarray) -> tuple[float, ...]:
-    """The largest size of an entry of G = |C|^T |C| / sigma^2 at each distance from the diagonal or beyond it."""
+    """The largest size of an entry of G = |C|^T |C| / sigma^2 at each distance from the
+    diagonal or beyond it.
+    """
     sizes = np.abs(gram)
     most = np.array([np.diagonal(sizes, back).max() for back in range(len(gram))])
     return tuple(np.maximum.accumulate(most[::-1])[::-1].tolist())
@@ -180,9 +197,11 @@ def overlaps(gram: np.ndarray) -> tuple[float, ...]:
 def upper_epsilon(
     overlap: tuple[float, ...], rounds: int, done: int, delta: float
 ) -> float:
-    """A proved upper end of epsilon for both directions of zero-out, after `done` of T = `rounds` rounds.
+    """A proved upper end of epsilon for both directions of zero-out, after `done` of T
+    = `rounds` rounds.
 
-    `overlap` is of the rounds that were run (or of all that are planned); see `overlaps`.
+    `overlap` is of the rounds that were run (or of all that are planned); see
+    `overlaps`.
     """
     if done == 0:
         return 0.0
@@ -205,7 +224,9 @@ def upper_epsilon(
 def upper_deltas(
     overlap: tuple[float, ...], rounds: int, done: int, epsilons: np.ndarray
 ) -> np.ndarray:
-    """Upper ends of delta at each epsilon >= 0, of present against absent and turned around, float64 [2, n]."""
+    """Upper ends of delta at each epsilon >= 0, of present against absent and turned
+    around, float64 [2, n].
+    """
     square, least = overlap[0], np.ones((2, len(epsilons)))
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
@@ -221,13 +242,17 @@ def upper_deltas(
 
 
 def _common(overlap: Sequence[float], apart: int) -> float:
-    """r of rounds that are so far apart; 0 where columns overlap by no more than rounding leaves."""
+    """r of rounds that are so far apart; 0 where columns overlap by no more than
+    rounding leaves.
+    """
     shared = overlap[apart] if apart < len(overlap) else 0.0
     return 0.0 if shared <= _ROUNDING * overlap[0] else min(shared, overlap[0])
 
 
 def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
-    """The numbers of classes to try: powers of two, and the distance from which columns no longer overlap."""
+    """The numbers of classes to try: powers of two, and the distance from which columns
+    no longer overlap.
+    """
     bands = next(
         (back for back, size in enumerate(overlap) if size <= _ROUNDING * overlap[0]),
         rounds,
@@ -241,7 +266,9 @@ def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
 
 
 def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
-    """A proved lower end of epsilon: 0 where an entry of `gram`, C^T C over the variance, is below 0."""
+    """A proved lower end of epsilon: 0 where an entry of `gram`, C^T C over the
+    variance, is below 0.
+    """
     if gram.min() < -_ROUNDING * gram.max():
         return 0.0
     norms = np.sort(np.diag(gram))[::-1] ** 0.5
@@ -253,20 +280,22 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
 
 
 class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
-    """Accounts for a mixture of an encoder's columns: by draws where there are not too many rounds, else by bounds.
+    """Accounts for a mixture of an encoder's columns: by draws where there are not too
+    many rounds, else by bounds.
 
-    The encoder stands in the sampling of its events; a plan that knows its encoder puts it there too. Without it there
-    is no number.
+    The encoder stands in the sampling of its events; a plan that knows its encoder puts
+    it there too. Without it there is no number.
     """
 
     pair = "correlated-gaussian", "balls-and-bins"
     explanation = (
-        "each client draws one secret round, correlated noise: the mixture of the encoder's columns, found from the "
-        "ledger's weights"
+        "each client draws one secret round, correlated noise: the mixture of the"
+        " encoder's columns, found from the ledger's weights"
     )
     images = (
-        "every client that uses the image contributes zero; each of them draws a secret round: the high end is that of "
-        "known and equal rounds, the low end one client's"
+        "every client that uses the image contributes zero; each of them draws a secret"
+        " round: the high end is that of known and equal rounds, the low end one"
+        " client's"
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
@@ -290,8 +319,8 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
         encoder, rounds = _of(events)
         low, high = _bracket(encoder, rounds, delta)
         # Contributions of one direction reach the pair if no entry of C^T C is below 0.
-        return 0.0 if events.seen is None or events.seen < -_ROUNDING else min(
-            low, high
+        return (
+            0.0 if events.seen is None or events.seen < -_ROUNDING else min(low, high)
         ), high
 
     def high(self, events: Events, delta: float) -> float:
@@ -299,7 +328,10 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
 
     def explain(self, events: Events) -> str:
         _, rounds = _of(events)
-        return f"{self.explanation}; {tilted.SAID if rounds <= tilted.MOST else 'bounded without draws'}"
+        return (
+            f"{self.explanation};"
+            f" {tilted.SAID if rounds <= tilted.MOST else 'bounded without draws'}"
+        )
 
     def curve(self, events: Events) -> Curve:
         encoder, rounds = _of(events)
@@ -327,13 +359,16 @@ def _largest(events: Events) -> float:
 
 
 def _of(events: Events) -> tuple[np.ndarray, int]:
-    """|C| over sigma of the rounds that were run, float64 [t, t], and the rounds that were planned.
+    """|C| over sigma of the rounds that were run, float64 [t, t], and the rounds that
+    were planned.
 
-    Of a plan that ends early the rounds are counted in eighths, rounded up: what is seen later tells no less.
+    Of a plan that ends early the rounds are counted in eighths, rounded up: what is
+    seen later tells no less.
     """
     if events.sampling.encoder is None:
         raise DpsumError(
-            "correlated noise in secret rounds is accounted for by the encoder's weights, not by z alone"
+            "correlated noise in secret rounds is accounted for by the encoder's"
+            " weights, not by z alone"
         )
     least, _, done = events.ends
     planned, rounds = (

@@ -1,20 +1,25 @@
-"""The privacy of cohorts that are drawn with replacement: b draws a round, each of any of n units with the same chance.
+"""The privacy of cohorts that are drawn with replacement: b draws a round, each of any
+of n units with the same chance.
 
-A unit may be drawn several times in a round, K ~ Binomial(b, 1/n), and is then added up K times: pfl-research's user
-sampler "random". The argument is the one of `fixed_size`. Let y_1 to y_b be draws from the other units alone, and B the
-draws that are the unit's instead, |B| = K. Without the unit the release is R = E N(sum y), with it A = E N(sum over
-those not in B of y + K x) given K >= 1, and A' with the unit's contribution changed to x'. With eta = P(K >= 1) the two
-worlds are (1 - eta) R + eta A and (1 - eta) R + eta A', so that advanced joint convexity (Balle, Barthe and Gaboardi
-2018, Theorem 2) and then joint convexity over y and B say
+A unit may be drawn several times in a round, K ~ Binomial(b, 1/n), and is then added up
+K times: pfl-research's user sampler "random". The argument is the one of `fixed_size`.
+Let y_1 to y_b be draws from the other units alone, and B the draws that are the unit's
+instead, |B| = K. Without the unit the release is R = E N(sum y), with it A = E N(sum
+over those not in B of y + K x) given K >= 1, and A' with the unit's contribution
+changed to x'. With eta = P(K >= 1) the two worlds are (1 - eta) R + eta A and (1 - eta)
+R + eta A', so that advanced joint convexity (Balle, Barthe and Gaboardi 2018, Theorem
+2) and then joint convexity over y and B say
 
     H_eps(M || M') <= eta E_{K | K >= 1} H_eps0(N(K x) || (1 - beta) N(sum over B of y) + beta N(K x')),
 
-with what is the same in all of them left out. Given K, that is `fixed_size`'s bound with all distances K times as long:
-a cohort of fixed size at rate eta with noise z / K. So the dominating pair is theirs, K told with it, in the law of K
-given that it is at least 1. Balle et al.'s Theorem 10 is the same for replace-one.
+with what is the same in all of them left out. Given K, that is `fixed_size`'s bound
+with all distances K times as long: a cohort of fixed size at rate eta with noise z / K.
+So the dominating pair is theirs, K told with it, in the law of K given that it is at
+least 1. Balle et al.'s Theorem 10 is the same for replace-one.
 
-The low end is of the data set where all others contribute 0: there the release is K times x and noise, which is the
-mixture of `poisson` for b units of rate 1/n that are zeroed together.
+The low end is of the data set where all others contribute 0: there the release is K
+times x and noise, which is the mixture of `poisson` for b units of rate 1/n that are
+zeroed together.
 """
 
 from __future__ import annotations
@@ -32,12 +37,14 @@ from dpsum.accounting.gaussian import Schedule, gaussian_epsilon
 from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
 from dpsum.sampling import Sampler, Sampling
 
-# Draws of one unit that leave less noise than this for each are taken to tell everything.
+# Draws of one unit that leave less noise than this for each are taken to tell
+# everything.
 _LEAST_EACH = 0.04
 
 
 class _Told:
-    """The loss of one round whose number of draws is told with it: a law for each number, and the number's probability.
+    """The loss of one round whose number of draws is told with it: a law for each
+    number, and the number's probability.
 
     Numbers that have none (`missing`) count as infinite losses.
     """
@@ -110,7 +117,8 @@ def upper_epsilon(
     """A proved upper end of epsilon, for both orders.
 
     Args:
-        schedule: (z, rounds) pairs with z > 0 the noise over the threshold, for replace-one too; empty means nothing.
+        schedule: (z, rounds) pairs with z > 0 the noise over the threshold, for
+            replace-one too; empty means nothing.
         units: n that are drawn from, `draws` of them (b) in a round.
         delta: in (0, 1).
         adjacency: "zero-out" or "replace-one".
@@ -141,7 +149,8 @@ def lower_epsilon(
 ) -> float:
     """A proved lower end of epsilon, arguments as in `upper_epsilon`.
 
-    All others contribute 0; under replace-one -1, where the unit contributes 1 or -1, so that it moves the sum by 2.
+    All others contribute 0; under replace-one -1, where the unit contributes 1 or -1,
+    so that it moves the sum by 2.
     """
     if not schedule:
         return 0.0
@@ -158,13 +167,16 @@ class FixedDraws(fixed_size.Redrawn):
 
     pair = "gaussian", "fixed-draws"
     explanation = (
-        "each round's cohort is a number of draws from all clients with replacement, afresh in secret: a client may be "
-        "in it several times, in the place of others; privacy loss distribution, bracketed; the low end is of one data "
-        "set in all rounds"
+        "each round's cohort is a number of draws from all clients with replacement,"
+        " afresh in secret: a client may be in it several times, in the place of"
+        " others; privacy loss distribution, bracketed; the low end is of one data set"
+        " in all rounds"
     )
 
     def check(self, sampling: Sampler) -> None:
-        """A cohort is a whole number of draws, and may have more than there are clients."""
+        """A cohort is a whole number of draws, and may have more than there are
+        clients.
+        """
         numbers = Sampling.of(sampling)
         self.check_whole(numbers, "clients", "cohort", "rounds")
         self.check_numbers(numbers)

@@ -1,41 +1,51 @@
-"""The privacy of fixed-size cohorts: each round's cohort is b of n units, every such set with the same chance.
+"""The privacy of fixed-size cohorts: each round's cohort is b of n units, every such
+set with the same chance.
 
-In units of the threshold, a unit in the cohort moves the sum by x with |x| <= 1, and q = b/n. Unlike under Poisson
-participation, whoever is in the cohort takes another unit's place there, so that the sum moves by up to 2 where the
-unit comes in, also under zero-out adjacency.
+In units of the threshold, a unit in the cohort moves the sum by x with |x| <= 1, and q
+= b/n. Unlike under Poisson participation, whoever is in the cohort takes another unit's
+place there, so that the sum moves by up to 2 where the unit comes in, also under
+zero-out adjacency.
 
-**One round.** Let T be a set of b - 1 of the other units, j one more of them, both drawn uniformly, s the sum over T
-and N(m) a normal law of mean m and deviation z. Without the unit the release is R = E N(s + x_j), with it A = E N(s +
-x), and with the unit's contribution changed to x' (zero, or any other) A' = E N(s + x'). The two worlds are M = (1 - q)
-R + q A and M' = (1 - q) R + q A'. For eps >= 0 advanced joint convexity (Balle, Barthe and Gaboardi 2018, Theorem 2),
-with e^eps = 1 + q (e^eps0 - 1) and beta = e^(eps - eps0), says
+**One round.** Let T be a set of b - 1 of the other units, j one more of them, both
+drawn uniformly, s the sum over T and N(m) a normal law of mean m and deviation z.
+Without the unit the release is R = E N(s + x_j), with it A = E N(s + x), and with the
+unit's contribution changed to x' (zero, or any other) A' = E N(s + x'). The two worlds
+are M = (1 - q) R + q A and M' = (1 - q) R + q A'. For eps >= 0 advanced joint convexity
+(Balle, Barthe and Gaboardi 2018, Theorem 2), with e^eps = 1 + q (e^eps0 - 1) and beta =
+e^(eps - eps0), says
 
     H_eps(M || M') = q H_eps0(A || (1 - beta) R + beta A')
                   <= q E H_eps0(N(s + x) || (1 - beta) N(s + x_j) + beta N(s + x')),
 
-the second line by joint convexity, since R, A and A' are means over the same (T, j). Inside stands one normal law
-against a mixture of two whose means are |x - x_j| and |x - x'| away. It is largest where both are as far as they can
-be, on one side of one line (Choquette-Choo et al. 2024): under the first law the ratio of densities is a
-mean of two log-normal variables, a divergence is the mean of a convex function of it, and such a sum is largest in
-convex order where both rise with one normal variable, and grows with the deviations. So, up to a shift and a sign:
+the second line by joint convexity, since R, A and A' are means over the same (T, j).
+Inside stands one normal law against a mixture of two whose means are |x - x_j| and |x -
+x'| away. It is largest where both are as far as they can be, on one side of one line
+(Choquette-Choo et al. 2024): under the first law the ratio of densities is a mean of
+two log-normal variables, a divergence is the mean of a convex function of it, and such
+a sum is largest in convex order where both rise with one normal variable, and grows
+with the deviations. So, up to a shift and a sign:
 
-- zero-out, the unit present against zeroed (x' = 0): distances 2 and 1, reached by x = 1 and x_j = -1:
-  (1 - q) N(0) + q N(2) against (1 - q) N(0) + q N(1);
-- zero-out, zeroed against present (x = 0): distances 1 and 1, reached where all units contribute the same:
-  (1 - q) N(0) + q N(1) against N(0), which is Poisson's pair;
-- replace-one: distances 2 and 2, reached by x = 1 and x' = x_j = -1: (1 - q) N(0) + q N(2) against N(0), the bound of
-  Balle, Barthe and Gaboardi's Theorem 9 (and of Wang, Balle and Kasiviswanathan 2019 for Renyi divergences).
+- zero-out, the unit present against zeroed (x' = 0): distances 2 and 1, reached by x =
+  1 and x_j = -1: (1 - q) N(0) + q N(2) against (1 - q) N(0) + q N(1);
+- zero-out, zeroed against present (x = 0): distances 1 and 1, reached where all units
+  contribute the same: (1 - q) N(0) + q N(1) against N(0), which is Poisson's pair;
+- replace-one: distances 2 and 2, reached by x = 1 and x' = x_j = -1: (1 - q) N(0) + q
+  N(2) against N(0), the bound of Balle, Barthe and Gaboardi's Theorem 9 (and of Wang,
+  Balle and Kasiviswanathan 2019 for Renyi divergences).
 
 Each is reached, so these are the exact trade-off curves of one round at eps >= 0.
 
-**Several rounds.** Composition takes the curve at eps < 0 too, and that is the one of the other order turned around:
-H_eps(M || M') = 1 - e^eps + e^eps H_-eps(M' || M). Its two halves belong to two data sets. A supremum of convex curves
-is convex, so there is a dominating pair with just this curve (Zhu, Dong and Wang 2022):
-losses above 0 are distributed as the first pair's, losses below 0 as those of the other order's pair turned around, the
-rest is at 0. It is composed over rounds, also where contributions follow earlier releases: the high end. That no one
-data set has both halves leaves a gap: the low end is of one data set in all rounds. Taking its pair for the high end
-(Poisson's account at twice the sensitivity, for replace-one) is wrong (Lebeda, Regehr, Kamath and Steinke 2024):
-whoever chooses the second round's data by the first release is above it (`tests/accounting/test_fixed_size.py`).
+**Several rounds.** Composition takes the curve at eps < 0 too, and that is the one of
+the other order turned around: H_eps(M || M') = 1 - e^eps + e^eps H_-eps(M' || M). Its
+two halves belong to two data sets. A supremum of convex curves is convex, so there is a
+dominating pair with just this curve (Zhu, Dong and Wang 2022): losses above 0 are
+distributed as the first pair's, losses below 0 as those of the other order's pair
+turned around, the rest is at 0. It is composed over rounds, also where contributions
+follow earlier releases: the high end. That no one data set has both halves leaves a
+gap: the low end is of one data set in all rounds. Taking its pair for the high end
+(Poisson's account at twice the sensitivity, for replace-one) is wrong (Lebeda, Regehr,
+Kamath and Steinke 2024): whoever chooses the second round's data by the first release
+is above it (`tests/accounting/test_fixed_size.py`).
 """
 
 from __future__ import annotations
@@ -81,9 +91,11 @@ ZERO_OUT, REPLACE_ONE = "zero-out", "replace-one"
 
 
 class _Pulled:
-    """P = (1 - q) N(0, z^2) + q N(2, z^2) against Q = (1 - q) N(0, z^2) + q N(1, z^2), where log dP/dQ is above 0.
+    """P = (1 - q) N(0, z^2) + q N(2, z^2) against Q = (1 - q) N(0, z^2) + q N(1, z^2),
+    where log dP/dQ is above 0.
 
-    That is where x > 3/2, and dP/dQ grows there. With y = exp((x - 1/2) / z^2) and c = exp(-1/z^2),
+    That is where x > 3/2, and dP/dQ grows there. With y = exp((x - 1/2) / z^2) and c =
+    exp(-1/z^2),
 
         dP/dQ = (1 - q + q c y^2) / (1 - q + q y) = e^l  where  c y^2 - e^l y = (1/q - 1) (e^l - 1).
 
@@ -122,10 +134,13 @@ class _Pulled:
         )
         rest = np.log((1 + np.sqrt(1 + inside)) / 2)
         x = 1.5 + square * (least + rest)
-        # `inside` is off by four functions and as many products, of which its root has half.
-        return x, square * (
-            4 * FUNCTION * (1 + rest) + 4 * ROUNDING * least
-        ) + 4 * ROUNDING * x
+        # `inside` is off by four functions and as many products, of which its root has
+        # half.
+        return (
+            x,
+            square * (4 * FUNCTION * (1 + rest) + 4 * ROUNDING * least)
+            + 4 * ROUNDING * x,
+        )
 
     def loss(self, x: float) -> float:
         """log dP/dQ at x."""
@@ -147,7 +162,9 @@ class _Pulled:
 
 
 class _Dominating:
-    """The dominating pair of one round in one order: losses above 0 of one pair, below 0 of another, the rest at 0."""
+    """The dominating pair of one round in one order: losses above 0 of one pair, below
+    0 of another, the rest at 0.
+    """
 
     missing = 0.0
 
@@ -167,10 +184,12 @@ class _Dominating:
 
 
 class _OneDataSet:
-    """Lower ends of the tails of all losses of `_Pulled`'s pair: one data set, in which x = 1 and all others are -1.
+    """Lower ends of the tails of all losses of `_Pulled`'s pair: one data set, in which
+    x = 1 and all others are -1.
 
-    A loss l below 0 is passed outside the roots of c y^2 - e^l y + (1/q - 1) (1 - e^l), and everywhere where it has
-    none. Everything that is rounded is taken to make the interval between them wider.
+    A loss l below 0 is passed outside the roots of c y^2 - e^l y + (1/q - 1) (1 - e^l),
+    and everywhere where it has none. Everything that is rounded is taken to make the
+    interval between them wider.
     """
 
     missing = 0.0
@@ -227,7 +246,9 @@ class _OneDataSet:
 
 @lru_cache(maxsize=256)
 def pairs(z: float, rate: float, adjacency: str, mass: float) -> tuple[RoundLaw, ...]:
-    """The dominating pairs of one round in each order; under replace-one both orders have the same pair."""
+    """The dominating pairs of one round in each order; under replace-one both orders
+    have the same pair.
+    """
     if adjacency == REPLACE_ONE:
         half = z / 2
         return (
@@ -243,10 +264,13 @@ def pairs(z: float, rate: float, adjacency: str, mass: float) -> tuple[RoundLaw,
 
 
 def moved(adjacency: str) -> float:
-    """By how many thresholds a unit moves the sum at most; ValueError for an adjacency without an analysis."""
+    """By how many thresholds a unit moves the sum at most; ValueError for an adjacency
+    without an analysis.
+    """
     if adjacency not in (ZERO_OUT, REPLACE_ONE):
         raise ValueError(
-            f"fixed-size cohorts are accounted for under {ZERO_OUT} and {REPLACE_ONE}, not {adjacency}"
+            f"fixed-size cohorts are accounted for under {ZERO_OUT} and {REPLACE_ONE},"
+            f" not {adjacency}"
         )
     return 2.0 if adjacency == REPLACE_ONE else 1.0
 
@@ -267,7 +291,8 @@ def upper_epsilon(
     """A proved upper end of epsilon, for both orders.
 
     Args:
-        schedule: (z, rounds) pairs with z > 0 the noise over the threshold, for replace-one too; empty means nothing.
+        schedule: (z, rounds) pairs with z > 0 the noise over the threshold, for
+            replace-one too; empty means nothing.
         rate: q = b/n in (0, 1].
         delta: in (0, 1).
         adjacency: "zero-out" or "replace-one".
@@ -276,7 +301,8 @@ def upper_epsilon(
     stage = _stage(schedule, rate, adjacency)
     if not schedule:
         return 0.0
-    # The cohorts told, the releases are composed Gaussians (joint convexity), and at q = 1 they are known.
+    # The cohorts told, the releases are composed Gaussians (joint convexity), and at q
+    # = 1 they are known.
     ceiling = gaussian_epsilon(stage.joint / stage.moves, delta)
     return ceiling if stage.no_grid else upper_end([stage], delta, ceiling=ceiling)
 
@@ -284,7 +310,9 @@ def upper_epsilon(
 def upper_deltas(
     schedule: Schedule, rate: float, epsilons: np.ndarray
 ) -> list[np.ndarray]:
-    """Upper ends of delta under zero-out at each epsilon >= 0: present against zeroed, and the other way."""
+    """Upper ends of delta under zero-out at each epsilon >= 0: present against zeroed,
+    and the other way.
+    """
     poisson.check(schedule, rate, 0.5)
     stage = _stage(schedule, rate)
     ceiling = gaussian_deltas(stage.joint, epsilons)
@@ -296,10 +324,12 @@ def upper_deltas(
 def lower_epsilon(
     schedule: Schedule, rate: float, delta: float, adjacency: str = ZERO_OUT
 ) -> float:
-    """A proved lower end of epsilon: of one data set in all rounds; arguments as in `upper_epsilon`.
+    """A proved lower end of epsilon: of one data set in all rounds; arguments as in
+    `upper_epsilon`.
 
-    Under zero-out the unit contributes 1 and all others -1; where all contribute the same the pair is Poisson's, whose
-    low end is taken if it is larger. Under replace-one the unit's 1 becomes the -1 of all others.
+    Under zero-out the unit contributes 1 and all others -1; where all contribute the
+    same the pair is Poisson's, whose low end is taken if it is larger. Under
+    replace-one the unit's 1 becomes the -1 of all others.
     """
     wide = tuple((z / 2, count) for z, count in schedule)
     if moved(adjacency) == 2.0:
@@ -318,10 +348,12 @@ _NODES = np.polynomial.legendre.leggauss(16)
 
 @lru_cache(maxsize=64)
 def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.ndarray:
-    """Upper ends of the Renyi divergence of one round under zero-out, the greater of both orders', at each order > 1.
+    """Upper ends of the Renyi divergence of one round under zero-out, the greater of
+    both orders', at each order > 1.
 
-    Of the dominating pairs: E (dP/dQ)^(a - 1) under P, by Gauss and Legendre's rule on panels of half a deviation. What
-    it is off by is far below the margin that is added (the integrands are analytic on every panel).
+    Of the dominating pairs: E (dP/dQ)^(a - 1) under P, by Gauss and Legendre's rule on
+    panels of half a deviation. What it is off by is far below the margin that is added
+    (the integrands are analytic on every panel).
     """
     z, q, most = noise_multiplier, rate, max(orders)
     if rate == 1.0:
@@ -356,7 +388,9 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
 
 
 def _log_moment(halves: Sequence[tuple[np.ndarray, np.ndarray]], order: int) -> float:
-    """log E e^((a - 1) L) from logarithms of masses and losses of either side of 0; the rest of the mass is at 0."""
+    """log E e^((a - 1) L) from logarithms of masses and losses of either side of 0; the
+    rest of the mass is at 0.
+    """
     logs, losses = (np.concatenate(sides) for sides in zip(*halves, strict=True))
     powers = (order - 1) * losses
     if float(np.max(logs + powers)) > 500.0:
@@ -369,10 +403,11 @@ def _log_moment(halves: Sequence[tuple[np.ndarray, np.ndarray]], order: int) -> 
 
 
 class Redrawn(Composed):
-    """Cohorts in which a unit takes another's place, so that replace-one has an analysis of its own.
+    """Cohorts in which a unit takes another's place, so that replace-one has an
+    analysis of its own.
 
-    Accounts by the privacy loss distribution of the dominating pair; rounds of different noise are composed as they
-    were.
+    Accounts by the privacy loss distribution of the dominating pair; rounds of
+    different noise are composed as they were.
     """
 
     def end(
@@ -406,12 +441,14 @@ class FixedSize(Redrawn):
     pair = "gaussian", "fixed-size"
     records_too = True
     explanation = (
-        "each round's cohort is a set of the same size, drawn afresh in secret: whoever is in it takes another's "
-        "place; privacy loss distribution, bracketed; the low end is of one data set in all rounds"
+        "each round's cohort is a set of the same size, drawn afresh in secret: whoever"
+        " is in it takes another's place; privacy loss distribution, bracketed; the low"
+        " end is of one data set in all rounds"
     )
     images = (
-        "every client that uses the image contributes zero: the high end by one client after another or by draws that "
-        "are told, the low end by one client; the exact value is not known"
+        "every client that uses the image contributes zero: the high end by one client"
+        " after another or by draws that are told, the low end by one client; the exact"
+        " value is not known"
     )
 
     def check_numbers(self, sampling: Sampling) -> None:

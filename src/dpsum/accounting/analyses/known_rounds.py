@@ -1,7 +1,9 @@
-"""Participation in rounds that the observer may know: to each unit all releases are one Gaussian, and the rest follows.
+"""Participation in rounds that the observer may know: to each unit all releases are one
+Gaussian, and the rest follows.
 
-A unit that is in several releases of independent noise is in one of multiplier (sum of z^-2)^-1/2. With correlated
-noise see `correlated`, which finds that multiplier from the encoder.
+A unit that is in several releases of independent noise is in one of multiplier (sum of
+z^-2)^-1/2. With correlated noise see `correlated`, which finds that multiplier from the
+encoder.
 """
 
 from __future__ import annotations
@@ -23,19 +25,26 @@ from dpsum.sampling import Sampling
 
 
 def epsilon_of_square(square: float, delta: float) -> float:
-    """Exact epsilon of one Gaussian at a square distance, in deviations of the noise; 0 where it is 0."""
+    """Exact epsilon of one Gaussian at a square distance, in deviations of the noise; 0
+    where it is 0.
+    """
     return gaussian_epsilon(square**-0.5, delta) if square > 0 else 0.0
 
 
 class OnePass(Accountant):
-    """Disjoint known blocks, exactly. Where noise differs, the client in the least noisy round is worst off."""
+    """Disjoint known blocks, exactly. Where noise differs, the client in the least
+    noisy round is worst off.
+    """
 
     pair = "gaussian", "one-pass"
     known = True
-    explanation = "disjoint batches known to the observer: each client is in one Gaussian release; exact"
+    explanation = (
+        "disjoint batches known to the observer: each client is in one Gaussian"
+        " release; exact"
+    )
     images = (
-        "every client that uses the image contributes zero; known blocks: one Gaussian for the worst image of this "
-        "partition; exact"
+        "every client that uses the image contributes zero; known blocks: one Gaussian"
+        " for the worst image of this partition; exact"
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
@@ -55,22 +64,26 @@ class OnePass(Accountant):
 
 
 class MinSeparation(Accountant):
-    """Several participations, at least so many rounds apart: exact, for the worst set of rounds that is allowed."""
+    """Several participations, at least so many rounds apart: exact, for the worst set
+    of rounds that is allowed.
+    """
 
     pair = "gaussian", "min-separation"
     known = True
     records_too = True
     explanation = (
-        "rounds known to the observer, a unit's at least so many apart and at most so many in all: one Gaussian for "
-        "all releases that it can be in; exact"
+        "rounds known to the observer, a unit's at least so many apart and at most so"
+        " many in all: one Gaussian for all releases that it can be in; exact"
     )
     images = (
-        "every client that uses the image contributes zero: at most one Gaussian with all of them in the same rounds, "
-        "at least one client's"
+        "every client that uses the image contributes zero: at most one Gaussian with"
+        " all of them in the same rounds, at least one client's"
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """No unit comes twice within the separation, so that the cohorts of so many rounds must fit among the units."""
+        """No unit comes twice within the separation, so that the cohorts of so many
+        rounds must fit among the units.
+        """
         super().check_numbers(sampling)
         self.check_whole(sampling, "separation", "participations")
         units, apart, times = (
@@ -81,7 +94,8 @@ class MinSeparation(Accountant):
         if sampling["cohort"] * min(apart, sampling["rounds"]) > units:
             raise self.contradiction(
                 sampling,
-                f"{apart} rounds in a row without a unit twice take more than there are",
+                f"{apart} rounds in a row without a unit twice take more than"
+                " there are",
             )
         if times > -(-sampling["rounds"] // apart):
             raise self.contradiction(
@@ -91,7 +105,8 @@ class MinSeparation(Accountant):
         if sampling["cohort"] * sampling["rounds"] > units * times:
             raise self.contradiction(
                 sampling,
-                f"the {units:,} do not last for so many rounds of {times} participations",
+                f"the {units:,} do not last for so many rounds of {times}"
+                " participations",
             )
 
     def times(self, sampling: Sampling, done: int) -> int:
@@ -131,11 +146,13 @@ class MinSeparation(Accountant):
 
 
 class ShuffledEpochs(MinSeparation):
-    """Epochs over disjoint batches of a list that is shuffled anew: a unit is in at most one batch of each.
+    """Epochs over disjoint batches of a list that is shuffled anew: a unit is in at
+    most one batch of each.
 
-    Where batches are known, a unit is in one Gaussian release an epoch: exact. Where they are secret, that is a high
-    end (what is told besides can only help), and little below it is known: see `secret_batches`. Of rounds of different
-    noise the least noisy one of each epoch counts.
+    Where batches are known, a unit is in one Gaussian release an epoch: exact. Where
+    they are secret, that is a high end (what is told besides can only help), and little
+    below it is known: see `secret_batches`. Of rounds of different noise the least
+    noisy one of each epoch counts.
     """
 
     pair = "gaussian", "shuffled-epochs"
@@ -144,12 +161,17 @@ class ShuffledEpochs(MinSeparation):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """An epoch goes through the units once; the last of them may be left out, or come in a smaller batch."""
+        """An epoch goes through the units once; the last of them may be left out, or
+        come in a smaller batch.
+        """
         Accountant.check_numbers(self, sampling)
         self.check_whole(sampling, "cohort", "epoch")
         units, cohort = int(sampling[self.units_of(sampling)]), int(sampling["cohort"])
         if sampling["epoch"] not in (units // cohort, -(-units // cohort)):
-            text = f"an epoch of batches of {cohort:,} of {units:,} has {units // cohort:,} rounds, or one more"
+            text = (
+                f"an epoch of batches of {cohort:,} of {units:,} has"
+                f" {units // cohort:,} rounds, or one more"
+            )
             raise self.contradiction(sampling, text)
         if sampling.get("batches") not in ("known", "secret"):
             raise self.contradiction(sampling, "batches is neither known nor secret")
@@ -175,12 +197,15 @@ class ShuffledEpochs(MinSeparation):
         if events.sampling["batches"] == "known":
             return high, high
         _, most, done = events.ends
-        return min(
-            secret_batches(
-                most, events.rate, int(events.sampling["epoch"]), done, delta
+        return (
+            min(
+                secret_batches(
+                    most, events.rate, int(events.sampling["epoch"]), done, delta
+                ),
+                high,
             ),
             high,
-        ), high
+        )
 
     def high(self, events: Events, delta: float) -> float:
         return gaussian_epsilon(self.gaussian(events), delta)
@@ -189,26 +214,33 @@ class ShuffledEpochs(MinSeparation):
         if events.sampling["batches"] == "known":
             return f"{self.explanation}; the observer may know which; exact"
         return (
-            f"{self.explanation}; which is secret, from which nothing is taken for the high end; the low end is of the "
-            "largest of an epoch's sums where all others contribute alike (Chua et al. 2024)"
+            f"{self.explanation}; which is secret, from which nothing is taken for the"
+            " high end; the low end is of the largest of an epoch's sums where all"
+            " others contribute alike (Chua et al. 2024)"
         )
 
 
 class OwnUpdate(Accountant):
-    """A client's own update, clipped and noised by itself (local privacy): what it tells of all that the client holds.
+    """A client's own update, clipped and noised by itself (local privacy): what it
+    tells of all that the client holds.
 
-    The client takes part once, and what it sends is one Gaussian release. It is always there, so neighbours differ in
-    what it holds: the update becomes any other of norm C, which moves it by up to 2C, the ledger's sensitivity. What
-    the server makes of it follows.
+    The client takes part once, and what it sends is one Gaussian release. It is always
+    there, so neighbours differ in what it holds: the update becomes any other of norm
+    C, which moves it by up to 2C, the ledger's sensitivity. What the server makes of it
+    follows.
     """
 
     pair = "gaussian", "own-update"
     known = True
     adjacency = "replace-one"
-    explanation = "a client takes part once and noises its own update, of sensitivity 2C: one Gaussian; exact"
+    explanation = (
+        "a client takes part once and noises its own update, of sensitivity 2C: one"
+        " Gaussian; exact"
+    )
     images = (
-        "every client that uses the image sends another update, each with noise of its own: one Gaussian for the worst "
-        "image of this partition; exact where it is known who took part"
+        "every client that uses the image sends another update, each with noise of its"
+        " own: one Gaussian for the worst image of this partition; exact where it is"
+        " known who took part"
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
@@ -254,7 +286,8 @@ class OwnUpdate(Accountant):
 # A low end of secret batches
 
 _CELLS = 4096
-# Of a tail: what its logarithms, its product and its difference from the next can be off by, far more than they are.
+# Of a tail: what its logarithms, its product and its difference from the next can be
+# off by, far more than they are.
 _OFF = 1e-11
 _PAIRS = ((2.0, 1.0), (1.0, 2.0), (1.0, 0.0), (0.0, 1.0))
 
@@ -271,7 +304,9 @@ def _largest(
 def _losses(
     z: float, pair: tuple[float, float], chance: float, rounds: int, step: float
 ) -> GridVariable | None:
-    """The loss of one epoch, rounded down to the grid; None where nothing is left of it."""
+    """The loss of one epoch, rounded down to the grid; None where nothing is left of
+    it.
+    """
     edges = np.linspace(-6.0 * z, 2.0 + 12.0 * z, _CELLS)
     tails = [
         np.concatenate([[1.0], _largest(z, mean, chance, rounds, edges), [0.0]])
@@ -296,20 +331,24 @@ def _losses(
 def secret_batches(
     noise_multiplier: float, rate: float, epoch: int, done: int, delta: float
 ) -> float:
-    """A proved lower end of epsilon after `done` rounds of secret batches, under zero-out (and so under replace-one).
+    """A proved lower end of epsilon after `done` rounds of secret batches, under
+    zero-out (and so under replace-one).
 
-    Each epoch shuffles the units anew and cuts the list into batches of a size that is known; `rate` is the chance of
-    being in a given full one of the `epoch` rounds. In units of the threshold, let the unit contribute 1 and all others
-    -1. Then an epoch's t released sums, less what batches without the unit have, are independent N(0, z^2) but for that
-    of the unit's batch, if it is among them (with chance p): it has the mean 2 where the unit contributes and 1 where
-    it is zeroed. Where all others contribute 0, it is 1 and 0. The largest sum is at most m with chance
+    Each epoch shuffles the units anew and cuts the list into batches of a size that is
+    known; `rate` is the chance of being in a given full one of the `epoch` rounds. In
+    units of the threshold, let the unit contribute 1 and all others -1. Then an epoch's
+    t released sums, less what batches without the unit have, are independent N(0, z^2)
+    but for that of the unit's batch, if it is among them (with chance p): it has the
+    mean 2 where the unit contributes and 1 where it is zeroed. Where all others
+    contribute 0, it is 1 and 0. The largest sum is at most m with chance
 
         F(m) = p Phi((m - mean) / z) Phi(m / z)^(t - 1) + (1 - p) Phi(m / z)^t,
 
-    in one epoch (Chua et al., How Private are DP-SGD Implementations?, 2024, for the first pair). Which interval of a
-    grid the largest sum of each epoch lies in follows from the releases, so the composition of these laws over epochs
-    is a low end. It is close to the truth where noise is small, and far from it where it is large. z is the greatest of
-    all rounds.
+    in one epoch (Chua et al., How Private are DP-SGD Implementations?, 2024, for the
+    first pair). Which interval of a grid the largest sum of each epoch lies in follows
+    from the releases, so the composition of these laws over epochs is a low end. It is
+    close to the truth where noise is small, and far from it where it is large. z is the
+    greatest of all rounds.
     """
     whole, rest = divmod(done, epoch)
     epochs = [

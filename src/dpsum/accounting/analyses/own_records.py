@@ -1,9 +1,11 @@
-"""Private sums that a few-shot client takes over its own examples: what they tell of one of them.
+"""Private sums that a few-shot client takes over its own examples: what they tell of
+one of them.
 
-A client takes part once, in a round that the observer may know, and each of its examples is in its support set or in
-its query set. So an example is in a known number of Gaussian releases of sensitivity C_0, and in no others: exact.
-(Simulated clients share images. An image that several clients hold is in each one's releases.) Where each step reads
-each example with some chance, see `poisson.OwnRecordsPoisson`.
+A client takes part once, in a round that the observer may know, and each of its
+examples is in its support set or in its query set. So an example is in a known number
+of Gaussian releases of sensitivity C_0, and in no others: exact. (Simulated clients
+share images. An image that several clients hold is in each one's releases.) Where each
+step reads each example with some chance, see `poisson.OwnRecordsPoisson`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from dpsum.sampling import Sampler, Sampling
 
 
 def releases_with(sampler: Sampler) -> int:
-    """How many of its client's releases one record is in: all of them where each reads all records, else one."""
+    """How many of its client's releases one record is in: all of them where each reads
+    all records, else one.
+    """
     return (
         int(sampler["steps"])
         if sampler["cohort"] == sampler.get("records", sampler["cohort"])
@@ -33,7 +37,8 @@ def releases_with(sampler: Sampler) -> int:
 
 
 def joint(lines: Iterable[Release]) -> float:
-    """The multiplier of the one Gaussian that tells of a record what all of its client's releases tell.
+    """The multiplier of the one Gaussian that tells of a record what all of its
+    client's releases tell.
 
     A record is in the releases of one name: each name is a set of records of its own.
     """
@@ -43,14 +48,18 @@ def joint(lines: Iterable[Release]) -> float:
 
 
 def one_client(sampler: Sampler, noise_multiplier: float) -> Schedule:
-    """The noise of one client's releases of one name, as one of its records meets it."""
+    """The noise of one client's releases of one name, as one of its records meets
+    it.
+    """
     if sampler["kind"] == "own-records-poisson":
         return ((noise_multiplier, int(sampler["steps"])),)
     return ((noise_multiplier / releases_with(sampler) ** 0.5, 1),)
 
 
 def epsilon_of(sampler: Sampler, noise_multiplier: float, delta: float) -> float:
-    """The epsilon (high end) of one record after all of its client's releases of one name."""
+    """The epsilon (high end) of one record after all of its client's releases of one
+    name.
+    """
     events = Events.planned(one_client(sampler, noise_multiplier), sampler)
     return find("gaussian", sampler["kind"]).high(events, delta)
 
@@ -63,7 +72,9 @@ def epsilon_under(
     *,
     claims: Claims,
 ) -> float:
-    """As `epsilon_of` under "holds"; under "as_claimed" the paper's epsilon for that sampler, where it has one."""
+    """As `epsilon_of` under "holds"; under "as_claimed" the paper's epsilon for that
+    sampler, where it has one.
+    """
     claim = claims.get(sampler["kind"]) if profile == "as_claimed" else None
     if claim is None:
         return epsilon_of(sampler, noise_multiplier, delta)
@@ -78,13 +89,15 @@ def calibrate(
     profile: str,
     claims: Claims,
 ) -> float:
-    """The smallest z_0 with which every record's epsilon is at most `epsilon`, rounded up to four digits.
+    """The smallest z_0 with which every record's epsilon is at most `epsilon`, rounded
+    up to four digits.
 
-    `samplers` are of the releases that are made, by their names; `profile` is "holds", or "as_claimed" for the paper's
-    own count.
+    `samplers` are of the releases that are made, by their names; `profile` is "holds",
+    or "as_claimed" for the paper's own count.
 
     Raises:
-        DpsumError: no multiplier from 0.05 to 10,000 is enough, or the paper claims no epsilon.
+        DpsumError: no multiplier from 0.05 to 10,000 is enough, or the paper claims no
+            epsilon.
     """
     if profile == "as_claimed" and not claims:
         raise DpsumError(f"{NO_CLAIM}: set within_task.profile to holds")
@@ -99,8 +112,8 @@ def calibrate(
     low, high = 0.05, 10_000.0
     if excess(high) > 0:
         raise DpsumError(
-            f"no noise multiplier up to {high:,.0f} meets within_task.epsilon {epsilon:g} at "
-            f"within_task.delta {delta:g}: raise one"
+            f"no noise multiplier up to {high:,.0f} meets within_task.epsilon"
+            f" {epsilon:g} at within_task.delta {delta:g}: raise one"
         )
     if excess(low) <= 0:
         return low
@@ -108,23 +121,36 @@ def calibrate(
 
 
 class OwnRecords(Accountant):
-    """Releases of several names, each over its own set of records: one Gaussian for each name, exactly."""
+    """Releases of several names, each over its own set of records: one Gaussian for
+    each name, exactly.
+    """
 
     pair = "gaussian", "own-records"
     known = True
     own = True
     shared_records = True
     units = "records"
-    explanation = "a client takes part once, and each of its examples is in a known number of its releases; exact"
-    images = "an image is an example of up to {uses} simulated clients, each of which makes releases of its own"
+    explanation = (
+        "a client takes part once, and each of its examples is in a known number of its"
+        " releases; exact"
+    )
+    images = (
+        "an image is an example of up to {uses} simulated clients, each of which makes"
+        " releases of its own"
+    )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """A record is in all of its client's releases, or in one of them where these divide the records."""
+        """A record is in all of its client's releases, or in one of them where these
+        divide the records.
+        """
         super().check_numbers(sampling)
         self.check_whole(sampling, "steps")
         held, read = sampling["records"], sampling["cohort"] * sampling["steps"]
         if sampling["cohort"] != held and read > held:
-            text = f"releases of records that are disjoint cannot read {read:,} of {held:,}"
+            text = (
+                f"releases of records that are disjoint cannot read {read:,} of"
+                f" {held:,}"
+            )
             raise self.contradiction(sampling, text)
 
     def read(self, lines: Sequence[Release]) -> Events:
@@ -162,7 +188,10 @@ class OwnRecords(Accountant):
             name: releases_with(sampling) for name, sampling in events.samplings.items()
         }
         told = ", or ".join(f"in {count} of {name}" for name, count in counts.items())
-        return f"a client takes part once, and one of its examples is {told}: one Gaussian; exact"
+        return (
+            f"a client takes part once, and one of its examples is {told}: one"
+            " Gaussian; exact"
+        )
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         z = min(events.multipliers)

@@ -1,11 +1,13 @@
-"""Poisson participation: each client, or record, is in each round with probability q, independently.
+"""Poisson participation: each client, or record, is in each round with probability q,
+independently.
 
-One round is dominated, under add-or-remove and zero-out alike, by P = (1 - q) N(0, z^2) + q N(1, z^2) against
-Q = N(0, z^2), in both directions. Where k clients that take part independently are zeroed together (`uses`: the
-clients that use one image), N of them come, N ~ Binomial(k, q), their contributions add up to a vector of norm at most
-N, and the pair is the mixture of Gaussians P = sum_n P(N = n) N(n, z^2) against Q (Choquette-Choo et al., Privacy
-Amplification for Matrix Mechanisms, 2024: vectors may be replaced by bounds of their norms). It is attained where all k
-point the same way.
+One round is dominated, under add-or-remove and zero-out alike, by P = (1 - q) N(0, z^2)
++ q N(1, z^2) against Q = N(0, z^2), in both directions. Where k clients that take part
+independently are zeroed together (`uses`: the clients that use one image), N of them
+come, N ~ Binomial(k, q), their contributions add up to a vector of norm at most N, and
+the pair is the mixture of Gaussians P = sum_n P(N = n) N(n, z^2) against Q
+(Choquette-Choo et al., Privacy Amplification for Matrix Mechanisms, 2024: vectors may
+be replaced by bounds of their norms). It is attained where all k point the same way.
 """
 
 from __future__ import annotations
@@ -43,9 +45,11 @@ _law = lru_cache(maxsize=256)(RoundLoss)
 
 
 def stage_of(schedule: Schedule, rate: float, uses: int = 1) -> Stage:
-    """Rounds in which each unit takes part with chance `rate`, for the removal and the addition of `uses` units.
+    """Rounds in which each unit takes part with chance `rate`, for the removal and the
+    addition of `uses` units.
 
-    Removing costs more than adding (Zhu, Dong and Wang 2022, for eps >= 0); both are looked at all the same.
+    Removing costs more than adding (Zhu, Dong and Wang 2022, for eps >= 0); both are
+    looked at all the same.
     """
     return Stage(
         schedule,
@@ -60,7 +64,8 @@ def check(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> None:
     counts = any(not 0 < z < math.inf or n < 1 for z, n in schedule) or uses < 1
     if not 0 < rate <= 1 or not 0 < delta < 1 or counts:
         raise ValueError(
-            "Poisson accounting needs 0 < q <= 1, 0 < delta < 1, z > 0, counts >= 1 and uses >= 1"
+            "Poisson accounting needs 0 < q <= 1, 0 < delta < 1, z > 0, counts >= 1 and"
+            " uses >= 1"
         )
 
 
@@ -80,7 +85,8 @@ def upper_epsilon(
     if not schedule:
         return 0.0
     stage = stage_of(schedule, rate, uses)
-    # Sampling can only help (joint convexity), so composed Gaussians are a ceiling, and reached at q = 1.
+    # Sampling can only help (joint convexity), so composed Gaussians are a ceiling, and
+    # reached at q = 1.
     ceiling = gaussian_epsilon(stage.joint / uses, delta)
     return ceiling if stage.no_grid else upper_end([stage], delta, ceiling=ceiling)
 
@@ -88,7 +94,9 @@ def upper_epsilon(
 def upper_deltas(
     schedule: Schedule, rate: float, epsilons: np.ndarray
 ) -> list[np.ndarray]:
-    """Upper ends of delta by removal and by addition at each epsilon >= 0, sharp where they are not small."""
+    """Upper ends of delta by removal and by addition at each epsilon >= 0, sharp where
+    they are not small.
+    """
     check(schedule, rate, 0.5)
     stage = stage_of(schedule, rate)
     return (
@@ -112,14 +120,17 @@ def lower_epsilon(
 
 @lru_cache(maxsize=256)
 def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> Bracket:
-    """Proved ends of the epsilon of several stages one after another: a search, say, and the training that follows.
+    """Proved ends of the epsilon of several stages one after another: a search, say,
+    and the training that follows.
 
-    A unit is in all stages or in none, and each stage's rounds draw apart from the others', given what was released
-    before: the pairs of all rounds are composed, whatever their noise and rate, as those of one stage are.
+    A unit is in all stages or in none, and each stage's rounds draw apart from the
+    others', given what was released before: the pairs of all rounds are composed,
+    whatever their noise and rate, as those of one stage are.
 
-    Where a stage has no grid (rate 1, or very little noise) the high end is that of composed Gaussians, which sampling
-    can only improve on. The low end is then that of the stages that are Gaussians, as one, and at least that of any
-    stage alone: to see fewer releases tells no more.
+    Where a stage has no grid (rate 1, or very little noise) the high end is that of
+    composed Gaussians, which sampling can only improve on. The low end is then that of
+    the stages that are Gaussians, as one, and at least that of any stage alone: to see
+    fewer releases tells no more.
     """
     if len(stages) == 1:
         return lower_epsilon(*stages[0], delta), upper_epsilon(*stages[0], delta)
@@ -145,13 +156,19 @@ def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> flo
 
 
 class Poisson(Composed):
-    """Accounts by the privacy loss distribution; rounds of different noise are composed as they were."""
+    """Accounts by the privacy loss distribution; rounds of different noise are composed
+    as they were.
+    """
 
     pair = "gaussian", "poisson"
-    explanation = "each client in each round with the same chance; privacy loss distribution, bracketed"
+    explanation = (
+        "each client in each round with the same chance; privacy loss distribution,"
+        " bracketed"
+    )
     images = (
-        "every client that uses the image contributes zero; each of them takes part on its own: a mixture of Gaussians "
-        "over their number, composed over rounds, for the most used image"
+        "every client that uses the image contributes zero; each of them takes part on"
+        " its own: a mixture of Gaussians over their number, composed over rounds, for"
+        " the most used image"
     )
 
     def end(
@@ -176,7 +193,8 @@ class Poisson(Composed):
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         uses, done, rate = use.most, len(events.multipliers), events.rate
         least = min(events.multipliers)
-        # The server's noise stays as it is; were it not so, each end would take its safe side.
+        # The server's noise stays as it is; were it not so, each end would take its
+        # safe side.
         low_schedule, high_schedule = (
             ((max(events.multipliers), done),),
             ((least, done),),
@@ -197,13 +215,14 @@ class Poisson(Composed):
 class PoissonLots(Poisson):
     """As Poisson participation, for each client's records; no record is at two clients.
 
-    The noise of lots may follow a public validation loss. Two proofs cover that (`accounting.filters`).
+    The noise of lots may follow a public validation loss. Two proofs cover that
+    (`accounting.filters`).
     """
 
     pair = "gaussian", "poisson-lots"
     explanation = (
-        "each record of a client in each lot with the same chance; privacy loss distribution, bracketed; "
-        "no record is at two clients"
+        "each record of a client in each lot with the same chance; privacy loss"
+        " distribution, bracketed; no record is at two clients"
     )
     units = "records"
     follows_loss = True
@@ -213,20 +232,25 @@ class PoissonLots(Poisson):
 
 
 class OwnRecordsPoisson(Poisson):
-    """Sums that a few-shot client takes over samples of its own examples: each with the same chance, in each step.
+    """Sums that a few-shot client takes over samples of its own examples: each with the
+    same chance, in each step.
 
-    A client takes part once, and what it does is known but for the samples: to one of its examples its releases are as
-    many sampled Gaussians as it takes steps. Of rounds of different noise the least noisy one counts.
+    A client takes part once, and what it does is known but for the samples: to one of
+    its examples its releases are as many sampled Gaussians as it takes steps. Of rounds
+    of different noise the least noisy one counts.
     """
 
     pair = "gaussian", "own-records-poisson"
     own = True
     shared_records = True
     explanation = (
-        "a client takes part once, and one of its examples is in each of its steps with the same chance, in secret; "
-        "privacy loss distribution, bracketed"
+        "a client takes part once, and one of its examples is in each of its steps with"
+        " the same chance, in secret; privacy loss distribution, bracketed"
     )
-    images = "an image is an example of up to {uses} simulated clients, each of which makes releases of its own; composed"
+    images = (
+        "an image is an example of up to {uses} simulated clients, each of which makes"
+        " releases of its own; composed"
+    )
     units = "records"
 
     def check_numbers(self, sampling: Sampling) -> None:

@@ -1,25 +1,32 @@
-"""Skellam noise in shares under a secure sum, in one pass over blocks that the server knows.
+"""Skellam noise in shares under a secure sum, in one pass over blocks that the server
+knows.
 
-A client is in one release. There it moves whole numbers by at most the bound after rounding, which is at most one
-Gaussian release of multiplier z / `FACTOR`, in any number of dimensions. Nothing is taken on trust: bound, variance and
-shares are found again from the ledger's threshold, granularity and coordinates. The low end is a client whose rotated
-contribution is one coordinate of norm C, under the noise of all shares.
+A client is in one release. There it moves whole numbers by at most the bound after
+rounding, which is at most one Gaussian release of multiplier z / `FACTOR`, in any
+number of dimensions. Nothing is taken on trust: bound, variance and shares are found
+again from the ledger's threshold, granularity and coordinates. The low end is a client
+whose rotated contribution is one coordinate of norm C, under the noise of all shares.
 
-X is Skellam of variance mu, the difference of two Poisson variables of mean mu / 2; sums of it are Skellam again.
+X is Skellam of variance mu, the difference of two Poisson variables of mean mu / 2;
+sums of it are Skellam again.
 
-Guarantee. Let g be the largest step of the normal score -Phi^-1(P(X >= t)) from one whole t to the next. Then X + v
-against X, each coordinate with noise of its own, is at least as hard to tell apart as two normals at a distance of
-g |v|_2, for every v of whole numbers. Proof. X is log-concave (Poisson variables are, and convolution keeps it), so
-that the best tests between X and X + 1 are "X >= t" and mixtures of two of these: their trade-off is linear between its
-corners (P(X >= t), 1 - P(X >= t - 1)), and each corner lies on or above that of two normals at a distance of g. So does
-the line between two of them, since the normals' is convex. A shift by k is k shifts by one after another, which for
-normals is k g (Dong, Roth and Su 2022, Gaussian Differential Privacy: groups), a negative one is the same by symmetry,
-and coordinates compose to g |v|_2 (there: composition). Revealing nothing but the sum modulo a number, or choosing v
+Guarantee. Let g be the largest step of the normal score -Phi^-1(P(X >= t)) from one
+whole t to the next. Then X + v against X, each coordinate with noise of its own, is at
+least as hard to tell apart as two normals at a distance of g |v|_2, for every v of
+whole numbers. Proof. X is log-concave (Poisson variables are, and convolution keeps
+it), so that the best tests between X and X + 1 are "X >= t" and mixtures of two of
+these: their trade-off is linear between its corners (P(X >= t), 1 - P(X >= t - 1)), and
+each corner lies on or above that of two normals at a distance of g. So does the line
+between two of them, since the normals' is convex. A shift by k is k shifts by one after
+another, which for normals is k g (Dong, Roth and Su 2022, Gaussian Differential
+Privacy: groups), a negative one is the same by symmetry, and coordinates compose to g
+|v|_2 (there: composition). Revealing nothing but the sum modulo a number, or choosing v
 at random, makes no test better.
 
-g is found numerically. It is the middle step, 2 Phi^-1((1 + P(X = 0)) / 2), or about (1 + 1 / (6 mu)) / mu^1/2; all
-steps up to `_FAR` deviations are computed, and beyond it X has geometric tails in place of its own, which changes the
-chance of any event by less than 1e-60 and keeps it log-concave. There steps fall, since a normal's hazard rises.
+g is found numerically. It is the middle step, 2 Phi^-1((1 + P(X = 0)) / 2), or about (1
++ 1 / (6 mu)) / mu^1/2; all steps up to `_FAR` deviations are computed, and beyond it X
+has geometric tails in place of its own, which changes the chance of any event by less
+than 1e-60 and keeps it log-concave. There steps fall, since a normal's hazard rises.
 """
 
 from __future__ import annotations
@@ -41,10 +48,14 @@ from dpsum.ledger import Release
 from dpsum.secure import Lattice
 
 LEAST_VARIANCE = 256.0
-"""Of the noise on a coordinate in units; sums of 1,000 coordinates have it from z = 1 on, whatever the modulus."""
+"""Of the noise on a coordinate in units; sums of 1,000 coordinates have it from z = 1
+on, whatever the modulus.
+"""
 
 FACTOR = 1.0007
-"""How much more deviation than normal noise Skellam noise of that variance needs. Checked at each ledger's variance."""
+"""How much more deviation than normal noise Skellam noise of that variance needs.
+Checked at each ledger's variance.
+"""
 
 _KEYS = ("granularity", "bits", "coordinates", "clients", "counted", "share_variance")
 _FAR = 20.0
@@ -53,10 +64,13 @@ _ROUNDING = 1e-8  # relative, of a step; far above what double precision loses
 
 @functools.lru_cache(maxsize=64)
 def log_tails(variance: float) -> np.ndarray:
-    """log P(X >= t) for t from 0 to `_FAR` deviations; last is the log of P(X = t) / P(X = t - 1) of the last t."""
+    """log P(X >= t) for t from 0 to `_FAR` deviations; last is the log of P(X = t) /
+    P(X = t - 1) of the last t.
+    """
     far = math.ceil(_FAR * math.sqrt(variance)) + 20
     ratios, ratio = np.empty(far), 0.0
-    # P(X = t) / P(X = t - 1) = I_t / I_(t-1), which runs backwards from any start: each step forgets most of it.
+    # P(X = t) / P(X = t - 1) = I_t / I_(t-1), which runs backwards from any start: each
+    # step forgets most of it.
     for t in range(far + 200 + math.ceil(5 * math.sqrt(variance)), 0, -1):
         ratio = 1.0 / (2.0 * t / variance + ratio)
         if t <= far:
@@ -72,7 +86,9 @@ def log_tails(variance: float) -> np.ndarray:
 
 
 def step(variance: float) -> float:
-    """g at the variance mu > 0 of X: X and X + 1 are at most as far apart as normals at this distance."""
+    """g at the variance mu > 0 of X: X and X + 1 are at most as far apart as normals at
+    this distance.
+    """
     *_, last = logs = log_tails(variance)
     scores = -ndtri_exp(logs[1:-1])
     hazard = math.exp(
@@ -84,7 +100,9 @@ def step(variance: float) -> float:
 
 
 def lower_epsilon(variance: float, shift: int, delta: float) -> float:
-    """At least the epsilon of X + shift against X in one dimension: by the best event "X >= t"; at least 0."""
+    """At least the epsilon of X + shift against X in one dimension: by the best event
+    "X >= t"; at least 0.
+    """
     logs = log_tails(variance)[:-1]
     upper = np.exp(logs)
     both = np.concatenate([(1.0 - upper[1:])[::-1], upper])  # from 1 - far on
@@ -98,23 +116,27 @@ def lower_epsilon(variance: float, shift: int, delta: float) -> float:
 
 
 class SkellamOnePass(OnePass):
-    """Known blocks: one Gaussian release for a high end, one coordinate's Skellam noise for a low one."""
+    """Known blocks: one Gaussian release for a high end, one coordinate's Skellam noise
+    for a low one.
+    """
 
     pair = "skellam", "one-pass"
     explanation = (
-        "disjoint batches known to the server: each client is in one sum with Skellam noise, at most one Gaussian "
-        "release; the low end is one coordinate's"
+        "disjoint batches known to the server: each client is in one sum with Skellam"
+        " noise, at most one Gaussian release; the low end is one coordinate's"
     )
     images = (
-        "every client that uses the image contributes zero; known blocks: at most one Gaussian for the worst image of "
-        "this partition; the low end is one client's"
+        "every client that uses the image contributes zero; known blocks: at most one"
+        " Gaussian for the worst image of this partition; the low end is one client's"
     )
 
     def gaussian(self, events: Events) -> float:
         return events.ends[0] / FACTOR
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Beside the rest the release whose client moves it most, over its noise (`seen`)."""
+        """Beside the rest the release whose client moves it most, over its noise
+        (`seen`).
+        """
         events = super().read(lines)
         for number, event in enumerate(lines):
             _check(event, f"the ledger's release {number}")
@@ -125,8 +147,10 @@ class SkellamOnePass(OnePass):
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         high = gaussian_epsilon(self.gaussian(events), delta)
-        return 0.0 if events.seen is None else min(
-            lower_epsilon(*_alone(events.seen), delta), high
+        return (
+            0.0
+            if events.seen is None
+            else min(lower_epsilon(*_alone(events.seen), delta), high)
         ), high
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
@@ -139,14 +163,17 @@ class SkellamOnePass(OnePass):
         told = events.seen.secure or {}
         lost = told["clients"] - told["counted"]
         return (
-            f"{self.explanation}; assumes secure aggregation that shows the server the sum modulo 2^{told['bits']} "
-            f"alone, with an honest majority, and counts {told['counted']} of {told['clients']} clients' shares of the "
-            f"noise: {lost} may drop out or tell theirs"
+            f"{self.explanation}; assumes secure aggregation that shows the server the"
+            f" sum modulo 2^{told['bits']} alone, with an honest majority, and counts"
+            f" {told['counted']} of {told['clients']} clients' shares of the noise:"
+            f" {lost} may drop out or tell theirs"
         )
 
 
 def _alone(event: Release) -> tuple[float, int]:
-    """Variance of all shares' noise in units, and by how many a client can move one coordinate by itself."""
+    """Variance of all shares' noise in units, and by how many a client can move one
+    coordinate by itself.
+    """
     said = event.secure or {}
     return said["share_variance"] * said["clients"], math.floor(
         float(np.max(event.threshold)) / said["granularity"]
@@ -154,20 +181,25 @@ def _alone(event: Release) -> tuple[float, int]:
 
 
 def _check(event: Release, where: str) -> None:
-    """Refuse a release that is not what a `SecureSum` makes, or that has too little noise for the analysis."""
+    """Refuse a release that is not what a `SecureSum` makes, or that has too little
+    noise for the analysis.
+    """
     said = event.secure
     if said is None or set(said) != set(_KEYS):
         raise DpsumError(
-            f"{where} does not say which whole numbers it is of ({', '.join(_KEYS)}): {MEND}"
+            f"{where} does not say which whole numbers it is of ({', '.join(_KEYS)}):"
+            f" {MEND}"
         )
     if not 1 <= said["counted"] <= said["clients"]:
         raise DpsumError(
-            f"{where} counts {said['counted']} of {said['clients']} clients' noise: {MEND}"
+            f"{where} counts {said['counted']} of {said['clients']} clients' noise:"
+            f" {MEND}"
         )
     if said["clients"] != event.sampler["cohort"]:
         raise DpsumError(
-            f"{where} has shares of noise of {said['clients']} clients, but its sampler has {event.sampler['cohort']} "
-            "in a round: its mechanism is not the one accounted for"
+            f"{where} has shares of noise of {said['clients']} clients, but its sampler"
+            f" has {event.sampler['cohort']} in a round: its mechanism is not the one"
+            " accounted for"
         )
     threshold, unit = float(np.max(event.threshold)), said["granularity"]
     lattice = Lattice(
@@ -178,17 +210,20 @@ def _check(event: Release, where: str) -> None:
         1 + 1e-9
     ):
         raise DpsumError(
-            f"{where} declares sensitivity {event.sensitivity}, but rounding {event.dimension} coordinates makes it "
-            f"{reach:g}: its mechanism is not the one accounted for"
+            f"{where} declares sensitivity {event.sensitivity}, but rounding"
+            f" {event.dimension} coordinates makes it {reach:g}: its mechanism is not"
+            " the one accounted for"
         )
     variance = said["share_variance"] * said["counted"]
     if np.max(event.noise_std) > unit * math.sqrt(variance) * (1 + 1e-9):
         raise DpsumError(
-            f"{where} has noise of deviation {event.noise_std}, but {said['counted']} shares come to "
-            f"{unit * math.sqrt(variance):g}: its mechanism is not the one accounted for"
+            f"{where} has noise of deviation {event.noise_std}, but {said['counted']}"
+            f" shares come to {unit * math.sqrt(variance):g}: its mechanism is not the"
+            " one accounted for"
         )
     if variance < LEAST_VARIANCE or step(variance) * math.sqrt(variance) > FACTOR:
         raise DpsumError(
-            f"{where} has noise of variance {variance:.4g} units on a coordinate, below the {LEAST_VARIANCE:g} of its "
-            "analysis: raise noise.bits or noise.multiplier"
+            f"{where} has noise of variance {variance:.4g} units on a coordinate, below"
+            f" the {LEAST_VARIANCE:g} of its analysis: raise noise.bits or"
+            " noise.multiplier"
         )
