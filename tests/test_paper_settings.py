@@ -1,0 +1,101 @@
+"""The paper preset beside the papers' texts: what their settings say."""
+
+import functools
+import math
+
+from scipy.special import logsumexp
+
+from dpfedbench.data import DATASETS_TABLE
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.datasets import known_datasets, read_holdings
+from dpfedbench.experiments.expand import make_plan
+from dpfedbench.experiments.plan import Plan
+from dpfedbench.method import Method
+from tests.shipped import ROOT, parsed
+
+
+@functools.cache
+def planned() -> Plan:
+    """The plan of the paper preset."""
+    files = [ROOT / "config/config.yaml"]
+    files += sorted((ROOT / "config/experiments").glob("*.yaml"))
+    files += [ROOT / "config/presets/paper.yaml"]
+    configuration = Configuration.read(overlaid(*map(parsed, files)))
+    return make_plan(
+        configuration,
+        datasets=known_datasets(DATASETS_TABLE, configuration),
+        holdings=read_holdings(DATASETS_TABLE),
+    )
+
+
+def runs_of(paper: str, item: str) -> dict[str, Method]:
+    """The first seed's run of each series of a table or figure."""
+    return {cell.series: cell.runs[0] for cell in planned().items[paper, item].cells}
+
+
+def rounds_of_theorem_1(sigma: float) -> int:
+    """Rounds within epsilon = 2 by Adap DP-FL's Theorem 1, for q = 78 / 6000,
+    delta = 1e-5 and the orders 2 to 64.
+
+    Eq. 14 is A_a = sum_k binom(a, k) (1 - q)^(a - k) q^k exp((k^2 - k) / 2 sigma^2);
+    a round costs log(A_a) / (a - 1).
+    """
+    rate, most = 78 / 6000, 0.0
+    for order in range(2, 65):
+        terms = [
+            math.log(math.comb(order, k))
+            + (order - k) * math.log1p(-rate)
+            + k * math.log(rate)
+            + (k * k - k) / (2 * sigma**2)
+            for k in range(order + 1)
+        ]
+        left = 2.0 - math.log(1e5) / (order - 1)
+        most = max(most, left * (order - 1) / float(logsumexp(terms)))
+    return math.floor(most)
+
+
+def test_adap_dp_fl_trains_until_its_budget_is_spent():
+    """docs/privacy.md has 451, 7,921 and 33,495 rounds at sigma = 1.1, 3 and 6."""
+    assert [rounds_of_theorem_1(sigma) for sigma in (1.1, 3.0, 6.0)] == [
+        451,
+        7921,
+        33495,
+    ]
+    needed = {}
+    for item in ("accuracy-a", "accuracy-b", "figure3b", "figure3d", "figure4b"):
+        for series, run in runs_of("adap-dp-fl", item).items():
+            if run.private:
+                sigma = run.noise.multiplier
+                needed[item, series] = rounds_of_theorem_1(sigma)
+                assert run.participation.rounds > needed[item, series]
+                assert run.budget.epsilon == 2.0 and run.budget.delta == 1e-5
+    assert max(needed.values()) == 33495 and len(needed) > 15
+
+
+def test_adap_dp_fl_has_the_papers_values():
+    """Section V-A and V-B, and the caption of Figure 5."""
+    mnist, fashion = (
+        runs_of("adap-dp-fl", f"accuracy-{letter}") for letter in ("a", "b")
+    )
+    for run in (*mnist.values(), *fashion.values()):
+        assert (run.clients.count, run.clients.fragments) == (10, 400)
+        assert run.participation.cohort == 78
+        assert (run.client_update.inner_steps, run.client_update.optimizer.kind) == (
+            1,
+            "adam",
+        )
+    assert {run.client_update.inner_rate for run in mnist.values()} == {0.002}
+    assert {run.client_update.inner_rate for run in fashion.values()} == {0.001}
+    assert {mnist[f"constant-{z}"].noise.multiplier for z in (3, 4, 6)} == {3, 4, 6}
+    assert {fashion[f"constant-{z}"].noise.multiplier for z in (2, 3, 4)} == {2, 3, 4}
+    for runs, factor, first, decay in (
+        (mnist, 1.0, 6.0, 0.9999),
+        (fashion, 0.01, 4.0, 0.9998),
+    ):
+        adaptive = runs["adap-vector"]
+        assert adaptive.clipping.factor == factor
+        assert runs["adap-noise"].clipping.threshold == 1.0
+        for run in (adaptive, runs["adap-noise"]):
+            noise = run.noise
+            assert (noise.multiplier, noise.decay, noise.falls) == (first, decay, 3)
+            assert run.validation.every == 1
