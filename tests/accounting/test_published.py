@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from dpsum.accounting import renyi
 from dpsum.accounting.analyses import poisson
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tools.published_epsilons import (
-    TF_PRIVACY_ORDERS,
     central_limit_epsilon,
     checked_figures,
     literal_rounds,
     mean_form_collapse,
     quantile_noise_factor,
+    sample_level_epsilon,
     shuffled_lower_epsilon,
 )
 
@@ -88,23 +87,39 @@ def test_single_gaussians_of_the_papers():
     )  # sample level, second order
 
 
-def test_shuffled_batches_and_the_sample_level_claim_are_corrected():
+def test_shuffled_batches_are_corrected():
     """0.340 and 0.105 are printed for z = 2 and 3: the event max x > c gives 0.371 and
-    0.064. 1.177 is not found.
+    0.064.
     """
     assert [
         round(shuffled_lower_epsilon(z, 250, 1e-6), 3) for z in (1.0, 2.0, 3.0)
     ] == [4.438, 0.371, 0.064]
-    claims = [
-        round(
-            renyi.renyi_epsilon(
-                ((1.0, 23_000 // lot),), lot / 23_000, 1e-5, TF_PRIVACY_ORDERS
-            ),
-            3,
-        )
-        for lot in (10, 50, 100)
+
+
+def test_the_sample_level_claim_of_dp_maml_is_that_of_4000_units():
+    """1.18 is printed for lots of 10 at z = 1, without N.
+
+    By hand, at order 11: 400 times the Renyi divergence of one Poisson-sampled Gaussian
+    at q = 1/400, plus log(1e5) / 10. It is 1.17751, which 1.177 cuts off. 23,000
+    records in lots of 10, 50 or 100 do not give it.
+    """
+    q, order = 1 / 400, 11
+    moment = sum(
+        math.comb(order, i) * q**i * (1 - q) ** (order - i) * math.exp((i * i - i) / 2)
+        for i in range(order + 1)
+    )
+    by_hand = (400 * math.log(moment) + math.log(1e5)) / (order - 1)
+    found = sample_level_epsilon(units=4_000, lot=10)
+    assert found == pytest.approx(by_hand, abs=1e-9)
+    assert f"{found:.2f}" == "1.18"
+    # N may lie between 3,450 and 4,020.
+    rounded = [
+        f"{sample_level_epsilon(units=units, lot=10):.2f}"
+        for units in (3_440, 3_450, 4_020, 4_030)
     ]
-    assert claims == [0.831, 1.094, 1.324]
+    assert rounded == ["1.19", "1.18", "1.18", "1.17"]
+    records = [sample_level_epsilon(units=23_000, lot=lot) for lot in (10, 50, 100)]
+    assert [f"{value:.3f}" for value in records] == ["0.831", "1.094", "1.324"]
 
 
 def test_the_page_shows_what_is_found():

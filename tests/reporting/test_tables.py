@@ -231,6 +231,30 @@ def test_published_numbers_are_whole(published: Path, tmp_path: Path) -> None:
         read_published(tmp_path / "published.csv", "dp-fedmeta", "table2")
 
 
+def test_numbers_of_other_quantities_are_not_shown(
+    published: Path, tmp_path: Path
+) -> None:
+    """Table 1 of DP-FNAS prints error, parameters, cost and operations of eight
+    searches; Table 4 of DP-MAML prints two times and two batch sizes of three data
+    sets. A table shows errors as accuracies, and times.
+    """
+    errors = (2.8, 2.9, 3.2, 3.3, 3.0, 3.0, 3.1, 3.4)
+    accuracies = [row.value for row in read_published(published, "dp-fnas", "table1")]
+    assert accuracies == pytest.approx([100 - error for error in errors])
+    assert len(read_published(published, "dp-maml", "table4-time")) == 6
+    place = tmp_path / "published.csv"
+    place.write_text(
+        "paper,item,dataset,task,method,variant,x,value,source,quantity,spread\n"
+        "mine,table1,omniglot,5-way 1-shot,maml,,,99.5,Table 1\n"
+        "mine,table1,omniglot,5-way 1-shot,maml,,,8,Table 1,batch size,\n"
+        "mine,table1,omniglot,5-way 1-shot,maml,,,1; 2,Table 1,values searched,\n"
+        "mine,table1,omniglot,5-way 1-shot,dp-maml,,,93.9,Table 1,,0.4\n",
+        encoding="utf-8",
+    )
+    found = read_published(place, "mine", "table1")
+    assert [row.value for row in found] == [99.5, 93.9]
+
+
 @pytest.mark.parametrize(
     ("paper", "name", "rows"),
     [("dp-fedmeta", "table3-time", 6), ("dp-maml", "table4-time", 4)],

@@ -271,7 +271,10 @@ def attributed_notices(named: Sequence[tuple[str, CellResult]]) -> list[str]:
 
 
 def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
-    """The published numbers of one table or figure.
+    """Return the published numbers that one table or figure shows beside ours.
+
+    Rows whose `quantity` is not empty are of other quantities (parameters, GPU days,
+    epochs) and are left out: docs/fidelity.md compares them.
 
     Raises:
         BenchError: the file is missing, lacks a column, has a number that cannot be
@@ -286,9 +289,10 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
                 f"{path} has no column {sorted(missing)[0]}: its first line must name"
                 f" {sorted(needed)}"
             )
-        rows = table.loc[(table["paper"] == paper) & (table["item"] == item)].to_dict(
-            "records"
-        )
+        shown = (table["paper"] == paper) & (table["item"] == item)
+        if "quantity" in table:
+            shown &= table["quantity"] == ""
+        rows = table.loc[shown].to_dict("records")
         numbers = [
             Published(
                 x=float(row["x"]) if row["x"] else None,
