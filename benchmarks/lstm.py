@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpfedbench.kernels import choose
-from dpfedbench.kernels.adding import Adding
+from dpfedbench.models.choose import choose
+from dpfedbench.models.torch_sums import Adding
 from dpfedbench.models.zoo.lstm import LstmModel
 from dpsum.private_sum import PrivateSum
 

@@ -43,10 +43,10 @@ import torch
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.registry import prepare
 from dpfedbench.files import atomic_path
-from dpfedbench.kernels import choose
-from dpfedbench.kernels.adding import add_to
+from dpfedbench.models.choose import choose
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Net
+from dpfedbench.models.torch_sums import add_to
 from dpfedbench.parts.client_updates.client_update import Setup
 from dpfedbench.parts.client_updates.maml import Maml
 from dpsum.private_sum import PrivateSum

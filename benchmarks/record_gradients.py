@@ -32,12 +32,12 @@ from torch import nn
 
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.registry import prepare
-from dpfedbench.kernels import choose
-from dpfedbench.kernels.adding import Adding
+from dpfedbench.models.choose import choose
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.net import Net
+from dpfedbench.models.torch_sums import Adding
 from dpsum.private_sum import PrivateSum
 
 LOTS, LOT = 10, 78

@@ -25,8 +25,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpfedbench.kernels import choose
 from dpfedbench.models.cell_layers import NORMALISATION_EPSILON
+from dpfedbench.models.choose import choose
 from dpfedbench.models.genotype import Space
 from dpfedbench.models.zoo.darts import DartsSearch
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dpfedbench.kernels.conv4_passes import Passes
+from dpkernels.conv4_passes import Passes
 from tests.calls import Snakemake
 from tests.models.nets import conv4
 from tests.shipped import without_others

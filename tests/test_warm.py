@@ -388,7 +388,7 @@ def test_the_warm_process_imports_all_and_computes_nothing(
     """
     workflow = Workflow(tmp_path, PACKAGE)
     lines = (
-        "import torch, numpy, dpfedbench.kernels.fused_cnn, dpfedbench.compiled",
+        "import torch, numpy, dpkernels.fused_cnn, dpkernels.compiled",
         "state = pathlib.Path(f'/proc/{os.getppid()}/status').read_text()",
         (
             "threads = [line.split()[1] for line in state.splitlines() if"

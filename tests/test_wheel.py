@@ -53,11 +53,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "content"
 
 
-def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
-    wanted = {
-        path.relative_to(ROOT / "src")
-        for path in (ROOT / "src" / "dpfedbench").rglob("*.py")
-    }
+def test_it_holds_every_file_of_the_packages(wheel: Path) -> None:
+    wanted = {path.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*.py")}
     wanted |= {
         path.relative_to(ROOT / "src")
         for path in (ROOT / "src" / "dpfedbench").rglob("*.txt")

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpfedbench.compiled import processor
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import device_of
+from dpfedbench.models.kernels import processor
 from dpfedbench.parts.budget import Budget, OwnSum
 from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.parts.noise.noise import Noise

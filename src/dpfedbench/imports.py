@@ -19,6 +19,7 @@ from pathlib import Path
 from dpfedbench import own_code
 
 PACKAGE, _LIBRARY = Path(__file__).resolve().parent, own_code.LIBRARY
+_LIBRARIES = (_LIBRARY, "dpkernels")
 
 _SHIPPED = PACKAGE / "shipped.txt"
 _BESIDE, _ABOVE, _WHOLE = range(3)
@@ -117,7 +118,7 @@ def file_of(module: str) -> Path | None:
     None of any other.
     """
     own = own_code.folders()
-    tops = {PACKAGE.with_name(name): name for name in (PACKAGE.name, _LIBRARY)} | own
+    tops = {PACKAGE.with_name(name): name for name in (PACKAGE.name, *_LIBRARIES)} | own
     for folder, package in tops.items():
         names = (PACKAGE.name, _LIBRARY, package) if folder in own else (package,)
         for name in filter(None, names):
@@ -155,7 +156,7 @@ def _inside(path: Path) -> Path | None:
 def within(path: Path) -> bool:
     """Whether a file lies in the folder of dpfedbench or dpsum."""
     return any(
-        PACKAGE.with_name(name) in path.parents for name in (PACKAGE.name, _LIBRARY)
+        PACKAGE.with_name(name) in path.parents for name in (PACKAGE.name, *_LIBRARIES)
     )
 
 

@@ -335,17 +335,18 @@ def _import_all() -> None:
     named += [
         module.name for module in pkgutil.walk_packages([str(own)], "dpfedbench.")
     ]
-    named += [
-        module.name
-        for module in pkgutil.walk_packages([str(own.with_name("dpsum"))], "dpsum.")
-    ]
+    for package in ("dpsum", "dpkernels"):
+        folder = str(own.with_name(package))
+        named += [
+            module.name for module in pkgutil.walk_packages([folder], f"{package}.")
+        ]
     for module in named:
         with contextlib.suppress(
             Exception
         ):  # a job that needs it says why it cannot be had
             importlib.import_module(module)
     with contextlib.suppress(Exception):
-        importlib.import_module("dpfedbench.compiled").load_all()
+        importlib.import_module("dpfedbench.models.kernels").package()
     gc.collect()
     gc.freeze()
 

@@ -13,7 +13,7 @@ from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.evaluation import few_shot
 from dpfedbench.evaluation.few_shot import FewShotMeasures, task_scores
-from dpfedbench.kernels import choose
+from dpfedbench.models.choose import choose
 from dpfedbench.models.members import save_members
 from tests.federation.conftest import make_config
 

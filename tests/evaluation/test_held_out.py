@@ -10,7 +10,7 @@ from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import HeldOutMeasures, held_out, measured_in_pieces
-from dpfedbench.kernels import choose
+from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Choice, Measured, Workers
 from dpfedbench.models.members import save_members
 from tests.federation.conftest import LOTS, make_config

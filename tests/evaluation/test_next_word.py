@@ -12,7 +12,7 @@ import torch
 from dpfedbench.data.text_tasks import KnownText
 from dpfedbench.data.tokens import load_texts
 from dpfedbench.evaluation import next_word
-from dpfedbench.kernels import choose
+from dpfedbench.models.choose import choose
 from dpfedbench.models.members import save_members
 from tests.data.text import tiny_texts
 from tests.federation.test_text import run_of

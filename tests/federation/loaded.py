@@ -7,12 +7,13 @@ With them the tests whose functions these processes call.
 import importlib
 import pkgutil
 
-from dpfedbench import compiled, kernels
+import dpkernels
 from dpfedbench.federation import engine
+from dpkernels import compiled
 
 __all__ = ["engine"]
 
-for _, name, _ in pkgutil.walk_packages(kernels.__path__, "dpfedbench.kernels."):
+for _, name, _ in pkgutil.walk_packages(dpkernels.__path__, "dpkernels."):
     importlib.import_module(name)
 for name in ("test_checkpoint", "test_engine", "test_processes"):
     importlib.import_module(f"tests.federation.{name}")

@@ -14,8 +14,8 @@ import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.rounds import Rounds
-from dpfedbench.kernels.adding import TORCH
 from dpfedbench.models.gradients import Choice, Measured
+from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.noise import Fixed

@@ -13,6 +13,8 @@ size, so that where a gradient is near zero rounding decides the step (found: up
 import dataclasses
 import functools
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -275,3 +277,49 @@ def test_whole_runs_agree_in_double_precision(
         > 1e-3
     )
     np.testing.assert_allclose(members["torch"], members["kernels"], rtol=0, atol=1e-8)
+
+
+WITHOUT_DPKERNELS = """
+import importlib, json, pkgutil, sys, yaml
+from pathlib import Path
+sys.modules["dpkernels"] = None
+import dpfedbench
+from dpfedbench.federation import engine
+from dpfedbench.methods import read_run
+for module in pkgutil.walk_packages(dpfedbench.__path__, "dpfedbench."):
+    if ".workflow" not in module.name:
+        importlib.import_module(module.name)
+text, data, clients, folder = json.loads(sys.argv[1])
+engine.train(read_run(yaml.safe_load(text)), data_dir=Path(data), clients_dir=Path(clients), run_dir=Path(folder), device="cpu")
+"""
+
+
+def test_dpfedbench_imports_and_trains_without_dpkernels(federation, tmp_path):
+    """dpkernels cannot be imported; the model is that of torch with the compiled
+    sum, to the float error of a sum in another order.
+    """
+    config = make_config(ROUNDS, QUIET, SGD, general=RUN)
+    data, clients = federation
+    arguments = [config.to_yaml(), str(data), str(clients), str(tmp_path / "without")]
+    subprocess.run(
+        [sys.executable, "-c", WITHOUT_DPKERNELS, json.dumps(arguments)], check=True
+    )
+    engine.train(
+        config,
+        data_dir=data,
+        clients_dir=clients,
+        run_dir=tmp_path / "with",
+        kernels=False,
+        device="cpu",
+    )
+    dataset = load_any_records(data)
+    net = config.net(dataset.image_shape, len(dataset.class_names))
+    (without,), (compiled,) = (
+        load_members(tmp_path / name / "model.safetensors", net)
+        for name in ("without", "with")
+    )
+    initial = net.initial(stream(config.seed, "initial-weights"))
+    moved = np.linalg.norm(compiled - initial)
+    assert moved > 0 and np.linalg.norm(without - compiled) <= 1e-4 * moved
+    training = json.loads((tmp_path / "without" / "training.json").read_text())
+    assert training["gradients"] == "torch"

@@ -14,8 +14,8 @@ import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.rounds import Rounds
-from dpfedbench.kernels.adding import TORCH
 from dpfedbench.models.gradients import Choice
+from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
 from dpfedbench.parts.noise.noise import Fixed
 from dpsum.accounting.analyses.poisson import upper_epsilon

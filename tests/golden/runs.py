@@ -23,7 +23,6 @@ import torch
 from safetensors.numpy import load_file
 
 from dpfedbench.audit.report import audit
-from dpfedbench.compiled import processor
 from dpfedbench.data.images import RawImages, load_dataset
 from dpfedbench.data.records import RawRecords, load_any_records
 from dpfedbench.evaluation import evaluate
@@ -33,6 +32,7 @@ from dpfedbench.files import write_json
 from dpfedbench.method import Method
 from dpfedbench.methods import METHODS, read_run
 from dpfedbench.settings.layers import merge
+from dpkernels.compiled import processor
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import read_ledger
 from tests.partitions import make_fragments, make_partition

@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from dpfedbench.errors import BenchError
-from dpfedbench.kernels import choose
+from dpfedbench.models.choose import choose
 from dpsum.private_sum import PrivateSum
 
 from .nets import Careful, Ordered, layers, of

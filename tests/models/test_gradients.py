@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dpfedbench.errors import BenchError
-from dpfedbench.kernels import choose
+from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Workers
 from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
 from dpsum.private_sum import PlainSum, PrivateSum

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dpfedbench.kernels import choose
-from dpfedbench.kernels.batch_conv4 import BatchConv4
+from dpfedbench.models.choose import choose
 from dpfedbench.models.meta_gradient import Adaptation, MetaGradient
+from dpkernels.batch_conv4 import BatchConv4
 
 from .nets import cnn, conv4
 

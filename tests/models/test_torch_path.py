@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from dpfedbench.errors import BenchError
-from dpfedbench.kernels import choose
 from dpfedbench.models import torch_gradients
+from dpfedbench.models.choose import choose
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.meta_gradient import MetaGradient
 from dpfedbench.models.net import Net

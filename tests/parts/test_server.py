@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpfedbench.errors import BenchError
-from dpfedbench.kernels.adding import add_to
+from dpfedbench.models.torch_sums import add_to
 from dpfedbench.parts.optimizers.optimizer import Adam, Sgd
 from dpfedbench.parts.schedules.schedule import ConstantRate, Cosine
 from dpfedbench.parts.server.server_step import Average, Step

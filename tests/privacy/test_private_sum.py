@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 
 from dpfedbench.errors import BenchError
-from dpfedbench.kernels.adding import add_on_device, add_to, rows_of
-from dpfedbench.kernels.clipped_sum import add_rows
+from dpfedbench.models.torch_sums import add_on_device, add_to, rows_of
+from dpkernels.clipped_sum import add_rows
 from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import stream
 

@@ -20,9 +20,9 @@ import torch
 from dpfedbench.audit.canaries import ClientSource, Experiment, gradients_of, nothing
 from dpfedbench.audit.units import LARGE, Coordinates, Units
 from dpfedbench.data.partition import TaskBatch
-from dpfedbench.kernels.adding import TORCH
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import Measured
+from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts.client_updates.client_update import Clients, Setup
 from dpfedbench.parts.client_updates.noised import NoisedClients
 from dpsum.accounting.analyses import find

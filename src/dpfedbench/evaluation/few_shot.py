@@ -17,8 +17,8 @@ from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
-from dpfedbench.kernels import choose
 from dpfedbench.method import Method
+from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Choice, Workers
 from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation

@@ -14,8 +14,8 @@ from dpfedbench.data.records import RecordDataset, held_out_places, load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.features import features_of
 from dpfedbench.evaluation.intervals import mean_interval, write_metrics
-from dpfedbench.kernels import choose
 from dpfedbench.method import Method
+from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.members import load_members
 from dpfedbench.results_format import MEASURED

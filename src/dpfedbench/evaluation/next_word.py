@@ -19,8 +19,8 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import Scores
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
-from dpfedbench.kernels import choose
 from dpfedbench.method import Method
+from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Choice, Gradients, Measured, Workers
 from dpfedbench.models.members import load_members
 from dpsum.progress import Progress

@@ -18,8 +18,8 @@ from torch import nn
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import tested_members
 from dpfedbench.evaluation.next_word import refined
-from dpfedbench.kernels import choose
 from dpfedbench.method import Method
+from dpfedbench.models.choose import choose
 from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.models.net import Array, Net

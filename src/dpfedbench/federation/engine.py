@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.compiled import processor
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.checkpoint import Checkpoint, finished, run_lock
 from dpfedbench.federation.rounds import Rounds, Untrained, first_threshold
@@ -32,6 +31,7 @@ from dpfedbench.federation.together import Elsewhere, check_agree
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import device_of
+from dpfedbench.models.kernels import processor
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.client_updates.client_update import Row
 from dpfedbench.processes import Processes

@@ -24,10 +24,10 @@ from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
 from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.federation.together import add_together
-from dpfedbench.kernels import choose
-from dpfedbench.kernels.adding import TORCH
 from dpfedbench.method import Method
+from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Choice
+from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.processes import Processes
 from dpfedbench.results_format import NORMS

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dpfedbench.compiled import processor
 from dpfedbench.errors import BenchError
 from dpfedbench.files import sha256
-from dpfedbench.kernels.adding import rows_of
-from dpfedbench.kernels.clipped_sum import add_rows
 from dpfedbench.method import Method
+from dpfedbench.models.kernels import add_rows, processor
+from dpfedbench.models.torch_sums import rows_of
 from dpfedbench.processes import Processes
 
 if TYPE_CHECKING:

@@ -153,7 +153,7 @@ class _Silos(Clients):
         if self._setup.first is not None:
             return self._setup.first
 
-        from dpfedbench.kernels.adding import Adding
+        from dpfedbench.models.torch_sums import Adding
 
         run = self._setup.run
         rng = stream(run.seed, "first-threshold")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.compiled import compiled
-from dpfedbench.kernels import calls, products
 from dpfedbench.threads import one_thread
+from dpkernels import calls, products
+from dpkernels.compiled import compiled
 
 
 @compiled
@@ -182,7 +182,7 @@ def test_loops_are_not_used_without_registers_for_them(monkeypatch, number):
 def test_a_loop_is_not_called_with_other_types():
     from numba.core.errors import TypingError
 
-    from dpfedbench.kernels import winograd
+    from dpkernels import winograd
 
     enter = calls.caller(0, calls.Call(winograd.tiles_of_input, "4,3"))
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpfedbench.kernels import choose
-from dpfedbench.kernels.lstm import FastLstm
+from dpfedbench.models.choose import choose
 from dpfedbench.models.net import Net
 from dpfedbench.models.zoo.lstm import LstmModel
+from dpkernels.lstm import FastLstm
 from dpsum.private_sum import PlainSum, PrivateSum
 
 WORDS, RECORD, WIDTH, COUNT = 23, 10, 6, 9

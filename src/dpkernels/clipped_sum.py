@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from dpfedbench.compiled import compiled, exact_part, part
+from dpkernels.compiled import compiled, exact_part, part
 
 # coordinates worked on at a time: their double-precision total stays in the first cache
 _BLOCK = 2048

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpfedbench.compiled import exact
-from dpfedbench.kernels import winograd
-from dpfedbench.kernels.calls import Call, Native, caller, copy
+from dpkernels import winograd
+from dpkernels.calls import Call, Native, caller, copy
+from dpkernels.compiled import exact
 
 LOOPS = [
     Call(winograd.patches_of_images, "4,1,2"),

@@ -11,7 +11,7 @@ import torch
 from numba.core.dispatcher import Dispatcher
 from torch.nn import functional
 
-from dpfedbench.kernels import (
+from dpkernels import (
     calls,
     clipped_sum,
     conv4_first,
@@ -19,7 +19,7 @@ from dpfedbench.kernels import (
     fused_cnn,
     winograd,
 )
-from dpfedbench.kernels.fused_cnn import FusedCnn
+from dpkernels.fused_cnn import FusedCnn
 from dpsum import private_sum
 from tests.models.nets import cnn
 

@@ -29,7 +29,7 @@ from numba.core.typing.typeof import typeof
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from dpfedbench.compiled import exact, together
+from dpkernels.compiled import exact, together
 
 
 class Call(NamedTuple):

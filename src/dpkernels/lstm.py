@@ -71,6 +71,11 @@ class FastLstm(TorchGradients):
 
     name = "lstm"
 
+    @staticmethod
+    def fits(net: Net, dtype: torch.dtype) -> bool:
+        """Return true: any LSTM of the benchmark has this pass."""
+        return True
+
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)
         assert isinstance(net.module, Lstm)

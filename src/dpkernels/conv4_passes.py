@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from numba import typeof
 
-from dpfedbench.compiled import together
-from dpfedbench.kernels import calls, conv4_order, products, winograd
-from dpfedbench.kernels import conv4_room as of
-from dpfedbench.kernels.conv4_room import Images, Points, Room, Steps, table
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Array
+from dpkernels import calls, conv4_order, products, winograd
+from dpkernels import conv4_room as of
+from dpkernels.compiled import together
+from dpkernels.conv4_room import Images, Points, Room, Steps, table
 
 
 class Passes:

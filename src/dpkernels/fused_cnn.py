@@ -8,7 +8,7 @@ convolution have a gradient. Each adds a 4x4x16 block of inputs to its filter's
 gradient, and its filter to the gradient of that block.
 
 A record's bits depend on nothing but the weights and the record. The values equal those
-of `models.cnn` under automatic differentiation up to rounding (tests/kernels).
+of `models.cnn` under automatic differentiation up to rounding (tests/dpkernels).
 
 Blocks of 4 positions x 16 channels are held in vector registers (`vectors`).
 
@@ -27,9 +27,13 @@ import numpy as np
 import torch
 from numba import njit
 
-from dpfedbench.compiled import compiled, part
-from dpfedbench.kernels.clipped_sum import add_clipped
-from dpfedbench.kernels.vectors import (
+from dpfedbench.models.cnn import HIDDEN, MAP, Cnn
+from dpfedbench.models.gradients import Measured, Total
+from dpfedbench.models.net import Array, Net
+from dpfedbench.models.torch_gradients import TorchGradients
+from dpkernels.clipped_sum import add_clipped
+from dpkernels.compiled import compiled, part
+from dpkernels.vectors import (
     add,
     add_product,
     add_products,
@@ -44,10 +48,6 @@ from dpfedbench.kernels.vectors import (
     where_equal,
     where_greater,
 )
-from dpfedbench.models.cnn import HIDDEN, MAP, Cnn
-from dpfedbench.models.gradients import Measured, Total
-from dpfedbench.models.net import Array, Net
-from dpfedbench.models.torch_gradients import TorchGradients
 
 _PADDED = (
     32  # side of the padded image: what 13 outputs of an 8x8 filter at stride 2 reach
@@ -140,6 +140,11 @@ class FusedCnn(TorchGradients):
     """
 
     name = "cnn"
+
+    @staticmethod
+    def fits(net: Net, dtype: torch.dtype) -> bool:
+        """Return whether the weights are of single precision."""
+        return dtype == torch.float32
 
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net)

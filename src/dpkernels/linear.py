@@ -12,9 +12,10 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 
 from dpfedbench.models.gradients import Measured, Total
-from dpfedbench.models.net import Array
+from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
 _PIECE = 16  # records whose squares stay in the cache
@@ -26,6 +27,11 @@ class LinearHeadGradients(TorchGradients):
     """
 
     name = "linear-head"
+
+    @staticmethod
+    def fits(net: Net, dtype: torch.dtype) -> bool:
+        """Return true: any linear head has this pass."""
+        return True
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)

@@ -6,17 +6,18 @@ All of a network's floats are of one type, in which each operation here is round
 
 from __future__ import annotations
 
-from dpfedbench.compiled import compiled, exact
-from dpfedbench.kernels import calls
-from dpfedbench.kernels import conv4_room as of
-from dpfedbench.kernels.calls import array_at, copy, elementwise, matmul, sum_of
-from dpfedbench.kernels.conv4_first import (
+from dpfedbench.models.conv4 import NORMALISATION_EPSILON
+from dpkernels import calls
+from dpkernels import conv4_room as of
+from dpkernels.calls import array_at, copy, elementwise, matmul, sum_of
+from dpkernels.compiled import compiled, exact
+from dpkernels.conv4_first import (
     first_backward,
     first_forward,
     first_tangent,
     first_tangent_backward,
 )
-from dpfedbench.kernels.conv4_room import (
+from dpkernels.conv4_room import (
     gradient_tiles,
     input_gradient_of_tiles,
     inside,
@@ -32,8 +33,7 @@ from dpfedbench.kernels.conv4_room import (
     tangent_pooled_gradient,
     tiles_of_input,
 )
-from dpfedbench.kernels.products import product, products, transpose
-from dpfedbench.models.conv4 import NORMALISATION_EPSILON
+from dpkernels.products import product, products, transpose
 
 
 @exact

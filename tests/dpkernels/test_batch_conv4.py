@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dpfedbench.kernels import choose
-from dpfedbench.kernels.conv4_passes import Passes
+from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Workers
 from dpfedbench.models.meta_gradient import MetaGradient
+from dpkernels.conv4_passes import Passes
 from tests.models.nets import conv4
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from dpfedbench.kernels.record_conv4 import RecordConv4
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON
+from dpkernels.record_conv4 import RecordConv4
 from tests.models.nets import conv4
 
 NET = conv4(normalisation="record")

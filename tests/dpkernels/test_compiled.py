@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from dpfedbench.compiled import exact
+from dpkernels.compiled import exact
 
 CALLER = """
-from dpfedbench.compiled import compiled
+from dpkernels.compiled import compiled
 from parts import add
 
 @compiled
@@ -44,8 +44,7 @@ def run(folder):
 
 def test_a_part_that_changes_in_another_file_is_compiled_anew(tmp_path):
     part = (
-        "from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x +"
-        " {}\n"
+        "from dpkernels.compiled import part\n\n@part\ndef add(x):\n    return x + {}\n"
     )
     (tmp_path / "caller.py").write_text(CALLER)
     (tmp_path / "parts.py").write_text(part.format(1))
@@ -59,18 +58,18 @@ def test_a_part_that_changes_in_another_file_is_compiled_anew(tmp_path):
 def test_loops_are_loaded_before_they_are_called(tmp_path):
     """What the warm process does, so that no fork of it has to."""
     loads = (
-        "from dpfedbench.compiled import"
+        "from dpkernels.compiled import"
         " load_all\nload_all()\nprint(len(loop.overloads))\nprint"
     )
     (tmp_path / "caller.py").write_text(CALLER.replace("print", loads))
     (tmp_path / "parts.py").write_text(
-        "from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n"
+        "from dpkernels.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n"
     )
     assert [run(tmp_path), run(tmp_path)] == [["0", "2.0", "0"], ["1", "2.0", "1"]]
 
 
 TOGETHER = """
-from dpfedbench.compiled import compiled, together
+from dpkernels.compiled import compiled, together
 from numba import types
 from parts import add
 
@@ -92,7 +91,7 @@ def test_of_several_processes_one_compiles_a_loop_and_the_others_go_on_with_the_
 ):
     (tmp_path / "caller.py").write_text(TOGETHER)
     (tmp_path / "parts.py").write_text(
-        "from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n"
+        "from dpkernels.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n"
     )
     assert run(tmp_path) == ["2.0", "3.0", "1", "1"]
     assert run(tmp_path) == ["2.0", "3.0", "0", "0"]
@@ -100,7 +99,7 @@ def test_of_several_processes_one_compiles_a_loop_and_the_others_go_on_with_the_
     one, (two,) = lock.with_suffix(""), (tmp_path / "cache").glob("*/caller.two-*.nbi")
     kept = [file.read_bytes() for file in (one, *lock.parent.glob("caller.one-*.nbc"))]
     (tmp_path / "parts.py").write_text(
-        "from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + 5\n"
+        "from dpkernels.compiled import part\n\n@part\ndef add(x):\n    return x + 5\n"
     )
     before = two.stat().st_mtime_ns
     with open(lock) as held:

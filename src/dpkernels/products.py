@@ -16,8 +16,8 @@ from collections.abc import Iterable
 import numpy as np
 from llvmlite import binding
 
-from dpfedbench.compiled import compiled, exact, exact_part
-from dpfedbench.kernels.calls import (
+from dpfedbench.threads import one_thread
+from dpkernels.calls import (
     BATCH,
     MULTIPLY,
     Native,
@@ -25,7 +25,8 @@ from dpfedbench.kernels.calls import (
     enter_c,
     matmul,
 )
-from dpfedbench.kernels.vectors import (
+from dpkernels.compiled import compiled, exact, exact_part
+from dpkernels.vectors import (
     add_outer,
     load,
     plus_several,
@@ -34,7 +35,6 @@ from dpfedbench.kernels.vectors import (
     transpose_block,
     zeros,
 )
-from dpfedbench.threads import one_thread
 
 _SMALL = 400  # multiplications of a product below which torch has loops of its own
 _LANES = 16

@@ -19,8 +19,8 @@ is 1 (the task's own batch) or the number of images (each record by itself).
 
 import numpy as np
 
-from dpfedbench.compiled import compiled, part
-from dpfedbench.kernels.vectors import add, add_product, load, store, where_code
+from dpkernels.compiled import compiled, part
+from dpkernels.vectors import add, add_product, load, store, where_code
 
 # Weight transform kron(G, G): 9 taps to 16 points.
 _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])

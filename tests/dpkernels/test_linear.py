@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.kernels import choose
-from dpfedbench.kernels.linear import LinearHeadGradients
+from dpfedbench.models.choose import choose
 from dpfedbench.models.linear import LinearHead
 from dpfedbench.models.net import Net
 from dpfedbench.models.torch_gradients import TorchGradients
+from dpkernels.linear import LinearHeadGradients
 from dpsum.private_sum import PlainSum, PrivateSum
 
 SHAPE, CLASSES = (3, 3, 4), 5

@@ -105,7 +105,7 @@ it.
 """
 _COMMON = {
     Path(__file__),
-    *(Path(__file__).parent / "kernels" / name for name in ("calls.py", "vectors.py")),
+    *(Path(__file__).with_name(name) for name in ("calls.py", "vectors.py")),
 }
 
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpfedbench.compiled import exact
-from dpfedbench.kernels import conv4_room as of
-from dpfedbench.kernels.calls import array_at, matmul, power
-from dpfedbench.kernels.conv4_room import (
+from dpfedbench.models.conv4 import NORMALISATION_EPSILON
+from dpkernels import conv4_room as of
+from dpkernels.calls import array_at, matmul, power
+from dpkernels.compiled import exact
+from dpkernels.conv4_room import (
     first_layer,
     first_layer_gradient,
     first_layer_tangent,
 )
-from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 
 # The first layer. With patches of mean m and covariance S, the outputs of weights w
 # have mean m.w and variance w.S.w. The normalised layer is therefore the plain layer

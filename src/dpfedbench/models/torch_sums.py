@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.kernels.clipped_sum import add_rows
+from dpfedbench.models.kernels import add_rows
 from dpsum.total import Arithmetic
 
 
@@ -22,7 +22,7 @@ def rows_of(contributions: torch.Tensor) -> np.ndarray:
 def add_on_device(
     rows: torch.Tensor, limit: float, total: np.ndarray, norms: np.ndarray
 ) -> None:
-    """As `kernels.clipped_sum.add_rows`, where the rows [n, d] are: a GPU sends one
+    """As `kernels.add_rows`, where the rows [n, d] are: a GPU sends one
     sum, and not each of its rows.
 
     All is in double precision. The rows of a call are added up before they are added to

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.kernels import choose
+from dpfedbench.models.choose import choose
 from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
 from dpsum.private_sum import PlainSum
 

@@ -10,7 +10,7 @@ passes, so that MAML needs no graph across inner steps (`models.meta_gradient`).
 
 A task is computed by one thread from its own arrays, so results do not depend on
 threads or chunking. The values equal those of `models.conv4` under automatic
-differentiation up to rounding (tests/kernels).
+differentiation up to rounding (tests/dpkernels).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dpfedbench.kernels.conv4_passes import Passes, as_floats
-from dpfedbench.kernels.conv4_room import Images, Points, Steps
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Inputs, Point
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
+from dpkernels.conv4_passes import Passes, as_floats
+from dpkernels.conv4_room import Images, Points, Steps
 
 
 class BatchConv4(TorchGradients):
@@ -32,6 +32,11 @@ class BatchConv4(TorchGradients):
     """
 
     name = "conv4-batch"
+
+    @staticmethod
+    def fits(net: Net, dtype: torch.dtype) -> bool:
+        """Return whether a Conv-4 normalises over each batch."""
+        return net.module.normalisation == "batch"
 
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from dpfedbench.kernels.conv4_passes import Passes, as_floats
-from dpfedbench.kernels.conv4_room import Points
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Inputs, Measured, Point
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
+from dpkernels.conv4_passes import Passes, as_floats
+from dpkernels.conv4_room import Points
 
 _TOGETHER = 10
 """Records of one pass: enough to outweigh the calls, few enough for the processor's
@@ -32,6 +32,11 @@ class RecordConv4(TorchGradients):
     """
 
     name = "conv4-record"
+
+    @staticmethod
+    def fits(net: Net, dtype: torch.dtype) -> bool:
+        """Return whether a Conv-4 normalises within each record."""
+        return net.module.normalisation == "record"
 
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)

@@ -1,0 +1,105 @@
+"""The border to `dpkernels`, the compiled passes of some networks on a CPU.
+
+Nothing else in dpfedbench imports dpkernels. Where it is not installed, or has no pass
+for a network, torch computes the gradients and numpy adds up the contributions.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import platform
+from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from dpfedbench.models.net import Net
+from dpfedbench.models.torch_gradients import TorchGradients
+
+
+def find_gradients(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
+    """Return the compiled implementation of a network's gradients; None: there is none.
+
+    Args:
+        net: the network.
+        dtype: of its weights: float32, or float64 for tests.
+    """
+    if not is_installed():
+        return None
+    import dpkernels
+
+    return dpkernels.find_gradients(net, dtype)
+
+
+def add_rows(
+    rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarray
+) -> None:
+    """Add rows to a sum, each scaled down to an L2 norm of at most `limit`.
+
+    Args:
+        rows: float32 [n, d], contiguous. A row that is not finite counts as zero.
+        limit: the clipping threshold.
+        total: float64 [d], to which the clipped rows are added one after another.
+        norms: float64 [n], set to the norms before clipping.
+    """
+    _row_adder()(rows, limit, total, norms)
+
+
+@functools.cache
+def _row_adder() -> Callable[[np.ndarray, float, np.ndarray, np.ndarray], None]:
+    if not is_installed():
+        return _add_rows_by_numpy
+    from dpkernels.clipped_sum import add_rows as add_compiled
+
+    return add_compiled
+
+
+def _add_rows_by_numpy(
+    rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarray
+) -> None:
+    for i, row in enumerate(rows):
+        values = row.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            norms[i] = np.sqrt(values @ values)
+        if norms[i] <= limit:
+            total += values
+        elif norms[i] < np.inf:
+            total += (limit / norms[i]) * values
+
+
+def processor() -> str:
+    """Return the kind of processor that decides the bits of a result.
+
+    With dpkernels that includes the microarchitecture for which its loops are compiled,
+    for example "x86_64 znver4". Without, it is the architecture alone.
+    """
+    if is_installed():
+        from dpkernels.compiled import processor as compiled_for
+
+        return compiled_for()
+    return platform.machine()
+
+
+def package() -> ModuleType | None:
+    """Return the package dpkernels with all its compiled loops read from their cache.
+
+    None: it is not installed. Nothing is compiled.
+    """
+    if not is_installed():
+        return None
+    import dpkernels
+    from dpkernels.compiled import load_all
+
+    load_all()
+    return dpkernels
+
+
+@functools.cache
+def is_installed() -> bool:
+    """Return whether dpkernels can be imported."""
+    try:
+        return importlib.util.find_spec("dpkernels") is not None
+    except ValueError:  # a test has put None in the place of the module
+        return False
