@@ -114,6 +114,7 @@ BASES: dict[str, Any] = {
     ),
     "dp-agr file": make_config({"initial": FILE}),
     "dp-agr adam-bc": make_config({"server": {"optimizer": "adam-bc"}}),
+    "dp-agr linear": make_config({"server": {"schedule": "linear"}}),
     "dp-agr automatic": make_config(
         {"transform": "automatic", "clipping": {"kind": "constant", "threshold": 1}}
     ),

@@ -72,6 +72,9 @@ def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
         "model.kind": None,
         "streams": "own",
         "task.ways": 6,
+        "evaluation.optimizer": "adam",
+        "evaluation.beta1": 0.5,
+        "evaluation.batch": 2,
     }
     keys, count = {base.key}, 1
     for key, value in leaves(base.plain()).items():

@@ -14,7 +14,8 @@ import numpy as np
 from scipy.special import softmax
 
 from dpfedbench.data.images import ImageDataset, load_dataset
-from dpfedbench.data.partition import gather, sample_tasks
+from dpfedbench.data.partition import TaskBatch, gather, sample_tasks
+from dpfedbench.evaluation.fine_tuning import fine_tune, is_plain
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.method import Method
@@ -24,6 +25,7 @@ from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.models.net import Net
 from dpsum.progress import Progress
+from dpsum.randomness import stream
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,17 +103,10 @@ def task_scores(
             query_per_class=evaluation.query_per_class,
         )
         total = np.zeros((ways * evaluation.query_per_class, ways))
+        rng = stream(run.seed, f"test-minibatches/{purpose}", index)
         with workers.worker() as adaptation:
             for theta in members:
-                logits = adaptation.logits(
-                    theta,
-                    task.support_x,
-                    task.support_y,
-                    task.query_x,
-                    steps=evaluation.steps,
-                    rate=evaluation.rate,
-                )[0]
-                total += softmax(logits, axis=1)
+                total += softmax(_logits(run, adaptation, theta, task, rng), axis=1)
         if progress is not None:
             progress.step(next(counter), 1)
         right = total[np.arange(len(total)), task.query_y[0]] / len(members)
@@ -121,6 +116,32 @@ def task_scores(
     with workers.running() as pool:
         scores = np.array(list(pool.map(scored, range(tasks))))
     return Scores(accuracies=scores[:, 0], losses=scores[:, 1])
+
+
+def _logits(
+    run: Method,
+    adaptation: Adaptation,
+    theta: np.ndarray,
+    task: TaskBatch,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return the logits [m, ways] of one task's query set, after the run's adaptation
+    to its support set.
+    """
+    if is_plain(run):
+        return adaptation.logits(
+            theta,
+            task.support_x,
+            task.support_y,
+            task.query_x,
+            steps=run.evaluation.steps,
+            rate=run.evaluation.rate,
+        )[0]
+    gradients = adaptation.gradients
+    own = fine_tune(
+        gradients, theta, task.support_x[0], task.support_y[0], run, rng=rng
+    )
+    return np.asarray(gradients.logits(own, task.query_x))[0]
 
 
 class FewShotMeasures(NoMeasures):

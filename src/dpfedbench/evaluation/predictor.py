@@ -17,12 +17,14 @@ from torch import nn
 
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import tested_members
+from dpfedbench.evaluation.fine_tuning import fine_tune, is_plain
 from dpfedbench.evaluation.next_word import refined
 from dpfedbench.method import Method
 from dpfedbench.models.choose import choose
 from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.models.net import Array, Net
+from dpsum.randomness import stream
 
 
 def trained(
@@ -101,6 +103,13 @@ class Predictor:
                 for theta in self.members
             ]
             return Predictor(self.net, own)
+        if not is_plain(run):
+            rng = stream(run.seed, "own-minibatches")
+            tuned = [
+                fine_tune(gradients, theta, x, y, run, rng=rng, steps=steps, rate=rate)
+                for theta in self.members
+            ]
+            return Predictor(self.net, [np.asarray(weights[0]) for weights in tuned])
         adaptation = Adaptation(gradients, adapted=run.adapted(self.net))
         adapted = [
             adaptation.adapt(theta, x[None], y[None], steps=steps, rate=rate)

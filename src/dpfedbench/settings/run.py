@@ -57,6 +57,23 @@ class Task(Section):
                 " to 1"
             )
 
+    def check(self, run: Run) -> None:
+        """Refuse minibatches and an optimiser that this task's test does not have."""
+        test = run.evaluation
+        plain = test.optimizer == "sgd" and test.batch is None
+        if not plain and self.text is not None:
+            raise BenchError(
+                "evaluation.optimizer and evaluation.batch are for few-shot tasks of"
+                " images: leave them out for a text, of which a step reads"
+                " task.text.refine_batch records"
+            )
+        support = self.ways * self.shots
+        if test.batch is not None and self.shots and test.batch > support:
+            raise BenchError(
+                f"evaluation.batch is {test.batch}, but a support set has {support}"
+                " examples: lower it to that"
+            )
+
     @property
     def outputs(self) -> int:
         """Logits of a model for this task: one a class; or one a word, and the first
@@ -347,7 +364,12 @@ class Run(Settings):
         change.
         """
         test = self.evaluation
-        return f"{self.task.shots}shot-{test.steps}steps-{test.rate:g}rate-{test.tasks}tasks-{test.query_per_class}query"
+        name = f"{self.task.shots}shot-{test.steps}steps-{test.rate:g}rate-{test.tasks}tasks-{test.query_per_class}query"
+        if test.optimizer != "sgd":
+            name += f"-{test.optimizer}{test.beta1:g}"
+        if test.batch is not None:
+            name += f"-{test.batch}batch"
+        return name
 
     @functools.cached_property
     def key(self) -> str:

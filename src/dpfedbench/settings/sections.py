@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
 from dpfedbench import imports
 from dpfedbench.errors import BenchError
@@ -198,6 +198,24 @@ class Evaluation(Section):
         5, ge=0, le=100_000, doc="adaptation steps of who uses the meta-model"
     )
     rate: float = setting(0.4, gt=0, le=1e6, doc="their learning rate")
+    optimizer: Literal["sgd", "adam"] = setting(
+        "sgd",
+        doc="what takes the steps, of few-shot tasks of images; it starts anew at each",
+        paper="adam (Nichol et al. 2018)",
+    )
+    beta1: float = setting(
+        0.9, ge=0, lt=1, doc="of Adam's mean of gradients", paper="0 (Nichol et al.)"
+    )
+    batch: int | None = setting(
+        None,
+        ge=1,
+        le=100_000,
+        doc=(
+            "support examples of a step, of few-shot tasks of images: each pass over"
+            " them in a new random order; null: all of them"
+        ),
+        paper="5 (Nichol et al.)",
+    )
 
 
 class HasSections(Protocol):

@@ -75,6 +75,13 @@ class QueryGradient(ClientUpdate):
 
     def check(self, run: Run) -> None:
         within = self.within_records(run)
+        test = run.evaluation
+        if self.learnable_rates and (test.optimizer != "sgd" or test.batch is not None):
+            raise BenchError(
+                "client_update.learnable_rates has rates of gradient descent on the"
+                " whole support set, which evaluation.optimizer and evaluation.batch"
+                " replace: leave those out, or set it to false"
+            )
         if within and (self.learnable_rates or self.multi_step_rounds):
             raise BenchError(
                 "client_update.learnable_rates and multi_step_rounds need a model that"

@@ -67,9 +67,16 @@ class Optimizer(Part):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba 2015) with torch's betas 0.9 and 0.999 and epsilon 1e-8."""
+    """Adam (Kingma and Ba 2015) with torch's beta2 0.999 and epsilon 1e-8."""
 
     kind: Literal["adam"] = "adam"
+    beta1: float = setting(
+        0.9,
+        ge=0,
+        lt=1,
+        doc="of the mean of gradients; 0: steps have no momentum",
+        paper="0 (Nichol et al. 2018)",
+    )
 
     def begin(self, weights: torch.Tensor) -> State:
         return {
@@ -90,7 +97,7 @@ class Adam(Optimizer):
             [state["steps"]],
             foreach=False,
             amsgrad=False,
-            beta1=0.9,
+            beta1=self.beta1,
             beta2=0.999,
             lr=rate,
             weight_decay=0.0,

@@ -61,6 +61,27 @@ class Cosine(Schedule):
             )
 
 
+class Linear(Schedule):
+    """The rate falls to `final_rate` over all planned rounds on a straight line (Nichol
+    et al. 2018, Section 6.1: the outer step size falls to 0).
+    """
+
+    kind: Literal["linear"] = "linear"
+    final_rate: float = setting(0.0, ge=0, le=1e6, doc="what the rate falls to")
+
+    def rate(self, first: float, step: int, steps: int) -> float:
+        if not steps:
+            return first
+        return first + (self.final_rate - first) * (step / steps)
+
+    def check_rate(self, rate: float) -> None:
+        if self.final_rate > rate:
+            raise BenchError(
+                f"server.schedule.final_rate is {self.final_rate:g}, above server.rate"
+                f" ({rate:g}): it may only fall"
+            )
+
+
 class Exponential(Schedule):
     """The rate of round t, from 0, is the first one times e^(-decay t) (Li et al. 2020,
     Appendix C).

@@ -1,0 +1,88 @@
+"""Adaptation to a task in steps of an optimiser on minibatches of its support set.
+
+Nichol et al. (2018, Section 6.1 and Table 3) test Reptile so: 50 steps of Adam, with
+beta1 = 0, on 5 of the 25 support examples each. Minibatches are taken in turn from the
+support set in a random order, which is drawn anew after each pass. Whoever holds the
+task adapts to it and keeps the result, so that nothing here is a release.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from dpfedbench.method import Method
+from dpfedbench.models.gradients import Gradients
+from dpfedbench.models.net import Array, tensor_of
+from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, Sgd
+
+
+def is_plain(run: Method) -> bool:
+    """Return whether the meta-test is gradient descent on the whole support set."""
+    return run.evaluation.optimizer == "sgd" and run.evaluation.batch is None
+
+
+def minibatches(
+    rng: np.random.Generator, *, examples: int, size: int | None, steps: int
+) -> np.ndarray:
+    """Draw the positions of each step's examples, int64 [steps, size].
+
+    Args:
+        rng: draws the orders.
+        examples: of the support set.
+        size: examples of a step; None: all of them, in their own order.
+        steps: how many.
+    """
+    if size is None:
+        return np.tile(np.arange(examples), (steps, 1))
+    passes = -(-steps * size // examples)
+    order = [rng.permutation(examples) for _ in range(passes)]
+    positions = np.concatenate([np.empty(0, np.int64), *order])
+    return positions[: steps * size].reshape(steps, size)
+
+
+def fine_tune(
+    gradients: Gradients,
+    theta: np.ndarray,
+    x: Array,
+    y: Array,
+    run: Method,
+    *,
+    rng: np.random.Generator,
+    steps: int | None = None,
+    rate: float | None = None,
+) -> torch.Tensor:
+    """Adapt weights to one task as the run's meta-test does.
+
+    Args:
+        gradients: of the network, for the use of one thread.
+        theta: weights [d] to start from.
+        x, y: images [n, ...] and labels [n] of the support set.
+        run: gives the optimiser, the size of a minibatch, steps, rate, and which
+            tensors are adapted.
+        rng: draws the minibatches.
+        steps, rate: in place of the run's.
+
+    Returns:
+        The adapted weights [1, w], for `Gradients.logits`.
+    """
+    test, net = run.evaluation, gradients.net
+    steps = test.steps if steps is None else steps
+    rate = test.rate if rate is None else rate
+    optimizer: Optimizer = Sgd() if test.optimizer == "sgd" else Adam(beta1=test.beta1)
+    start = tensor_of(theta, gradients.device).to(gradients.dtype)
+    weights = start[: net.weights].clone()
+    moves = torch.ones_like(weights)
+    adapted = run.adapted(net)
+    if adapted is not None:
+        sizes = zip(net.tensor_names, net.sizes, strict=True)
+        moves = torch.cat(
+            [torch.full((size,), float(name in adapted)) for name, size in sizes]
+        ).to(moves)
+    state = optimizer.begin(weights)
+    gradient = torch.empty_like(weights)[None]
+    batches = minibatches(rng, examples=len(y), size=test.batch, steps=steps)
+    for some in batches:
+        gradients.at(weights[None], x[some][None], y[some][None], gradient)
+        optimizer.step(weights, gradient[0] * moves, state, rate)
+    return weights[None]
