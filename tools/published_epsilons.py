@@ -432,7 +432,7 @@ def _others() -> Iterator[Figure]:
     )
     both = gaussian_epsilon(101**-0.5, 1e-5)
     yield (
-        "the same, second order, mu = sqrt(1 + 10^2)",
+        "DP-MAML, sample level, second order, mu = sqrt(1 + 10^2)",
         "-",
         f"{both:.1f}",
         "gaussian.gaussian_epsilon(101^-1/2)",

@@ -1,0 +1,222 @@
+"""docs/fidelity.md holds with its data, with the printed numbers, with our pages and
+with the plan of the `paper` preset.
+"""
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from dpfedbench.experiments.plan import Plan
+from tests.test_experiments import configuration, plan
+from tools import fidelity
+from tools.fidelity import Result, Setting
+
+
+@pytest.fixture(scope="module")
+def paper_plan() -> Plan:
+    return fidelity.paper_plan()
+
+
+def problems_of(result: Result, paper_plan: Plan) -> list[str]:
+    return list(
+        fidelity.problems_of_result(
+            result,
+            "dp-fedmeta",
+            paper_plan,
+            fidelity.read_published(),
+            fidelity.read_runs(),
+            {"M1", "M2", "R4"},
+        )
+    )
+
+
+def of_table_2(**changes: str) -> Result:
+    """DP-AGR's cell of Table 2, which prints 93.9; our page has 92.0."""
+    (row,) = (
+        result
+        for result in fidelity.read_results("dp-fedmeta")
+        if result.what == "Omniglot, 5-way 1-shot: DP-AGR"
+    )
+    return dataclasses.replace(row, **changes)
+
+
+def test_the_page_is_that_of_its_data(paper_plan: Plan) -> None:
+    assert fidelity.problems(paper_plan) == []
+    text = fidelity.PAGE.read_text(encoding="utf-8")
+    assert text == fidelity.page(paper_plan), (
+        "docs/fidelity.md is old: run `python tools/fidelity.py`"
+    )
+
+
+def test_each_row_of_the_page_has_a_status() -> None:
+    text = fidelity.PAGE.read_text(encoding="utf-8")
+    parts = re.findall(r"^### Results\n(.*?)^### ", text, flags=re.M | re.S)
+    assert len(parts) == 5
+    rows = [
+        line.split(" | ")
+        for part in parts
+        for line in part.splitlines()
+        if line.startswith("| ")
+    ]
+    assert len(rows) > 250
+    statuses = {row[6] for row in rows} - {"status"}
+    assert statuses <= {f"**{status}**" for status in fidelity.STATUSES}
+    assert {len(row) for row in rows} == {8}
+
+
+def test_each_cell_of_the_papers_tables_of_accuracy_is_there() -> None:
+    """Six tasks of five columns; six of two; ten numbers of Adap DP-FL's text; eight
+    searches and six variances of DP-FNAS.
+    """
+
+    def count(paper: str, pattern: str) -> int:
+        rows = fidelity.read_results(paper)
+        return sum(bool(re.match(pattern, row.published_row)) for row in rows)
+
+    assert count("dp-fedmeta", "table2; ") == 30
+    assert count("dp-maml", r"table3; [^;]+; [^;]+; [\w-]+$") == 12
+    assert count("adap-dp-fl", "accuracy-[ab]; ") == 11  # one of them in two readings
+    assert count("dp-fnas", r"table1; .*cells; [^;]+$") == 8
+    assert count("dp-fnas", r"table2; .*variance [\d.]+$") == 6
+
+
+@pytest.mark.parametrize(
+    ("ours", "published", "expected"),
+    [
+        ("85.1 (84.2 to 86.0)", "93.9", "-8.8"),
+        ("1.517", "1.5", "+0.017"),
+        ("400,000", "16000", "+384000"),
+        ("1.18e-6", "1e-6", "+1.8e-07"),
+        ("one pass", "93.9", ""),
+        ("85.1", "", ""),
+    ],
+)
+def test_a_difference_is_ours_less_the_printed_number(
+    ours: str, published: str, expected: str
+) -> None:
+    assert fidelity.difference(ours, published) == expected
+
+
+@pytest.mark.parametrize(
+    ("ours", "published", "expected"),
+    [
+        ("90.4 (86.9 to 93.9)", "93.9", True),
+        ("90.4 (86.9 to 93.8)", "93.9", False),
+        ("1.517", "1.5", True),
+        ("1.551", "1.5", False),
+        ("88.7 % (85 to 93)", "88", True),
+        ("92.0 (91.3 to 92.7)", "", False),
+    ],
+)
+def test_a_number_is_reproduced_within_the_interval_or_by_rounding(
+    ours: str, published: str, expected: bool
+) -> None:
+    assert fidelity.is_reproduced(ours, published) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"status": ""}, "the status '' is none of"),
+        ({"status": "reproduced"}, "does not reproduce 93.9"),
+        ({"ours": "92.4 (91.3 to 92.7)"}, "results.md does not have '92.4"),
+        ({"page": "result.md"}, "docs/ has no page 'result.md'"),
+        ({"run": ""}, "it has a number of ours, but no `run`"),
+        ({"run": "maml-16k"}, "runs.csv has no runs maml-16k of this paper"),
+        ({"measurement": "M999"}, "docs/measurements.md has no row M999"),
+        ({"explanation": "Fewer clients."}, "names no measurement and no page"),
+        ({"explanation": "More clients (M99)."}, "names no measurement and no page"),
+        ({"published_row": "table2; omniglot"}, "published.csv has no row"),
+        ({"published_row": ""}, "neither `published` nor `published_row`"),
+        ({"item": "table9"}, "the paper preset has no item table9"),
+        ({"ours": ""}, "there are no two numbers to compare"),
+        ({"status": "not run"}, "its explanation has no cost"),
+        ({"status": "void", "explanation": ""}, "it has no explanation"),
+    ],
+)
+def test_a_wrong_row_is_found(
+    paper_plan: Plan, changes: dict[str, str], part: str
+) -> None:
+    assert problems_of(of_table_2(), paper_plan) == []
+    found = problems_of(of_table_2(**changes), paper_plan)
+    assert any(part in problem for problem in found), found
+
+
+def test_a_difference_within_the_interval_is_none(paper_plan: Plan) -> None:
+    """30.0 (28.5 to 31.6) of Tiny-ImageNet contains 28.9, were that printed."""
+    row = "epsilon; omniglot; ; dp-agr; ; 1"  # prints 1.5
+    result = of_table_2(published_row=row, ours="1.500", page="results.md")
+    found = problems_of(result, paper_plan)
+    assert any("it differs, but '1.500' reproduces 1.5" in text for text in found)
+
+
+def test_a_missing_row_is_found(
+    paper_plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_results = fidelity.read_results
+
+    def without_table_2(paper: str) -> list[Result]:
+        return [row for row in read_results(paper) if row.item != "table2"]
+
+    monkeypatch.setattr(fidelity, "read_results", without_table_2)
+    found = fidelity.problems(paper_plan)
+    lost = [text for text in found if "no row for the printed number 'table2; " in text]
+    # DP-FedMeta's 30; DP-FNAS's six; GBML's ten lists for plays, and a value in bold.
+    assert len(lost) == 30 + 6 + 11
+    assert "dp-fedmeta: no row for our item table2" in found
+
+
+SETTING = Setting(
+    paper="dp-fedmeta",
+    place="Section 5",
+    setting="user sample size L",
+    text="1,600",
+    cells="table2 series=dp-agr dataset=omniglot shots=1",
+    key="participation.cohort",
+    value="1600",
+    reason="",
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ours", "verdict"),
+    [
+        ({}, "1,600", "equal"),
+        ({"value": "1601"}, "1,600", "differs"),
+        ({"value": ">= 1600"}, "1,600", "equal"),
+        ({"value": ">= 1601"}, "1,600", "differs"),
+        ({"value": ""}, "1,600", "open in the text"),
+        ({"key": ""}, "", "no key"),
+        ({"cells": "table9 series=dp-agr"}, "", "not in the plan"),
+        ({"cells": "table2 series=fedavg"}, "", "not in the plan"),
+        ({"key": "noise.multiplier", "value": "1"}, "1", "equal"),
+        ({"key": "clipping.never_rising", "value": "1"}, "True", "differs"),
+        ({"cells": "figure12 series=claimed", "paper": "dp-maml", "key": "seeds"}, "3", "differs"),
+    ],
+)  # fmt: skip
+def test_a_setting_is_compared_with_the_plan(
+    paper_plan: Plan, changes: dict[str, str], ours: str, verdict: str
+) -> None:
+    compared = fidelity.compare(dataclasses.replace(SETTING, **changes), paper_plan)
+    assert (compared.ours, compared.verdict) == (ours, verdict)
+
+
+def test_a_changed_preset_shows_in_the_comparison() -> None:
+    key = "experiments.dp-fedmeta.run.participation.cohort"
+    changed: dict[str, Any] = {key: 800}
+    changed |= {
+        f"experiments.{paper}": None
+        for paper in configuration("paper")["experiments"]
+        if paper != "dp-fedmeta"
+    }
+    changed["experiments.dp-fedmeta.run.participation.rounds"] = 500
+    compared = fidelity.compare(SETTING, plan(configuration("paper", **changed)))
+    assert (compared.ours, compared.verdict) == ("800", "differs")
+
+
+def test_an_unknown_key_is_refused(paper_plan: Plan) -> None:
+    setting = dataclasses.replace(SETTING, key="participation.lot")
+    with pytest.raises(ValueError, match=r"has no key participation\.lot"):
+        fidelity.compare(setting, paper_plan)

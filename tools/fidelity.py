@@ -1,0 +1,675 @@
+"""Write docs/fidelity.md: what each paper prints and states, beside ours.
+
+`uv run python tools/fidelity.py` writes the page; a test compares it. The page is made
+from:
+
+- `docs/fidelity/results/PAPER.csv`: one row for each result of the paper,
+- `docs/fidelity/settings.csv`: one row for each setting that a paper states,
+- `docs/fidelity/runs.csv`: how our runs differ from the paper's text,
+- `config/published.csv`: the printed numbers,
+- the plan of the `paper` preset: the settings as they are configured today.
+"""
+
+import csv
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.expand import make_plan
+from dpfedbench.experiments.plan import Cell, Item, Plan
+from dpfedbench.settings.layers import leaves
+from dpfedbench.yaml_files import read_file
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "docs" / "fidelity"
+PAGE = ROOT / "docs" / "fidelity.md"
+PUBLISHED = ROOT / "config" / "published.csv"
+
+PAPERS = {
+    "dp-fedmeta": ("DP-FedMeta", "dp-fedmeta"),
+    "dp-maml": ("DP-MAML", "dp-maml"),
+    "dp-meta-learning-gbml": ("Differentially Private Meta-Learning (GBML)", "dp-meta-learning"),
+    "adap-dp-fl": ("Adap DP-FL", "adap-dp-fl"),
+    "dp-fnas": ("DP-FNAS", "dp-fnas"),
+}  # fmt: skip
+"""Title of each paper, and its page in docs/findings/."""
+
+STATUSES = {
+    "reproduced": "our 95 % interval contains the printed number, or ours rounds to it",
+    "agrees": "a fact or a condition that needs no training, and that holds",
+    "implemented": "an algorithm or a rule that runs as printed; deviations are named",
+    "effect found": "the paper states an effect, not a number, and our runs show it",
+    "effect not found": "our runs do not show the stated effect",
+    "differs, explained": "the named run or account explains the difference",
+    "differs, partly explained": "the named run explains a part of the difference",
+    "differs, not explained": "the cause of the difference is not known",
+    "contradictory": "the paper contradicts itself here",
+    "void": "a privacy claim that does not hold for the mechanism that was run",
+    "not run": "planned by the `paper` preset; the explanation has the estimated cost",
+    "cannot be decided here": "the explanation says what is missing",
+    "a setting": "not a result; it stands among the settings below",
+    "nothing to measure": "an illustration or a notation",
+}
+"""Every status of a result, and its meaning."""
+
+_EXPLAINED = ("differs, explained", "differs, partly explained")
+_MEASUREMENT = re.compile(r"\b[MR]\d+\b")
+_COST = re.compile(r"about [\d.,]+(?: to [\d.,]+)? (?:hours|minutes|GPU days)")
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+_INTERVAL = re.compile(r"\((-?[\d.]+) to (-?[\d.]+)\)")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result of a paper.
+
+    Attributes:
+        place: table, figure, algorithm or section.
+        what: the claim, in words.
+        published: what the paper prints, where no row of published.csv has it.
+        published_row: the row of published.csv: item; dataset; task; method; variant;
+            x; quantity, without empty ends. A `*` at the end stands for any ends.
+        item: our table or figure, in the `paper` preset; empty if there is none.
+        run: the name in runs.csv of the runs that `ours` comes from.
+        ours: our number, word for word as `page` has it.
+        page: the page in docs/ that has it.
+        measurement: its rows of docs/measurements.md.
+        status: one of `STATUSES`.
+        explanation: deviations, causes, the run that explains a difference.
+    """
+
+    place: str
+    what: str
+    published: str
+    published_row: str
+    item: str
+    run: str
+    ours: str
+    page: str
+    measurement: str
+    status: str
+    explanation: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting that a paper states, or leaves open.
+
+    Attributes:
+        paper: the experiment.
+        place: section of the paper.
+        setting: its name.
+        text: what the paper says.
+        cells: which cells of the plan have it: an item, then `name=value` of series,
+            dataset, ways, shots or x.
+        key: the key of their runs; `test.KEY` of their own meta-test, `search.KEY` of a
+            search's space; or seeds, x, series, variants, datasets or tasks. Empty if
+            no key corresponds.
+        value: the paper's value, as YAML; `>= N` for at least N. Empty if the paper
+            leaves it open.
+        reason: why ours is another one, or how an open setting is read.
+    """
+
+    paper: str
+    place: str
+    setting: str
+    text: str
+    cells: str
+    key: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How runs differ from what their paper's text says.
+
+    Attributes:
+        name: the name that results refer to.
+        paper: the experiment; empty for all papers.
+        runs: what was run.
+        deviations: each difference from the text.
+    """
+
+    name: str
+    paper: str
+    runs: str
+    deviations: str
+
+
+@dataclass(frozen=True)
+class PublishedNumber:
+    """A row of published.csv, as text."""
+
+    value: str
+    spread: str
+    source: str
+    dataset: str
+    quantity: str
+
+    @property
+    def text(self) -> str:
+        if ";" in self.value:
+            return self.value.replace(";", ",")
+        return self.value + (f" ± {self.spread}" if self.spread else "")
+
+
+@dataclass(frozen=True)
+class ComparedSetting:
+    """A setting with the value that the `paper` preset has.
+
+    Attributes:
+        setting: the setting.
+        ours: the configured value, as text.
+        verdict: whether the two are equal.
+    """
+
+    setting: Setting
+    ours: str
+    verdict: Literal[
+        "equal", "differs", "open in the text", "no key", "not in the plan"
+    ]
+
+
+def _rows(path: Path, row_type: type[Any]) -> list[Any]:
+    names = [field.name for field in fields(row_type)]
+    with path.open(encoding="utf-8", newline="") as handle:
+        reader = csv.DictReader(handle)
+        if reader.fieldnames != names:
+            raise ValueError(f"{path.name}: the first line must be {','.join(names)}")
+        rows = []
+        for number, row in enumerate(reader, start=2):
+            if None in row or None in row.values():
+                raise ValueError(f"{path.name}, row {number}: not {len(names)} values")
+            rows.append(row_type(**row))
+    return rows
+
+
+def read_results(paper: str) -> list[Result]:
+    """Return the results of a paper, in the order of its file."""
+    return _rows(DATA / "results" / f"{paper}.csv", Result)
+
+
+def read_settings() -> list[Setting]:
+    """Return all papers' settings."""
+    return _rows(DATA / "settings.csv", Setting)
+
+
+def read_runs() -> dict[str, RunSettings]:
+    """Return the settings of our runs, by name."""
+    return {row.name: row for row in _rows(DATA / "runs.csv", RunSettings)}
+
+
+def read_published() -> dict[tuple[str, str], PublishedNumber]:
+    """Return the printed numbers, by paper and key (see `Result.published_row`)."""
+    numbers = {}
+    with PUBLISHED.open(encoding="utf-8", newline="") as handle:
+        for row in csv.DictReader(handle, restval=""):
+            names = ("item", "dataset", "task", "method", "variant", "x", "quantity")
+            key = re.sub(r"(; )*$", "", "; ".join(row[name] for name in names))
+            texts = {name: row[name] for name in PublishedNumber.__annotations__}
+            numbers[row["paper"], key] = PublishedNumber(**texts)
+    return numbers
+
+
+def paper_plan() -> Plan:
+    """Return the plan of the `paper` preset."""
+    config = ROOT / "config"
+    experiments = sorted((config / "experiments").glob("*.yaml"))
+    files = [config / "config.yaml", *experiments, config / "presets" / "paper.yaml"]
+    return make_plan(Configuration.read(overlaid(*map(read_file, files))))
+
+
+# Settings
+
+
+def _matches(cell: Cell, wanted: Mapping[str, str]) -> bool:
+    run = cell.runs[0]
+    known = {
+        "series": cell.series,
+        "dataset": cell.published_dataset,
+        "ways": str(run.task.ways),
+        "shots": str(run.task.shots),
+        "x": "" if cell.x is None else f"{cell.x:g}",
+    }
+    return all(known[name] == value for name, value in wanted.items())
+
+
+def _value(item: Item, cells: Sequence[Cell], key: str) -> list[Any]:
+    """Return the distinct values that these cells have at a key.
+
+    Raises:
+        KeyError: a cell has no such key.
+    """
+    of_all_cells: dict[str, Any] = {
+        "x": sorted({cell.x for cell in cells if cell.x is not None}),
+        "series": list(dict.fromkeys(cell.series for cell in cells)),
+        "variants": list(dict.fromkeys(cell.variant for cell in cells)),
+        "datasets": sorted({cell.published_dataset for cell in cells}),
+        "tasks": list(
+            dict.fromkeys(
+                f"{cell.published_dataset} {cell.runs[0].task_name}" for cell in cells
+            )
+        ),
+    }
+    if key in of_all_cells:
+        return [of_all_cells[key]]
+    if key.startswith("search."):
+        space = item.spec["series"][cells[0].series]["search"]["values"]
+        return [space[key.removeprefix("search.")]]
+    values: list[Any] = []
+    for cell in cells:
+        if key == "seeds":
+            value: Any = len(cell.runs)
+        elif key.startswith("test."):
+            value = leaves(cell.tests[0].plain())[key.removeprefix("test.")]
+        else:
+            value = leaves(cell.runs[0].plain())[key]
+        if value not in values:
+            values.append(value)
+    return values
+
+
+def _equal(stated: Any, ours: Any) -> bool:
+    if isinstance(stated, list):
+        return (
+            isinstance(ours, list)
+            and len(stated) == len(ours)
+            and all(map(_equal, stated, ours))
+        )
+    if isinstance(stated, bool) or isinstance(ours, bool):
+        return stated is ours
+    if isinstance(stated, float) and isinstance(ours, int | float):
+        # A printed root of two is configured with four digits.
+        return math.isclose(stated, ours, rel_tol=5e-4)
+    return bool(stated == ours)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "none" if value is None else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def compare(setting: Setting, plan: Plan) -> ComparedSetting:
+    """Compare a setting with the plan of the `paper` preset.
+
+    Raises:
+        ValueError: no cell of an item of the plan is meant, or the cells have no such
+            key.
+    """
+    if not setting.key:
+        return ComparedSetting(setting, "", "no key")
+    name, *conditions = setting.cells.split()
+    item = plan.items.get((setting.paper, name))
+    if item is None:
+        return ComparedSetting(setting, "", "not in the plan")
+    wanted = dict(condition.split("=", 1) for condition in conditions)
+    cells = [cell for cell in item.cells if _matches(cell, wanted)]
+    if not cells:
+        return ComparedSetting(setting, "", "not in the plan")
+    try:
+        values = _value(item, cells, setting.key)
+    except (KeyError, IndexError) as error:
+        raise ValueError(
+            f"{setting.paper}, {setting.setting}: {setting.cells} has no key"
+            f" {setting.key}"
+        ) from error
+    ours = "; ".join(map(_shown, values))
+    if not setting.value:
+        return ComparedSetting(setting, ours, "open in the text")
+    if setting.value.startswith(">= "):
+        least = float(setting.value.removeprefix(">= "))
+        equal = all(value >= least for value in values)
+    else:
+        stated = yaml.safe_load(setting.value)
+        equal = all(_equal(stated, value) for value in values)
+    return ComparedSetting(setting, ours, "equal" if equal else "differs")
+
+
+# Results
+
+
+def published_text(
+    result: Result, paper: str, numbers: Mapping[tuple[str, str], PublishedNumber]
+) -> str:
+    """Return what the paper prints for a result."""
+    if result.published or not result.published_row:
+        return result.published
+    return numbers[paper, result.published_row].text
+
+
+def _number(text: str) -> float | None:
+    found = _NUMBER.match(text.strip())
+    return float(found[0].replace(",", "")) if found else None
+
+
+def _decimals(text: str) -> int:
+    found = _NUMBER.match(text.strip())
+    if not found or "e" in found[0]:
+        return 0
+    return len(found[0].partition(".")[2])
+
+
+def _stated_number(
+    result: Result, paper: str, numbers: Mapping[tuple[str, str], PublishedNumber]
+) -> str:
+    """Return the printed number, or an empty text where it is not one number."""
+    row = numbers.get((paper, result.published_row))
+    if result.published or row is None or ";" in row.value:
+        return ""
+    return row.value
+
+
+def difference(ours: str, published: str) -> str:
+    """Return ours less the printed number, signed; empty if either is not a number.
+
+    >>> difference("85.1 (84.2 to 86.0)", "93.9")
+    '-8.8'
+    >>> difference("one pass", "93.9")
+    ''
+    """
+    first, second = _number(ours), _number(published)
+    if first is None or second is None:
+        return ""
+    if abs(second) < 1e-3:
+        return f"{first - second:+.2g}"
+    digits = max(_decimals(ours), _decimals(published))
+    return f"{first - second:+.{digits}f}"
+
+
+def _shown_difference(
+    result: Result, paper: str, numbers: Mapping[tuple[str, str], PublishedNumber]
+) -> str:
+    """Return the difference, where ours and the printed number are of one quantity."""
+    if result.status != "reproduced" and not result.status.startswith("differs"):
+        return ""
+    return difference(result.ours, _stated_number(result, paper, numbers))
+
+
+def is_reproduced(ours: str, published: str) -> bool:
+    """Return whether the interval of `ours` contains a printed number.
+
+    Without an interval: whether ours rounds to it.
+
+    >>> is_reproduced("90.4 (86.9 to 93.9)", "93.9")
+    True
+    >>> is_reproduced("1.517", "1.5"), is_reproduced("1.57", "1.5")
+    (True, False)
+    """
+    stated, found = _number(published), _number(ours)
+    interval = _INTERVAL.search(ours)
+    if stated is None or found is None:
+        return False
+    if interval:
+        return float(interval[1]) <= stated <= float(interval[2])
+    return math.isclose(round(found, _decimals(published)), stated, rel_tol=1e-9)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("*", "").split())
+
+
+def _covered(
+    result: Result, paper: str, numbers: Mapping[tuple[str, str], PublishedNumber]
+) -> list[PublishedNumber]:
+    row = result.published_row
+    if row.endswith("*"):
+        return [
+            number
+            for (of, key), number in numbers.items()
+            if of == paper and key.startswith(row[:-1])
+        ]
+    return [numbers[paper, row]] if (paper, row) in numbers else []
+
+
+def problems_of_result(
+    result: Result,
+    paper: str,
+    plan: Plan,
+    numbers: Mapping[tuple[str, str], PublishedNumber],
+    runs: Mapping[str, RunSettings],
+    measured: set[str],
+) -> Iterable[str]:
+    """Yield what is missing or wrong in one result.
+
+    Args:
+        result: the result.
+        paper: its experiment.
+        plan: the plan of the `paper` preset.
+        numbers: the printed numbers.
+        runs: the settings of our runs.
+        measured: the rows of docs/measurements.md.
+    """
+    if result.status not in STATUSES:
+        yield f"the status {result.status!r} is none of {', '.join(STATUSES)}"
+    if not result.published and not result.published_row:
+        yield "it has neither `published` nor `published_row`"
+    if result.published_row and not _covered(result, paper, numbers):
+        yield f"published.csv has no row {result.published_row!r}"
+    if result.item and (paper, result.item) not in plan.items:
+        yield f"the paper preset has no item {result.item}"
+    for name in _MEASUREMENT.findall(result.measurement):
+        if name not in measured:
+            yield f"docs/measurements.md has no row {name}"
+    if result.run and (
+        result.run not in runs or runs[result.run].paper not in ("", paper)
+    ):
+        yield f"runs.csv has no runs {result.run} of this paper"
+    if result.ours:
+        page = ROOT / "docs" / result.page
+        if not result.page or not page.is_file():
+            yield f"docs/ has no page {result.page!r}"
+        elif _plain(result.ours) not in _plain(page.read_text(encoding="utf-8")):
+            yield f"{result.page} does not have {result.ours!r}"
+        if not result.run:
+            yield "it has a number of ours, but no `run`"
+    yield from _problems_of_status(
+        result, _stated_number(result, paper, numbers), measured
+    )
+
+
+def _problems_of_status(
+    result: Result, stated: str, measured: set[str]
+) -> Iterable[str]:
+    status = result.status
+    if status == "reproduced" and stated and not is_reproduced(result.ours, stated):
+        yield f"ours, {result.ours!r}, does not reproduce {stated}"
+    if status.startswith("differs"):
+        if not difference(result.ours, stated):
+            yield "it differs, but there are no two numbers to compare"
+        if is_reproduced(result.ours, stated):
+            yield f"it differs, but {result.ours!r} reproduces {stated}"
+    if status in _EXPLAINED:
+        named = set(_MEASUREMENT.findall(result.explanation))
+        if not named & measured and ".md" not in result.explanation:
+            yield "its explanation names no measurement and no page"
+    if status in ("effect found", "effect not found") and not result.ours:
+        yield "it has no result of ours that shows the effect, or its absence"
+    if status == "not run" and not _COST.search(result.explanation):
+        yield "its explanation has no cost (`about N hours`)"
+    needs_reason = status in ("void", "cannot be decided here", "contradictory")
+    if needs_reason and not result.explanation:
+        yield "it has no explanation"
+
+
+def problems(plan: Plan) -> list[str]:
+    """Return what is missing or wrong in the data, one line each."""
+    numbers, runs = read_published(), read_runs()
+    text = (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
+    measured = set(re.findall(r"^\| ([MR]\d+) \|", text, flags=re.M))
+    found = []
+    used = set()
+    for paper in PAPERS:
+        results = read_results(paper)
+        covered = set()
+        for result in results:
+            where = f"{paper}, {result.place}, {result.what}"
+            found += [
+                f"{where}: {problem}"
+                for problem in problems_of_result(
+                    result, paper, plan, numbers, runs, measured
+                )
+            ]
+            covered.update(_covered(result, paper, numbers))
+            used.add(result.run)
+        names = Counter((result.place, result.what) for result in results)
+        found += [f"{paper}: two rows {name}" for name, n in names.items() if n > 1]
+        # A printed number stands under each of our items that shows it.
+        found += [
+            f"{paper}: no row for the printed number {key!r}"
+            for (of, key), number in numbers.items()
+            if of == paper and number not in covered
+        ]
+        items = {result.item for result in results}
+        found += [
+            f"{paper}: no row for our item {name}"
+            for of, name in plan.items
+            if of == paper and re.match(r"table\d|figure\d", name) and name not in items
+        ]
+    found += [f"runs.csv: nothing refers to {name}" for name in set(runs) - used]
+    for setting in read_settings():
+        compared = compare(setting, plan)
+        where = f"{setting.paper}, {setting.setting}"
+        if compared.verdict not in ("equal", "open in the text") and not setting.reason:
+            found.append(f"{where}: {compared.verdict}, but there is no reason")
+    return found
+
+
+# The page
+
+
+def _linked(text: str) -> str:
+    """Link the pages and the measurements that a text names."""
+    text = re.sub(
+        r"\b(?:findings/|results/)?[\w-]+\.md\b",
+        lambda found: f"[{Path(found[0]).stem}]({found[0]})",
+        text,
+    )
+    return _MEASUREMENT.sub(lambda found: f"[{found[0]}](measurements.md)", text)
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") or "–" for cell in cells) + " |"
+
+
+def _result_lines(paper: str) -> Iterable[str]:
+    numbers = read_published()
+    for result in read_results(paper):
+        ours = result.ours
+        if ours:
+            ours = f"[{ours}]({result.page})"
+            if result.measurement:
+                ours += f" {_linked(result.measurement)}"
+        yield _line(
+            result.place + (f" (`{result.item}`)" if result.item else ""),
+            result.what,
+            published_text(result, paper, numbers),
+            ours,
+            _shown_difference(result, paper, numbers),
+            f"`{result.run}`" if result.run else "",
+            f"**{result.status}**",
+            _linked(result.explanation),
+        )
+
+
+def _setting_lines(paper: str, plan: Plan) -> Iterable[str]:
+    for setting in read_settings():
+        if setting.paper != paper:
+            continue
+        compared = compare(setting, plan)
+        reason = "" if compared.verdict == "equal" else setting.reason
+        key = f" (`{setting.key}`)" if setting.key else ""
+        yield _line(
+            setting.place,
+            setting.setting + key,
+            setting.text,
+            compared.ours,
+            f"**{compared.verdict}**",
+            _linked(reason),
+        )
+
+
+def _summary() -> Iterable[str]:
+    counts = {
+        paper: Counter(result.status for result in read_results(paper))
+        for paper in PAPERS
+    }
+    yield _line("status", "meaning", *(title for title, _ in PAPERS.values()))
+    yield "|---" * (2 + len(PAPERS)) + "|"
+    for status, meaning in STATUSES.items():
+        yield _line(
+            f"**{status}**", meaning, *(str(counts[paper][status]) for paper in PAPERS)
+        )
+    totals = (str(sum(counts[paper].values())) for paper in PAPERS)
+    yield _line("all rows", "", *totals)
+
+
+def page(plan: Plan) -> str:
+    """Return the page, in Markdown."""
+    parts = [_INTRODUCTION, "\n".join(_summary()), _HOW_TO]
+    runs = read_runs().values()
+    for paper, (title, findings) in PAPERS.items():
+        used = {result.run for result in read_results(paper)}
+        parts += [
+            f"## {title}",
+            f"[Findings](findings/{findings}.md) has the readings and the experiments.",
+            "### Results",
+            "| where (our item) | what | published | ours | difference | our runs |"
+            " status | explanation |\n|---|---|---|---|---|---|---|---|\n"
+            + "\n".join(_result_lines(paper)),
+            "### How our runs differ from the text",
+            "| runs | what was run | differences from the text |\n|---|---|---|\n"
+            + "\n".join(
+                _line(f"`{row.name}`", _linked(row.runs), _linked(row.deviations))
+                for row in runs
+                if row.paper == paper or (not row.paper and row.name in used)
+            ),
+            "### The paper's settings and the `paper` preset",
+            "| where | setting (key) | the text | `paper` preset | verdict |"
+            " reason, or reading |\n|---|---|---|---|---|---|\n"
+            + "\n".join(_setting_lines(paper, plan)),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+_INTRODUCTION = """# Fidelity: the papers' results and settings beside ours
+
+This page lists every table, figure, algorithm and quantitative claim of the five papers: what is printed, what we measured, whether
+our settings are the text's, and which run explains a difference. Numbers that the papers quote from other work are left out.
+
+- *published*: the printed number, from `config/published.csv` where it has it.
+- *ours*: our number with its 95 % interval, its page, and its row of [measurements](measurements.md), which has the command.
+- *our runs*: the settings of these runs; each paper has a list of how they differ from its text.
+- *difference*: ours less the printed number."""
+
+_HOW_TO = """`uv run python tools/fidelity.py` writes this page from `docs/fidelity/`. To add a measured number:
+
+1. Add its row to [measurements](measurements.md), and the number to a page of `docs/` (findings or results).
+2. In `docs/fidelity/results/PAPER.csv` edit the row: `ours` (word for word as on that page), `page`, `measurement`, `run`, `status`
+   and `explanation`. If the settings are new, add a row to `docs/fidelity/runs.csv`.
+3. Run the tool. It lists what does not fit: a number that its page does not have, "reproduced" outside the interval, "explained"
+   without a measurement.
+
+A changed preset needs step 3 alone. If a setting then differs from the text, `docs/fidelity/settings.csv` needs a reason."""
+
+
+def main() -> None:
+    """Write the page, and print what does not fit."""
+    plan = paper_plan()
+    for problem in problems(plan):
+        print(problem)
+    PAGE.write_text(page(plan), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
