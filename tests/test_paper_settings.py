@@ -99,3 +99,76 @@ def test_adap_dp_fl_has_the_papers_values():
             noise = run.noise
             assert (noise.multiplier, noise.decay, noise.falls) == (first, decay, 3)
             assert run.validation.every == 1
+
+
+def test_gbml_on_omniglot_is_trained_and_tested_as_nichol_et_al():
+    """Nichol et al. 2018, Section 6.1 and Table 3: 50 steps of Adam at 0.001 with
+    beta1 = 0 on 5 examples; an outer rate of 1 that falls to 0; batches of m, five.
+    Li et al. 2020, Section 4: 10^6 tasks, 10^5 tests, three repetitions.
+    """
+    cells = planned().items["dp-meta-learning-gbml", "figure3"].cells
+    assert {cell.x for cell in cells} == {None, 10.0, 20.0}
+    for cell in cells:
+        run, test = cell.runs[0], cell.runs[0].evaluation
+        assert (test.steps, test.rate, test.optimizer, test.beta1, test.batch) == (
+            50,
+            0.001,
+            "adam",
+            0.0,
+            5,
+        )
+        assert (test.tasks, test.query_per_class, len(cell.runs)) == (100_000, 1, 3)
+        if not run.trained:
+            continue
+        update, plan = run.client_update, run.participation
+        assert plan.cohort * plan.rounds == run.clients.count == 10**6
+        assert run.clients.support_per_class + run.clients.query_per_class == cell.x
+        assert (update.inner_steps, update.optimizer.beta1) == (5, 0.0)
+        assert run.server.rate == 1.0
+        last = run.server.schedule.rate(1.0, plan.rounds, plan.rounds)
+        assert last == 0.0
+        if run.method == "reptile":
+            assert (update.batches, update.inner_rate, plan.cohort) == (
+                "disjoint",
+                0.001,
+                5,
+            )
+
+
+def test_gbml_searches_are_in_the_spaces_of_appendix_c():
+    """Tables 2 to 4 by their columns, and Omniglot's grid."""
+    paper = "dp-meta-learning-gbml"
+    wiki = {
+        number: [cell.runs[0] for cell in planned().items[paper, number].cells]
+        for number in ("table2-wiki", "table3-wiki", "table4-wiki")
+    }
+    clipped = {
+        "table2-wiki": {run.client_update.largest for run in wiki["table2-wiki"]},
+        "table3-wiki": {run.within_task.threshold for run in wiki["table3-wiki"]},
+        "table4-wiki": {run.own_update.threshold for run in wiki["table4-wiki"]},
+    }
+    assert clipped["table2-wiki"] <= {0.3, 0.5, 0.7, 0.8, 1.0}
+    assert clipped["table3-wiki"] <= {0.3, 0.4, 0.5, 0.7, 0.8, 0.9, 1.0}
+    assert clipped["table4-wiki"] <= {0.005, 0.01, 0.025, 0.05, 0.1, 0.25}
+    cohorts = {
+        number: {run.participation.cohort for run in wiki[number]} for number in wiki
+    }
+    assert cohorts["table2-wiki"] == cohorts["table3-wiki"] == {5, 10}
+    assert cohorts["table4-wiki"] <= {10, 20, 40, 80}
+    for run in (run for runs in wiki.values() for run in runs):
+        assert run.dataset == "wiki-1600"
+    for cell in planned().items[paper, "figure3-search"].cells:
+        run = cell.runs[0]
+        assert run.within_task.threshold in (
+            0.001,
+            0.025,
+            0.05,
+            0.1,
+            0.2,
+            0.3,
+            0.4,
+            0.5,
+        )
+        assert run.client_update.inner_rate in (1e-4, 5e-4, 1e-3, 5e-3)
+        assert run.participation.cohort in (5, 15, 25, 50)
+        assert run.participation.cohort * run.participation.rounds == 999_900
