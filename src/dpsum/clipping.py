@@ -14,8 +14,8 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from dpsum.errors import DpsumError
 from dpsum.lazy import np
+from dpsum.norms import LARGEST, check_range
 
 SMALLEST_THRESHOLD = 1e-20
 """Some rules shrink C without end; below this the products z C would leave the range of
@@ -102,13 +102,12 @@ class ClippingRule:
         return type(self).observe is not ClippingRule.observe
 
     def begin(self, threshold: float) -> State:
-        """The state before the first round; DpsumError for a threshold that is not
-        finite or not above 0.
+        """Return the state before the first round.
+
+        Raises:
+            DpsumError: the threshold is not a number from 1e-150 to 1e150.
         """
-        if not 0 < threshold < math.inf:
-            raise DpsumError(
-                f"clipping.threshold is {threshold}: it must be finite and above 0"
-            )
+        check_range("clipping.threshold", threshold)
         return {"threshold": float(threshold)}
 
     def extra(
@@ -254,7 +253,8 @@ class NoisedMeanNorm(ByFactor):
         )
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
-        return norms.astype(np.float32)[:, None]
+        largest = np.finfo(np.float32).max  # far above C, which they are clipped to
+        return np.minimum(norms, largest).astype(np.float32)[:, None]
 
     def observe(self, state: State, seen: Seen) -> None:
         assert seen.extra is not None
@@ -278,7 +278,8 @@ class MeanOfRawNorms(ByFactor):
 
     def observe(self, state: State, seen: Seen) -> None:
         assert seen.raw_norms is not None
-        finite = [norm for norm in seen.raw_norms if math.isfinite(norm)]
+        # The cap keeps a sum of huge norms finite, and is far above any threshold.
+        finite = [min(norm, LARGEST) for norm in seen.raw_norms if math.isfinite(norm)]
         if finite:
             state["threshold"] = within_range(
                 self.factor * math.fsum(finite) / len(finite)
@@ -311,7 +312,7 @@ class Percentile(ClippingRule):
         ]
         if not recent:
             return
-        new = max(float(np.percentile(recent, self.percentile)), SMALLEST_THRESHOLD)
+        new = within_range(float(np.percentile(recent, self.percentile)))
         if new <= state["threshold"] or not self.never_rising:
             state["threshold"] = new
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from dpsum.errors import DpsumError
 from dpsum.files import writing
+from dpsum.norms import LARGEST
 from dpsum.sampling import Sampling
 
 
@@ -148,9 +149,6 @@ class Release:
 
 
 _CHAIN = "previous"
-LARGEST = 1e150
-"""Far beyond what a run may be configured to; squares of it are still numbers."""
-
 _KINDS: dict[Any, tuple[type, str]] = {
     "int": (int, "a whole number"),
     "str": (str, "text"),

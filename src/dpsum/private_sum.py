@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
+from dpsum.norms import check_range, clip, l2_norm
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -26,29 +27,42 @@ if TYPE_CHECKING:
 def add_rows(
     rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarray
 ) -> None:
-    """Add rows [n, d] to a total, float64 [d], each cut to the norm `limit`. A row that
-    is not finite is left out.
+    """Add rows [n, d] to a total, float64 [d], each clipped to the norm `limit`.
+
+    A row that is not finite is left out. Every finite row is clipped, also one whose
+    squares or norm are beyond the range of double precision.
 
     Rows are added one after another in double precision, so that chunks of other sizes
-    give the same bits. `norms`, float64 [n], becomes the rows' own norms, before they
-    are cut.
+    give the same bits. `norms`, float64 [n], becomes the rows' norms before clipping
+    (`norms.l2_norm`).
     """
     for place, row in enumerate(rows):
-        values = row.astype(np.float64)
-        norms[place] = norm = (
-            math.sqrt(math.fsum(values * values))
-            if np.isfinite(values).all()
-            else math.nan
-        )
+        values = double(row)
+        norm = l2_norm(values)
+        norms[place] = norm
         if math.isfinite(norm):
-            total += values if norm <= limit else (limit / norm) * values
+            with np.errstate(over="ignore"):  # of a sum without a limit
+                total += clip(values, norm, limit)
+
+
+def double(row: np.ndarray) -> np.ndarray:
+    """Return a row in double precision; a number beyond its range becomes infinite."""
+    with np.errstate(over="ignore"):
+        return row.astype(np.float64)
 
 
 def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
-    """Contributions as an array of numbers [n, d]; DpsumError where they are no
-    numbers, or of another shape.
+    """Return contributions as an array of real numbers [n, d].
+
+    Numbers of 16 bits that numpy does not know (bfloat16 of torch, JAX or ml_dtypes)
+    are read in single precision, which holds all of them.
+
+    Raises:
+        DpsumError: they are no numbers, or have another shape.
     """
     try:
+        if str(getattr(contributions, "dtype", "")).endswith("bfloat16"):
+            contributions = _single(contributions)
         rows = np.asarray(contributions)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DpsumError(
@@ -64,6 +78,12 @@ def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
             f"contributions are {rows.dtype}: hand over real numbers [n, {dimension}]"
         )
     return rows
+
+
+def _single(contributions: Any) -> Any:
+    if hasattr(contributions, "float"):  # torch
+        return contributions.float()
+    return np.asarray(contributions).astype(np.float32)
 
 
 class _Sum:
@@ -164,8 +184,8 @@ class PrivateSum(_Sum):
 
     Args:
         dimension: coordinates d.
-        threshold: C > 0, finite.
-        noise_multiplier: z > 0, finite.
+        threshold: C, from 1e-150 to 1e150.
+        noise_multiplier: z, in the same range, and z C too.
         adjacency: "zero-out" or "replace-one".
 
     Attributes:
@@ -190,21 +210,12 @@ class PrivateSum(_Sum):
         adjacency: str = "zero-out",
     ) -> None:
         super().__init__(dimension=dimension)
-        if not 0 < threshold < math.inf:
-            raise DpsumError(
-                f"the clipping threshold is {threshold}: privacy needs a finite one"
-                " above 0"
-            )
-        if not 0 < noise_multiplier < math.inf:
-            raise DpsumError(
-                f"noise.multiplier is {noise_multiplier}: privacy needs a finite one"
-                " above 0"
-            )
-        self.threshold, self.noise_multiplier = (
-            float(threshold),
-            float(noise_multiplier),
-        )
+        check_range("the clipping threshold", threshold)
+        check_range("noise.multiplier", noise_multiplier)
+        self.threshold = float(threshold)
+        self.noise_multiplier = float(noise_multiplier)
         self._reach = {"zero-out": 1.0, "replace-one": 2.0}[adjacency]
+        check_range("the deviation of the noise", self.noise_std)
 
     @property
     def sensitivity(self) -> float:

@@ -29,12 +29,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
-from dpsum.private_sum import PrivateSum, rows_of
+from dpsum.norms import clip, l2_norm
+from dpsum.private_sum import PrivateSum, double, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 _TRIES = 64
+
+_SMALLEST_USUAL, _LARGEST_USUAL = 1e-140, 1e140
+"""Norms between these are taken without scaling: no square leaves the range of double
+precision.
+"""
 
 Streams = Callable[..., Any]
 """What for, and a client's place in the cohort where each has its own, to a stream of
@@ -228,7 +234,7 @@ class SecureSum(PrivateSum):
         self._check_open()
         norms = np.empty(len(rows))
         for place, row in enumerate(rows):
-            norms[place] = self._take(row.astype(float))
+            norms[place] = self._take(double(row))
             self.non_finite += not math.isfinite(norms[place])
         return norms
 
@@ -242,11 +248,19 @@ class SecureSum(PrivateSum):
         """One client's message, if it does not drop out; returns its norm before
         clipping.
         """
-        place, norm = self.count, float(np.linalg.norm(row))
+        place = self.count
         self.count += 1
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = float(np.linalg.norm(row))
+        clipped_norm = norm
+        if not _SMALLEST_USUAL < norm < _LARGEST_USUAL:
+            norm = l2_norm(row)
+            clipped_norm = min(norm, self.threshold)
+            if math.isfinite(norm):
+                row = clip(row, norm, self.threshold)
         if place in self.absent:
             return norm
-        sent = self._encoded(row, norm, place) + self._share(place)
+        sent = self._encoded(row, clipped_norm, place) + self._share(place)
         self._shares += 1
         self._whole_sum += sent
         self._seen_sum = (self._seen_sum + sent % self._modulus) % self._modulus

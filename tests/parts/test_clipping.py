@@ -289,10 +289,13 @@ def test_one_rule_keeps_the_thresholds_of_several_clients_apart():
     ) == (2.0, 5.0, 2.0)
 
 
-@pytest.mark.parametrize("threshold", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "threshold", [0.0, -1.0, float("nan"), float("inf"), 1e-151, 1.1e150]
+)
 def test_a_first_threshold_that_cannot_be_is_refused(threshold):
     with pytest.raises(
-        BenchError, match=r"^clipping\.threshold is .*: it must be finite and above 0$"
+        BenchError,
+        match=r"^clipping\.threshold is .*: it must be finite and above 0, from",
     ):
         Constant().begin(threshold)
 

@@ -15,8 +15,12 @@ from dpsum.total import Arithmetic
 
 
 def rows_of(contributions: torch.Tensor) -> np.ndarray:
-    """Contributions as the compiled loops take them: float32 [n, d] in one piece."""
-    return np.ascontiguousarray(contributions.detach().cpu().numpy(), dtype=np.float32)
+    """Return contributions as the compiled loops take them: contiguous float32 [n, d].
+
+    A number beyond single precision becomes infinite, so that its row counts as zero.
+    """
+    rows = contributions.detach().cpu().to(torch.float32)
+    return np.asarray(rows.contiguous().numpy())
 
 
 def add_on_device(
@@ -49,7 +53,10 @@ def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
             f" {tuple(contributions.shape)}"
         )
     if total.one_by_one:
-        return total.add(contributions.detach().cpu().numpy())
+        messages = contributions.detach().cpu()
+        if messages.dtype is torch.bfloat16:  # which numpy does not know
+            messages = messages.float()
+        return total.add(messages.numpy())
     if contributions.is_cuda:
         given = contributions.detach().float()
         return total.add_by(functools.partial(add_on_device, given), len(given))

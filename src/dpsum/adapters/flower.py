@@ -31,6 +31,7 @@ What is not seen: what a client sends elsewhere, evaluation on the server by
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -45,7 +46,14 @@ from flwr.serverapp.strategy.dp_fixed_clipping import (
 
 from dpsum.accounting.claims import Claim
 from dpsum.adapters.flower_nodes import release_of
-from dpsum.adapters.watch import Watch, check_cohorts, differences, norm, spacing
+from dpsum.adapters.watch import (
+    Watch,
+    check_cohorts,
+    check_scale,
+    differences,
+    norm,
+    spacing,
+)
 from dpsum.errors import DpsumError
 
 _MEND = "or metrics='kept', if nobody but the server sees them"
@@ -104,6 +112,12 @@ class StrategyWatch(Watch):
                 f"examples is {examples}: give the least and the greatest number that a"
                 " client may have"
             )
+        check_scale(
+            float(strategy.clipping_norm),
+            float(strategy.noise_multiplier)
+            * float(strategy.clipping_norm)
+            / strategy.num_sampled_clients,
+        )
         super().__init__(ledger, metrics)
         self._strategy, self._rounds, self._cohorts, self._examples = (
             strategy,
@@ -304,7 +318,9 @@ class StrategyWatch(Watch):
                 f"a client's {self._inner.weighted_by_key} is not a number above 0"
             ]
         least, most = min(weights), max(weights)
-        factor = 1.0 if least == most else len(weights) * most / sum(weights)
+        # Shares of the largest weight, since the sum of huge weights is not finite.
+        mean_share = math.fsum(weight / most for weight in weights) / len(weights)
+        factor = 1.0 if least == most else 1 / mean_share
         if self._examples is not None:
             low, high = self._examples
             if not low <= least <= most <= high:
@@ -358,9 +374,7 @@ def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[
     """
     step = norm([spacing(array) for array in before])
     lengths = [norm(differences(arrays, before)) for arrays in updates]
-    longest = max(
-        (length if np.isfinite(length) else np.inf for length in lengths), default=0.0
-    )
+    longest = max(lengths, default=0.0)
     if longest <= threshold * (1 + 1e-5) + step:
         return []
     return [
@@ -370,13 +384,16 @@ def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[
 
 
 def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) -> bool:
-    shares = np.array(weights) / sum(weights)
-    for number, array in enumerate(mean):
-        rows = [np.asarray(arrays[number], np.float64) for arrays in updates]
-        wanted = np.tensordot(shares, np.stack(rows), axes=1)
-        size = float(np.max(np.abs(np.stack(rows)), initial=0.0))
-        if not np.allclose(array, wanted, rtol=1e-5, atol=1e-5 * size):
-            return False
+    # Weights and updates that are not finite are no mean of anything; no warnings.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        ratios = np.array(weights) / max(weights)
+        shares = ratios / ratios.sum()
+        for number, array in enumerate(mean):
+            rows = [np.asarray(arrays[number], np.float64) for arrays in updates]
+            wanted = np.tensordot(shares, np.stack(rows), axes=1)
+            size = float(np.max(np.abs(np.stack(rows)), initial=0.0))
+            if not np.allclose(array, wanted, rtol=1e-5, atol=1e-5 * size):
+                return False
     return True
 
 
@@ -407,6 +424,7 @@ class ModWatch:
     ) -> None:
         if type(mod) is not LocalDpMod:
             raise DpsumError(f"{type(mod).__name__} is not flwr's LocalDpMod")
+        check_scale(float(mod.clipping_norm), _local_deviation(mod))
         self._mod, self._folder, self._rounds, self._metrics = (
             mod,
             Path(folder),
@@ -454,6 +472,12 @@ class ModWatch:
 watch_mod = ModWatch
 
 
+def _local_deviation(mod: LocalDpMod) -> float:
+    """Return the deviation of the noise that `LocalDpMod` adds to each coordinate."""
+    spread = np.sqrt(2 * np.log(1.25 / mod.delta))
+    return float(mod.sensitivity * spread / mod.epsilon)
+
+
 class LocalWatch(Watch):
     """One client's own messages, noised by `LocalDpMod`."""
 
@@ -471,21 +495,15 @@ class LocalWatch(Watch):
         update = differences(trained, before)
         length = norm(update)
         scale = min(1.0, threshold / length) if length else 1.0
-        noise = [
-            array - scale * moved
-            for array, moved in zip(differences(after, before), update, strict=True)
-        ]
-        deviation = float(
-            self._mod.sensitivity
-            * np.sqrt(2 * np.log(1.25 / self._mod.delta))
-            / self._mod.epsilon
-        )
+        with np.errstate(invalid="ignore"):  # of an update that is not finite
+            clipped = [scale * moved for moved in update]
+        noise = differences(differences(after, before), clipped)
         told = f"the server sees the client's {', '.join(shown)}, which have no noise"
         self.write(
             name="own-update",
             threshold=threshold,
             sensitivity=threshold,
-            deviation=deviation,
+            deviation=_local_deviation(self._mod),
             draws=[noise],
             sampler={
                 "kind": "min-separation",

@@ -58,7 +58,7 @@ from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.claims import Claim
 from dpsum.accounting.profiles import Entry
 from dpsum.adapters.torch_loader import Draws, States, check
-from dpsum.adapters.watch import Watch
+from dpsum.adapters.watch import Watch, check_scale
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
 
@@ -81,6 +81,9 @@ _UNCLIPPED = (
     "its gradients were not clipped by the criterion that make_private returned"
 )
 _TOO_LONG = "its sum is longer than the clipping norm times the number of records"
+_NOT_FINITE = (
+    "its sum is not finite: Opacus does not clip a gradient that is not a number"
+)
 _LESS_NOISE = "its noise is less than noise_multiplier times max_grad_norm"
 _SAME_NOISE = (
     "its noise was drawn from a generator in a state that noise was drawn from before"
@@ -164,6 +167,8 @@ class TrainingWatch(Watch):
             if refused:
                 raise DpsumError(why)
         check(loader)
+        clipping_norm = float(optimizer.max_grad_norm)
+        check_scale(clipping_norm, _multiplier(optimizer) * clipping_norm)
         super().__init__(ledger)
         self._engine, self._module, self._optimizer = engine, module, optimizer
         self._public = optimizer.expected_batch_size
@@ -295,9 +300,13 @@ class TrainingWatch(Watch):
                 (parameter.grad.double().reshape(-1) - summed).square().sum()
             )  # type: ignore[union-attr]
         length = math.sqrt(float(torch.stack(lengths).sum()))
+        energies = torch.stack(squares).cpu().numpy()
+        if not (math.isfinite(length) and np.isfinite(energies).all()):
+            self._reasons.append(_NOT_FINITE)
+            return
         if length > self._records * clipped_to * _NORM_SLACK:
             self._reasons.append(_TOO_LONG)
-        self._energy += torch.stack(squares).cpu().numpy() / std**2 if std else 0.0
+        self._energy += energies / std / std if std else 0.0
         steps = self.round + 1
         level = _FALSE_ALARM / (len(self._coordinates) * steps * (steps + 1))
         if std <= 0 or np.any(

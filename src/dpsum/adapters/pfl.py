@@ -53,7 +53,7 @@ from pfl.privacy.privacy_mechanism import (
 from pfl.stats import MappedVectorStatistics
 
 from dpsum.accounting.claims import Claim
-from dpsum.adapters.watch import Watch, check_cohorts, differences, norm
+from dpsum.adapters.watch import Watch, check_cohorts, check_scale, differences, norm
 from dpsum.errors import DpsumError
 
 _RANDOM = get_user_sampler("random", [0]).__code__
@@ -156,6 +156,8 @@ class BackendWatch(Watch):
             raise DpsumError(
                 f"users is {users}, and the sampler draws from {known}: leave users out"
             )
+        bound = float(get_param_value(gaussian.clipping_bound))
+        check_scale(bound, bound * float(gaussian.relative_noise_stddev))
         super().__init__(ledger, metrics)
         self._users = int(users or known or 0)
         self._gaussian, self._mechanism, self._rounds = gaussian, mechanism, rounds
@@ -247,7 +249,7 @@ class BackendWatch(Watch):
                 f"a vector that was added has norm {max(now.norms):.4g}, more than the"
                 f" bound {now.bound:.4g}"
             )
-        if any(abs(weight - 1.0) > 1e-6 for weight in now.weights):
+        if not all(abs(weight - 1.0) <= 1e-6 for weight in now.weights):
             reasons.append(
                 "weights other than 1 are added up without noise and divide the sum:"
                 " weigh by user"

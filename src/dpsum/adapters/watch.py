@@ -15,6 +15,7 @@ thousand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,10 +29,15 @@ from dpsum.accounting.context import AccountContext
 from dpsum.audit.anything import Audited, audited
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release, chain_of, read_ledger
+from dpsum.norms import LARGEST, check_range, usual_scale
 from dpsum.sampling import Sampling
 
 FALSE_ALARM = 1e-8
 """The chance that one test calls right noise wrong."""
+
+_LARGEST_RATIO = 1e100
+"""Noise that is more than so many deviations counts as so many: its square is a number.
+"""
 
 NO_NOISE = 1e-100
 """The deviation that a line has where no noise was seen: a ledger has none of 0."""
@@ -68,6 +74,8 @@ class NoiseSeen:
         if std <= 0:
             return ["no noise is added"]
         pieces = [np.asarray(array, dtype=np.float64).ravel() / std for array in noise]
+        if not all(np.isfinite(piece).all() for piece in pieces):
+            return ["its noise cannot be told: what was released is not finite"]
         values = pieces if values is None else values
         messages = (
             self._sizes(pieces, std)
@@ -80,7 +88,8 @@ class NoiseSeen:
         whole = np.concatenate(pieces)
         for number, piece in enumerate([*pieces, whole]):
             key = -1 if piece is whole else number
-            square = float(piece @ piece)
+            capped = np.clip(piece, -_LARGEST_RATIO, _LARGEST_RATIO)
+            square = float(capped @ capped)
             self._squares[key] = self._squares.get(key, 0.0) + square
             self._counts[key] = self._counts.get(key, 0) + piece.size
             for total, count in (
@@ -278,8 +287,14 @@ class Watch:
                 [*faults, *reasons],
                 sum(array.size for noise in draws[-1:] for array in noise) or 1,
             )
-            deviation = deviation if not faults else rms(draws[-1]) if draws else 0.0
-        std = max(scale * float(deviation), NO_NOISE)
+            if faults:
+                deviation = rms(draws[-1]) if draws else 0.0
+                # The reasons make epsilon infinite, whatever the line says of noise.
+                if not deviation * scale <= LARGEST * min(sensitivity, 1.0):
+                    deviation = 0.0
+        # A ledger's smallest multiplier is 1 / LARGEST.
+        least = max(NO_NOISE, 10 * float(sensitivity) / LARGEST)
+        std = max(scale * float(deviation), least)
         try:
             release = Release(
                 round=self.round,
@@ -408,31 +423,43 @@ def spacing(values: np.ndarray) -> np.ndarray:
 def differences(
     after: Sequence[np.ndarray], before: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """The differences of arrays, in double precision."""
-    return [
-        np.asarray(new, np.float64) - np.asarray(old, np.float64)
-        for new, old in zip(after, before, strict=True)
-    ]
+    """Return the differences of arrays in double precision, without warnings where
+    they are not finite.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return [
+            np.asarray(new, np.float64) - np.asarray(old, np.float64)
+            for new, old in zip(after, before, strict=True)
+        ]
 
 
 def norm(arrays: Sequence[np.ndarray]) -> float:
-    """The L2 norm of all arrays together."""
-    return float(
-        np.sqrt(
-            sum(float(np.sum(np.asarray(array, np.float64) ** 2)) for array in arrays)
+    """Return the L2 norm of all arrays together; infinite where one is not finite."""
+    values = [np.asarray(array, np.float64) for array in arrays]
+    if not all(np.isfinite(array).all() for array in values):
+        return math.inf
+    scale = usual_scale(
+        max(
+            (float(np.max(np.abs(array), initial=0.0)) for array in values), default=0.0
         )
     )
+    square = sum(float(np.sum((array / scale) ** 2)) for array in values)
+    return scale * math.sqrt(square)
 
 
 def rms(noise: Sequence[np.ndarray]) -> float:
-    """The deviation that noise was seen to have."""
-    return float(
-        np.sqrt(
-            np.mean(
-                np.concatenate(
-                    [np.asarray(array, dtype=np.float64).ravel() for array in noise]
-                )
-                ** 2
-            )
-        )
-    )
+    """Return the deviation that noise was seen to have; infinite where it is not
+    finite.
+    """
+    coordinates = sum(np.size(array) for array in noise)
+    return norm(noise) / math.sqrt(max(coordinates, 1))
+
+
+def check_scale(clipping_norm: float, deviation: float) -> None:
+    """Refuse a clipping norm or a deviation of noise that no ledger can hold.
+
+    Raises:
+        DpsumError: one of them is not a number from 1e-150 to 1e150.
+    """
+    check_range("the clipping norm", clipping_norm)
+    check_range("the deviation of the noise", deviation)

@@ -640,3 +640,43 @@ def test_a_swap_of_two_clients_moves_a_weighted_mean_by_twice_the_largest_weight
         assert moved <= 2 + 1e-12
         most = max(most, moved)
     assert most > 1.8
+
+
+@pytest.mark.parametrize(
+    ("value", "examples"),
+    [(1.2e154, 10), (1e308, 10), (math.nan, 10), (0.0, 1e308), (0.0, math.inf)],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of Flower's own arithmetic
+def test_nothing_that_one_client_sends_stops_a_round(
+    value: float, examples: float, tmp_path: Path
+) -> None:
+    """The line is written. Flower clips huge updates to zero, but neither NaN nor the
+    weights, so that these have a reason.
+    """
+
+    def poisoned(message: Message, context: Any, call_next: Any) -> Message:
+        reply: Message = call_next(message, context)
+        if context.node_config["i"] == 3 and value:
+            sent = next(iter(reply.content.array_records.values()))
+            for key, array in list(sent.items()):
+                sent[key] = Array(np.full(array.numpy().shape, value))
+        return reply
+
+    grid = nodes(examples=lambda i: examples if i == 3 else 10, mods=[poisoned])
+    strategy = fixed(fed_avg(fraction_train=1.0), cohort=NODES)
+    (event,) = lines(strategy, tmp_path, grid=grid, rounds=1)
+    clipped = math.isfinite(value) and examples == 10
+    assert bool(event.reason) == event.data_dependent_threshold == (not clipped)
+
+
+@pytest.mark.parametrize("clip", [1e160, 1e-160, math.inf])
+def test_a_clipping_norm_that_no_ledger_holds_is_refused_at_once(
+    clip: float, tmp_path: Path
+) -> None:
+    strategy = fixed(clip=clip)
+    with pytest.raises(DpsumError, match=r"clipping norm is .* from 1e-150"):
+        flower.watch(strategy, tmp_path / "ledger.jsonl", rounds=1)
+    assert not (tmp_path / "ledger.jsonl").exists()
+    mod = LocalDpMod(clip, 1.0, 1.0, 1e-5)
+    with pytest.raises(DpsumError, match="clipping norm is"):
+        flower.watch_mod(mod, tmp_path, rounds=1)

@@ -1033,3 +1033,33 @@ def test_audit_of_planted_faults(name: str, plant: Any) -> None:
     _plant(name, plant)(training)
     found = audited(release_of(training.optimizer), dimension=210, noise_multiplier=1.0)
     assert found.refuted
+
+
+@pytest.mark.parametrize("norm", [1e160, 1e-160, math.inf])
+def test_a_clipping_norm_that_no_ledger_holds_is_refused_at_once(
+    norm: float, tmp_path: Path
+) -> None:
+    """Its square is beyond double precision, which stopped the first step."""
+    training = Training(norm=norm)
+    with pytest.raises(DpsumError, match=r"clipping norm is .* from 1e-150"):
+        training.watched(tmp_path / "ledger.jsonl")
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, 3e38, -3e38, 1e-45])
+def test_no_record_stops_a_step(value: float, tmp_path: Path) -> None:
+    """Opacus does not clip NaN, so that the line says why no epsilon holds. It counts
+    a gradient as zero whose norm single precision does not hold.
+    """
+    training = Training()
+    watched = training.watched(tmp_path / "ledger.jsonl", epochs=1)
+    for batch in training.loader:
+        training.backward(batch)
+        for parameter in training.optimizer.params:
+            if len(parameter.grad_sample):
+                parameter.grad_sample[0] = value
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        break
+    (event,) = read_ledger(watched.path)
+    assert ("not finite" in event.reason) == math.isnan(value)

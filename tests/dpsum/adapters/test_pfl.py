@@ -467,3 +467,30 @@ def test_a_cohort_whose_size_varies_is_said(tmp_path: Path) -> None:
     made._max_overshoot_fraction = 0.9
     found = lines(made, tmp_path)
     assert any("followed one of" in event.reason for event in found)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of pfl's own arithmetic
+@pytest.mark.parametrize("value", [1.2e154, 1e308, math.nan, math.inf, 1e-200])
+def test_nothing_that_one_user_sends_stops_an_iteration(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines are written; where pfl itself does not clip, they have a reason."""
+    simulate = Draws.simulate_one_user
+
+    def huge(self: Any, model: Any, user_dataset: Any, central_context: Any) -> Any:
+        statistics, metrics = simulate(self, model, user_dataset, central_context)
+        if user_dataset.user_id < 25:
+            for array in statistics.values():
+                array[:] = value
+        return statistics, metrics
+
+    monkeypatch.setattr(Draws, "simulate_one_user", huge)
+    found = lines(backend(central()), tmp_path)
+    assert len(found) == ROUNDS
+    assert any(event.reason for event in found) == (not math.isfinite(value))
+
+
+def test_a_bound_that_no_ledger_holds_is_refused_at_once(tmp_path: Path) -> None:
+    for bound in (1e160, 1e-160):
+        with pytest.raises(DpsumError, match=r"clipping norm is .* from 1e-150"):
+            run(backend(central(bound=bound)), tmp_path)

@@ -135,7 +135,7 @@ class _Controlled(Trained):
             )
         np.subtract(out[0] / self._whole_rate, self._server, out=out[1])
         norm = float(np.sqrt(np.square(out[1], dtype=np.float64).sum()))
-        if norm > self._threshold:
+        if self._threshold < norm < math.inf:
             out[1] *= self._threshold / norm
         if math.isfinite(norm):  # what is not finite counts as zero in the sum
             self._own[client] = (

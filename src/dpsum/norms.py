@@ -1,0 +1,81 @@
+"""L2 norms and clipping of one contribution, for every finite array.
+
+The squares of 1e200 and of 1e-200 leave the range of double precision. Such arrays are
+scaled by their largest magnitude first, so that no finite array raises an error or
+counts as another length than its own.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+from dpsum.errors import DpsumError
+from dpsum.lazy import np
+
+LARGEST = 1e150
+"""The largest threshold, noise or denominator; 1 / LARGEST is the smallest. The squares
+of both are ordinary numbers.
+"""
+
+_LOW, _HIGH = 1e-145, 1e145
+_LEAST_FACTOR = 1e-290
+
+
+def l2_norm(values: np.ndarray) -> float:
+    """Return the L2 norm of a float64 vector [d].
+
+    Returns:
+        NaN where a coordinate is not finite; the largest double where the norm is
+        beyond it.
+    """
+    if not np.isfinite(values).all():
+        return math.nan
+    largest = float(np.max(np.abs(values), initial=0.0))
+    scale = usual_scale(largest)
+    scaled = values if scale == 1.0 else values / scale
+    norm = scale * math.sqrt(math.fsum(scaled * scaled))
+    return min(norm, sys.float_info.max)
+
+
+def usual_scale(largest: float) -> float:
+    """Return what a vector is divided by before its coordinates are squared.
+
+    Args:
+        largest: the largest magnitude of its coordinates.
+
+    Returns:
+        1 where the squares are in the range of double precision, else `largest`.
+    """
+    return 1.0 if largest == 0.0 or _LOW < largest < _HIGH else largest
+
+
+def clip(values: np.ndarray, norm: float, limit: float) -> np.ndarray:
+    """Return a float64 vector [d] scaled down to the norm `limit`.
+
+    Args:
+        values: finite coordinates.
+        norm: their `l2_norm`. A vector of norm at most `limit` is returned as it is.
+    """
+    if norm <= limit:
+        return values
+    factor = limit / norm
+    if norm < _HIGH and factor > _LEAST_FACTOR:
+        return np.asarray(factor * values)
+    # The factor alone would lose precision or be zero, and the norm may be beyond the
+    # largest double.
+    scaled = values / np.max(np.abs(values))
+    return np.asarray((limit / l2_norm(scaled)) * scaled)
+
+
+def check_range(name: str, value: float) -> None:
+    """Refuse a threshold or a deviation that no ledger can hold.
+
+    Raises:
+        DpsumError: it is not a number from 1e-150 to 1e150.
+    """
+    if not 1 / LARGEST <= value <= LARGEST:
+        raise DpsumError(
+            f"{name} is {value}: it must be finite and above 0, from {1 / LARGEST:g} to"
+            f" {LARGEST:g}"
+        )
