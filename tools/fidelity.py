@@ -3,7 +3,7 @@
 `uv run python tools/fidelity.py` writes the page; a test compares it. The page is made
 from:
 
-- `docs/fidelity/results/PAPER.csv`: one row for each result of the paper,
+- `docs/fidelity/claims/PAPER.csv`: one row for each result of the paper,
 - `docs/fidelity/settings.csv`: one row for each setting that a paper states,
 - `docs/fidelity/runs.csv`: how our runs differ from the paper's text,
 - `config/published.csv`: the printed numbers,
@@ -194,7 +194,7 @@ def _rows(path: Path, row_type: type[Any]) -> list[Any]:
 
 def read_results(paper: str) -> list[Result]:
     """Return the results of a paper, in the order of its file."""
-    return _rows(DATA / "results" / f"{paper}.csv", Result)
+    return _rows(DATA / "claims" / f"{paper}.csv", Result)
 
 
 def read_settings() -> list[Setting]:
@@ -263,6 +263,9 @@ def _value(item: Item, cells: Sequence[Cell], key: str) -> list[Any]:
         return [of_all_cells[key]]
     if key.startswith("search."):
         space = item.spec["series"][cells[0].series]["search"]["values"]
+        if key == "search.participation.cohort":
+            cohorts = (entry["cohort"] for entry in space["participation"])
+            return [list(dict.fromkeys(cohorts))]
         return [space[key.removeprefix("search.")]]
     values: list[Any] = []
     for cell in cells:
@@ -655,7 +658,7 @@ our settings are the text's, and which run explains a difference. Numbers that t
 _HOW_TO = """`uv run python tools/fidelity.py` writes this page from `docs/fidelity/`. To add a measured number:
 
 1. Add its row to [measurements](measurements.md), and the number to a page of `docs/` (findings or results).
-2. In `docs/fidelity/results/PAPER.csv` edit the row: `ours` (word for word as on that page), `page`, `measurement`, `run`, `status`
+2. In `docs/fidelity/claims/PAPER.csv` edit the row: `ours` (word for word as on that page), `page`, `measurement`, `run`, `status`
    and `explanation`. If the settings are new, add a row to `docs/fidelity/runs.csv`.
 3. Run the tool. It lists what does not fit: a number that its page does not have, "reproduced" outside the interval, "explained"
    without a measurement.
