@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpfedbench import imports, own_code
 from dpfedbench.errors import BenchError
 from dpfedbench.manifest import mend
+from dpfedbench.parts.proof_assumptions import check_plan
 from dpfedbench.settings.run import Run, read_yaml
 from dpfedbench.settings.words import nearest
 from dpsum.accounting.units import tells_rounds
@@ -302,6 +303,13 @@ class Method(Run):
             self._check_data()
             self._check_records()
             self._check_sums()
+            check_plan(
+                self,
+                client=self.client,
+                participation=self.participation,
+                sums=self.sums,
+                own=self.own_sums(),
+            )
 
     def _check_data(self) -> None:
         held, clients = self.client.client_data, self.clients

@@ -25,6 +25,7 @@ from dpsum.clipping import ClippingRule, Seen, State
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release
 from dpsum.noise import Noise
+from dpsum.participation import check_name
 from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import Seed, fresh, streams
 from dpsum.sampling import Sampler, Sampling
@@ -123,6 +124,7 @@ class Mechanism:
                 f"{name} has no noise multiplier: give one, or a budget with an epsilon"
                 " to find it by"
             )
+        check_name(participation)
         self._set(
             described,
             budget=budget or Budget(),

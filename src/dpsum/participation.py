@@ -16,6 +16,9 @@ from dpsum.lazy import np
 from dpsum.randomness import Seed, fresh, stream
 from dpsum.sampling import Sampling
 
+_DRAWN_BY = ("cohort", "describe", "denominator")
+"""Members that an analysis is of: the name of a sampler stands for all of them."""
+
 
 class Participation:
     """Base: which of so many units take part in which round.
@@ -93,6 +96,41 @@ class Participation:
             rounds=self.rounds,
             rate=rate,
         )
+
+
+def check_name(participation: object) -> None:
+    """Refuse a participation that bears the name of another way of drawing.
+
+    An analysis is found by the name, so that its epsilon would be of other code.
+
+    Args:
+        participation: a `Participation`; any other object is not looked at.
+
+    Raises:
+        DpsumError: it draws or describes itself in its own way under a name of
+            `dpsum.participation`.
+    """
+    names = {cls.kind: cls for cls in _all_below(Participation) if _is_ours(cls)}
+    if not isinstance(participation, Participation) or participation.kind not in names:
+        return
+    cls = type(participation)
+    named = names[participation.kind]
+    for member in _DRAWN_BY:
+        if getattr(cls, member) is not getattr(named, member):
+            raise DpsumError(
+                f"{cls.__module__}.{cls.__name__} has a {member} of its own, but the"
+                f" kind {named.kind!r} of {named.__name__}, whose analysis is of"
+                " another way of drawing: give it a kind of its own"
+            )
+
+
+def _all_below(cls: type[Participation]) -> list[type[Participation]]:
+    below = cls.__subclasses__()
+    return below + [each for one in below for each in _all_below(one)]
+
+
+def _is_ours(cls: type[Participation]) -> bool:
+    return cls.__module__ == __name__ and "kind" in vars(cls)
 
 
 class OnePass(Participation):

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsum.accounting.units import by_part, by_unit, cannot_compose
+from dpsum.clipping import ClippingRule
 from dpsum.errors import DpsumError
+from dpsum.noise import Noise
 
 if TYPE_CHECKING:
     from dpsum.accounting.budgets import BudgetPlan
@@ -155,6 +157,8 @@ def together(sums: Sequence[Sum]) -> list[Together]:
                 f" {sum_.unit}s) have two budgets: a run keeps one, of one unit at one"
                 " delta; give both the same"
             )
+    for sum_ in private:
+        check_parts(sum_)
     for unit, of_unit in by_unit(private).items():
         for part, alike in by_part(of_unit).items():
             for other in alike[1:]:
@@ -178,6 +182,31 @@ def together(sums: Sequence[Sum]) -> list[Together]:
                 Together(tuple(sorted(alike, key=lambda sum_: not sum_.moves)))
             )
     return groups
+
+
+def check_parts(sum_: Sum) -> None:
+    """Refuse a clipping rule that the analyses of a private sum's noise do not cover.
+
+    Raises:
+        DpsumError: noise that is correlated over rounds with a threshold that moves, or
+            a rule's own release beside a sum under secure aggregation.
+    """
+    rule, noise = sum_.clipping, sum_.noise
+    if rule is None or noise is None:
+        return
+    if type(noise).combines is not Noise.combines and rule.moves:
+        raise DpsumError(
+            f"the noise of {sum_.name} takes back what earlier rounds added, but its"
+            f" clipping rule {type(rule).__name__} moves the threshold, and noise at"
+            " one threshold does not cancel at another: take a constant threshold"
+        )
+    if noise.one_by_one and type(rule).extra is not ClippingRule.extra:
+        raise DpsumError(
+            f"{sum_.name} is summed by secure aggregation, but its clipping rule"
+            f" {type(rule).__name__} makes a release of its own, which would show the"
+            " server each client's part: take a constant threshold, or one that"
+            " follows releases"
+        )
 
 
 def _apart(first: Sum, second: Sum) -> str:

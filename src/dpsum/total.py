@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -164,5 +165,7 @@ class Total:
         if rule is not None and not rule.private:
             self.raw += norms.tolist()
         if rule is not None and self.extra_sum is not None:
-            self._arithmetic.add(self.extra_sum, rule.values(self.state, norms))
+            # A copy: a rule must not keep raw norms for its next threshold.
+            state = copy.deepcopy(self.state)
+            self._arithmetic.add(self.extra_sum, rule.values(state, norms))
         return norms

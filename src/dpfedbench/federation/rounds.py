@@ -28,12 +28,14 @@ from dpfedbench.method import Method
 from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Choice
 from dpfedbench.models.torch_sums import TORCH
+from dpfedbench.parts import proof_assumptions
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.processes import Processes
 from dpfedbench.results_format import NORMS
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger
 from dpsum.mechanism import Mechanism, Observer
+from dpsum.participation import check_name
 from dpsum.randomness import stream
 
 
@@ -108,6 +110,7 @@ class Rounds:
         self.plan = plan or run.participation.plan(
             clients=run.clients.count, seed=run.stream_seed
         )
+        check_name(self.plan)
         self.ledger = ledger
         self.budget = Budget(
             claims=run.claims,
@@ -138,6 +141,15 @@ class Rounds:
             weights=weights,
         )
         self.clients = clients or run.client.clients(setup)
+        if clients is None:
+            proof_assumptions.check_clients(
+                self.clients,
+                client=run.client,
+                participation=run.participation,
+                server=run.server_sum(),
+                own=run.own_sums(),
+                taken=[mechanism.sum.name for mechanism in self.budget.mechanisms],
+            )
         self.server = self._enter_server(first)
         # What else clients send is divided by their number: it is of what each keeps,
         # whoever comes in a round.
@@ -252,6 +264,8 @@ class Rounds:
         row = self.clients.row()
         if row is None:
             row = self._row(total, released, cohort, losses)
+        elif self.run.private:
+            proof_assumptions.check_row(row, self.run.client.kind)
         self.step.told(self._state, total.deviation / self.server.denominator)
         mean = self.step.mean(released, self.server.denominator)
         self.step.step(self.theta, mean, self._state, index=index, rounds=self.planned)
@@ -340,15 +354,28 @@ class Rounds:
                 each=self.clients.each,
             )
         else:
+            rows = 0
             for contributions, chunk_losses, _ in stream_of(cohort):
                 if self.processes.first:
                     messages = contributions if self.further else [contributions]
+                    rows += len(messages[0])
+                    self._check_count(rows, len(cohort))
                     for total, message in zip(totals, messages, strict=True):
                         total.add(message)
                     losses.append(chunk_losses)
         counted = sum(mechanism.non_finite for mechanism in self.budget.mechanisms)
         self._elsewhere = sum(self.processes.collected(counted)) - counted
         return cohort, totals, losses
+
+    def _check_count(self, rows: int, clients: int) -> None:
+        """Refuse more contributions to a private sum over clients than clients came."""
+        sum_ = self.server.sum
+        if sum_.private and sum_.unit == "client" and rows > clients:
+            raise BenchError(
+                f"clients made more contributions to {sum_.name} than there are in the"
+                " cohort, but its account is of one contribution a client: yield one"
+                " row for each client"
+            )
 
     def _row(
         self,

@@ -254,7 +254,12 @@ class ClientUpdate(Part):
     name of what the server sums; `sends_too`: of what its clients send besides, each in
     a sum of its own (`Method.further_sums`). `by_record`: whether its clients take
     records one by one, so that they may sum over their own. `any_size`: whether clients
-    may hold different numbers of records.
+    may hold different numbers of records. `keeps_state`: whether a client remembers
+    something of its own records from one of its rounds to the next, beside what was
+    released (a personal head, a control variate); None: not declared.
+    `columns_are_released`: whether the columns that it fills in a private run follow
+    from releases alone. A class with a `clients` (or `columns`) of its own declares the
+    latter two anew: see `proof_assumptions.declared`.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.client_updates"
@@ -263,6 +268,8 @@ class ClientUpdate(Part):
     sends_too: ClassVar[tuple[str, ...]] = ()
     by_record: ClassVar[bool] = False
     any_size: ClassVar[bool] = False
+    keeps_state: ClassVar[bool | None] = None
+    columns_are_released: ClassVar[bool] = False
 
     def net(self, net: Net) -> Net:
         """The model with what this update learns beside its weights."""

@@ -44,6 +44,8 @@ class LocalSteps(ClientUpdate):
     sends = "gradient-sum"
     by_record = True
     any_size = True
+    keeps_state = False  # optimisers follow releases
+    columns_are_released = True
 
     inner_steps: int = setting(
         1, ge=1, le=100_000, doc="local steps a round", paper="1"

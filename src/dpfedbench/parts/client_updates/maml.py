@@ -45,6 +45,7 @@ class QueryGradient(ClientUpdate):
 
     client_data = "tasks"
     sends = "query-gradient-sum"
+    keeps_state = False
 
     inner_steps: int = setting(
         2, ge=1, le=100_000, doc="steps on the support set", paper="5"

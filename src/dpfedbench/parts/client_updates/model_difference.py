@@ -36,6 +36,7 @@ class ModelDifference(ClientUpdate):
     client_data = "records"
     sends = "model-difference-sum"
     any_size = True
+    keeps_state = False
 
     inner_steps: int = setting(
         5,

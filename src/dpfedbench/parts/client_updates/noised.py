@@ -41,6 +41,7 @@ class Noised(ClientUpdate):
     """
 
     sends = "noised-update-sum"
+    keeps_state = None  # each client takes part once
     client_data: ClassVar[str] = "tasks"
 
     update: ClientUpdate = setting(doc="what is noised")

@@ -38,6 +38,7 @@ class Reptile(ClientUpdate):
     client_data = "tasks"
     sends = "model-difference-sum"
     by_record = True
+    keeps_state = False
 
     inner_steps: int = setting(5, ge=1, le=100_000, doc="optimiser steps")
     inner_rate: float = setting(0.001, gt=0, le=1e6, doc="their learning rate")

@@ -51,6 +51,7 @@ class Scaffold(ModelDifference):
 
     kind: Literal["scaffold"] = "scaffold"  # type: ignore[assignment]  # each kind has its name
     sends_too = (CONTROL,)
+    keeps_state = True
 
     def check(self, run: Run) -> None:
         if self.optimizer != Sgd():

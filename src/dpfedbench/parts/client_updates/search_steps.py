@@ -61,6 +61,8 @@ class SearchSteps(SummedUpdate):
                 " set it to darts-search"
             )
 
+    columns_are_released = True
+
     def columns(self, run: Run) -> tuple[str, ...]:
         return (
             *(f"entropy_{kind}" for kind in run.part(CellModel).space.kinds),

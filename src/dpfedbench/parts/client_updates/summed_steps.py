@@ -50,6 +50,8 @@ class SummedUpdate(ClientUpdate):
     client_data = "records"
     sends = "gradient-sum"
     by_record = True
+    keeps_state = False  # optimisers follow releases
+    columns_are_released = True
 
     parties: Literal["mean", "sum"] = setting(
         "mean",

@@ -104,6 +104,7 @@ class Poisson(Cohorts):
 
     kind: Literal["poisson"] = "poisson"
     planned = participation.Poisson
+    independent = True
 
 
 class FixedSize(Cohorts):

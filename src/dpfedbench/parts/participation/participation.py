@@ -18,13 +18,16 @@ class Participation(Part):
 
     `once`: a client takes part at most once, which the accounts of sums within a client
     take for granted. `known`: an observer may know who takes part when. `correlated`:
-    noise that is correlated over rounds has an analysis for it. `blocks`: cohorts are
+    noise that is correlated over rounds has an analysis for it. `independent`: each
+    client draws each of its rounds apart from all others and all other rounds.
+    `blocks`: cohorts are
     blocks of all clients, so that their size has to divide the number of clients.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.participation"
     once: ClassVar[bool] = False
     known: ClassVar[bool] = False
+    independent: ClassVar[bool] = False
     correlated: ClassVar[bool] = False
     blocks: ClassVar[bool] = False
 
@@ -36,6 +39,13 @@ class Participation(Part):
         paper="1600",
     )
     rounds: int = setting(20, ge=0, le=1_000_000, doc="rounds, T", paper="250")
+
+    @property
+    def allows_client_state(self) -> bool:
+        """Whether its account holds where a client's contribution also follows from the
+        rounds that it was in before (docs/privacy.md, "Clients that remember").
+        """
+        return self.once or self.known or self.independent
 
     planned: ClassVar[type[participation.Participation]]
     """The class of its plan."""

@@ -8,8 +8,9 @@ a unit's contribution becomes zero, whatever the factor.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from dpfedbench.errors import BenchError
 from dpfedbench.lazy import torch
 from dpfedbench.settings.part import Part
 
@@ -22,6 +23,16 @@ class Transform(Part):
     """Whether contributions stay as they are, so that they may be added up while they
     are computed.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a class that could let one contribution change another."""
+        super().__init_subclass__(**options)
+        if "rows" in vars(cls):
+            raise BenchError(
+                f"{cls.__module__}.{cls.__name__} has rows of its own, but the account"
+                " takes what becomes of a contribution to follow from its own norm"
+                " alone: write factor instead"
+            )
 
     def factor(self, norm: float) -> float:
         """What a contribution of this L2 norm over all weights is multiplied by."""

@@ -1,0 +1,175 @@
+"""Assumptions of the privacy proofs about the parts of a run.
+
+Each is checked from a property of the parts, so that it also holds for parts of one's
+own. The table in docs/privacy.md ("Which property enforces which assumption") lists
+them with those that other files check; one test goes over that table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpfedbench.errors import BenchError
+from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate
+from dpfedbench.parts.participation.participation import Participation
+from dpfedbench.results_format import NORMS
+from dpsum.sums import Sum
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
+
+
+def check_plan(
+    run: Run,
+    *,
+    client: ClientUpdate,
+    participation: Participation,
+    sums: Sequence[Sum],
+    own: Sequence[Sum],
+) -> None:
+    """Refuse a run whose parts do not have what the proofs of its sums assume.
+
+    Args:
+        run: the run, for its other settings.
+        client: what its clients compute.
+        participation: who takes part in which round.
+        sums: all sums of the run.
+        own: those that each client takes over its own records.
+
+    Raises:
+        BenchError: names the assumption and the property.
+    """
+    private = [sum_ for sum_ in sums if sum_.private]
+    if not private:
+        return
+    _check_client_state(client, participation, private)
+    _check_columns(client, run)
+    for sum_ in private:
+        if sum_.noise.follows_loss and not run.validation.public:
+            raise BenchError(
+                f"the noise of {sum_.name} follows a validation loss, but"
+                " validation.public is false: what it tells of private records is in no"
+                " account; take public records, or noise.kind fixed"
+            )
+    for sum_ in own:
+        alone = sum_.unit == "client" and sum_.within_task is not None
+        if sum_.private and alone and sum_.adjacency != "replace-one":
+            raise BenchError(
+                f"{sum_.name} is each client's sum over its own update, which the client"
+                f" always sends, but its adjacency is {sum_.adjacency}: set adjacency"
+                " to replace-one (parts.budget.OwnUpdate does)"
+            )
+
+
+def check_clients(
+    clients: Clients,
+    *,
+    client: ClientUpdate,
+    participation: Participation,
+    server: Sum,
+    own: Iterable[Sum],
+    taken: Iterable[str],
+) -> None:
+    """Refuse clients that do not do what the proofs assume, once they are made.
+
+    Args:
+        clients: of the run.
+        client: the update that made them.
+        participation: who takes part in which round.
+        server: the server's sum.
+        own: the sums that each client should take over its own records.
+        taken: names of the sums that have a mechanism.
+
+    Raises:
+        BenchError: names the assumption and the property.
+    """
+    over_clients = server.private and server.unit == "client"
+    if over_clients and clients.each != 1:
+        raise BenchError(
+            f"each client makes {clients.each} contributions to {server.name}, but its"
+            " account is of one contribution a client and round: send one"
+            " (Clients.each)"
+        )
+    keeps = type(clients).state is not Clients.state
+    if over_clients and keeps and not participation.allows_client_state:
+        raise BenchError(_state_message(client, participation.kind, "save a state"))
+    missing = {sum_.name for sum_ in own if sum_.private} - set(taken)
+    if missing:
+        raise BenchError(
+            f"client_update.kind {client.kind} does not take {min(missing)}, the sum"
+            " that protects what its clients send: open it by setup.enter, or take"
+            " another client update"
+        )
+
+
+def check_row(row: dict[str, Any], kind: str) -> None:
+    """Refuse raw losses and norms in a row that the clients of a private run fill.
+
+    Raises:
+        BenchError: names the column.
+    """
+    for name in ("loss", *NORMS):
+        value = row.get(name)
+        if value is not None and value == value:
+            raise BenchError(
+                f"the clients of client_update.kind {kind} fill {name} of history.csv,"
+                " which follows from private records and is no release: leave it out"
+                " of a private run"
+            )
+
+
+def declared(part: Any, name: str, made_by: str) -> Any:
+    """Return a class attribute that describes a method of a part, or None.
+
+    A class that writes the method anew has to declare the attribute anew: what a base
+    declared is about the base's method.
+
+    Args:
+        part: the part.
+        name: the attribute.
+        made_by: the method that it describes.
+    """
+    bases = type(part).__mro__
+    declares = next(i for i, base in enumerate(bases) if name in vars(base))
+    makes = next(i for i, base in enumerate(bases) if made_by in vars(base))
+    return getattr(part, name) if declares <= makes else None
+
+
+def _check_client_state(
+    client: ClientUpdate, participation: Participation, private: Sequence[Sum]
+) -> None:
+    keeps = declared(client, "keeps_state", "clients")
+    if keeps is False:
+        return
+    what = "keep state" if keeps else "may keep state"
+    if any(sum_.unit == "record" for sum_ in private):
+        raise BenchError(
+            f"the clients of client_update.kind {client.kind} {what}, but the account"
+            " of a record takes each record's contribution to follow from that record"
+            " and from releases alone: set keeps_state = False on the class if that is"
+            " so, or protect clients"
+        )
+    over_clients = any(sum_.within_task is None for sum_ in private)
+    if over_clients and not participation.allows_client_state:
+        raise BenchError(_state_message(client, participation.kind, what))
+
+
+def _state_message(client: ClientUpdate, participation: str, what: str) -> str:
+    return (
+        f"the clients of client_update.kind {client.kind} {what} of their own, but"
+        f" participation.kind is {participation}, whose account needs contributions"
+        " that do not depend on former rounds: take poisson, balls-and-bins or a"
+        " participation with known rounds, or set keeps_state = False on the class if"
+        " its clients keep nothing"
+    )
+
+
+def _check_columns(client: ClientUpdate, run: Run) -> None:
+    columns = client.columns(run)
+    if columns and not declared(client, "columns_are_released", "columns"):
+        raise BenchError(
+            f"client_update.kind {client.kind} fills {', '.join(columns)} of"
+            " history.csv in a run that claims privacy: set columns_are_released ="
+            " True on the class if all of them follow from releases, else name none"
+        )
