@@ -8,7 +8,7 @@ from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.fine_tuning import fine_tune, minibatches
-from dpfedbench.kernels import choose
+from dpfedbench.models.choose import choose
 from dpsum.randomness import stream
 from tests.evaluation.test_few_shot import drawn, scores
 from tests.federation.conftest import make_config

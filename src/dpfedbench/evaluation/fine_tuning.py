@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dpfedbench.method import Method
-from dpfedbench.models.gradients import Gradients
+from dpfedbench.models.gradients import Gradients, Point
 from dpfedbench.models.net import Array, tensor_of
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, Sgd
 
@@ -82,7 +82,10 @@ def fine_tune(
     state = optimizer.begin(weights)
     gradient = torch.empty_like(weights)[None]
     batches = minibatches(rng, examples=len(y), size=test.batch, steps=steps)
+    point: Point | None = None
     for some in batches:
-        gradients.at(weights[None], x[some][None], y[some][None], gradient)
+        point = gradients.at(
+            weights[None], x[some][None], y[some][None], gradient, into=point
+        )
         optimizer.step(weights, gradient[0] * moves, state, rate)
     return weights[None]
