@@ -619,7 +619,13 @@ def _summary() -> Iterable[str]:
 
 def page(plan: Plan) -> str:
     """Return the page, in Markdown."""
-    parts = [_INTRODUCTION, "\n".join(_summary()), _HOW_TO]
+    items = sum(paper in PAPERS for paper, _ in plan.items)
+    planned = (
+        f"The `paper` preset plans {len(plan.runs):,} runs, and {items} tables and"
+        " figures of these\npapers: `uv run snakemake -n --configfile"
+        " config/presets/paper.yaml`."
+    )
+    parts = [_INTRODUCTION, "\n".join(_summary()), planned, _HOW_TO]
     runs = read_runs().values()
     for paper, (title, findings) in PAPERS.items():
         used = {result.run for result in read_results(paper)}
