@@ -26,6 +26,8 @@ class Spender(Protocol):
     per_round: int
 
     @property
+    def claimed_ratio(self) -> float: ...
+    @property
     def noise_multiplier(self) -> float: ...
     @property
     def streams(self) -> set[str]: ...
@@ -162,6 +164,10 @@ class Budget:
                     claims=self.claims,
                     counted=counted,
                     stepwise=bool(first.holders),
+                    ratios=[
+                        spenders[name].claimed_ratio if name in spenders else 1.0
+                        for name in names
+                    ],
                 )
                 self._shared |= {id(spender): (names, plan) for spender in members}
                 self._plans.append((plan, first.per_round))

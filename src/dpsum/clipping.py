@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from dpsum.group_clipping import CoordinateGroups
 from dpsum.lazy import np
 from dpsum.norms import LARGEST, check_range
 
@@ -60,16 +61,17 @@ class Seen:
 
     Attributes:
         released: the sum's release, float64 [d].
-        extra: the release that the rule made itself; None where it makes none.
+        extra: the release that the rule made itself, a number (of `RuleByGroup` one for
+            each group); None where it makes none.
         denominator: what the sum is divided by.
         raw_norms: norms before clipping; None for a rule that is private.
         norm: how the L2 norm of a vector is taken.
     """
 
     released: np.ndarray
-    extra: float | None
+    extra: Any
     denominator: float
-    raw_norms: list[float] | None
+    raw_norms: list[Any] | None
     norm: Callable[[np.ndarray], float] = lambda values: float(np.linalg.norm(values))
 
     @property
@@ -83,7 +85,8 @@ class ClippingRule:
     """Base of the rules.
 
     Attributes:
-        threshold: C of the first round; None where whoever takes the sum finds it.
+        threshold: C of the first round, or one for each group of coordinates; None
+            where whoever takes the sum finds it.
         private: whether it reads only what was released.
         reason: why it is not, for the ledger.
         uncounted: whether it makes a release that costs more than the multiplier of the
@@ -94,7 +97,7 @@ class ClippingRule:
     reason: ClassVar[str] = ""
     uncounted: ClassVar[bool] = False
 
-    threshold: float | None = 0.5
+    threshold: Any = 0.5
 
     @property
     def moves(self) -> bool:
@@ -129,6 +132,104 @@ class ClippingRule:
 
     def observe(self, state: State, seen: Seen) -> None:
         """Move the threshold."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleByGroup:
+    """A clipping rule that is applied to each group of coordinates by itself.
+
+    It has the interface of a `ClippingRule`. Its state has that of the rule for each
+    group, and its norms and values have a column for each group.
+
+    Attributes:
+        rule: of each group.
+        groups: of the coordinates.
+    """
+
+    rule: ClippingRule
+    groups: CoordinateGroups
+
+    @property
+    def private(self) -> bool:
+        """Whether the rule reads only what was released."""
+        return self.rule.private
+
+    @property
+    def reason(self) -> str:
+        """Why the rule is not private, for the ledger."""
+        return self.rule.reason
+
+    def begin(self, threshold: Any) -> State:
+        """Return the states before the first round, from one threshold or one for each
+        group.
+        """
+        return self._state(
+            [self.rule.begin(c) for c in self.groups.thresholds(threshold)]
+        )
+
+    def extras(
+        self, state: State, *, noise_multiplier: float, cohort: float
+    ) -> list[Extra]:
+        """Return the releases of one coordinate that the rule makes, one for each
+        group; none where it makes none.
+        """
+        # One that has the multiplier of the sum has it with all groups together.
+        share = noise_multiplier * math.sqrt(self.groups.count)
+        found = [
+            self.rule.extra(group, noise_multiplier=share, cohort=cohort)
+            for group in state["groups"]
+        ]
+        return [extra for extra in found if extra is not None]
+
+    def extra(
+        self, state: State, *, noise_multiplier: float, cohort: float
+    ) -> Extra | None:
+        """Return the release of a coordinate for each group, as one release; None where
+        the rule makes none.
+
+        One unit moves all coordinates, so that with m groups the multiplier is that of
+        one of them over sqrt(m).
+        """
+        each = self.extras(state, noise_multiplier=noise_multiplier, cohort=cohort)
+        if not each:
+            return None
+        squares = math.fsum(extra.noise_multiplier**-2 for extra in each)
+        return dataclasses.replace(
+            each[0],
+            threshold=math.hypot(*(extra.threshold for extra in each)),
+            noise_multiplier=each[0].noise_multiplier
+            if len(each) == 1
+            else squares**-0.5,
+        )
+
+    def values(self, state: State, norms: np.ndarray) -> np.ndarray:
+        """Return what each contribution puts into the extra release, float32 [n,
+        groups], from the norms of its groups before clipping [n, groups].
+        """
+        columns = [
+            self.rule.values(group, norms[:, index])
+            for index, group in enumerate(state["groups"])
+        ]
+        return np.concatenate(columns, axis=1)
+
+    def observe(self, state: State, seen: Seen) -> None:
+        """Move the threshold of each group by what was released of that group."""
+        for index, group in enumerate(self.groups.slices):
+            raw = seen.raw_norms
+            own = dataclasses.replace(
+                seen,
+                released=seen.released[group],
+                extra=None if seen.extra is None else float(seen.extra[index]),
+                raw_norms=None if raw is None else [norms[index] for norms in raw],
+            )
+            self.rule.observe(state["groups"][index], own)
+        state |= self._state(state["groups"])
+
+    def _state(self, states: list[State]) -> State:
+        return {
+            "threshold": [state["threshold"] for state in states],
+            "groups": states,
+        }
 
 
 def within_range(threshold: float) -> float:

@@ -24,6 +24,7 @@ import numpy as np
 
 from dpsum.errors import DpsumError
 from dpsum.files import writing
+from dpsum.group_clipping import CoordinateGroups, joint_noise_multiplier
 from dpsum.norms import LARGEST
 from dpsum.sampling import Sampling
 
@@ -92,6 +93,8 @@ class Release:
     part: str | None = None
     adds: int | None = None
     secure: dict[str, Any] | None = None
+    groups: dict[str, Any] | None = None
+    claimed_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no mechanism can have written (ValueError), so that no accountant
@@ -125,6 +128,10 @@ class Release:
             )
         for name, number in (self.secure or {}).items():
             _check_number(f"secure.{name}", number, LARGEST)
+        if self.claimed_multiplier is not None:
+            _check_number("claimed_multiplier", self.claimed_multiplier, LARGEST)
+        if self.groups is not None:
+            self._check_groups(self.groups)
         if self.round < 0 or self.dimension < 1:
             raise ValueError(
                 f"round is {self.round} and dimension {self.dimension}: from 0 and from"
@@ -135,6 +142,47 @@ class Release:
         for name, most in _SAMPLED.items():
             if name in self.sampler:
                 _check_number(f"sampler.{name}", self.sampler[name], most, least=0.0)
+
+    def _check_groups(self, groups: dict[str, Any]) -> None:
+        """Refuse groups that do not add up to the sum's own numbers (ValueError)."""
+        if self.mechanism != "gaussian":
+            raise ValueError(f"{self.mechanism} noise has groups, which no proof is of")
+        if not {"boundaries", "thresholds", "noise_stds"} <= set(groups):
+            raise ValueError("groups lack boundaries, thresholds or noise_stds")
+        thresholds, stds = groups["thresholds"], groups["noise_stds"]
+        for number in (*thresholds, *stds):
+            _check_number("a threshold or deviation of groups", number, LARGEST)
+        layout = CoordinateGroups(tuple(groups["boundaries"]))
+        if layout.dimension != self.dimension:
+            raise ValueError(
+                f"groups cover {layout.dimension} of {self.dimension} coordinates"
+            )
+        if not len(thresholds) == len(stds) == layout.count:
+            raise ValueError(
+                f"{layout.count} groups have {len(thresholds)} thresholds and"
+                f" {len(stds)} deviations"
+            )
+        reach = {"zero-out": 1.0, "replace-one": 2.0}[self.adjacency]
+        proven = joint_noise_multiplier([reach * c for c in thresholds], stds)
+        norm = math.hypot(*thresholds)
+        if not math.isclose(self.noise_multiplier, proven, rel_tol=1e-9):
+            raise ValueError(
+                f"noise_multiplier is {self.noise_multiplier}, but the thresholds and"
+                f" deviations of its groups make {proven}"
+            )
+        if isinstance(self.threshold, list) or not math.isclose(
+            self.threshold, norm, rel_tol=1e-9
+        ):
+            raise ValueError(
+                f"threshold is {_shown(self.threshold)}, but its groups make {norm}"
+            )
+
+    @property
+    def counted_multiplier(self) -> float:
+        """The noise multiplier that the method's paper counts."""
+        if self.claimed_multiplier is None:
+            return self.noise_multiplier
+        return self.claimed_multiplier
 
     def line(self, previous: str) -> str:
         """The ledger's line, after one whose `digest` is given."""
@@ -351,6 +399,8 @@ def check_same_mechanism(
             own.unit == "client" and own.sampler != other.sampler
         ):
             raise DpsumError(f"{said} another sampler than {whose}: {mend}")
+        if not _same_groups(own.groups, other.groups):
+            raise DpsumError(f"{said} another number of groups than {whose}: {mend}")
         for name in ("sensitivity", "noise_std"):
             ratios = [
                 np.max(np.atleast_1d(getattr(e, name)) / np.atleast_1d(e.threshold))
@@ -360,6 +410,18 @@ def check_same_mechanism(
                 raise DpsumError(
                     f"{said} {name} of {ratios[0]:g} C, {whose} {ratios[1]:g} C: {mend}"
                 )
+
+
+def _same_groups(
+    own: Mapping[str, Any] | None, other: Mapping[str, Any] | None
+) -> bool:
+    """Return whether both releases are clipped by as many groups, or both by none.
+
+    An audit has coordinates of its own, so that boundaries differ.
+    """
+    if own is None or other is None:
+        return own is other
+    return len(own["thresholds"]) == len(other["thresholds"])
 
 
 class Ledger:

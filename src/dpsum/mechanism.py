@@ -21,8 +21,9 @@ import numpy as np
 from dpsum.accounting.analyses import known
 from dpsum.accounting.gaussian import rest_multiplier
 from dpsum.budget import Budget
-from dpsum.clipping import ClippingRule, Seen, State
+from dpsum.clipping import ClippingRule, Extra, RuleByGroup, Seen, State
 from dpsum.errors import DpsumError
+from dpsum.group_clipping import CoordinateGroups, GroupedSum
 from dpsum.ledger import Ledger, Release
 from dpsum.noise import Noise
 from dpsum.participation import check_name
@@ -69,6 +70,8 @@ class Mechanism:
         holders: how many holders each take a sum and keep a threshold of their own; 0:
             there is one sum a round.
         arithmetic: see `Arithmetic`.
+        groups: of coordinates, each of which has a threshold and noise of its own; None:
+            all are clipped to one norm. `clipping.threshold` may be one for each.
 
     Attributes:
         on_release: called with the `Total` and what is released, as it leaves; for an
@@ -106,6 +109,7 @@ class Mechanism:
         added: bool = False,
         holders: int = 0,
         arithmetic: Arithmetic | None = None,
+        groups: CoordinateGroups | None = None,
     ) -> None:
         described = Sum(
             name=name,
@@ -139,6 +143,7 @@ class Mechanism:
             per_round=getattr(participation, "steps", 1),
             multiplier=noise.multiplier,
             arithmetic=arithmetic,
+            groups=groups,
         )
         self._stops = True
 
@@ -170,6 +175,7 @@ class Mechanism:
         plain: Callable[[int], Any] = lambda dimension: PlainSum(dimension=dimension),
         observer: Observer | None = None,
         arithmetic: Arithmetic | None = None,
+        groups: CoordinateGroups | None = None,
     ) -> None:
         """Set up; the class documents the arguments that are not here.
 
@@ -209,9 +215,14 @@ class Mechanism:
         self.releases, self.states = list[Released](), list[State]()
         self._done: tuple[int, set[tuple[int, int]]] = (-1, set())
         self._unwritten: int | None = None
+        self.groups = groups if described.private else None
         rule = described.clipping
+        if self.groups is not None:
+            _check_groups(described, self.groups, dimension=dimension, holders=holders)
+            rule = RuleByGroup(described.clipping, self.groups)
+        self._rule = rule
         if rule is not None and described.noise is not None:
-            threshold = rule.threshold
+            threshold = described.clipping.threshold
             if threshold is None:
                 if first is None:
                     raise DpsumError(
@@ -239,12 +250,19 @@ class Mechanism:
         )
 
     @property
+    def claimed_ratio(self) -> float:
+        """The multiplier as it is configured over the one that is proven."""
+        return 1.0 if self.groups is None else self.groups.claimed_ratio
+
+    @property
     def noise_multiplier(self) -> float:
-        """z of the next release, as the budget is charged for it."""
+        """z of the next release, as the budget is charged for it; of groups the proven
+        one.
+        """
         shared = self.budget.shared(self)
         if shared is None:
             assert self._multiplier is not None
-            return self._multiplier
+            return self._multiplier / self.claimed_ratio
         names, plan = shared
         return (
             plan.noise_multiplier
@@ -259,9 +277,9 @@ class Mechanism:
         """
         if not self.sum.private:
             return set()
-        assert self.sum.clipping is not None
+        assert self._rule is not None
         # Their names are the same whatever the noise, which is not known yet.
-        extra = self.sum.clipping.extra(
+        extra = self._rule.extra(
             self.states[0], noise_multiplier=1.0, cohort=self._cohort
         )
         return {self.sum.stream} | (set() if extra is None else {extra.stream})
@@ -282,14 +300,11 @@ class Mechanism:
             )
         state, extra, beside = self.state_of(holder), None, None
         if self.sum.private and (extra := self.extra_of(state)) is not None:
-            beside = PrivateSum(
-                dimension=1,
-                threshold=extra.threshold,
-                noise_multiplier=extra.noise_multiplier,
-            )
+            beside = self._new_extra_sum(extra, state)
         return Total(
             self.sum,
             self.arithmetic,
+            rule=self._rule,
             dimension=self.dimension,
             round=index,
             step=step,
@@ -334,7 +349,7 @@ class Mechanism:
         """As `release`, without the ledger's line: who takes many sums a round writes
         them at its end (`write`).
         """
-        rule, extra = self.sum.clipping, None
+        rule, extra = self._rule, None
         released: np.ndarray = total.sum.release(self.noise_of(self.sum.stream, total))
         with self._lock:
             self.non_finite += total.sum.non_finite
@@ -347,7 +362,7 @@ class Mechanism:
             Seen(
                 released=released,
                 norm=self.arithmetic.norm,
-                extra=None if extra is None else float(extra[0]),
+                extra=extra if extra is None or self.groups else float(extra[0]),
                 denominator=self.denominator,
                 raw_norms=None if rule.private else total.raw,
             ),
@@ -392,9 +407,30 @@ class Mechanism:
 
     def extra_of(self, state: State) -> Any:
         """The release that the clipping rule makes beside the sum; None for none."""
-        assert self.sum.clipping is not None
-        return self.sum.clipping.extra(
+        assert self._rule is not None
+        return self._rule.extra(
             state, noise_multiplier=self.noise_multiplier, cohort=self._cohort
+        )
+
+    def _new_extra_sum(self, extra: Extra, state: State) -> PrivateSum:
+        """Return what takes the values that the clipping rule releases beside the sum:
+        one coordinate, or one for each group.
+        """
+        if self.groups is None:
+            return PrivateSum(
+                dimension=1,
+                threshold=extra.threshold,
+                noise_multiplier=extra.noise_multiplier,
+            )
+        each = self._rule.extras(
+            state, noise_multiplier=self.noise_multiplier, cohort=self._cohort
+        )
+        return GroupedSum(
+            groups=CoordinateGroups(
+                tuple(range(len(each) + 1)), "equal-shares", self.groups.names
+            ),
+            thresholds=[of_group.threshold for of_group in each],
+            noise_multiplier=extra.noise_multiplier,
         )
 
     def new_sum(self, state: State, index: int = 0) -> Any:
@@ -405,8 +441,22 @@ class Mechanism:
         if extra is not None and extra.within:
             # Both releases of a round together cost what the budget's multiplier does
             # (Andrew et al. 2019, Theorem 1).
+            if self.groups is not None and not extra.noise_multiplier > z:
+                least = z * self.groups.count**0.5 / 2
+                raise DpsumError(
+                    f"the noised counts of {self.groups.count} groups cost more than"
+                    f" all that {self.sum.name} may: raise clipping.count_noise above"
+                    f" {least:.4g}, or take fewer groups"
+                )
             z = rest_multiplier(z, extra.noise_multiplier)
         assert self.sum.noise is not None
+        if self.groups is not None:
+            return GroupedSum(
+                groups=self.groups,
+                thresholds=state["threshold"],
+                noise_multiplier=z,
+                adjacency=self.sum.adjacency,
+            )
         return self.sum.noise.private_sum(
             PrivateSum,
             cohort=self._cohort,
@@ -428,11 +478,11 @@ class Mechanism:
             return None
         at = {"round": None, "step": total.step, "client": total.holder}
         named = streams(self.seed, purpose, *(at[name] for name in self._indices))
-        return _Drawn(
-            noise.standard(
-                named, total.round, total.dimension if purpose == self.sum.stream else 1
-            )
-        )
+        dimension = total.dimension
+        if purpose != self.sum.stream:
+            assert total.extra_sum is not None
+            dimension = total.extra_sum.dimension
+        return _Drawn(noise.standard(named, total.round, dimension))
 
     # The ledger
 
@@ -487,6 +537,10 @@ class Mechanism:
             *self.budget.unaccounted,
             *([] if rule.private else [rule.reason]),
         ]
+        by_group = _groups_line(sums[0])
+        counted_multiplier = None
+        if self.claimed_ratio != 1.0:
+            counted_multiplier = sums[0].noise_multiplier * self.claimed_ratio
         each = {
             field: [getattr(sum_, field) for sum_ in sums]
             for field in ("threshold", "sensitivity", "noise_std")
@@ -520,6 +574,8 @@ class Mechanism:
             part=self.sum.part or None,
             adds=self.holders if self.sum.added else None,
             secure=None if sums[0].secure is None else dict(sums[0].secure),
+            groups=by_group,
+            claimed_multiplier=counted_multiplier,
         )
         self.ledger.append(line)
         if self.observer is not None:
@@ -548,6 +604,42 @@ class Mechanism:
         self.seed = state.get("seed", self.seed)
         if plan is not None:
             plan.restore(state["budget"])
+
+
+def _check_groups(
+    described: Sum, groups: CoordinateGroups, *, dimension: int, holders: int
+) -> None:
+    """Refuse groups that do not fit the sum, or that no analysis is of."""
+    mechanism = described.noise.mechanism
+    if mechanism != "gaussian":
+        raise DpsumError(
+            f"{described.name} is clipped by groups of coordinates, but {mechanism} noise"
+            " has no analysis by groups: take independent Gaussian noise, or one group"
+        )
+    if holders:
+        raise DpsumError(
+            f"{described.name} is a sum of each holder's own, which cannot be clipped by"
+            " groups of coordinates: take one group"
+        )
+    if groups.dimension != dimension:
+        raise DpsumError(
+            f"the groups cover {groups.dimension} coordinates of {dimension}: each"
+            " coordinate must be in exactly one group"
+        )
+
+
+def _groups_line(total: PrivateSum) -> dict[str, Any] | None:
+    """Return what the ledger has of a sum's groups; None where it has none."""
+    if not isinstance(total, GroupedSum):
+        return None
+    line: dict[str, Any] = {
+        "boundaries": list(total.groups.boundaries),
+        "thresholds": list(total.thresholds),
+        "noise_stds": list(total.noise_stds),
+    }
+    if total.groups.names:
+        line["names"] = list(total.groups.names)
+    return line
 
 
 def _opened(ledger: Ledger | Path | str) -> Ledger:

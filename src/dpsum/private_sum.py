@@ -96,6 +96,11 @@ class _Sum:
     refused.
     """
 
+    groups: Any = None
+    """Groups of coordinates that are clipped each by itself (`group_clipping`); None:
+    all are clipped together.
+    """
+
     _limit: Any = math.inf
     """The norm to which each contribution is cut."""
 
@@ -119,8 +124,16 @@ class _Sum:
         Raises:
             DpsumError: they are not numbers, or not [n, d].
         """
-        rows = rows_of(contributions, self.dimension)
+        rows = self.checked_rows(contributions)
         return self.add_by(functools.partial(add_rows, rows), len(rows))
+
+    def checked_rows(self, contributions: ArrayLike) -> np.ndarray:
+        """Return contributions as an array [n, d]; see `rows_of`."""
+        return rows_of(contributions, self.dimension)
+
+    def new_norms(self, count: int) -> np.ndarray:
+        """Return room for the norms of so many contributions, float64 [n]."""
+        return np.empty(count)
 
     def add_by(
         self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int
@@ -132,10 +145,13 @@ class _Sum:
         does with its rows.
         """
         self._check_open()
-        norms = np.empty(count)
+        norms = self.new_norms(count)
         add(self._limit, self._total, norms)
+        finite = np.isfinite(norms)
+        if finite.ndim > 1:
+            finite = finite.all(axis=1)
         self.count += count
-        self.non_finite += count - int(np.isfinite(norms).sum())
+        self.non_finite += count - int(finite.sum())
         return norms
 
     def _check_open(self) -> None:

@@ -93,14 +93,20 @@ class Together:
     sums: tuple[Sum, ...]
 
     def plan(
-        self, sampler: Sampler, *, claims: Claims, counted: bool, stepwise: bool
+        self,
+        sampler: Sampler,
+        *,
+        claims: Claims,
+        counted: bool,
+        stepwise: bool,
+        ratios: Sequence[float] = (),
     ) -> BudgetPlan:
         """What all of them may spend, and their noise; counted lot by lot where the
         cost `moves`.
 
         Args:
             sampler: how units are drawn, as the ledger says it.
-            claims, counted: as of `BudgetPlan`, as are the errors.
+            claims, counted, ratios: as of `BudgetPlan`, as are the errors.
             stepwise: whether a round is a holder's local step, of which there are too
                 many to account for each.
         """
@@ -117,6 +123,8 @@ class Together:
             "counted": counted,
             "beside": [sum_.noise.multiplier for sum_ in others],
         }
+        if any(ratio != 1.0 for ratio in ratios):
+            given["ratios"] = ratios
         if not first.moves:
             return noise.plan(budget, every_round=not stepwise, **given)
         assert noise.multiplier is not None

@@ -61,6 +61,8 @@ class Total:
 
     Args:
         described: whose contributions it adds up, and how they are clipped.
+        rule: how the threshold moves, of a sum that is clipped by groups in each of
+            them; None: the sum is not clipped.
         round, step, holder: which of a mechanism's sums it is.
         sum: takes the contributions: a `PrivateSum`, or what stands in its place.
         state: of the clipping rule.
@@ -76,6 +78,7 @@ class Total:
         described: Sum,
         arithmetic: Arithmetic,
         *,
+        rule: Any,
         dimension: int,
         round: int,
         step: int,
@@ -90,6 +93,7 @@ class Total:
             arithmetic,
             dimension,
         )
+        self._rule = rule
         self.round, self.step, self.holder, self.sum, self.state = (
             round,
             step,
@@ -106,9 +110,14 @@ class Total:
 
     @property
     def as_rows(self) -> bool:
-        """Whether contributions have to come as rows, since something is done to each
-        before it is clipped.
+        """Whether contributions have to come as rows, since they are clipped by groups,
+        or something is done to each before it is clipped.
         """
+        return self.transforms or getattr(self.sum, "groups", None) is not None
+
+    @property
+    def transforms(self) -> bool:
+        """Whether something is done to each contribution before it is clipped."""
         transform = self._described.transform
         return transform is not None and not transform.trivial
 
@@ -116,19 +125,21 @@ class Total:
         """Contributions [n, d] as they are clipped."""
         return (
             self._described.transform.rows(contributions)
-            if self.as_rows
+            if self.transforms
             else contributions
         )
 
     @property
-    def deviation(self) -> float:
-        """The deviation of the noise on each coordinate of the release; 0 where there
-        is none.
+    def deviation(self) -> Any:
+        """The deviation of the noise on each coordinate of the release, a number or an
+        array [d] of a sum that is clipped by groups; 0 where there is none.
         """
         noise = self._described.noise
         if noise is None:
             return 0.0
         weights = noise.combines(self.round)
+        if self.sum.groups is not None:
+            return self.sum.deviations
         return float(self.sum.noise_std) * (
             1.0 if weights is None else float(np.linalg.norm(weights))
         )
@@ -155,13 +166,13 @@ class Total:
         """
         if self.as_rows and not transformed:
             raise RuntimeError(
-                "contributions to this sum are transformed before they are clipped: add"
-                " them as rows"
+                "contributions to this sum are transformed before they are clipped, or"
+                " clipped by groups: add them as rows"
             )
         return self._seen(self.sum.add_by(add, count))
 
     def _seen(self, norms: np.ndarray) -> np.ndarray:
-        rule = self._described.clipping
+        rule = self._rule
         if rule is not None and not rule.private:
             self.raw += norms.tolist()
         if rule is not None and self.extra_sum is not None:

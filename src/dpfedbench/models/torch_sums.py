@@ -5,12 +5,14 @@ CPU, on the device on a GPU.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from dpfedbench.models.kernels import add_rows
+from dpsum.group_clipping import CoordinateGroups
 from dpsum.total import Arithmetic
 
 
@@ -39,6 +41,22 @@ def add_on_device(
     total += (weights @ torch.where(finite[:, None], rows, 0.0).double()).cpu().numpy()
 
 
+def add_groups_on_device(
+    groups: CoordinateGroups,
+    rows: torch.Tensor,
+    limits: Sequence[float],
+    total: np.ndarray,
+    norms: np.ndarray,
+) -> None:
+    """As `dpsum.group_clipping.add_rows_by_group`, where the rows [n, d] are."""
+    finite = rows.isfinite().all(dim=1)
+    rows = torch.where(finite[:, None], rows, torch.nan)
+    for index, group in enumerate(groups.slices):
+        lengths = np.empty(len(rows))
+        add_on_device(rows[:, group], limits[index], total[group], lengths)
+        norms[:, index] = lengths
+
+
 def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
     """Add contributions [n, d], an array or what torch holds, to a sum; see
     `dpsum.private_sum.PrivateSum.add`.
@@ -57,10 +75,16 @@ def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
         if messages.dtype is torch.bfloat16:  # which numpy does not know
             messages = messages.float()
         return total.add(messages.numpy())
+    groups = getattr(total, "groups", None)
     if contributions.is_cuda:
         given = contributions.detach().float()
+        if groups is not None:
+            add = functools.partial(add_groups_on_device, groups, given)
+            return total.add_by(add, len(given))
         return total.add_by(functools.partial(add_on_device, given), len(given))
     rows = rows_of(contributions)
+    if groups is not None:
+        return total.add_rows_with(add_rows, rows)
     return total.add_by(functools.partial(add_rows, rows), len(rows))
 
 

@@ -294,7 +294,7 @@ def _account_of(
     profiles, reasons = reader.read()
     sampler, unit = releases[0].sampler, releases[0].unit
     units = sampler.get("records", sampler["clients"])
-    notices = []
+    notices = _notices_of_groups(releases)
     if delta * units >= 1:
         notices.append(
             f"delta {delta:g} is not below 1/{units}, one over the number of {unit}s"
@@ -312,6 +312,19 @@ def _account_of(
         reasons=reasons,
         notices=tuple(notices),
     )
+
+
+def _notices_of_groups(releases: Sequence[Release]) -> list[str]:
+    """Say where the noise by groups is less than the multiplier that a paper counts."""
+    for event in releases:
+        if event.claimed_multiplier is not None and event.groups is not None:
+            return [
+                f"{event.name} has noise by group: what is claimed counts a noise"
+                f" multiplier of {event.claimed_multiplier:.4g}, but"
+                f" {len(event.groups['thresholds'])} groups together have"
+                f" {event.noise_multiplier:.4g}"
+            ]
+    return []
 
 
 def _served(

@@ -155,9 +155,7 @@ class Accountant:
         """
         rounds = rounds_of(lines, self.adjacency)
         self.check(lines[0].sampler)
-        claimed = schedule_of(
-            [[event for event in events if event.counted_by_paper] for events in rounds]
-        )
+        claimed = claimed_schedule_of(rounds)
         return Events(
             samplings={event.name: event.sampler for event in rounds[0]},
             schedule=schedule_of(rounds),
@@ -320,6 +318,31 @@ def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
         z = multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
         releases_by_z[z] = releases_by_z.get(z, 0) + 1
     return tuple(releases_by_z.items())
+
+
+def claimed_schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
+    """Return the noise that the method's paper counts, as `schedule_of` gives it.
+
+    Releases that the paper leaves out are not in it, and of groups of coordinates it
+    has the multiplier that the paper counts.
+    """
+    return schedule_of(
+        [
+            [
+                dataclasses.replace(
+                    event,
+                    noise_multiplier=event.counted_multiplier,
+                    groups=None,
+                    claimed_multiplier=None,
+                )
+                if event.claimed_multiplier is not None
+                else event
+                for event in events
+                if event.counted_by_paper
+            ]
+            for events in rounds
+        ]
+    )
 
 
 def rounds_of(

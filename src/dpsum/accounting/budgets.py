@@ -37,6 +37,9 @@ class BudgetPlan:
             run of lots).
         beside: z of a round's other sums that read the same units; all that are None,
             `multiplier` too, cost the same.
+        ratios: of each sum, `multiplier`'s first: its multiplier as it is configured,
+            and as the paper counts it, over the one that is proven
+            (`CoordinateGroups.claimed_ratio`); none: 1.
 
     Attributes:
         noise_multiplier, beside: as above, with what was found.
@@ -59,6 +62,7 @@ class BudgetPlan:
         counted: bool = True,
         every_round: bool = True,
         beside: Sequence[float | None] = (),
+        ratios: Sequence[float] = (),
     ) -> None:
         self.sampler, self.delta, self.counted, self._every_round = (
             sampler,
@@ -78,12 +82,22 @@ class BudgetPlan:
             total = calibrate(
                 budget.profile, sampler, budget.epsilon, budget.delta, **self._given
             )
-        self.noise_multiplier, *self.beside = _shared(total, multipliers)
+        self._ratios = tuple(ratios) or (1.0,) * len(multipliers)
+        # A claim for this sampler counts configured multipliers; without one what is
+        # proven is claimed.
+        self._has_claim = sampler["kind"] in claims
+        if budget.profile == "as_claimed" and self._has_claim:
+            configured = _shared(total, multipliers)
+            proven = _divided(configured, self._ratios)
+        else:
+            proven = _shared(total, _divided(multipliers, self._ratios))
+        self.noise_multiplier, *self.beside = proven
         self.lots_allowed = int(sampler["rounds"])
         if budget.epsilon is not None and budget.stop:
             limits = budget.delta, budget.epsilon
+            together = self._together_under(budget.profile)
             self.lots_allowed = rounds_allowed(
-                budget.profile, sampler, self._together, *limits, **self._given
+                budget.profile, sampler, together, *limits, **self._given
             )
 
     @property
@@ -91,12 +105,15 @@ class BudgetPlan:
         """z of each sum of the next round, in the order of the sums."""
         return [self.noise_multiplier, *self.beside]
 
-    @property
-    def _together(self) -> float:
-        """The multiplier of all releases of a round as one release."""
-        return (
-            joint_multiplier(self.multipliers) if self.beside else self.noise_multiplier
-        )
+    def _together_under(self, profile: str) -> float:
+        """Return the multiplier of all releases of a round as one release, as a profile
+        counts it.
+        """
+        multipliers = self.multipliers
+        if profile == "as_claimed" and self._has_claim:
+            pairs = zip(multipliers, self._ratios, strict=True)
+            multipliers = [z * ratio for z, ratio in pairs]
+        return joint_multiplier(multipliers) if self.beside else multipliers[0]
 
     def allows(self, releases: int) -> bool:
         """Whether epsilon is still within the budget after `releases` rounds (or lots)
@@ -122,7 +139,12 @@ class BudgetPlan:
 
     def _epsilon(self, profile: str, done: int) -> float:
         return epsilon_after(
-            profile, self.sampler, self._together, done, self.delta, **self._given
+            profile,
+            self.sampler,
+            self._together_under(profile),
+            done,
+            self.delta,
+            **self._given,
         )
 
     def observe(self, loss: float) -> None:
@@ -169,6 +191,7 @@ class DecayingBudget(BudgetPlan):
         counted: bool = True,
         extra: int = 0,
         beside: Sequence[float | None] = (),
+        ratios: Sequence[float] = (),
     ) -> None:
         if (mechanism, sampler["kind"]) != ("gaussian", "poisson-lots"):
             raise DpsumError(
@@ -182,20 +205,19 @@ class DecayingBudget(BudgetPlan):
                 " or is released twice: give one"
             )
         self.sampler, self.delta, self.counted = sampler, budget.delta, counted
-        self.noise_multiplier, self.lots_allowed = multiplier, int(sampler["rounds"])
-        self._decay, self._falls, self._extra, self.beside = (
-            decay,
-            falls,
-            extra,
-            [z for z in beside if z is not None],
-        )
+        self._ratios = tuple(ratios) or (1.0,) * (1 + len(beside))
+        self._has_claim = sampler["kind"] in claims
+        given = [multiplier, *(z for z in beside if z is not None)]
+        self.noise_multiplier, *self.beside = _divided(given, self._ratios)
+        self.lots_allowed = int(sampler["rounds"])
+        self._decay, self._falls, self._extra = decay, falls, extra
         self._limit = (
             budget.epsilon if budget.epsilon is not None and budget.stop else math.inf
         )
         claim = claims.get(sampler["kind"])
         self._orders, self._holds = orders_of(budget.profile, claim)
         if self._holds and decay < 1 and math.isfinite(self._limit):
-            z = joint_multiplier([multiplier] * (1 + extra) + self.beside)
+            z = joint_multiplier([self.noise_multiplier] * (1 + extra) + self.beside)
             self._orders = filter_order(
                 z,
                 sampler["rate"],
@@ -215,9 +237,11 @@ class DecayingBudget(BudgetPlan):
         self._lots, self._losses, self._seen = 0, list[float](), 0
 
     def _cost(self, orders: tuple[float, ...], *, counted_in_full: bool) -> np.ndarray:
-        multipliers = [self.noise_multiplier] * (
-            1 + self._extra if counted_in_full else 1
-        ) + self.beside
+        first, *beside = self.multipliers
+        if not counted_in_full and self._has_claim:
+            pairs = zip(self.multipliers, self._ratios, strict=True)
+            first, *beside = (z * ratio for z, ratio in pairs)
+        multipliers = [first] * (1 + self._extra if counted_in_full else 1) + beside
         z = multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
         return renyi(z, self.sampler["rate"], orders)
 
@@ -314,6 +338,14 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
         while joint_multiplier([*given, *[share] * missing]) < total:
             share = math.nextafter(share, math.inf)
     return [share if z is None else z for z in multipliers]
+
+
+def _divided(multipliers: Sequence[float | None], ratios: Sequence[float]) -> list[Any]:
+    """Return each multiplier over its ratio; None stays None."""
+    return [
+        None if z is None else z / ratio
+        for z, ratio in zip(multipliers, ratios, strict=True)
+    ]
 
 
 def _check_claimed(budget: Budget, claims: Claims) -> None:
