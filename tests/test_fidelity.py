@@ -192,6 +192,8 @@ SETTING = Setting(
         ({"cells": "table9 series=dp-agr"}, "", "not in the plan"),
         ({"cells": "table2 series=fedavg"}, "", "not in the plan"),
         ({"key": "noise.multiplier", "value": "1"}, "1", "equal"),
+        ({"key": "series", "value": "[dp-agr]"}, "dp-agr", "equal"),
+        ({"key": "series", "value": "[dp-agr, maml]"}, "dp-agr", "differs"),
         ({"key": "clipping.never_rising", "value": "1"}, "True", "differs"),
         ({"cells": "figure12 series=claimed", "paper": "dp-maml", "key": "seeds"}, "3", "differs"),
     ],

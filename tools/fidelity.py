@@ -60,6 +60,9 @@ STATUSES = {
 """Every status of a result, and its meaning."""
 
 _EXPLAINED = ("differs, explained", "differs, partly explained")
+_SETS = ("x", "series", "variants", "datasets", "tasks")
+"""Keys of all cells together: the stated ones have to be among ours."""
+
 _MEASUREMENT = re.compile(r"\b[MR]\d+\b")
 _COST = re.compile(r"about [\d.,]+(?: to [\d.,]+)? (?:hours|minutes|GPU days)")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
@@ -112,8 +115,9 @@ class Setting:
         key: the key of their runs; `test.KEY` of their own meta-test, `search.KEY` of a
             search's space; or seeds, x, series, variants, datasets or tasks. Empty if
             no key corresponds.
-        value: the paper's value, as YAML; `>= N` for at least N. Empty if the paper
-            leaves it open.
+        value: the paper's value, as YAML; `>= N` for at least N. Of x, series, variants,
+            datasets and tasks: those that must be there. Empty if the paper leaves it
+            open.
         reason: why ours is another one, or how an open setting is read.
     """
 
@@ -335,7 +339,11 @@ def compare(setting: Setting, plan: Plan) -> ComparedSetting:
         equal = all(value >= least for value in values)
     else:
         stated = yaml.safe_load(setting.value)
-        equal = all(_equal(stated, value) for value in values)
+        if setting.key in _SETS:
+            # Further rows are readings and repairs.
+            equal = all(any(_equal(one, have) for have in values[0]) for one in stated)
+        else:
+            equal = all(_equal(stated, value) for value in values)
     return ComparedSetting(setting, ours, "equal" if equal else "differs")
 
 
