@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.words import nearest
+from dpsum.terminal import write_utf8, written
 
 PACKAGE = Path(__file__).resolve().parent
 USAGE = (
@@ -90,10 +91,15 @@ def _histories(given: Sequence[str]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Become Snakemake; the exit code where that cannot be."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given == ["where"]:
-        print(workflow_folder() / "Snakefile")
-        return 0
+    write_utf8()
+    return written(lambda: _run(given))
+
+
+def _run(given: Sequence[str]) -> int:
     try:
+        if list(given) == ["where"]:
+            print(workflow_folder() / "Snakefile")
+            return 0
         if given[:1] == ["histories"]:
             return _histories(given[1:])
         words = snakemake_words(given)

@@ -6,18 +6,88 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from dpsum import shell
 from dpsum.errors import DpsumError
+from dpsum.terminal import write_utf8, written
 
 _EXITS = """exit codes: 0, done, and every limit that was named is kept; 1, an error, told in one line on standard
-error; 2, the command was not understood; 3, the answer is no: epsilon is above --at-most, the ledgers are of different
+error; 2, the command was not understood, or a
+number is out of its range; 3, the answer is no: epsilon is above --at-most, the ledgers are of different
 mechanisms, or the audit refutes what was declared."""
 
 
+def _number(
+    low: float,
+    high: float,
+    *,
+    strictly: bool = False,
+    whole: bool = False,
+) -> Callable[[str], float]:
+    """Return a converter of an option's text to a number in a range.
+
+    Args:
+        low, high: the range, ends included.
+        strictly: whether the ends are excluded.
+        whole: whether the number is an integer.
+    """
+
+    def converted(text: str) -> float:
+        kind = "a whole number" if whole else "a number"
+        ends = f"between {low:g} and {high:g}" if strictly else f"{low:g} to {high:g}"
+        try:
+            value = int(text) if whole else float(text)
+            inside = low < value < high if strictly else low <= value <= high
+        except ValueError:
+            inside = False
+        if not inside or not text.isascii():
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind} {ends}")
+        return value
+
+    return converted
+
+
+_DELTA = _number(0, 1, strictly=True)
+_CHANCE = _number(0, 1, strictly=True)
+_UNITS = _number(1, 10**12, whole=True)
+_COHORT = _number(1e-6, 1e12)
+_ROUNDS = _number(1, 10**7, whole=True)
+_EPSILON = _number(1e-6, 1e4)
+_AT_MOST = _number(0, 1e300)
+_MULTIPLIER = _number(1e-3, 1e6)
+_DIMENSION = _number(1, 1e9, whole=True)
+_CALLS = _number(1, 1e9, whole=True)
+_LEAK = _number(1, 1000, strictly=True)
+_SEED = _number(0, 2**63 - 1, whole=True)
+_LARGEST_SETTING = 1e12
+
+
+def _setting(text: str) -> str:
+    """Return KEY=VALUE as it is; a value that is a number has to be finite."""
+    try:
+        value = float(text.partition("=")[2])
+    except ValueError:
+        return text
+    if not abs(value) <= _LARGEST_SETTING or not text.isascii():
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: a number has to lie between -{_LARGEST_SETTING:g} and"
+            f" {_LARGEST_SETTING:g}"
+        )
+    return text
+
+
+class _OneLine(argparse.ArgumentParser):
+    """Parser that tells an error in one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        line = " ".join(message.split())
+        self.exit(2, f"error: {line}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _OneLine(
         prog="python -m dpsum",
         description="What a private training guarantees, and whether it does.",
         epilog=_EXITS,
@@ -39,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     def delta(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--delta",
-            type=float,
+            type=_DELTA,
             default=1e-5,
             help="of epsilon; %(default)s if not given",
         )
@@ -47,20 +117,21 @@ def _parser() -> argparse.ArgumentParser:
     def participation(parser: argparse.ArgumentParser, *, required: bool) -> None:
         parser.add_argument(
             "--units",
-            type=int,
+            type=_UNITS,
             required=required,
             help="clients or records to draw cohorts from",
         )
         parser.add_argument(
             "--cohort",
-            type=float,
+            type=_COHORT,
             required=required,
             help="units in a round, or their mean number",
         )
-        parser.add_argument("--rounds", type=int, required=required)
+        parser.add_argument("--rounds", type=_ROUNDS, required=required)
         parser.add_argument(
             "--set",
             action="append",
+            type=_setting,
             metavar="KEY=VALUE",
             help="what else its kind takes",
         )
@@ -70,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     ) -> None:
         parser.add_argument(
             "--at-most",
-            type=float,
+            type=_AT_MOST,
             metavar="EPSILON",
             help=f"exit with 3 where {of} is above it",
         )
@@ -111,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
         "--epsilon", type=float, help="to be kept: find the least noise multiplier"
     )
     wanted.add_argument(
-        "--noise-multiplier", type=float, metavar="Z", help="find epsilon"
+        "--noise-multiplier", type=_MULTIPLIER, metavar="Z", help="find epsilon"
     )
     sub.add_argument(
         "--kind",
@@ -138,16 +209,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument(
         "--dimension",
-        type=int,
+        type=_DIMENSION,
         required=True,
         metavar="D",
         help="coordinates of a contribution",
     )
     declared = sub.add_mutually_exclusive_group()
-    declared.add_argument("--epsilon", type=float, help="declared, at --delta")
+    declared.add_argument("--epsilon", type=_EPSILON, help="declared, at --delta")
     declared.add_argument(
         "--noise-multiplier",
-        type=float,
+        type=_MULTIPLIER,
         metavar="Z",
         help="declared: noise over sensitivity",
     )
@@ -174,34 +245,43 @@ def _parser() -> argparse.ArgumentParser:
         "--adjacency", default="add-or-remove", help="or zero-out, or replace-one"
     )
     sub.add_argument(
-        "--rows", type=int, help="of every call, where it has to be a certain number"
+        "--rows",
+        type=_UNITS,
+        help="of every call, where it has to be a certain number",
     )
-    sub.add_argument("--calls", type=int, help="of each of the three attacks at most")
+    sub.add_argument(
+        "--calls", type=_CALLS, help="of each of the three attacks at most"
+    )
     sub.add_argument(
         "--leak",
-        type=float,
+        type=_LEAK,
         default=2**0.5,
         help="tell so many times less noise (1.41 if not given) ...",
     )
     sub.add_argument(
         "--power",
-        type=float,
+        type=_CHANCE,
         default=0.95,
         help="... with this chance (%(default)s if not given)",
     )
     sub.add_argument(
         "--false-alarm",
-        type=float,
+        type=_CHANCE,
         default=1e-3,
         help="chance to refute right code; %(default)s",
     )
-    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--seed", type=_SEED, default=0)
     ended(sub, "the lower bound")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; see `_EXITS` for what is returned."""
+    write_utf8()
+    return written(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     given = _parser().parse_args(arguments)
     try:
         return int(given.run(given))

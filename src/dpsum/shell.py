@@ -128,6 +128,8 @@ def plan(given: argparse.Namespace) -> int:
             row |= _planned(given, analyses.find("gaussian", kind))
         except Contradiction as error:
             row["reason"] = error.why
+        except ArithmeticError:
+            row["reason"] = "its epsilon leaves the range of double precision"
         plans.append(row)
     if not any(row["noise_multiplier"] for row in plans):
         whys = "; ".join(f"{row['participation']}: {row['reason']}" for row in plans)
@@ -426,7 +428,7 @@ def _show(
 ) -> None:
     text = json.dumps(export.plain(report), indent=2, allow_nan=False) + "\n"
     if given.json == "-":
-        sys.stdout.write(text)
+        print(text, end="")
         return
     print("\n".join(lines))
     if given.json is not None:

@@ -1,0 +1,52 @@
+"""Standard output of a command: UTF-8 everywhere, and a quiet end where its reader has
+gone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+CLOSED = 141
+"""The exit code where the reader closed the pipe, as of a program that SIGPIPE ends."""
+
+
+def write_utf8() -> None:
+    """Have standard output and standard error write UTF-8 whatever the locale is, so
+    that the same command writes the same bytes everywhere.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def written(command: Callable[[], int]) -> int:
+    """Run a command that prints, and return its exit code.
+
+    Where standard output cannot be written any more, the command ends: quietly where
+    its reader has gone, else with one line (of a full disk).
+    """
+    try:
+        code = command()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _discard_output()
+        return CLOSED
+    except OSError as error:
+        if error.filename is not None:  # another file than standard output
+            raise
+        _discard_output()
+        print(f"error: output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def _discard_output() -> None:
+    """Send standard output to the null device, since Python flushes it again at
+    exit.
+    """
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
