@@ -18,6 +18,42 @@ from dpfedbench.files import text_of
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+def dropped_words(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Return the options of Snakemake whose words a later one replaces.
+
+    Snakemake keeps the words of the last `--configfile` and of the last `--config`
+    only.
+
+    Returns:
+        For each replaced option its name and its words, in order.
+    """
+    groups: dict[str, list[list[str]]] = {"--configfile": [], "--config": []}
+    words = list[str]()
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        name = _REPEATED.get(option)
+        if name is not None:
+            words = [value] if equals else []
+            groups[name].append(words)
+        elif argument.startswith("-"):
+            words = []
+        else:
+            words.append(argument)
+    return [
+        (name, replaced)
+        for name, all_words in groups.items()
+        for replaced in all_words[:-1]
+    ]
+
+
+_REPEATED = {
+    "--configfile": "--configfile",
+    "--configfiles": "--configfile",
+    "--config": "--config",
+    "-C": "--config",
+}
+
+
 def check_arguments() -> None:
     """End a call of Snakemake with one line where a file of its --configfile cannot be
     taken.

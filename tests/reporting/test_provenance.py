@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from snakemake.cli import get_argument_parser
 
 from dpfedbench import __version__
 from dpfedbench.files import read_json, write_json
 from dpfedbench.reporting.provenance import provenance, revision, versions
+from dpfedbench.yaml_files import dropped_words
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,5 +71,35 @@ def test_revision_tells_a_clean_tree_from_a_changed_one(tmp_path: Path) -> None:
 
 
 def test_provenance_can_be_written(tmp_path: Path) -> None:
-    write_json(tmp_path / "provenance.json", provenance(tmp_path, "snakemake"))
-    assert read_json(tmp_path / "provenance.json")["command"] == "snakemake"
+    files = ["config/presets/smoke.yaml", "mine.yaml"]
+    made = provenance(tmp_path, "snakemake", configuration_files=files)
+    write_json(tmp_path / "provenance.json", made)
+    read = read_json(tmp_path / "provenance.json")
+    assert (read["command"], read["configuration_files"]) == ("snakemake", files)
+
+
+@pytest.mark.parametrize(
+    ("line", "dropped"),
+    [
+        ("all --configfile a.yaml b.yaml --cores all", []),
+        ("--configfile a.yaml b.yaml --configfile c.yaml", [["a.yaml", "b.yaml"]]),
+        ("--configfile=a.yaml --cores all --configfiles b.yaml", [["a.yaml"]]),
+        ("--configfile a --configfile b --configfile c", [["a"], ["b"]]),
+        ("--config x=1 y=2 -C z=3", [["x=1", "y=2"]]),
+        ("--config x=1 --configfile a.yaml", []),
+        ("--cores all --quiet rules", []),
+    ],
+)
+def test_repeated_options_drop_all_words_but_the_last_ones(
+    line: str, dropped: list[list[str]]
+) -> None:
+    """By Snakemake's own parser, which keeps the words of the last option."""
+    found = dropped_words(line.split())
+    assert [words for _, words in found] == dropped
+    parsed = get_argument_parser().parse_args(line.split())
+    kept = {
+        "--configfile": list(map(str, parsed.configfile or [])),
+        "--config": [str(value) for value in parsed.config or []],
+    }
+    for option, words in found:
+        assert not {*words} & {*kept[option]}

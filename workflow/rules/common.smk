@@ -107,6 +107,11 @@ config["command"] = own_command(
     values=workflow.config_settings.config_args or (),
     root=ROOT,
 )
+# Likewise the files of --configfile that Snakemake read, for the provenance.
+config["configuration_files"] = [
+    os.path.relpath(path, ROOT if Path(path).is_relative_to(ROOT) else Path.cwd())
+    for path in workflow.config_settings.configfiles
+]
 # Likewise one of the runs that read the same features, for the job that makes them: their key stands for what it reads.
 config["features"] = {
     run.features_folder: run.plain()

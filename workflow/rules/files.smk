@@ -2,13 +2,18 @@
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import overlaid
-from dpfedbench.yaml_files import read_file
+from dpfedbench.yaml_files import dropped_words, read_file
 
 # The repository's experiments, then one's own, from a folder that the configuration names.
 SHIPPED = sorted(Path(ROOT, "config/experiments").glob("*.yaml"))
 OWN = config.get("experiments_folder")
 OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if isinstance(OWN, str) else []
 GIVEN = [*OWN_FILES, *workflow.config_settings.configfiles]
+for option, words in dropped_words(sys.argv[1:]):
+    print(
+        f"notice: Snakemake keeps only the last {option}: {' '.join(words)} is not used. Give all after one {option}",
+        file=sys.stderr,
+    )
 try:
     for path in GIVEN:
         read_file(path)

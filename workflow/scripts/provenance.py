@@ -21,4 +21,8 @@ if __name__ == "__main__":
             Path(snakemake.scriptdir).resolve().parents[1],
             dict(snakemake.params.items()),
         )
-        write_json(snakemake.output[0], provenance(root, command, **given))
+        files = snakemake.config["configuration_files"]
+        write_json(
+            snakemake.output[0],
+            provenance(root, command, configuration_files=files, **given),
+        )

@@ -6,7 +6,7 @@ import platform
 import re
 import subprocess
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +71,19 @@ def provenance(
     *,
     preset: str | None = None,
     stand_ins: Mapping[str, str] | None = None,
+    configuration_files: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything about how the results came to be that the results themselves do not
     say.
 
     `root` is the repository, `command` makes them all, `preset` is None for the default
     run. `stand_ins` says of each data set that is published on and was replaced what
-    was measured in its place.
+    was measured in its place. `configuration_files` are those that Snakemake read from
+    `--configfile`, in order.
     """
     return {
         "command": command,
+        "configuration_files": list(configuration_files),
         "preset": preset,
         "stand_ins": dict(stand_ins or {}),
         "revision": revision(root),

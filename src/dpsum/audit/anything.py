@@ -307,6 +307,8 @@ def audited(
     def add(name: str, scored: Callable[[], Scored], family: Declared = family) -> None:
         before = watched.calls
         scores, coins = scored()
+        if not len(coins):  # no canary was in a round that is known: nothing to test
+            return
         bound = rank_test(
             scores,
             coins,

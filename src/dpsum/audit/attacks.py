@@ -280,7 +280,9 @@ def over_rounds(
         canaries.deviation / np.maximum(np.abs(canaries.shift), 1e-300), 1e-3
     )
     for index, (cohort, own) in enumerate(zip(cohorts, here, strict=True)):
-        others = np.zeros((len(cohort) - len(own), watched.dimension))
+        # A call of a fixed number of rows is filled up with zeros by `watched`.
+        fill = 0 if watched.fixed else len(cohort) - len(own)
+        others = np.zeros((fill, watched.dimension))
         present = np.concatenate([coins[own], np.ones(len(others), bool)])
         answer = (
             watched(

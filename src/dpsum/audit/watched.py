@@ -124,6 +124,11 @@ class Watched:
         self._cohort = None if adjacency == "add-or-remove" else self.most + 1
         self._size: int | None = None
 
+    @property
+    def fixed(self) -> bool:
+        """Whether all calls have the same number of rows."""
+        return self._cohort is not None
+
     def __call__(
         self, rows: np.ndarray, present: np.ndarray | None = None
     ) -> np.ndarray:

@@ -516,3 +516,55 @@ def test_a_cohort_is_of_units(example, cohort, said):
             participation=plan,
             calls=16,
         )
+
+
+WAYS = [
+    dpsum.OnePass,
+    dpsum.BallsAndBins,
+    dpsum.Poisson,
+    dpsum.ShuffledEpochs,
+    dpsum.RepeatedPasses,
+    dpsum.FixedSize,
+]
+
+
+@pytest.mark.parametrize(
+    ("way", "adjacency", "rows", "rounds"),
+    [
+        *((way, "zero-out", 100, 20) for way in WAYS),
+        (dpsum.FixedSize, "replace-one", 100, 20),
+        (dpsum.Poisson, "replace-one", None, 4),
+        (dpsum.OnePass, "zero-out", 100, 1),
+    ],
+)
+def test_calls_of_a_fixed_number_of_rows_are_tried_under_every_participation(
+    way, adjacency, rows, rounds
+):
+    """Cohorts are as large as a call has rows (100, or 1,001 where none are named), or
+    larger. In one known round of 100 of 2,000 none of four canaries is, so that no
+    attack over rounds is left. Right noise is not refuted; the seeds are fixed, and
+    right code fails once in a thousand.
+    """
+    units, cohort = (2000, 100) if rows else (4400, 1100)
+    generator = stream(0, "release")
+    sensitivity = 2 if adjacency == "replace-one" else 1
+    sizes = set()
+
+    def release(given):
+        sizes.add(len(given))
+        norms = np.linalg.norm(given, axis=1, keepdims=True)
+        total = (given / np.maximum(norms, 1.0)).sum(axis=0)
+        return total + 2.0 * sensitivity * generator.standard_normal(4)
+
+    found = audited(
+        release,
+        dimension=4,
+        participation=way(units=units, cohort=cohort, rounds=rounds, seed=0),
+        noise_multiplier=2.0,
+        adjacency=adjacency,
+        cohort=rows,
+        calls=100,
+    )
+    over_rounds = [attack.name for attack in found.attacks][-1] == "over rounds"
+    assert over_rounds == (rounds > 1)
+    assert not found.refuted and sizes == {rows or 1001}
