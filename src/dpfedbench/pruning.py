@@ -10,12 +10,11 @@ import re
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
-import yaml
-
+from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
+from dpfedbench.yaml_files import read_file
 
 _PLACE = re.compile(
     r"[\w-]+/[\w.-]+/(\d+way-\d+shot|\d+class)/[0-9a-f]{10}/seed\d+(\.pruned)?"
@@ -45,19 +44,14 @@ def wanted_runs(root: Path) -> set[str]:
         root / "config/config.yaml",
         *sorted((root / "config/experiments").glob("*.yaml")),
     ]
-    base = overlaid(*map(_read, files))
+    base = overlaid(*map(read_file, files))
     wanted: set[str] = set()
     for preset in (None, *sorted((root / "config/presets").glob("*.yaml"))):
         configuration = Configuration.read(
-            base if preset is None else overlaid(base, _read(preset))
+            base if preset is None else overlaid(base, read_file(preset))
         )
         wanted |= set(make_plan(configuration).runs)
     return wanted
-
-
-def _read(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return values
 
 
 def old_runs(runs: Path, wanted: Collection[str]) -> list[OldRun]:
@@ -94,12 +88,12 @@ def _is_run(path: Path) -> bool:
     if path.name.endswith(".pruned"):
         return True
     try:
-        values = _read(path / "config.yaml")
+        values = read_file(path / "config.yaml")
         return (values["method"], f"seed{values['seed']}") == (
             path.parts[-_DEPTH],
             path.name,
         )
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
+    except (BenchError, KeyError, TypeError):
         return False
 
 

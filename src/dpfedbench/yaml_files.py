@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,111 @@ _REPEATED = {
     "--config": "--config",
     "-C": "--config",
 }
+
+
+_PLAIN_NUMBER = re.compile(
+    r"[-+]?(0|[1-9][0-9]*|[0-9]*\.[0-9]+|[0-9]+\.)([eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+    re.ASCII,
+)
+"""A number as a configuration may write it: the same in YAML 1.1, YAML 1.2 and JSON."""
+
+_LIKE_A_NUMBER = re.compile(r"[-+]?\d[\d_]*(:\d[\d_]*)*(\.[\d_]*)?([eE][-+]?\d+)?")
+_OTHER_BASE = re.compile(r"[-+]?0([xX][0-9a-fA-F_]+|[oO][0-7_]+|[bB][01_]+)")
+
+_PLAIN = (None, "")  # the style of a scalar without quotes, of either loader
+_BOOL, _DATE = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+def check_text(text: str, where: str) -> None:
+    """Refuse numbers, dates and keys that YAML 1.1 reads as something else than they
+    show.
+
+    Args:
+        text: YAML without a fault.
+        where: the file or option, for messages.
+
+    Raises:
+        BenchError: names the place, the line and what is written there.
+    """
+    node = yaml.compose(text, Loader=_Loader)
+    if node is not None:
+        _check_scalars(node, where)
+
+
+def check_config_option(words: Sequence[str]) -> None:
+    """Refuse values of Snakemake's --config that it reads as something else than they
+    show: 010 as 10, 1_000 as 1000.
+
+    Args:
+        words: the words after --config, each key=value.
+
+    Raises:
+        BenchError: names the key and its value.
+    """
+    for word in words:
+        key, _, value = str(word).partition("=")
+        try:
+            node = yaml.compose(value, Loader=yaml.BaseLoader)
+        except (yaml.YAMLError, RecursionError):
+            continue  # Snakemake takes it as text
+        for scalar in _scalars(node, set()):
+            if scalar.style in _PLAIN and _is_odd_number(scalar.value):
+                raise BenchError(f"--config {key}: {_odd_number(scalar.value)}")
+
+
+def _scalars(node: yaml.Node | None, seen: set[int]) -> Iterator[yaml.ScalarNode]:
+    """All scalars at or below a node, keys among them, each once."""
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.ScalarNode):
+        yield node
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _scalars(item, seen)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _scalars(key, seen)
+            yield from _scalars(value, seen)
+
+
+def _check_scalars(node: yaml.Node, where: str) -> None:
+    """Refuse scalars without quotes that do not show what they are read as."""
+    for scalar in _scalars(node, set()):
+        value, line = scalar.value, f"{where}, line {scalar.start_mark.line + 1}"
+        if scalar.style not in _PLAIN:
+            continue
+        if scalar.tag == _DATE:
+            raise BenchError(
+                f'{line}: {value} is a date in YAML: put it into quotes, "{value}"'
+            )
+        numeric = scalar.tag in _NUMBERS and not _PLAIN_NUMBER.fullmatch(value)
+        if numeric or _is_odd_number(value):
+            raise BenchError(f"{line}: {_odd_number(value)}")
+
+
+def _check_key(key: yaml.ScalarNode, where: str) -> None:
+    if key.tag == _BOOL and key.style in _PLAIN:
+        raise BenchError(
+            f"{where}, line {key.start_mark.line + 1}: the key {key.value} is a truth"
+            f' value in YAML: put it into quotes, "{key.value}"'
+        )
+
+
+def _is_odd_number(value: str) -> bool:
+    """Whether a text is like a number, and no plain decimal one."""
+    if _PLAIN_NUMBER.fullmatch(value):
+        return False
+    return bool(_LIKE_A_NUMBER.fullmatch(value) or _OTHER_BASE.fullmatch(value))
+
+
+def _odd_number(value: str) -> str:
+    return (
+        f"{value} is not a plain decimal number (a leading 0 may be read as octal, and"
+        f' 1:30 as 90): write it in decimal digits, or as text in quotes, "{value}"'
+    )
 
 
 def check_arguments() -> None:
@@ -180,6 +285,7 @@ def _check_yaml(path: Path, text: str) -> None:
             " at its top level"
         )
     _check_keys(path, node, (), set())
+    _check_scalars(node, str(path))
 
 
 def _check_keys(
@@ -213,4 +319,5 @@ def _check_keys(
                         " them: remove one"
                     )
                 first[key.tag, key.value] = line
+                _check_key(key, str(path))
             _check_keys(path, value, inside, seen)

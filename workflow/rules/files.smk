@@ -2,7 +2,7 @@
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import overlaid
-from dpfedbench.yaml_files import dropped_words, read_file
+from dpfedbench.yaml_files import check_config_option, dropped_words, read_file
 
 # The repository's experiments, then one's own, from a folder that the configuration names.
 SHIPPED = sorted(Path(ROOT, "config/experiments").glob("*.yaml"))
@@ -15,8 +15,9 @@ for option, words in dropped_words(sys.argv[1:]):
         file=sys.stderr,
     )
 try:
-    for path in GIVEN:
+    for path in [ROOT / "config/config.yaml", *SHIPPED, *GIVEN]:
         read_file(path)
+    check_config_option(workflow.config_settings.config_args or ())
     if workflow.modifier.skip_configfile:
         # A module has the configuration that the other Snakefile gives it: it lies over the files, as --config would.
         files = [ROOT / "config/config.yaml", *SHIPPED, *OWN_FILES]

@@ -19,6 +19,7 @@ from dpfedbench.settings.sections import Clients, Evaluation, Validation
 from dpfedbench.settings.text import Text
 from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.words import LOWER_CASE
+from dpfedbench.yaml_files import check_text
 from dpsum.accounting.claims import Claims
 from dpsum.randomness import stream
 from dpsum.sums import Sum
@@ -458,6 +459,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     text = text_of(path)
     try:
         values = yaml.safe_load(text)
+        check_text(text, str(path))
         check_plain(values, "")
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, BenchError) as error:
         said = " ".join(str(error).split())
