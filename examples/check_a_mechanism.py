@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from dpsum.audit.anything import audited
+from dpwatch.audit.anything import audited
 
 DIMENSION, C, Z, EXPECTED = 200, 0.5, 1.0, 32
 TENSORS = (slice(0, 140), slice(140, 150), slice(150, 190), slice(190, 200))

@@ -33,7 +33,7 @@ for line in sys.stdin:
             own = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
             sys.path[:] = [given["folder"], *own, *installed]
             for name in list(sys.modules) if given["fresh"] else ():
-                if name.split(".")[0] in ("dpfedbench", "dpkernels", "dpsum"):
+                if name.split(".")[0] in ("dpfedbench", "dpkernels", "dpsum", "dpwatch"):
                     del sys.modules[name]
             sys.argv[1:] = given["arguments"]
             runpy.run_module("snakemake", run_name="__main__", alter_sys=True)

@@ -9,7 +9,7 @@ import pytest
 SRC = Path(__file__).resolve().parents[1] / "src"
 FILES = sorted(
     path
-    for name in ("dpfedbench", "dpkernels", "dpsum")
+    for name in ("dpfedbench", "dpkernels", "dpsum", "dpwatch")
     for path in (SRC / name).rglob("*.py")
 )
 
@@ -81,7 +81,7 @@ def test_a_circle_is_found() -> None:
     assert imports(ast.parse(source), {"x.y", "x.w", "x"}) == {"x.y", "x.w"}
 
 
-@pytest.mark.parametrize("name", ["dpfedbench", "dpkernels", "dpsum"])
+@pytest.mark.parametrize("name", ["dpfedbench", "dpkernels", "dpsum", "dpwatch"])
 def test_a_run_has_its_type(name: str, trees: dict[Path, ast.Module]) -> None:
     """Adapters are handed the runs of other libraries."""
     untyped = []

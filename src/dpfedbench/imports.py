@@ -19,7 +19,7 @@ from pathlib import Path
 from dpfedbench import own_code
 
 PACKAGE, _LIBRARY = Path(__file__).resolve().parent, own_code.LIBRARY
-_LIBRARIES = (_LIBRARY, "dpkernels")
+_LIBRARIES = (_LIBRARY, "dpkernels", "dpwatch")
 
 _SHIPPED = PACKAGE / "shipped.txt"
 _BESIDE, _ABOVE, _WHOLE = range(3)

@@ -1,5 +1,5 @@
-"""Private sums for anybody's training loop: mechanisms, a ledger of what they released,
-accountants and audits.
+"""Private sums for any training loop: mechanisms, a ledger of what they released, and
+accountants.
 
     import dpsum
 
@@ -13,7 +13,8 @@ accountants and audits.
         model -= rate * mechanism.release(total) / rounds.denominator
     print(dpsum.account("ledger.jsonl", delta=1e-6))
 
-numpy and scipy are all that it needs. Names are loaded when they are first asked for.
+numpy and scipy are all that it needs. Names are loaded on first use. `dpwatch` has
+audits of any mechanism and adapters for other libraries.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ _NAMES = {
     "accounting.account": ("Account", "account"),
     "accounting.calibration": ("calibrate", "epsilon_after", "rounds_allowed"),
     "accounting.claims": ("Claim",),
-    "audit.anything": ("audited",),
     "budget": ("Budget",),
     "clipping": (
         "ByFactor",

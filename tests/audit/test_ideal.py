@@ -18,10 +18,10 @@ from dpsum.audit.ideal import chance_of_such, gaussian, secret
 from dpsum.audit.ranks import IDEALS, RankTest
 from dpsum.participation import PoissonLots
 from dpsum.private_sum import PrivateSum
+from tests.dpsum.audit.test_ranks import RATE, ROUNDS, drawn
 
 from . import test_correlated, test_secure_sum
 from .conftest import LOTS, experiment, make_config
-from .test_ranks import RATE, ROUNDS, drawn
 
 REPTILE = {
     "method": "dp-reptile",

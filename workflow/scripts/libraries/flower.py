@@ -26,8 +26,8 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     )
     from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
-    from dpsum.adapters.flower import watch, watch_mod
-    from dpsum.adapters.flower_nodes import InProcess
+    from dpwatch.adapters.flower import watch, watch_mod
+    from dpwatch.adapters.flower_nodes import InProcess
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     clients, cohort, rounds, delta = 100, 20, 3, 1e-5

@@ -12,7 +12,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     import torch
     from opacus import PrivacyEngine
 
-    from dpsum.adapters.opacus import watch
+    from dpwatch.adapters.opacus import watch
 
     torch.set_num_threads(1)
     epochs = 10

@@ -39,7 +39,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     from pfl.stats import MappedVectorStatistics
 
     from dpsum.accounting.gaussian import gaussian_epsilon
-    from dpsum.adapters.pfl import watch
+    from dpwatch.adapters.pfl import watch
 
     os.environ["PFL_PYTORCH_DEVICE"] = "cpu"
     set_framework_module(pytorch_ops)  # banded noise is optimised by torch

@@ -53,8 +53,8 @@ from pfl.privacy.privacy_mechanism import (
 from pfl.stats import MappedVectorStatistics
 
 from dpsum.accounting.claims import Claim
-from dpsum.adapters.watch import Watch, check_cohorts, check_scale, differences, norm
 from dpsum.errors import DpsumError
+from dpwatch.adapters.watch import Watch, check_cohorts, check_scale, differences, norm
 
 _RANDOM = get_user_sampler("random", [0]).__code__
 _SLACK = 1e-5  # sums of float32

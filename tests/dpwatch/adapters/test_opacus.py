@@ -38,11 +38,11 @@ from torch.utils.data import (
 
 from dpsum.accounting.account import Account
 from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.adapters import torch_loader
-from dpsum.adapters.opacus import Watch, release_of, watch
-from dpsum.audit.anything import audited
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger
+from dpwatch.adapters import torch_loader
+from dpwatch.adapters.opacus import Watch, release_of, watch
+from dpwatch.audit.anything import audited
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -35,9 +35,9 @@ from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
 from pfl.stats import MappedVectorStatistics
 
 from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.adapters import pfl
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger
+from dpwatch.adapters import pfl
 
 USERS, COHORT, ROUNDS = 50, 10, 6
 SHAPES = {"w": (40, 10), "b": (100,)}

@@ -12,12 +12,12 @@ import pytest
 from scipy.special import ndtr
 
 import dpsum
-from dpsum.audit import attacks
-from dpsum.audit.anything import FALSE_ALARM, audited
-from dpsum.audit.declared import ALONE, OfRounds, Whatever, observations_for
 from dpsum.audit.ranks import RankTest
 from dpsum.errors import DpsumError
 from dpsum.randomness import stream
+from dpwatch.audit import attacks
+from dpwatch.audit.anything import FALSE_ALARM, audited
+from dpwatch.audit.declared import ALONE, OfRounds, Whatever, observations_for
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "check_a_mechanism.py"
 # of one Gaussian release at z = 1, delta = 1e-5 (Balle and Wang 2018, Theorem 8)

@@ -57,10 +57,10 @@ from dpsum.accounting import analyses
 from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.claims import Claim
 from dpsum.accounting.profiles import Entry
-from dpsum.adapters.torch_loader import Draws, States, check
-from dpsum.adapters.watch import Watch, check_scale
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
+from dpwatch.adapters.torch_loader import Draws, States, check
+from dpwatch.adapters.watch import Watch, check_scale
 
 _KNOWN = (
     DPOptimizer,

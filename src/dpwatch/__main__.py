@@ -1,4 +1,4 @@
-"""The command line: python -m dpsum account | plan | compare | audit. What the commands
+"""The command line: python -m dpwatch account | plan | compare | audit. What the commands
 do is in `shell`.
 """
 
@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from dpsum import shell
 from dpsum.errors import DpsumError
 from dpsum.terminal import write_utf8, written
+from dpwatch import shell
 
 _EXITS = """exit codes: 0, done, and every limit that was named is kept; 1, an error, told in one line on standard
 error; 2, the command was not understood, or a
@@ -88,7 +88,7 @@ class _OneLine(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _OneLine(
-        prog="python -m dpsum",
+        prog="python -m dpwatch",
         description="What a private training guarantees, and whether it does.",
         epilog=_EXITS,
     )

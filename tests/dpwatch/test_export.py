@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import dpsum
-from dpsum import export
-from dpsum.audit.anything import audited
 from dpsum.errors import DpsumError
+from dpwatch import export
+from dpwatch.audit.anything import audited
 
 SCHEMA = json.loads(export.SCHEMA.read_text(encoding="utf-8"))
 

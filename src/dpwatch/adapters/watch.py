@@ -26,11 +26,11 @@ from scipy.stats import chi2, poisson, t
 from dpsum.accounting.account import Account, account
 from dpsum.accounting.claims import Claim
 from dpsum.accounting.context import AccountContext
-from dpsum.audit.anything import Audited, audited
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release, chain_of, read_ledger
 from dpsum.norms import LARGEST, check_range, usual_scale
 from dpsum.sampling import Sampling
+from dpwatch.audit.anything import Audited, audited
 
 FALSE_ALARM = 1e-8
 """The chance that one test calls right noise wrong."""

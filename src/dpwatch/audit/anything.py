@@ -28,9 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from dpsum.audit import attacks
 from dpsum.audit.bounds import Bound
-from dpsum.audit.declared import (
+from dpsum.audit.ranks import rank_test
+from dpsum.errors import DpsumError
+from dpsum.randomness import stream
+from dpwatch.audit import attacks
+from dpwatch.audit.declared import (
     ALONE,
     Declared,
     Described,
@@ -39,10 +42,7 @@ from dpsum.audit.declared import (
     description,
     observations_for,
 )
-from dpsum.audit.ranks import rank_test
-from dpsum.audit.watched import NULLS, ReleaseCall, Watched
-from dpsum.errors import DpsumError
-from dpsum.randomness import stream
+from dpwatch.audit.watched import NULLS, ReleaseCall, Watched
 
 CONFIDENCE = 0.95
 FALSE_ALARM = 1e-3
@@ -151,7 +151,7 @@ class Audited:
         return text
 
     def to_json(self) -> dict[str, Any]:
-        """The audit as numbers, text and lists, for `dpsum.export.report`."""
+        """The audit as numbers, text and lists, for `dpwatch.export.report`."""
         values = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self)
         }

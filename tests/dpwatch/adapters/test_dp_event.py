@@ -29,9 +29,9 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from dpsum.accounting.account import account
-from dpsum.adapters.dp_event import from_event, to_event
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release, read_ledger
+from dpwatch.adapters.dp_event import from_event, to_event
 
 N, DELTA = 1000, 1e-5
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from dpsum.accounting.account import Account
-from dpsum.audit.anything import Audited
 from dpsum.errors import DpsumError
 from dpsum.ledger import chain_of
+from dpwatch.audit.anything import Audited
 
 FORMAT, VERSION = "dpsum report", 1
 
@@ -71,7 +71,7 @@ def read_audit(path: Path | str) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DpsumError(
             f"{path} cannot be read as a report with an audit ({type(error).__name__}:"
-            f" {error}): make it by python -m dpsum audit ... --json"
+            f" {error}): make it by python -m dpwatch audit ... --json"
         ) from error
 
 

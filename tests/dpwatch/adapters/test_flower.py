@@ -34,10 +34,10 @@ from flwr.serverapp.strategy import (
 from flwr.supercore import differential_privacy
 
 from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.adapters import flower
-from dpsum.adapters.flower_nodes import InProcess
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger
+from dpwatch.adapters import flower
+from dpwatch.adapters.flower_nodes import InProcess
 
 NODES, COHORT = 40, 10
 SHAPES = {"w": (30, 20), "b": (20,), "v": (20, 20)}

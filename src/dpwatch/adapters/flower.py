@@ -45,8 +45,9 @@ from flwr.serverapp.strategy.dp_fixed_clipping import (
 )
 
 from dpsum.accounting.claims import Claim
-from dpsum.adapters.flower_nodes import release_of
-from dpsum.adapters.watch import (
+from dpsum.errors import DpsumError
+from dpwatch.adapters.flower_nodes import release_of
+from dpwatch.adapters.watch import (
     Watch,
     check_cohorts,
     check_scale,
@@ -54,7 +55,6 @@ from dpsum.adapters.watch import (
     norm,
     spacing,
 )
-from dpsum.errors import DpsumError
 
 _MEND = "or metrics='kept', if nobody but the server sees them"
 Arrays = list[np.ndarray]

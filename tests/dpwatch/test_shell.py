@@ -1,4 +1,4 @@
-"""python -m dpsum: numbers, tables, JSON, exit codes and one-line errors."""
+"""python -m dpwatch: numbers, tables, JSON, exit codes and one-line errors."""
 
 import json
 import math
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from dpsum.__main__ import main
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
 import dpsum
-from dpsum import export
-from dpsum.__main__ import main
+from dpwatch import export
 
 SCHEMA = json.loads(export.SCHEMA.read_text(encoding="utf-8"))
 

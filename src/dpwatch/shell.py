@@ -1,4 +1,4 @@
-"""What the commands of `python -m dpsum` do, each with its parsed arguments; tables,
+"""What the commands of `python -m dpwatch` do, each with its parsed arguments; tables,
 JSON and exit codes.
 """
 
@@ -20,17 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from dpsum import export
 from dpsum.accounting import analyses
 from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.account import account as account_of
 from dpsum.accounting.accountant import Accountant, Contradiction, Events
 from dpsum.accounting.calibration import calibrate
-from dpsum.audit.anything import Audited, audited
 from dpsum.errors import DpsumError
 from dpsum.files import writing
 from dpsum.ledger import Release, check_same_mechanism, read_ledger
 from dpsum.progress import Progress
+from dpwatch import export
+from dpwatch.audit.anything import Audited, audited
 
 NO = 3
 """The exit code of a command whose answer is no."""

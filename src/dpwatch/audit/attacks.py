@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from dpsum.audit.ideal import Tally
-from dpsum.audit.watched import LARGE, Watched
 from dpsum.errors import DpsumError
+from dpwatch.audit.watched import LARGE, Watched
 
 BLOCK = 16
 """Calls over which noise is looked at together."""

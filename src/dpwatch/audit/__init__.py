@@ -1,0 +1,1 @@
+"""Audits of any function that releases a noisy sum of contributions."""
