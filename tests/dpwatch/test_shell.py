@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from dpsum.__main__ import main
+from dpwatch.__main__ import main
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
@@ -188,7 +188,7 @@ def test_audit_of_a_function_in_the_current_folder(tmp_path, monkeypatch, capsys
 
     def shell(name, *more):
         return subprocess.run(
-            [sys.executable, "-m", "dpsum", "audit", f"of_mine:{name}", *words, *more],
+            [sys.executable, "-m", "dpwatch", "audit", f"of_mine:{name}", *words, *more],
             cwd=tmp_path,
             text=True,
             capture_output=True,

@@ -230,12 +230,11 @@ def test_the_rules_environment_has_all_that_the_rules_import() -> None:
     pinned there.
     """
     pinned, _ = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
-    # What dpsum has for users of other libraries (adapters, exports) needs these
-    # libraries; no rule imports it. So does what shows histories in a tracker.
+    # dpwatch is for users of other libraries, and no rule imports it. Neither does one
+    # import what shows histories in a tracker.
     beside = {
-        ROOT / "src" / "dpsum" / "export.py",
         ROOT / "src" / "dpfedbench" / "reporting" / "histories.py",
-        *(ROOT / "src" / "dpsum" / "adapters").glob("*.py"),
+        *(ROOT / "src" / "dpwatch").rglob("*.py"),
     }
     files = {
         *(ROOT / "src").rglob("*.py"),
