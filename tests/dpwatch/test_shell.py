@@ -9,12 +9,12 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from dpwatch.__main__ import main
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
 import dpsum
 from dpwatch import export
+from dpwatch.__main__ import main
 
 SCHEMA = json.loads(export.SCHEMA.read_text(encoding="utf-8"))
 
@@ -188,7 +188,15 @@ def test_audit_of_a_function_in_the_current_folder(tmp_path, monkeypatch, capsys
 
     def shell(name, *more):
         return subprocess.run(
-            [sys.executable, "-m", "dpwatch", "audit", f"of_mine:{name}", *words, *more],
+            [
+                sys.executable,
+                "-m",
+                "dpwatch",
+                "audit",
+                f"of_mine:{name}",
+                *words,
+                *more,
+            ],
             cwd=tmp_path,
             text=True,
             capture_output=True,
