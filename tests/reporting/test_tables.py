@@ -252,7 +252,26 @@ def test_numbers_of_other_quantities_are_not_shown(
         encoding="utf-8",
     )
     found = read_published(place, "mine", "table1")
-    assert [row.value for row in found] == [99.5, 93.9]
+    assert [(row.value, row.spread) for row in found] == [(99.5, None), (93.9, 0.4)]
+
+
+def test_a_printed_spread_stands_beside_its_number(
+    described: Describe, results: Path, published: Path, tmp_path: Path
+) -> None:
+    lines = published.read_text(encoding="utf-8").splitlines()
+    row = "dp-fedmeta,table2,omniglot,5-way 1-shot,maml,,,99.4,Table 2"
+    place = tmp_path / "published.csv"
+    lines[lines.index(row)] = f"{row},,0.4"
+    place.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    table = tables.read(described("table2"), results, place)
+    shown = {
+        line.cell.method: table.fields(line)["published, %"]
+        for line in table.rows
+        if line.cell.task == "5-way 1-shot"
+        and line.cell.published_dataset == "omniglot"
+    }
+    assert (shown["maml"].text, shown["maml"].note) == ("99.4", "± 0.4, not comparable")
+    assert (shown["dp-agr"].text, shown["dp-agr"].note) == ("93.9", "not comparable")
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class CellResult:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
     """A number that a paper prints: `x` places it on a figure's axis, where it has
-    one.
+    one; `spread` is its ±, where one is printed.
     """
 
     dataset: str
@@ -80,6 +80,7 @@ class Published:
     x: float | None
     value: float
     source: str
+    spread: float | None = None
 
 
 def read_cell(
@@ -297,6 +298,7 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
             Published(
                 x=float(row["x"]) if row["x"] else None,
                 value=float(row["value"]),
+                spread=float(row["spread"]) if row.get("spread") else None,
                 **{t: row[t] for t in texts},
             )
             for row in rows
@@ -309,7 +311,10 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
         raise BenchError(
             f"a published number of {paper} {item} is not a number ({error})"
         ) from error
-    places = [dataclasses.replace(number, value=0.0, source="") for number in numbers]
+    places = [
+        dataclasses.replace(number, value=0.0, spread=None, source="")
+        for number in numbers
+    ]
     for row in (
         row for index, row in enumerate(rows) if places[index] in places[:index]
     ):

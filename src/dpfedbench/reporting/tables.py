@@ -32,8 +32,8 @@ class Row:
     published value where there is one.
 
     `comparable` is whether the two may be read against each other; `cell.mismatch` says
-    why not. `chosen` is whether it is the best of its series on the validation tasks,
-    where settings are searched.
+    why not. `spread` is the ± that the paper prints. `chosen` is whether it is the best
+    of its series on the validation tasks, where settings are searched.
     """
 
     cell: Cell
@@ -41,6 +41,7 @@ class Row:
     value: Interval
     published: float | None
     comparable: bool
+    spread: float | None = None
     chosen: bool = False
 
     @property
@@ -119,7 +120,9 @@ class Table:
         """A row for people, by the column's heading."""
         cell, result = row.cell, row.result
         tested = values.accuracy(result.accuracy) if row.chosen else values.words("")
-        unlike = row.published is not None and not row.comparable
+        notes = [] if row.spread is None else [f"± {row.spread:g}"]
+        if row.published is not None and not row.comparable:
+            notes.append("not comparable")
         return {
             "data": values.words(cell.dataset),
             "task": values.words(cell.task),
@@ -139,7 +142,7 @@ class Table:
             "δ": values.number(result.delta, "g"),
             "unit": values.words(result.unit or ""),
             f"published, {'ms' if self.of_time else '%'}": values.number(
-                row.published, "g", note="not comparable" * unlike
+                row.published, "g", note=", ".join(notes)
             ),
         } | {
             _COLUMNS[name][0]: values.number(row.mean(name), ",.0f")
@@ -165,7 +168,7 @@ def read(
             tell its own.
     """
     printed = {
-        (number.dataset, number.task, number.method, number.variant): number.value
+        (number.dataset, number.task, number.method, number.variant): number
         for number in reversed(read_published(published, item.paper, item.name))
     }
     cells = [(cell, read_cell(results, cell.folders)) for cell in item.cells]
@@ -189,7 +192,8 @@ def read(
                 cell=cell,
                 result=result,
                 value=value,
-                published=known,
+                published=None if known is None else known.value,
+                spread=None if known is None else known.spread,
                 comparable=comparable,
             )
         )
