@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dpfedbench.data.folder_files import class_folders, data_files
 from dpfedbench.data.images import SPLITS, Progress, RawImages, shuffled_splits, told
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import datasets, decoded_image, listed
+from dpfedbench.data.sources import DeepPixels, datasets, decoded_image, listed
 from dpfedbench.errors import BenchError
-from dpfedbench.files import check_readable
+from dpfedbench.files import check_readable, reading
 from dpfedbench.settings.part import Settings, setting
 from dpsum.randomness import stream
 
@@ -154,20 +155,23 @@ def _find(folder: str, local: Path | None) -> Path:
 
 def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
     """The pictures of each class, in random but fixed order."""
-    try:
-        tree = datasets.ImageFolder(str(root), allow_empty=True)
-    except FileNotFoundError as error:
+    with reading(root):
+        classes = class_folders(root)
+        found = data_files(root, suffixes=datasets.folder.IMG_EXTENSIONS)
+    if not classes:
         raise BenchError(
             f"{root} has no sub-folders: put the pictures of each class in a sub-folder"
-        ) from error
-    if len(tree.classes) < 2:
+        )
+    if len(classes) < 2:
         raise BenchError(
-            f"{root} has one class ({tree.classes[0]}): at least two are needed, each"
+            f"{root} has one class ({classes[0]}): at least two are needed, each"
             f" in a sub-folder of {root}"
         )
-    files: dict[str, list[Path]] = {name: [] for name in tree.classes}
-    for path, label in tree.samples:
-        files[tree.classes[label]].append(Path(path))
+    files: dict[str, list[Path]] = {name: [] for name in classes}
+    for path in found:
+        label, *below = path.relative_to(root).parts
+        if below:
+            files[label].append(path)
     for name, pictures in files.items():
         wanted = len(pictures) if images_per_class is None else images_per_class
         if not pictures or len(pictures) < wanted:
@@ -254,10 +258,10 @@ def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int
         picture = ImageOps.exif_transpose(decoded_image(path))
     except BenchError:
         raise
+    except DeepPixels as error:
+        raise _Unreadable(str(error)) from error
     except Exception as error:  # of its orientation too
         raise _Unreadable(f"{type(error.__cause__ or error).__name__}") from error
-    if picture.mode[0] in "IF":
-        raise _Unreadable(f"its pixels are not of 8 bits, but {picture.mode}")
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(

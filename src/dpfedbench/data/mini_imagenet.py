@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import PIL
 
+from dpfedbench.data.folder_files import class_folders
 from dpfedbench.data.images import SPLITS, Progress, RawImages
 from dpfedbench.data.sources import Copy, Source, by_class, listed, read_pickle
 from dpfedbench.errors import BenchError
@@ -180,7 +181,7 @@ def _read_folder(
     """
     _check_classes(
         copy,
-        {entry.name for entry in copy.path.iterdir() if entry.is_dir()},
+        set(class_folders(copy.path)),
         wanted,
         allowed,
     )

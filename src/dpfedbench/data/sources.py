@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 import socket
+import stat
 import tarfile
 import warnings
 import zipfile
@@ -23,6 +24,12 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpfedbench.data.folder_files import (
+    check_printable,
+    data_files,
+    is_by_product,
+    tell_left_out,
+)
 from dpfedbench.data.images import Progress, told
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable, reading
@@ -234,18 +241,23 @@ class Copy:
         """
         check_readable(self.path)
         if self.path.is_dir():
-            below = [file for file in self.path.rglob("*") if file.is_file()]
             return {
                 file.relative_to(self.path).as_posix(): partial(_content, file)
-                for file in below
+                for file in data_files(self.path)
             }
         with self.judged():
             if self.path.suffix != ".zip":
                 return self._untarred()
             archive, largest = zipfile.ZipFile(self.path), self.source.largest
-        members = [
-            member for member in archive.infolist() if "__MACOSX" not in member.filename
-        ]
+        members, left_out = list[zipfile.ZipInfo](), list[str]()
+        for member in archive.infolist():
+            link = stat.S_ISLNK(member.external_attr >> 16)
+            if link or is_by_product(member.filename):
+                left_out.append(member.filename)
+            else:
+                check_printable(self.path, member.filename)
+                members.append(member)
+        tell_left_out(self.path, left_out)
         for member in members:
             if member.file_size > largest:
                 said = (
@@ -267,10 +279,12 @@ class Copy:
 
     def _untarred(self) -> dict[str, Callable[[], bytes]]:
         members: dict[str, Callable[[], bytes]] = {}
-        room = self.source.total
+        room, left_out = self.source.total, list[str]()
         with tarfile.open(self.path) as archive:
             for member in archive:
-                if (
+                if is_by_product(member.name):
+                    left_out.append(member.name)
+                elif (
                     member.isfile()
                     and (handle := archive.extractfile(member)) is not None
                 ):
@@ -281,7 +295,9 @@ class Copy:
                             f"it holds more than the {most:,} bytes that are possible"
                         )
                     room -= len(content)
+                    check_printable(self.path, member.name)
                     members[member.name] = partial(bytes, content)
+        tell_left_out(self.path, left_out)
         return members
 
     def check_published(self, md5: str, folder: str) -> None:
@@ -382,6 +398,28 @@ def listed(names: Collection[str], most: int = 3) -> str:
     )
 
 
+class DeepPixels(ValueError):
+    """A picture has pixels of more than 8 bits, which Pillow would cut or scale."""
+
+
+def _check_depth(image: Image.Image) -> None:
+    """Refuse 16-bit and floating-point pixels, grey or colour; `image` is not loaded.
+
+    Raises:
+        DeepPixels: its mode, or how the file stores its pixels, has more than 8 bits.
+    """
+    stored = image.mode
+    for codec, _, _, settings in getattr(image, "tile", ()):
+        given = settings if isinstance(settings, tuple) else (settings,)
+        if codec.startswith("ppm") and isinstance(given[-1], int) and given[-1] > 255:
+            stored = f"{image.mode} up to {given[-1]}"
+        for name in given:
+            if isinstance(name, str) and re.search(r";(16|24|32|64)", name):
+                stored = name
+    if image.mode[0] in "IF" or stored != image.mode:
+        raise DeepPixels(f"its pixels are not of 8 bits, but {stored}")
+
+
 def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Image:
     """A picture, decoded; its size is looked at first.
 
@@ -405,12 +443,15 @@ def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Ima
                     raise ValueError(
                         f"it is {image.size[0]}×{image.size[1]}, not {size}×{size}"
                     )
+                _check_depth(image)
                 image.load()
                 return image
     except PermissionError as error:
         raise BenchError(
             f"no permission to read {source!s}: make it readable"
         ) from error
+    except DeepPixels:
+        raise
     except Exception as error:  # a damaged file can raise nearly anything
         raise ValueError(str(error) or type(error).__name__) from error
 

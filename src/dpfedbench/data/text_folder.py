@@ -8,6 +8,11 @@ import itertools
 import os
 from pathlib import Path
 
+from dpfedbench.data.folder_files import (
+    check_printable,
+    is_by_product,
+    tell_left_out,
+)
 from dpfedbench.data.images import Progress, told
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_in
 from dpfedbench.errors import BenchError
@@ -58,9 +63,17 @@ def read(
             " data.local_dir"
         )
     with reading(place):
-        files = sorted(
-            place / name for name in os.listdir(place) if name.endswith(".txt")
-        )
+        names = sorted(name for name in os.listdir(place) if name.endswith(".txt"))
+    left_out = [
+        name
+        for name in names
+        if is_by_product(name)
+        or ((place / name).is_symlink() and (place / name).exists())
+    ]
+    tell_left_out(place, left_out)
+    files = [place / name for name in names if name not in left_out]
+    for file in files:
+        check_printable(place, file.name)
     texts = [
         (file.stem, list(itertools.islice(words_in(file), words)))
         for file in told(files, progress, "texts: reading")

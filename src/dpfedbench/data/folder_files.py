@@ -1,0 +1,107 @@
+"""Files of a folder or archive that are data: neither hidden nor by-products of an
+operating system, and none twice.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from dpfedbench.errors import BenchError
+from dpfedbench.files import reading
+
+BY_PRODUCTS = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})
+"""Names that systems and viewers leave beside data; hidden ones begin with a dot."""
+
+
+def is_by_product(path: str) -> bool:
+    """Return whether a path below a root, with slashes, is hidden, a resource fork or
+    another by-product, or leads out of the root.
+    """
+    parts = [part for part in PurePosixPath(path).parts if part != "."]
+    return any(part.startswith(".") or part in BY_PRODUCTS for part in parts)
+
+
+def check_printable(root: Path, path: str) -> None:
+    """Refuse a name that no table or page can print.
+
+    Raises:
+        BenchError: the name is not UTF-8, or has control characters.
+    """
+    if not path.isprintable():
+        raise BenchError(
+            f"{root} has a file or folder whose name cannot be printed:"
+            f" {path!a}: rename it"
+        )
+
+
+def data_files(root: Path, *, suffixes: Sequence[str] = ()) -> list[Path]:
+    """Return the files below a folder that are data, sorted.
+
+    Hidden files and folders, resource forks and links are left out, and a notice says
+    so: a link leads to what is counted elsewhere, back, or outside the folder. The
+    folder itself may be a link.
+
+    Args:
+        root: the folder.
+        suffixes: endings in lower case that a file must have; none: any.
+
+    Raises:
+        BenchError: a name cannot be printed, or a folder cannot be read.
+    """
+    files, left_out = list[Path](), list[str]()
+    for folder, folders, names in os.walk(root, followlinks=False, onerror=_raise):
+        inside = Path(folder).relative_to(root)
+        kept = []
+        for name in sorted([*folders, *names]):
+            below = (inside / name).as_posix()
+            path = root / below
+            is_folder = name in folders
+            wanted = not suffixes or name.lower().endswith(tuple(suffixes))
+            if is_by_product(below) or path.is_symlink():
+                if is_folder or wanted or path.is_dir():
+                    left_out.append(below)
+            elif is_folder:
+                check_printable(root, below)
+                kept.append(name)
+            elif wanted and path.is_file():
+                check_printable(root, below)
+                files.append(path)
+        folders[:] = kept
+    tell_left_out(root, left_out)
+    return sorted(files)
+
+
+def _raise(error: OSError) -> None:
+    with reading(error.filename or ""):
+        raise error
+
+
+def class_folders(root: Path) -> list[str]:
+    """Return the names of a folder's sub-folders that are data, sorted; others as in
+    `data_files`, which says which it leaves out.
+
+    Raises:
+        BenchError: a name cannot be printed.
+    """
+    names = []
+    for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
+        if entry.is_dir() and not entry.is_symlink() and not is_by_product(entry.name):
+            check_printable(root, entry.name)
+            names.append(entry.name)
+    return names
+
+
+def tell_left_out(root: Path, left_out: Iterable[str]) -> None:
+    """Print a notice of what is left out of a folder or archive, if anything is."""
+    names = [ascii(name) if not name.isprintable() else name for name in left_out]
+    if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        print(
+            f"notice: {root}: left out {', '.join(names[:3])}{more} (hidden, by-products"
+            " of a system, or links)",
+            file=sys.stderr,
+            flush=True,
+        )
