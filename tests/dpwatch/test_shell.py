@@ -418,7 +418,7 @@ def piped(words, locale, **how):
     """The command as a process in a locale, with Python's UTF-8 mode off."""
     environment = os.environ | {"PYTHONIOENCODING": locale, "PYTHONUTF8": "0"}
     return subprocess.Popen(
-        [sys.executable, "-m", "dpsum", *map(str, words)],
+        [sys.executable, "-m", "dpwatch", *map(str, words)],
         env=environment,
         stderr=subprocess.PIPE,
         **how,
