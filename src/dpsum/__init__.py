@@ -39,7 +39,7 @@ _NAMES = {
         "PrivateQuantile",
         "RuleByGroup",
     ),
-    "errors": ("DpsumError",),
+    "errors": ("DpsumError", "NoAccountWarning"),
     "group_clipping": (
         "CoordinateGroups",
         "GroupedSum",

@@ -1,4 +1,4 @@
-"""The one error that a user is meant to read."""
+"""The error and the warning that a user is meant to read."""
 
 
 class DpsumError(Exception):
@@ -11,3 +11,7 @@ class DpsumError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(str(message).split()))
+
+
+class NoAccountWarning(UserWarning):
+    """A mechanism draws noise under a participation that no accountant is of."""

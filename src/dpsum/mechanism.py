@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpsum.accounting.analyses import known
+from dpsum.accounting.analyses import find, known
 from dpsum.accounting.gaussian import rest_multiplier
 from dpsum.budget import Budget
 from dpsum.clipping import ClippingRule, Extra, RuleByGroup, Seen, State
-from dpsum.errors import DpsumError
+from dpsum.errors import DpsumError, NoAccountWarning
 from dpsum.group_clipping import CoordinateGroups, GroupedSum
 from dpsum.ledger import Ledger, Release
 from dpsum.noise import Noise
@@ -80,6 +81,10 @@ class Mechanism:
             audit.
         non_finite: contributions that were not finite and counted as zero, since it was
             last set to 0.
+
+    Warns:
+        NoAccountWarning: no accountant is of this noise under this participation, so
+            that the releases will have no epsilon.
 
     Raises:
         DpsumError: a ledger that is there already, no first threshold, no multiplier
@@ -146,6 +151,7 @@ class Mechanism:
             groups=groups,
         )
         self._stops = True
+        self._warn_without_account()
 
     @classmethod
     def of(cls, described: Sum, **how: Any) -> Mechanism:
@@ -235,6 +241,14 @@ class Mechanism:
         if seed is not None and isinstance(ledger, Ledger):
             for purpose in sorted(self.streams):
                 ledger.claim(f"{seed}/{purpose}")
+
+    def _warn_without_account(self) -> None:
+        """Say before the first round that no epsilon will be found of the releases."""
+        assert self.sum.noise is not None
+        try:
+            find(self.sum.noise.mechanism, self.sampler["kind"])
+        except DpsumError as error:
+            warnings.warn(f"{self.sum.name}: {error}", NoAccountWarning, stacklevel=3)
 
     @property
     def timed(self) -> bool:

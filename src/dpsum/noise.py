@@ -217,16 +217,15 @@ class Encoded(Noise):
         from dpsum.accounting.analyses import known
         from dpsum.accounting.several import sensitivity
 
-        if "separation" in sampler:
+        everyone = sampler["kind"] == "everyone"
+        if everyone or "separation" in sampler:
             encoder = inverted(self.inverse())
-            moved = sensitivity(
-                encoder.T @ encoder,
-                int(sampler["separation"]),
-                int(sampler["participations"]),
-            )[1]
+            separation = 1 if everyone else int(sampler["separation"])
+            times = int(sampler["rounds" if everyone else "participations"])
+            moved = sensitivity(encoder.T @ encoder, separation, times)[1]
             if moved > 1 + 1e-9:
                 raise DpsumError(
-                    f"a unit's {sampler['participations']} participations move the"
+                    f"a unit's {times} participations move the"
                     f" encoded sums by {moved:.6g} C: scale the weights by"
                     " `factorisations.scaled(weights, separation=...,"
                     " participations=...)`"

@@ -271,9 +271,20 @@ class FixedSize(Participation):
 
 
 class Everyone(Participation):
-    """Every unit takes part in every round."""
+    """Every unit takes part in every round, so that the cohort is all units.
+
+    Everybody may know that. All releases together are one Gaussian release.
+    """
 
     kind = "everyone"
+    known = True
+
+    def _begin(self) -> None:
+        if self.size != self.units:
+            raise DpsumError(
+                f"participation.cohort is {self.size} of {self.units} units: where"
+                " everyone takes part it is all of them"
+            )
 
     def cohort(self, index: int) -> np.ndarray:
         return np.arange(self.units)

@@ -27,6 +27,7 @@ from dpsum.accounting.gaussian import (
     gaussian_epsilon,
     grouped,
     guess_epsilon,
+    joint_of,
 )
 from dpsum.accounting.grid_sums import (
     LOSS,
@@ -52,6 +53,12 @@ _CUT = 1e-4
 """Share of delta that may be spent on cutting the loss's tail."""
 
 
+LARGEST = 600.0
+"""Losses above this cannot be exponentiated; by default `range` ends there, and what
+lies above counts as infinite.
+"""
+
+
 class RoundLaw(Protocol):
     """The privacy loss of one round in one order.
 
@@ -67,7 +74,7 @@ class RoundLaw(Protocol):
     def tails(
         self, losses: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
-    def range(self, mass: float) -> tuple[float, float]: ...
+    def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +89,7 @@ class Stage:
             same objects where they are equal.
         uses: units that are zeroed together.
         moves: by how many thresholds a unit moves a sum at most.
+        first_is_worst: whether the first order's epsilon is proved to be the larger.
     """
 
     schedule: Schedule
@@ -89,6 +97,7 @@ class Stage:
     laws: Callable[[float, float], Sequence[RoundLaw]]
     uses: int = 1
     moves: float = 1.0
+    first_is_worst: bool = False
 
     @property
     def rounds(self) -> int:
@@ -98,7 +107,7 @@ class Stage:
     @property
     def joint(self) -> float:
         """The noise multiplier of all rounds as one Gaussian."""
-        return float(sum(count / z**2 for z, count in self.schedule) ** -0.5)
+        return joint_of(self.schedule)
 
     @property
     def least(self) -> float:
@@ -170,7 +179,7 @@ def _grid(
     return GridVariable(first=first, weights=weights, step=step), infinite
 
 
-def _mass(stages: Sequence[Stage], delta: float) -> float:
+def cut_mass(stages: Sequence[Stage], delta: float) -> float:
     """What may be cut off a round's loss: in powers of two, so that many rounds and
     deltas share a grid.
     """
@@ -214,7 +223,7 @@ def upper_end(
         start: a guess; by default the first stage's.
     """
     step = min(stage.spacing for stage in stages)
-    first, *others = _ends(stages, _mass(stages, delta), step, upper=True)
+    first, *others = _ends(stages, cut_mass(stages, delta), step, upper=True)
     start = stages[0].guess(delta) if start is None else start
     epsilon = crossing(first, delta=delta, start=start, ceiling=ceiling, upper=True)
     return raised(
@@ -229,7 +238,7 @@ def lower_end(
     of `fine_spacing` by default.
     """
     step = fine_spacing(stages, delta, upper) if step is None else step
-    first, *_ = _ends(stages, _mass(stages, delta), step, upper=False)
+    first, *_ = _ends(stages, cut_mass(stages, delta), step, upper=False)
     return crossing(first, delta=delta, start=upper, ceiling=upper, upper=False)
 
 
@@ -239,7 +248,7 @@ def upper_curve(stage: Stage, epsilons: np.ndarray) -> list[np.ndarray]:
     """
     curves = [
         near(0.0)
-        for near in _ends([stage], _mass([stage], SMALL), stage.spacing, upper=True)
+        for near in _ends([stage], cut_mass([stage], SMALL), stage.spacing, upper=True)
     ]
     return [
         np.array([curve.delta(float(epsilon)) for epsilon in epsilons])
@@ -251,7 +260,7 @@ def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
     """The grid of a lower end of all stages, whose upper end is known."""
     rounds, mass, several = (
         sum(stage.rounds for stage in stages),
-        _mass(stages, delta),
+        cut_mass(stages, delta),
         stages[0].uses > 1,
     )
     spans = [
@@ -286,13 +295,21 @@ class Composed(Accountant):
         """A proved end of epsilon, the upper or the lower one."""
         raise NotImplementedError("of a way of sampling")
 
+    def gaussian(self, events: Events) -> float | None:
+        """Sampling at rate 1 is none: all releases are one Gaussian."""
+        return joint_of(events.schedule) if events.rate == 1 else None
+
     def bracket(self, events: Events, delta: float) -> Bracket:
+        if self.gaussian(events) is not None:
+            return super().bracket(events, delta)
         low = self.end(
             grouped(events.schedule, least=False), events.sampling, delta, upper=False
         )
         return low, self.high(events, delta)
 
     def high(self, events: Events, delta: float) -> float:
+        if self.gaussian(events) is not None:
+            return super().bracket(events, delta)[1]
         return self.end(
             grouped(events.schedule, least=True), events.sampling, delta, upper=True
         )

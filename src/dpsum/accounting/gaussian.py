@@ -140,6 +140,11 @@ def joint_multiplier(multipliers: Sequence[float]) -> float:
     return math.fsum(z**-2 for z in multipliers) ** -0.5
 
 
+def joint_of(schedule: Schedule) -> float:
+    """Return the multiplier of all rounds of a schedule as one Gaussian release."""
+    return float(sum(count / z**2 for z, count in schedule) ** -0.5)
+
+
 def rest_multiplier(total: float, other: float) -> float:
     """The multiplier beside one of `other` with which both releases of a cohort cost
     what one of `total` does.

@@ -124,6 +124,7 @@ class UpperTail:
         parts: the summands, each with the number of its independent copies; all on one
             grid.
         kernel: g. For RATIO, K > 0.
+        tilt: share of the best tilt; nearer to 1 for an expectation below 1e-20.
     """
 
     def __init__(
@@ -132,12 +133,13 @@ class UpperTail:
         *,
         around: float,
         kernel: Kernel,
+        tilt: float = 0.5,
     ) -> None:
         self._parts, self._around, self._kernel = parts, around, kernel
         self._step = parts[0][0].step
         # Half the best tilt: precise enough by far, and the window it needs is much
         # shorter.
-        self._theta = 0.5 * _best_tilt(parts, around)
+        self._theta = tilt * _best_tilt(parts, around)
         low, high, slopes = _window(parts, self._theta)
         # `around` must lie in the window with the mass above it, else there would be
         # nothing to sum.
@@ -216,6 +218,11 @@ class UpperTail:
         )
         peak, square = self._kernel.limits(self._theta, self._step)
         self._error = self._fft_error * square**0.5 + self._outside * peak
+
+    @property
+    def theta(self) -> float:
+        """The tilt, which is `tilt` of the best one for `around`."""
+        return self._theta
 
     def value(self, at: float) -> tuple[float, float]:
         """E g(S, at), and a bound on its error; both infinite for an `at` too far below
@@ -321,7 +328,7 @@ def crossing(
             root = float(
                 scipy.optimize.brentq(excess, floor, ceiling, xtol=1e-10, rtol=1e-12)
             )
-            proved = _proving_side(excess, root, floor, upper)
+            proved = proving_side(excess, root, floor, upper)
         elif upper:
             # This curve proves nothing below the ceiling; one made nearer to it may.
             near = (near + ceiling) / 2
@@ -344,7 +351,7 @@ def raised(epsilon: float, ceiling: float, fits: Callable[[float], bool]) -> flo
     return epsilon
 
 
-def _proving_side(
+def proving_side(
     excess: Callable[[float], float], root: float, floor: float, upper: bool
 ) -> float:
     """Step off a root until it lies on the side that proves something."""
@@ -405,7 +412,7 @@ def _coarse(variable: GridVariable, cells: int = 150) -> tuple[np.ndarray, np.nd
 Parts = Sequence[tuple[GridVariable, int]]
 
 
-def _tilted(parts: Parts, theta: float) -> tuple[float, float]:
+def tilted_moments(parts: Parts, theta: float) -> tuple[float, float]:
     """Mean and variance of the coarse sum under the tilt."""
     mean = variance = 0.0
     for variable, count in parts:
@@ -422,23 +429,23 @@ def _best_tilt(parts: Parts, around: float) -> float:
     """The tilt under which the sum's mean is `around`, and at least one that moves the
     mean a little.
     """
-    mean, variance = _tilted(parts, 0.0)
+    mean, variance = tilted_moments(parts, 0.0)
     deviation = max(variance, 1e-300) ** 0.5
     most = sum(count * float(variable.values[-1]) for variable, count in parts)
     target = min(max(around, mean + 0.2 * deviation), 0.05 * mean + 0.95 * most)
     high = 0.25 / deviation
     for _ in range(60):
-        if _tilted(parts, high)[0] <= target:
+        if tilted_moments(parts, high)[0] <= target:
             break
         high /= 4
     for _ in range(60):
-        if _tilted(parts, high)[0] >= target:
+        if tilted_moments(parts, high)[0] >= target:
             break
         high *= 4
     low = high / 4
     while high > 1.02 * low:
         middle = (low * high) ** 0.5
-        if _tilted(parts, middle)[0] < target:
+        if tilted_moments(parts, middle)[0] < target:
             low = middle
         else:
             high = middle
@@ -449,7 +456,7 @@ def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, floa
     """Where the tilted sum has all but OUTSIDE of its mass on each side, by Chernoff,
     and the slopes used.
     """
-    scale = max(_tilted(parts, theta)[1], 1e-300) ** -0.5
+    scale = max(tilted_moments(parts, theta)[1], 1e-300) ** -0.5
     slopes = np.concatenate(
         [scale * np.geomspace(0.03, 60, 24), theta * np.geomspace(0.01, 0.99, 8)]
     )

@@ -94,6 +94,10 @@ class Profiles:
                 self.filter = filter_of(events, given.budget, claims)
             if given.fall is not None:
                 self.floor = floor_of(events, given.fall)
+        if self.filter is not None or self.floor is not None:
+            # The proof is of all schedules that the loss may choose, and not of the one
+            # Gaussian of the schedule that was run.
+            self.z = None
 
     def read(self) -> tuple[Mapping[str, Entry], Mapping[str, str]]:
         """Each profile's entry, or the reason why it has none."""
@@ -319,7 +323,9 @@ class Profiles:
             )
             return self._entry(low, math.inf, "void", text)
         how = "by Renyi divergences"
-        if search.number == "fixed" and self.z:
+        if not search.several:
+            high, how = holds.epsilon_high, "is the same"
+        elif search.number == "fixed" and self.z:
             high, how = (
                 gaussian_epsilon(self.z / search.runs**0.5, delta),
                 "as one Gaussian",

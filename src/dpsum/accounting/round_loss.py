@@ -114,11 +114,13 @@ class RoundLoss:
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.uses > 1:
                 return self._where_mixed(losses - self._logs[0])
-            change = np.expm1(losses)
+            change = np.expm1(np.minimum(losses, 700.0))
             total, off = change + self.q, FUNCTION * np.abs(change)
             unknown = np.abs(total) <= 2 * off
             total = np.where(unknown, 2 * off if self.add else 0.0, total)
             logs = np.where(total > 0, np.log(np.maximum(total, 0.0) / self.q), -np.inf)
+            # Beyond the range of exp, e^l - (1 - q) is e^l.
+            logs = np.where(losses > 600.0, losses - math.log(self.q), logs)
             x = 0.5 + self.z**2 * logs
             share = np.where(unknown, 1.0, off / np.abs(total)) + 3 * ROUNDING
             moved = self.z**2 * (
@@ -189,17 +191,17 @@ class RoundLoss:
         exponent = (x - 0.5) / self.z**2
         return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + exponent))
 
-    def range(self, mass: float) -> tuple[float, float]:
+    def range(self, mass: float, most: float = 600.0) -> tuple[float, float]:
         """Losses below and above which the first distribution has at most `mass` on
         each side.
+
+        What lies above `most` is cut off and counts as infinite.
         """
         reach = -float(ndtri(mass)) * self.z
         low = self.uses * math.log1p(-self.q)
-        # Losses over 600 cannot be exponentiated; what lies above is cut off and counts
-        # as infinite.
         if self.add:
-            return -min(self.loss(reach), 600.0), -low
-        return low, min(self.loss(self._far(mass, reach)), 600.0)
+            return -min(self.loss(reach), most), -low
+        return low, min(self.loss(self._far(mass, reach)), most)
 
     def _far(self, mass: float, reach: float) -> float:
         """An x above which P has at most `mass`."""

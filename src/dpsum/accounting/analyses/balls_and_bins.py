@@ -465,13 +465,21 @@ class BallsAndBins(Accountant):
                 "cohort x rounds is the number of clients where each is in one round",
             )
 
+    def gaussian(self, events: Events) -> float | None:
+        """Of one round alone there is nothing to draw."""
+        return events.ends[0] if int(events.sampling["rounds"]) == 1 else None
+
     def bracket(self, events: Events, delta: float) -> Bracket:
+        if self.gaussian(events) is not None:
+            return super().bracket(events, delta)
         _, most, done = events.ends
         return lower_epsilon(
             most, int(events.sampling["rounds"]), done, delta
         ), self.high(events, delta)
 
     def high(self, events: Events, delta: float) -> float:
+        if self.gaussian(events) is not None:
+            return super().bracket(events, delta)[1]
         least, _, done = events.ends
         return upper_epsilon(least, int(events.sampling["rounds"]), done, delta)
 

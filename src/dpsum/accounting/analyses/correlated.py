@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpsum.accounting.accountant import MEND, Events
+from dpsum.accounting.accountant import MEND, Accountant, Events
 from dpsum.accounting.analyses.known_rounds import (
     MinSeparation,
     OnePass,
@@ -39,6 +39,7 @@ from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.several import sensitivity
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
+from dpsum.sampling import Sampling
 from dpsum.triangular import inverted
 
 
@@ -96,13 +97,13 @@ class CorrelatedMinSeparation(MinSeparation):
         """Reads also the low end of how far a unit moves all releases, in deviations of
         the noise (`seen`).
         """
-        events = super().read(lines)
-        separation, participations = (
-            int(events.sampling["separation"]),
-            int(events.sampling["participations"]),
-        )
-        low, high = sensitivity(gram_of(lines), separation, participations)
+        events = Accountant.read(self, lines)
+        low, high = sensitivity(gram_of(lines), *self.apart(events.sampling))
         return _as_one(events, 1 / high, low)
+
+    def apart(self, sampling: Sampling) -> tuple[int, int]:
+        """Return the least distance of two rounds of a unit, and its most rounds."""
+        return int(sampling["separation"]), int(sampling["participations"])
 
     def gaussian(self, events: Events) -> float:
         return events.ends[0]

@@ -315,7 +315,16 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
             lines[0].sampler, encoder=np.abs(encoder_of(lines)[0]).tobytes()
         )
 
+    def gaussian(self, events: Events) -> float | None:
+        """Of one round alone there is nothing to draw."""
+        one = int(events.sampling["rounds"]) == 1
+        return _largest(events) ** -0.5 if one else None
+
     def bracket(self, events: Events, delta: float) -> Bracket:
+        z = self.gaussian(events)
+        if z is not None:
+            exact = gaussian_epsilon(z, delta)
+            return exact, exact
         encoder, rounds = _of(events)
         low, high = _bracket(encoder, rounds, delta)
         # Contributions of one direction reach the pair if no entry of C^T C is below 0.
@@ -324,6 +333,8 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
         ), high
 
     def high(self, events: Events, delta: float) -> float:
+        if self.gaussian(events) is not None:
+            return self.bracket(events, delta)[1]
         return _bracket(*_of(events), delta)[1]
 
     def explain(self, events: Events) -> str:

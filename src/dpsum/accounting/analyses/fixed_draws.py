@@ -31,9 +31,10 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import binom
 
+from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import fixed_size, poisson
-from dpsum.accounting.compositions import RoundLaw, Stage, upper_end
-from dpsum.accounting.gaussian import Schedule, gaussian_epsilon
+from dpsum.accounting.compositions import LARGEST, RoundLaw, Stage, upper_end
+from dpsum.accounting.gaussian import Schedule, gaussian_epsilon, joint_of
 from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
 from dpsum.sampling import Sampler, Sampling
 
@@ -69,14 +70,14 @@ class _Told:
             )
         return first, second, off + 1e-14
 
-    def range(self, mass: float) -> tuple[float, float]:
+    def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
         """The range of the mixture; each part may lose its share of the mass."""
         low, high = 0.0, 0.0
         for weight, law in self._laws:
             share = mass / (len(self._laws) * weight)
             if share < 0.5:
-                least, most = law.range(share)
-                low, high = min(low, least), max(high, most)
+                ends = law.range(share, most)
+                low, high = min(low, ends[0]), max(high, ends[1])
         return low, high
 
 
@@ -172,6 +173,12 @@ class FixedDraws(fixed_size.Redrawn):
         " others; privacy loss distribution, bracketed; the low end is of one data set"
         " in all rounds"
     )
+
+    def gaussian(self, events: Events) -> float | None:
+        """With one unit alone, every draw of a round is that unit."""
+        if int(events.sampling["clients"]) > 1:
+            return None
+        return joint_of(events.schedule) / int(events.sampling["cohort"])
 
     def check(self, sampling: Sampler) -> None:
         """A cohort is a whole number of draws, and may have more than there are

@@ -60,6 +60,7 @@ from scipy.special import logsumexp, ndtri
 from dpsum.accounting.accountant import EPSILONS, Curve, Events
 from dpsum.accounting.analyses import poisson
 from dpsum.accounting.compositions import (
+    LARGEST,
     LEAST_NOISE,
     Composed,
     RoundLaw,
@@ -154,11 +155,11 @@ class _Pulled:
             - np.logaddexp(rest, math.log(self.q) + one)
         )
 
-    def range(self, mass: float) -> tuple[float, float]:
+    def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
         reach = -float(ndtri(mass)) * self.z
         if self.turned:
-            return -min(self.loss(1.5 + reach), 600.0), 0.0
-        return 0.0, min(self.loss(2.0 + reach), 600.0)
+            return -min(self.loss(1.5 + reach), most), 0.0
+        return 0.0, min(self.loss(2.0 + reach), most)
 
 
 class _Dominating:
@@ -179,8 +180,9 @@ class _Dominating:
         first, second, off = (np.concatenate(halves) for halves in both)
         return first, second, off
 
-    def range(self, mass: float) -> tuple[float, float]:
-        return min(self._below.range(mass)[0], 0.0), self._above.range(mass)[1]
+    def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
+        below, above = self._below.range(mass, most), self._above.range(mass, most)
+        return min(below[0], 0.0), above[1]
 
 
 class _OneDataSet:
@@ -239,9 +241,9 @@ class _OneDataSet:
         chances = np.minimum.accumulate(chances)  # rounding must not make a tail rise
         return chances, chances, np.zeros(len(losses))
 
-    def range(self, mass: float) -> tuple[float, float]:
+    def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
         # The least of (1 - q + q c y^2) / (1 - q + q y) is above 1 - q.
-        return math.log1p(-self._pair.q), self._pair.range(mass)[1]
+        return math.log1p(-self._pair.q), self._pair.range(mass, most)[1]
 
 
 @lru_cache(maxsize=256)
@@ -422,6 +424,10 @@ class Redrawn(Composed):
         raise NotImplementedError("of a way of sampling")
 
     def replaced(self, events: Events, delta: float) -> Bracket:
+        z = self.gaussian(events)
+        if z is not None:
+            exact = gaussian_epsilon(z / 2, delta)
+            return exact, exact
         low, high = (
             self.end(
                 grouped(events.schedule, least=upper),
@@ -488,6 +494,10 @@ class FixedSize(Redrawn):
             int(sampling["cohort"]),
             int(sampling[self.units_of(sampling)]),
         )
+        z = self.gaussian(events)
+        if z is not None:
+            exact = gaussian_epsilon(z / use.most, delta)
+            return exact, exact
         low = lower_epsilon(((max(events.multipliers), done),), rate, delta)
         told = known_draws_epsilon(
             *squares_of_hypergeometrics(use.most, cohort, units, done), least, delta

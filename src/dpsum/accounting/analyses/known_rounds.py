@@ -194,7 +194,8 @@ class ShuffledEpochs(MinSeparation):
 
     def _ends(self, events: Events, delta: float, multiplier: float) -> Bracket:
         high = gaussian_epsilon(multiplier, delta)
-        if events.sampling["batches"] == "known":
+        # An epoch of one batch of all units hides nothing.
+        if events.sampling["batches"] == "known" or events.rate == 1:
             return high, high
         _, most, done = events.ends
         return (

@@ -56,6 +56,7 @@ def stage_of(schedule: Schedule, rate: float, uses: int = 1) -> Stage:
         rate,
         lambda z, mass: [_law(z, rate, add, uses, mass) for add in (False, True)],
         uses,
+        first_is_worst=uses == 1,
     )
 
 

@@ -1,0 +1,392 @@
+"""Ends of epsilon on grids that follow from the answer: where `compositions` is too wide.
+
+The grids of `compositions` are made for the usual range. Where noise is little (losses
+far above 1), rounds are very many, or delta is tiny, this module looks for both ends
+again, on a grid whose step follows from the epsilon that is expected.
+
+**Upper end.** As there: each loss is split between its grid neighbours so that E_Q
+dP/dQ is kept (Doroshenko et al., Connect the Dots, 2022). Losses above `_LARGEST`
+cannot be exponentiated. They are rounded up.
+
+**Lower end.** Rounding each loss down costs half a step a round, too much for many
+rounds. Here the losses within half a step of a grid point are merged, which is
+post-processing: the merged atom has the loss log of P's mass over Q's mass. Of the
+heavier side only so much is merged that this loss is that of the grid point. The rest
+of the lower half is rounded down to the next grid point, the rest of the upper half to
+this one. What is lost falls with the square of the step.
+
+**Offset.** Where sampling is rare, nearly all of a round's mass is at one loss near
+log(1 - q). The grid has a point there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import scipy
+
+from dpsum.accounting.compositions import RoundLaw, Stage, cut_mass
+from dpsum.accounting.gaussian import FUNCTION, Bracket
+from dpsum.accounting.grid_sums import (
+    LOSS,
+    DeltaEnd,
+    GridVariable,
+    UpperTail,
+    log_sum,
+    proving_side,
+    tilted_moments,
+)
+
+WIDTH, LEAST_WIDTH = 0.02, 1e-4
+"""A bracket is wide where the high end is above the low end by more than both."""
+
+SMALLEST_DELTA = 1e-300
+"""The smallest delta that a grid is made for: masses stay numbers of full precision."""
+
+_CELLS = 1 << 22
+_GUESSES, _TRIES, _RAISES = 12, 3, 3
+_LARGEST = 600.0
+_LEAST_MASS = 1e-308
+_LEAST_STEP = 1e-8
+
+
+def is_wide(low: float, high: float) -> bool:
+    """Return whether a bracket is wider than it has to be."""
+    return high - low > max(WIDTH * low, LEAST_WIDTH)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Halves:
+    """The mass of both laws in each half cell, with what each may be off by.
+
+    The edges are offset + step k / 2 for k from 2 `first` - 1 on, so that grid point j
+    is the middle of two halves.
+    """
+
+    first: int
+    points: np.ndarray
+    mass: np.ndarray
+    other: np.ndarray
+    mass_off: np.ndarray
+    other_off: np.ndarray
+    below: float
+    above: float
+
+
+def _halves(
+    law: RoundLaw, step: float, offset: float, span: tuple[float, float]
+) -> _Halves:
+    first = math.floor((span[0] - offset) / step)
+    last = math.ceil((span[1] - offset) / step)
+    edges = offset + np.arange(2 * first - 1, 2 * last + 2) * (step / 2)
+    tail, other, off = law.tails(edges)
+    tail_off, other_off = tail * off + 1e-320, other * off + 1e-320
+    return _Halves(
+        first=first,
+        points=offset + np.arange(first, last + 1) * step,
+        mass=np.maximum(tail[:-1] - tail[1:], 0.0),
+        other=np.maximum(other[:-1] - other[1:], 0.0),
+        mass_off=tail_off[:-1] + tail_off[1:],
+        other_off=other_off[:-1] + other_off[1:],
+        below=float(max(1.0 - tail[0] - tail_off[0], 0.0)),
+        above=float(max(tail[-1] - tail_off[-1], 0.0)),
+    )
+
+
+def _bulk(halves: _Halves) -> float | None:
+    """Return the mean loss of the cell that has most of the mass; None without one."""
+    mass = halves.mass[::2] + halves.mass[1::2]
+    at = int(np.argmax(mass))
+    if mass[at] < 0.5:
+        return None
+    other = float(halves.other[2 * at] + halves.other[2 * at + 1])
+    return math.log(float(mass[at]) / other) if other > 0 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Grid:
+    """One round's loss on a grid that is moved by `offset`, at one end."""
+
+    loss: GridVariable
+    offset: float
+    infinite: float
+
+
+def _merged(halves: _Halves) -> tuple[np.ndarray, float]:
+    """Return the mass at each grid point after merging, and what the bulk has to spare.
+
+    From the top down: a point has its upper half cell, and what its upper neighbour
+    did not merge of the lower half cell beside it. This mass has losses above the
+    point's, so that a share of the point's own lower half can be merged with it. The
+    second value is by how much the point with the most mass may be raised.
+    """
+    below, above = slice(0, None, 2), slice(1, None, 2)
+    ratio = np.exp(np.minimum(halves.points, _LARGEST))
+    spare = _least_excess(halves, above, ratio)
+    # What the lower half beside the next point has to spare above this one.
+    down = np.append(_least_excess(halves, below, np.append(0.0, ratio[:-1]))[1:], 0.0)
+    gap = ratio * (halves.other[below] * (1 + 4 * FUNCTION) + halves.other_off[below])
+    gap += halves.mass_off[below] - halves.mass[below]
+    known = (halves.points <= _LARGEST).tolist()
+    spare_at, down_at, gap_at = spare.tolist(), down.tolist(), gap.tolist()
+    shares = [0.0] * len(gap_at)
+    bulk = int(np.argmax(halves.mass[below] + halves.mass[above]))
+    left, surplus = 0.0, 0.0
+    for at in range(len(gap_at) - 1, -1, -1):
+        have = spare_at[at] + left * down_at[at]
+        share = 0.0
+        if known[at] and have > 0.0:
+            share = 1.0 if have >= gap_at[at] else have / gap_at[at] * (1 - 1e-12)
+        if at == bulk:
+            surplus = have - gap_at[at]
+        shares[at] = share
+        left = 1.0 - share
+    share_of = np.array(shares)
+    mass = np.maximum(halves.mass - halves.mass_off, 0.0)
+    weights = mass[above] + share_of * mass[below]
+    weights[:-1] += ((1 - share_of) * mass[below])[1:]
+    weights[-1] += halves.above
+    return weights, surplus / max(float(weights[bulk]), 1e-3)
+
+
+def _least_excess(halves: _Halves, side: slice, ratio: np.ndarray) -> np.ndarray:
+    """Return at least the mass on one side less `ratio` times the other law's."""
+    excess = halves.mass[side] - halves.mass_off[side]
+    other = halves.other[side] * (1 + 4 * FUNCTION) + halves.other_off[side]
+    return np.asarray(np.maximum(excess - ratio * other, 0.0))
+
+
+def _upper(law: RoundLaw, halves: _Halves, step: float, offset: float) -> _Grid:
+    """Split each cell between two grid points; the cell is two half cells."""
+    # Between points j and j + 1 lie the upper half of j and the lower half of j + 1.
+    inside = halves.mass[1:-1:2] + halves.mass[2::2]
+    other = halves.other[1:-1:2] + halves.other[2::2]
+    inside_off = halves.mass_off[1:-1:2] + halves.mass_off[2::2]
+    other_off = halves.other_off[1:-1:2] + halves.other_off[2::2]
+    inside = inside + inside_off
+    points = halves.points[:-1]
+    ratio = np.exp(np.minimum(points, _LARGEST))
+    moved = -1.0 / math.expm1(-step)
+    other = other * (1 - 4 * FUNCTION) - other_off
+    right = (inside - ratio * np.maximum(other, 0.0)) * moved
+    right = np.where(points <= _LARGEST, np.clip(right, 0.0, inside), inside)
+    weights = np.zeros(len(halves.points))
+    weights[:-1] += inside - right
+    weights[1:] += right
+    weights[0] += halves.mass[0] + halves.mass_off[0] + halves.below
+    weights[0] += 4 * halves.mass_off[0]
+    infinite = halves.mass[-1] + halves.above + 4 * halves.mass_off[-1]
+    loss = GridVariable(first=halves.first, weights=weights, step=step)
+    return _Grid(loss, offset, float(infinite) + law.missing)
+
+
+@lru_cache(maxsize=8)
+def _grid(law: RoundLaw, step: float, mass: float, upper: bool) -> _Grid:
+    """Return one end of a law's loss on a grid."""
+    span = law.range(mass, math.inf)
+    halves = _halves(law, step, 0.0, span)
+    bulk = _bulk(halves)
+    offset = 0.0
+    if bulk is not None:
+        offset = bulk
+        halves = _halves(law, step, offset, span)
+    if upper:
+        return _upper(law, halves, step, offset)
+    weights, raised = _merged(halves)
+    for _ in range(_RAISES):
+        if bulk is None or not 1e-3 * step < raised < step:
+            break
+        offset += raised
+        halves = _halves(law, step, offset, span)
+        weights, raised = _merged(halves)
+    loss = GridVariable(first=halves.first, weights=weights, step=step)
+    return _Grid(loss, offset, 0.0)
+
+
+class _Sum:
+    """The sum of all rounds' losses, at one end, in one order."""
+
+    def __init__(self, grids: Sequence[tuple[_Grid, int]], *, upper: bool) -> None:
+        self._parts = [(grid.loss, count) for grid, count in grids]
+        self._offset = math.fsum(grid.offset * count for grid, count in grids)
+        self._upper = upper
+        logs = [count * math.log1p(-min(grid.infinite, 0.5)) for grid, count in grids]
+        self._infinite = -math.expm1(math.fsum(logs)) if upper else 0.0
+
+    def place(self, epsilon: float) -> float:
+        """Return where epsilon is on the grid, on the safe side of rounding."""
+        slack = 1e-13 * (abs(self._offset) + abs(epsilon))
+        return epsilon - self._offset + (-slack if self._upper else slack)
+
+    def end_near(self, epsilon: float, tilt: float) -> tuple[DeltaEnd, float]:
+        """Return the end of delta that is sharp near an epsilon, and its tilt."""
+        tail = UpperTail(
+            self._parts, around=self.place(epsilon), kernel=LOSS, tilt=tilt
+        )
+        end = DeltaEnd(tail, upper=self._upper, place=self.place, extra=self._infinite)
+        return end, tail.theta
+
+    def saddle_point(self, delta: float) -> tuple[float, float, float]:
+        """Return about the epsilon of delta, with the tilt and deviation there.
+
+        log delta is about K(t) - t K'(t) - log(t (1 + t) (2 pi K''(t))^1/2) at epsilon
+        = K'(t), for K the logarithm of the moment-generating function.
+        """
+        mean, variance = tilted_moments(self._parts, 0.0)
+        deviation = max(variance, 1e-300) ** 0.5
+        low, high = math.log(1e-6 / deviation), math.log(1e6 / min(deviation, 1e3))
+        for _ in range(60):
+            middle = (low + high) / 2
+            theta = math.exp(middle)
+            mean, variance = tilted_moments(self._parts, theta)
+            logs = math.fsum(
+                count
+                * float(log_sum(theta * loss.coarse_values + loss.coarse_log_weights))
+                for loss, count in self._parts
+            )
+            deviation = max(variance, 1e-300) ** 0.5
+            spread = math.log1p(theta * (1 + theta) * deviation * 2.5)
+            tail = logs - theta * mean - spread
+            low, high = (middle, high) if tail > math.log(delta) else (low, middle)
+        return mean + self._offset, theta, deviation
+
+    def epsilon(self, delta: float) -> float:
+        """Return a proved end of epsilon: infinity or 0 where none is found."""
+        proved = math.inf if self._upper else 0.0
+        near = max(self.saddle_point(delta)[0], 1e-9)
+        # Half the best tilt would leave a quarter of log(1 / delta) to the FFT's precision.
+        tilt = 0.5 if delta > 1e-20 else 1.0
+        for _ in range(8):
+            end, theta = self.end_near(near, tilt)
+            root = _root(end, delta, near, theta, self._upper)
+            if root is None:
+                value = _log_ratio(end.delta(near), delta)
+                near = max(near + np.clip(value, -400, 400) * tilt / theta, 0.3 * near)
+                continue
+            proved = min(proved, root) if self._upper else max(proved, root)
+            if root == 0.0 or end.sharp(root) or abs(root - near) <= 5e-3 * near:
+                break
+            near = root
+        return proved
+
+
+def _log_ratio(value: float, delta: float) -> float:
+    return math.log(min(max(value / delta, 1e-200), 1e200))
+
+
+def _root(
+    end: DeltaEnd, delta: float, near: float, theta: float, upper: bool
+) -> float | None:
+    """Return an epsilon near which an end of delta passes delta, on the safe side."""
+
+    def excess(epsilon: float) -> float:
+        return _log_ratio(end.delta(epsilon), delta)
+
+    at, value = near, excess(near)
+    sign = 1.0 if value > 0 else -1.0
+    move = max(abs(value), 0.01) / (2 * theta)
+    for _ in range(12):
+        beyond = max(at + sign * move, 0.0)
+        if excess(beyond) * sign <= 0:
+            low, high = sorted((at, beyond))
+            if excess(low) <= 0:
+                return low if upper else None
+            found = scipy.optimize.brentq(excess, low, high, xtol=1e-12, rtol=1e-12)
+            return proving_side(excess, float(found), low, upper)
+        if beyond == 0.0:
+            return 0.0
+        at = beyond
+        move *= 2
+    return None
+
+
+def refined(stages: Sequence[Stage], delta: float, low: float, high: float) -> Bracket:
+    """Return a bracket that is at most as wide as the given one.
+
+    Args:
+        stages: rounds one after another whose draws are independent.
+        delta: in (0, 1).
+        low, high: proved ends that are known already; `high` is finite.
+    """
+    if delta < SMALLEST_DELTA:
+        # Epsilon grows as delta falls, so a larger delta has a low end of this one.
+        return refined(stages, SMALLEST_DELTA, low, math.inf)[0], high
+    mass = max(cut_mass(stages, delta), _LEAST_MASS)
+    laws = [
+        (stage.laws(z, mass), count) for stage in stages for z, count in stage.schedule
+    ]
+    spans = [orders[0].range(mass, math.inf) for orders, _ in laws]
+    widest = max(span[1] - span[0] for span in spans)
+    orders = 1 if all(stage.first_is_worst for stage in stages) else len(laws[0][0])
+    steps = _steps(laws, delta, mass, widest)
+    if steps is None:
+        return low, high
+    for _ in range(_TRIES):
+        ends = [
+            _sum(laws, order, steps[1], mass, upper=True) for order in range(orders)
+        ]
+        high = min(high, max(losses.epsilon(delta) for losses in ends))
+        lower = _sum(laws, 0, steps[0], mass, upper=False)
+        low = max(low, min(lower.epsilon(delta), high))
+        if not is_wide(low, high):
+            break
+        # The steps are a guess; finer ones are tried while that is quick.
+        steps = steps[0] / 3, steps[1] / 3
+        if min(steps) * _CELLS < widest:
+            break
+    return low, high
+
+
+def _steps(
+    laws: Sequence[tuple[Sequence[RoundLaw], int]],
+    delta: float,
+    mass: float,
+    widest: float,
+) -> tuple[float, float] | None:
+    """Return steps of the lower and the upper grid that are fine enough, about.
+
+    Both ends are approximated on coarse grids, without a convolution. The step of the
+    end that still moves is made finer. None where an end is not to be had.
+    """
+
+    def saddle(step: float, upper: bool) -> tuple[float, float]:
+        point = _sum(laws, 0, step, mass, upper=upper).saddle_point(delta)
+        return point[0], point[2]
+
+    steps = [widest / 256, widest / 256]
+    ends = [saddle(steps[0], False), saddle(steps[1], True)]
+    for _ in range(_GUESSES):
+        width = ends[1][0] - ends[0][0]
+        wanted = max(LEAST_WIDTH, WIDTH * ends[0][0]) / 3
+        if width <= wanted or ends[1][0] <= wanted:
+            break
+        least = [
+            max(widest / (_CELLS / 4), 20 * ends[side][1] / _CELLS, _LEAST_STEP)
+            for side in (0, 1)
+        ]
+        finer = [max(step / 3, most) for step, most in zip(steps, least, strict=True)]
+        tried = [saddle(finer[0], False), saddle(finer[1], True)]
+        moved = [abs(tried[side][0] - ends[side][0]) for side in (0, 1)]
+        if finer == steps:
+            break
+        side = int(moved[1] > moved[0])
+        if finer[side] == steps[side]:
+            side = 1 - side
+        steps[side], ends[side] = finer[side], tried[side]
+    return steps[0], steps[1]
+
+
+def _sum(
+    laws: Sequence[tuple[Sequence[RoundLaw], int]],
+    order: int,
+    step: float,
+    mass: float,
+    *,
+    upper: bool,
+) -> _Sum:
+    grids = [(_grid(orders[order], step, mass, upper), count) for orders, count in laws]
+    return _Sum(grids, upper=upper)
