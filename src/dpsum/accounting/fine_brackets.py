@@ -5,7 +5,7 @@ far above 1), rounds are very many, or delta is tiny, this module looks for both
 again, on a grid whose step follows from the epsilon that is expected.
 
 **Upper end.** As there: each loss is split between its grid neighbours so that E_Q
-dP/dQ is kept (Doroshenko et al., Connect the Dots, 2022). Losses above `_LARGEST`
+dP/dQ is kept (Doroshenko et al., Connect the Dots, 2022). Losses above `LARGEST`
 cannot be exponentiated. They are rounded up.
 
 **Lower end.** Rounding each loss down costs half a step a round, too much for many
@@ -29,13 +29,21 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from dpsum.accounting.compositions import RoundLaw, Stage, cut_mass
+from dpsum.accounting.compositions import (
+    LARGEST,
+    LEAST_NOISE,
+    RoundLaw,
+    Stage,
+    cut_mass,
+    upper_end,
+)
 from dpsum.accounting.gaussian import FUNCTION, Bracket
 from dpsum.accounting.grid_sums import (
     LOSS,
     DeltaEnd,
     GridVariable,
     UpperTail,
+    WindowTooWide,
     log_sum,
     proving_side,
     tilted_moments,
@@ -47,9 +55,11 @@ WIDTH, LEAST_WIDTH = 0.02, 1e-4
 SMALLEST_DELTA = 1e-300
 """The smallest delta that a grid is made for: masses stay numbers of full precision."""
 
+_LEAST_USUAL_DELTA = 1e-20
 _CELLS = 1 << 22
-_GUESSES, _TRIES, _RAISES = 12, 3, 3
-_LARGEST = 600.0
+_USUAL_CELLS = 1 << 20
+_GUESSES, _TRIES, _RAISES, _LOOKS = 12, 3, 2, 12
+_REACH = 4.0
 _LEAST_MASS = 1e-308
 _LEAST_STEP = 1e-8
 
@@ -125,13 +135,13 @@ def _merged(halves: _Halves) -> tuple[np.ndarray, float]:
     second value is by how much the point with the most mass may be raised.
     """
     below, above = slice(0, None, 2), slice(1, None, 2)
-    ratio = np.exp(np.minimum(halves.points, _LARGEST))
+    ratio = np.exp(np.minimum(halves.points, LARGEST))
     spare = _least_excess(halves, above, ratio)
     # What the lower half beside the next point has to spare above this one.
     down = np.append(_least_excess(halves, below, np.append(0.0, ratio[:-1]))[1:], 0.0)
     gap = ratio * (halves.other[below] * (1 + 4 * FUNCTION) + halves.other_off[below])
     gap += halves.mass_off[below] - halves.mass[below]
-    known = (halves.points <= _LARGEST).tolist()
+    known = (halves.points <= LARGEST).tolist()
     spare_at, down_at, gap_at = spare.tolist(), down.tolist(), gap.tolist()
     shares = [0.0] * len(gap_at)
     bulk = int(np.argmax(halves.mass[below] + halves.mass[above]))
@@ -169,11 +179,11 @@ def _upper(law: RoundLaw, halves: _Halves, step: float, offset: float) -> _Grid:
     other_off = halves.other_off[1:-1:2] + halves.other_off[2::2]
     inside = inside + inside_off
     points = halves.points[:-1]
-    ratio = np.exp(np.minimum(points, _LARGEST))
+    ratio = np.exp(np.minimum(points, LARGEST))
     moved = -1.0 / math.expm1(-step)
     other = other * (1 - 4 * FUNCTION) - other_off
     right = (inside - ratio * np.maximum(other, 0.0)) * moved
-    right = np.where(points <= _LARGEST, np.clip(right, 0.0, inside), inside)
+    right = np.where(points <= LARGEST, np.clip(right, 0.0, inside), inside)
     weights = np.zeros(len(halves.points))
     weights[:-1] += inside - right
     weights[1:] += right
@@ -222,14 +232,6 @@ class _Sum:
         slack = 1e-13 * (abs(self._offset) + abs(epsilon))
         return epsilon - self._offset + (-slack if self._upper else slack)
 
-    def end_near(self, epsilon: float, tilt: float) -> tuple[DeltaEnd, float]:
-        """Return the end of delta that is sharp near an epsilon, and its tilt."""
-        tail = UpperTail(
-            self._parts, around=self.place(epsilon), kernel=LOSS, tilt=tilt
-        )
-        end = DeltaEnd(tail, upper=self._upper, place=self.place, extra=self._infinite)
-        return end, tail.theta
-
     def saddle_point(self, delta: float) -> tuple[float, float, float]:
         """Return about the epsilon of delta, with the tilt and deviation there.
 
@@ -258,63 +260,133 @@ class _Sum:
         """Return a proved end of epsilon: infinity or 0 where none is found."""
         proved = math.inf if self._upper else 0.0
         near = max(self.saddle_point(delta)[0], 1e-9)
-        # Half the best tilt would leave a quarter of log(1 / delta) to the FFT's precision.
+        # Half the best tilt would leave a quarter of log(1 / delta) to the FFT.
         tilt = 0.5 if delta > 1e-20 else 1.0
-        for _ in range(8):
-            end, theta = self.end_near(near, tilt)
-            root = _root(end, delta, near, theta, self._upper)
-            if root is None:
-                value = _log_ratio(end.delta(near), delta)
-                near = max(near + np.clip(value, -400, 400) * tilt / theta, 0.3 * near)
-                continue
-            proved = min(proved, root) if self._upper else max(proved, root)
-            if root == 0.0 or end.sharp(root) or abs(root - near) <= 5e-3 * near:
+        below, above = 0.0, math.inf
+        # Farther from where the search began a window would not fit into memory.
+        first, farthest = near, _CELLS * self._parts[0][0].step
+        for _ in range(_LOOKS):
+            if abs(near - first) > farthest:
                 break
-            near = root
+            try:
+                tail = UpperTail(
+                    self._parts, around=self.place(near), kernel=LOSS, tilt=tilt
+                )
+            except WindowTooWide:
+                break
+            ratio = _log_ratio(tail.value(self.place(near))[0], delta)
+            end = DeltaEnd(
+                tail, upper=self._upper, place=self.place, extra=self._infinite
+            )
+            reach = _REACH / tail.theta
+            root, passes = _root(end, delta, near, reach, self._upper)
+            if root is not None:
+                proved = min(proved, root) if self._upper else max(proved, root)
+            if passes:
+                break
+            if ratio > 0.0:
+                below = max(below, near)
+            else:
+                above = min(above, near)
+            moved = near + ratio * tilt / tail.theta
+            if not below < moved < above:
+                moved = (below + above) / 2 if above < math.inf else 2 * near
+            if above <= 1e-9 or abs(moved - near) <= 1e-9 * near:
+                break
+            near = moved
         return proved
 
 
 def _log_ratio(value: float, delta: float) -> float:
-    return math.log(min(max(value / delta, 1e-200), 1e200))
+    if value == math.inf:
+        return 460.0
+    return min(max(math.log(max(value, 5e-324)) - math.log(delta), -460.0), 460.0)
 
 
 def _root(
-    end: DeltaEnd, delta: float, near: float, theta: float, upper: bool
-) -> float | None:
-    """Return an epsilon near which an end of delta passes delta, on the safe side."""
+    end: DeltaEnd, delta: float, near: float, reach: float, upper: bool
+) -> tuple[float | None, bool]:
+    """Return an epsilon that an end of delta proves, and whether the end passes delta
+    there; looked for within about so far of `near`.
+    """
 
     def excess(epsilon: float) -> float:
         return _log_ratio(end.delta(epsilon), delta)
 
-    at, value = near, excess(near)
-    sign = 1.0 if value > 0 else -1.0
-    move = max(abs(value), 0.01) / (2 * theta)
-    for _ in range(12):
+    at, move = near, reach / 16
+    sign = 1.0 if excess(near) > 0.0 else -1.0
+    while abs(at - near) < reach:
         beyond = max(at + sign * move, 0.0)
-        if excess(beyond) * sign <= 0:
+        if (excess(beyond) > 0.0) == (sign < 0.0):
             low, high = sorted((at, beyond))
-            if excess(low) <= 0:
-                return low if upper else None
             found = scipy.optimize.brentq(excess, low, high, xtol=1e-12, rtol=1e-12)
-            return proving_side(excess, float(found), low, upper)
+            return proving_side(excess, float(found), low, upper), True
         if beyond == 0.0:
-            return 0.0
+            return 0.0, True
         at = beyond
         move *= 2
-    return None
+    return (at if upper == (sign < 0.0) else None), False
 
 
-def refined(stages: Sequence[Stage], delta: float, low: float, high: float) -> Bracket:
+def is_unusual(stages: Sequence[Stage], delta: float) -> bool:
+    """Return whether the grids of `compositions` are not made for these rounds."""
+    if delta < _LEAST_USUAL_DELTA:
+        return True
+    if any(stage.least / stage.moves < LEAST_NOISE for stage in stages):
+        return True
+    mass = cut_mass(stages, delta)
+    step = min(stage.spacing for stage in stages)
+    for stage in stages:
+        low, high = stage.laws(stage.least, mass)[0].range(mass, math.inf)
+        if high > LARGEST or (high - low) / step > _USUAL_CELLS:
+            return True
+    return False
+
+
+def best_upper_end(stage: Stage, delta: float, ceiling: float) -> float:
+    """Return the upper end of a stage's epsilon, of whichever grid is made for it.
+
+    A search on the usual grid can end far above the epsilon, so that an end much above
+    what is expected is looked for again.
+    """
+    if is_unusual([stage], delta):
+        return refined((stage,), delta, 0.0, ceiling, upper_only=True)[1]
+    try:
+        end = upper_end([stage], delta, ceiling=ceiling)
+    except WindowTooWide:
+        return refined((stage,), delta, 0.0, ceiling, upper_only=True)[1]
+    if end <= 1.5 * stage.guess(delta) + 0.05:
+        return end
+    mass = cut_mass([stage], delta)
+    laws = [(stage.laws(z, mass), count) for z, count in stage.schedule]
+    spans = [orders[0].range(mass, math.inf) for orders, _ in laws]
+    step = max(span[1] - span[0] for span in spans) / 256
+    if end <= 1.1 * _sum(laws, 0, step, mass, upper=True).saddle_point(delta)[0]:
+        return end
+    return refined((stage,), delta, 0.0, end, upper_only=True)[1]
+
+
+@lru_cache(maxsize=1024)
+def refined(
+    stages: tuple[Stage, ...],
+    delta: float,
+    low: float,
+    high: float,
+    upper_only: bool = False,
+) -> Bracket:
     """Return a bracket that is at most as wide as the given one.
 
     Args:
-        stages: rounds one after another whose draws are independent.
+        stages: rounds one after another whose draws are independent, at rates below 1.
         delta: in (0, 1).
         low, high: proved ends that are known already; `high` is finite.
+        upper_only: the low end is returned as it is given.
     """
     if delta < SMALLEST_DELTA:
-        # Epsilon grows as delta falls, so a larger delta has a low end of this one.
-        return refined(stages, SMALLEST_DELTA, low, math.inf)[0], high
+        if upper_only:
+            return low, high
+        # Epsilon grows as delta falls, so a low end at a larger delta is one here.
+        return min(refined(stages, SMALLEST_DELTA, low, high)[0], high), high
     mass = max(cut_mass(stages, delta), _LEAST_MASS)
     laws = [
         (stage.laws(z, mass), count) for stage in stages for z, count in stage.schedule
@@ -330,6 +402,8 @@ def refined(stages: Sequence[Stage], delta: float, low: float, high: float) -> B
             _sum(laws, order, steps[1], mass, upper=True) for order in range(orders)
         ]
         high = min(high, max(losses.epsilon(delta) for losses in ends))
+        if upper_only or high <= low:
+            break
         lower = _sum(laws, 0, steps[0], mass, upper=False)
         low = max(low, min(lower.epsilon(delta), high))
         if not is_wide(low, high):

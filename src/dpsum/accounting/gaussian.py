@@ -185,4 +185,8 @@ def upper_tail(
     moved = np.where(np.isfinite(at), off, 0.0)
     with np.errstate(over="ignore"):
         moved = np.expm1((out + 1.0 + moved) * moved)
-    return ndtr(-at), ROUNDING * (16.0 + 3.0 * out**2) + 1.001 * moved
+    tail = ndtr(-at)
+    if np.any(out > 37.0):
+        # There scipy's `ndtr` is 0 where the tail is below 1e-308 and a number still.
+        tail = np.where(out > 37.0, np.exp(log_ndtr(-at)), tail)
+    return tail, ROUNDING * (16.0 + 3.0 * out**2) + 1.001 * moved

@@ -23,6 +23,8 @@ FFT_ROUNDING = 2e-15
 # Probability, under the tilted law, that may lie outside the window before it counts as
 # an error.
 OUTSIDE = 1e-12
+# Grid points of a window at most.
+MOST_POINTS = 1 << 25
 
 
 class GridVariable:
@@ -116,6 +118,10 @@ RATIO = Kernel(
 )
 
 
+class WindowTooWide(ArithmeticError):
+    """The window of a sum has more grid points than fit into memory."""
+
+
 class UpperTail:
     """E g(S, K) for S a sum of independent variables, and any K; sharp near K =
     `around`.
@@ -145,6 +151,8 @@ class UpperTail:
         # nothing to sum.
         self._start = int(np.floor(min(low, around) / self._step)) - 1
         length = int(np.ceil(max(high, around) / self._step)) + 2 - self._start
+        if length > MOST_POINTS:
+            raise WindowTooWide(f"a window of {length} grid points")
         size = scipy.fft.next_fast_len(max(length, 2), real=True)
         mass = self._transform(size)
         self._error_outside(size, slopes)

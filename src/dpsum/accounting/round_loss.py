@@ -114,7 +114,7 @@ class RoundLoss:
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.uses > 1:
                 return self._where_mixed(losses - self._logs[0])
-            change = np.expm1(np.minimum(losses, 700.0))
+            change = np.expm1(np.minimum(losses, 601.0))
             total, off = change + self.q, FUNCTION * np.abs(change)
             unknown = np.abs(total) <= 2 * off
             total = np.where(unknown, 2 * off if self.add else 0.0, total)

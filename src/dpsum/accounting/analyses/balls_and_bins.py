@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaln, logsumexp, ndtri
+from scipy.special import gammaln, log_ndtr, logsumexp, ndtri
 
 from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.fine_brackets import is_wide
 from dpsum.accounting.gaussian import (
     FUNCTION,
     ROUNDING,
@@ -71,6 +72,12 @@ SMALL = 1e-6
 # Below this noise the log-normal leaves the range of floating point, and the
 # one-Gaussian ceiling is given.
 LEAST_NOISE = 0.05
+# Below this noise bounds in closed form are looked at as well.
+LITTLE_NOISE = 0.35
+# The grid's cut and tilts are not made for a smaller delta.
+LEAST_DELTA = 1e-30
+# Share of delta for the chance that a large X is not the only one.
+_NOT_ONE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +258,22 @@ def _all_small(
     return min(share, 1.0) * min(float(below * (1 + off)), 1.0) ** done * (1 + 1e-12)
 
 
+def _addition_fits(
+    noise_multiplier: float, rounds: int, done: int, epsilon: float, delta: float
+) -> bool:
+    """Return whether delta(Q||P) at epsilon is proved to be at most delta, without a
+    grid.
+
+    It is 0 where no f is as small as e^-eps. After all rounds f < e^-eps needs every X
+    below K = T e^-eps, so that it is at most P(X < K)^T.
+    """
+    if done < rounds:
+        return math.log1p(-done / rounds) > -epsilon * (1 - 1e-12)
+    s = 1.0 / noise_multiplier
+    place = (math.log(rounds) - epsilon) / s + s / 2
+    return rounds * float(log_ndtr(place + 1e-9 * (1 + abs(place)))) <= math.log(delta)
+
+
 def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
     """delta(Q||P) at epsilon, from the tail of -S."""
     at = rounds * math.expm1(-epsilon) + done
@@ -363,6 +386,39 @@ def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> Non
         )
 
 
+def one_round_epsilons(
+    noise_multiplier: float, rounds: int, done: int, delta: float
+) -> Bracket:
+    """Return proved ends of epsilon by removal that are close where noise is little.
+
+    Then one X is far larger than all others together. With a the epsilon of one
+    Gaussian at delta T / t:
+
+    - Low end, a - log T: the event that some X_i is above T e^eps has at least the
+      chance (t/T) P_i(X_i > T e^eps) with the unit, and at most t Q(X > T e^eps)
+      without it.
+    - High end: let r be such that t Q(X > r) is a small part of delta, which is added.
+      Else f = dP/dQ is at most (B + X_i) / T, B = T - t + t r, for the unit's round i,
+      and delta(P||Q) is at most (t/T) times the Gaussian's delta at log(T e^eps - B).
+      The unit that is in none of the t rounds needs B + r <= T e^eps.
+
+    Infinity where the high end does not apply.
+    """
+    s = 1.0 / noise_multiplier
+    spent = _NOT_ONE * delta
+    share = rounds / done
+    alone = gaussian_epsilon(noise_multiplier, min(delta * share, 1.0))
+    low = max((alone - math.log(rounds)) * (1 - 1e-12) - 1e-12, 0.0)
+    more = gaussian_epsilon(noise_multiplier, min((delta - spent) * share, 1.0))
+    log_r = -s * float(ndtri(spent / done)) - s * s / 2
+    if log_r + math.log(done) > more:
+        return low, math.inf
+    rest = np.logaddexp(log_r + math.log(done), math.log(max(rounds - done, 1e-300)))
+    # Where T e^eps is B + r, the first condition of the high end holds as well.
+    high = np.logaddexp(more, np.logaddexp(rest, log_r)) - math.log(rounds)
+    return low, max(float(high) * (1 + 1e-12) + 1e-12, 0.0)
+
+
 @lru_cache(maxsize=4096)
 def upper_epsilon(
     noise_multiplier: float, rounds: int, done: int, delta: float
@@ -376,7 +432,13 @@ def upper_epsilon(
     # P is a mixture of Q (weight 1 - t/T) and of Gaussian shifts, and the divergence is
     # jointly convex.
     ceiling = gaussian_epsilon(noise_multiplier, min(delta * rounds / done, 1.0))
-    if noise_multiplier < LEAST_NOISE:
+    if noise_multiplier < LITTLE_NOISE:
+        _, told = one_round_epsilons(noise_multiplier, rounds, done, delta)
+        if told < ceiling and _addition_fits(
+            noise_multiplier, rounds, done, told, delta
+        ):
+            ceiling = told
+    if noise_multiplier < LEAST_NOISE or delta < LEAST_DELTA:
         return ceiling
     grid = grid_of(noise_multiplier, rounds, delta, True, False)
     epsilon = crossing(
@@ -422,17 +484,23 @@ def lower_epsilon(
 ) -> float:
     """A proved lower end of epsilon (by removal), arguments as in `upper_epsilon`."""
     _check(noise_multiplier, rounds, done, delta)
-    if done == 0 or noise_multiplier < LEAST_NOISE:
+    if done == 0:
         return 0.0
     upper = upper_epsilon(noise_multiplier, rounds, done, delta)
-    grid = grid_of(noise_multiplier, rounds, delta, False, False)
-    return crossing(
-        lambda near: removal(grid, rounds, done, upper=False, near=near),
-        delta=delta,
-        start=upper,
-        ceiling=upper,
-        upper=False,
-    )
+    low = 0.0
+    if noise_multiplier >= LEAST_NOISE and delta >= LEAST_DELTA:
+        grid = grid_of(noise_multiplier, rounds, delta, False, False)
+        low = crossing(
+            lambda near: removal(grid, rounds, done, upper=False, near=near),
+            delta=delta,
+            start=upper,
+            ceiling=upper,
+            upper=False,
+        )
+    if is_wide(low, upper):
+        told, _ = one_round_epsilons(noise_multiplier, rounds, done, delta)
+        low = max(low, min(told, upper))
+    return low
 
 
 class BallsAndBins(Accountant):

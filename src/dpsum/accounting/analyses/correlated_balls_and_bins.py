@@ -52,6 +52,7 @@ from dpsum.accounting import tilted
 from dpsum.accounting.accountant import EPSILONS, Curve, Events
 from dpsum.accounting.analyses import balls_and_bins
 from dpsum.accounting.analyses.correlated import encoder_of
+from dpsum.accounting.fine_brackets import is_wide
 from dpsum.accounting.gaussian import (
     Bracket,
     gaussian_deltas,
@@ -399,5 +400,7 @@ def _bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
     if rounds <= tilted.MOST and done > 1 and _common(apart, 1):
         low, high = tilted.bracket(encoder, rounds, delta)
         if high < math.inf:
+            if is_wide(low, high):
+                low = max(low, min(lower_epsilon(gram, rounds, delta), high))
             return low, high
     return lower_epsilon(gram, rounds, delta), upper_epsilon(apart, rounds, done, delta)

@@ -61,15 +61,14 @@ from dpsum.accounting.accountant import EPSILONS, Curve, Events
 from dpsum.accounting.analyses import poisson
 from dpsum.accounting.compositions import (
     LARGEST,
-    LEAST_NOISE,
     Composed,
     RoundLaw,
     Stage,
     fine_spacing,
     lower_end,
     upper_curve,
-    upper_end,
 )
+from dpsum.accounting.fine_brackets import best_upper_end
 from dpsum.accounting.gaussian import (
     FUNCTION,
     ROUNDING,
@@ -89,6 +88,8 @@ from dpsum.accounting.round_loss import RoundLoss, normal_tail
 from dpsum.sampling import Sampling
 
 ZERO_OUT, REPLACE_ONE = "zero-out", "replace-one"
+_LEAST_NOISE_APART = 0.05
+"""Below this noise the low end is Poisson's alone."""
 
 
 class _Pulled:
@@ -306,7 +307,7 @@ def upper_epsilon(
     # The cohorts told, the releases are composed Gaussians (joint convexity), and at q
     # = 1 they are known.
     ceiling = gaussian_epsilon(stage.joint / stage.moves, delta)
-    return ceiling if stage.no_grid else upper_end([stage], delta, ceiling=ceiling)
+    return ceiling if rate == 1.0 else best_upper_end(stage, delta, ceiling)
 
 
 def upper_deltas(
@@ -337,7 +338,7 @@ def lower_epsilon(
     if moved(adjacency) == 2.0:
         return poisson.lower_epsilon(wide, rate, delta)
     alike = poisson.lower_epsilon(schedule, rate, delta)
-    if not schedule or rate == 1.0 or min(z for z, _ in schedule) < LEAST_NOISE:
+    if not schedule or rate == 1.0 or min(z for z, _ in schedule) < _LEAST_NOISE_APART:
         return alike
     upper = upper_epsilon(schedule, rate, delta)
     step = fine_spacing([poisson.stage_of(wide, rate)], delta, upper)

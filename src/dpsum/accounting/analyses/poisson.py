@@ -12,6 +12,7 @@ be replaced by bounds of their norms). It is attained where all k point the same
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -27,6 +28,7 @@ from dpsum.accounting.compositions import (
     upper_curve,
     upper_end,
 )
+from dpsum.accounting.fine_brackets import best_upper_end, is_unusual, is_wide, refined
 from dpsum.accounting.gaussian import (
     Bracket,
     Schedule,
@@ -34,6 +36,7 @@ from dpsum.accounting.gaussian import (
     gaussian_epsilon,
     grouped,
 )
+from dpsum.accounting.grid_sums import WindowTooWide
 from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.renyi import renyi
@@ -44,6 +47,7 @@ from dpsum.sampling import Sampling
 _law = lru_cache(maxsize=256)(RoundLoss)
 
 
+@lru_cache(maxsize=256)
 def stage_of(schedule: Schedule, rate: float, uses: int = 1) -> Stage:
     """Rounds in which each unit takes part with chance `rate`, for the removal and the
     addition of `uses` units.
@@ -89,6 +93,8 @@ def upper_epsilon(
     # Sampling can only help (joint convexity), so composed Gaussians are a ceiling, and
     # reached at q = 1.
     ceiling = gaussian_epsilon(stage.joint / uses, delta)
+    if uses == 1 and rate < 1.0:
+        return best_upper_end(stage, delta, ceiling)
     return ceiling if stage.no_grid else upper_end([stage], delta, ceiling=ceiling)
 
 
@@ -116,7 +122,14 @@ def lower_epsilon(
     if not schedule or rate == 1.0 or upper == 0.0:
         return upper
     stage = stage_of(schedule, rate, uses)
-    return 0.0 if stage.least < LEAST_NOISE else lower_end([stage], delta, upper=upper)
+    if uses > 1:
+        little = stage.least < LEAST_NOISE
+        return 0.0 if little else lower_end([stage], delta, upper=upper)
+    low = 0.0
+    if not is_unusual([stage], delta):
+        with contextlib.suppress(WindowTooWide):
+            low = lower_end([stage], delta, upper=upper)
+    return refined((stage,), delta, low, upper)[0] if is_wide(low, upper) else low
 
 
 @lru_cache(maxsize=256)
@@ -140,14 +153,17 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
         _as_gaussians(stages, delta),
         [stage_of(schedule, rate) for schedule, rate in stages],
     )
-    if any(stage.no_grid for stage in each):
+    if any(stage.rate == 1.0 for stage in each):
         certain = [(schedule, rate) for schedule, rate in stages if rate == 1.0]
         lows = [lower_epsilon(schedule, rate, delta) for schedule, rate in stages]
         return max(*lows, _as_gaussians(certain, delta) if certain else 0.0), ceiling
+    if is_unusual(each, delta):
+        return refined(tuple(each), delta, 0.0, ceiling)
     high = upper_end(
         each, delta, ceiling=ceiling, start=min(sum(alone), 1.3 * max(alone))
     )
-    return lower_end(each, delta, upper=high), high
+    low = lower_end(each, delta, upper=high)
+    return refined(tuple(each), delta, low, high) if is_wide(low, high) else (low, high)
 
 
 def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> float:
