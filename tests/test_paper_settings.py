@@ -172,3 +172,29 @@ def test_gbml_searches_are_in_the_spaces_of_appendix_c():
         assert run.client_update.inner_rate in (1e-4, 5e-4, 1e-3, 5e-3)
         assert run.participation.cohort in (5, 15, 25, 50)
         assert run.participation.cohort * run.participation.rounds == 999_900
+
+
+def test_dp_fnas_trains_the_found_cells_as_darts():
+    """Sections 4 and 4.1, and the released configuration: 600 epochs of lots of 96 of
+    50,000 images, cutout 16, drop path 0.2, second classifier 0.4. What claims privacy
+    normalises within records.
+    """
+    table = runs_of("dp-fnas", "table1")
+    trained = [run for series, run in table.items() if series.startswith("of-")]
+    assert len(trained) >= 8
+    for run in trained:
+        update, model = run.client_update, run.model
+        assert not run.private and run.own_sums() == ()
+        assert model.batch_normalisation and model.auxiliary
+        assert (model.cells, model.filters) == (20, 36)
+        assert (update.drop_path, update.auxiliary) == (0.2, 0.4)
+        augmentation = update.augmentation
+        assert (augmentation.crop, augmentation.flip) == (4, True)
+        assert augmentation.cutout == 16
+        plan = run.participation
+        assert plan.rounds * plan.cohort == 600 * 50_000
+        assert (update.weights.rate, update.weights.decay) == (0.025, 3e-4)
+    for run in runs_of("dp-fnas", "cells").values():
+        if run.method == "dp-cells":
+            assert run.private and not run.model.batch_normalisation
+            assert not run.model.auxiliary

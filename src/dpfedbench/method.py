@@ -356,7 +356,7 @@ class Method(Run):
             raise BenchError(
                 f"model {self.model.kind} ties a record's gradient to the others of its"
                 f" batch, but {self.name} takes records one by one: set"
-                " model.normalisation to record, or take another model"
+                f" {self.model.by_record}, or take another model"
             )
         within = [sum_ for sum_ in self.own_sums() if sum_.within_task is not None]
         if within and not self.participation.once:

@@ -114,6 +114,9 @@ BASES: dict[str, Any] = {
     ),
     "dp-agr file": make_config({"initial": FILE}),
     "dp-agr adam-bc": make_config({"server": {"optimizer": "adam-bc"}}),
+    "cells batch-steps": make_config(
+        {"method": "cells", "client_update": {"kind": "batch-steps"}}, general=LOTS
+    ),
     "dp-agr linear": make_config({"server": {"schedule": "linear"}}),
     "dp-agr automatic": make_config(
         {"transform": "automatic", "clipping": {"kind": "constant", "threshold": 1}}

@@ -10,6 +10,7 @@ import dataclasses
 
 from dpfedbench.methods.over_parties import OverParties
 from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.client_updates.batch_steps import BatchSteps
 from dpfedbench.parts.client_updates.summed_steps import SummedSteps
 from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.noise import Fixed
@@ -19,6 +20,10 @@ from dpsum.sums import Sum
 class Cells(OverParties):
     """Each round a sum over a lot of each party, as it is, and a step along all of
     them. Not private.
+
+    With `batch-steps` the network is trained as DARTS' is: batch normalisation,
+    augmented images, drop path and a second classifier. Then no sum over records is
+    taken at all.
     """
 
     name = "cells"
@@ -29,9 +34,11 @@ class Cells(OverParties):
         "model": {"kind": "darts-cells"},
     }
 
-    client_update: SummedSteps = SummedSteps()
+    client_update: SummedSteps | BatchSteps = SummedSteps()
 
     def own_sums(self) -> tuple[Sum, ...]:
+        if isinstance(self.client_update, BatchSteps):
+            return ()
         return (
             Sum(
                 name=self.client_update.sends,
@@ -40,6 +47,11 @@ class Cells(OverParties):
                 added=True,
             ),
         )
+
+    def server_sum(self) -> Sum:
+        if isinstance(self.client_update, BatchSteps):
+            return Sum(name="model", unit="client", observer="everyone")
+        return super().server_sum()
 
 
 class DpCells(Cells):
@@ -60,6 +72,7 @@ class DpCells(Cells):
         "budget": {"profile": "holds"},
     }
 
+    client_update: SummedSteps = SummedSteps()
     clipping: Constant = Constant(threshold=1.0)
     noise: Fixed = Fixed()
     budget: Budget = Budget()

@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 NORMALISATION_EPSILON = 1e-5
+STATISTICS_MOMENTUM = 0.1
+"""Weight of a batch in the running statistics, as torch has it."""
 
 
 class Convolution(nn.Module):
@@ -58,19 +60,70 @@ class Norm(nn.Module):
         )
 
 
+class BatchNorm(nn.Module):
+    """Batch normalisation. Its statistics depend on all records of a batch, so that no
+    record-level privacy holds.
+
+    The running mean and variance are parameters, so that they are part of the model's
+    flat vector and a trained model is tested record by record. They have no gradient;
+    `models.batch_gradient` moves them after each step.
+
+    Attributes:
+        uses_batch: whether maps are normalised by the statistics of their own batch, as
+            in training, and not by the running ones.
+        running: after a forward pass with `uses_batch`, the new running mean and
+            variance [channels].
+    """
+
+    def __init__(self, channels: int, affine: bool) -> None:
+        super().__init__()
+        self.affine = affine
+        self.uses_batch = False
+        self.running: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.mean = nn.Parameter(torch.zeros(channels))
+        self.variance = nn.Parameter(torch.ones(channels))
+        if affine:
+            self.scale = nn.Parameter(torch.ones(channels))
+            self.shift = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, shift = (self.scale, self.shift) if self.affine else (None, None)
+        mean, variance = self.mean.detach(), self.variance.detach()
+        if self.uses_batch:
+            mean, variance = mean.clone(), variance.clone()
+            self.running = mean, variance
+        return functional.batch_norm(
+            x,
+            mean,
+            variance,
+            scale,
+            shift,
+            training=self.uses_batch,
+            momentum=STATISTICS_MOMENTUM,
+            eps=NORMALISATION_EPSILON,
+        )
+
+
 @dataclass(frozen=True)
 class Normalisation:
-    """How maps are normalised: in so many groups of channels, one for each where that
-    is None; then perhaps scaled.
+    """How maps are normalised, and whether they are then scaled.
+
+    Attributes:
+        groups: of channels of one record; None: one for each channel.
+        affine: whether each channel is scaled and shifted.
+        batch: whether each channel is normalised over the batch instead.
     """
 
     groups: int | None
     affine: bool
+    batch: bool = False
 
-    def layer(self, channels: int, maps: int = 1) -> Norm:
+    def layer(self, channels: int, maps: int = 1) -> nn.Module:
         """For so many maps side by side, none of which depends on another, of so many
         channels together.
         """
+        if self.batch:
+            return BatchNorm(channels, self.affine)
         return Norm(
             channels,
             channels if self.groups is None else maps * self.groups,
@@ -186,3 +239,49 @@ class Pooling(nn.Module):
         else:
             x = functional.avg_pool2d(x, 3, self.stride, 1, count_include_pad=False)
         return x if self.norm is None else self.norm(x)
+
+
+class AuxiliaryHead(nn.Module):
+    """DARTS' second classifier, on the maps of an inner cell. It helps in training and
+    is no part of the tested network.
+
+    A mean over 5 x 5 pixels in steps of 3 leaves 2 x 2 of maps of 8 x 8; maps of other
+    sides have the means of their quarters instead.
+    """
+
+    def __init__(self, channels: int, classes: int, norm: Normalisation) -> None:
+        super().__init__()
+        self.pointwise, self.norm1 = Convolution(channels, 128), norm.layer(128)
+        self.corner, self.norm2 = Convolution(128, 768, 2), norm.layer(768)
+        self.classifier = nn.Linear(768, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits [n, classes] of maps [n, channels, H, W]."""
+        x = functional.relu(x)
+        if x.shape[2:] == (8, 8):
+            x = functional.avg_pool2d(x, 5, 3)
+        else:
+            x = functional.adaptive_avg_pool2d(x, 2)
+        x = functional.relu(self.norm1(self.pointwise(x)))
+        corner = functional.conv2d(x, self.corner.weight)
+        return self.classifier(functional.relu(self.norm2(corner)).flatten(1))
+
+
+class DropPath:
+    """Drop path (Larsson et al. 2017) as DARTS has it: each edge's map of a record is
+    zero with a probability, and divided by the rest of it else.
+
+    Args:
+        probability: of zero.
+        generator: draws the masks.
+    """
+
+    def __init__(self, probability: float, generator: torch.Generator) -> None:
+        self.probability, self._generator = probability, generator
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The maps [n, ...] of one edge, each record's dropped or scaled."""
+        kept = 1 - self.probability
+        drawn = torch.rand(len(x), generator=self._generator) < kept
+        mask = (drawn.to(x.dtype) / kept).to(x.device)
+        return x * mask.reshape(-1, *[1] * (x.dim() - 1))

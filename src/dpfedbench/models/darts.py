@@ -16,7 +16,7 @@ of odd sides are halved to the larger half.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,9 @@ from torch.nn import functional
 
 from dpfedbench.errors import BenchError
 from dpfedbench.models.cell_layers import (
+    AuxiliaryHead,
     Convolution,
+    DropPath,
     HalvedPreparation,
     Halving,
     Normalisation,
@@ -155,13 +157,18 @@ class Cell(nn.Module):
         self.nodes = nodes
 
     def forward(
-        self, before: torch.Tensor, last: torch.Tensor, mix: torch.Tensor | None
+        self,
+        before: torch.Tensor,
+        last: torch.Tensor,
+        mix: torch.Tensor | None,
+        drop: DropPath | None = None,
     ) -> torch.Tensor:
         """Its nodes side by side, [n, nodes x channels, ...].
 
         Args:
             before, last: outputs of the two cells before.
             mix: shares of the operations on each edge, of all records or of each.
+            drop: what becomes of each edge's maps in training; None: nothing.
         """
         states = [
             prepare(x)
@@ -169,7 +176,7 @@ class Cell(nn.Module):
         ]
         sums: list[torch.Tensor | None] = [None] * self.nodes
         for state, edges in enumerate(self.edges):
-            for node, part in _parts(edges, states[state], state, mix):
+            for node, part in _parts(edges, states[state], state, mix, drop):
                 total = sums[node]
                 sums[node] = part if total is None else total + part
             if state > 0:
@@ -180,11 +187,24 @@ class Cell(nn.Module):
 
 
 def _parts(
-    edges: nn.Module, state: torch.Tensor, place: int, mix: torch.Tensor | None
+    edges: nn.Module,
+    state: torch.Tensor,
+    place: int,
+    mix: torch.Tensor | None,
+    drop: DropPath | None = None,
 ) -> list[tuple[int, torch.Tensor]]:
     """What a state gives to each node that reads it."""
     outputs = edges(state)
     targets: Mapping[str, Sequence[int]] = edges.targets  # type: ignore[assignment]
+    if mix is None and drop is not None:
+        # The identity, which is no operation here, is never dropped.
+        operations: nn.ModuleDict = edges.operations  # type: ignore[assignment]
+        return [
+            (node, drop(part) if name in operations else part)
+            for name, out in outputs.items()
+            for i, node in enumerate(targets[name])
+            for part in (out[:, i % out.shape[1]],)
+        ]
     if mix is None:
         return [
             (node, out[:, i % out.shape[1]])
@@ -217,6 +237,8 @@ class CellNet(nn.Module):
         targets: for each kind of cell, for each state, for each operation, the nodes
             that read it so.
         mixed: whether every operation goes to every target.
+        auxiliary: whether there is a second classifier, after two thirds of the cells,
+            for training alone.
 
     Raises:
         BenchError: one of these is impossible.
@@ -237,10 +259,12 @@ class CellNet(nn.Module):
         nodes: int,
         targets: Mapping[str, Sequence[Mapping[str, Sequence[int]]]],
         mixed: bool,
+        auxiliary: bool = False,
     ) -> None:
         super().__init__()
         height, width, channels = image_shape
-        self.classes, self.pooling, self.centred = classes, pooling, norm.groups is None
+        self.classes, self.pooling = classes, pooling
+        self.centred = norm.groups is None and not norm.batch
         self.kinds = tuple(
             "reduction" if place in reductions else "normal" for place in range(cells)
         )
@@ -274,6 +298,8 @@ class CellNet(nn.Module):
             )
             self.cells.append(cell)
             inputs, shrink = (inputs[1], nodes * filters), halves
+            if auxiliary and len(self.cells) == 1 + 2 * cells // 3:
+                self.auxiliary = AuxiliaryHead(inputs[1], classes, norm)
         self.classifier = nn.Linear(inputs[1], classes)
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
@@ -288,8 +314,9 @@ class CellNet(nn.Module):
             if last == "weight":
                 bound = 1 / math.sqrt(value[0].numel())
                 parts.append(rng.uniform(-bound, bound, value.numel()))
-            elif last in ("scale", "shift", "bias"):
-                parts.append(np.full(value.numel(), float(last == "scale")))
+            elif last in ("scale", "shift", "bias", "mean", "variance"):
+                first = float(last in ("scale", "variance"))
+                parts.append(np.full(value.numel(), first))
             else:
                 parts.append(FIRST_ARCHITECTURE * rng.standard_normal(value.numel()))
         return np.concatenate(parts).astype(np.float32)
@@ -298,10 +325,37 @@ class CellNet(nn.Module):
         """Logits [n, classes] of images [n, C, H, W], by shares of the operations where
         they are mixed.
         """
+        output = torch.empty(0)
+        for last in self._outputs(x, mix):
+            output = last
+        return self._classified(output)
+
+    def training_logits(
+        self, x: torch.Tensor, drop: DropPath | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits [n, classes] in training, and those of the second classifier where
+        there is one.
+        """
+        auxiliary, output = None, torch.empty(0)
+        for place, last in enumerate(self._outputs(x, None, drop)):
+            output = last
+            if place == 2 * len(self.cells) // 3 and hasattr(self, "auxiliary"):
+                auxiliary = self.auxiliary(last)
+        return self._classified(output), auxiliary
+
+    def _outputs(
+        self, x: torch.Tensor, mix: Mix | None, drop: DropPath | None = None
+    ) -> Iterator[torch.Tensor]:
+        """The cells' outputs, in their order."""
         x = functional.avg_pool2d(x, self.pooling) if self.pooling > 1 else x
         before = last = self.stem_norm(self.stem(x))
         for kind, cell in zip(self.kinds, self.cells, strict=True):
-            before, last = last, cell(before, last, None if mix is None else mix[kind])
+            own = None if mix is None else mix[kind]
+            before, last = last, cell(before, last, own, drop)
+            yield last
+
+    def _classified(self, last: torch.Tensor) -> torch.Tensor:
+        """Logits of the last cell's output."""
         return self.classifier(
             (functional.relu(last) if self.centred else last).mean((2, 3))
         )
@@ -371,6 +425,7 @@ class GenotypeNet(CellNet):
         affine: whether normalised maps are scaled and shifted.
         groups: in how many groups of channels maps are normalised; None: one for each
             channel.
+        batch: whether maps are normalised over the batch instead.
         sizes: as `CellNet`'s.
     """
 
@@ -380,6 +435,7 @@ class GenotypeNet(CellNet):
         genotype: Genotype,
         affine: bool = True,
         groups: int | None = None,
+        batch: bool = False,
         **sizes: Any,
     ) -> None:
         targets = {}
@@ -389,7 +445,7 @@ class GenotypeNet(CellNet):
                 for operation, state in edges:
                     reading[state].setdefault(operation, []).append(node)
             targets[kind] = reading
-        norm = Normalisation(groups, affine)
+        norm = Normalisation(groups, affine, batch)
         super().__init__(
             nodes=genotype.space.nodes, targets=targets, norm=norm, mixed=False, **sizes
         )

@@ -87,6 +87,8 @@ class ModelSettings(Part):
     """A network; see `models.zoo`."""
 
     place: ClassVar[str] = "dpfedbench.models.zoo"
+    by_record: ClassVar[str] = "model.normalisation to record"
+    """What to set so that no record's gradient depends on another record."""
 
     @property
     def record_level(self) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.models.genotype import KINDS, OPERATIONS, Space
@@ -129,6 +129,7 @@ class DartsCells(CellModel):
     """The network that a search has found: each node adds up two operations."""
 
     kind: Literal["darts-cells"] = "darts-cells"
+    by_record: ClassVar[str] = "model.batch_normalisation to false"
     affine: bool = setting(
         True,
         doc="whether normalised maps are scaled and shifted by weights",
@@ -137,6 +138,27 @@ class DartsCells(CellModel):
     genotype: GenotypeSource = setting(
         RandomGenotype(), doc="where its cells come from"
     )
+    batch_normalisation: bool = setting(
+        False,
+        doc=(
+            "false: maps are normalised within each record; true: over the batch in"
+            " training and by running statistics in tests, which is for training"
+            " without privacy (client_update.kind batch-steps)"
+        ),
+        paper="true",
+    )
+    auxiliary: bool = setting(
+        False,
+        doc=(
+            "whether a second classifier after two thirds of the cells helps in"
+            " training (client_update.kind batch-steps); tests do without it"
+        ),
+        paper="true",
+    )
+
+    @property
+    def record_level(self) -> bool:
+        return not self.batch_normalisation
 
     def references(self, run: Run) -> dict[str, Run]:
         return self.genotype.references(run)
@@ -153,5 +175,9 @@ class DartsCells(CellModel):
         genotype = self.genotype.of(self.space)
         genotype.check(self.space)
         return GenotypeNet(
-            genotype=genotype, affine=self.affine, **self._sizes(input_shape, outputs)
+            genotype=genotype,
+            affine=self.affine,
+            batch=self.batch_normalisation,
+            auxiliary=self.auxiliary,
+            **self._sizes(input_shape, outputs),
         )

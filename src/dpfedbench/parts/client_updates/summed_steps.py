@@ -121,6 +121,14 @@ class SummedSteps(SummedUpdate):
     def steps(self) -> Mapping[str, StepOfSum]:
         return {self.sends: self.weights}
 
+    def check(self, run: Run) -> None:
+        if getattr(run.model, "auxiliary", False):
+            raise BenchError(
+                "model.auxiliary is true, but client_update.kind summed-steps has no"
+                " second classifier's loss: set it to false, or take batch-steps for"
+                " training without privacy"
+            )
+
 
 class _Cut(PlainSum):
     """A plain sum of gradients that are cut to a norm: clipping without noise, which

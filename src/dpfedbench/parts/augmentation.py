@@ -1,0 +1,103 @@
+"""Augmentation of images: random crop, horizontal flip, cutout.
+
+Each image is changed by itself, with random numbers that no other image decides.
+"""
+
+from __future__ import annotations
+
+from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np
+from dpfedbench.settings.part import Section, setting
+
+
+class Augmentation(Section):
+    """What is done to each image of a batch before its gradient is taken. Tests see
+    images as they are.
+    """
+
+    crop: int = setting(
+        0,
+        ge=0,
+        le=1000,
+        doc=(
+            "zeros on each side of an image, of which a window of its size is cut at"
+            " random; 0: none"
+        ),
+        paper="4 (DARTS)",
+    )
+    flip: bool = setting(
+        False, doc="whether half of the images are mirrored", paper="true (DARTS)"
+    )
+    cutout: int = setting(
+        0,
+        ge=0,
+        le=1000,
+        doc=(
+            "side of a square of pixels, around a random pixel, that is blanked; 0:"
+            " none"
+        ),
+        paper="16",
+    )
+    cutout_value: float = setting(
+        0.0, ge=0, le=1, doc="what these pixels become, between black and white"
+    )
+
+    @property
+    def is_none(self) -> bool:
+        """Whether images stay as they are."""
+        return not (self.crop or self.flip or self.cutout)
+
+    def apply(self, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return changed copies of images.
+
+        Args:
+            images: uint8 or float in [0, 1], [n, H, W, C].
+            rng: draws windows, mirrorings and squares.
+
+        Raises:
+            BenchError: records are no images.
+        """
+        if self.is_none:
+            return images
+        if images.ndim != 4:
+            raise BenchError(
+                f"records of shape {list(images.shape[1:])} are no images [H, W, C]:"
+                " leave out client_update.augmentation"
+            )
+        changed = self._cropped(images, rng) if self.crop else images.copy()
+        if self.flip:
+            mirrored = rng.random(len(images)) < 0.5
+            changed[mirrored] = changed[mirrored][:, :, ::-1]
+        if self.cutout:
+            changed[self._squares(images.shape, rng)] = (
+                round(255 * self.cutout_value)
+                if images.dtype == np.uint8
+                else self.cutout_value
+            )
+        return changed
+
+    def _cropped(self, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        count, height, width, _ = images.shape
+        edge = (self.crop, self.crop)
+        padded = np.pad(images, ((0, 0), edge, edge, (0, 0)))
+        tops, lefts = rng.integers(0, 2 * self.crop + 1, (2, count))
+        rows = tops[:, None] + np.arange(height)
+        columns = lefts[:, None] + np.arange(width)
+        which = np.arange(count)[:, None, None]
+        cropped: np.ndarray = padded[which, rows[:, :, None], columns[:, None, :]]
+        return cropped
+
+    def _squares(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+        """Which pixels are blanked, bool [n, H, W]; a square may reach over the
+        border.
+        """
+        count, height, width, _ = shape
+        half = self.cutout // 2
+        middle_rows = rng.integers(0, height, count)[:, None]
+        middle_columns = rng.integers(0, width, count)[:, None]
+        rows = np.arange(height) - middle_rows
+        columns = np.arange(width) - middle_columns
+        in_rows = (rows >= -half) & (rows < self.cutout - half)
+        in_columns = (columns >= -half) & (columns < self.cutout - half)
+        squares: np.ndarray = in_rows[:, :, None] & in_columns[:, None, :]
+        return squares

@@ -1,0 +1,174 @@
+"""Steps of all parties along the mean gradient of their batches, without privacy: how
+DARTS (Liu et al. 2018, Section 4.2) and DP-FNAS train the network of found cells.
+
+    each party's lot -> augmented images -> gradient of the mean loss, in training mode
+    the parties' mean gradient -> one step; running statistics move to the batch's
+
+A lot's gradient is taken as a whole, so that batch normalisation, drop path and the
+second classifier's loss can be part of it. Nothing of it can be claimed private: the
+statistics of a batch couple its records. Methods that claim privacy do not take this
+update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
+from dpfedbench.models.zoo.darts import DartsCells
+from dpfedbench.parts.augmentation import Augmentation
+from dpfedbench.parts.client_updates.client_update import (
+    Clients,
+    ClientUpdate,
+    Row,
+    Setup,
+    Stream,
+)
+from dpfedbench.parts.participation.poisson_lots import PoissonLots
+from dpfedbench.parts.step_of_sum import StepOfSum
+from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
+from dpsum.randomness import stream
+
+
+class BatchSteps(ClientUpdate):
+    """A step a round of the whole model, along the gradient of whole batches. Not
+    private.
+    """
+
+    kind: Literal["batch-steps"] = "batch-steps"
+    client_data = "records"
+    sends = "batch-gradient"
+
+    weights: StepOfSum = setting(StepOfSum(), doc="the step")
+    augmentation: Augmentation = setting(
+        Augmentation(), doc="what is done to each image of a batch"
+    )
+    drop_path: float = setting(
+        0.0,
+        ge=0,
+        lt=1,
+        doc=(
+            "probability that an edge's map of a record is dropped, at the end of the"
+            " training: it grows from 0"
+        ),
+        paper="0.2",
+    )
+    auxiliary: float = setting(
+        0.4,
+        ge=0,
+        le=1e6,
+        doc="weight of the second classifier's loss, where model.auxiliary is true",
+        paper="0.4",
+    )
+
+    @property
+    def steps(self) -> Mapping[str, StepOfSum]:
+        """The step that follows, by the name of what it follows."""
+        return {self.sends: self.weights}
+
+    def check(self, run: Run) -> None:
+        if not isinstance(run.model, DartsCells):
+            raise BenchError(
+                f"model.kind is {run.model.kind}, but client_update.kind batch-steps"
+                " trains darts-cells: take that, or summed-steps"
+            )
+        if self.weights.cut is not None:
+            raise BenchError(
+                "client_update.weights.cut is of single records' gradients, but"
+                " batch-steps takes a batch's as a whole: set it to null"
+            )
+
+    def clients(self, setup: Setup) -> Clients:
+        return _Batches(self, setup)
+
+
+class _Batches(Clients):
+    """The parties of a run, whose batches are computed one after another."""
+
+    served = "records"
+    divides = True
+
+    def __init__(self, update: BatchSteps, setup: Setup) -> None:
+        from dpfedbench.models.batch_gradient import BatchGradient
+
+        run = setup.run
+        plan = run.part(PoissonLots)
+        self._update, self._run, self._held = update, run, setup.held
+        self._count, self._rounds = len(setup.held.images), plan.rounds
+        self._lots = plan.lots(
+            clients=self._count,
+            seed=run.stream_seed,
+            steps=1,
+            records=len(setup.held.images[0]),
+        )
+        self._gradient = BatchGradient(
+            setup.net,
+            device=setup.gradients.device,
+            drop_path=update.drop_path,
+            auxiliary=update.auxiliary,
+        )
+        self._state = update.weights.begin(torch.zeros(setup.net.dimension))
+        self._row: Row = {}
+
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
+        """The model that all parties have after the round: one row."""
+        model = torch.from_numpy(theta.copy())
+        measured = [
+            found
+            for client in range(self._count)
+            if (found := self._party(theta, index, client)) is not None
+        ]
+        if measured:
+            mean = torch.stack([each.gradient for each in measured]).mean(dim=0)
+            self._update.weights.step(
+                model, mean, self._state, index=index, rounds=self._rounds
+            )
+            for places in zip(*(each.statistics for each in measured), strict=True):
+                values = torch.stack([value for _, value in places])
+                model[places[0][0]] = values.mean(dim=0)
+        losses = [each.loss for each in measured]
+        self._row = {
+            "clients": self._count,
+            "loss": float(np.mean(losses)) if losses else math.nan,
+        }
+        yield model[None], np.zeros(0), np.zeros(0)
+
+    def _party(self, theta: np.ndarray, index: int, client: int) -> Any:
+        """One party's batch; None where fewer than two records came, of which there
+        are no statistics.
+        """
+        from dpfedbench.models.batch_gradient import generator_of
+
+        places = self._lots.lot(index, 0, client)
+        if len(places) < 2:
+            return None
+        seed = self._run.stream_seed
+        images = self._update.augmentation.apply(
+            self._held.images[client][places],
+            stream(seed, "augmentation", index, client),
+        )
+        return self._gradient(
+            theta,
+            images,
+            self._held.labels[client][places],
+            generator=generator_of(stream(seed, "drop-path", index, client)),
+            progress=index / self._rounds,
+        )
+
+    def row(self) -> Row:
+        return self._row
+
+    def work(self, cohort: np.ndarray) -> int:
+        return self._count * self._lots.size
+
+    def state(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
