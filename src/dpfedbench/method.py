@@ -371,6 +371,7 @@ class Method(Run):
         that read the same units.
         """
         together(self.sums)
+        self._check_groups()
         sums, server = self.further_sums(), self.server_sum()
         if tuple(sum_.name for sum_ in sums) != self.client.sends_too:
             raise BenchError(
@@ -427,6 +428,24 @@ class Method(Run):
         plan = self.participation
         if own and server.private and server.unit == own[0].unit and not plan.known:
             raise BenchError(tells_rounds(own[0], plan.kind))
+
+    def _check_groups(self) -> None:
+        """Refuse groups of coordinates where no analysis or no code is of them."""
+        own = [sum_.name for sum_ in self.own_sums()]
+        for sum_ in self.sums:
+            if not sum_.private or sum_.clipping.groups == "all":
+                continue
+            where = f"clipping.groups is {sum_.clipping.groups}, but"
+            if sum_.noise.mechanism != "gaussian":
+                raise BenchError(
+                    f"{where} {sum_.noise.mechanism} noise has no analysis by groups:"
+                    " set clipping.groups to all, or take another noise"
+                )
+            if sum_.name in own:
+                raise BenchError(
+                    f"{where} {sum_.name} is a sum of each client's own, which is"
+                    " clipped as a whole: set clipping.groups to all"
+                )
 
 
 def read_run(values: Mapping[str, Any]) -> Method:

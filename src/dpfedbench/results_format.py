@@ -31,6 +31,10 @@ HISTORY = (
     "seconds",
 )
 """Columns that every history.csv has."""
+GROUP_THRESHOLDS = ("threshold_least", "threshold_most")
+"""Those of a run that clips by groups of coordinates; `threshold` is then the norm of
+all groups' thresholds together.
+"""
 NORMS = ("norm_q10", "norm_q50", "norm_q90")
 """Those of a run whose raw norms may be told."""
 MEASURED = ("test_accuracy", "test_loss", "validation_loss")

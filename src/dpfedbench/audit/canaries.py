@@ -66,11 +66,15 @@ class ClientSource(Clients):
         """Their contributions, whatever the model and the round are."""
         for start in range(0, len(cohort), _CHUNK):
             ids = cohort[start : start + _CHUNK]
-            out = np.zeros((len(ids) * self.each, self.net.dimension), np.float32)
+            net = self.net
+            width = net.dimension
+            if net.groups > 1:
+                width = net.ordinary + net.reserved
+            out = np.zeros((len(ids) * self.each, width), np.float32)
             self.units.fill(
                 ids, out[:: self.each]
             )  # of a client that makes several, the first counts
-            rows = torch.from_numpy(out)
+            rows = torch.from_numpy(net.spread(out))
             told = rows if self.messages == 1 else rows.expand(self.messages, -1, -1)
             yield told, np.zeros(len(ids)), np.zeros(len(ids))
 
@@ -232,6 +236,7 @@ def one_run(
     inserted: bool = True,
     added: int = 0,
     dimension: int | None = None,
+    groups: int = 1,
     progress: Progress | None = None,
 ) -> Experiment:
     """Run the mechanism of a sum once, with canaries.
@@ -259,6 +264,7 @@ def one_run(
             `scores.RoundByRound`.
         dimension: coordinates, where the mechanism follows from their number; None: as
             few as canaries need.
+        groups: how many groups of coordinates the sum clips each by itself.
         progress: told of each round.
     """
     run = run.replace(seed=seed)
@@ -274,7 +280,9 @@ def one_run(
             min(canaries, max(1000, _WORK // lots)) // holders, 3 * min(sizes) // 4
         )
     coins = stream(seed, "audit-coins").integers(2, size=(holders, each)).astype(bool)
-    net = Coordinates(ordinary=ORDINARY, reserved=each, dimension=dimension)
+    net = Coordinates(
+        ordinary=ORDINARY, reserved=each, dimension=dimension, groups=groups
+    )
     plan = run.participation.plan(clients=clients, seed=seed)
     # A record is in one part of its client's, and the sum is over one of these.
     parts = len({own_sum.part for own_sum in own_sums})

@@ -52,6 +52,9 @@ _WORK = 200_000_000
 than one.
 """
 
+_LEAST = 500
+"""Canaries of one experiment at least, however many groups of coordinates there are."""
+
 CONFIDENCE = 0.95
 RUNS = 500
 
@@ -338,7 +341,10 @@ def _audit_served(
     each = min(
         canaries, 3 * most // 4, canaries if dimension is None else dimension - ORDINARY
     )
-    work = each * len(rounds) * int(first.sampler["cohort"])
+    groups = 1 if first.groups is None else len(first.groups["thresholds"])
+    if groups > 1:  # a canary has a coordinate in each
+        each = min(each, max(_LEAST, each // groups))
+    work = groups * each * len(rounds) * int(first.sampler["cohort"])
     repeats = (
         1
         if own or of(releases).known
@@ -351,6 +357,7 @@ def _audit_served(
             seed=audit_seed(run, 0, index) if index else seed,
             canaries=each,
             dimension=dimension,
+            groups=groups,
             rounds=len(rounds) // steps,
             threshold=threshold,
             records=records,

@@ -9,6 +9,7 @@ import dataclasses
 
 import numpy as np
 
+from dpsum.group_clipping import CoordinateGroups
 from dpsum.randomness import stream
 
 ORDINARY = 50
@@ -20,6 +21,12 @@ single precision.
 """
 
 
+EMPTY = 200
+"""Coordinates of each group that nobody has anything in, where there are groups: what
+an observer measures the noise of the group by.
+"""
+
+
 class Coordinates:
     """Stands in for a model: a vector of weights, all zero at the start.
 
@@ -27,25 +34,49 @@ class Coordinates:
         ordinary: coordinates of ordinary gradients.
         reserved: coordinates of canaries alone, one each.
         dimension: of all, if there are others, which stay empty; None: there are none.
+        groups: how many groups of coordinates are clipped each by itself. With more
+            than one, each has the ordinary and the reserved coordinates of its own, and
+            `EMPTY` ones behind them.
 
     Attributes:
-        own: where the canaries' are.
+        own: where the canaries' are, of each group from its start.
     """
 
     def __init__(
-        self, *, ordinary: int, reserved: int, dimension: int | None = None
+        self,
+        *,
+        ordinary: int,
+        reserved: int,
+        dimension: int | None = None,
+        groups: int = 1,
     ) -> None:
-        self.ordinary, self.reserved, self.dimension = (
-            ordinary,
-            reserved,
-            dimension or ordinary + reserved,
-        )
+        self.ordinary, self.reserved, self.groups = ordinary, reserved, groups
+        self.dimension = dimension or ordinary + reserved
+        if groups > 1:
+            self.dimension = groups * (ordinary + reserved + EMPTY)
         self.own = slice(ordinary, ordinary + reserved)
         # A sum over a block of the model has all coordinates here: whichever it is, it
         # has room for the canaries.
         self.blocks: dict[str, slice] = collections.defaultdict(
             lambda: slice(0, self.dimension)
         )
+
+    def coordinate_groups(self, kind: str, noise: str) -> CoordinateGroups:
+        """Return the groups, whatever they are of in the run's own model."""
+        size = self.dimension // self.groups
+        boundaries = range(0, self.dimension + 1, size)
+        return CoordinateGroups(tuple(boundaries), noise)
+
+    def spread(self, rows: np.ndarray) -> np.ndarray:
+        """Return contributions [n, ordinary + reserved] in all groups, float32 [n, d].
+
+        Ordinary gradients keep their norm, and a canary is in every group.
+        """
+        if self.groups == 1:
+            return rows
+        shares = rows.copy()
+        shares[:, : self.ordinary] /= self.groups**0.5
+        return np.tile(np.pad(shares, ((0, 0), (0, EMPTY))), self.groups)
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Zeros, float32 [d]."""

@@ -113,6 +113,9 @@ def _mechanism(run: Method) -> described.Mechanism:
     noise, clipping = (
         (None, None) if server is None else (server.noise, server.clipping)
     )
+    multiplier = getattr(noise, "multiplier", None)
+    if getattr(clipping, "noise_by_group", "joint") == "per-group":
+        multiplier = None  # how many groups there are is known with the network
     return described.Mechanism(
         sampler={
             "kind": getattr(plan, "kind", ""),
@@ -121,7 +124,7 @@ def _mechanism(run: Method) -> described.Mechanism:
             "rounds": rounds,
             "rate": cohort / run.clients.count,
         },
-        noise_multiplier=getattr(noise, "multiplier", None),
+        noise_multiplier=multiplier,
         counted=clipping is not None and clipping.private,
         mechanism="gaussian" if noise is None else noise.mechanism,
     )

@@ -8,6 +8,7 @@ what the rule determines is compared. How many records a client holds is in no
 configuration.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpsum.accounting.gaussian import rest_multiplier
+from dpsum.clipping import RuleByGroup
+from dpsum.group_clipping import CoordinateGroups
 from dpsum.ledger import Release
 from dpsum.sums import Sum, together
 
@@ -38,8 +41,11 @@ def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
         if not any(budget.epsilon is not None and budget.stop for budget in budgets):
             _same("rounds", rounds, run.participation.rounds)
         samplers = _samplers(run, releases)
+        layouts = {
+            sum_.name: _layout(sum_, named.get(sum_.name, [])) for sum_ in private
+        }
         for sum_ in private:
-            _Checked(run, sum_, samplers, rounds).check(named)
+            _Checked(run, sum_, samplers, rounds, layouts).check(named)
     _same("further releases, of", sorted(named), [])
 
 
@@ -50,6 +56,24 @@ def _same(what: str, stated: Any, expected: Any) -> None:
             f" {expected}: the ledger is not of this run, or was changed; train the run"
             " again"
         )
+
+
+def _layout(sum_: Sum, lines: Sequence[Release]) -> CoordinateGroups | None:
+    """Return the groups of coordinates of a sum: where they lie is in its ledger, the
+    reading of the noise in its configuration; None where it has none.
+    """
+    rule = sum_.clipping
+    assert rule is not None
+    for line in lines:
+        _same(
+            f"in round {line.round} groups of {sum_.name}:",
+            line.groups is not None,
+            rule.groups != "all",
+        )
+    if rule.groups == "all" or not lines:
+        return None
+    assert lines[0].groups is not None
+    return CoordinateGroups(tuple(lines[0].groups["boundaries"]), rule.noise_by_group)
 
 
 def _samplers(run: Method, releases: Sequence[Release]) -> Samplers:
@@ -96,13 +120,33 @@ def _check_noise(line: Release) -> None:
         )
 
 
+def _thresholds(line: Release) -> np.ndarray:
+    """Return the thresholds of a line: one, or one for each holder or group."""
+    if line.groups is not None:
+        return np.array(line.groups["thresholds"])
+    return np.atleast_1d(line.threshold)
+
+
 class _Checked:
     """One private sum of a run, and what its rule releases beside it."""
 
-    def __init__(self, run: Method, sum_: Sum, samplers: Samplers, rounds: int) -> None:
+    def __init__(
+        self,
+        run: Method,
+        sum_: Sum,
+        samplers: Samplers,
+        rounds: int,
+        layouts: Mapping[str, CoordinateGroups | None],
+    ) -> None:
         self.run, self.sum, self.sampler = run, sum_, samplers[sum_.name]
+        self._layouts, self.layout = layouts, layouts[sum_.name]
         self.lines = rounds * self.sampler["rounds"] // max(run.participation.rounds, 1)
         self.multiplier = self._multiplier(samplers)
+
+    def _ratio(self, sum_: Sum) -> float:
+        """Return a sum's configured multiplier over the proven one."""
+        layout = self._layouts[sum_.name]
+        return 1.0 if layout is None else layout.claimed_ratio
 
     def _multiplier(self, samplers: Samplers) -> float:
         """Of the first round, where the rule takes nothing out of it."""
@@ -116,12 +160,16 @@ class _Checked:
             }
             return given.noise_multiplier(own, self.run.claims)
         if noise.multiplier is not None:
-            return noise.multiplier
+            return noise.multiplier / self._ratio(self.sum)
         group = next(
             group for group in together(self.run.sums) if self.sum in group.sums
         )
         plan = group.plan(
-            self.sampler, claims=self.run.claims, counted=False, stepwise=True
+            self.sampler,
+            claims=self.run.claims,
+            counted=False,
+            stepwise=True,
+            ratios=[self._ratio(sum_) for sum_ in group.sums],
         )
         return (
             plan.noise_multiplier
@@ -137,14 +185,20 @@ class _Checked:
         self._check_lines(name, self.sum.stream, lines, counted=True)
         if not lines:
             return
-        first = np.atleast_1d(lines[0].threshold)
+        first = _thresholds(lines[0])
         if rule.threshold is not None:
             _same(
                 f"a first threshold of {name} of", set(first.tolist()), {rule.threshold}
             )
-        state, beside = rule.begin(float(first[0])), list[Release]()
+        beside = list[Release]()
+        by_rule: Any = rule
+        if self.layout is not None:
+            by_rule = RuleByGroup(rule, self.layout)
+            state = by_rule.begin(first.tolist())
+        else:
+            state = rule.begin(float(first[0]))
         candidates: tuple[float, ...] = (self.multiplier,)
-        extra = rule.extra(
+        extra = by_rule.extra(
             state, noise_multiplier=self.multiplier, cohort=self.sampler["cohort"]
         )
         if extra is not None:
@@ -154,10 +208,10 @@ class _Checked:
             if not rule.moves:
                 _same(
                     f"thresholds of {name} of",
-                    set(np.atleast_1d(line.threshold).tolist()),
+                    set(_thresholds(line).tolist()),
                     set(first.tolist()),
                 )
-            stated = {self._stated(rule, state, z): z for z in candidates}
+            stated = {self._stated(by_rule, state, z): z for z in candidates}
             multipliers = (
                 line.noise_multiplier,
                 *(other.noise_multiplier for other in beside[number : number + 1]),
@@ -180,6 +234,37 @@ class _Checked:
         return (
             rest_multiplier(z, extra.noise_multiplier) if extra.within else z
         ), extra.noise_multiplier
+
+    def _check_groups(self, line: Release) -> None:
+        """Check the noise of each group, and the multiplier that the paper counts."""
+        where = f"in round {line.round} a"
+        ratio = self._ratio(self.sum)
+        claimed = None if ratio == 1.0 else line.noise_multiplier * ratio
+        if not math.isclose(line.claimed_multiplier or 0.0, claimed or 0.0):
+            _same(f"{where} claimed multiplier of", line.claimed_multiplier, claimed)
+        if self.layout is None or line.groups is None:
+            return
+        _same(
+            f"{where} number of groups of",
+            len(line.groups["thresholds"]),
+            self.layout.count,
+        )
+        if line.name != self.sum.name:
+            return
+        _same(
+            f"{where} set of boundaries of",
+            line.groups["boundaries"],
+            list(self.layout.boundaries),
+        )
+        expected = self.layout.noise_stds(
+            line.groups["thresholds"], line.noise_multiplier
+        )
+        if not np.allclose(line.groups["noise_stds"], expected, rtol=1e-9, atol=0):
+            _same(
+                f"{where} deviation of the noise in each group of",
+                line.groups["noise_stds"],
+                list(expected),
+            )
 
     def _check_lines(
         self, name: str, stream: str, lines: Sequence[Release], *, counted: bool
@@ -205,6 +290,7 @@ class _Checked:
                     value,
                 )
             _check_noise(line)
+            self._check_groups(line)
             values = {
                 "threshold": line.threshold,
                 "noise_multiplier": line.noise_multiplier,

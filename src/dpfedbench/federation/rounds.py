@@ -31,12 +31,14 @@ from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts import proof_assumptions
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.processes import Processes
-from dpfedbench.results_format import NORMS
+from dpfedbench.results_format import GROUP_THRESHOLDS, NORMS
 from dpsum.budget import Budget
+from dpsum.group_clipping import CoordinateGroups
 from dpsum.ledger import Ledger
 from dpsum.mechanism import Mechanism, Observer
 from dpsum.participation import check_name
 from dpsum.randomness import stream
+from dpsum.sums import Sum
 
 
 def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None:
@@ -160,6 +162,7 @@ class Rounds:
                 denominator=float(run.clients.count),
                 dimension=net.dimension,
                 cohort=self.plan.denominator,
+                groups=self._groups_of(sum_),
             )
             for sum_ in run.further_sums()
         ]
@@ -169,7 +172,9 @@ class Rounds:
         self._state = self.step.begin(self.theta)
         norms = () if run.private or self.clients.served == "records" else NORMS
         told = () if self.server.sum.noise is None else self.server.sum.noise.columns
-        self.columns = (*measures.columns, *run.client.columns(run), *told, *norms)
+        by_group = () if self.server.groups is None else GROUP_THRESHOLDS
+        own = run.client.columns(run)
+        self.columns = (*measures.columns, *own, *told, *by_group, *norms)
 
     @classmethod
     def of(
@@ -233,15 +238,29 @@ class Rounds:
             **given,
         )
 
+    def _groups_of(self, sum_: Sum) -> CoordinateGroups | None:
+        """Return the groups of coordinates that a sum clips; None: it clips all
+        coordinates together.
+        """
+        rule = sum_.clipping
+        if not sum_.private or rule.groups == "all":
+            return None
+        groups: CoordinateGroups = self.net.coordinate_groups(
+            rule.groups, rule.noise_by_group
+        )
+        return groups
+
     def _enter_server(self, first: float | None) -> Mechanism:
         denominator = self.plan.denominator * self.clients.each
+        server_sum = self.run.server_sum()
         return self._enter(
-            self.run.server_sum(),
+            server_sum,
             sampler=self.plan.describe(),
             denominator=denominator,
             dimension=self.net.dimension,
             cohort=self.plan.denominator,
             plain=self.step.plain_sum,
+            groups=self._groups_of(server_sum),
             first=None if first is None else lambda: first,
         )
 
@@ -392,6 +411,7 @@ class Rounds:
                 "released_norm": norm,
                 "noise_multiplier": total.sum.noise_multiplier,
                 **total.sum.told,
+                **_group_thresholds(total.sum),
             }
         if self.run.private:
             # Each contribution is a client's own release, so that the sum is free to be
@@ -433,6 +453,14 @@ class Rounds:
     def _take_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         for mechanism, state in zip(self.budget.mechanisms, states, strict=True):
             mechanism.restore(state)
+
+
+def _group_thresholds(total: Any) -> Row:
+    """Return the least and the largest threshold of a sum's groups."""
+    if total.groups is None:
+        return {}
+    ends = min(total.thresholds), max(total.thresholds)
+    return dict(zip(GROUP_THRESHOLDS, ends, strict=True))
 
 
 class Untrained:

@@ -24,6 +24,7 @@ from dpfedbench.method import Method
 from dpfedbench.models.kernels import add_rows, processor
 from dpfedbench.models.torch_sums import rows_of
 from dpfedbench.processes import Processes
+from dpsum.group_clipping import add_rows_by_group
 
 if TYPE_CHECKING:
     from dpfedbench.parts.client_updates.client_update import Stream
@@ -126,17 +127,20 @@ def add_together(
     )
     all_losses: list[np.ndarray] = []
 
-    def add(limit: float, whole: np.ndarray, norms: np.ndarray) -> None:
-        of = norms.reshape(-1, each)
+    def add(limit: Any, whole: np.ndarray, norms: np.ndarray) -> None:
+        of = norms.reshape(-1, each, *norms.shape[1:])
         of[:] = 0.0  # where another process's are
 
         def add_block(number: int, rows: np.ndarray) -> None:
-            some = (
-                rows_of(total.transformed(torch.from_numpy(rows)))
-                if total.as_rows
-                else rows
-            )
-            add_rows(some, limit, whole, of[blocks[number]].reshape(-1))
+            some = rows
+            if total.transforms:
+                some = rows_of(total.transformed(torch.from_numpy(rows)))
+            own_norms = of[blocks[number]].reshape(-1, *norms.shape[1:])
+            if total.sum.groups is None:
+                add_rows(some, limit, whole, own_norms)
+            else:
+                groups = total.sum.groups
+                add_rows_by_group(add_rows, groups, some, limit, whole, own_norms)
 
         made = _regrouped(
             stream_of(cohort[places]),

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,7 @@ from dpfedbench.models.refused_layers import (
     place_of,
     remembering,
 )
+from dpsum.group_clipping import CoordinateGroups
 
 Array = np.ndarray | torch.Tensor
 
@@ -77,6 +79,13 @@ class _Call(nn.Module):
             return each, *correct(x, y)
         right = (logits.detach().argmax(dim=1) == y).to(each.dtype)
         return each, right, torch.ones_like(right)
+
+
+def _layer_key(name: str) -> str:
+    """Return what the tensors of one layer have in common in their names."""
+    module = name.rpartition(".")[0]
+    number = name[len(name.rstrip("0123456789")) :]
+    return module or number or name
 
 
 class Net:
@@ -192,6 +201,52 @@ class Net:
         names = next(iter(self.named_blocks.values()), tuple(self._own))
         layer = names[-1].rpartition(".")[0]
         return tuple(name for name in names if name.rpartition(".")[0] == layer)
+
+    def coordinate_groups(self, kind: str, noise: str) -> CoordinateGroups:
+        """Return the groups of coordinates that are clipped each by itself.
+
+        Args:
+            kind: "tensors": one group for each tensor. "layers": the tensors of one
+                layer together, also the scale and shift of the normalisation behind it.
+            noise: how the noise multiplier is read, as of `CoordinateGroups`.
+        """
+        names = list(self.shapes)
+        stops = np.cumsum([math.prod(shape) for shape in self.shapes.values()])
+        starts = [0, *stops[:-1].tolist()]
+        firsts = range(len(names)) if kind == "tensors" else self._first_of_layers()
+        groups = {}
+        for first, following in itertools.zip_longest(firsts, firsts[1:]):
+            last = len(names) if following is None else following
+            name = names[first]
+            if last - first > 1:
+                name = name.rpartition(".")[0] or name
+            groups[name] = slice(starts[first], int(stops[last - 1]))
+        return CoordinateGroups.from_slices(groups, self.dimension, noise=noise)
+
+    def _first_of_layers(self) -> list[int]:
+        """Return the place of the first tensor of each layer.
+
+        A layer is a module that has a tensor of two dimensions or more. Tensors outside
+        of modules belong together by the number at the end of their names. Modules of
+        vectors alone (normalisation) belong to the layer before them.
+        """
+        keys = [_layer_key(name) for name in self.shapes]
+        vectors = {
+            key: all(
+                len(shape) < 2
+                for other, shape in zip(keys, self.shapes.values(), strict=True)
+                if other == key
+            )
+            for key in keys
+        }
+        firsts = [0]
+        for place in range(1, len(keys)):
+            is_extra = place >= len(self._own)
+            if keys[place] != keys[place - 1] and (
+                is_extra or not vectors[keys[place]]
+            ):
+                firsts.append(place)
+        return firsts
 
     def with_rates(self, steps: int, first: float) -> Net:
         """The same with a learnt rate for each of `steps` steps and tensor, which

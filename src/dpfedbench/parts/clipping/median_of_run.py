@@ -44,6 +44,7 @@ class MedianOfRun(CohortRule):
     )
 
     def check(self, run: Run) -> None:
+        super().check(run)
         if run.part(ClientUpdate).kind != "maml":
             raise BenchError(
                 "clipping.kind median-of-run is for client_update.kind maml"

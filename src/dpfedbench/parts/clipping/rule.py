@@ -54,7 +54,35 @@ class ClippingRule(Part, clipping.ClippingRule):
         paper="0.2 (DP-FedMeta's released code)",
     )
 
+    groups: Literal["all", "layers", "tensors"] = setting(
+        "all",
+        doc=(
+            "what is clipped to a threshold of its own: all coordinates together, each"
+            " layer, or each tensor; `threshold` is then that of each group"
+        ),
+        paper="layers (DP-MAML, 5.2.1); tensors (DP-FedMeta's released code)",
+    )
+    noise_by_group: Literal["joint", "per-group", "equal-shares"] = setting(
+        "joint",
+        doc=(
+            "how `noise.multiplier` z is read for m groups of thresholds C_g: deviation"
+            " z sqrt(sum C_g^2), z C_g (which protects like z / sqrt(m)), or z sqrt(m)"
+            " C_g"
+        ),
+        paper="per-group",
+    )
+
     def check(self, run: Run) -> None:
+        if self.groups == "all" and self.noise_by_group != "joint":
+            raise BenchError(
+                f"clipping.noise_by_group is {self.noise_by_group}, but clipping.groups is"
+                " all, so there is one group: set groups to layers or tensors"
+            )
+        if self.groups != "all" and self.threshold is None:
+            raise BenchError(
+                f"clipping.groups is {self.groups}, but the rule {self.kind} finds one"
+                " threshold of all coordinates: give clipping.threshold, of each group"
+            )
         if self.threshold is None and not self.finds_threshold:
             raise BenchError(
                 f"clipping.threshold is null: the rule {self.kind} needs a first"

@@ -15,9 +15,9 @@ is what v' has of it. All of it is computed of what was released: post-processin
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from dpfedbench.lazy import torch
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.optimizers.optimizer import Optimizer, State
 from dpfedbench.settings.part import setting
 
@@ -46,8 +46,11 @@ class AdamBC(Optimizer):
         }
         return {"steps": 0, "noise": 0.0, "deviation": 0.0, **moments}
 
-    def told(self, state: State, deviation: float) -> None:
-        state["deviation"] = float(deviation)
+    def told(self, state: State, deviation: Any) -> None:
+        if np.ndim(deviation):
+            state["deviation"] = torch.as_tensor(deviation, dtype=torch.float32)
+        else:
+            state["deviation"] = float(deviation)
 
     def step(
         self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float

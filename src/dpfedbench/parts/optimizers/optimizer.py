@@ -40,7 +40,7 @@ class Optimizer(Part):
         """The state before the first step."""
         raise NotImplementedError
 
-    def told(self, state: State, deviation: float) -> None:
+    def told(self, state: State, deviation: Any) -> None:
         """Learn the deviation of the noise on each coordinate of the next step's
         gradient; 0 where there is none.
         """

@@ -39,7 +39,7 @@ class ServerStep(Part):
         """What the model is moved by [d], of what was released."""
         return released / denominator
 
-    def told(self, state: State, deviation: float) -> None:
+    def told(self, state: State, deviation: Any) -> None:
         """Learn the deviation of the noise on each coordinate of the next mean; 0 where
         there is none.
         """
@@ -85,7 +85,7 @@ class Step(ServerStep):
     def begin(self, theta: torch.Tensor) -> State:
         return {"optimizer": self.optimizer.begin(theta)}
 
-    def told(self, state: State, deviation: float) -> None:
+    def told(self, state: State, deviation: Any) -> None:
         self.optimizer.told(state["optimizer"], deviation)
 
     def step(
