@@ -35,6 +35,10 @@ SHORT = {
 QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
 CASES = {
     "tasks": ("federation", make_config(SHORT)),
+    "tasks, clipped by tensor": (
+        "federation",
+        make_config(QUANTILE, {"clipping": {"groups": "tensors"}}, SHORT),
+    ),
     "tasks without privacy": ("federation", make_config(PLAIN, SHORT)),
     "tasks, cohorts of any size": (
         "federation",
