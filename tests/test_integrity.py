@@ -132,7 +132,8 @@ def audit() -> None:
         "ledgers": [PLACE / "ledger.jsonl"],
         "trainings": [PLACE / "training.json"],
     }
-    call("audit", Given(configs=[PLACE / "config.yaml"], **ledgers), Given(batch))
+    output = Given(folder=batch, checksums=batch.with_name("dp-agr-1.sha256"))
+    call("audit", Given(configs=[PLACE / "config.yaml"], **ledgers), output)
     shutil.copytree(batch / f"{RUN.key}-seed0", PLACE, dirs_exist_ok=True)
 
 

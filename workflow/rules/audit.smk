@@ -16,7 +16,8 @@ rule audit:
         ledgers=PLANNED.files_of_batch("ledger.jsonl"),
         trainings=PLANNED.files_of_batch("training.json"),
     output:
-        directory(f"{REPORT}/audits/{{method}}-{{batch}}"),
+        folder=directory(f"{REPORT}/audits/{{method}}-{{batch}}"),
+        checksums=f"{REPORT}/audits/checksums/{{method}}-{{batch}}.sha256",
     log:
         f"{REPORT}/audits/logs/{{method}}-{{batch}}.log",
     conda:
@@ -33,9 +34,14 @@ rule audit:
 
 
 rule audited:
-    """Put a run's audit into its folder, and its manifest, which tells whether the copy is the audit."""
+    """Put a run's audit into its folder, and its manifest, which tells whether the copy is the audit.
+
+    Snakemake compares the contents of files and not of folders. So the checksums say whether the batch has changed,
+    also where the results were copied without their times.
+    """
     input:
-        PLANNED.batch_of,
+        checksums=PLANNED.checksums_of_batch,
+        folder=ancient(PLANNED.batch_of),
     output:
         f"{RUN}/audit.json",
     log:
@@ -48,4 +54,4 @@ rule audited:
         runtime=1,
         gpu=0,
     shell:
-        "cp -R {input}/{wildcards.key}-seed{wildcards.seed}/. $(dirname {output}) 2> {log}"
+        "cp -R {input.folder}/{wildcards.key}-seed{wildcards.seed}/. $(dirname {output}) 2> {log}"

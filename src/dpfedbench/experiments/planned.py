@@ -308,6 +308,11 @@ class Planned:
         )
         return f"{self.report}/audits/{wildcards.method}-{number}"
 
+    def checksums_of_batch(self, wildcards: Wildcards) -> str:
+        """The checksums of the audits of the batch that a run is audited in."""
+        folder, _, batch = self.batch_of(wildcards).rpartition("/")
+        return f"{folder}/checksums/{batch}.sha256"
+
     def files_of_batch(self, name: str) -> Input:
         """This file of every run of a batch of audits."""
         return lambda wildcards: [
