@@ -294,7 +294,7 @@ def test_every_script_is_a_rules_job() -> None:
     without = {
         path.stem
         for path in SCRIPTS.glob("*.py")
-        if "rule_job(snakemake, " not in path.read_text()
+        if "with rule_job(" not in path.read_text()
     }
     # `rows` is run by `library.py`, which is a job, in the environment of another
     # library.
