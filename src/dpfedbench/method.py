@@ -17,6 +17,7 @@ from dpfedbench import imports, own_code
 from dpfedbench.errors import BenchError
 from dpfedbench.manifest import mend
 from dpfedbench.parts.proof_assumptions import check_plan
+from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.run import Run, read_yaml
 from dpfedbench.settings.words import nearest
 from dpsum.accounting.units import tells_rounds
@@ -50,6 +51,10 @@ class Method(Run):
     paper: ClassVar[str] = ""
     version: ClassVar[str] = "1"
     defaults: ClassVar[dict[str, Any]] = {}
+    released: ClassVar[dict[str, Any]] = {}
+    """Settings of the authors' released code, where they differ from the paper's; of
+    this class, not of those that extend it.
+    """
     trained: ClassVar[bool] = True
     known: ClassVar[dict[str, type[Method]]] = {}
     """All methods by their names; `dpfedbench.methods` finds them."""
@@ -226,6 +231,56 @@ class Method(Run):
             *self.initial.without_account(self),
         )
 
+    def own_breaches(self) -> tuple[Breach, ...]:
+        """Return what the method itself does that no account covers."""
+        return ()
+
+    @property
+    def breaches(self) -> tuple[Breach, ...]:
+        """What this run does that no account covers; see `Breach`."""
+        if not self.trained:
+            return ()
+        of_sections = [
+            breach
+            for section in self.sections
+            for breach in section.breaches(self)  # type: ignore[arg-type]
+        ]
+        return (*of_sections, *self._coupled_records(), *self.own_breaches())
+
+    @property
+    def unaccounted_units(self) -> dict[str, tuple[str, ...]]:
+        """The reasons of all breaches, by the unit whose guarantee they break."""
+        units = dict.fromkeys(breach.unit for breach in self.breaches)
+        return {
+            unit: tuple(
+                breach.reason for breach in self.breaches if breach.unit == unit
+            )
+            for unit in units
+        }
+
+    def _takes_records(self) -> bool:
+        """Return whether a sum is over single records."""
+        by_unit = any(sum_.unit == "record" for sum_ in self.sums)
+        return self.client.by_record or by_unit
+
+    def _coupled_records(self) -> tuple[Breach, ...]:
+        """Return the breach of a model that mixes the records of a batch."""
+        if self.model.record_level or not self._takes_records():
+            return ()
+        breach = Breach(
+            unit="record",
+            refusal=(
+                f"model {self.model.kind} ties a record's gradient to the others of its"
+                f" batch, but {self.name} takes records one by one: set"
+                f" {self.model.by_record}, or take another model"
+            ),
+            reason=(
+                "normalisation over a batch puts each record into the gradients of the"
+                " others, where clipping does not bound it"
+            ),
+        )
+        return (breach,)
+
     def _as(self, method: type[Method]) -> Run:
         """The run of another method that is equal in all that both have."""
         shared = {
@@ -310,6 +365,29 @@ class Method(Run):
                 sums=self.sums,
                 own=self.own_sums(),
             )
+        self._check_reading()
+
+    def _check_reading(self) -> None:
+        """Refuse what no account covers, unless the run repeats released code."""
+        breaches = self.breaches
+        if self.reading == "as-published":
+            if breaches:
+                raise BenchError(breaches[0].refusal)
+            return
+        rules = [sum_.clipping for sum_ in self.sums if sum_.private]
+        if not breaches and all(rule is None or rule.private for rule in rules):
+            raise BenchError(
+                f"reading is as-released, but this run of {self.name} does nothing that"
+                " its account does not cover: leave reading out"
+            )
+        for sum_ in self.sums:
+            budget = sum_.budget
+            if budget is not None and budget.epsilon is not None and budget.stop:
+                raise BenchError(
+                    f"reading is as-released, of which no finite ε holds, but"
+                    f" budget.epsilon is {budget.epsilon:g} and stops the training at"
+                    " it: set budget.epsilon to null, or budget.stop to false"
+                )
 
     def _check_data(self) -> None:
         held, clients = self.client.client_data, self.clients
@@ -349,15 +427,9 @@ class Method(Run):
 
     def _check_records(self) -> None:
         """What sums over single records need of the model and of participation."""
-        by_record = self.client.by_record or any(
-            sum_.unit == "record" for sum_ in self.sums
-        )
-        if by_record and not self.model.record_level:
-            raise BenchError(
-                f"model {self.model.kind} ties a record's gradient to the others of its"
-                f" batch, but {self.name} takes records one by one: set"
-                f" {self.model.by_record}, or take another model"
-            )
+        coupled = self._coupled_records()
+        if coupled and not self.client.couples_records:
+            raise BenchError(coupled[0].refusal)
         within = [sum_ for sum_ in self.own_sums() if sum_.within_task is not None]
         if within and not self.participation.once:
             raise BenchError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,6 +49,8 @@ class Budget:
         unaccounted: why something that was computed from private data before the first
             round, and that leaves with the releases, has no event of its own; nothing
             finite holds of any release then.
+        unaccounted_units: the same by unit ("client" or "record"), of what leaves with
+            the releases that protect that unit, and of no other release.
         sums: of all mechanisms to come, also those that nobody makes: an audit puts
             canaries in place of some. By default those that join.
 
@@ -65,6 +67,7 @@ class Budget:
         stop: bool = True,
         claims: Claims | None = None,
         unaccounted: Sequence[str] = (),
+        unaccounted_units: Mapping[str, Sequence[str]] | None = None,
         sums: Sequence[Sum] = (),
     ) -> None:
         if epsilon is not None and not epsilon > 0:
@@ -87,6 +90,7 @@ class Budget:
             stop,
         )
         self.claims, self.unaccounted = claims or {}, tuple(unaccounted)
+        self._unaccounted_units = dict(unaccounted_units or {})
         self.mechanisms: list[Any] = []  # each is a Mechanism, which imports this file
         self._sums, self._settled = tuple(sums), False
         self._plans, self._own = (
@@ -94,6 +98,10 @@ class Budget:
             list[tuple[float, float]](),
         )
         self._shared: dict[int, tuple[list[str], BudgetPlan]] = {}
+
+    def unaccounted_of(self, unit: str) -> tuple[str, ...]:
+        """Return why nothing finite holds of releases that protect `unit`."""
+        return (*self.unaccounted, *self._unaccounted_units.get(unit, ()))
 
     def join(self, mechanism: Spender) -> None:
         """Take in a mechanism before the first round; DpsumError where that was, or
@@ -143,7 +151,8 @@ class Budget:
             members = [spenders[name] for name in names if name in spenders]
             if not members:
                 continue
-            first, counted = members[0], not self.unaccounted
+            first = members[0]
+            counted = not self.unaccounted_of(first.sum.unit)
             if first.sum.budget is not None:
                 for other in members[1:]:
                     if other.sampler != first.sampler:

@@ -548,7 +548,7 @@ class Mechanism:
         )
         assert rule is not None and noise is not None
         without_event = [
-            *self.budget.unaccounted,
+            *self.budget.unaccounted_of(self.sum.unit),
             *([] if rule.private else [rule.reason]),
         ]
         by_group = _groups_line(sums[0])

@@ -51,7 +51,11 @@ def _released(
     """
     lines, budget = (
         list[Release](),
-        Budget(claims=run.claims, unaccounted=run.unaccounted),
+        Budget(
+            claims=run.claims,
+            unaccounted=run.unaccounted,
+            unaccounted_units=run.unaccounted_units,
+        ),
     )
     enter = functools.partial(
         Mechanism.of,
@@ -73,6 +77,8 @@ def _released(
     )
     made = make(setup)
     for mechanism in budget.mechanisms:
+        if not mechanism.sum.private:
+            continue
         mechanism.on_release = functools.partial(show, mechanism)
     for _ in made.contributions(
         np.zeros(net.dimension, np.float32), np.arange(clients), 0

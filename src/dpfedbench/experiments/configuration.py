@@ -224,6 +224,13 @@ class Series(Settings):
     use: str | tuple[str, ...] = setting(
         (), doc="the experiment's variants that lie below `run`, by name"
     )
+    reading: Literal["as-published", "as-released"] = setting(
+        "as-published",
+        doc=(
+            "as-released: the authors' code, also where no account covers it; `run`"
+            " lies over its settings"
+        ),
+    )
     run: Overlay = setting({}, doc="overlay of the run")
     searched_by: str = setting(
         "",

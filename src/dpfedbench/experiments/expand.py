@@ -36,6 +36,9 @@ from dpfedbench.settings import layers
 from dpfedbench.settings.layers import leaves, set_key
 
 _TEST = "test."
+AS_RELEASED = "as released, no finite ε"
+"""Mark of a row or line whose run repeats the authors' code."""
+
 _READ: dict[tuple[type[Method], str], Method] = {}
 """Runs by their method and plain values, as text. A plan asks for most of its runs
 several times, cell by cell.
@@ -320,8 +323,18 @@ class _Expansion:
         uses = (series.use,) if isinstance(series.use, str) else series.use
         for used in uses:
             known_name(used, self.experiment.variants, f"{of_series}.use", "variant")
+        released: dict[str, Any] = {}
+        if series.reading == "as-released":
+            released = {
+                **_released_settings(cls, of_series),
+                "reading": series.reading,
+            }
         overlay = layers.merge(
-            cls, *(self.experiment.variants[used] for used in uses), series.run, point
+            cls,
+            released,
+            *(self.experiment.variants[used] for used in uses),
+            series.run,
+            point,
         )
         own = spec.test if isinstance(spec, Figure) else None
         test: dict[str, Any] = (given(own) if own else {}) | (
@@ -381,11 +394,22 @@ class _Expansion:
             )
         if not variant and isinstance(spec, Table) and _same_name(spec, series):
             variant = series.label or name
+        if first.reading == "as-released":
+            variant = ", ".join(filter(None, (variant, AS_RELEASED)))
         if series.repairs:
             self._other(series.repairs, name, of_series)
         return Cell(
             series=name,
-            label=", ".join(filter(None, (series.label or name, first.initial.told))),
+            label=", ".join(
+                filter(
+                    None,
+                    (
+                        series.label or name,
+                        AS_RELEASED if first.reading == "as-released" else "",
+                        first.initial.told,
+                    ),
+                )
+            ),
             variant=", ".join(filter(None, (variant, first.initial.told))),
             searched=tried * len(runs),
             repairs=series.repairs,
@@ -483,6 +507,21 @@ def _read(cls: type[Method], values: Mapping[str, Any]) -> Method:
     if key not in _READ:
         _READ[key] = cls.read(values)
     return _READ[key]
+
+
+def _released_settings(cls: type[Method], where: str) -> dict[str, Any]:
+    """Return the settings of a method's released code.
+
+    Raises:
+        BenchError: the method's file does not state them.
+    """
+    released: dict[str, Any] | None = vars(cls).get("released")
+    if released is None:
+        raise BenchError(
+            f"{where}.reading is as-released, but {cls.name} states no settings of its"
+            " authors' code: leave reading out"
+        )
+    return released
 
 
 def _same_name(table: Table, series: Series) -> bool:

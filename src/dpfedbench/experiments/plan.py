@@ -146,6 +146,8 @@ def audited_as(run: Method) -> str:
         "count": run.clients.count,
         "unaccounted": run.unaccounted,
     }
+    if run.breaches:
+        kept["breaches"] = run.unaccounted_units
     kept |= {
         key: value for key, value in run.plain().items() if key not in Run.model_fields
     }

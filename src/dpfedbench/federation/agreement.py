@@ -271,7 +271,11 @@ class _Checked:
     ) -> None:
         rule, noise, run = self.sum.clipping, self.sum.noise, self.run
         assert rule is not None and noise is not None
-        without_event = [*run.unaccounted, *([] if rule.private else [rule.reason])]
+        without_event = [
+            *run.unaccounted,
+            *run.unaccounted_units.get(self.sum.unit, ()),
+            *([] if rule.private else [rule.reason]),
+        ]
         _same(f"rounds of {name}", len(lines), self.lines)
         expected = {
             "unit": self.sum.unit,

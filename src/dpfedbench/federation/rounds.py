@@ -120,6 +120,7 @@ class Rounds:
             unaccounted=tuple(
                 dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))
             ),
+            unaccounted_units=run.unaccounted_units,
         )
         self._enter = functools.partial(
             Mechanism.of,
@@ -208,7 +209,7 @@ class Rounds:
         )
         # A kernel's network is known, and the settings have said which one; to load
         # Opacus takes a second.
-        if by_record and gradients.name.startswith("torch"):
+        if by_record and run.model.record_level and gradients.name.startswith("torch"):
             net.refuse_record_level()
         if not run.trained:
             return Untrained(net, gradients, given.get("processes"), weights)

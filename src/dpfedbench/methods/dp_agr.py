@@ -28,4 +28,7 @@ class DpAgr(OverClients):
     paper = "dp-fedmeta"
     claims = {"one-pass": POISSON_MOMENTS}
 
+    # The released code takes the percentile of the clients' raw norms.
+    released = {"clipping": {"kind": "percentile-of-raw-norms"}}
+
     client_update: Maml = Maml()

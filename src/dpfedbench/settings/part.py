@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Never, Self
 import pydantic
 
 from dpfedbench.errors import BenchError
+from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.families import Shape, chosen, label, spelled_out, unknown_key
 from dpfedbench.settings.families import kind_of as kind_of
 from dpfedbench.settings.families import kinds_of as kinds_of
@@ -146,6 +147,14 @@ class Section(Settings):
     def unaccounted(self) -> tuple[str, ...]:
         """Why what this section has computed from private data, before training, is a
         release without an event.
+        """
+        return ()
+
+    def breaches(self, run: Never) -> tuple[Breach, ...]:
+        """Return what this section does that no account of the run covers.
+
+        A run is refused because of it, unless it repeats a paper's released code
+        (`Run.reading`).
         """
         return ()
 

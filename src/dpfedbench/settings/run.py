@@ -229,6 +229,13 @@ class Run(Settings):
             " composes runs takes for granted (a search on private data sets this)"
         ),
     )
+    reading: Literal["as-published", "as-released"] = setting(
+        "as-published",
+        doc=(
+            "as-released: what the authors' code does, also where no account covers it;"
+            " its epsilon is then infinite and its claim void. A series sets it"
+        ),
+    )
     dataset: str = setting(pattern=LOWER_CASE, doc="the name of the data set")
     task: Task
     clients: Clients

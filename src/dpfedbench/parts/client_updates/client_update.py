@@ -253,8 +253,9 @@ class ClientUpdate(Part):
     `client_data`: what its clients have, "tasks" (few-shot) or "records". `sends`: the
     name of what the server sums; `sends_too`: of what its clients send besides, each in
     a sum of its own (`Method.further_sums`). `by_record`: whether its clients take
-    records one by one, so that they may sum over their own. `any_size`: whether clients
-    may hold different numbers of records. `keeps_state`: whether a client remembers
+    records one by one, so that they may sum over their own. `couples_records`: whether
+    they can do so where a record's gradient depends on others of its batch. `any_size`:
+    whether clients may hold different numbers of records. `keeps_state`: whether a client remembers
     something of its own records from one of its rounds to the next, beside what was
     released (a personal head, a control variate); None: not declared.
     `columns_are_released`: whether the columns that it fills in a private run follow
@@ -267,6 +268,7 @@ class ClientUpdate(Part):
     sends: ClassVar[str]
     sends_too: ClassVar[tuple[str, ...]] = ()
     by_record: ClassVar[bool] = False
+    couples_records: ClassVar[bool] = False
     any_size: ClassVar[bool] = False
     keeps_state: ClassVar[bool | None] = None
     columns_are_released: ClassVar[bool] = False

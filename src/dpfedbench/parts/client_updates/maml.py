@@ -24,6 +24,7 @@ from dpfedbench.parts.client_updates.client_update import (
     within_task,
 )
 from dpfedbench.parts.within_task import Client, TaskClients, measured
+from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
 from dpsum.sampling import Sampler
@@ -46,6 +47,7 @@ class QueryGradient(ClientUpdate):
     client_data = "tasks"
     sends = "query-gradient-sum"
     keeps_state = False
+    couples_records = True
 
     inner_steps: int = setting(
         2, ge=1, le=100_000, doc="steps on the support set", paper="5"
@@ -88,12 +90,23 @@ class QueryGradient(ClientUpdate):
                 "client_update.learnable_rates and multi_step_rounds need a model that"
                 " uses statistics of the whole batch: set them to false and 0"
             )
-        if within and self.order == 2:
-            raise BenchError(
+
+    def breaches(self, run: Run) -> tuple[Breach, ...]:
+        if self.order == 1 or not self.within_records(run):
+            return ()
+        breach = Breach(
+            unit="record",
+            refusal=(
                 "client_update.order is 2, but the client sums over its own records:"
                 " the second order carries the support set's Hessian into every query"
                 " gradient, which no record-level noise covers; set order to 1"
-            )
+            ),
+            reason=(
+                "the second order carries the support set's Hessian into every query"
+                " gradient past the noise of the support step"
+            ),
+        )
+        return (breach,)
 
     @property
     def mixes_records(self) -> bool:
@@ -140,7 +153,16 @@ class QueryGradient(ClientUpdate):
         )
 
     def clients(self, setup: Setup) -> Clients:
-        if self.within_records(setup.run):
+        run = setup.run
+        if self.within_records(run):
+            # An audit's gradients are drawn, and of no network.
+            trains = setup.weights is not None
+            if trains and (self.order == 2 or not run.model.record_level):
+                from dpfedbench.parts.client_updates.coupled_records import (
+                    CoupledRecords,
+                )
+
+                return CoupledRecords(self, setup)
             return MamlByRecord(self, setup)
         return _Tasks(self, setup)
 

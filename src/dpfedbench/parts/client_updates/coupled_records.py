@@ -1,0 +1,183 @@
+"""MAML of clients whose records are coupled: steps along private sums, without the
+guarantee for a record.
+
+    theta_{k+1} = theta_k - rate / n * (sum_i clip(g_i(theta_k)) + noise)
+    v_K = grad L_query(theta_K)
+    v_k = v_{k+1} - rate / n * (d/dtheta sum_i clip(g_i(theta_k)))^T v_{k+1}
+
+g_i is the gradient of the i-th support example's loss. With batch normalisation it
+depends on the other examples; of second order, v_0 carries the raw support examples
+into what the client sends. So neither has a proven epsilon for a record, and only a run
+that repeats released code may do it (`Breach`).
+
+The derivative of clip(g) = g min(1, C / |g|) is, for a clipped g, that of the direction
+alone: s (I - g g^T / |g|^2) H with s = C / |g| and H the Hessian of the example's loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dpfedbench.models.gradients import Gradients, Measured
+from dpfedbench.parts.client_updates.client_update import Setup
+from dpfedbench.parts.client_updates.maml import (
+    QUERY,
+    SUPPORT,
+    MamlByRecord,
+    QueryGradient,
+)
+from dpfedbench.parts.within_task import Client
+
+if TYPE_CHECKING:
+    from dpfedbench.parts.within_task import Examples
+
+
+class CoupledGradients:
+    """Gradients of each example's loss within its batch, by torch.
+
+    Args:
+        gradients: of the network, whose device and type are used.
+    """
+
+    def __init__(self, gradients: Gradients) -> None:
+        self._net, self._device = gradients.net, gradients.device
+        self._call = gradients.net.callable(gradients.device, gradients.dtype)
+        self._like = torch.empty(0, device=gradients.device, dtype=gradients.dtype)
+
+    def _rows(
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, *, graph: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+        """Return the weights [d], the gradients [n, d] and the measures [n] each."""
+        weights = torch.tensor(
+            theta, dtype=self._like.dtype, device=self._device, requires_grad=True
+        )
+        losses, right, of = self._net.apply(
+            "measures",
+            weights,
+            self._net.inputs(x, self._like),
+            torch.as_tensor(y, device=self._device),
+            call=self._call,
+        )
+        rows = [
+            torch.autograd.grad(loss, weights, create_graph=graph, retain_graph=True)[0]
+            for loss in losses
+        ]
+        return weights, torch.stack(rows), [losses.detach(), right, of]
+
+    def each(
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor
+    ) -> Measured:
+        """Write each example's gradient to `out` [n, d]; as `Gradients.each`."""
+        _, rows, measures = self._rows(theta, x, y, graph=False)
+        out.copy_(rows)
+        return Measured(*(each.cpu().numpy().astype(float) for each in measures))
+
+    def add_each(
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any
+    ) -> tuple[Measured, np.ndarray]:
+        """Add each example's gradient to a sum; as `Gradients.add_each`."""
+        rows = torch.empty((len(y), len(theta)), dtype=self._like.dtype)
+        measured = self.each(theta, x, y, rows)
+        return measured, total.add(rows)
+
+    def clipped_product(
+        self,
+        theta: np.ndarray,
+        x: np.ndarray,
+        y: np.ndarray,
+        directions: torch.Tensor,
+        threshold: float,
+    ) -> torch.Tensor:
+        """Return (d/dtheta sum_i clip(g_i))^T v for each direction v.
+
+        Args:
+            theta: weights [d].
+            x, y: examples [n, ...] and labels [n].
+            directions: [m, d].
+            threshold: C.
+
+        Returns:
+            The products [m, d].
+        """
+        weights, rows, _ = self._rows(theta, x, y, graph=True)
+        fixed = rows.detach()
+        squares = fixed.square().sum(dim=1)
+        scale = (threshold / squares.sqrt()).clamp(max=1.0)
+        clipped = (scale < 1).to(fixed.dtype)
+        products = []
+        for direction in directions.to(fixed.device):
+            along = clipped * (fixed @ direction) / squares.clamp(min=1e-30)
+            inner = scale[:, None] * (direction - along[:, None] * fixed)
+            (product,) = torch.autograd.grad(
+                rows, weights, grad_outputs=inner, retain_graph=True
+            )
+            products.append(product)
+        return torch.stack(products).cpu()
+
+
+class CoupledRecords(MamlByRecord):
+    """MAML of first or second order whose clients take private support steps, of
+    examples that depend on one another.
+    """
+
+    def __init__(self, update: QueryGradient, setup: Setup) -> None:
+        super().__init__(update, setup)
+        self._workers = setup.workers(CoupledGradients)
+
+    def client(
+        self,
+        worker: Any,
+        theta: np.ndarray,
+        client: int,
+        index: int,
+        held: Any,
+        out: torch.Tensor,
+    ) -> Sequence[float]:
+        support, query = held
+        sums, update = Client(self, index, client), self._update
+        adapted, path = theta.copy(), list[np.ndarray]()
+        for step in range(update.inner_steps):
+            path.append(adapted.copy())
+            mean, _ = sums.mean(SUPPORT, adapted, support, worker, step)
+            rate = np.float32(update.inner_rate)
+            adapted[self._moved] -= rate * mean[self._moved]
+        rows, measures = self._query_rows(sums, adapted, query, worker)
+        if update.order == 2:
+            rows = self._through_steps(rows, path, support, worker)
+        out.copy_(rows)
+        return measures.mean(axis=0).tolist()
+
+    def _query_rows(
+        self, sums: Client, adapted: np.ndarray, query: Examples, worker: Any
+    ) -> tuple[torch.Tensor, np.ndarray]:
+        """Return the query gradients [each, d] and the query set's measures [m, 2]."""
+        if not self._by_server:
+            mean, measures = sums.mean(QUERY, adapted, query, worker)
+            return torch.from_numpy(mean)[None], measures
+        rows = torch.empty((len(query[1]), len(adapted)))
+        measured = worker.each(adapted, *query, rows)
+        measures = np.stack([measured.losses, measured.right / measured.of], axis=1)
+        return rows, measures
+
+    def _through_steps(
+        self,
+        rows: torch.Tensor,
+        path: Sequence[np.ndarray],
+        support: Examples,
+        worker: Any,
+    ) -> torch.Tensor:
+        """Return the rows [m, d] carried back through the support steps."""
+        entry = self.entries[SUPPORT]
+        threshold = float(entry.state_of(0)["threshold"])
+        share = self._update.inner_rate / float(entry.sampler["cohort"])
+        for theta in reversed(path):
+            moved = torch.zeros_like(rows)
+            moved[:, self._moved] = rows[:, self._moved]
+            rows = rows - share * worker.clipped_product(
+                theta, *support, moved, threshold
+            )
+        return rows

@@ -1,0 +1,244 @@
+"""`reading: as-released`: a paper's released code runs, and nothing is proven of it."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from dpfedbench.errors import BenchError
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.expand import make_plan
+from dpfedbench.kernels import choose
+from dpfedbench.models.torch_gradients import TorchGradients
+from dpfedbench.parts.client_updates.coupled_records import CoupledGradients
+from dpfedbench.parts.client_updates.maml import SUPPORT
+from dpsum.ledger import read_ledger
+from tests.federation.conftest import accounted, make_config, rounds_of, train
+from tests.shipped import ROOT, parsed
+
+CONSTANT = {"clipping": {"kind": "constant"}}
+RELEASED = {
+    "method": "dp-agrlr",
+    "reading": "as-released",
+    "within_task": {"threshold": 0.2, "multiplier": 1.0, "epsilon": None},
+}
+BREACHES = {
+    "second order": {"client_update": {"order": 2}},
+    "batch normalisation": {"model": {"normalisation": "batch"}},
+    "exact query gradient": {"query_gradient": "exact"},
+}
+
+
+class NoNoise:
+    """Stand-in for a source of noise."""
+
+    @staticmethod
+    def standard_normal(size):
+        return np.zeros(size)
+
+
+def reference_gradient(net, theta, task, *, rate, threshold, steps):
+    """The second-order gradient by automatic differentiation of the whole adaptation,
+    in double precision, with clipping and without noise.
+    """
+    (support_x, support_y), (query_x, query_y) = task
+    start = torch.from_numpy(theta).double().requires_grad_()
+    weights = start
+    for _ in range(steps):
+        logits = net.logits(weights, torch.from_numpy(support_x).double())
+        losses = functional.cross_entropy(
+            logits, torch.from_numpy(support_y), reduction="none"
+        )
+        total = torch.zeros_like(weights)
+        for loss in losses:
+            (row,) = torch.autograd.grad(loss, weights, create_graph=True)
+            total = total + row * torch.clamp(threshold / row.norm(), max=1.0)
+        weights = weights - rate / len(losses) * total
+    loss = functional.cross_entropy(
+        net.logits(weights, torch.from_numpy(query_x).double()),
+        torch.from_numpy(query_y),
+    )
+    (gradient,) = torch.autograd.grad(loss, start)
+    return gradient.detach()
+
+
+@pytest.mark.parametrize("threshold", [0.2, 50.0])
+@pytest.mark.parametrize("normalisation", ["batch", "record"])
+def test_coupled_records_second_order_gradient_is_automatic_differentiations(
+    federation, tmp_path, normalisation, threshold
+):
+    """Without noise; 50 clips nothing, 0.2 clips every example."""
+    run = make_config(
+        RELEASED,
+        {
+            "query_gradient": "exact",
+            "model": {"normalisation": normalisation},
+            "client_update": {"order": 2, "inner_steps": 2, "inner_rate": 0.4},
+            "within_task": {"threshold": threshold, "multiplier": 1e-3},
+        },
+    )
+    rounds = rounds_of(run, federation, tmp_path)
+    for entry in rounds.clients.entries.values():
+        entry.noise_of = lambda purpose, total: NoNoise()
+    rng = np.random.default_rng(0)
+    theta = rounds.net.initial(rng)
+    theta = (theta + 0.1 * rng.standard_normal(len(theta))).astype(np.float32)
+    cohort = np.array([3, 7])
+    (rows,) = [
+        rows.clone() for rows, _, _ in rounds.clients.contributions(theta, cohort, 0)
+    ]
+    tasks = rounds.clients.setup.held.gather(cohort)
+    for i in range(len(cohort)):
+        task = (
+            (tasks.support_x[i], tasks.support_y[i]),
+            (tasks.query_x[i], tasks.query_y[i]),
+        )
+        wanted = reference_gradient(
+            rounds.net, theta, task, rate=0.4, threshold=threshold, steps=2
+        )
+        assert torch.linalg.norm(rows[i] - wanted) < 1e-3 * torch.linalg.norm(wanted)
+
+
+def test_coupled_gradients_of_records_add_up_to_the_batchs_gradient(federation):
+    """With batch normalisation: the mean loss's gradient by the library's own pass."""
+    net = make_config().net((28, 28, 1), 3)
+    rng = np.random.default_rng(1)
+    theta = net.initial(rng) + 0.1 * rng.standard_normal(net.dimension)
+    theta = theta.astype(np.float32)
+    x = rng.random((6, 28, 28, 1)).astype(np.float32)
+    y = np.array([0, 0, 1, 1, 2, 2])
+    rows = torch.empty((6, net.dimension))
+    CoupledGradients(TorchGradients(net)).each(theta, x, y, rows)
+    whole = torch.empty((1, net.dimension))
+    choose(net).make().at(theta[None], x[None], y[None], whole)
+    assert torch.linalg.norm(rows.mean(dim=0) - whole[0]) < 1e-4 * whole.norm()
+    # Each depends on the others: the rows of a smaller batch are not the same.
+    fewer = torch.empty((3, net.dimension))
+    CoupledGradients(TorchGradients(net)).each(theta, x[:3], y[:3], fewer)
+    assert torch.linalg.norm(rows[:3] - fewer) > 1e-2 * rows[:3].norm()
+
+
+@pytest.mark.parametrize("name", BREACHES)
+def test_breach_makes_the_records_epsilon_infinite_and_the_claim_void(
+    federation, tmp_path, name
+):
+    """The clients' own guarantee stays, since the server's sum is as published: known
+    rounds of one Gaussian with z = 1 at delta = 1e-3, by the formula of Balle and
+    Wang 2018 with math.erfc.
+    """
+    run = make_config(RELEASED, CONSTANT, BREACHES[name])
+    train(run, federation, tmp_path)
+    found = accounted(run, tmp_path, federation[1])
+    (own,) = found["also"]
+    assert (found["unit"], own["unit"]) == ("client", "record")
+    for profile in ("as_claimed", "holds"):
+        assert own["profiles"][profile]["status"] == "void"
+    assert own["profiles"]["holds"]["epsilon_high"] in (math.inf, "inf", "Infinity")
+    assert run.breaches[0].reason in own["profiles"]["holds"]["explanation"]
+
+    epsilon = found["profiles"]["holds"]["epsilon_high"]
+
+    def below(x):
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    delta = below(0.5 - epsilon) - math.exp(epsilon) * below(-0.5 - epsilon)
+    assert delta == pytest.approx(1e-3, rel=1e-6)
+    assert found["profiles"]["holds"]["status"] == "proved"
+    named = {line.name: line for line in read_ledger(tmp_path / "ledger.jsonl")}
+    assert named[SUPPORT].data_dependent_threshold
+    assert not named["query-gradient-sum"].data_dependent_threshold
+
+
+@pytest.mark.parametrize("name", BREACHES)
+def test_breach_is_refused_in_a_run_as_published(name):
+    with pytest.raises(BenchError) as caught:
+        make_config({"method": "dp-agrlr"}, BREACHES[name])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overlay", "line"),
+    [
+        (
+            {**BREACHES["exact query gradient"], "budget": {"epsilon": 50.0}},
+            "reading is as-released, of which no finite ε holds, but budget.epsilon is "
+            "1.5 and stops the training at it: ",
+        ),
+        ({}, "reading is as-released, but this run of dp-agrlr does nothing that "),
+    ],
+)
+def test_as_released_is_refused_in_one_line(overlay, line):
+    with pytest.raises(BenchError) as caught:
+        make_config(RELEASED, CONSTANT, overlay)
+    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+
+
+def test_as_released_may_report_a_budget_that_does_not_stop_it():
+    overlay = {"budget": {"epsilon": 1.5, "stop": False}}
+    run = make_config(RELEASED, CONSTANT, BREACHES["exact query gradient"], overlay)
+    assert run.budget.epsilon == 1.5
+
+
+def test_as_released_is_another_run_and_as_published_keeps_its_key():
+    """A run that never heard of the key has the key of one that states the default."""
+    plain = make_config({"method": "dp-agrlr"})
+    assert "reading" not in plain.identity()
+    assert "query_gradient" not in plain.identity()
+    released = make_config(RELEASED, BREACHES["exact query gradient"])
+    assert released.identity()["reading"] == "as-released"
+
+
+def planned(series):
+    experiment = {
+        "title": "x",
+        "tasks": {"t": {"dataset": "glyphs"}},
+        "tables": {"rows": {"title": "x", "tasks": ["t"], "series": series}},
+    }
+    base = parsed(ROOT / "config/config.yaml")
+    configuration = Configuration.read(
+        overlaid(base, {"experiments": {"x": experiment}})
+    )
+    return make_plan(configuration).items["x", "rows"].cells
+
+
+def test_series_as_released_has_the_released_settings_below_its_own():
+    cells = planned(
+        {
+            "all": {"method": "dp-agrlr", "reading": "as-released"},
+            "fewer": {
+                "method": "dp-agrlr",
+                "reading": "as-released",
+                "run": {"client_update": {"inner_steps": 1}},
+            },
+            "published": {"method": "dp-agrlr"},
+        }
+    )
+    whole, fewer, published = (cell.runs[0] for cell in cells)
+    assert (whole.client_update.inner_steps, whole.client_update.order) == (5, 2)
+    assert whole.model.normalisation == "batch"
+    assert whole.clipping.kind == "percentile-of-raw-norms"
+    assert whole.query_gradient == fewer.query_gradient == "exact"
+    assert (fewer.client_update.inner_steps, fewer.client_update.order) == (1, 2)
+    assert (published.query_gradient, published.reading) == ("private", "as-published")
+    marks = ["as released, no finite ε" in cell.variant for cell in cells]
+    assert marks == [True, True, False]
+    assert "as released" in cells[0].label
+
+
+def test_series_as_released_of_unknown_code_is_refused():
+    """DP-MAML's code was not seen; what extends DP-AGR is not of its authors."""
+    for method in ("dp-maml", "dp-agr-ftrl", "maml"):
+        with pytest.raises(BenchError, match="states no settings of its authors' code"):
+            planned({"rows": {"method": method, "reading": "as-released"}})
+
+
+def test_reasons_are_in_the_identity_of_an_audit(federation, tmp_path):
+    """training.json and the ledger agree; a ledger without the reason is refused."""
+    run = make_config(RELEASED, CONSTANT, BREACHES["exact query gradient"])
+    train(run, federation, tmp_path)
+    path = tmp_path / "ledger.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {line["name"] for line in lines if line.get("reason")} == {SUPPORT}
