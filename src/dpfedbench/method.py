@@ -231,10 +231,6 @@ class Method(Run):
             *self.initial.without_account(self),
         )
 
-    def own_breaches(self) -> tuple[Breach, ...]:
-        """Return what the method itself does that no account covers."""
-        return ()
-
     @property
     def breaches(self) -> tuple[Breach, ...]:
         """What this run does that no account covers; see `Breach`."""
@@ -245,7 +241,7 @@ class Method(Run):
             for section in self.sections
             for breach in section.breaches(self)  # type: ignore[arg-type]
         ]
-        return (*of_sections, *self._coupled_records(), *self.own_breaches())
+        return (*of_sections, *self._coupled_records())
 
     @property
     def unaccounted_units(self) -> dict[str, tuple[str, ...]]:
@@ -319,7 +315,12 @@ class Method(Run):
 
     def adapted(self, net: Net) -> Sequence[str] | None:
         """Names of the tensors that adapting to a task moves; None: all."""
-        return self.client.adapted(net) if self.trained and not self.pretrains else None
+        of_update = None
+        if self.trained and not self.pretrains:
+            of_update = self.client.adapted(net)
+        if of_update is None:
+            return self.model.adapted(net.tensor_names)
+        return of_update
 
     @property
     def notices(self) -> tuple[str, ...]:

@@ -140,12 +140,32 @@ def test_a_minibatch_that_no_support_set_has_is_refused():
         make_config({"evaluation": {"batch": 4}})
 
 
-def test_learnt_rates_are_not_those_of_another_optimiser():
-    learnt = {"client_update": {"learnable_rates": True}}
-    with pytest.raises(BenchError, match="learnable_rates has rates of gradient desc"):
-        make_config(learnt | {"evaluation": {"optimizer": "adam"}})
-    with pytest.raises(BenchError, match="learnable_rates has rates of gradient desc"):
-        make_config(learnt | {"evaluation": {"batch": 2}})
+def test_learnt_rates_are_not_those_of_another_optimiser(federation):
+    """Adam's steps from the same weights are the same, whatever rates were learnt."""
+    dataset = load_dataset(federation[0])
+    learnt, plain = (
+        make_config({"client_update": {"learnable_rates": flag}, "evaluation": NICHOL})
+        for flag in (True, False)
+    )
+    net, task = plain.tested_net(dataset.image_shape), first_task(dataset, 3)
+    theta = drawn(net, 2)
+    with_rates = learnt.tested_net(dataset.image_shape)
+    rates = np.full(with_rates.dimension - net.dimension, 7.0, np.float32)
+    tuned = [
+        fine_tune(
+            choose(tested).make(),
+            weights,
+            task.support_x[0],
+            task.support_y[0],
+            run,
+            rng=np.random.default_rng(1),
+        )
+        for tested, weights, run in (
+            (net, theta, plain),
+            (with_rates, np.concatenate([theta, rates]), learnt),
+        )
+    ]
+    assert torch.equal(*tuned)
 
 
 def test_a_text_has_no_minibatches_of_images():
@@ -167,3 +187,65 @@ def test_the_tests_name_tells_optimisers_and_minibatches_apart():
         )
     ]
     assert len({run.test_name for run in runs}) == len({run.key for run in runs}) == 5
+
+
+def test_fine_tune_lets_the_rate_fall_on_a_cosine(federation):
+    """Plain descent by hand, at rates 0.2 (1 + cos(pi k / 4)) / 2."""
+    steps = {"steps": 4, "rate": 0.2, "schedule": "cosine"}
+    run = make_config({"seed": 3, "evaluation": steps})
+    dataset = load_dataset(federation[0])
+    net, task = run.tested_net(dataset.image_shape), first_task(dataset, 3)
+    theta = drawn(net, 2)
+    found = fine_tune(
+        choose(net, dtype=torch.float64).make(),
+        theta.astype(np.float64),
+        task.support_x[0],
+        task.support_y[0],
+        run,
+        rng=np.random.default_rng(0),
+    )[0]
+    weights = torch.from_numpy(theta).double()
+    images, labels = map(torch.from_numpy, (task.support_x[0], task.support_y[0]))
+    for rate in (0.2, 0.1 * (1 + 0.5**0.5), 0.1, 0.1 * (1 - 0.5**0.5)):
+        weights = weights.detach().requires_grad_()
+        loss = torch.nn.functional.cross_entropy(
+            net.logits(weights, images.double()), labels
+        )
+        weights = weights - rate * torch.autograd.grad(loss, weights)[0]
+    assert (found - weights.detach()).abs().max() < 1e-6
+
+
+def test_best_step_scores_the_step_with_most_right_answers(federation):
+    """Beside the tests of 0 to 7 steps, one by one; Adam at a rate that overshoots."""
+    steps = {"optimizer": "adam", "rate": 0.05}
+    dataset = load_dataset(federation[0])
+    net = make_config().tested_net(dataset.image_shape)
+    theta = drawn(net, 2)
+    by_steps = [
+        scores(make_config({"evaluation": steps | {"steps": count}}), dataset, [theta])
+        for count in range(8)
+    ]
+    honest = np.array([one.accuracies for one in by_steps])
+    best = make_config({"evaluation": steps | {"steps": 7, "best_step": True}})
+    found = scores(best, dataset, [theta]).accuracies
+    assert np.array_equal(found, honest.max(axis=0))
+    assert (found > honest[-1]).any()
+
+
+def test_schedule_and_best_step_are_other_tests_of_the_same_run():
+    run = make_config({"evaluation": {"optimizer": "adam"}})
+    tests = [
+        run.tested_at(),
+        run.tested_at(schedule="cosine"),
+        run.tested_at(best_step=True),
+        run.tested_at(schedule="cosine", best_step=True),
+    ]
+    assert len({test.test_name for test in tests}) == 4
+
+
+def test_a_text_has_no_best_step():
+    from tests.federation.test_text import run_of
+
+    for changes in ({"schedule": "cosine"}, {"best_step": True}):
+        with pytest.raises(BenchError, match="are for few-shot tasks of images"):
+            run_of("dp-reptile", evaluation=changes)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
-from dpfedbench.kernels import choose
+from dpfedbench.models.choose import choose
 from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.parts.client_updates.coupled_records import CoupledGradients
 from dpfedbench.parts.client_updates.maml import SUPPORT
@@ -28,7 +28,7 @@ RELEASED = {
 BREACHES = {
     "second order": {"client_update": {"order": 2}},
     "batch normalisation": {"model": {"normalisation": "batch"}},
-    "exact query gradient": {"query_gradient": "exact"},
+    "exact query gradient": {"within_task": {"query_gradient": "exact"}},
 }
 
 
@@ -74,10 +74,13 @@ def test_coupled_records_second_order_gradient_is_automatic_differentiations(
     run = make_config(
         RELEASED,
         {
-            "query_gradient": "exact",
             "model": {"normalisation": normalisation},
             "client_update": {"order": 2, "inner_steps": 2, "inner_rate": 0.4},
-            "within_task": {"threshold": threshold, "multiplier": 1e-3},
+            "within_task": {
+                "threshold": threshold,
+                "multiplier": 1e-3,
+                "query_gradient": "exact",
+            },
         },
     )
     rounds = rounds_of(run, federation, tmp_path)
@@ -165,7 +168,7 @@ def test_breach_is_refused_in_a_run_as_published(name):
         (
             {**BREACHES["exact query gradient"], "budget": {"epsilon": 50.0}},
             "reading is as-released, of which no finite ε holds, but budget.epsilon is "
-            "1.5 and stops the training at it: ",
+            "50 and stops the training at it: ",
         ),
         ({}, "reading is as-released, but this run of dp-agrlr does nothing that "),
     ],
@@ -186,7 +189,7 @@ def test_as_released_is_another_run_and_as_published_keeps_its_key():
     """A run that never heard of the key has the key of one that states the default."""
     plain = make_config({"method": "dp-agrlr"})
     assert "reading" not in plain.identity()
-    assert "query_gradient" not in plain.identity()
+    assert "query_gradient" not in plain.identity().get("within_task", {})
     released = make_config(RELEASED, BREACHES["exact query gradient"])
     assert released.identity()["reading"] == "as-released"
 
@@ -220,9 +223,11 @@ def test_series_as_released_has_the_released_settings_below_its_own():
     assert (whole.client_update.inner_steps, whole.client_update.order) == (5, 2)
     assert whole.model.normalisation == "batch"
     assert whole.clipping.kind == "percentile-of-raw-norms"
-    assert whole.query_gradient == fewer.query_gradient == "exact"
+    assert whole.within_task.query_gradient == "exact"
+    assert fewer.within_task.query_gradient == "exact"
     assert (fewer.client_update.inner_steps, fewer.client_update.order) == (1, 2)
-    assert (published.query_gradient, published.reading) == ("private", "as-published")
+    assert published.within_task.query_gradient == "private"
+    assert published.reading == "as-published"
     marks = ["as released, no finite ε" in cell.variant for cell in cells]
     assert marks == [True, True, False]
     assert "as released" in cells[0].label

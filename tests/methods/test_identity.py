@@ -112,6 +112,15 @@ BASES: dict[str, Any] = {
             }
         }
     ),
+    "dp-agr variant": make_config({"model": {"kind": "conv4-variant"}}),
+    "dp-agrlr as released": make_config(
+        {
+            "method": "dp-agrlr",
+            "reading": "as-released",
+            "client_update": {"order": 2},
+            "within_task": {"query_gradient": "exact"},
+        }
+    ),
     "dp-agr file": make_config({"initial": FILE}),
     "dp-agr adam-bc": make_config({"server": {"optimizer": "adam-bc"}}),
     "cells batch-steps": make_config(
@@ -212,6 +221,9 @@ def others(value: Any) -> list[Any]:
         "holds": ["as_claimed"],
         "as_claimed": ["holds"],
         "shared": ["disjoint"],
+        "relu": ["leaky-relu"],
+        "zero": ["glorot"],
+        "exact": ["private"],
     }.get(
         value,
         [

@@ -15,7 +15,7 @@ from scipy.special import softmax
 
 from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import TaskBatch, gather, sample_tasks
-from dpfedbench.evaluation.fine_tuning import fine_tune, is_plain
+from dpfedbench.evaluation.fine_tuning import best_logits, fine_tune, is_plain
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.method import Method
@@ -138,6 +138,8 @@ def _logits(
             rate=run.evaluation.rate,
         )[0]
     gradients = adaptation.gradients
+    if run.evaluation.best_step:
+        return best_logits(gradients, theta, task, run, rng=rng)
     own = fine_tune(
         gradients, theta, task.support_x[0], task.support_y[0], run, rng=rng
     )

@@ -8,18 +8,24 @@ task adapts to it and keeps the result, so that nothing here is a release.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
+from dpfedbench.data.partition import TaskBatch
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import Gradients, Point
 from dpfedbench.models.net import Array, tensor_of
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, Sgd
+from dpfedbench.parts.schedules.schedule import ConstantRate, Cosine
 
 
 def is_plain(run: Method) -> bool:
     """Return whether the meta-test is gradient descent on the whole support set."""
-    return run.evaluation.optimizer == "sgd" and run.evaluation.batch is None
+    test = run.evaluation
+    whole = test.optimizer == "sgd" and test.batch is None
+    return whole and test.schedule == "constant" and not test.best_step
 
 
 def minibatches(
@@ -51,6 +57,7 @@ def fine_tune(
     rng: np.random.Generator,
     steps: int | None = None,
     rate: float | None = None,
+    after_step: Callable[[torch.Tensor], None] | None = None,
 ) -> torch.Tensor:
     """Adapt weights to one task as the run's meta-test does.
 
@@ -62,6 +69,7 @@ def fine_tune(
             tensors are adapted.
         rng: draws the minibatches.
         steps, rate: in place of the run's.
+        after_step: is given the weights [1, w] before the first step and after each.
 
     Returns:
         The adapted weights [1, w], for `Gradients.logits`.
@@ -82,10 +90,43 @@ def fine_tune(
     state = optimizer.begin(weights)
     gradient = torch.empty_like(weights)[None]
     batches = minibatches(rng, examples=len(y), size=test.batch, steps=steps)
+    schedule = Cosine() if test.schedule == "cosine" else ConstantRate()
     point: Point | None = None
-    for some in batches:
+    if after_step is not None:
+        after_step(weights[None])
+    for step, some in enumerate(batches):
         point = gradients.at(
             weights[None], x[some][None], y[some][None], gradient, into=point
         )
-        optimizer.step(weights, gradient[0] * moves, state, rate)
+        step_rate = schedule.rate(rate, step, steps)
+        optimizer.step(weights, gradient[0] * moves, state, step_rate)
+        if after_step is not None:
+            after_step(weights[None])
     return weights[None]
+
+
+def best_logits(
+    gradients: Gradients,
+    theta: np.ndarray,
+    task: TaskBatch,
+    run: Method,
+    *,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return the query logits [m, outputs] after the step with most right answers.
+
+    The query set chooses among the steps and is scored, as in DP-FedMeta's released
+    code: the accuracy is optimistic. Of equal steps the first is taken.
+    """
+    best, most = np.empty(0), -1
+
+    def keep_best(weights: torch.Tensor) -> None:
+        nonlocal best, most
+        logits = np.asarray(gradients.logits(weights, task.query_x))[0]
+        right = int((logits.argmax(axis=1) == task.query_y[0]).sum())
+        if right > most:
+            best, most = logits, right
+
+    support = task.support_x[0], task.support_y[0]
+    fine_tune(gradients, theta, *support, run, rng=rng, after_step=keep_best)
+    return best

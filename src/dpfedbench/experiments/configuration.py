@@ -162,6 +162,13 @@ class MetaTest(Settings):
     query_per_class: int | None = setting(
         None, ge=1, doc="in place of evaluation.query_per_class"
     )
+    optimizer: Literal["sgd", "adam"] | None = setting(
+        None, doc="in place of evaluation.optimizer"
+    )
+    schedule: Literal["constant", "cosine"] | None = setting(
+        None, doc="in place of evaluation.schedule"
+    )
+    best_step: bool | None = setting(None, doc="in place of evaluation.best_step")
 
 
 class Curve(Settings):
@@ -377,6 +384,9 @@ class Experiment(Settings):
     )
     published_at: Overlay = setting(
         {}, doc="the scale of the published values: a cell that differs is marked"
+    )
+    published_at_methods: dict[str, Overlay] = setting(
+        {}, doc="the same for one method, in place of published_at"
     )
     tasks: Annotated[dict[str, Overlay], _some] = setting(
         doc="overlays of the run by name"

@@ -490,10 +490,13 @@ class _Expansion:
         if not run.trained or not run.participation.rounds:
             return ""  # nothing is trained, so no scale of training sets it apart
         ours = leaves(run.plain())
+        published = self.experiment.published_at_methods.get(
+            run.method, self.experiment.published_at
+        )
         differing = [
             f"{key} {_short(value)} at the published scale, {_short(ours.get(key))}"
             " here"
-            for key, value in leaves(self.experiment.published_at).items()
+            for key, value in leaves(published).items()
             if ours.get(key) != value
         ]
         return "; ".join(differing)

@@ -54,12 +54,12 @@ def overlays(
                 (f"{where}.{key}", getattr(experiment, key), "")
                 for key in ("run", "published_at")
             )
-            for group in ("tasks", "variants", "methods"):
+            for group in ("tasks", "variants", "methods", "published_at_methods"):
                 for name, overlay in getattr(experiment, group).items():
                     yield (
                         f"{where}.{group}.{name}",
                         overlay,
-                        name if group == "methods" else "",
+                        name if "methods" in group else "",
                     )
 
 

@@ -15,13 +15,9 @@ privacy is that of one of them (of all inner steps, where there are more). The g
 is first order and the normalisation within each record: nothing else passes the noise.
 """
 
-from typing import Literal
-
 from dpfedbench.methods.dp_agr import DpAgr
-from dpfedbench.parts.budget import WithinTask
+from dpfedbench.parts.budget import SupportAndQuery
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
-from dpfedbench.settings.breach import Breach
-from dpfedbench.settings.part import setting
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
 from dpsum.sums import Sum
 
@@ -51,35 +47,18 @@ class DpAgrlr(DpAgr):
     released = {
         "model": {"normalisation": "batch"},
         "client_update": {"inner_steps": 5, "order": 2},
-        "within_task": {"threshold": 0.2, "multiplier": 1.0, "epsilon": None},
-        "query_gradient": "exact",
+        "within_task": {
+            "threshold": 0.2,
+            "multiplier": 1.0,
+            "epsilon": None,
+            "query_gradient": "exact",
+        },
         "clipping": {"kind": "percentile-of-raw-norms"},
     }
 
-    within_task: WithinTask = WithinTask()
-    query_gradient: Literal["private", "exact"] = setting(
-        "private",
-        doc=(
-            "exact: clients send the gradient of their query sets neither clipped nor"
-            " noised, as the released code does; nothing then holds of a record"
-        ),
-        paper="private; released code: exact",
-    )
+    within_task: SupportAndQuery = SupportAndQuery()
 
     def own_sums(self) -> tuple[Sum, ...]:
-        names = (SUPPORT, QUERY) if self.query_gradient == "private" else (SUPPORT,)
-        return tuple(self.within_task.sum(name, observer="server") for name in names)
-
-    def own_breaches(self) -> tuple[Breach, ...]:
-        if self.query_gradient == "private":
-            return ()
-        breach = Breach(
-            unit="record",
-            refusal=(
-                "query_gradient is exact, but DP-AGRLR promises each record a noised"
-                " query gradient: set query_gradient to private, or reading to"
-                " as-released"
-            ),
-            reason="clients send their query gradients without clipping and noise",
-        )
-        return (breach,)
+        given = self.within_task
+        names = (SUPPORT, QUERY) if given.query_gradient == "private" else (SUPPORT,)
+        return tuple(given.sum(name, observer="server") for name in names)

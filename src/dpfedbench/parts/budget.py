@@ -11,6 +11,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.noise import Fixed, Noise
 from dpfedbench.parts.participation.participation import Participation
+from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.part import Section, setting
 from dpfedbench.settings.run import Run
 from dpsum.accounting.claims import Claims
@@ -138,6 +139,32 @@ class WithinTask(OwnSum):
             " all of them together"
         ),
     )
+
+
+class SupportAndQuery(WithinTask):
+    """The private sums of a client over its support and over its query examples."""
+
+    query_gradient: Literal["private", "exact"] = setting(
+        "private",
+        doc=(
+            "exact: clients send the gradient of their query sets neither clipped nor"
+            " noised, as DP-FedMeta's released code does; nothing holds of a record"
+        ),
+        paper="private; released code: exact",
+    )
+
+    def breaches(self, run: Run) -> tuple[Breach, ...]:
+        if self.query_gradient == "private":
+            return ()
+        breach = Breach(
+            unit="record",
+            refusal=(
+                "within_task.query_gradient is exact, but each record is promised a"
+                " noised query gradient: set it to private, or reading to as-released"
+            ),
+            reason="clients send their query gradients without clipping and noise",
+        )
+        return (breach,)
 
 
 class OwnUpdate(OwnSum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -59,7 +59,7 @@ class Task(Section):
             )
 
     def check(self, run: Run) -> None:
-        """Refuse minibatches and an optimiser that this task's test does not have."""
+        """Refuse steps of a meta-test that this task's test does not have."""
         test = run.evaluation
         plain = test.optimizer == "sgd" and test.batch is None
         if not plain and self.text is not None:
@@ -67,6 +67,11 @@ class Task(Section):
                 "evaluation.optimizer and evaluation.batch are for few-shot tasks of"
                 " images: leave them out for a text, of which a step reads"
                 " task.text.refine_batch records"
+            )
+        if self.text is not None and (test.schedule != "constant" or test.best_step):
+            raise BenchError(
+                "evaluation.schedule and evaluation.best_step are for few-shot tasks of"
+                " images: leave them out for a text"
             )
         support = self.ways * self.shots
         if test.batch is not None and self.shots and test.batch > support:
@@ -89,6 +94,10 @@ class ModelSettings(Part):
     place: ClassVar[str] = "dpfedbench.models.zoo"
     by_record: ClassVar[str] = "model.normalisation to record"
     """What to set so that no record's gradient depends on another record."""
+
+    def adapted(self, tensors: Sequence[str]) -> Sequence[str] | None:
+        """Return which of the network's tensors adapting to a task moves; None: all."""
+        return None
 
     @property
     def record_level(self) -> bool:
@@ -379,6 +388,10 @@ class Run(Settings):
             name += f"-{test.optimizer}{test.beta1:g}"
         if test.batch is not None:
             name += f"-{test.batch}batch"
+        if test.schedule != "constant":
+            name += f"-{test.schedule}"
+        if test.best_step:
+            name += "-best"
         return name
 
     @functools.cached_property

@@ -216,6 +216,21 @@ class Evaluation(Section):
         ),
         paper="5 (Nichol et al.)",
     )
+    schedule: Literal["constant", "cosine"] = setting(
+        "constant",
+        doc=(
+            "how the rate moves over the steps, of few-shot tasks of images; cosine:"
+            " from `rate` to 0"
+        ),
+        paper="DP-FedMeta's released code, for its Figure 5: cosine",
+    )
+    best_step: bool = setting(
+        False,
+        doc=(
+            "of few-shot tasks of images: score the step that the query set likes best,"
+            " as DP-FedMeta's released code does; it chooses on what it is scored on"
+        ),
+    )
 
 
 class HasSections(Protocol):

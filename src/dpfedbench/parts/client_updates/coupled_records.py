@@ -19,10 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from dpfedbench.models.gradients import Gradients, Measured
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Setup
 from dpfedbench.parts.client_updates.maml import (
     QUERY,
@@ -33,6 +30,7 @@ from dpfedbench.parts.client_updates.maml import (
 from dpfedbench.parts.within_task import Client
 
 if TYPE_CHECKING:
+    from dpfedbench.models.gradients import Gradients, Measured
     from dpfedbench.parts.within_task import Examples
 
 
@@ -72,6 +70,8 @@ class CoupledGradients:
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor
     ) -> Measured:
         """Write each example's gradient to `out` [n, d]; as `Gradients.each`."""
+        from dpfedbench.models.gradients import Measured
+
         _, rows, measures = self._rows(theta, x, y, graph=False)
         out.copy_(rows)
         return Measured(*(each.cpu().numpy().astype(float) for each in measures))

@@ -57,7 +57,7 @@ class QueryGradient(ClientUpdate):
         gt=0,
         le=1e6,
         doc="their learning rate, eta_1",
-        paper="0.1 (Omniglot), 0.01",
+        paper="0.1",
     )
     order: Literal[1, 2] = setting(
         2,
@@ -66,7 +66,11 @@ class QueryGradient(ClientUpdate):
     )
     learnable_rates: bool = setting(
         False,
-        doc="a rate for each inner step and tensor, learnt with the weights (MAML++)",
+        doc=(
+            "a rate for each inner step and tensor, learnt with the weights (MAML++); a"
+            " meta-test by another optimiser, minibatches or a schedule does not use"
+            " them"
+        ),
         paper="released code: true",
     )
     multi_step_rounds: int = setting(
@@ -78,13 +82,6 @@ class QueryGradient(ClientUpdate):
 
     def check(self, run: Run) -> None:
         within = self.within_records(run)
-        test = run.evaluation
-        if self.learnable_rates and (test.optimizer != "sgd" or test.batch is not None):
-            raise BenchError(
-                "client_update.learnable_rates has rates of gradient descent on the"
-                " whole support set, which evaluation.optimizer and evaluation.batch"
-                " replace: leave those out, or set it to false"
-            )
         if within and (self.learnable_rates or self.multi_step_rounds):
             raise BenchError(
                 "client_update.learnable_rates and multi_step_rounds need a model that"
@@ -152,6 +149,13 @@ class QueryGradient(ClientUpdate):
             else own | {QUERY: within_task(run, query, steps=1)}
         )
 
+    def adapted_tensors(self, setup: Setup) -> Sequence[str] | None:
+        """Return the tensors that inner steps move: the update's, else the model's."""
+        names = self.adapted(setup.net)
+        if names is not None:
+            return names
+        return setup.run.model.adapted(getattr(setup.net, "tensor_names", ()))
+
     def clients(self, setup: Setup) -> Clients:
         run = setup.run
         if self.within_records(run):
@@ -184,7 +188,7 @@ class _Tasks(Clients):
             setup.held,
             setup.net.dimension,
         )
-        adapted: Sequence[str] | None = update.adapted(setup.net)
+        adapted = update.adapted_tensors(setup)
         self._workers = setup.workers(
             lambda gradients: MetaGradient(
                 gradients,
@@ -267,7 +271,8 @@ class MamlByRecord(TaskClients):
         super().__init__(
             setup, update.samplers(run, 0), each=query if self._by_server else 1
         )
-        self._update, self._moved = update, moved(setup.net, update.adapted(setup.net))
+        self._update = update
+        self._moved = moved(setup.net, update.adapted_tensors(setup))
 
     def client(
         self,
