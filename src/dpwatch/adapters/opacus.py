@@ -10,7 +10,11 @@ and before the model moves:
   "min-separation"; any other is "unknown", of which no epsilon is said.
 - The sensitivity is the clipping norm that the step's gradients were clipped to. Ghost
   clipping reads it of the module and the noise of the optimiser, so that the two can
-  differ. Per-layer norms count by their joint L2 norm.
+  differ.
+- Per-layer clipping has one threshold for each parameter tensor. Opacus adds the same
+  noise to all tensors: `noise_multiplier` times the L2 norm of the thresholds, which is
+  the joint sensitivity. So the privacy is that of flat clipping with the same
+  multiplier. The ledger has the tensors as groups, with their thresholds.
 - The noise is `noise_multiplier` times `max_grad_norm` when it was drawn, and is
   measured too: where a parameter's noise has been smaller than that by more than chance
   (1e-9 over the whole run), the line says so. Noise and Poisson batches that are drawn
@@ -59,6 +63,7 @@ from dpsum.accounting.claims import Claim
 from dpsum.accounting.profiles import Entry
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
+from dpsum.norms import check_range
 from dpwatch.adapters.torch_loader import Draws, States, check
 from dpwatch.adapters.watch import Watch, check_scale
 
@@ -167,6 +172,8 @@ class TrainingWatch(Watch):
             if refused:
                 raise DpsumError(why)
         check(loader)
+        for threshold in _layer_thresholds(optimizer):
+            check_range("the clipping threshold of a tensor", threshold)
         clipping_norm = float(optimizer.max_grad_norm)
         check_scale(clipping_norm, _multiplier(optimizer) * clipping_norm)
         super().__init__(ledger)
@@ -178,6 +185,8 @@ class TrainingWatch(Watch):
         )
         self._reasons, self._kind = list[str](), ""
         self._records, self._clipped_to, self._ghost = 0, 0.0, (-1, 0.0)
+        self._layers: list[float] = []
+        self._names = _parameter_names(module, optimizer)
         self._energy = np.zeros(len(optimizer.params))
         self._coordinates = np.array(
             [parameter.numel() for parameter in optimizer.params]
@@ -221,12 +230,12 @@ class TrainingWatch(Watch):
                     if isinstance(gradients, list)
                     else len(gradients)
                 )
-                layers = getattr(optimizer, "max_grad_norms", None)
-                norm = (
-                    math.hypot(*map(float, layers))
-                    if layers
-                    else float(optimizer.max_grad_norm)
-                )
+                norm = float(optimizer.max_grad_norm)
+                layers = _layer_thresholds(optimizer)
+                if layers:
+                    before = self._layers or layers
+                    self._layers = [*map(max, layers, before)]
+                    norm = math.hypot(*self._layers)
             self._records += max(records, 0)
             self._clipped_to = max(self._clipped_to, norm)
         method()
@@ -257,7 +266,8 @@ class TrainingWatch(Watch):
                 " given to watch(): give all"
             )
         self._reasons, self._kind = self._reasons + why, str(sampler["kind"])
-        sensitivity, mean = self._clipped_to or norm, optimizer.loss_reduction == "mean"
+        sensitivity = self._clipped_to or norm
+        mean = optimizer.loss_reduction == "mean"
         if isinstance(optimizer, AdaClipDPOptimizer):
             self._reasons.append(_ADAPTIVE)
         if mean and optimizer.expected_batch_size != self._public:
@@ -281,14 +291,26 @@ class TrainingWatch(Watch):
                 if optimizer.generator is None
                 else f"torch:{type(optimizer.generator).__name__}"
             ),
+            groups=self._groups(),
         )
         self.round += 1
-        self._records, self._clipped_to, self._released, self._reasons = (
-            0,
-            0.0,
-            True,
-            [],
-        )
+        self._records = 0
+        self._clipped_to = 0.0
+        self._layers = []
+        self._released = True
+        self._reasons = []
+
+    def _groups(self) -> dict[str, Any] | None:
+        """Return the groups that this step was clipped by; None of flat clipping."""
+        if not self._layers:
+            return None
+        groups: dict[str, Any] = {
+            "boundaries": [0, *map(int, self._coordinates.cumsum())],
+            "thresholds": self._layers,
+        }
+        if self._names:
+            groups["names"] = self._names
+        return groups
 
     def _measure(self, std: float, clipped_to: float) -> None:
         """Compare the sum's length and its noise with what they can be."""
@@ -304,7 +326,12 @@ class TrainingWatch(Watch):
         if not (math.isfinite(length) and np.isfinite(energies).all()):
             self._reasons.append(_NOT_FINITE)
             return
-        if length > self._records * clipped_to * _NORM_SLACK:
+        sums = [(length, clipped_to)]
+        sums += [
+            (math.sqrt(float(square)), threshold)
+            for square, threshold in zip(lengths, self._layers, strict=False)
+        ]
+        if any(norm > self._records * most * _NORM_SLACK for norm, most in sums):
             self._reasons.append(_TOO_LONG)
         self._energy += energies / std / std if std else 0.0
         steps = self.round + 1
@@ -393,6 +420,37 @@ class TrainingWatch(Watch):
 
 
 watch = TrainingWatch
+
+
+def _layer_thresholds(optimizer: DPOptimizer) -> list[float]:
+    """Return the threshold of each parameter tensor; none with flat clipping.
+
+    Raises:
+        DpsumError: there is another number of thresholds than of parameter tensors.
+    """
+    if not isinstance(optimizer, DPPerLayerOptimizer):
+        return []
+    thresholds = [float(threshold) for threshold in optimizer.max_grad_norms]
+    tensors = len(optimizer.params)
+    if len(thresholds) != tensors:
+        raise DpsumError(
+            f"max_grad_norm has {len(thresholds)} thresholds, but the optimiser has"
+            f" {tensors} parameter tensors: give one threshold for each, in the order"
+            " of optimizer.params"
+        )
+    return thresholds
+
+
+def _parameter_names(module: Any, optimizer: DPOptimizer) -> list[str]:
+    """Return the names of the optimiser's parameters; none where the module does not
+    know them all.
+    """
+    if not hasattr(module, "named_parameters"):
+        return []
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    found = [names.get(id(parameter)) for parameter in optimizer.params]
+    known = [name.removeprefix("_module.") for name in found if name is not None]
+    return known if len(known) == len(found) else []
 
 
 def _multiplier(optimizer: DPOptimizer) -> float:

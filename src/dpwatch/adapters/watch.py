@@ -260,6 +260,7 @@ class Watch:
         observer: str = "everyone",
         combines: list[float] | None = None,
         noise_stream: str = "of the library that was watched",
+        groups: Mapping[str, Any] | None = None,
     ) -> None:
         """Append the line of a release of this round; `reasons` say why no finite
         epsilon holds of it.
@@ -271,6 +272,9 @@ class Watch:
                 calls has judged it.
             values: see `NoiseSeen.faults`.
             dimension: where no draws tell it.
+            groups: `boundaries`, `thresholds` and perhaps `names` of groups of
+                coordinates, each clipped to its own threshold. All have noise of the
+                same deviation, and `sensitivity` is the L2 norm of the thresholds.
 
         Raises:
             DpsumError: a release that no mechanism makes.
@@ -295,6 +299,9 @@ class Watch:
         # A ledger's smallest multiplier is 1 / LARGEST.
         least = max(NO_NOISE, 10 * float(sensitivity) / LARGEST)
         std = max(scale * float(deviation), least)
+        by_group = None
+        if groups is not None:
+            by_group = {**groups, "noise_stds": [std] * len(groups["thresholds"])}
         try:
             release = Release(
                 round=self.round,
@@ -315,6 +322,7 @@ class Watch:
                 data_dependent_threshold=bool(reasons),
                 reason="; ".join(dict.fromkeys(reasons)),
                 combines=combines,
+                groups=by_group,
             )
         except ValueError as error:
             raise DpsumError(

@@ -523,6 +523,91 @@ def test_another_norm_for_both(tmp_path: Path) -> None:
     )
 
 
+# Per-layer clipping: one threshold for each parameter tensor.
+
+
+def test_per_layer_ledger_has_each_tensor_as_a_group(tmp_path: Path) -> None:
+    """Thresholds 1, 2, 2 and 4 have the norm 5; every tensor has noise of 5 z."""
+    training = Training(norm=[1.0, 2.0, 2.0, 4.0], clipping="per_layer")
+    watched = training.watched(tmp_path / "ledger.jsonl")
+    training.run()
+    assert reasons(watched) == set()
+    for event in lines(watched):
+        assert event.groups == {
+            "boundaries": [0, 160, 176, 208, 210],
+            "thresholds": [1.0, 2.0, 2.0, 4.0],
+            "noise_stds": [5.0, 5.0, 5.0, 5.0],
+            "names": ["0.weight", "0.bias", "2.weight", "2.bias"],
+        }
+        assert event.threshold == event.sensitivity == event.noise_std == 5.0
+        assert event.noise_multiplier == 1.0
+
+
+def test_per_layer_noise_is_that_of_the_ledger_on_every_tensor() -> None:
+    """Opacus's own noise without any gradient: 800 draws or more of each tensor, whose
+    deviation is within 12.5 % of 5 but for a chance of 1e-6.
+    """
+    training = Training(norm=[1.0, 2.0, 2.0, 4.0], clipping="per_layer")
+    release = release_of(training.optimizer)
+    noise = np.array([release(np.zeros((1, 210))) for _ in range(400)])
+    for tensor in np.split(noise, [160, 176, 208], axis=1):
+        assert tensor.std() == pytest.approx(5.0, rel=0.125)
+
+
+def test_per_layer_account_is_that_of_flat_clipping(tmp_path: Path) -> None:
+    found = {}
+    for name, options in (("layers", PER_LAYER), ("flat", {})):
+        training = Training(**options)  # type: ignore[arg-type]
+        watched = training.watched(tmp_path / name)
+        training.run()
+        found[name] = holds(watched.account(DELTA))
+    assert found["layers"] == pytest.approx(found["flat"], rel=1e-6)
+    assert found["flat"][1] == pytest.approx(independent([1.0] * STEPS), abs=1e-3)
+
+
+def test_per_layer_thresholds_raised_later_are_accounted_for(tmp_path: Path) -> None:
+    """Opacus keeps the noise of the norm 5 that it knew at first. The thresholds 2, 4,
+    4 and 8 have the norm 10, so that z is 1/2.
+    """
+    training = Training(norm=[1.0, 2.0, 2.0, 4.0], clipping="per_layer")
+    watched = training.watched(tmp_path / "ledger.jsonl")
+    training.optimizer.max_grad_norms = [2.0, 4.0, 4.0, 8.0]
+    training.run()
+    (event, *_) = lines(watched)
+    assert event.groups is not None
+    assert event.groups["thresholds"] == [2.0, 4.0, 4.0, 8.0]
+    assert event.groups["noise_stds"] == [5.0] * 4
+    assert event.noise_multiplier == 0.5
+    assert (
+        watched.account(DELTA).profiles["as_claimed"].epsilon_high
+        < holds(watched.account(DELTA))[0]
+    )
+
+
+@pytest.mark.parametrize("thresholds", [[1.0, 2.0, 2.0], [1.0] * 5, []])
+def test_per_layer_thresholds_of_another_length_are_refused(
+    thresholds: list[float], tmp_path: Path
+) -> None:
+    """Opacus would clip the first tensors alone, without a word."""
+    said = rf"has {len(thresholds)} thresholds, but the optimiser has 4 parameter"
+    before = Training(norm=[1.0] * 4, clipping="per_layer")
+    before.optimizer.max_grad_norms = thresholds
+    later = Training(norm=[1.0] * 4, clipping="per_layer")
+    later.watched(tmp_path / "later")
+    later.optimizer.max_grad_norms = thresholds
+    for refused in (lambda: before.watched(tmp_path / "before"), later.run):
+        with pytest.raises(DpsumError, match=said) as error:
+            refused()  # type: ignore[no-untyped-call]
+        assert "\n" not in str(error.value)
+
+
+def test_per_layer_threshold_of_zero_is_refused(tmp_path: Path) -> None:
+    training = Training(norm=[1.0, 0.0, 1.0, 1.0], clipping="per_layer")
+    with pytest.raises(DpsumError, match="clipping threshold of a tensor") as error:
+        training.watched(tmp_path / "ledger.jsonl")
+    assert "\n" not in str(error.value)
+
+
 def same_batch_twice(training: Training) -> None:
     for batch in training.loader:
         for _ in range(2):
@@ -632,9 +717,35 @@ def _unclipped(optimizer: DPOptimizer) -> Callable[[], None]:
     return clip_and_accumulate
 
 
+def _reversed_thresholds(optimizer: DPOptimizer) -> Callable[[], None]:
+    """Each tensor is clipped to the threshold of another."""
+    plain = optimizer.clip_and_accumulate
+
+    def clip_and_accumulate() -> None:
+        optimizer.max_grad_norms.reverse()  # type: ignore[attr-defined]
+        plain()
+        optimizer.max_grad_norms.reverse()  # type: ignore[attr-defined]
+
+    return clip_and_accumulate
+
+
+def _noise_of_each_threshold(optimizer: DPOptimizer) -> Callable[[], None]:
+    """Each tensor has noise of z times its own threshold."""
+
+    def add_noise() -> None:
+        thresholds = optimizer.max_grad_norms  # type: ignore[attr-defined]
+        for one, threshold in zip(optimizer.params, thresholds, strict=True):
+            noise = threshold * torch.randn(one.shape)
+            one.grad = one.summed_grad + noise  # type: ignore[attr-defined]
+
+    return add_noise
+
+
 def run(training: Training) -> None:
     training.run()
 
+
+PER_LAYER: dict[str, Any] = {"norm": [0.3, 0.4, 1.2, 0.001], "clipping": "per_layer"}
 
 FAULTS = [
     ("twice", {}, None, same_batch_twice, "a second time"),
@@ -648,6 +759,21 @@ FAULTS = [
     ("empty", {"records": 8}, None, skip_empty_batches, "was left out"),
     ("half", {}, _plant("add_noise", _half), run, "its noise is less"),
     ("some", {}, _plant("add_noise", _some), run, "its noise is less"),
+    ("no layer", PER_LAYER, _plant("add_noise", _some), run, "its noise is less"),
+    (
+        "noise of each threshold",
+        PER_LAYER,
+        _plant("add_noise", _noise_of_each_threshold),
+        run,
+        "its noise is less",
+    ),
+    (
+        "reversed thresholds",
+        PER_LAYER,
+        _plant("clip_and_accumulate", _reversed_thresholds),
+        run,
+        "longer than the clipping norm",
+    ),
     (
         "unclipped",
         {},
