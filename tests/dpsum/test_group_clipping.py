@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import dpsum
-from dpsum.accounting.claims import Claim
+from dpsum.accounting.claims import POISSON_MOMENTS, Claim
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.errors import DpsumError
 from dpsum.group_clipping import (
@@ -239,6 +239,34 @@ def test_account_under_sampling_is_that_of_the_flat_multiplier(tmp_path, partici
     by_group, flat = account_of("groups", 2.0, groups=groups), account_of("flat", 1.0)
     assert by_group.epsilon_high == flat.epsilon_high
     assert by_group.epsilon_low == flat.epsilon_low
+
+
+@pytest.mark.parametrize(
+    "tensors, proven",
+    [(1, 4.88655411746221), (5, 12.5952467355067), (14, 24.1425924568805)],
+)
+def test_account_at_the_published_scale_by_tensor(tmp_path, tensors, proven):
+    """One Gaussian of mu = sqrt(tensors) at delta = 1e-6, whose epsilon mpmath solves
+    from Theorem 8 of Balle and Wang (2018). The claim is the printed one for any number
+    of tensors.
+    """
+    made = dpsum.Mechanism(
+        name="sum",
+        unit="client",
+        observer="everyone",
+        dimension=tensors,
+        participation=dpsum.OnePass(units=400_000, cohort=1600, rounds=250, seed=1),
+        clipping=dpsum.Constant(0.2),
+        noise=dpsum.Independent(1.0),
+        ledger=tmp_path / "ledger",
+        groups=CoordinateGroups(tuple(range(tensors + 1)), "per-group"),
+    )
+    for index in range(250):
+        made.release(made.open(index))
+    claims = {"one-pass": POISSON_MOMENTS}
+    account = dpsum.account(tmp_path / "ledger", delta=1e-6, claims=claims)
+    assert account.profiles["holds"].epsilon_high == pytest.approx(proven, rel=1e-9)
+    assert round(account.profiles["as_claimed"].epsilon_high, 2) == 1.52
 
 
 # Rules per group
