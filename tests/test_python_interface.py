@@ -2,6 +2,7 @@
 about finished runs.
 """
 
+import functools
 import re
 import shutil
 import subprocess
@@ -22,10 +23,12 @@ from dpfedbench.data.tokens import load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import held_out
+from dpfedbench.evaluation.predictor import Predictor
 from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.files import read_json, write_text
 from dpfedbench.manifest import seal
+from dpfedbench.notebook import FinishedRun
 from dpfedbench.reporting.cells import write_cells
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.federation import test_search
@@ -490,3 +493,104 @@ def test_the_package_is_imported_without_what_computes() -> None:
     assert done.stdout.strip() == "[]"
     with pytest.raises(AttributeError, match="no attribute 'open'"):
         dpfedbench.open  # noqa: B018
+
+
+IMAGES = np.zeros((3, 16, 16, 1), np.uint8)
+CLASSES = np.arange(3)
+NOT_REAL = {"nan": float("nan"), "text": "1e-5", "infinite": float("inf")}
+BAD_CALLS: dict[str, Any] = {
+    "open_run, no folder": lambda run: dpfedbench.open_run("no such folder"),
+    "open_run, a NUL": lambda run: dpfedbench.open_run("a\0b"),
+    "open_run, a number": lambda run: dpfedbench.open_run(3),  # type: ignore[arg-type]
+    "list_runs, no folder": lambda run: dpfedbench.list_runs("no such folder"),
+    "list_runs, a number": lambda run: dpfedbench.list_runs(3),  # type: ignore[arg-type]
+    "list_runs, none": lambda run: dpfedbench.list_runs(None),  # type: ignore[arg-type]
+    "use_code, a number": lambda run: dpfedbench.use_code(3),
+    "use_code, no folder": lambda run: dpfedbench.use_code("no such folder"),
+    "account_at, one": lambda run: run.account_at(1.0),
+    "epsilon, no profile": lambda run: run.epsilon("hold"),
+    "epsilon, a list": lambda run: run.epsilon(["holds"]),
+    "accounts, zero": lambda run: run.accounts(0.0),
+    "plot, no column": lambda run: run.plot("threshhold"),
+    "plot, a number": lambda run: run.plot(3),
+    "plot, a list": lambda run: run.plot(["threshold"]),
+    "adapt, no classes": lambda run: run.adapt(IMAGES),
+    "adapt, ragged": lambda run: run.adapt([[1], [2, 3]], CLASSES),
+    "adapt, ragged classes": lambda run: run.adapt(IMAGES, [[1], [2, 3]]),
+    "adapt, negative steps": lambda run: run.adapt(IMAGES, CLASSES, steps=-1),
+    "adapt, half a step": lambda run: run.adapt(IMAGES, CLASSES, steps=1.5),
+    "adapt, a truth value": lambda run: run.adapt(IMAGES, CLASSES, steps=True),
+    "predict, texts": lambda run: run.trained.predict(np.array(["a", "b"])),
+    "predict, ragged": lambda run: run.trained.predict([[1], [2, 3]]),
+    "accuracy, no classes": lambda run: run.trained.accuracy(IMAGES),
+    "accuracy, a high class": lambda run: run.trained.accuracy(IMAGES, CLASSES + 1),
+}
+for _name, _value in NOT_REAL.items():
+    BAD_CALLS |= {
+        f"account_at, {_name}": lambda run, value=_value: run.account_at(value),
+        f"accounts, {_name}": lambda run, value=_value: run.accounts(value),
+        f"epsilon, {_name}": lambda run, value=_value: run.epsilon(delta=value),
+        f"adapt, rate {_name}": lambda run, value=_value: run.adapt(
+            IMAGES, CLASSES, rate=value
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_bad_input_raises_the_error_that_the_page_names(
+    opened: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bad input of each public function, and what it says is one line."""
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    with pytest.raises(BenchError) as caught:
+        BAD_CALLS[name](opened("dp-agr"))
+    assert str(caught.value).strip() and "\n" not in str(caught.value)
+
+
+def test_bad_calls_cover_the_public_functions() -> None:
+    functions = {name for name in dpfedbench.__all__ if not name.startswith("__")}
+    for kind in (FinishedRun, Predictor):
+        functions |= {
+            name
+            for name, value in vars(kind).items()
+            if callable(value) and not name.startswith("_")
+        }
+    functions -= {"adapted", "checked"}  # reached through `adapt` and `predict`
+    assert functions == {name.partition(",")[0] for name in BAD_CALLS}
+
+
+FILES = {
+    "history": "history.csv",
+    "metrics": "metrics.json",
+    "training": "training.json",
+    "ledger": "ledger.jsonl",
+    "account": "privacy.json",
+    "model": "model.safetensors",
+    "trained": "model.safetensors",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("fault", ["missing", "damaged", "empty"])
+def test_properties_of_a_run_raise_the_error_that_the_page_names(
+    results: Path, tmp_path: Path, name: str, fault: str
+) -> None:
+    """Each property reads a file of the run's folder, which is gone or another."""
+    properties = {
+        key
+        for key, value in vars(FinishedRun).items()
+        if isinstance(value, property | functools.cached_property)
+        and not key.startswith("_")
+    }
+    assert properties == set(FILES)
+    shutil.copytree(results, tmp_path / "results")
+    (folder,) = (tmp_path / "results" / "runs").glob("dp-agr/*/*/*/seed0")
+    path = folder / FILES[name]
+    content = path.read_bytes()
+    if fault == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(b"" if fault == "empty" else content[: len(content) // 2])
+    with pytest.raises(BenchError) as caught:
+        getattr(dpfedbench.open_run(folder), name)
+    assert "\n" not in str(caught.value) and FILES[name] in str(caught.value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import numbers
 import os
 import warnings
 from pathlib import Path
@@ -50,7 +51,7 @@ def open_run(folder: str | Path) -> FinishedRun:
         BenchError: it is no run's folder, the run is not finished or damaged, or it is
             a newer or the former version's.
     """
-    place = Path(os.path.realpath(folder))
+    place = Path(os.path.realpath(_checked_path(folder)))
     if not os.path.lexists(place / "config.yaml"):
         raise BenchError(
             f"{folder} is no run's folder: dpfedbench.list_runs(results) has those of a"
@@ -76,7 +77,7 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
     Raises:
         BenchError: there is no such folder.
     """
-    results = Path(results)
+    results = Path(_checked_path(results))
     if not os.path.isdir(results / "runs"):
         raise BenchError(
             f"{results} has no folder runs: give the results folder of a workflow"
@@ -105,6 +106,16 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
         }
         rows.append(names | {"seed": int(seed)} | told | more)
     return pd.DataFrame(rows)
+
+
+def _checked_path(folder: Any) -> str:
+    """Return a folder's path as text; BenchError where it is no path."""
+    if not isinstance(folder, str | os.PathLike):
+        raise BenchError(f"the folder is {folder!r}: give its path")
+    path = os.fspath(folder)
+    if not isinstance(path, str) or "\0" in path:
+        raise BenchError(f"the folder is {path!r}, which no folder can be called")
+    return path
 
 
 _SAID = (
@@ -236,8 +247,10 @@ class FinishedRun:
         a reason without it. Cells that a private search found need that search there.
 
         Raises:
-            BenchError: δ is not between 0 and 1, or the search is missing.
+            BenchError: δ is no number between 0 and 1, or the search is missing.
         """
+        if not isinstance(delta, numbers.Real):
+            raise BenchError(f"delta is {delta!r}: give a number between 0 and 1")
         clients = self._results / "clients" / self.settings.clients_folder
         given = clients if (clients / "summary.json").exists() else None
         for name in ("clients.npz", "summary.json") if given else ():
@@ -403,7 +416,8 @@ class FinishedRun:
                 (`settings.evaluation`).
 
         Raises:
-            BenchError: the run's model is used as it is, or sizes do not fit it.
+            BenchError: the run's model is used as it is, sizes do not fit it, or steps
+                or rate are no numbers from 0 up.
         """
         if not self.settings.task.shots:
             raise BenchError(

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
+import numbers
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,27 @@ def trained(
     return Predictor(net, load_members(model_path, net))
 
 
+def _array(values: Array, name: str) -> np.ndarray:
+    """Return values as an array; BenchError where their rows differ in length."""
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise BenchError(f"{name} are no array ({reason})") from error
+
+
+def _check_steps(steps: Any, rate: Any) -> None:
+    """Refuse steps that are no whole number from 0 up, and a rate that is no finite
+    number from 0 up (BenchError).
+    """
+    whole = isinstance(steps, numbers.Integral) and not isinstance(steps, bool)
+    if not whole or steps < 0:
+        raise BenchError(f"steps is {steps!r}: give a whole number from 0 up")
+    real = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
+    if not real or not 0 <= rate < math.inf:
+        raise BenchError(f"rate is {rate!r}: give a finite number from 0 up")
+
+
 @dataclasses.dataclass(frozen=True)
 class Predictor:
     """Networks whose class probabilities are averaged: `members` are the weights of
@@ -95,6 +118,7 @@ class Predictor:
         gradients = choose(self.net).make()
         steps = run.evaluation.steps if steps is None else steps
         rate = run.evaluation.rate if rate is None else rate
+        _check_steps(steps, rate)
         if (text := run.task.text) is not None:
             own = [
                 refined(
@@ -172,7 +196,7 @@ class Predictor:
         return 100 * float((self.predict(x).argmax(axis=1) == y).mean())
 
     def _images(self, x: Array) -> np.ndarray:
-        images, shape = np.asarray(x), self.net.input_shape
+        images, shape = _array(x, "images"), self.net.input_shape
         if (
             images.ndim != 1 + len(shape)
             or images.shape[1:] != shape
@@ -193,7 +217,7 @@ class Predictor:
         return images.astype(np.float32)
 
     def _records(self, x: Array) -> np.ndarray:
-        records, (length,) = np.asarray(x), self.net.input_shape
+        records, (length,) = _array(x, "records"), self.net.input_shape
         if records.ndim != 2 or records.shape[1] != length or not len(records):
             raise BenchError(
                 f"records of shape {list(records.shape)}: give [n, {length}]"
@@ -220,7 +244,7 @@ class Predictor:
         """
         if self.net.vocabulary:
             records = self._records(x)
-            if y is not None and not np.array_equal(np.asarray(y), records):
+            if y is not None and not np.array_equal(_array(y, "labels"), records):
                 raise BenchError(
                     "records of words are their own labels: leave out the second"
                     " argument"
@@ -231,7 +255,7 @@ class Predictor:
                 "the classes of the images are missing: give them as the second"
                 " argument"
             )
-        images, labels = self._images(x), np.asarray(y)
+        images, labels = self._images(x), _array(y, "classes")
         if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (
             len(images),
         ):
