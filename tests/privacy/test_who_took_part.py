@@ -81,8 +81,15 @@ def run_stages(run: Method, places: Any, folder: Path) -> Path:
     place = Path("results") / "runs" / run.folder
     config = [place / "config.yaml"]
     inside = [path.relative_to(folder) for path in (data, clients)]
-    images = {"images": inside[0] / "images.npy"}
-    partition = {"clients": inside[1] / "clients.npz"}
+    tables = [*sorted(data.glob("*.csv")), data / "summary.json"]
+    images = {
+        "images": inside[0] / "images.npy",
+        "data": [path.relative_to(folder) for path in tables],
+    }
+    partition = {
+        "clients": inside[1] / "clients.npz",
+        "summary": inside[1] / "summary.json",
+    }
     machine = {"machine": {"checkpoint_seconds": 0, "device": "cpu", "kernels": "off"}}
     trained = {
         "model": place / "model.safetensors",
@@ -123,6 +130,27 @@ def run_stages(run: Method, places: Any, folder: Path) -> Path:
     return folder / place
 
 
+def count_all_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on each contribution to a sum counts as zero."""
+    for kind in (PrivateSum, PlainSum):
+        add_by = kind.add_by
+
+        def adding(self: Any, add: Any, count: int, add_by: Any = add_by) -> np.ndarray:
+            norms: np.ndarray = add_by(self, add_nothing(add), count)
+            return norms
+
+        monkeypatch.setattr(kind, "add_by", adding)
+
+
+def files_of(place: Path) -> dict[str, bytes]:
+    """Return the files below a folder by name."""
+    return {
+        path.relative_to(place).as_posix(): path.read_bytes()
+        for path in sorted(place.rglob("*"))
+        if path.is_file()
+    }
+
+
 def files_of_two_runs(
     run: Method, places: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[dict[str, bytes]], list[list[Any]]]:
@@ -132,14 +160,7 @@ def files_of_two_runs(
     draw = participation.stream
     files: list[dict[str, bytes]] = []
     drawn: list[list[Any]] = []
-    for kind in (PrivateSum, PlainSum):
-        add_by = kind.add_by
-
-        def adding(self: Any, add: Any, count: int, add_by: Any = add_by) -> np.ndarray:
-            norms: np.ndarray = add_by(self, add_nothing(add), count)
-            return norms
-
-        monkeypatch.setattr(kind, "add_by", adding)
+    count_all_as_zero(monkeypatch)
     for name in ("first", "other"):
         asked: set[str] = set()
 
@@ -154,13 +175,7 @@ def files_of_two_runs(
         folder.mkdir()
         monkeypatch.chdir(folder)
         place = run_stages(run, places, folder)
-        files.append(
-            {
-                path.relative_to(place).as_posix(): path.read_bytes()
-                for path in sorted(place.rglob("*"))
-                if path.is_file()
-            }
-        )
+        files.append(files_of(place))
         plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
         cohorts = [plan.cohort(index) for index in range(run.participation.rounds)]
         drawn.append([[cohort.tolist() for cohort in cohorts], sorted(asked)])
