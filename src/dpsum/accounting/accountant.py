@@ -237,6 +237,12 @@ class Accountant:
         """What the bracket of a ledger takes for granted."""
         return self.explanation
 
+    def width_reason(self, events: Events, delta: float) -> str:
+        """Return why the bracket is wide, as a clause: said where it is
+        (`fine_brackets.is_wide`).
+        """
+        return "each end is a bound of its own, and the exact value is not known"
+
     # What fits together in a sampler
 
     def check(self, sampling: Sampler) -> None:

@@ -49,6 +49,14 @@ LEAST_NOISE = 0.2
 composed Gaussians is given.
 """
 
+LEAST_GRID_DELTA = 1e-300
+"""The smallest delta that a grid is made for: masses stay numbers of full precision."""
+
+LEAST_USUAL_DELTA = 1e-20
+"""Below this delta the Fourier transform's rounding asks for grids of their own
+(`fine_brackets`).
+"""
+
 _CUT = 1e-4
 """Share of delta that may be spent on cutting the loss's tail."""
 
@@ -312,4 +320,24 @@ class Composed(Accountant):
             return super().bracket(events, delta)[1]
         return self.end(
             grouped(events.schedule, least=True), events.sampling, delta, upper=True
+        )
+
+    def width_reason(self, events: Events, delta: float) -> str:
+        if grouped(events.schedule, least=True) != events.schedule:
+            return (
+                "rounds of similar noise are taken together, at their least noise for"
+                " the high end and at their most for the low end"
+            )
+        if delta < LEAST_GRID_DELTA:
+            return (
+                f"no grid is made below delta = {LEAST_GRID_DELTA:g}, so that the low end"
+                " is that of this delta, and the high end that of known cohorts"
+            )
+        if delta < LEAST_USUAL_DELTA:
+            return (
+                "the rounding of the Fourier transform is counted, and it is not small"
+                f" beside a delta below {LEAST_USUAL_DELTA:g}"
+            )
+        return (
+            "the step of the finest grid that fits into memory adds up over the rounds"
         )

@@ -31,7 +31,9 @@ import scipy
 
 from dpsum.accounting.compositions import (
     LARGEST,
+    LEAST_GRID_DELTA,
     LEAST_NOISE,
+    LEAST_USUAL_DELTA,
     RoundLaw,
     Stage,
     cut_mass,
@@ -52,10 +54,6 @@ from dpsum.accounting.grid_sums import (
 WIDTH, LEAST_WIDTH = 0.02, 1e-4
 """A bracket is wide where the high end is above the low end by more than both."""
 
-SMALLEST_DELTA = 1e-300
-"""The smallest delta that a grid is made for: masses stay numbers of full precision."""
-
-_LEAST_USUAL_DELTA = 1e-20
 _CELLS = 1 << 22
 _USUAL_CELLS = 1 << 20
 _GUESSES, _TRIES, _RAISES, _LOOKS = 12, 3, 2, 12
@@ -330,7 +328,7 @@ def _root(
 
 def is_unusual(stages: Sequence[Stage], delta: float) -> bool:
     """Return whether the grids of `compositions` are not made for these rounds."""
-    if delta < _LEAST_USUAL_DELTA:
+    if delta < LEAST_USUAL_DELTA:
         return True
     if any(stage.least / stage.moves < LEAST_NOISE for stage in stages):
         return True
@@ -382,11 +380,11 @@ def refined(
         low, high: proved ends that are known already; `high` is finite.
         upper_only: the low end is returned as it is given.
     """
-    if delta < SMALLEST_DELTA:
+    if delta < LEAST_GRID_DELTA:
         if upper_only:
             return low, high
         # Epsilon grows as delta falls, so a low end at a larger delta is one here.
-        return min(refined(stages, SMALLEST_DELTA, low, high)[0], high), high
+        return min(refined(stages, LEAST_GRID_DELTA, low, high)[0], high), high
     mass = max(cut_mass(stages, delta), _LEAST_MASS)
     laws = [
         (stage.laws(z, mass), count) for stage in stages for z, count in stage.schedule

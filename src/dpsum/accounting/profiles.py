@@ -13,12 +13,17 @@ from dpsum.accounting import analyses
 from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.filters import filter_of, floor_of
+from dpsum.accounting.fine_brackets import is_wide
 from dpsum.accounting.gaussian import ends, gaussian_epsilon
 from dpsum.accounting.groups import group_epsilon
 from dpsum.accounting.renyi import HOLDING_ORDERS
 from dpsum.accounting.tuning import searched_epsilon
 from dpsum.ledger import Release
 
+_FOLLOWED = (
+    "the high end holds for whatever noise the loss might have led to, and the low end"
+    " is of the noise that was run"
+)
 _AS_RUN = (
     "; the noise followed a public loss of released models: this is of the schedule"
     " that was run, and does not cover the choice of it"
@@ -102,10 +107,14 @@ class Profiles:
     def read(self) -> tuple[Mapping[str, Entry], Mapping[str, str]]:
         """Each profile's entry, or the reason why it has none."""
         holds = self._holds()
+        replace_one = self._replace_one(holds)
+        holds = self._with_width(holds)
+        if self.accountant.adjacency == "replace-one":
+            replace_one = holds
         answers = {
             "as_claimed": self._as_claimed(),
             "holds": holds,
-            "replace_one": self._replace_one(holds),
+            "replace_one": replace_one,
             "image_level": self._image_level(holds),
             "tuning": self._tuning(holds),
         }
@@ -184,6 +193,16 @@ class Profiles:
         )
         return self._entry(low, max(low, self._high(self.delta)), "proved", text)
 
+    def _with_width(self, holds: Entry) -> Entry:
+        """Return the entry of `holds`, with how wide its bracket is and why."""
+        if self.missing:
+            return holds
+        reason = _FOLLOWED
+        if self.filter is None and self.floor is None:
+            reason = self.accountant.width_reason(self.events, self.delta)
+        text = holds.explanation + _width(holds.epsilon_low, holds.epsilon_high, reason)
+        return dataclasses.replace(holds, explanation=text)
+
     def _high(self, delta: float) -> float:
         """The high end of `holds` at another delta."""
         if self.missing:
@@ -210,17 +229,23 @@ class Profiles:
                 own,
                 "replaced by any other, which has an analysis of its own",
             )
+            reason = self.accountant.width_reason(self.events, self.delta)
         elif self.z:
             high, how = gaussian_epsilon(self.z / 2, self.delta), "sensitivity 2C"
             low = high if low == holds.epsilon_high else low
+            reason = "the low end is that of a unit that is zeroed"
         else:
             high = max(low, group_epsilon(self._high, 2, self.delta))
             how = "the high end zeroes the unit and then puts another in its place"
+            reason = (
+                "the low end is that of a unit that is zeroed, and the high end counts"
+                " its replacement as two changes"
+            )
         return self._entry(
             low,
             high,
             holds.status,
-            f"{holds.explanation}; {how}",
+            f"{holds.explanation}; {how}{_width(low, high, reason)}",
             adjacency="replace-one",
         )
 
@@ -342,3 +367,15 @@ class Profiles:
         every = "every run as private as this one, and of streams of its own"
         text += f"; the low end is one run's, the high end {how}; {every}"
         return self._entry(low, max(low, high), holds.status, text + remark)
+
+
+def _width(low: float, high: float, reason: str) -> str:
+    """Return a clause that says how wide a bracket is and why; nothing of a narrow or
+    infinite one.
+    """
+    if math.isinf(high) or not is_wide(low, high):
+        return ""
+    share = f" ({100 * (high - low) / low:.1f} % of it)" if low > 0 else ""
+    return (
+        f"; the high end is {high - low:.3g} above the low end{share}, since {reason}"
+    )

@@ -82,6 +82,7 @@ class Training:
         records: int = RECORDS,
         loader: Any = None,
         accountant: str = "prv",
+        noise: float = 1.0,
         **more: Any,
     ) -> None:
         torch.manual_seed(seed)
@@ -99,7 +100,7 @@ class Training:
             optimizer=torch.optim.SGD(self.model.parameters(), lr=0.1),
             data_loader=self.plain,
             criterion=nn.CrossEntropyLoss(),
-            noise_multiplier=1.0,
+            noise_multiplier=noise,
             max_grad_norm=norm,
             poisson_sampling=poisson,
             grad_sample_mode=mode,
@@ -274,6 +275,23 @@ def test_claims_of_opacus_accountants(tmp_path: Path) -> None:
     assert found["rdp"].profiles["as_claimed"].status == "proved"
     assert found["rdp"].profiles["as_claimed"].epsilon_high > holds(found["rdp"])[1]
     assert found["gdp"].profiles["as_claimed"].status == "void"
+
+
+def test_little_noise_has_a_narrow_bracket(tmp_path: Path) -> None:
+    """Twenty steps at z = 0.1. dp_accounting's value, with its step of 0.02, is never
+    below the exact one.
+    """
+    training = Training(noise=0.1, accountant="rdp")
+    watched = training.watched(tmp_path / "ledger.jsonl")
+    training.run()
+    low, high = holds(watched.account(DELTA))
+    accountant = PLDAccountant(value_discretization_interval=0.02)
+    sampled = dp_accounting.PoissonSampledDpEvent(
+        RATE, dp_accounting.GaussianDpEvent(0.1)
+    )
+    theirs = accountant.compose(sampled, STEPS).get_epsilon(DELTA)
+    assert low <= theirs and high - low <= 0.02 * low
+    assert high == pytest.approx(theirs, rel=0.01)
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])

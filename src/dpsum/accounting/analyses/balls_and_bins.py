@@ -537,6 +537,25 @@ class BallsAndBins(Accountant):
         """Of one round alone there is nothing to draw."""
         return events.ends[0] if int(events.sampling["rounds"]) == 1 else None
 
+    def width_reason(self, events: Events, delta: float) -> str:
+        least, most, _ = events.ends
+        if least < most:
+            return "the high end is of the least noise of all rounds, the low end of the most"
+        if delta < LEAST_DELTA:
+            return (
+                f"no grid is made below delta = {LEAST_DELTA:g}, and the ends in closed"
+                " form are not close for this noise"
+            )
+        if least < LEAST_NOISE:
+            return (
+                f"no grid is made below a noise multiplier of {LEAST_NOISE:g}, and the"
+                " ends in closed form are not close for so many rounds"
+            )
+        return (
+            "a grid that fits into memory is too coarse for the log-normals of so many"
+            " rounds"
+        )
+
     def bracket(self, events: Events, delta: float) -> Bracket:
         if self.gaussian(events) is not None:
             return super().bracket(events, delta)

@@ -116,6 +116,12 @@ class CorrelatedMinSeparation(MinSeparation):
             else min(gaussian_epsilon(1 / events.seen, delta), high)
         ), high
 
+    def width_reason(self, events: Events, delta: float) -> str:
+        return (
+            "a unit's worst rounds are too many to try all of them, and are bounded"
+            " from both sides"
+        )
+
 
 def _as_one(events: Events, multiplier: float, seen: object) -> Events:
     """The events of rounds of constant noise that together have this multiplier."""

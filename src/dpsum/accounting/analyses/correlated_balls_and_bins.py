@@ -338,6 +338,20 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
             return self.bracket(events, delta)[1]
         return _bracket(*_of(events), delta)[1]
 
+    def width_reason(self, events: Events, delta: float) -> str:
+        if events.seen is None or events.seen < -_ROUNDING:
+            return (
+                "some columns of the encoder point away from each other, for which no"
+                " low end is known"
+            )
+        encoder, rounds = _of(events)
+        if _is_drawn(overlaps(encoder.T @ encoder), rounds):
+            return "the draws of both ends spread, at the chance that is kept of delta"
+        return (
+            "there are too many rounds for draws, and the ends are those of simpler"
+            " mixtures"
+        )
+
     def explain(self, events: Events) -> str:
         _, rounds = _of(events)
         return (
@@ -393,11 +407,16 @@ def _of(events: Events) -> tuple[np.ndarray, int]:
     return planned.reshape(size, size)[:done, :done] / least, rounds
 
 
+def _is_drawn(apart: Sequence[float], rounds: int) -> bool:
+    """Return whether the ends are found by draws, from the columns' overlaps."""
+    return rounds <= tilted.MOST and len(apart) > 1 and bool(_common(apart, 1))
+
+
 def _bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
     """Both ends for columns |C| over sigma."""
     gram = encoder.T @ encoder
     apart, done = overlaps(gram), len(gram)
-    if rounds <= tilted.MOST and done > 1 and _common(apart, 1):
+    if _is_drawn(apart, rounds):
         low, high = tilted.bracket(encoder, rounds, delta)
         if high < math.inf:
             if is_wide(low, high):

@@ -458,6 +458,12 @@ class FixedSize(Redrawn):
         " value is not known"
     )
 
+    def width_reason(self, events: Events, delta: float) -> str:
+        return (
+            "the low end is of one data set and the high end of the dominating pair of"
+            " each round, and no theory says what lies between"
+        )
+
     def check_numbers(self, sampling: Sampling) -> None:
         """A cohort is of a whole number of units, and its share is the rate."""
         super().check_numbers(sampling)

@@ -211,6 +211,9 @@ class ShuffledEpochs(MinSeparation):
     def high(self, events: Events, delta: float) -> float:
         return gaussian_epsilon(self.gaussian(events), delta)
 
+    def width_reason(self, events: Events, delta: float) -> str:
+        return "no theory says how much secret batches of an epoch hide"
+
     def explain(self, events: Events) -> str:
         if events.sampling["batches"] == "known":
             return f"{self.explanation}; the observer may know which; exact"

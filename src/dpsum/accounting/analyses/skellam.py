@@ -159,6 +159,12 @@ class SkellamOnePass(OnePass):
         high = gaussian_epsilon(square**-0.5 / FACTOR, delta) if square else 0.0
         return min(low, high), high
 
+    def width_reason(self, events: Events, delta: float) -> str:
+        return (
+            "the high end is a Gaussian's, the low end that of Skellam noise on one"
+            " coordinate"
+        )
+
     def explain(self, events: Events) -> str:
         told = events.seen.secure or {}
         lost = told["clients"] - told["counted"]
