@@ -10,7 +10,10 @@ import pytest
 
 from dpfedbench.data.records import RawRecords, held_out_places, load_records
 from dpfedbench.evaluation.features import FEATURES, features_of, make_features
-from dpsum.accounting import tilted
+from dpsum import participation
+from dpsum.accounting import calibration, tilted
+from dpsum.accounting.accountant import Events
+from dpsum.accounting.analyses import correlated_balls_and_bins
 from tests.federation.conftest import LOTS, make_config, silos  # noqa: F401
 from tests.federation.test_linear_head import EVENED, HEAD
 from tests.partitions import make_dirichlet, make_fragments
@@ -39,6 +42,109 @@ def test_bernstein_end_fails_no_more_often_than_stated(doubt):
     ends = [tilted._bernstein(values, 1.0, doubt) for values in draws]
     missed = sum(not low <= 0.1 <= high for low, high in ends)
     assert missed / 2000 <= doubt + 4 * (doubt * (1 - doubt) / 2000) ** 0.5
+
+
+SAMPLER = participation.BallsAndBins(units=1024, cohort=4, rounds=256).describe()
+
+
+class Answers:
+    """Stand-in for `epsilon_after` whose true epsilon is `scale` x rounds / z.
+
+    Args:
+        scale: of epsilon.
+        lies: the points (z, rounds) at which a true "too much" is told as "enough".
+        rng: draws whether a true "enough" is told as "too much"; None: never.
+        target: the budget's epsilon.
+    """
+
+    def __init__(
+        self,
+        scale: float,
+        target: float,
+        lies: Any = lambda point: False,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self.scale, self.target = scale, target
+        self.lies, self.rng = lies, rng
+        self.asked: list[tuple[float, int]] = []
+
+    def __call__(
+        self, profile: str, sampler: Any, z: float, done: int, delta: float
+    ) -> float:
+        self.asked.append((z, done))
+        true = self.scale * done / z
+        if true > self.target:
+            return 0.0 if self.lies((z, done)) else true
+        cautious = self.rng is not None and self.rng.random() < 0.3
+        return np.inf if cautious else true
+
+
+def calibrated(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setattr(calibration, "epsilon_after", answers)
+    return calibration.calibrate("holds", SAMPLER, answers.target, 1e-5)
+
+
+def rounds_found(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(calibration, "epsilon_after", answers)
+    return calibration.rounds_allowed("holds", SAMPLER, 1.0, 1e-5, answers.target)
+
+
+def test_a_run_looks_at_fewer_pairs_than_are_allowed_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = []
+    for least in np.geomspace(0.051, 8000, 60):  # the z that is just enough
+        answers = Answers(least / 256, 1.0)
+        assert calibrated(answers, monkeypatch) >= least
+        counts.append(len(set(answers.asked)))
+    assert max(counts) <= 32
+    answers = Answers(1 / 100, 1.0)
+    rounds_found(answers, monkeypatch)
+    searched = len(set(answers.asked))
+    sampling = dataclasses.replace(SAMPLER, encoder=np.eye(256).tobytes())
+    pairs = set()
+    for done in range(1, 257):
+        events = Events.planned(((1.0, done),), sampling)
+        encoder, rounds = correlated_balls_and_bins._of(events)
+        pairs.add((encoder.tobytes(), rounds))
+    assert len(pairs) == 8
+    accounts = 2  # the run's delta and the paper's
+    assert max(counts) + searched + len(pairs) + accounts <= tilted.LOOKS
+
+
+def test_a_search_errs_at_none_but_the_points_that_true_answers_lead_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All other points lie, and true answers are doubted at random; 200 searches each."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        least = float(rng.uniform(0.06, 50))
+        path = Answers(least / 256, 1.0)
+        calibrated(path, monkeypatch)
+        asked = set(path.asked)
+        liar = Answers(least / 256, 1.0, lambda at, asked=asked: at not in asked, rng)
+        assert calibrated(liar, monkeypatch) >= least
+        most = int(rng.integers(1, 256))
+        path = Answers(1 / (most + 0.5), 1.0)
+        assert rounds_found(path, monkeypatch) == most
+        asked = set(path.asked)
+        liar = Answers(
+            1 / (most + 0.5), 1.0, lambda at, asked=asked: at not in asked, rng
+        )
+        assert rounds_found(liar, monkeypatch) <= most
+    # A lie at such a point is believed.
+    assert calibrated(Answers(5 / 256, 1.0, lambda at: True), monkeypatch) < 5
+
+
+def test_another_look_at_a_pair_has_the_same_draws() -> None:
+    """So its bounds are wrong together or not at all."""
+    pairs = [tilted.Pair(np.eye(3) / 1.5, 3, 1e-3) for _ in range(2)]
+    for epsilon in (0.5, 1.0, 1.5):
+        one, other = (pair.present(epsilon) for pair in pairs)
+        assert one == other
+        assert pairs[0].absent(epsilon) == pairs[1].absent(epsilon)
+    pairs[1].present(0.7)
+    assert pairs[1].present(0.5) == pairs[0].present(0.5)
 
 
 def data_with_label(folder: Path, label: int) -> Path:

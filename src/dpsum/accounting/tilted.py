@@ -29,9 +29,23 @@ towards it have densities bounded there by e^(-tau^2/2).
 
 **What is claimed.** Both bounds fail with a chance over this file's own draws, which
 are made from a fixed seed that no data and no plan has chosen. An end is one of a fixed
-list of epsilons, for all of which bounds hold at once, but for a chance of DOUBT x
-delta / LOOKS; that much of delta is kept for a hundred looks at it (a calibration, a
-history, an account).
+list of epsilons. Bounds hold at all of them at once, but for a chance of DOUBT x delta /
+LOOKS for each pair, which is an encoder with its rounds and delta. Any number of looks
+at one pair is one look: the draws are the same, and whichever epsilons a search reads,
+they are of the list. DOUBT x delta is kept of delta, for LOOKS pairs.
+
+**A search over pairs.** A calibration looks at a pair for each z, and its answers choose
+the next. Epsilon falls in z. Let z0 be the least z that is enough. Only "enough" at a z
+below z0 is wrong; a bound that is too high only costs noise. Take the first wrong
+answer. Every z below z0 that was asked before was answered "not enough". If a z of z0 or
+above had been, all later ones would be above it, and none could be answered wrongly. So
+all answers before were the true ones, and the first wrong answer is at a z that the
+search asks if all answers are true: one of a fixed list that no draws have chosen. Of
+`calibrate` that list has at most 32, and of a search for rounds it is shorter. A
+training that stops before its budget is exceeded can be wrong at one number of rounds
+alone, the first beyond the budget. Rounds of a plan are counted in eighths. So a run's
+own looks are fewer than LOOKS. What this covers is the epsilon of the budget. A smaller
+one that an account prints for a z so found is covered as for a z that was given.
 """
 
 from __future__ import annotations
