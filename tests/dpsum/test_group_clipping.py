@@ -13,6 +13,7 @@ from scipy import stats
 import dpsum
 from dpsum.accounting.claims import POISSON_MOMENTS, Claim
 from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.clipping import RuleByGroup, Seen
 from dpsum.errors import DpsumError
 from dpsum.group_clipping import (
     CoordinateGroups,
@@ -283,6 +284,40 @@ def test_percentile_of_raw_norms_moves_each_threshold_by_its_own_group(tmp_path)
     second = dpsum.read_ledger(tmp_path / "ledger")[1]
     assert second.groups["thresholds"] == [5.0, 2.0]
     assert second.data_dependent_threshold
+
+
+def test_rule_by_group_reads_the_release_of_its_own_group():
+    # Norms 5 and 12 over a denominator of 10.
+    rule = RuleByGroup(
+        dpsum.NormOfRelease(1.0, factor=1.0), CoordinateGroups((0, 2, 3))
+    )
+    state = rule.begin((7.0, 8.0))
+    released = np.array([3.0, 4.0, 12.0])
+    rule.observe(
+        state, Seen(released=released, extra=None, denominator=10.0, raw_norms=None)
+    )
+    assert state["threshold"] == pytest.approx([0.5, 1.2])
+
+
+def test_private_quantile_of_groups_counts_and_moves_each_group_by_itself():
+    rule = RuleByGroup(
+        dpsum.PrivateQuantile(
+            1.0, percentile=50.0, quantile_rate=0.2, never_rising=False
+        ),
+        CoordinateGroups((0, 2, 3)),
+    )
+    state = rule.begin((1.0, 2.0))
+    counted = rule.values(state, np.array([[0.5, 3.0], [1.5, 1.5]]))
+    assert counted.tolist() == [[0.5, -0.5], [-0.5, 0.5]]
+    # All of ten units below the first threshold, and none below the second.
+    seen = Seen(
+        released=np.zeros(3),
+        extra=np.array([5.0, -5.0]),
+        denominator=10.0,
+        raw_norms=None,
+    )
+    rule.observe(state, seen)
+    assert state["threshold"] == pytest.approx([math.exp(-0.1), 2 * math.exp(0.1)])
 
 
 def test_private_quantile_of_groups_costs_what_all_counts_show(tmp_path):

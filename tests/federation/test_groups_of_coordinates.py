@@ -15,7 +15,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.federation.agreement import check_agrees
 from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Net
-from dpfedbench.models.torch_sums import add_to
+from dpfedbench.models.torch_sums import add_groups_on_device, add_to
 from dpfedbench.parts.optimizers.adam_bc import AdamBC
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.group_clipping import CoordinateGroups, GroupedSum, clip_groups
@@ -120,6 +120,22 @@ def test_add_to_clips_each_group_as_the_definition_says():
     expected = sum(clip_groups(row.numpy(), groups, thresholds) for row in rows)
     assert total.non_finite == 1
     assert total._total == pytest.approx(expected, rel=1e-9)
+
+
+def test_add_groups_on_device_is_the_definition():
+    """The path of a GPU, on tensors of the CPU."""
+    rows = torch.randn(37, 50, generator=torch.Generator().manual_seed(0))
+    rows[3, 7] = torch.nan
+    groups, thresholds = CoordinateGroups((0, 20, 21, 50)), (1.0, 0.1, 30.0)
+    total, norms = np.zeros(50), np.zeros((37, 3))
+    add_groups_on_device(groups, rows, thresholds, total, norms)
+    expected = sum(clip_groups(row.numpy(), groups, thresholds) for row in rows)
+    assert total == pytest.approx(expected, rel=1e-6)
+    assert np.isnan(norms[3]).all()
+    for index, group in enumerate(groups.slices):
+        assert norms[0, index] == pytest.approx(
+            np.linalg.norm(rows[0].numpy()[group]), rel=1e-6
+        )
 
 
 def test_add_to_with_one_group_has_the_bits_of_flat_clipping():
