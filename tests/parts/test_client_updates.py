@@ -18,6 +18,7 @@ def test_each_says_what_its_clients_hold():
     } == {
         "maml": "tasks",
         "reptile": "tasks",
+        "batch-steps": "records",
         "local-steps": "records",
         "model-difference": "records",
         "proximal": "records",

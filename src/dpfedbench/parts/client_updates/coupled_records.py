@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Setup
-from dpfedbench.parts.client_updates.maml import (
+from dpfedbench.parts.client_updates.maml_by_record import (
     QUERY,
     SUPPORT,
     MamlByRecord,
-    QueryGradient,
+    SupportSteps,
 )
 from dpfedbench.parts.within_task import Client
 
@@ -124,7 +124,7 @@ class CoupledRecords(MamlByRecord):
     examples that depend on one another.
     """
 
-    def __init__(self, update: QueryGradient, setup: Setup) -> None:
+    def __init__(self, update: SupportSteps, setup: Setup) -> None:
         super().__init__(update, setup)
         self._workers = setup.workers(CoupledGradients)
 

@@ -23,7 +23,8 @@ from dpfedbench.parts.client_updates.client_update import (
     Stream,
     within_task,
 )
-from dpfedbench.parts.within_task import Client, TaskClients, measured
+from dpfedbench.parts.client_updates.coupled_records import CoupledRecords
+from dpfedbench.parts.client_updates.maml_by_record import QUERY, SUPPORT, MamlByRecord
 from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
@@ -31,8 +32,6 @@ from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
-
-SUPPORT, QUERY = "support-gradient-sum", "client-query-gradient-sum"
 
 
 class QueryGradient(ClientUpdate):
@@ -162,10 +161,6 @@ class QueryGradient(ClientUpdate):
             # An audit's gradients are drawn, and of no network.
             trains = setup.weights is not None
             if trains and (self.order == 2 or not run.model.record_level):
-                from dpfedbench.parts.client_updates.coupled_records import (
-                    CoupledRecords,
-                )
-
                 return CoupledRecords(self, setup)
             return MamlByRecord(self, setup)
         return _Tasks(self, setup)
@@ -257,52 +252,3 @@ class _Tasks(Clients):
             np.concatenate([losses for losses, _ in results]),
             np.concatenate([right for _, right in results]),
         )
-
-
-class MamlByRecord(TaskClients):
-    """MAML of first order: (private) support steps, then the query gradient, summed by
-    the client or by the server.
-    """
-
-    def __init__(self, update: QueryGradient, setup: Setup) -> None:
-        run = setup.run
-        self._by_server = update.by_server(run)
-        query = run.task.ways * run.clients.query_per_class
-        super().__init__(
-            setup, update.samplers(run, 0), each=query if self._by_server else 1
-        )
-        self._update = update
-        self._moved = moved(setup.net, update.adapted_tensors(setup))
-
-    def client(
-        self,
-        worker: Any,
-        theta: np.ndarray,
-        client: int,
-        index: int,
-        held: Any,
-        out: torch.Tensor,
-    ) -> Sequence[float]:
-        (support, query), sums = held, Client(self, index, client)
-        adapted = theta.copy()
-        for step in range(self._update.inner_steps):
-            mean, _ = sums.mean(SUPPORT, adapted, support, worker, step)
-            adapted[self._moved] -= (
-                np.float32(self._update.inner_rate) * mean[self._moved]
-            )
-        if self._by_server:
-            return measured(worker, adapted, query, out).mean(axis=0).tolist()
-        mean, measures = sums.mean(QUERY, adapted, query, worker)
-        out[0] = torch.from_numpy(mean)
-        return measures.mean(axis=0).tolist()
-
-
-def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
-    """The coordinates that inner steps move: those of the named tensors; None: all."""
-    if names is None:
-        return slice(None)
-    marks = [
-        np.full(size, name in names)
-        for name, size in zip(net.tensor_names, net.sizes, strict=True)
-    ]
-    return np.concatenate(marks)

@@ -1,0 +1,90 @@
+"""MAML where a client sums over its own examples: steps along (private) sums.
+
+Each example's gradient is taken by itself, and the gradient is first order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dpfedbench.lazy import np, torch
+from dpfedbench.parts.client_updates.client_update import Setup
+from dpfedbench.parts.within_task import Client, TaskClients, measured
+from dpsum.sampling import Sampler
+
+if TYPE_CHECKING:
+    from dpfedbench.models.net import Net
+    from dpfedbench.settings.run import Run
+
+SUPPORT = "support-gradient-sum"
+QUERY = "client-query-gradient-sum"
+
+
+class SupportSteps(Protocol):
+    """The settings of a client update that adapts to a support set."""
+
+    @property
+    def inner_steps(self) -> int: ...
+    @property
+    def inner_rate(self) -> float: ...
+    @property
+    def order(self) -> int: ...
+
+    def by_server(self, run: Run) -> bool:
+        """Return whether the server sums single query examples, and not clients."""
+
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+        """Return how the examples of each sum are drawn."""
+
+    def adapted_tensors(self, setup: Setup) -> Sequence[str] | None:
+        """Return the names of the tensors that steps move; None: all."""
+
+
+class MamlByRecord(TaskClients):
+    """MAML of first order: (private) support steps, then the query gradient, summed by
+    the client or by the server.
+    """
+
+    def __init__(self, update: SupportSteps, setup: Setup) -> None:
+        run = setup.run
+        self._by_server = update.by_server(run)
+        query = run.task.ways * run.clients.query_per_class
+        super().__init__(
+            setup, update.samplers(run, 0), each=query if self._by_server else 1
+        )
+        self._update = update
+        self._moved = moved(setup.net, update.adapted_tensors(setup))
+
+    def client(
+        self,
+        worker: Any,
+        theta: np.ndarray,
+        client: int,
+        index: int,
+        held: Any,
+        out: torch.Tensor,
+    ) -> Sequence[float]:
+        (support, query), sums = held, Client(self, index, client)
+        adapted = theta.copy()
+        for step in range(self._update.inner_steps):
+            mean, _ = sums.mean(SUPPORT, adapted, support, worker, step)
+            adapted[self._moved] -= (
+                np.float32(self._update.inner_rate) * mean[self._moved]
+            )
+        if self._by_server:
+            return measured(worker, adapted, query, out).mean(axis=0).tolist()
+        mean, measures = sums.mean(QUERY, adapted, query, worker)
+        out[0] = torch.from_numpy(mean)
+        return measures.mean(axis=0).tolist()
+
+
+def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
+    """The coordinates that inner steps move: those of the named tensors; None: all."""
+    if names is None:
+        return slice(None)
+    marks = [
+        np.full(size, name in names)
+        for name, size in zip(net.tensor_names, net.sizes, strict=True)
+    ]
+    return np.concatenate(marks)
