@@ -153,8 +153,12 @@ def test_two_hundred_bad_configurations_are_refused_in_a_line_or_planned() -> No
 
 
 def test_the_workflow_says_what_the_plan_says(snakemake: Call, tmp_path: Path) -> None:
+    # A date is refused by the reader of YAML, before there is a plan.
     seed = next(
-        number for number in range(100) if planned(mutated(number)).startswith("run.")
+        number
+        for number in range(100)
+        if planned(mutated(number)).startswith("run.")
+        and "2020-01-01" not in yaml.safe_dump(mutated(number))
     )
     path = tmp_path / "mutated.yaml"
     given = mutated(seed)
