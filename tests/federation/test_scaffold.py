@@ -166,8 +166,9 @@ def test_a_budget_that_counts_one_of_the_sums_is_noticed(silos, tmp_path, monkey
         if not self._settled:
             own(self)
             for names, plan in self._shared.values():
-                object.__setattr__(plan, "noise_multiplier", plan._together)
-                plan.beside = [plan._together] * len(plan.beside)
+                whole = plan._together_under("holds")
+                object.__setattr__(plan, "noise_multiplier", whole)
+                plan.beside = [whole] * len(plan.beside)
                 assert len(names) == 2
 
     monkeypatch.setattr(Budget, "settle", each_alone)

@@ -49,6 +49,8 @@ def test_it_is_what_the_text_says():
         "percentile": 90,
         "window": 2,
         "never_rising": True,
+        "groups": "all",
+        "noise_by_group": "joint",
     }
 
 

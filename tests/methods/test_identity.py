@@ -30,6 +30,17 @@ BASES: dict[str, Any] = {
             "median-of-run": {"threshold": None},
         }.items()
     },
+    **{
+        f"dp-agr {kind} by layer": make_config(
+            {"clipping": {"kind": kind, "groups": "layers"} | more}
+        )
+        for kind, more in {
+            "constant": {},
+            "percentile-of-releases": {},
+            "percentile-of-raw-norms": {},
+            "private-quantile": {"count_noise": 30.0},
+        }.items()
+    },
     "reptile three steps": make_config(
         {"method": "reptile", "client_update": {"inner_steps": 3}}
     ),
@@ -166,6 +177,14 @@ NODES = [[["sep_conv_3x3", 0], ["skip_connect", 1]]] * 4
 
 FIXED_BY_OTHERS = {
     # A run with another value is refused, or is another method's.
+    ("MedianOfRun", "groups"),
+    ("MedianOfRun", "noise_by_group"),
+    ("MeanOfRawNorms", "groups"),
+    ("MeanOfRawNorms", "noise_by_group"),
+    ("NoisedMeanNorm", "groups"),
+    ("NoisedMeanNorm", "noise_by_group"),
+    ("NormOfRelease", "groups"),
+    ("NormOfRelease", "noise_by_group"),
     ("MedianOfRun", "threshold"),
     ("MedianOfRun", "kind"),
     ("BallsAndBins", "cohort"),
@@ -224,6 +243,8 @@ def others(value: Any) -> list[Any]:
         "relu": ["leaky-relu"],
         "zero": ["glorot"],
         "exact": ["private"],
+        "all": ["layers"],
+        "joint": ["equal-shares", "per-group"],
     }.get(
         value,
         [

@@ -62,7 +62,11 @@ def test_a_configuration_that_a_table_shows_is_named_as_there(
         == ("dp-fedmeta", "glyphs", "5-way 1-shot")
     }
     published = named["dp-agr"]
-    assert [place.item for place in published.tables] == ["table2", "repairs"]
+    assert [place.item for place in published.tables] == [
+        "table2",
+        "table2-by-tensor",
+        "repairs",
+    ]
     assert len(published.folders) == 3
     assert not named["z=2"].tables
     assert named["balls-and-bins, ε = 1.5 holds"].tables[0].repairs == "published"
@@ -202,6 +206,8 @@ def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
         "counted_by_paper": True,
         "data_dependent_threshold": False,
         "combines": None,
+        "groups": None,
+        "claimed_multiplier": None,
     }
     flags |= {"part": None, "secure": None}
     release: dict[str, Any] = (

@@ -75,6 +75,9 @@ def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
         "evaluation.optimizer": "adam",
         "evaluation.beta1": 0.5,
         "evaluation.batch": 2,
+        "evaluation.schedule": "cosine",
+        "evaluation.best_step": True,
+        "reading": "as-released",
     }
     keys, count = {base.key}, 1
     for key, value in leaves(base.plain()).items():

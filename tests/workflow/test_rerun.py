@@ -40,6 +40,8 @@ experiments:
       table3-time: null
       repairs: null
       baselines: null
+      as-released: null
+      table2-by-tensor: null
     figures:
       frontier: null
       figure3: null

@@ -89,7 +89,7 @@ wildcard_constraints:
     task=r"\d+way-\d+shot|\d+class",
     clients=r"[^/]*\d+clients-[^/]+-seed\d+",
     key="[0-9a-f]{10}",
-    test=r"\d+shot-\d+steps-[0-9.e-]+rate-\d+tasks-\d+query",
+    test=r"\d+shot-\d+steps-[0-9.e-]+rate-\d+tasks-\d+query(-[a-z0-9.-]+)?",
     seed=r"\d+",
     paper="|".join(PAPERS),
     item="|".join({name: None for _, name in PLAN.items}),
