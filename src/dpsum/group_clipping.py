@@ -97,10 +97,13 @@ class CoordinateGroups:
         for name in names:
             start = slices[name].start
             if start != boundaries[-1]:
-                what = "overlaps the group before it" if start < boundaries[-1] else ""
-                what = what or f"leaves coordinates {boundaries[-1]} to {start} out"
+                if start < boundaries[-1]:
+                    fault = "overlaps the group before it"
+                else:
+                    fault = f"leaves coordinates {boundaries[-1]} to {start} out"
                 raise DpsumError(
-                    f"group {name} {what}: each coordinate must be in exactly one group"
+                    f"group {name} {fault}: each coordinate must be in exactly one"
+                    " group"
                 )
             boundaries.append(slices[name].stop)
         if boundaries[-1] != dimension:
