@@ -109,8 +109,7 @@ def planned(
     for value in values:
         key, _, text = value.partition("=")
         given[key] = yaml.safe_load(text)
-    for name in ("prune", "deep"):
-        assert given.pop(name, "no") in (True, False, "yes", "no")
+    assert given.pop("deep", "no") in (True, False, "yes", "no")
     if given.pop("experiments_folder", None):
         over += list(others.values())
     experiments = sorted((ROOT / "config" / "experiments").glob("*.yaml"))

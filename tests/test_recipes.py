@@ -83,7 +83,6 @@ def followed(
     (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
     targets = [
         "mine",
-        "results/real/export/mine/accuracy.tex",
         "results/real/export/mine/noise.pdf",
     ]
     command = ["--snakefile", str(ROOT / "Snakefile"), "--cores", "2", *targets]
@@ -145,21 +144,9 @@ def test_a_figure_has_a_point_for_each_series(followed: Path) -> None:
     assert agr["x"] == agr["epsilon_holds"] and math.isfinite(float(agr["x"]))
 
 
-def test_the_exports_say_how_they_were_made(followed: Path) -> None:
-    text = (followed / "export" / "mine" / "accuracy.tex").read_text(encoding="utf-8")
-    files = "--configfile config/presets/real.yaml mine.yaml tiny.yaml"
-    assert (
-        f"snakemake --cores all results/real/export/mine/accuracy.tex {files}\n" in text
-    )
-    (key,) = (
-        path.name
-        for path in (followed.parent / "runs" / "dp-agr" / "pictures").glob("*/*")
-        if path.name in text
-    )
-    assert r"\label{tab:mine-accuracy}" in text and re.fullmatch("[0-9a-f]{10}", key)
-    assert (
-        (followed / "export" / "mine" / "noise.pdf").read_bytes().startswith(b"%PDF-")
-    )
+def test_a_figure_is_exported_as_pdf(followed: Path) -> None:
+    drawn = (followed / "export" / "mine" / "noise.pdf").read_bytes()
+    assert drawn.startswith(b"%PDF-")
 
 
 def test_a_papers_target_has_its_table_of_privacy_and_its_page(followed: Path) -> None:
@@ -239,7 +226,7 @@ def test_an_experiment_of_ones_own_in_the_repository_breaks_no_test(
     ]
     command += [
         "tests/test_experiments.py",
-        "tests/test_pruning.py",
+        "tests/test_targets.py",
         "tests/reporting/test_tables.py",
     ]
     done = subprocess.run(

@@ -23,7 +23,7 @@ def test_a_command_is_shown_as_it_was_called(
         == "snakemake --cores all {target}"
     )
     files = [ROOT / "config" / "presets" / "real.yaml", tmp_path / "my own.yaml"]
-    values = ["seeds=[0]", "prune=yes", "deep=yes", "machine={threads: 4, gpu: 1}"]
+    values = ["seeds=[0]", "deep=yes", "machine={threads: 4, gpu: 1}"]
     found = own_command(
         through_uv=True, through_conda=True, files=files, values=values, root=ROOT
     )
@@ -60,7 +60,6 @@ def test_the_command_of_an_installed_package_is_its_own(
     "target",
     [
         "results/tables/mine/table1.md",
-        "results/export/mine/table1.tex",
         "results/figures/mine/privacy.png",
         "all",
         "results/export/mine/figure1.pdf",
@@ -107,8 +106,8 @@ def test_a_misspelt_name_is_said_with_the_nearest(target: str, near: str) -> Non
 @pytest.mark.parametrize(
     ("target", "near"),
     [
-        ("results/export/mine/table1.pdf", "results/export/mine/table1.tex"),
-        ("results/export/mine/table2.tex", "results/export/mine/table1.tex"),
+        ("results/export/mine/table1.pdf", "results/export/mine/figure1.pdf"),
+        ("results/export/mine/figure2.pdf", "results/export/mine/figure1.pdf"),
         ("results/figures/mine/table1.png", "results/figures/mine/figure1.png"),
         ("results/tables/mien/table1.csv", "results/tables/mine/table1.csv"),
     ],

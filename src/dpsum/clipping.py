@@ -25,6 +25,11 @@ single precision.
 
 LARGEST_THRESHOLD = 1e20
 
+LARGEST_PERCENTILE = 1e32
+"""The largest threshold that a percentile of norms gives. It is above the contributions
+of an audit's canaries (1e30), and z C stays within single precision.
+"""
+
 INDICATOR = 0.5
 """The size of a centred indicator, and so the sensitivity of their sum (zero-out)."""
 
@@ -413,7 +418,8 @@ class Percentile(ClippingRule):
         ]
         if not recent:
             return
-        new = within_range(float(np.percentile(recent, self.percentile)))
+        percentile = float(np.percentile(recent, self.percentile))
+        new = min(max(percentile, SMALLEST_THRESHOLD), LARGEST_PERCENTILE)
         if new <= state["threshold"] or not self.never_rising:
             state["threshold"] = new
 

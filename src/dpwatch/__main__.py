@@ -147,11 +147,6 @@ def _parser() -> argparse.ArgumentParser:
         )
         if exported:
             parser.add_argument(
-                "--badge",
-                action="store_true",
-                help="print a line of Markdown for a model card",
-            )
-            parser.add_argument(
                 "--mlflow",
                 action="store_true",
                 help="log metrics to MLflow, as its environment says",

@@ -1,5 +1,5 @@
-"""An account and an audit for others to read: one JSON with a schema, a badge for a
-model card, metrics of trackers.
+"""An account and an audit for other tools: one JSON with a schema, and metrics for
+experiment trackers.
 
 `report.schema.json`, beside this file, is the schema (JSON Schema, draft 2020-12).
 Infinity is the text "inf" there, and a number that does not exist is null.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,44 +72,6 @@ def read_audit(path: Path | str) -> dict[str, Any]:
             f"{path} cannot be read as a report with an audit ({type(error).__name__}:"
             f" {error}): make it by python -m dpwatch audit ... --json"
         ) from error
-
-
-def badge(report: Mapping[str, Any]) -> str:
-    """A line of Markdown for a model card: an image, and as its text what it shows."""
-    words, sound = [], True
-    entry = report.get("account", {}).get("profiles", {}).get("holds")
-    if entry is not None:
-        high = float(entry["epsilon_high"])
-        sound = math.isfinite(high) and entry["status"] != "void"
-        bound = f"ε ≤ {high:.3g}" if sound else "no finite ε"
-        words.append(
-            f"{bound} at δ = {entry['delta']:g} per {entry['unit']}"
-            f" ({entry['adjacency']})"
-        )
-    elif "account" in report:
-        sound, words = False, ["no ε: nothing private was released"]
-    audit = report.get("audit")
-    if audit is not None:
-        words.append(
-            f"audited ε ≥ {audit['epsilon']:.3g}"
-            + (": refuted" if audit["refuted"] else "")
-        )
-        sound = sound and not audit["refuted"]
-    if not words:
-        raise DpsumError(
-            "a report without account or audit has nothing for a badge: make one of a"
-            " ledger"
-        )
-    text = ", ".join(words)
-    label, shown = (
-        urllib.parse.quote(shown_text.replace("-", "--").replace("_", "__"), safe="")
-        for shown_text in ("differential privacy", text)
-    )
-    colour = "blue" if sound else "red"
-    return (
-        "![differential privacy:"
-        f" {text}](https://img.shields.io/badge/{label}-{shown}-{colour})"
-    )
 
 
 def metrics(report: Mapping[str, Any]) -> dict[str, float]:

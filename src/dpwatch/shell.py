@@ -440,8 +440,6 @@ def _show(
 
 
 def _export(given: argparse.Namespace, report: dict[str, Any]) -> None:
-    if given.badge:
-        print(export.badge(report))
     if given.mlflow:
         export.to_mlflow(report)
     if given.tensorboard is not None:

@@ -1,6 +1,4 @@
-"""What is exported: the schema holds and refuses, the badge says what the report does,
-metrics reach their trackers.
-"""
+"""What is exported: the schema holds and refuses, metrics reach their trackers."""
 
 import copy
 import dataclasses
@@ -8,7 +6,6 @@ import json
 import math
 import sys
 import types
-import urllib.parse
 
 import jsonschema
 import numpy as np
@@ -91,36 +88,6 @@ def test_an_account_without_a_bound_is_written_as_text(report, write_ledger):
     jsonschema.validate(found, SCHEMA)
     assert found["account"]["profiles"]["holds"]["epsilon_high"] == "inf"
     assert export.metrics(found)["privacy/epsilon_holds"] == math.inf
-    assert "no finite ε" in export.badge(found) and export.badge(found).endswith(
-        "-red)"
-    )
-
-
-def test_the_badge_says_what_the_report_does(report, audit):
-    """4.377 is one Gaussian's at z = 1 and 1e-5 (Balle and Wang 2018)."""
-    line = export.badge(report)
-    text = (
-        f"ε ≤ 4.38 at δ = 1e-05 per client (zero-out), audited ε ≥ {audit.epsilon:.3g}"
-    )
-    assert (
-        line.startswith(
-            f"![differential privacy: {text}](https://img.shields.io/badge/"
-        )
-        and "\n" not in line
-    )
-    _, shown, colour = (
-        line.split("/badge/")[1].rstrip(")").replace("--", "\0").split("-")
-    )
-    assert (
-        urllib.parse.unquote(shown.replace("\0", "-")) == text
-        and colour == "blue"
-        and " " not in shown
-    )
-    assert "refuted" in export.badge(
-        export.report(audit=dataclasses.replace(audit, refuted=True))
-    )
-    with pytest.raises(DpsumError, match="nothing for a badge"):
-        export.badge(export.report())
 
 
 def test_an_audit_is_read_again(report, tmp_path):

@@ -15,7 +15,7 @@ import torch
 import dpsum
 from dpfedbench.models.torch_sums import add_on_device, add_to
 from dpsum.clipping import (
-    LARGEST_THRESHOLD,
+    LARGEST_PERCENTILE,
     MeanOfRawNorms,
     NoisedMeanNorm,
     PercentileOfRawNorms,
@@ -200,7 +200,7 @@ def test_rules_that_read_raw_norms_keep_a_threshold_that_a_ledger_holds(rule):
             released=np.zeros(2), extra=None, denominator=2.0, raw_norms=list(norms)
         )
         rule.observe(state, seen)
-        assert 1e-20 <= state["threshold"] <= LARGEST_THRESHOLD
+        assert 1e-20 <= state["threshold"] <= LARGEST_PERCENTILE
 
 
 def test_a_huge_norm_in_a_secondary_sum_counts_as_the_threshold():

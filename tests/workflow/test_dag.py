@@ -204,8 +204,8 @@ def test_an_experiment_with_a_name_that_is_taken_is_one_line(
     ("target", "near"),
     [
         (
-            "results/export/dp-fedmeta/table22.tex",
-            "results/export/dp-fedmeta/table2.tex",
+            "results/export/dp-fedmeta/figure4.pdf",
+            "results/export/dp-fedmeta/figure4d.pdf",
         ),
         (
             "results/figures/dp-fedmeta/figure4.png",
@@ -303,7 +303,7 @@ PAPER = (
             "run.noise.multiplier is 0: expected a number above 0 or null",
         ),
         ("seeds=[]", "seeds is empty: give at least one"),
-        ("prune=maybe", "prune is maybe: expected yes or no"),
+        ("deep=maybe", "deep is maybe: expected yes or no"),
         *(
             (
                 f"experiments={{{name}: {PAPER}}}",

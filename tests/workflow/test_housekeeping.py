@@ -1,4 +1,4 @@
-"""The targets `prune` and `verify`, the mark of a results folder, a cluster that is not
+"""The target `verify`, the mark of a results folder, a cluster that is not
 there, as a user meets them.
 """
 
@@ -17,40 +17,10 @@ from tests.shipped import without_others
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
-OLD = "results/runs/dp-agr/glyphs/5way-1shot/0123456789/seed3"
 
 
 def ours(done: subprocess.CompletedProcess[str], start: str) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith(start)]
-
-
-@pytest.mark.parametrize(
-    ("asked", "left"),
-    [((), True), (("--config", "prune=no"), True), (("--config", "prune=yes"), False)],
-)
-def test_prune_asks_nothing_and_removes_only_if_told(
-    snakemake: Call, tmp_path: Path, asked: tuple[str, ...], left: bool
-) -> None:
-    (tmp_path / OLD).mkdir(parents=True)
-    (tmp_path / OLD / "config.yaml").write_text(
-        "method: dp-agr\nseed: 3\n", encoding="utf-8"
-    )
-    done = snakemake("prune", *asked)
-    assert done.returncode == 0, done.stderr
-    said = ours(done, "prune: ")
-    assert (tmp_path / OLD).exists() == left
-    assert (
-        said[0] == f"prune: {OLD}: {'not needed' if left else 'removed'} (0.0 MB)"
-        and len(said) == 2
-    )
-    # The folder is marked with what this version writes, and a second call finds
-    # nothing to say.
-    assert (
-        json.loads((tmp_path / "results" / "format.json").read_text(encoding="utf-8"))[
-            "format"
-        ]
-        == FORMAT
-    )
 
 
 def test_verify_looks_through_a_folder_that_somebody_sent(
@@ -155,7 +125,7 @@ def test_snakemakes_timer_is_off(tmp_path: Path) -> None:
     code = (
         "from snakemake.scheduling.job_scheduler import"
         " JobScheduler\nJobScheduler._schedule_reevalutation = lambda self, delay:"
-        " print('a timer was set')\nfrom snakemake.cli import main\nmain(['prune',"
+        " print('a timer was set')\nfrom snakemake.cli import main\nmain(['verify',"
         f" '--cores', '1', '--snakefile', '{ROOT}/Snakefile', '--directory',"
         f" '{tmp_path}'])\n"
     )

@@ -30,7 +30,7 @@ def asked(name):
     return said in ("yes", "true", "1")
 
 
-PRUNE, DEEP = asked("prune"), asked("deep")
+DEEP = asked("deep")
 # Nor is this: which libraries libraries.smk has in its table.
 LIBRARIES = {
     path.stem: path for path in sorted(ROOT.glob("workflow/scripts/libraries/*.py"))

@@ -1,19 +1,22 @@
-"""From finished runs to what a paper prints: tables in LaTeX, figures in PDF.
+"""From finished runs to what a paper prints: figures in PDF.
 
-Requires what the tables and figures themselves require. Makes export/PAPER/NAME.tex and .pdf below results/, or below
-results/PRESET/, and nothing that is not asked for by name. Included last: it knows the names of all rules.
+Requires what the figures themselves require. Makes export/PAPER/NAME.pdf below results/, or below results/PRESET/, and
+nothing that is not asked for by name. Included last: it knows the names of all rules.
 """
 
 from dpfedbench.experiments.targets import check_targets
 
 
-rule export_table:
-    """Make a table in LaTeX, to be included as it is."""
+rule export_figure:
+    """Make a figure in PDF, to be included as it is."""
     input:
-        PLANNED.files_of_runs("metrics.json", "privacy.json", "training.json"),
+        PLANNED.files_of_runs(
+            "metrics.json", "privacy.json", "training.json", "history.csv"
+        ),
+        PLANNED.tests_of_runs,
         published=ROOT / "config/published.csv",
     output:
-        f"{REPORT}/export/{{paper}}/{{item}}.tex",
+        f"{REPORT}/export/{{paper}}/{{item}}.pdf",
     log:
         f"{REPORT}/export/{{paper}}/logs/{{item}}.log",
     conda:
@@ -26,21 +29,10 @@ rule export_table:
     params:
         description=PLANNED.described,
         code=PLANNED.code_for(
-            "export", lambda wildcards: PLANNED.item_of(wildcards).runs
+            "export_figure", lambda wildcards: PLANNED.item_of(wildcards).runs
         ),
     script:
-        "../scripts/export.py"
-
-
-use rule export_table as export_figure with:
-    input:
-        PLANNED.files_of_runs(
-            "metrics.json", "privacy.json", "training.json", "history.csv"
-        ),
-        PLANNED.tests_of_runs,
-        published=ROOT / "config/published.csv",
-    output:
-        f"{REPORT}/export/{{paper}}/{{item}}.pdf",
+        "../scripts/export_figure.py"
 
 
 try:

@@ -1,7 +1,7 @@
-"""What surrounds the results: is the folder ours to write, is the cluster there, which runs can go, what do they cost.
+"""What surrounds the results: is the folder ours to write, is the cluster there, what do runs cost.
 
-Requires common.smk, and for what runs cost data sets and partitions. Makes results/format.json and cost.md, checks a
-folder, and removes runs on request.
+Requires common.smk, and for what runs cost data sets and partitions. Makes results/format.json and cost.md, and checks a
+folder.
 """
 
 from dpfedbench.cluster import check_slurm
@@ -54,26 +54,6 @@ onstart:
                 check_slurm(*asked)
     except BenchError as error:
         sys.exit(f"cluster: {error}")
-
-
-rule prune:
-    """List the runs that no table or figure of any preset needs; --config prune=yes removes them."""
-    log:
-        "results/logs/prune.log",
-    localrule: True
-    conda:
-        "../envs/dpfedbench.yaml"
-    threads: 1
-    resources:
-        mem_mb=500,
-        runtime=10,
-        gpu=0,
-    params:
-        root=ROOT,
-        current=list(PLAN.runs),
-        delete=PRUNE,
-    script:
-        "../scripts/prune.py"
 
 
 rule cost:

@@ -61,10 +61,8 @@ def check_targets(
                 f"experiments.{paper}: the workflow itself has a target of this name,"
                 " choose another"
             )
-        group, kinds, export = (
-            ("tables", ("csv", "md"), "tex")
-            if is_table
-            else ("figures", ("csv", "png"), "pdf")
+        group, kinds = (
+            ("tables", ("csv", "md")) if is_table else ("figures", ("csv", "png"))
         )
         if name in OF_ALL:
             raise BenchError(
@@ -72,7 +70,8 @@ def check_targets(
                 " name, choose another"
             )
         known |= {f"{report}/{group}/{paper}/{name}.{kind}" for kind in kinds}
-        known |= {f"{report}/export/{paper}/{name}.{export}"}
+        if not is_table:
+            known |= {f"{report}/export/{paper}/{name}.pdf"}
     names = {*rules, *OWN_TARGETS, *(paper.replace("-", "_") for paper, _ in items)}
     for target in _surely_targets(targets):  # what is like no name is left to Snakemake
         for near in (
@@ -91,7 +90,6 @@ def check_targets(
         drawn = below in ("tables", "figures", "export") and path.suffix in (
             ".csv",
             ".md",
-            ".tex",
             ".png",
             ".pdf",
         )
@@ -158,7 +156,7 @@ def own_command(
         os.path.relpath(file, root if file.is_relative_to(root) else Path.cwd())
         for file in files
     ]
-    kept = [value for value in values if not value.startswith(("prune=", "deep="))]
+    kept = [value for value in values if not value.startswith("deep=")]
     # The target goes before these: each takes every word after it for one more of its
     # own.
     after = ["--configfile", *shown] * bool(shown) + ["--config", *kept] * bool(kept)

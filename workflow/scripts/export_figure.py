@@ -1,0 +1,19 @@
+"""Write a figure in PDF from finished runs."""
+
+from pathlib import Path
+
+from dpfedbench.files import atomic_path
+from dpfedbench.manifest import rule_job
+
+if __name__ == "__main__":
+    snakemake = globals()["snakemake"]
+    with rule_job(
+        snakemake, f"export {snakemake.wildcards.paper} {snakemake.wildcards.item}"
+    ):
+        from dpfedbench.reporting import figures, pdf
+        from dpfedbench.reporting.described import Item
+
+        item = Item.read(snakemake.params.description)
+        drawing, _ = figures.make(item, "results", snakemake.input.published)
+        with atomic_path(Path(snakemake.output[0])) as temporary:
+            pdf.save_pdf(drawing, temporary)
