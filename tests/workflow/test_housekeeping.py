@@ -122,6 +122,9 @@ def test_snakemakes_timer_is_off(tmp_path: Path) -> None:
     """It looks at all ready jobs again and again, more often with each job that
     ends.
     """
+    table = tmp_path / "results" / "tables" / "one.csv"
+    write_text(table, "epsilon\n2.46\n")
+    seal("table", [table])
     code = (
         "from snakemake.scheduling.job_scheduler import"
         " JobScheduler\nJobScheduler._schedule_reevalutation = lambda self, delay:"
