@@ -25,6 +25,7 @@ from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.account import account as account_of
 from dpsum.accounting.accountant import Accountant, Contradiction, Events
 from dpsum.accounting.calibration import calibrate
+from dpsum.accounting.profiles import width_text
 from dpsum.errors import DpsumError
 from dpsum.files import writing
 from dpsum.ledger import Release, check_same_mechanism, read_ledger
@@ -175,14 +176,14 @@ def _planned(given: argparse.Namespace, analysis: Accountant) -> dict[str, Any]:
         z = calibrate("holds", sampler, given.epsilon, given.delta)
     elif not 0 < z < math.inf:
         raise DpsumError(f"--noise-multiplier is {z}: it must be finite and above 0")
-    low, high = analysis.bracket(
-        Events.planned(((float(z), int(given.rounds)),), sampler), given.delta
-    )
+    events = Events.planned(((float(z), int(given.rounds)),), sampler)
+    low, high = analysis.bracket(events, given.delta)
+    reason = analysis.width_reason(events, given.delta)
     return {
         "noise_multiplier": z,
         "epsilon_low": low,
         "epsilon_high": high,
-        "takes": analysis.explanation,
+        "takes": analysis.explanation + width_text(low, high, reason),
     }
 
 

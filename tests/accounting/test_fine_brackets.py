@@ -111,6 +111,23 @@ def test_far_brackets_are_narrow(z, q, rounds, delta):
     assert not is_wide(low, high)
 
 
+def test_the_high_end_is_the_least_that_was_found():
+    """The expected epsilon is far off where one participation in a million rounds
+    decides, so that finer grids are tried. Their high ends were thrown away: 0.00623
+    and 0.159.
+    """
+    low, high = poisson.ends(((1.0, 10**6),), 1e-6, 1e-6)
+    assert 0.0 < low <= high < 0.0037 and not is_wide(low, high)
+    low, high = poisson.ends(((0.5, 10**6),), 1e-6, 1e-5)
+    assert 0.025 < low <= high < 0.028
+    for z, q, rounds in ((1.0, 0.01, 100), (0.5, 0.05, 40)):
+        schedule = ((z, rounds),)
+        assert poisson.ends(schedule, q, 1e-6) == (
+            poisson.lower_epsilon(schedule, q, 1e-6),
+            poisson.upper_epsilon(schedule, q, 1e-6),
+        )
+
+
 def test_the_fine_bracket_agrees_with_the_usual_one(monkeypatch):
     """Both ends of both grids are proved, so each low end is below each high end."""
     for z, q, rounds in ((1.0, 0.004, 250), (0.5, 0.05, 40), (3.0, 0.2, 100)):

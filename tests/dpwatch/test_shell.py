@@ -106,6 +106,14 @@ def test_plan_finds_noise_and_epsilon_by_participation(capsys):
     )
 
 
+def test_a_plan_says_how_wide_a_bracket_is_and_why(capsys):
+    words = "--units 1000000 --cohort 1 --rounds 1000000 --noise-multiplier 0.5"
+    given = ["plan", *words.split(), "--delta", 1e-5, "--kind", "poisson"]
+    _, said, _ = run(capsys, *given)
+    text = " ".join(said.split())
+    assert "above the low end (8.8 % of it), since the step of the finest grid" in text
+
+
 def test_a_plan_says_what_its_numbers_do_not_go_with(capsys):
     words = [
         "plan",

@@ -108,7 +108,7 @@ class Profiles:
         """Each profile's entry, or the reason why it has none."""
         holds = self._holds()
         replace_one = self._replace_one(holds)
-        holds = self._with_width(holds)
+        holds = self._withwidth_text(holds)
         if self.accountant.adjacency == "replace-one":
             replace_one = holds
         answers = {
@@ -193,14 +193,16 @@ class Profiles:
         )
         return self._entry(low, max(low, self._high(self.delta)), "proved", text)
 
-    def _with_width(self, holds: Entry) -> Entry:
+    def _withwidth_text(self, holds: Entry) -> Entry:
         """Return the entry of `holds`, with how wide its bracket is and why."""
         if self.missing:
             return holds
         reason = _FOLLOWED
         if self.filter is None and self.floor is None:
             reason = self.accountant.width_reason(self.events, self.delta)
-        text = holds.explanation + _width(holds.epsilon_low, holds.epsilon_high, reason)
+        text = holds.explanation + width_text(
+            holds.epsilon_low, holds.epsilon_high, reason
+        )
         return dataclasses.replace(holds, explanation=text)
 
     def _high(self, delta: float) -> float:
@@ -245,7 +247,7 @@ class Profiles:
             low,
             high,
             holds.status,
-            f"{holds.explanation}; {how}{_width(low, high, reason)}",
+            f"{holds.explanation}; {how}{width_text(low, high, reason)}",
             adjacency="replace-one",
         )
 
@@ -369,7 +371,7 @@ class Profiles:
         return self._entry(low, max(low, high), holds.status, text + remark)
 
 
-def _width(low: float, high: float, reason: str) -> str:
+def width_text(low: float, high: float, reason: str) -> str:
     """Return a clause that says how wide a bracket is and why; nothing of a narrow or
     infinite one.
     """

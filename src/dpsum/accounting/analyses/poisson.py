@@ -125,11 +125,29 @@ def lower_epsilon(
     if uses > 1:
         little = stage.least < LEAST_NOISE
         return 0.0 if little else lower_end([stage], delta, upper=upper)
+    return _refined_ends(stage, delta, upper)[0]
+
+
+def ends(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> Bracket:
+    """Return proved ends of epsilon, arguments as in `upper_epsilon`.
+
+    Where the bracket of `lower_epsilon` and `upper_epsilon` is wide, the high end is
+    the least of all that were found while the low end was refined.
+    """
+    upper = upper_epsilon(schedule, rate, delta, uses)
+    low = lower_epsilon(schedule, rate, delta, uses)
+    if uses > 1 or not is_wide(low, upper):
+        return low, upper
+    return _refined_ends(stage_of(schedule, rate), delta, upper)
+
+
+@lru_cache(maxsize=256)
+def _refined_ends(stage: Stage, delta: float, upper: float) -> Bracket:
     low = 0.0
     if not is_unusual([stage], delta):
         with contextlib.suppress(WindowTooWide):
             low = lower_end([stage], delta, upper=upper)
-    return refined((stage,), delta, low, upper)[0] if is_wide(low, upper) else low
+    return refined((stage,), delta, low, upper) if is_wide(low, upper) else (low, upper)
 
 
 @lru_cache(maxsize=256)
@@ -147,7 +165,7 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
     fewer releases tells no more.
     """
     if len(stages) == 1:
-        return lower_epsilon(*stages[0], delta), upper_epsilon(*stages[0], delta)
+        return ends(*stages[0], delta)
     alone = [upper_epsilon(schedule, rate, delta) for schedule, rate in stages]
     ceiling, each = (
         _as_gaussians(stages, delta),
@@ -187,6 +205,13 @@ class Poisson(Composed):
         " its own: a mixture of Gaussians over their number, composed over rounds, for"
         " the most used image"
     )
+
+    def bracket(self, events: Events, delta: float) -> Bracket:
+        least = grouped(events.schedule, least=True)
+        most = grouped(events.schedule, least=False)
+        if self.gaussian(events) is not None or least != most:
+            return super().bracket(events, delta)
+        return ends(least, events.rate, delta)
 
     def end(
         self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool
