@@ -311,3 +311,16 @@ def test_a_mechanism_plans_with_its_encoder_and_its_ledger_agrees(tmp_path):
     assert (
         0.97 * holds.epsilon_high < holds.epsilon_low < holds.epsilon_high < 0.8 * alone
     )
+
+
+def test_many_rounds_with_little_noise_have_a_low_end():
+    """The low end was 0 where the high end was 1.7. One known release is more than
+    rounds that are drawn.
+    """
+    encoder = banded(128, 8) / 0.775
+    low, high = correlated_bins._bracket(encoder, 128, 6.3e-6)
+    largest = np.linalg.norm(encoder, axis=0).max()
+    alone = balls_and_bins.lower_epsilon(1 / largest, 128, 128, 6.3e-6)
+    known = gaussian_epsilon(1 / largest, 6.3e-6)
+    assert 0.9 * high < low <= high < known
+    assert alone < high
