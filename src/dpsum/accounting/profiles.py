@@ -108,7 +108,7 @@ class Profiles:
         """Each profile's entry, or the reason why it has none."""
         holds = self._holds()
         replace_one = self._replace_one(holds)
-        holds = self._withwidth_text(holds)
+        holds = self._with_width(holds)
         if self.accountant.adjacency == "replace-one":
             replace_one = holds
         answers = {
@@ -193,7 +193,7 @@ class Profiles:
         )
         return self._entry(low, max(low, self._high(self.delta)), "proved", text)
 
-    def _withwidth_text(self, holds: Entry) -> Entry:
+    def _with_width(self, holds: Entry) -> Entry:
         """Return the entry of `holds`, with how wide its bracket is and why."""
         if self.missing:
             return holds

@@ -128,21 +128,22 @@ def lower_epsilon(
     return _refined_ends(stage, delta, upper)[0]
 
 
-def ends(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> Bracket:
-    """Return proved ends of epsilon, arguments as in `upper_epsilon`.
+def ends(schedule: Schedule, rate: float, delta: float) -> Bracket:
+    """Return proved ends of epsilon for one unit, arguments as in `upper_epsilon`.
 
-    Where the bracket of `lower_epsilon` and `upper_epsilon` is wide, the high end is
-    the least of all that were found while the low end was refined.
+    The high end is at most `upper_epsilon`. It is below it where the bracket is wide
+    and finer grids, made for the low end, gave a smaller one.
     """
-    upper = upper_epsilon(schedule, rate, delta, uses)
-    low = lower_epsilon(schedule, rate, delta, uses)
-    if uses > 1 or not is_wide(low, upper):
+    upper = upper_epsilon(schedule, rate, delta)
+    low = lower_epsilon(schedule, rate, delta)
+    if not is_wide(low, upper):
         return low, upper
     return _refined_ends(stage_of(schedule, rate), delta, upper)
 
 
 @lru_cache(maxsize=256)
 def _refined_ends(stage: Stage, delta: float, upper: float) -> Bracket:
+    """Return proved ends on the usual grid, and on finer ones where those are wide."""
     low = 0.0
     if not is_unusual([stage], delta):
         with contextlib.suppress(WindowTooWide):
