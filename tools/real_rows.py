@@ -28,7 +28,7 @@ _FIXED_CELLS = ["separable", "skip", *(f"random-{number}" for number in range(6)
 # A row of docs/measurements.md, and of which table or figure it has all runs that fit:
 # series, seeds, values of the axis, shots and ways. Add to it what you measure.
 STANDS = (
-    ("M98", "dp-fedmeta", "table2-by-tensor", {}),
+    ("M98", "dp-fedmeta", "table2-by-tensor", {"series": ["as-read", "joint"]}),
     ("M62", "clients-that-differ", "records", {}),
     (
         "M62",
