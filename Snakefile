@@ -39,7 +39,10 @@ rule all:
     default_target: True
     input:
         PLANNED.targets(),
-        [f"{REPORT}/{name}" for name in ("cells.tsv", "provenance.json", "index.html")],
+        [
+            f"{REPORT}/{name}"
+            for name in ("runs.parquet", "cells.tsv", "provenance.json", "index.html")
+        ],
 
 
 rule frontier:

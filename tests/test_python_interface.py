@@ -594,3 +594,14 @@ def test_properties_of_a_run_raise_the_error_that_the_page_names(
     with pytest.raises(BenchError) as caught:
         getattr(dpfedbench.open_run(folder), name)
     assert "\n" not in str(caught.value) and FILES[name] in str(caught.value)
+
+
+def test_cohorts_of_one_pass_have_every_client_once(opened: Any) -> None:
+    run = opened("dp-agr")
+    rounds = run.training["rounds_run"]
+    cohorts = [run.cohort(number) for number in range(1, rounds + 1)]
+    assert [len(cohort) for cohort in cohorts] == run.history["clients"].to_list()
+    assert sorted(np.concatenate(cohorts)) == list(range(run.settings.clients.count))
+    for number in (0, rounds + 1):
+        with pytest.raises(BenchError, match=f"no round {number}: the run has rounds"):
+            run.cohort(number)

@@ -1,7 +1,8 @@
 """dpfedbench: a benchmark of differentially private federated meta-learning.
 
-For notebooks: `open_run` opens the folder of a finished run, `list_runs` lists those of
-a results folder, `use_code` names a folder of methods and parts of one's own.
+For notebooks: `load_runs` returns a frame with one row for each run of a results
+folder, `load_cells` which runs each table and figure shows, `open_run` opens the folder
+of a finished run, `list_runs` lists those of a results folder, `use_code` names a folder of methods and parts of one's own.
 """
 
 import sys
@@ -16,6 +17,7 @@ own_code.extend(sys.modules[__name__])
 
 if TYPE_CHECKING:
     from dpfedbench.notebook import list_runs, open_run
+    from dpfedbench.results.load import load_cells, load_runs
 else:
 
     def __getattr__(name: str) -> Any:
@@ -24,7 +26,18 @@ else:
             from dpfedbench import notebook
 
             return getattr(notebook, name)
+        if name in ("load_cells", "load_runs"):
+            from dpfedbench.results import load
+
+            return getattr(load, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["__version__", "list_runs", "open_run", "use_code"]
+__all__ = [
+    "__version__",
+    "list_runs",
+    "load_cells",
+    "load_runs",
+    "open_run",
+    "use_code",
+]

@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
@@ -207,6 +208,31 @@ class FinishedRun:
     def history(self) -> pd.DataFrame:
         """One row for each round; empty where something was not measured."""
         return read_history(checked(self.folder / "history.csv"))
+
+    def cohort(self, round_number: int) -> np.ndarray:
+        """Return the numbers of the clients that took part in a round.
+
+        The simulation draws cohorts from the run's seed, so they can be drawn again. In
+        a real federation secret cohorts stay secret.
+
+        Args:
+            round_number: counted from 1, as in the history.
+
+        Returns:
+            Client numbers from 0, int64 [cohort size].
+
+        Raises:
+            BenchError: the run has no such round.
+        """
+        rounds = int(self.training["rounds_run"])
+        if not 1 <= round_number <= rounds:
+            raise BenchError(
+                f"there is no round {round_number}: the run has rounds 1 to {rounds}"
+            )
+        plan = self.settings.participation.plan(
+            clients=self.settings.clients.count, seed=self.settings.stream_seed
+        )
+        return plan.cohort(round_number - 1)
 
     @functools.cached_property
     def metrics(self) -> dict[str, Any]:

@@ -128,6 +128,33 @@ rule cells:
         "../scripts/cells.py"
 
 
+rule collect:
+    """Collect all runs into one data frame, and which run each cell of a table or figure shows."""
+    input:
+        PLANNED.files_to_collect(),
+    output:
+        runs=f"{REPORT}/runs.parquet",
+        csv=f"{REPORT}/runs.csv",
+        cells=f"{REPORT}/cells.parquet",
+    log:
+        f"{REPORT}/logs/collect.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=10,
+        gpu=0,
+    params:
+        runs=sorted(PLAN.runs),
+        cells=list(PLAN.cells()),
+        papers={name: METHODS[name].paper for name in sorted(METHODS)},
+        audited_runs=PLANNED.audited_runs(),
+        code=PLANNED.code("collect"),
+    script:
+        "../scripts/collect.py"
+
+
 rule provenance:
     """Note the versions, the machine and the revision that made the tables and figures."""
     input:

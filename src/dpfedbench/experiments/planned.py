@@ -161,6 +161,23 @@ class Planned:
             )
         ]
 
+    def files_to_collect(self) -> list[str]:
+        """Return the files that the frame of all runs is read from."""
+        names = ("config.yaml", "metrics.json", "privacy.json", "training.json")
+        files = [
+            f"{RUNS}/{run}/{name}" for run in sorted(self.plan.runs) for name in names
+        ]
+        audits = {f"{RUNS}/{entry['audited']}/audit.json" for entry in self.private[""]}
+        return [*files, *sorted(audits)]
+
+    def audited_runs(self) -> dict[str, str]:
+        """Return, for each private run, the run whose audit stands for it."""
+        return {
+            folder: entry["audited"]
+            for entry in self.private[""]
+            for folder in entry["folders"]
+        }
+
     def page_papers(self, *names: str) -> dict[str, dict[str, str]]:
         """Titles and sources of papers, for a page; in the order of the
         configuration.

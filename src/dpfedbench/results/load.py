@@ -1,0 +1,64 @@
+"""Load the frames of a results folder, for notebooks and scripts."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from dpfedbench.errors import BenchError
+from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE, collect_runs
+
+
+def load_runs(results: str | Path = "results") -> pd.DataFrame:
+    """Return one row for each finished run of a results folder.
+
+    The rule `collect` writes the frame as `runs.parquet`. Where that file does not
+    exist, for instance while the workflow still runs, the folders of all runs that have
+    been tested and accounted for are read, which takes longer.
+
+    Args:
+        results: the results folder, or the folder of a preset in it, such as
+            `results/real`.
+
+    Returns:
+        A frame with the columns of docs/results-format.md, one column for each value of
+        the configurations, and `folder`, the path of the run's folder.
+
+    Raises:
+        BenchError: there is no such folder, or it holds no runs.
+    """
+    results = Path(results)
+    runs_folder = _runs_folder(results)
+    saved = results / RUNS_FILE
+    if saved.exists():
+        frame = pd.read_parquet(saved)
+    else:
+        finished = runs_folder.glob("*/*/*/*/seed*/metrics.json")
+        folders = [path.parent for path in finished]
+        names = [
+            folder.relative_to(runs_folder).as_posix()
+            for folder in folders
+            if (folder / "privacy.json").exists()
+        ]
+        frame = collect_runs(runs_folder.parent, names)
+    frame["folder"] = [str(runs_folder / run) for run in frame["run"]]
+    return frame
+
+
+def load_cells(results: str | Path = "results") -> pd.DataFrame:
+    """Return which runs each cell of a table or figure shows, one row for each run.
+
+    Raises:
+        BenchError: there is no such folder, or the workflow has not finished.
+    """
+    path = Path(results) / CELLS_FILE
+    if not path.exists():
+        raise BenchError(f"{path} is missing: run the workflow to its end to make it")
+    return pd.read_parquet(path)
+
+
+def _runs_folder(results: Path) -> Path:
+    """Return the folder `runs` of a results folder or of a preset's folder in it."""
+    for parent in (results, results.parent):
+        if (parent / "runs").is_dir():
+            return parent / "runs"
+    raise BenchError(f"{results} has no runs: give the results folder of a workflow")

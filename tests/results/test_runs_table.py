@@ -1,0 +1,281 @@
+"""The frame of runs: values that were written by hand, and its data dictionary."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+import pytest
+import yaml
+
+import dpfedbench
+from dpfedbench.errors import BenchError
+from dpfedbench.results.columns import CELLS, run_columns
+from dpfedbench.results.runs_table import collect_runs, write_cells, write_runs
+from tools.generate_results_format import PAGE, results_format_page
+
+matplotlib.use("agg")
+
+PRIVATE = "dp-agr/glyphs/5way-1shot/0123456789/seed{}"
+PUBLIC = "maml/glyphs/5way-1shot/abcdef0123/seed0"
+
+SETTINGS = {
+    "method": "dp-agr",
+    "seed": 0,
+    "task": {"ways": 5, "text": None},
+    "noise": {"multiplier": 1.0, "kind": "fixed"},
+    "participation": {"cohort": 20},
+    "within_task": {"groups": ["features", "head"]},
+}
+
+
+def entry(low: float | str, high: float | str, **others: Any) -> dict[str, Any]:
+    """Return one profile of an account."""
+    return {
+        "epsilon_low": low,
+        "epsilon_high": high,
+        "adjacency": "zero-out",
+        "observer": "everyone",
+        "status": "proved",
+        "explanation": "by hand",
+        **others,
+    }
+
+
+def write_run(results: Path, run: str, **files: Mapping[str, Any]) -> None:
+    """Write a run's folder; `files` replace the contents of the usual files."""
+    folder = results / "runs" / run
+    folder.mkdir(parents=True)
+    contents = {
+        "metrics": {"accuracy": 50.0, "tasks": 2, "per_task": [40.0, 60.0]},
+        "training": {"rounds_run": 6, "notices": []},
+        "privacy": {"unit": None, "profiles": {}},
+        **files,
+    }
+    settings = contents.pop("config", SETTINGS)
+    text = yaml.safe_dump(settings, sort_keys=False)
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    for name, content in contents.items():
+        (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Two seeds of a private run, of which the first is audited, and a public run."""
+    results = tmp_path / "results"
+    record = {
+        "unit": "record",
+        "delta": 1e-5,
+        "profiles": {"holds": entry("inf", "inf", observer="server", status="void")},
+    }
+    account = {
+        "unit": "client",
+        "delta": 1e-6,
+        "profiles": {
+            "as_claimed": entry(1.5, 1.5, status="void"),
+            "holds": entry(4.5, 4.75),
+            "replace_one": entry(9.0, 11.0),
+        },
+        "also": [record],
+    }
+    training = {
+        "rounds_planned": 8,
+        "rounds_run": 6,
+        "stopped_by": "budget",
+        "noise_multiplier": 1.25,
+        "members": [{"accuracy": 0.5}, {"accuracy": 0.7}],
+        "notices": ["first", "second"],
+    }
+    audit = {
+        "epsilon": 2.5,
+        "confidence": 0.95,
+        "status": "below",
+        "unit": "client",
+        "observer": "everyone",
+    }
+    files: dict[str, Any] = {"privacy": account, "training": training}
+    write_run(results, PRIVATE.format(0), **files, audit=audit)
+    write_run(
+        results, PRIVATE.format(1), **files, config={**SETTINGS, "within_task": None}
+    )
+    write_run(
+        results,
+        PUBLIC,
+        config={"method": "maml", "participation": {"cohort": 4}},
+        metrics={"accuracy": 90, "ci_low": 88.5, "ci_high": 91.5, "records": 300},
+        training={"rounds_run": 3, "seconds": 2.5, "device": "cpu"},
+    )
+    return results
+
+
+@pytest.fixture
+def frame(results: Path) -> pd.DataFrame:
+    """The frame of the three runs, by their names."""
+    runs = [PRIVATE.format(0), PRIVATE.format(1), PUBLIC]
+    frame = collect_runs(
+        results,
+        runs,
+        papers={"dp-agr": "dp-fedmeta"},
+        audited_runs={PRIVATE.format(1): PRIVATE.format(0)},
+    )
+    return frame.set_index("run")
+
+
+def test_collect_runs_reads_identity_test_and_training(frame: pd.DataFrame) -> None:
+    private = frame.loc[PRIVATE.format(1)]
+    expected = {
+        "paper": "dp-fedmeta",
+        "method": "dp-agr",
+        "dataset": "glyphs",
+        "task_name": "5way-1shot",
+        "key": "0123456789",
+        "seed": 1,
+        "accuracy": 50.0,
+        "test_unit": "task",
+        "test_count": 2,
+        "rounds_planned": 8,
+        "rounds_run": 6,
+        "stopped_by": "budget",
+        "noise_multiplier": 1.25,
+        "notices": "first; second",
+    }
+    assert {name: private[name] for name in expected} == expected
+    assert private["validation_accuracy"] == pytest.approx(60.0)
+    assert list(private["task_accuracies"]) == [40.0, 60.0]
+    public = frame.loc[PUBLIC]
+    assert public["paper"] == ""
+    assert (public["test_unit"], public["test_count"]) == ("record", 300)
+    assert (public["accuracy_low"], public["accuracy_high"]) == (88.5, 91.5)
+    assert pd.isna(private["seconds"])
+    assert public["seconds"] == 2.5
+
+
+def test_collect_runs_reads_both_units_and_the_shared_audit(
+    frame: pd.DataFrame,
+) -> None:
+    for seed in (0, 1):
+        row = frame.loc[PRIVATE.format(seed)]
+        assert (row["unit"], row["delta"], row["observer"]) == (
+            "client",
+            1e-6,
+            "everyone",
+        )
+        assert row["epsilon_claimed"] == 1.5
+        assert (row["epsilon_proven_low"], row["epsilon_proven_high"]) == (4.5, 4.75)
+        assert (row["claimed_status"], row["proven_status"]) == ("void", "proved")
+        assert row["epsilon_replace_one"] == 11.0
+        assert pd.isna(row["epsilon_image_level"])
+        assert (row["epsilon_audited"], row["audit_confidence"]) == (2.5, 0.95)
+        assert row["audited_run"] == PRIVATE.format(0)
+        assert (row["second_unit"], row["second_delta"]) == ("record", 1e-5)
+        assert row["second_epsilon_proven_high"] == math.inf
+        assert pd.isna(row["second_epsilon_audited"])
+    public = frame.loc[PUBLIC]
+    for name in ("unit", "epsilon_claimed", "epsilon_proven_high", "second_unit"):
+        assert pd.isna(public[name]), name
+
+
+def test_collect_runs_has_a_column_for_every_setting(frame: pd.DataFrame) -> None:
+    first = frame.loc[PRIVATE.format(0)]
+    assert first["task.ways"] == 5
+    assert first["noise.multiplier"] == 1.0
+    assert first["noise.kind"] == "fixed"
+    assert json.loads(first["within_task.groups"]) == ["features", "head"]
+    assert pd.isna(frame.loc[PUBLIC, "noise.multiplier"])
+    assert frame["participation.cohort"].to_list() == [20, 20, 4]
+    assert str(frame["participation.cohort"].dtype) == "Int64"
+
+
+def test_collect_runs_makes_text_of_a_setting_of_both_kinds(tmp_path: Path) -> None:
+    for seed, value in enumerate((0.5, "median", True, None)):
+        write_run(tmp_path, PRIVATE.format(seed), config={"clipping": value})
+    frame = collect_runs(tmp_path, [PRIVATE.format(seed) for seed in range(4)])
+    texts = frame["clipping"].to_list()
+    assert texts[:3] == ["0.5", "median", "true"]
+    assert pd.isna(texts[3])
+
+
+def test_collect_runs_refuses_a_damaged_file(results: Path) -> None:
+    damaged = results / "runs" / PUBLIC / "metrics.json"
+    damaged.write_text("{", encoding="utf-8")
+    with pytest.raises(BenchError, match=re.escape(str(damaged))):
+        collect_runs(results, [PUBLIC])
+
+
+def test_write_runs_keeps_every_value_and_type(results: Path, tmp_path: Path) -> None:
+    frame = collect_runs(results, [PRIVATE.format(0), PUBLIC])
+    write_runs(frame, tmp_path / "runs.parquet", tmp_path / "runs.csv")
+    loaded = pd.read_parquet(tmp_path / "runs.parquet")
+    numbers = frame.drop(columns="task_accuracies")
+    pd.testing.assert_frame_equal(loaded.drop(columns="task_accuracies"), numbers)
+    assert [list(row) for row in loaded["task_accuracies"].dropna()] == [[40.0, 60.0]]
+    csv = pd.read_csv(tmp_path / "runs.csv")
+    assert list(csv) == list(numbers)
+    assert csv["second_epsilon_proven_high"].to_list()[0] == math.inf
+
+
+def test_load_runs_reads_folders_before_and_the_file_after_collect(
+    results: Path,
+) -> None:
+    unfinished = results / "runs" / PRIVATE.format(2)
+    unfinished.mkdir()
+    (unfinished / "config.yaml").write_text("method: dp-agr\n", encoding="utf-8")
+    before = dpfedbench.load_runs(results)
+    assert len(before) == 3
+    assert Path(before["folder"][0]) == results / "runs" / PRIVATE.format(0)
+    preset = results / "real"
+    preset.mkdir()
+    chosen = collect_runs(results, [PUBLIC])
+    write_runs(chosen, preset / "runs.parquet", preset / "runs.csv")
+    after = dpfedbench.load_runs(preset)
+    assert after["run"].to_list() == [PUBLIC]
+    assert Path(after["folder"][0]) == results / "runs" / PUBLIC
+    with pytest.raises(BenchError, match="has no runs"):
+        dpfedbench.load_runs(results.parent / "elsewhere" / "deeper")
+
+
+def test_results_format_page_is_that_of_the_columns(frame: pd.DataFrame) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == results_format_page(), "run tools/generate_results_format.py"
+    names = [column.name for column in run_columns()]
+    assert list(frame.reset_index())[: len(names)] == names
+    undocumented = [
+        name
+        for name in [*names, *(column.name for column in CELLS)]
+        if f"| `{name.removeprefix('second_')}` |" not in page
+    ]
+    assert undocumented == []
+
+
+def test_results_format_examples_run_as_printed(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [PRIVATE.format(0), PRIVATE.format(1), PUBLIC]
+    frame = collect_runs(results, runs)
+    write_runs(frame, results / "runs.parquet", results / "runs.csv")
+    cells = [
+        ("dp-fedmeta", "table2", "dp-agr", None, 0, PRIVATE.format(0)),
+        ("dp-fedmeta", "table2", "dp-agr", None, 1, PRIVATE.format(1)),
+        ("dp-fedmeta", "table2", "maml", None, 0, PUBLIC),
+        ("dp-fedmeta", "figure4b", "dp-agr", 2.0, 0, PRIVATE.format(0)),
+    ]
+    write_cells(cells, results / "cells.parquet")
+    monkeypatch.chdir(results.parent)
+    page = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    assert len(blocks) == 4
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    assert names["summary"].to_dict("list") == {
+        "participation.cohort": [20],
+        "mean": [50.0],
+        "std": [0.0],
+    }
+    assert len(names["both"]) == 6
+    printed = capsys.readouterr().out
+    assert re.search(r"dp-agr +50.0\nmaml +90.0", printed)
