@@ -81,7 +81,12 @@ STANDS = (
         "figure4a",
         {"series": ["mean", "raw-norms"], "x": [90], "seed": [0]},
     ),
-    ("M4", "dp-fedmeta", "readings", {}),
+    (
+        "M4",
+        "dp-fedmeta",
+        "readings",
+        {"series": ["as-stated", "rates", "multi-step", "both"]},
+    ),
     ("M13", "dp-fedmeta", "ways-and-shots", {}),
     (
         "R2",

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dpfedbench.data.images import ImageDataset
+from dpfedbench.data.images import ImageDataset, RawImages
 from dpfedbench.errors import BenchError
 from dpfedbench.methods import read_run
 from dpfedbench.parts.partitions.alphabets import log_dirichlet
@@ -238,3 +238,57 @@ def test_groups_are_read_off_the_names_of_classes():
         name="some", images=images, splits={}, class_names=names, summary={}
     )
     assert dataset.groups == ("background/Greek", "CYRILLIC", "", "")
+
+
+def test_rotations_keep_classes_and_images_and_count_a_turned_image_once(tmp_path):
+    """The folder has another name; who holds which image does not change."""
+    values = np.arange(3 * 4 * 2 * 2).reshape(3, 4, 2, 2, 1)
+    RawImages(
+        images=values.astype(np.uint8),
+        class_names=("a", "b", "c"),
+        splits=("train", "validation", "test"),
+        versions={},
+    ).save(tmp_path, {"name": "small"})
+    plain = made_clients("shared", count=500)
+    turned = made_clients("shared", count=500, rotations="quarter-turns")
+    made, rotated = (part.make(tmp_path, ways=1, seed=0) for part in (plain, turned))
+    assert made.quarter_turns is None and set(rotated.quarter_turns.ravel()) == {
+        *range(4)
+    }
+    assert np.array_equal(made.classes, rotated.classes)
+    assert np.array_equal(made.examples, rotated.examples)
+    # Four images of one training class.
+    assert rotated.summary["images_available"] == 4
+    assert rotated.summary["clients_per_image"] == made.summary["clients_per_image"]
+    assert "rotations" not in made.summary
+    assert rotated.summary["rotations"] == "quarter-turns"
+    assert plain.folder(5) == "5way-500clients-2examples-shared"
+    assert turned.folder(5) == "5way-500clients-2examples-quarter-turns-shared"
+    read, ways = Clients.of(turned.drawn_from(5))
+    assert (read.rotations, ways) == ("quarter-turns", 5)
+
+
+def test_rotations_need_square_images(tmp_path):
+    RawImages(
+        images=np.zeros((3, 4, 2, 3, 1), np.uint8),
+        class_names=("a", "b", "c"),
+        splits=("train", "validation", "test"),
+        versions={},
+    ).save(tmp_path, {"name": "wide"})
+    part = made_clients("shared", count=5, rotations="quarter-turns")
+    with pytest.raises(BenchError, match="2 x 3 pixels: only square ones can be"):
+        part.make(tmp_path, ways=1, seed=0)
+
+
+def test_rotations_are_refused_for_records_and_texts():
+    turned = {"rotations": "quarter-turns"}
+    with pytest.raises(BenchError, match="fragments has no rotations"):
+        make_config({"method": "transfer", "clients": turned})
+    text = {"words": 100, "record": 10, "refine_batch": 10}
+    part = made_clients("disjoint", count=4, **turned)
+    with pytest.raises(BenchError, match="but clients of this run hold texts"):
+        part.check(SimpleNamespace(task=SimpleNamespace(text=text)))
+    assert make_config({"clients": turned}).clients.identity()["rotations"] == (
+        "quarter-turns"
+    )
+    assert "rotations" not in make_config().clients.identity()

@@ -37,6 +37,8 @@ class ClientsFolder:
 
     arrays: ClassVar[tuple[str, ...]]
     """The attributes that clients.npz holds."""
+    optional_arrays: ClassVar[tuple[str, ...]] = ()
+    """Attributes that clients.npz holds unless they are None."""
 
     summary: dict[str, Any]
     class_names: tuple[str, ...] = ()
@@ -64,11 +66,14 @@ class ClientsFolder:
             BenchError: the folder cannot be written to.
         """
         folder = Path(folder)
+        names = (*self.arrays, *self.optional_arrays)
+        arrays = {name: getattr(self, name) for name in names}
+        stored = {name: array for name, array in arrays.items() if array is not None}
         with (
             atomic_path(folder / "clients.npz") as temporary,
             open(temporary, "wb") as handle,
         ):
-            np.savez(handle, **{name: getattr(self, name) for name in self.arrays})  # type: ignore[arg-type]
+            np.savez(handle, **stored)  # type: ignore[arg-type]
         write_table(
             folder / "preview.csv",
             ([defused(cell) for cell in row] for row in self.preview()),
@@ -93,7 +98,9 @@ class ClientsFolder:
             if sha256(path) != summary["clients_sha256"]:
                 raise ValueError("its content is not what its summary says")
             with np.load(path, allow_pickle=False) as file:
-                return cls(summary=summary, **{name: file[name] for name in cls.arrays})
+                optional = [name for name in cls.optional_arrays if name in file]
+                names = (*cls.arrays, *optional)
+                return cls(summary=summary, **{name: file[name] for name in names})
         except FileNotFoundError as error:
             raise BenchError(f"{path} is missing: {mend}") from error
         except (

@@ -36,14 +36,19 @@ class Partition(ClientsFolder):
             within a row; the position in the row is the label.
         examples: integers [clients, ways, examples], distinct within a class of a
             client, in random order.
+        quarter_turns: integers [clients, ways] from 0 to 3: by how many times 90
+            degrees a client turns all its images of a class, counterclockwise. None:
+            no image is turned.
         summary: what it is: dataset, split, kind, seed, counts, and how often an image
-            is used.
+            is used. A turned image is the same image.
     """
 
     arrays: ClassVar[tuple[str, ...]] = ("classes", "examples")
+    optional_arrays: ClassVar[tuple[str, ...]] = ("quarter_turns",)
 
     classes: np.ndarray
     examples: np.ndarray
+    quarter_turns: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         """Check the shapes against each other."""
@@ -55,6 +60,13 @@ class Partition(ClientsFolder):
             raise ValueError(
                 f"classes {self.classes.shape} and examples {self.examples.shape} do"
                 " not fit together"
+            )
+        turns = self.quarter_turns
+        if turns is not None and (
+            turns.shape != self.classes.shape or not np.isin(turns, range(4)).all()
+        ):
+            raise ValueError(
+                f"quarter_turns must be 0 to 3 for each of {self.classes.shape}"
             )
 
     @property
@@ -137,6 +149,7 @@ def partition_of(
     kind: str,
     seed: int,
     own: Mapping[str, Any],
+    quarter_turns: np.ndarray | None = None,
 ) -> Partition:
     """The partition of clients that hold these examples of these training classes.
 
@@ -147,6 +160,7 @@ def partition_of(
         kind: the partition's name.
         seed: the run's.
         own: what the partition was made by, for the summary.
+        quarter_turns: as of `Partition`.
     """
     (clients, ways, each), pool = examples.shape, dataset.splits["train"]
     used = np.bincount(
@@ -178,6 +192,7 @@ def partition_of(
     return Partition(
         classes=classes.astype(_index_type(int(pool.max()) + 1)),
         examples=examples.astype(_index_type(dataset.examples_per_class)),
+        quarter_turns=quarter_turns,
         summary=summary,
         class_names=dataset.class_names,
     )
@@ -320,9 +335,12 @@ def gather(
     classes = partition.classes[ids].astype(np.intp)
     examples = partition.examples[ids].astype(np.intp)
     images = np.asarray(dataset.images)
+    turns = None if partition.quarter_turns is None else partition.quarter_turns[ids]
 
     def part(start: int, per_class: int) -> tuple[np.ndarray, np.ndarray]:
         pixels = images[classes[:, :, None], examples[:, :, start : start + per_class]]
+        if turns is not None:
+            _turn(pixels, turns)
         x = pixels.reshape(
             len(ids), partition.ways * per_class, *dataset.image_shape
         ).astype(np.float32)
@@ -335,6 +353,30 @@ def gather(
     return TaskBatch(
         support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y
     )
+
+
+def _turn(pixels: np.ndarray, quarter_turns: np.ndarray) -> None:
+    """Turn images [n, ways, examples, side, side, C] in place, each class by its number
+    of quarter turns [n, ways], counterclockwise.
+    """
+    for turns in (1, 2, 3):
+        turned = quarter_turns == turns
+        # A copy: the images are moved within the array that they are read from.
+        pixels[turned] = np.rot90(pixels[turned], turns, axes=(2, 3)).copy()
+
+
+def draw_quarter_turns(clients: int, ways: int, seed: int) -> np.ndarray:
+    """Return int8 [clients, ways] from 0 to 3, each with the same probability.
+
+    The first n clients do not depend on how many follow.
+    """
+    turns = np.empty((clients, ways), dtype=np.int8)
+    for block, start in enumerate(range(0, clients, BLOCK)):
+        rng = stream(seed, "partition-rotations", block)
+        stop = min(start + BLOCK, clients)
+        drawn_turns = rng.integers(4, size=(BLOCK, ways), dtype=np.int8)
+        turns[start:stop] = drawn_turns[: stop - start]
+    return turns
 
 
 def check_task_sizes(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.data.clients_folder import ClientsFolder
 from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import check_task_sizes, partition_of
+from dpfedbench.data.partition import (
+    check_task_sizes,
+    draw_quarter_turns,
+    partition_of,
+)
 from dpfedbench.data.tokens import is_text, load_texts
 from dpfedbench.errors import BenchError
+from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpfedbench.settings.sections import Clients
 
 if TYPE_CHECKING:
@@ -22,8 +28,37 @@ if TYPE_CHECKING:
 class TaskClients(Clients):
     """Each client holds so many images of each of so many training classes (`draw`)."""
 
+    rotations: Literal["none", "quarter-turns"] = setting(
+        "none",
+        doc=(
+            "quarter-turns: each client turns all its images of a class by 0, 90, 180 or"
+            " 270 degrees, drawn for each client and class; none: no image is turned."
+            " Test tasks are never turned"
+        ),
+        paper="quarter-turns (Omniglot in MAML++, on which DP-FedMeta's code is built)",
+    )
+
+    @property
+    def own(self) -> dict[str, Any]:
+        own = super().own
+        if self.rotations == "none":
+            # As before the key was introduced, so that no partition is made again.
+            del own["rotations"]
+        return own
+
+    def check(self, run: Run) -> None:
+        if self.rotations != "none" and run.task.text is not None:
+            raise BenchError(
+                f"clients.rotations is {self.rotations}, but clients of this run hold"
+                " texts: set it to none"
+            )
+
     def folder(self, ways: int) -> str:
-        return f"{ways}way-{self.count}clients-{self.examples_per_class}examples-{self.partition}"
+        rotated = "" if self.rotations == "none" else f"{self.rotations}-"
+        return (
+            f"{ways}way-{self.count}clients-{self.examples_per_class}examples-"
+            f"{rotated}{self.partition}"
+        )
 
     def make(self, data_dir: Path, *, ways: int, seed: int) -> ClientsFolder:
         if is_text(data_dir):
@@ -38,8 +73,33 @@ class TaskClients(Clients):
         classes, examples = self.draw(dataset, ways=ways, seed=seed)
         own = {key: value for key, value in self.own.items() if key != self.tag}
         return partition_of(
-            dataset, classes, examples, kind=self.partition, seed=seed, own=own
+            dataset,
+            classes,
+            examples,
+            kind=self.partition,
+            seed=seed,
+            own=own,
+            quarter_turns=self._quarter_turns(dataset, ways=ways, seed=seed),
         )
+
+    def _quarter_turns(
+        self, dataset: ImageDataset, *, ways: int, seed: int
+    ) -> np.ndarray | None:
+        """Return the turns of each client's classes (`Partition.quarter_turns`).
+
+        Raises:
+            BenchError: the images are not square.
+        """
+        if self.rotations == "none":
+            return None
+        height, width, _ = dataset.image_shape
+        if height != width:
+            raise BenchError(
+                f"clients.rotations is {self.rotations}, but images of {dataset.name}"
+                f" are {height} x {width} pixels: only square ones can be turned; set it"
+                " to none"
+            )
+        return draw_quarter_turns(self.count, ways, seed)
 
     def draw(
         self, dataset: ImageDataset, *, ways: int, seed: int
