@@ -119,12 +119,12 @@ class BatchConv4(TorchGradients):
         passes = self._of(x.shape[1])
         places = None
         if (
-            isinstance(into, _Tasks)
+            isinstance(into, BatchTasks)
             and into.passes is passes
             and len(into.places.floats) == len(theta)
         ):
             places = into.places
-        return _Tasks(
+        return BatchTasks(
             passes, np.asarray(theta), x.value, np.asarray(y), np.asarray(out), places
         )
 
@@ -133,7 +133,7 @@ class BatchConv4(TorchGradients):
         return passes.logits(np.asarray(theta), x.value, passes.points(1))
 
 
-class _Tasks(Point):
+class BatchTasks(Point):
     """Tasks, each with a point of its own; their weights may not change before their
     products are computed.
     """

@@ -8,6 +8,7 @@ own image and label and on nothing else, and keeps its bits whatever the others 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,6 +18,7 @@ from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Inputs, Measured, Point
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
+from dpkernels.batch_conv4 import BatchTasks
 from dpkernels.conv4_passes import Passes, as_floats
 from dpkernels.conv4_room import Points
 
@@ -80,7 +82,19 @@ class RecordConv4(TorchGradients):
         products: bool,
         into: Point | None,
     ) -> Point:
-        return _Tasks(self, np.asarray(theta), x.value, np.asarray(y), np.asarray(out))
+        weights, labels, rows = np.asarray(theta), np.asarray(y), np.asarray(out)
+        if products and x.shape[1] == 1:
+            # Over a batch of one record both kinds of normalisation are the same.
+            passes = self._single_passes
+            images = passes.images(x.value)
+            return BatchTasks(passes, weights, images, labels, rows, None)
+        return _Tasks(self, weights, x.value, labels, rows)
+
+    @functools.cached_property
+    def _single_passes(self) -> Passes:
+        """Passes over tasks of one record each."""
+        assert isinstance(self.net.module, Conv4)
+        return Passes(self.net.module, 1, self.number.type)
 
     def _logits(self, theta: Array, x: Inputs) -> np.ndarray:
         return np.stack(

@@ -92,3 +92,26 @@ def test_another_record_changes_no_bit():
     assert (np.delete(before, 2, 0) == np.delete(after, 2, 0)).all() and (
         before[2] != after[2]
     ).any()
+
+
+def test_hessian_products_of_single_records_are_automatic_differentiations():
+    """Each record is a task with weights and a direction of its own; in float64."""
+    theta, images, labels = drawn()
+    rng = np.random.default_rng(2)
+    weights = theta + 0.1 * rng.standard_normal((4, NET.dimension))
+    directions = rng.standard_normal((4, NET.dimension))
+    gradients, products = np.empty((2, 4, NET.dimension))
+    point = RecordConv4(NET, dtype=torch.float64).at(
+        weights, images[:, None], labels[:, None], gradients, products=True
+    )
+    point.product(directions, products)
+    for i in range(4):
+        leaf = torch.from_numpy(weights[i]).requires_grad_()
+        x = torch.from_numpy(images[i : i + 1]).double()
+        logits = NET.logits(leaf, x)
+        loss = functional.cross_entropy(logits, torch.from_numpy(labels[i : i + 1]))
+        (gradient,) = torch.autograd.grad(loss, leaf, create_graph=True)
+        along = gradient @ torch.from_numpy(directions[i])
+        (product,) = torch.autograd.grad(along, leaf)
+        np.testing.assert_allclose(gradients[i], gradient.detach(), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(products[i], product, rtol=1e-9, atol=1e-9)

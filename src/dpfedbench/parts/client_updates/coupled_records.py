@@ -21,6 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Setup
+from dpfedbench.parts.client_updates.independent_records import (
+    IndependentGradients,
+    clipped_directions,
+)
 from dpfedbench.parts.client_updates.maml_by_record import (
     QUERY,
     SUPPORT,
@@ -105,13 +109,9 @@ class CoupledGradients:
         """
         weights, rows, _ = self._rows(theta, x, y, graph=True)
         fixed = rows.detach()
-        squares = fixed.square().sum(dim=1)
-        scale = (threshold / squares.sqrt()).clamp(max=1.0)
-        clipped = (scale < 1).to(fixed.dtype)
         products = []
         for direction in directions.to(fixed.device):
-            along = clipped * (fixed @ direction) / squares.clamp(min=1e-30)
-            inner = scale[:, None] * (direction - along[:, None] * fixed)
+            inner = clipped_directions(fixed, direction, threshold)
             (product,) = torch.autograd.grad(
                 rows, weights, grad_outputs=inner, retain_graph=True
             )
@@ -126,7 +126,10 @@ class CoupledRecords(MamlByRecord):
 
     def __init__(self, update: SupportSteps, setup: Setup) -> None:
         super().__init__(update, setup)
-        self._workers = setup.workers(CoupledGradients)
+        mixed = setup.net.mixes_records
+        self._workers = setup.workers(
+            CoupledGradients if mixed else IndependentGradients
+        )
 
     def client(
         self,

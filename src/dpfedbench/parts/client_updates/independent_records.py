@@ -1,0 +1,73 @@
+"""Second derivatives of examples that do not depend on one another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpfedbench.lazy import np, torch
+
+if TYPE_CHECKING:
+    from dpfedbench.models.gradients import Gradients
+
+
+def clipped_directions(
+    gradients: torch.Tensor, direction: torch.Tensor, threshold: float
+) -> torch.Tensor:
+    """Return the directions along which clipping carries a direction to each example.
+
+    The derivative of clip(g) = g min(1, C / |g|) is the identity where |g| <= C, and
+    s (I - g g^T / |g|^2) with s = C / |g| elsewhere. It is symmetric.
+
+    Args:
+        gradients: the examples' gradients g_i [n, d].
+        direction: v [d].
+        threshold: C.
+
+    Returns:
+        The derivative at each g_i, times v: [n, d].
+    """
+    squares = gradients.square().sum(dim=1)
+    scale = (threshold / squares.sqrt()).clamp(max=1.0)
+    clipped = (scale < 1).to(gradients.dtype)
+    along = clipped * (gradients @ direction) / squares.clamp(min=1e-30)
+    return scale[:, None] * (direction - along[:, None] * gradients)
+
+
+class IndependentGradients:
+    """Gradients of single examples by the network's own implementation.
+
+    Hessian products take each example as a task of its own, so that compiled passes
+    compute them.
+
+    Args:
+        gradients: of a network that does not mix examples.
+    """
+
+    def __init__(self, gradients: Gradients) -> None:
+        self._gradients = gradients
+        self.each = gradients.each
+        self.add_each = gradients.add_each
+
+    def clipped_product(
+        self,
+        theta: np.ndarray,
+        x: np.ndarray,
+        y: np.ndarray,
+        directions: torch.Tensor,
+        threshold: float,
+    ) -> torch.Tensor:
+        """Return (d/dtheta sum_i clip(g_i))^T v for each direction v.
+
+        Arguments and result are those of `CoupledGradients.clipped_product`.
+        """
+        gradients = self._gradients
+        weights = torch.from_numpy(theta).to(gradients.device, gradients.dtype)
+        weights = weights.repeat(len(y), 1)
+        rows = torch.empty_like(weights)
+        point = gradients.at(weights, x[:, None], y[:, None], rows, products=True)
+        product = torch.empty_like(weights)
+        totals = []
+        for direction in directions.to(rows.device):
+            point.product(clipped_directions(rows, direction, threshold), product)
+            totals.append(product.sum(dim=0))
+        return torch.stack(totals).cpu()
