@@ -17,7 +17,7 @@ INTRODUCTION = """\
 # Results as data frames
 
 After reading this page you can query all results of a workflow as two data frames: one row for each run, and one row for each run
-of each table or figure cell.
+of each table or figure cell. Below are also the files of a run.
 
 The rule `collect` writes them, below `results/` or, with a preset, below `results/PRESET/`:
 
@@ -67,6 +67,30 @@ are `dpfedbench.open_run(folder).cohort(1)`, with rounds counted from 1. The noi
 `noise_multiplier`; `noise.multiplier` is the configured one, which is empty where the budget fixes it.
 """
 
+RUN_FOLDER = """\
+## The folder of a run
+
+`results/runs/METHOD/DATASET/TASK/KEY/seedN/`, where KEY follows from the configuration: any changed value makes another run.
+
+| file | what it is |
+|---|---|
+| `config.yaml` | the resolved configuration |
+| `history.csv` | one row for each round: threshold, norm of the release, ε so far, validation accuracy; seconds where no cohort is secret; loss and norm quantiles only for runs without privacy |
+| `ledger.jsonl` | one line for each release: mechanism, threshold, noise, sampler, observer. Accountants read this file, never the training code |
+| `model.safetensors` | the meta-model |
+| `training.json` | rounds planned and run, what stopped it, speed, versions, notices |
+| `privacy.json` | ε as claimed, as proven, for one image, for a declared search: each with low and high end, unit, adjacency, observer, status and explanation |
+| `audit.json` | a lower bound on ε from canaries in the code that ran; only at the first seed of each private configuration, and once for configurations of the same mechanism |
+| `metrics.json` | meta-test accuracy with its 95 % interval and every task's accuracy |
+| `manifest/` | SHA-256 of each file, for `sha256sum -c` |
+| `logs/`, `benchmark/` | a log for each job; and its costs (seconds, memory, processor time) for each but training, whose time would tell of secret cohorts |
+
+Other folders are `results/data/` (images as one array, classes, summary), `results/clients/` (which client holds which image),
+`results/features/` (features of all records of a data set, computed once for all linear heads that read them), `results/tables/` and
+`results/figures/` (each figure with the numbers that it draws). Every reproducible run prints *simulated privacy: the noise seed is
+public*. Whoever knows the seed can remove the noise, so these models are for measurement, not for release.
+"""
+
 SETTINGS = """\
 ## Settings in `runs.parquet`
 
@@ -97,6 +121,7 @@ def results_format_page() -> str:
         f"## Privacy\n\n{privacy}{table_of(PRIVACY)}\n",
         f"## Training\n\n{table_of(TRAINING)}\n",
         SETTINGS,
+        RUN_FOLDER,
         f"## Columns of `cells.parquet`\n\n{table_of(CELLS)}\n",
     ]
     return "\n".join(parts)
