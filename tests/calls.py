@@ -54,19 +54,6 @@ for line in sys.stdin:
 """
 
 
-def _names_code(arguments: tuple[str, ...], folder: Path) -> bool:
-    """Whether a call names a folder of code, in its arguments or in a file that is one
-    of them.
-    """
-    files = [
-        path
-        for path in (folder / argument for argument in arguments)
-        if os.path.isfile(path)
-    ]
-    texts = (path.read_text(encoding="utf-8", errors="replace") for path in files)
-    return any("code_folder" in text for text in (*arguments, *texts))
-
-
 class Snakemake:
     """A process that has imported Snakemake, and the package as far as a plan needs it,
     and forks for each call.
@@ -93,16 +80,12 @@ class Snakemake:
     ) -> subprocess.CompletedProcess[str]:
         """Call `python -m snakemake` in a folder, without a profile of the user's;
         `fresh`: with sources elsewhere.
-
-        Where code of one's own is named, it is fresh too: that has to be named before
-        the plan's modules are imported.
         """
         given = {
             key: value
             for key, value in (os.environ | environment).items()
             if key != "SNAKEMAKE_PROFILE"
         }
-        fresh = fresh or "DPFEDBENCH_CODE" in given or _names_code(arguments, folder)
         with tempfile.TemporaryDirectory() as place:
             said = [Path(place, name) for name in ("out", "errors")]
             for path in said:

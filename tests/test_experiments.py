@@ -584,8 +584,8 @@ def test_data_sets_of_the_configuration_are_known_by_all_that_it_says() -> None:
             "shapes.reader",
             "image-folders",
             (
-                "no reader (a module of the folder data) 'image-folders', the nearest"
-                " is 'i"
+                "no reader (a module of the folder data, or of a plugin)"
+                " 'image-folders', the nearest is 'i"
             ),
         ),
         (

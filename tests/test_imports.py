@@ -1,9 +1,5 @@
-"""Which files a piece of code stands on, by its imports; and which are somebody's
-own.
-"""
+"""Which files a piece of code stands on, by its imports."""
 
-import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -13,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpfedbench import imports
-from dpfedbench.imports import closure, digest, own
+from dpfedbench.imports import closure, digest
 from tests.federation.conftest import federation, silos  # noqa: F401
 from tests.test_integrity import finished, there  # noqa: F401
 
@@ -29,15 +25,8 @@ EAGER, LAZY, TYPES = (
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """A package of the test's own, to which modules are written; dpfedbench comes with
-    `pkg/a.py` of it.
-    """
+    """A package of the test's own, to which modules are written."""
     monkeypatch.setattr(imports, "PACKAGE", tmp_path / "pkg")
-    monkeypatch.setattr(
-        imports,
-        "_shipped",
-        lambda: frozenset({"pkg/a.py", "pkg/__init__.py", "pkg/sub/__init__.py"}),
-    )
 
     def put(name: str, text: str) -> Path:
         path = tmp_path / name
@@ -157,111 +146,6 @@ def test_a_digest_is_of_names_and_texts(write: Write) -> None:
     assert digest([one, two]) == before
     write("pkg/b.py", "2"), write("pkg/c.py", "1")
     assert digest([one, two]) != before
-
-
-def test_ones_own_files_are_those_that_it_does_not_come_with(write: Write) -> None:
-    """With what they import that is one's own as well; what dpfedbench comes with is
-    not looked into.
-    """
-    write("pkg/a.py", "import pkg.d")
-    write("pkg/sub/e.py", "from pkg import a, b\ndef f():\n    from pkg.sub import f")
-    assert names(own(["pkg.a", "torch.nn"])) == set()
-    assert names(own(["pkg.a", "pkg.sub.e"])) == {"sub/e", "b", "sub/f"}
-
-
-def test_the_list_of_what_it_comes_with_is_that_of_the_repository() -> None:
-    """`git ls-files src | sed -n 's,^src/\\(.*[.]py\\)$,\\1,p' >
-    src/dpfedbench/shipped.txt`.
-    """
-    done = subprocess.run(
-        ["git", "ls-files", "src"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode or not done.stdout:
-        pytest.skip("no git here")
-    tracked = [
-        line.removeprefix("src/")
-        for line in done.stdout.split()
-        if line.endswith(".py")
-    ]
-    assert (imports.PACKAGE / "shipped.txt").read_text(
-        encoding="utf-8"
-    ).split() == tracked
-
-
-PART = """
-from typing import Literal
-from dpfedbench.parts.clipping.rule import Constant
-from dpfedbench.parts.{helper} import FACTOR
-class Mine(Constant):
-    kind: Literal["mine"] = "mine"
-"""
-METHOD = """
-from typing import ClassVar
-from dpfedbench.methods.dp_agr import DpAgr
-class Mine(DpAgr):
-    name: ClassVar[str] = "mine"
-    title: ClassVar[str] = "Mine"
-"""
-TELL = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from dpfedbench.methods import read_run
-run = {"method": sys.argv[2], "seed": 0, "dataset": "glyphs", "task": {"ways": 5, "shots": 1}, "model": "conv4"}
-run["clients"] = {"count": 20, "examples_per_class": 2, "support_per_class": 1, "query_per_class": 1}
-run |= {"participation": {"kind": "one-pass", "cohort": 10, "rounds": 2}}
-run |= {"clipping": {"kind": sys.argv[3], "threshold": 0.5}, "noise": {"multiplier": 1.0}, "budget": {"delta": 1e-3}}
-print(read_run(run).made_by)
-"""
-
-
-def test_an_edit_of_ones_own_part_or_method_trains_its_runs_again_and_of_a_shipped_one_not(
-    tmp_path: Path,
-) -> None:
-    shutil.copytree(
-        ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    package = tmp_path / "src" / "dpfedbench"
-    part, helper, method = (
-        package / name
-        for name in ("parts/clipping/mine.py", "parts/_mine.py", "methods/mine.py")
-    )
-
-    def made_by(method: str = "dp-agr", clipping: str = "mine") -> str:
-        command = [sys.executable, "-c", TELL, str(tmp_path / "src"), method, clipping]
-        done = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    def edited(path: Path) -> None:
-        path.write_text(
-            path.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8"
-        )
-
-    shipped = made_by(clipping="constant")
-    part.write_text(PART.format(helper="_mine"), encoding="utf-8")
-    helper.write_text("FACTOR = 2\n", encoding="utf-8")
-    first = made_by()
-    assert made_by(clipping="constant") == shipped and first.startswith(f"{shipped} ")
-    edited(part)
-    second = made_by()
-    edited(helper)
-    assert len({first, second, made_by()}) == 3
-    edited(package / "parts/clipping/rule.py"), edited(package / "methods/dp_agr.py")
-    assert made_by(clipping="constant") == shipped
-
-    method.write_text(METHOD, encoding="utf-8")
-    before = made_by("mine", "constant")
-    edited(method)
-    assert (
-        made_by("mine", "constant") != before
-        and made_by(clipping="constant") == shipped
-    )
 
 
 @pytest.mark.parametrize("stage", ["meta_test", "account", "audit"])

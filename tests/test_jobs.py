@@ -2,26 +2,20 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
-from dpfedbench import jobs, whose
+from dpfedbench import jobs
 from dpfedbench.errors import BenchError
 from dpfedbench.jobs import WORKFLOW, job, mark_workflow, workflow_process
-
-
-@pytest.fixture(autouse=True)
-def no_network_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another test may have named a network in this folder, and its files are then the
-    user's own code.
-    """
-    monkeypatch.setattr(whose, "_NETWORKS", set())
 
 
 def test_what_is_said_is_seen_and_kept(
@@ -59,18 +53,43 @@ def test_a_full_disk_is_one_line_too(
 
 
 @pytest.mark.parametrize("fault", [ZeroDivisionError("x"), OSError(errno.EIO, "odd")])
-def test_our_own_fault_leaves_its_traceback_in_the_log(
+def test_job_logs_a_traceback_and_shows_its_last_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: Exception
 ) -> None:
     log = tmp_path / "job.log"
     with pytest.raises(SystemExit) as caught, job(log, "test"):
         raise fault
     assert caught.value.code == 1
-    assert (
-        capsys.readouterr().err
-        == f"test: a fault of dpfedbench itself; its traceback is in {log}\n"
+    place, said = capsys.readouterr().err.splitlines()
+    here = Path(__file__).resolve()
+    assert re.fullmatch(rf'test: File "{here}", line \d+, in test_job_logs_a_.*', place)
+    assert said == (
+        f"test: {type(fault).__name__}: {fault} (the traceback is in {log})"
     )
     assert "Traceback" in log.read_text(encoding="utf-8")
+
+
+def test_job_shows_the_last_place_outside_of_libraries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit), job(tmp_path / "job.log", "test"):
+        np.linalg.inv(np.zeros((2, 3)))
+    place, said = capsys.readouterr().err.splitlines()
+    assert f'File "{Path(__file__).resolve()}"' in place
+    assert said.startswith("test: numpy.linalg.LinAlgError: Last 2 dimensions")
+
+
+def test_job_logs_the_traceback_of_what_a_user_error_was_raised_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.log"
+    with pytest.raises(SystemExit), job(log, "test"):
+        try:
+            1 / 0  # noqa: B018
+        except ZeroDivisionError as error:
+            raise BenchError("the network fails") from error
+    assert capsys.readouterr().err == "test: the network fails\n"
+    assert "ZeroDivisionError" in log.read_text(encoding="utf-8")
 
 
 def test_a_log_that_cannot_be_written_is_one_line(
@@ -146,10 +165,8 @@ def test_a_log_on_a_full_disk_costs_the_log_alone(
     assert capsys.readouterr().err == "test: at work\n"
     with pytest.raises(SystemExit), job("/dev/full", "test"):
         raise ZeroDivisionError
-    assert (
-        capsys.readouterr().err
-        == "test: a fault of dpfedbench itself; its traceback is in /dev/full\n"
-    )
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "test: ZeroDivisionError (the traceback is in /dev/full)"
 
 
 STARTER = """

@@ -505,8 +505,9 @@ BAD_CALLS: dict[str, Any] = {
     "list_runs, no folder": lambda run: dpfedbench.list_runs("no such folder"),
     "list_runs, a number": lambda run: dpfedbench.list_runs(3),  # type: ignore[arg-type]
     "list_runs, none": lambda run: dpfedbench.list_runs(None),  # type: ignore[arg-type]
-    "use_code, a number": lambda run: dpfedbench.use_code(3),
-    "use_code, no folder": lambda run: dpfedbench.use_code("no such folder"),
+    "use_plugins, a number": lambda run: dpfedbench.use_plugins(3),  # type: ignore[arg-type]
+    "use_plugins, a file": lambda run: dpfedbench.use_plugins("mine.py/"),
+    "use_plugins, no module": lambda run: dpfedbench.use_plugins("no_such_module"),
     "account_at, one": lambda run: run.account_at(1.0),
     "epsilon, no profile": lambda run: run.epsilon("hold"),
     "epsilon, a list": lambda run: run.epsilon(["holds"]),

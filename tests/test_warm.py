@@ -152,19 +152,16 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = (
         "errors",
         "files",
-        "imports",
         "jobs",
         "manifest",
-        "own_code",
+        "plugins",
         "results_format",
         "warm",
-        "whose",
     )
     for package, names in (("dpfedbench", own), ("dpsum", ("errors", "files"))):
         (sources / package).mkdir()
         for name in ("__init__", *names):
             shutil.copy(PACKAGE.with_name(package) / f"{name}.py", sources / package)
-    shutil.copy(PACKAGE / "shipped.txt", sources / "dpfedbench")
     return sources / "dpfedbench"
 
 

@@ -2,18 +2,14 @@
 
 For notebooks: `load_runs` returns a frame with one row for each run of a results
 folder, `load_cells` which runs each table and figure shows, `open_run` opens the folder
-of a finished run, `list_runs` lists those of a results folder, `use_code` names a folder of methods and parts of one's own.
+of a finished run, `list_runs` lists those of a results folder, and `use_plugins`
+imports modules with methods and parts of your own.
 """
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from dpfedbench import own_code
-from dpfedbench.own_code import use as use_code
+from dpfedbench.plugins import use as use_plugins
 from dpfedbench.results_format import VERSION as __version__
-
-own_code.install()
-own_code.extend(sys.modules[__name__])
 
 if TYPE_CHECKING:
     from dpfedbench.notebook import list_runs, open_run
@@ -39,5 +35,5 @@ __all__ = [
     "load_cells",
     "load_runs",
     "open_run",
-    "use_code",
+    "use_plugins",
 ]

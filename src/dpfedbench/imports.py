@@ -1,8 +1,6 @@
 """The files that a piece of code depends on: those of dpfedbench and dpsum that it
 imports, directly or not.
 
-A user's own files outside the package (`own_code`) count as files of the package.
-
 Imports are read from the text of the files, functions included. Nothing is run, so a
 job's files are known before torch is loaded. Imports for type checking do not count. Of
 a package that is imported for the sake of a module in it, what runs then counts and not
@@ -16,12 +14,9 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from dpfedbench import own_code
-
-PACKAGE, _LIBRARY = Path(__file__).resolve().parent, own_code.LIBRARY
+PACKAGE, _LIBRARY = Path(__file__).resolve().parent, "dpsum"
 _LIBRARIES = (_LIBRARY, "dpkernels", "dpwatch")
 
-_SHIPPED = PACKAGE / "shipped.txt"
 _BESIDE, _ABOVE, _WHOLE = range(3)
 """What counts besides a file itself. `_BESIDE`: what it imports when it runs, and of
 that the same. `_ABOVE`: that, and all that it imports in turn. `_WHOLE`: also what its
@@ -79,11 +74,7 @@ def closure(
                 for other, much in reached
             ]
         if how == _WHOLE and module.finds and module.name not in apart:
-            waiting += [
-                (other, _WHOLE)
-                for place in _alike(path.parent)
-                for other in place.glob("*.py")
-            ]
+            waiting += [(other, _WHOLE) for other in path.parent.glob("*.py")]
     return sorted(files)
 
 
@@ -114,43 +105,22 @@ _OF_JOBS = (
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module of dpfedbench, dpsum or a package of one's own beside them;
-    None of any other.
-    """
-    own = own_code.folders()
-    tops = {PACKAGE.with_name(name): name for name in (PACKAGE.name, *_LIBRARIES)} | own
-    for folder, package in tops.items():
-        names = (PACKAGE.name, _LIBRARY, package) if folder in own else (package,)
-        for name in filter(None, names):
-            if f"{module}.".startswith(f"{name}."):
-                place = folder.joinpath(*module.removeprefix(name).split(".")[1:])
-                files = place.with_name(f"{place.name}.py"), place / "__init__.py"
-                if file := next((file for file in files if file.is_file()), None):
-                    return file
+    """The file of a module of our packages; None of any other."""
+    for name in (PACKAGE.name, *_LIBRARIES):
+        if f"{module}.".startswith(f"{name}."):
+            folder = PACKAGE.with_name(name)
+            place = folder.joinpath(*module.removeprefix(name).split(".")[1:])
+            files = place.with_name(f"{place.name}.py"), place / "__init__.py"
+            if file := next((file for file in files if file.is_file()), None):
+                return file
     return None
-
-
-def _alike(folder: Path) -> list[Path]:
-    """A folder of dpfedbench or dpsum, and the folders of one's own that add to it."""
-    tops = [
-        top
-        for name in (PACKAGE.name, _LIBRARY)
-        if (top := PACKAGE.with_name(name)) in folder.parents
-    ]
-    return [
-        folder,
-        *(own / folder.relative_to(top) for top in tops for own in own_code.folders()),
-    ]
 
 
 def _inside(path: Path) -> Path | None:
     """Where a file would lie in the repository, below src; None where it is neither
     shipped nor one's own.
     """
-    if within(path):
-        return path.relative_to(PACKAGE.parent)
-    own = (path.relative_to(top) for top in own_code.folders() if top in path.parents)
-    return next((Path(own_code.package_of(inside), inside) for inside in own), None)
+    return path.relative_to(PACKAGE.parent) if within(path) else None
 
 
 def within(path: Path) -> bool:
@@ -160,14 +130,6 @@ def within(path: Path) -> bool:
     )
 
 
-def shipped(path: Path) -> bool:
-    """Whether a file is one that dpfedbench comes with, also where it is reached by a
-    link.
-    """
-    path = path.resolve()
-    return within(path) and path.relative_to(PACKAGE.parent).as_posix() in _shipped()
-
-
 def digest(paths: Iterable[Path]) -> str:
     """A hash of files, by the names that they have below the two packages, or by name
     alone.
@@ -175,30 +137,6 @@ def digest(paths: Iterable[Path]) -> str:
     return hashlib.sha256(
         b"".join(sorted(_line(*_state(path)) for path in paths))
     ).hexdigest()[:12]
-
-
-def own(modules: Iterable[str]) -> list[Path]:
-    """Of some modules and what they import, the files that dpfedbench does not come
-    with: somebody's own; sorted.
-
-    What dpfedbench comes with is not looked into: it knows of nobody's files.
-    """
-    _reached.cache_clear()
-    files: set[Path] = set()
-    waiting = [path for module in modules if (path := file_of(module)) is not None]
-    while waiting:
-        path = waiting.pop()
-        if path in files or shipped(path):
-            continue
-        files.add(path)
-        module = _module(path)
-        waiting += [other for other, _ in (*module.at_once, *module.later)]
-    return sorted(files)
-
-
-@functools.cache
-def _shipped() -> frozenset[str]:
-    return frozenset(_SHIPPED.read_text(encoding="utf-8").split())
 
 
 @functools.cache

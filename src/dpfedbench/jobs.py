@@ -22,7 +22,7 @@ from typing import TextIO
 
 import psutil
 
-from dpfedbench import files, whose
+from dpfedbench import files, plugins
 from dpfedbench.errors import BenchError
 from dpsum.files import number_of
 
@@ -50,6 +50,9 @@ class _Tee(io.TextIOBase):
     def isatty(self) -> bool:
         return self._streams[0].isatty()
 
+
+_INSTALLED = re.compile("^<|/site-packages/|/lib/python3")
+"""File names of Python itself and of installed libraries."""
 
 # Faults of the machine, not of the program, where no file is being written: what to do
 # about each.
@@ -90,11 +93,18 @@ def outside(error: Exception, log: Path) -> str | None:
     return None
 
 
-def whose_fault(error: Exception) -> str:
-    """What to say of an error that nobody foresaw: where the user's own code raised it,
-    or that the fault is ours.
+def last_lines(error: BaseException) -> list[str]:
+    """Return the last two lines of a traceback: the place and the error.
+
+    The place is the last one outside of Python's and other libraries.
     """
-    return whose.said_of(error) or "a fault of dpfedbench itself"
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if not _INSTALLED.search(frame.filename)]
+    places = [
+        f'File "{frame.filename}", line {frame.lineno}, in {frame.name}'
+        for frame in (ours or frames)[-1:]
+    ]
+    return [*places, *traceback.format_exception_only(error)[-1].splitlines()[:1]]
 
 
 def own_sources_first(sources: Path) -> None:
@@ -227,10 +237,10 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
     """Run the body as a job: what it logs or writes to stderr is seen on the terminal
     and kept in `log`.
 
-    A BenchError becomes one line on stderr and in the log, and exit code 1. Any other
-    exception is a fault of ours, or of the user's own code, which is named with its
-    line: its traceback goes to the log, one line that names the log to the terminal,
-    and the exit code is 1.
+    A BenchError becomes one line on stderr and in the log, and exit code 1. The
+    traceback of any other exception goes to the log, its last lines and the name of the
+    log go to the terminal, and the exit code is 1. So does the traceback of what a
+    BenchError was raised from.
 
     A job whose workflow was killed ends within a second or two: the next call would
     otherwise find it in its way. The name of the job stands before every line, since
@@ -282,19 +292,21 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         abandon()
     try:
         with contextlib.redirect_stderr(tee):
+            plugins.load()  # the warm process has imported none
             yield logger
     except BenchError as error:
         print(f"{name}: {error}", file=tee)
+        if error.__cause__ is not None:
+            print("".join(traceback.format_exception(error.__cause__)), file=kept)
         sys.exit(1)
     except Exception as error:
         if said := outside(error, path):
             print(f"{name}: {said}", file=tee)
         else:
             print(traceback.format_exc(), file=kept)
-            print(
-                f"{name}: {whose_fault(error)}; its traceback is in {path}",
-                file=_Tee(terminal),
-            )
+            *place, said = last_lines(error)
+            for line in [*place, f"{said} (the traceback is in {path})"]:
+                print(f"{name}: {line}", file=_Tee(terminal))
         sys.exit(1)
     finally:
         logger.removeHandler(handler)

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from dpfedbench.errors import BenchError
-from dpfedbench.jobs import end_with, outside, whose_fault, workflow_process
+from dpfedbench.jobs import end_with, last_lines, outside, workflow_process
 from dpfedbench.launch import ERROR
 from dpfedbench.lazy import torch
 from dpfedbench.processes import Lost, joined
@@ -62,7 +62,9 @@ def main(arguments: str) -> int:
         said = str(error)
     except Exception as error:
         traceback.print_exc()
-        said = outside(error, log) or f"{whose_fault(error)}; its traceback is in {log}"
+        said = outside(error, log) or (
+            f"{': '.join(last_lines(error))} (the traceback is in {log})"
+        )
     else:
         return 0
     print(f"{ERROR}{said}", flush=True)

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpfedbench import imports, own_code
 from dpfedbench.errors import BenchError
 from dpfedbench.manifest import mend
+from dpfedbench.own_sources import digest_classes
 from dpfedbench.parts.proof_assumptions import check_plan
 from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.run import Run, read_yaml
@@ -72,19 +72,14 @@ class Method(Run):
 
     @property
     def made_by(self) -> str:
-        """What results depend on besides settings: the method's version, and the texts
-        of files of one's own.
+        """What results depend on besides settings: the method's version, and hashes of
+        files that do not come with dpfedbench.
 
-        These are the file of the model, and those of the method and of its parts that
-        dpfedbench does not come with.
+        These are the file of the network, and the files of the classes of the method
+        and its parts.
         """
-        files = imports.own(self.modules)
-        return " ".join(
-            filter(
-                None,
-                (self.version, self.model.text, imports.digest(files) if files else ""),
-            )
-        )
+        own = digest_classes(type(one) for one in (self, *self.sections))
+        return " ".join(filter(None, (self.version, self.model.text, own)))
 
     @property
     def features_folder(self) -> str | None:
@@ -531,8 +526,8 @@ def read_run(values: Mapping[str, Any]) -> Method:
     if not isinstance(name, str) or name not in Method.known:
         raise BenchError(
             f"method is {name!r}: there is no such method, the nearest is"
-            f" {nearest(str(name), Method.known)!r}; let {own_code.CODE} name the"
-            " folder of a method of your own"
+            f" {nearest(str(name), Method.known)!r}; a method of your own is in a"
+            " module that plugins lists"
         )
     return Method.known[name].read(values)
 

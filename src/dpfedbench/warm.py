@@ -42,7 +42,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dpfedbench import own_code
+from dpfedbench import plugins
 from dpfedbench.jobs import WORKFLOW, place, workflow_process
 
 WARM = "DPFEDBENCH_WARM"
@@ -72,6 +72,8 @@ _ALONE = {
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
     ),
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    # A plugin may start threads too, and an edit of it must reach the next job.
+    plugins.VARIABLE: "no",
 }
 
 
@@ -141,11 +143,12 @@ def _name() -> str:
 
 
 def _state() -> str:
-    """What changes with any source file of the packages or of one's own beside them,
-    and with what is installed.
+    """What changes with any source file of the packages, and with what is installed.
+
+    Plugins do not count: each job imports them in its fork.
     """
     state, package = [], Path(__file__).parent
-    tops = (package, package.with_name("dpsum"), *own_code.folders())
+    tops = (package, package.with_name("dpsum"))
     for folder, _, names in (level for top in tops for level in os.walk(top)):
         for name in names:
             if name.endswith(".py"):

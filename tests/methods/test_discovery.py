@@ -2,7 +2,6 @@
 line.
 """
 
-from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
@@ -13,13 +12,12 @@ from dpfedbench.methods import METHODS, by_name, read_run
 from dpfedbench.methods.maml import NonPrivateMaml
 
 
-def module(place: str, **values: Any) -> ModuleType:
-    """A module with one method, by default of the module's name."""
-    made = ModuleType(f"dpfedbench.methods.{place}")
-    values = {"name": place, "title": "A title", "__module__": made.__name__} | values
+def method(module: str, **values: Any) -> type[Method]:
+    """A method in a module of the package, by default of the module's name."""
+    place = f"dpfedbench.methods.{module}"
+    values = {"name": module, "title": "A title", "__module__": place} | values
     annotations = dict.fromkeys(("name", "title"), ClassVar[str])
-    made.Own = type("Own", (NonPrivateMaml,), values | {"__annotations__": annotations})  # type: ignore[attr-defined]
-    return made
+    return type("Own", (NonPrivateMaml,), values | {"__annotations__": annotations})
 
 
 def test_every_module_has_a_method() -> None:
@@ -69,7 +67,7 @@ def test_a_class_that_several_methods_have_in_common_is_none() -> None:
 
 def test_two_methods_of_one_name_are_both_named() -> None:
     with pytest.raises(BenchError) as caught:
-        by_name([module("one"), module("two", name="one")])
+        by_name([method("one"), method("two", name="one")])
     assert (
         str(caught.value)
         == "the methods in dpfedbench.methods.one and dpfedbench.methods.two both have"
@@ -78,7 +76,7 @@ def test_two_methods_of_one_name_are_both_named() -> None:
 
 
 def test_a_method_without_a_title_or_with_a_bad_name_is_named() -> None:
-    assert list(by_name([module("one")])) == ["one"]
+    assert list(by_name([method("one")])) == ["one"]
     with pytest.raises(
         BenchError,
         match=(
@@ -86,12 +84,12 @@ def test_a_method_without_a_title_or_with_a_bad_name_is_named() -> None:
             r" print it$"
         ),
     ):
-        by_name([module("one", title="")])
+        by_name([method("one", title="")])
     with pytest.raises(
         BenchError,
         match=r"has the name 'Two Words': use lower-case letters, digits and hyphens$",
     ):
-        by_name([module("two", name="Two Words")])
+        by_name([method("two", name="Two Words")])
 
 
 @pytest.mark.parametrize("name", ["dp-ag", None, 3])

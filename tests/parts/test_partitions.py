@@ -188,8 +188,8 @@ def test_a_data_set_without_groups_is_refused_in_one_line():
 
 
 def test_a_partition_of_ones_own_is_one_file_outside_the_repository(tmp_path):
-    """The example of docs/add-a-part.md, in a folder of one's own: found, checked, and
-    another run where it differs.
+    """The example of docs/add-a-part.md as a plugin: found, checked, and another run
+    where it differs.
     """
     (_, file), *_ = [
         re.fullmatch(r"python src/dpfedbench/(\S+)\n(.*)", block, flags=re.S).groups()
@@ -199,9 +199,7 @@ def test_a_partition_of_ones_own_is_one_file_outside_the_repository(tmp_path):
             flags=re.S,
         )
     ]
-    place = tmp_path / "parts" / "partitions"
-    place.mkdir(parents=True)
-    (place / "halving.py").write_text(file)
+    (tmp_path / "halving.py").write_text(file)
     code = """
 import numpy as np
 from types import SimpleNamespace
@@ -215,7 +213,11 @@ print(run.clients.identity()["partition"], len(run.made_by.split()))
 """
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"DPFEDBENCH_CODE": str(tmp_path)},
+        env=os.environ
+        | {
+            "DPFEDBENCH_PLUGINS": "halving",
+            "PYTHONPATH": f"{os.environ['PYTHONPATH']}:{tmp_path}",
+        },
         capture_output=True,
         text=True,
         cwd=PAGE.parents[1],

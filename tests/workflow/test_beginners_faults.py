@@ -1,5 +1,5 @@
 """Faults of a beginner: each is one line, which names the file that it is in and says
-what to do.
+what to do; an error of the user's own code is Python's traceback.
 
 Each is made in a folder outside the repository, beside a right experiment, and met as a
 user meets it: by a dry run.
@@ -16,7 +16,7 @@ from tests.shipped import without_others
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 RIGHT = without_others("""
-code_folder: mycode
+plugins: [mine]
 experiments:
   mine:
     title: Mine
@@ -48,21 +48,7 @@ class Mine(CohortRule):
     def observe(self, state: State, seen: Seen) -> None:
         state["threshold"] *= 0.5
 """
-STEPS = """
-from typing import Literal
-from dpfedbench.parts.optimizers.optimizer import Optimizer
-
-
-class Mine(Optimizer):
-    kind: Literal["mine"] = "mine"
-
-    def begin(self, weights):
-        return {}
-
-    def step(self, weights, gradient, state, rate):
-        weights.sub_(rate * gradient)
-"""
-READER = "datasets: {mine: {reader: mine}}\n"
+KIND = '    kind: Literal["mine"] = "mine"\n'
 
 
 def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -174,140 +160,73 @@ def changed(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
-CLIENT_UPDATE = "    client_update: Maml = Maml()\n"
-KIND = '    kind: Literal["mine"] = "mine"\n'
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (
+            changed(METHOD, "    name: ClassVar[str]", "    name: str"),
+            8,
+            r"TypeError: mine\.Mine has a key 'name', which shadows OverClients\.name:",
+        ),
+        (
+            f"{METHOD}\n    def check(self):\n        super().check()\n        1 / 0\n",
+            15,
+            "ZeroDivisionError: division by zero",
+        ),
+        (
+            f"{METHOD}\nimport torchh\n",
+            13,
+            "ModuleNotFoundError: No module named 'torchh'",
+        ),
+        (f"{METHOD}\n    def f(:\n", 13, "SyntaxError: invalid syntax"),
+        (f"{RULE}\n1 / 0\n", 12, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_plugin_error_in_a_plan_is_shown_as_a_traceback(
+    snakemake: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    line: int,
+    said: str,
+) -> None:
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    method = "mine" if METHOD in text or "OverClients" in text else "dp-agr"
+    configuration = RIGHT.replace("METHOD", method)
+    (tmp_path / "mine.yaml").write_text(configuration, encoding="utf-8")
+    shown = dry_run(snakemake, tmp_path, str(tmp_path / "mine.yaml"))
+    first = shown.index("Traceback (most recent call last):")
+    assert re.match(said, shown[-1]), shown[-1]
+    place = f'  File "{tmp_path / "mine.py"}", line {line}'
+    assert any(entry.startswith(place) for entry in shown[first:]), shown
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("text", "said"),
     [
         (
-            "methods/mine.py",
-            changed(METHOD, CLIENT_UPDATE, ""),
-            (
-                r"line 8: Mine has no client_update: say which it takes, for instance"
-                r" client_update: Maml = Maml\(\)"
-            ),
-        ),
-        (
-            "methods/mine.py",
-            changed(METHOD, "Mine(OverClients)", "Mine(Method)"),
-            (
-                r"line 8: Mine has no server_sum: extend OverClients, OverLots or"
-                r" OverParties, or write one"
-            ),
-        ),
-        (
-            "methods/mine.py",
             changed(METHOD, '    name: ClassVar[str] = "mine"\n', ""),
-            (
-                r"line 8: Mine has no name, by which a configuration names it: write"
-                r' name: ClassVar\[str\] = "mine"'
-            ),
+            "experiments.mine.*series.a.method: there is no method 'mine'",
         ),
-        (
-            "methods/mine.py",
-            changed(METHOD, "    name: ClassVar[str]", "    name: str"),
-            (
-                r"line 8: .*Mine has a key 'name', which shadows OverClients\.name:"
-                r" that is no key, write name: ClassVar\["
-            ),
-        ),
-        (
-            "methods/mine.py",
-            (
-                f"{METHOD}\n    def server_sum(self, rounds):\n        return"
-                " super().server_sum()\n"
-            ),
-            (
-                r"line 13: Mine\.server_sum takes \(self, rounds\), but it is called"
-                r" with \(self\): give it these"
-            ),
-        ),
-        (
-            "methods/mine.py",
-            f"{METHOD}\n    def private(self):\n        return True\n",
-            r"line 13: Mine\.private has to be a @property",
-        ),
-        (
-            "methods/mine.py",
-            f"{METHOD}\n    def check(self):\n        super().check()\n        1 / 0\n",
-            r"line 15: ZeroDivisionError: division by zero",
-        ),
-        (
-            "methods/mine.py",
-            f"{METHOD}\nimport torchh\n",
-            r"line 13: ModuleNotFoundError: No module named 'torchh'",
-        ),
-        (
-            "parts/clipping/mine.py",
-            changed(RULE, KIND, ""),
-            (
-                r"line 6: Mine has no kind, by which a configuration names it: write"
-                r' kind: Literal\["mine"\] = "mine"'
-            ),
-        ),
-        (
-            "parts/clipping/mine.py",
-            changed(RULE, KIND, '    kind: str = "mine"\n'),
-            r'line 6: Mine has to say its kind so: kind: Literal\["mine"\] = "mine"',
-        ),
-        (
-            "parts/clipping/mine.py",
-            changed(RULE, "state: State, seen: Seen", "state: State"),
-            (
-                r"line 9: Mine\.observe takes \(self, state\), but it is called with"
-                r" \(self, state, seen\): give it these"
-            ),
-        ),
-        (
-            "parts/optimizers/mine.py",
-            changed(STEPS, "def step", "def steps"),
-            (
-                r"line 6: Mine has no step, which takes \(self, weights, gradient,"
-                r" state, rate\): write it"
-            ),
-        ),
-        (
-            "parts/clipping/mine.py",
-            f"{RULE}\n    def f(:\n",
-            r"line 12: SyntaxError: invalid syntax",
-        ),
-        (
-            "parts/noise/unused.py",
-            "import dpfedbench.parts.noise.fixd\n",
-            r"line 1: ModuleNotFoundError: No modu",
-        ),
-        (
-            "clipping/mine.py",
-            RULE,
-            r"is not looked for there: move it to .*mycode/parts/clipping/mine\.py",
-        ),
-        (
-            "parts/clipping/rule.py",
-            RULE,
-            r"has the name of a file that dpfedbench comes with: give it another",
-        ),
-        (
-            "data/mine.py",
-            "def red(local, download_dir, progress=None): ...\n",
-            r"has no function read, which makes th",
-        ),
-        ("data/mine.py", "1 / 0\n", r"line 1: ZeroDivisionError: division by zero"),
+        (changed(RULE, KIND, ""), "kind is .*mine.*"),
+        ("def red(local, download_dir): ...\n", "the plugin mine .* defines nothing"),
+        (None, "plugins: there is no module mine in"),
     ],
 )
-def test_a_fault_of_code_is_met_by_the_plan(
-    snakemake: Call, tmp_path: Path, file: str, text: str, said: str
+def test_plugin_that_would_be_overlooked_is_one_line(
+    snakemake: Call, tmp_path: Path, text: str | None, said: str
 ) -> None:
-    (tmp_path / "mycode" / file).parent.mkdir(parents=True)
-    (tmp_path / "mycode" / file).write_text(text, encoding="utf-8")
-    method = "mine" if file.startswith("methods/") else "dp-agr"
-    configuration = RIGHT.replace("METHOD", method) + (
-        READER if file.startswith("data/") else ""
-    )
+    if text is not None:
+        (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    method = "mine" if text and "OverClients" in text else "dp-agr"
+    configuration = RIGHT.replace("METHOD", method)
+    if text and "CohortRule" in text:
+        configuration = configuration.replace(
+            "rounds: 2}", "rounds: 2}, clipping: mine"
+        )
     (tmp_path / "mine.yaml").write_text(configuration, encoding="utf-8")
     (line,) = dry_run(snakemake, tmp_path, str(tmp_path / "mine.yaml"))
-    assert re.match(rf"configuration: .*mycode/{file}[, ].*{said}", line), line
+    assert re.match(f"configuration: .*{said}", line), line
 
 
 @pytest.mark.parametrize(
@@ -343,7 +262,7 @@ def test_a_fault_of_a_key_names_the_file_and_the_line(
     text = (
         changed(RIGHT, old, new)
         .replace("METHOD", "dp-agr")
-        .replace("code_folder: mycode\n", "")
+        .replace("plugins: [mine]\n", "")
     )
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
     (shown,) = dry_run(snakemake, tmp_path, str(tmp_path / "mine.yaml"))
@@ -355,9 +274,8 @@ def test_a_fault_of_a_key_names_the_file_and_the_line(
 
 def test_the_right_ones_are_taken(snakemake: Call, tmp_path: Path) -> None:
     """What the faults above were made of is no fault."""
-    for file, text in (("methods/mine.py", METHOD), ("parts/clipping/mine.py", RULE)):
-        (tmp_path / "mycode" / file).parent.mkdir(parents=True)
-        (tmp_path / "mycode" / file).write_text(text, encoding="utf-8")
+    text = METHOD + RULE.replace("class Mine", "class Other")
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(
         RIGHT.replace("METHOD", "mine"), encoding="utf-8"
     )

@@ -1,14 +1,14 @@
 """The plan of the configuration, and what the rules need to know of it."""
 
 import os
+import traceback
 
 from snakemake.settings.types import DeploymentMethod
 
-from dpfedbench import use_code
 from dpfedbench.errors import BenchError
 from dpfedbench.jobs import mark_workflow, own_sources_first
+from dpfedbench.plugins import use_configured
 from dpfedbench.warm import WARM
-from dpfedbench.whose import said_of
 from dpfedbench.yaml_files import with_place
 
 DATA = "results/data/{dataset}"
@@ -41,8 +41,8 @@ if not {*LIBRARIES_CHOSEN} <= {*LIBRARIES}:
         f"configuration: libraries is {','.join(LIBRARIES_CHOSEN)}: expected some of {','.join(LIBRARIES)}"
     )
 try:
-    use_code(config.get("code_folder"))
-    # In here, since a fault in a method's or a part's module is reported as one of the configuration.
+    use_configured(config)
+    # In here, since they read the plugins' methods and parts.
     from dpfedbench.experiments.configuration import (
         Configuration,
         check_folder,
@@ -68,11 +68,10 @@ try:
 except BenchError as error:
     # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
     sys.exit(f"configuration: {with_place(str(error), GIVEN)}")
-except Exception as error:
-    # So is what a method or a part of one's own raises while the plan is made.
-    if not (said := said_of(error)):
-        raise
-    sys.exit(f"configuration: {said}")
+except Exception:
+    # Python's own traceback has the file and line of a fault in a plugin. Snakemake's would leave most of it out.
+    traceback.print_exc()
+    sys.exit(1)
 
 # Scripts get numbers where `--config` gave text.
 config.update(given(CONFIGURATION))

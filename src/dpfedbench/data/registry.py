@@ -2,12 +2,13 @@
 
 Those that come with dpfedbench are the rows of `data.DATASETS_TABLE`, which the
 `READERS` of this package's modules make. Others are stated in the configuration
-(`datasets`): what they are, and the module of this package whose `read` makes them.
+(`datasets`): what they are, and the module, of this package or of a plugin, whose
+`read` makes them.
 """
 
 import csv
 import difflib
-import importlib.util
+import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +19,9 @@ from typing import Any
 
 from dpfedbench import data
 from dpfedbench.data.images import Progress, Raw
+from dpfedbench.data.readers import reader_modules
 from dpfedbench.data.sources import local_folder
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.discovery import imported
 from dpfedbench.settings.part import Settings
 
 Reader = Callable[[Path | None, Path, Progress | None], Raw]
@@ -53,7 +54,7 @@ def _shipped() -> Iterator[DatasetEntry]:
     readers: dict[str, Reader] = {}
     for info in pkgutil.iter_modules(data.__path__, f"{data.__name__}."):
         if info.name != __name__:
-            readers |= getattr(imported(info.name), "READERS", {})
+            readers |= getattr(importlib.import_module(info.name), "READERS", {})
     with open(data.DATASETS_TABLE, newline="", encoding="utf-8") as handle:
         for row in csv.DictReader(handle, delimiter="\t"):
             yield DatasetEntry(
@@ -106,20 +107,16 @@ def lookup(
 
 def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
     """The entry of a data set that the configuration states."""
-    module, options = (
-        f"{__package__}.{values['reader'].replace('-', '_')}",
-        values.get("options") or {},
-    )
-    if not importlib.util.find_spec(module):
-        names = ", ".join(
-            info.name.replace("_", "-") for info in pkgutil.iter_modules(data.__path__)
-        )
+    options = values.get("options") or {}
+    readers = reader_modules()
+    if values["reader"] not in readers:
         raise BenchError(
             f"datasets.{name}.reader is {values['reader']}, but no reader has this"
-            f" name: there are {names}"
+            f" name: there are {', '.join(readers)}"
         )
+    module = readers[values["reader"]]
     try:
-        reader = imported(module)
+        reader = importlib.import_module(module)
         read, known = reader.read, getattr(reader, "Options", None)
         if isinstance(known, type) and issubclass(known, Settings):
             known.read(options, f"datasets.{name}.options")

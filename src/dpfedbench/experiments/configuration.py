@@ -428,12 +428,11 @@ class Configuration(Settings):
     experiments_folder: str | None = setting(
         None, doc="a folder with experiment files of one's own, read too"
     )
-    code_folder: str | None = setting(
-        None,
+    plugins: list[str] = setting(
+        [],
         doc=(
-            "a folder with methods, parts, networks and readers of one's own, in"
-            " folders named as those of src/dpfedbench; or set the variable"
-            " DPFEDBENCH_CODE"
+            "modules with methods, parts, models and readers of your own, imported from"
+            " the working folder or installed; or set the variable DPFEDBENCH_PLUGINS"
         ),
     )
     experiments: dict[Name, Experiment | None] = setting(

@@ -3,18 +3,18 @@ configuration declares.
 """
 
 import csv
+import importlib
 import json
-import pkgutil
 import re
 from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 
-from dpfedbench import data, imports
+from dpfedbench.data.readers import reader_modules
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, given
 from dpfedbench.method import Method
-from dpfedbench.settings.discovery import imported
+from dpfedbench.own_sources import digest_module
 from dpfedbench.settings.part import Settings
 from dpfedbench.settings.words import nearest
 
@@ -59,16 +59,14 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
 
     Returns:
         For each name what its content depends on: the version, or all that the
-        configuration says of it and the text of a reader of one's own.
+        configuration says of it and a hash of a plugin's reader.
 
     Raises:
         BenchError: a name that is taken, a reader that does not exist, or options that
             it does not take.
     """
     known = read_datasets(path)
-    readers = {
-        info.name.replace("_", "-") for info in pkgutil.iter_modules(data.__path__)
-    }
+    readers = reader_modules()
     for name, entry in configuration.datasets.items():
         if entry is None:
             continue
@@ -81,35 +79,30 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
             entry.reader,
             readers,
             f"datasets.{name}.reader",
-            "reader (a module of the folder data)",
+            "reader (a module of the folder data, or of a plugin)",
         )
-        module = _reader(f"{data.__name__}.{entry.reader.replace('-', '_')}")
+        module = _reader(readers[entry.reader])
         options = getattr(module, "Options", None)
         if isinstance(options, type) and issubclass(options, Settings):
             options.read(entry.options, f"datasets.{name}.options")
-        text = imports.own([f"{data.__name__}.{entry.reader.replace('-', '_')}"])
-        known[name] = json.dumps(
-            given(entry) | ({"text": imports.digest(text)} if text else {}),
-            sort_keys=True,
-        )
+        text = digest_module(module) if module else ""
+        stated = given(entry) | ({"text": text} if text else {})
+        known[name] = json.dumps(stated, sort_keys=True)
     return known
 
 
 def _reader(name: str) -> ModuleType | None:
-    """A reader's module; None where a package that it imports is not installed.
+    """Import a reader's module; None where a package that it imports is not installed.
 
     Raises:
-        BenchError: it does not import for another reason, or there is no `read` in it.
+        BenchError: there is no `read` in it.
     """
     try:
-        module = imported(name)
-    except BenchError as error:
-        cause = error.__cause__
-        if isinstance(cause, ModuleNotFoundError) and not (cause.name or "").startswith(
-            "dpfedbench"
-        ):
-            return None
-        raise
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("dpfedbench"):
+            raise
+        return None
     if not callable(getattr(module, "read", None)):
         raise BenchError(
             f"{module.__file__} has no function read, which makes the data: write it"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
+from dpfedbench import plugins
 from dpfedbench.experiments.configuration import Configuration, given
 from dpfedbench.experiments.plan import Item, Plan
 from dpfedbench.imports import digest, of_stage
@@ -432,9 +433,8 @@ class Planned:
         self, script: str, modules: tuple[str, ...], more: tuple[str, ...]
     ) -> str:
         files = of_stage(self._root / f"workflow/scripts/{script}.py", modules)
-        return digest(
-            [*files, *(path for pattern in more for path in self._root.glob(pattern))]
-        )
+        files += [path for pattern in more for path in self._root.glob(pattern)]
+        return digest([*files, *plugins.files()])
 
 
 def _labels(name: str, title: str, data: Iterable[str]) -> dict[str, str]:

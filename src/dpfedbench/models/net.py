@@ -32,7 +32,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpfedbench import whose
 from dpfedbench.errors import BenchError
 from dpfedbench.models.refused_layers import (
     drawing,
@@ -473,10 +472,9 @@ class Net:
             passes = [self.layers(theta, x, y) for _ in range(2)]
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            place = whose.place_of(error)
             raise BenchError(
                 f"model {self.name} fails on records of shape {self.input_shape}:"
-                f" {f'{place}: ' if place else ''}{lines[0][:200]}"
+                f" {lines[0][:200]}"
             ) from error
         finally:
             changed = [

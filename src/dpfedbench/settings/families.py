@@ -2,7 +2,8 @@
 said of a key that is not there.
 
 A family is a base class whose `place` names the package that holds the family's
-modules. A part is a class of it with a kind; see `part.Part`.
+modules. A part is a class of it with a kind, in a module of that package or of a plugin;
+see `part.Part`.
 """
 
 import dataclasses
@@ -11,16 +12,14 @@ import importlib
 import inspect
 import pkgutil
 import typing
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import NoneType
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType, NoneType
 from typing import Any, TypeVar
 
 import pydantic
 
-from dpfedbench import imports, own_code
+from dpfedbench import plugins
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.discovery import check_functions, check_kind, imported
 from dpfedbench.settings.values import bare
 from dpfedbench.settings.words import dotted, looks_like, members, nearest
 
@@ -47,53 +46,61 @@ def kind_of(cls: Model) -> str | None:
     return str(cls.model_fields[cls.tag].default)
 
 
-@functools.cache
+@plugins.cached
 def kinds_of(base: type[Base]) -> dict[str, type[Base]]:
-    """The parts of a family, or those that are subclasses of `base`, by kind.
+    """Return the parts of a family, or those that are subclasses of `base`, by kind.
 
-    They are in the modules of the package that `place` names, and beside the family's
-    base. A module whose name begins with "_" holds what parts share when they run, and
-    is not looked into.
+    They are in the modules of the package that `place` names, in the module of the
+    family's base, and in plugins. A module whose name begins with "_" holds what parts
+    share when they run, and is not looked into.
 
     Raises:
-        BenchError: a module does not import, or two parts have one kind.
+        BenchError: two parts have one kind.
     """
     root = next(cls for cls in reversed(base.__mro__) if getattr(cls, "place", ""))
     return {kind: cls for kind, cls in _family(root).items() if issubclass(cls, base)}  # type: ignore[arg-type]
 
 
-@functools.cache
+@plugins.cached
 def _family(root: Model) -> dict[str, Model]:
-    modules = [importlib.import_module(root.__module__)]
-    package = imported(root.place)
-    names = [info.name for info in pkgutil.iter_modules(package.__path__)]
-    modules += [
-        imported(f"{root.place}.{name}") for name in names if not name.startswith("_")
-    ]
-    own_code.check_names()
+    """Return all parts of a family by kind, given the family's base."""
+    modules = [importlib.import_module(root.__module__), *modules_in(root.place)]
     family: dict[str, Model] = {}
-    for module in dict.fromkeys(modules):
-        own = not imports.shipped(Path(module.__file__ or ""))
-        for cls in list(vars(module).values()):
-            if (
-                isinstance(cls, type)
-                and issubclass(cls, root)
-                and cls.__module__ == module.__name__
-            ):
-                if own:
-                    check_kind(cls)
-                kind = kind_of(cls)
-                if kind is None:
-                    continue
-                if own:
-                    check_functions(cls, root)
-                if family.setdefault(kind, cls) is not cls:
-                    both = f"{family[kind].__module__} and {cls.__module__}"
-                    raise BenchError(
-                        f"{both} both have a part of kind {kind!r}: give one of them"
-                        " another"
-                    )
+    for cls in [*defined_in(modules, root), *plugins.classes(root)]:
+        kind = kind_of(cls)
+        if kind is None:
+            continue
+        if kind in family:
+            both = f"{family[kind].__module__} and {cls.__module__}"
+            raise BenchError(
+                f"{both} both have a part of kind {kind!r}: give one of them another"
+            )
+        family[kind] = cls
     return dict(sorted(family.items()))
+
+
+def modules_in(package: str) -> list[ModuleType]:
+    """Import the modules of a package whose names do not begin with "_"."""
+    folders = importlib.import_module(package).__path__
+    names = sorted(info.name for info in pkgutil.iter_modules(folders))
+    return [
+        importlib.import_module(f"{package}.{name}")
+        for name in names
+        if not name.startswith("_")
+    ]
+
+
+def defined_in(modules: Iterable[ModuleType], base: type) -> list[Model]:
+    """Return the classes that these modules define and that extend `base`."""
+    found = (
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, base)
+        and value.__module__ == module.__name__
+    )
+    return list(dict.fromkeys(found))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,7 +145,7 @@ class Shape:
         return parts | self.parts
 
 
-@functools.cache
+@plugins.cached
 def shapes(cls: Model) -> dict[str, Shape]:
     """What can stand at each key of a section."""
     return {

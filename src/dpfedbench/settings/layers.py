@@ -1,10 +1,10 @@
 """Overlays of settings, laid over one another before they are read."""
 
 import copy
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dpfedbench import plugins
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.families import (
     chosen,
@@ -247,7 +247,7 @@ def _settle(
         _settle(taken, value, own)
 
 
-@functools.cache
+@plugins.cached
 def _standing_at(
     classes: Classes, key: str, *, taken: bool = False
 ) -> list[type[Settings]]:

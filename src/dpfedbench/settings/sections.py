@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
-from dpfedbench import imports
 from dpfedbench.errors import BenchError
+from dpfedbench.own_sources import digest_classes
 from dpfedbench.settings.part import Part, Section, kinds_of, setting
 
 
@@ -73,11 +73,8 @@ class Clients(Part):
 
     @property
     def text(self) -> str:
-        """A digest of the partition's text where that is not dpfedbench's; else
-        empty.
-        """
-        files = imports.own(cls.__module__ for cls in type(self).__mro__)
-        return imports.digest(files) if files else ""
+        """A hash of the partition's file where that is a plugin's; else empty."""
+        return digest_classes([type(self)])
 
     def drawn_from(self, ways: int) -> dict[str, Any]:
         """What the clients follow from beside the data and the seed: runs that share

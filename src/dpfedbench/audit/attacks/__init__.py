@@ -1,4 +1,5 @@
-"""Attacks on clipping rules that are not private, one file each, found by place.
+"""Attacks on clipping rules that are not private, one module each, in this package or in
+a plugin.
 
 One run with many canaries scores each canary's own releases. A leak from one round into
 the next, such as a threshold set from raw norms, is in all coordinates at once, and
@@ -17,16 +18,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pkgutil
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from dpfedbench import plugins
 from dpfedbench.audit.canaries import Coordinates, audit_seed
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.parts.clipping.rule import ClippingRule
-from dpfedbench.settings.discovery import imported
+from dpfedbench.settings.families import modules_in
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
 from dpsum.ledger import Release
 from dpsum.progress import Progress
@@ -56,14 +57,14 @@ def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> 
     Raises:
         BenchError: there is none, or it does not fit the run.
     """
-    for info in pkgutil.iter_modules(__path__):
-        module = imported(f"{__name__}.{info.name}")
-        if isinstance(rule, module.RULE):
+    for module in [*modules_in(__name__), *plugins.modules()]:
+        attacked = getattr(module, "RULE", None)
+        if isinstance(attacked, type) and isinstance(rule, attacked):
             score: Score = module.score(run, rule, records=records, first=first)
             return score
     raise BenchError(
-        f"{type(rule).__name__} is not private, and no attack on it is known: add one"
-        " to audit/attacks"
+        f"{type(rule).__name__} is not private, and no attack on it is known: add a"
+        " module with RULE and score to audit/attacks or to a plugin"
     )
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpfedbench import imports
 from dpfedbench.errors import BenchError
 from dpfedbench.models.features.features import Features
 from dpfedbench.models.features.scattering import Scattering
 from dpfedbench.models.zoo.model import ZooModel
+from dpfedbench.own_sources import digest_classes
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ class LinearModel(ZooModel):
         return self.features(records, public)
 
     def made_once(self, run: Run) -> dict[str, Any]:
-        own = imports.own({cls.__module__ for cls in type(self.features).__mro__})
+        own = digest_classes([type(self.features)])
         said = {"features": self.features.identity(), "version": self.features.version}
-        said |= {"code": imports.digest(own)} if own else {}
+        said |= {"code": own} if own else {}
         return said | ({"public": run.validation.tasks} if self.features.evened else {})
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:

@@ -10,7 +10,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dpfedbench import whose
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import ModelSettings
@@ -58,8 +57,8 @@ class OwnModule(ModelSettings):
         A package beside the working directory is found as well as an installed one.
 
         Raises:
-            BenchError: the file does not import, its class is no `torch.nn.Module`, or
-                does not take the arguments.
+            BenchError: there is no such file or class, the class is no
+                `torch.nn.Module`, or it does not take the arguments.
         """
         from dpfedbench.models.net import Net
 
@@ -73,9 +72,8 @@ class OwnModule(ModelSettings):
             try:
                 return module(**arguments)
             except Exception as error:
-                said = whose.said_of(error) or error
                 raise BenchError(
-                    f"model.arguments do not fit {self.module}: {said}"
+                    f"model.arguments do not fit {self.module}: {error}"
                 ) from error
 
         return Net(build, input_shape=input_shape, outputs=outputs)
@@ -86,16 +84,15 @@ class OwnModule(ModelSettings):
         file, _, name = self.module.partition(":")
         if str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))
-        whose.network(file)
         try:
-            module = getattr(importlib.import_module(file), name)
-        except AttributeError:
-            raise BenchError(f"model.module: {file} has no {name}") from None
-        except Exception as error:
-            said = whose.said_of(error) or whose.in_words(error)
-            raise BenchError(
-                f"model.module: {file} cannot be imported ({said})"
-            ) from error
+            imported = importlib.import_module(file)
+        except ModuleNotFoundError as error:
+            if not f"{file}.".startswith(f"{error.name}."):
+                raise
+            raise BenchError(f"model.module: there is no module {file}") from None
+        module = getattr(imported, name, None)
+        if module is None:
+            raise BenchError(f"model.module: {file} has no {name}")
         if not (isinstance(module, type) and issubclass(module, nn.Module)):
             raise BenchError(f"model.module: {self.module} is not a torch.nn.Module")
         return module

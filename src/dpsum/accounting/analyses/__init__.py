@@ -1,8 +1,8 @@
 """Accountants, found by place: one for each pair of a mechanism and a way of sampling.
 
 Each says what it takes for granted (`explanation`); `docs/privacy.md` has a table of
-all, with their guarantees. Another pair raises and prints no number; a new one is a new
-file with a class that names its pair.
+all, with their guarantees. Another pair raises and prints no number. A new one is a
+class that names its pair: in a new file here, or anywhere and given to `add`.
 """
 
 from __future__ import annotations
@@ -20,27 +20,44 @@ if TYPE_CHECKING:
     from dpsum.ledger import Release
 
 
+_added: dict[type[Accountant], None] = {}
+
+
+def add(accountant: type[Accountant]) -> None:
+    """Add the accountant of a pair that has none here."""
+    _added[accountant] = None
+    _known.cache_clear()
+
+
 @functools.cache
 def _known() -> dict[tuple[str, str], Accountant]:
+    """Return all accountants by their pairs.
+
+    Raises:
+        DpsumError: two are for the same pair.
+    """
     from dpsum.accounting.accountant import Accountant
 
-    accountants: dict[tuple[str, str], Accountant] = {}
+    classes: dict[type[Accountant], None] = {}
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         for value in vars(importlib.import_module(module.name)).values():
-            if not (
+            if (
                 isinstance(value, type)
                 and issubclass(value, Accountant)
                 and value.__module__ == module.name
             ):
-                continue
-            pair = getattr(value, "pair", None)
-            if pair in accountants:
-                raise DpsumError(
-                    f"{module.name} and {type(accountants[pair]).__module__} are both"
-                    f" for {pair}: keep one"
-                )
-            if pair is not None:
-                accountants[pair] = value()
+                classes[value] = None
+    accountants: dict[tuple[str, str], Accountant] = {}
+    for cls in [*classes, *_added]:
+        pair = getattr(cls, "pair", None)
+        if pair is None:
+            continue
+        if pair in accountants:
+            raise DpsumError(
+                f"{cls.__module__} and {type(accountants[pair]).__module__} are both"
+                f" for {pair}: keep one"
+            )
+        accountants[pair] = cls()
     return accountants
 
 

@@ -1,0 +1,224 @@
+"""Import plugins: modules outside dpfedbench that add methods, parts, models, readers
+of data, attacks or accountants.
+
+A plugin is a module or package that Python can import, from the working folder or from
+the installed packages. A class in it is found because it extends a class of dpfedbench
+or dpsum. There are two ways to name a plugin:
+
+* the configuration lists it under `plugins`; jobs read the list from the environment
+  variable `DPFEDBENCH_PLUGINS`, where names are separated by commas;
+* an installed package names it in the entry-point group `dpfedbench.plugins`.
+
+An error that a plugin raises while it is imported is not caught here, so that its
+traceback shows the file and the line.
+"""
+
+import functools
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from dpfedbench.errors import BenchError
+
+VARIABLE = "DPFEDBENCH_PLUGINS"
+"""Environment variable with the names of the plugins; "no" switches all plugins off,
+installed ones too.
+"""
+GROUP = "dpfedbench.plugins"
+"""Entry-point group in which installed packages name their plugins."""
+PACKAGES = ("dpfedbench", "dpsum", "dpkernels", "dpwatch")
+
+_GONE = "list your modules under plugins (docs/recipes.md)"
+
+_plugins: list[str] = []
+_importing: set[str] = set()
+_after_import: list[Callable[[], Any]] = []
+
+Class = TypeVar("Class", bound=type)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def use_configured(configuration: dict[str, Any]) -> None:
+    """Import the plugins that a configuration lists, and those that are installed.
+
+    Raises:
+        BenchError: `plugins` is no list of module names, the configuration still has
+            `code_folder`, or see `load`.
+    """
+    if "code_folder" in configuration:
+        raise BenchError(f"code_folder is gone: {_GONE}")
+    if "DPFEDBENCH_CODE" in os.environ:
+        raise BenchError(f"the variable DPFEDBENCH_CODE is gone: {_GONE}")
+    names = configuration.get("plugins", [])
+    if not isinstance(names, list):
+        raise BenchError(
+            f"plugins is {names!r}: expected a list of modules, for instance [my_module]"
+        )
+    use(*names)
+
+
+def use(*names: str) -> None:
+    """Import plugins in this process and in the processes that it starts; for
+    notebooks: `dpfedbench.use_plugins`.
+
+    Args:
+        names: dotted names of modules in the working folder or of installed packages.
+
+    Raises:
+        BenchError: a name is no module name, or see `load`.
+    """
+    for name in names:
+        if not isinstance(name, str) or not all(map(str.isidentifier, name.split("."))):
+            raise BenchError(
+                f"plugins has {name!r}: expected the name of a module, as import has it"
+            )
+    before = os.environ.get(VARIABLE, "")
+    listed = dict.fromkeys([*_listed(), *names])
+    os.environ[VARIABLE] = ",".join(listed)
+    try:
+        load()
+    except BaseException:
+        os.environ[VARIABLE] = before
+        raise
+
+
+def load() -> None:
+    """Import the plugins that `VARIABLE` lists, and those of installed packages.
+
+    A process may call this often: a plugin is imported once.
+
+    Raises:
+        BenchError: there is no such module, or it defines nothing for dpfedbench.
+    """
+    if _importing:
+        return
+    new = [name for name in _names() if name not in _plugins]
+    if new and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in new:
+        _import(name)
+    if new:
+        _add_accountants()
+        for update in _after_import:
+            update()
+
+
+def modules() -> list[ModuleType]:
+    """Return the imported modules of all plugins, those inside of packages too."""
+    return list(dict.fromkeys(each for name in _plugins for each in _modules_of(name)))
+
+
+def files() -> list[Path]:
+    """Return the source files of all plugins."""
+    places = (getattr(module, "__file__", None) for module in modules())
+    return [Path(place) for place in places if place]
+
+
+def classes(base: Class) -> list[Class]:
+    """Return the classes of all plugins that extend `base`."""
+    found = (
+        value
+        for module in modules()
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, base) and not is_ours(value)
+    )
+    return list(dict.fromkeys(found))  # type: ignore[arg-type]
+
+
+def is_ours(thing: type | ModuleType) -> bool:
+    """Whether a class or a module is in one of our packages."""
+    name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
+    return name.partition(".")[0] in PACKAGES
+
+
+def after_import(update: Function) -> Function:
+    """Call a function each time that plugins were imported."""
+    _after_import.append(update)
+    return update
+
+
+def cached(function: Function) -> Function:
+    """Cache the results of a function until further plugins are imported."""
+    cache = functools.cache(function)
+    _after_import.append(cache.cache_clear)
+    return cache  # type: ignore[return-value]
+
+
+def _add_accountants() -> None:
+    """Have dpsum find the accountants of plugins."""
+    base = sys.modules.get("dpsum.accounting.accountant")
+    if base is not None:  # a plugin with an accountant has imported it
+        from dpsum.accounting.analyses import add
+
+        for accountant in classes(base.Accountant):
+            add(accountant)
+
+
+def _listed() -> list[str]:
+    """Return the names in the environment variable."""
+    listed = os.environ.get(VARIABLE, "").split(",")
+    return [name.strip() for name in listed if name.strip()]
+
+
+def _names() -> Iterator[str]:
+    """Yield the names of all plugins: listed ones first, then installed ones."""
+    if _listed() == ["no"]:
+        return
+    yield from _listed()
+    for point in sorted(importlib.metadata.entry_points(group=GROUP)):
+        yield point.module
+
+
+def _import(name: str) -> None:
+    """Import one plugin, and check that it defines something.
+
+    Raises:
+        BenchError: there is no such module, or it defines nothing for dpfedbench.
+    """
+    _importing.add(name)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if f"{name}.".startswith(f"{error.name}."):
+            raise BenchError(
+                f"plugins: there is no module {name} in {os.getcwd()} or among the"
+                " installed packages"
+            ) from None
+        raise
+    except BenchError as error:
+        # A class of the plugin is wrong. Its traceback says which, a BenchError would
+        # be shown without.
+        raise TypeError(str(error)).with_traceback(error.__traceback__) from None
+    finally:
+        _importing.discard(name)
+    if not any(map(_defines_something, _modules_of(name))):
+        raise BenchError(
+            f"the plugin {name} ({module.__file__}) defines nothing that dpfedbench"
+            " looks for: no class that extends one of dpfedbench's, and no function"
+            " read; a package has to import its modules in its __init__.py"
+        )
+    _plugins.append(name)
+
+
+def _modules_of(name: str) -> list[ModuleType]:
+    """Return the imported modules of one plugin."""
+    return [
+        module
+        for imported, module in sorted(sys.modules.items())
+        if f"{imported}.".startswith(f"{name}.")
+    ]
+
+
+def _defines_something(module: ModuleType) -> bool:
+    """Whether a module has a class that extends one of ours, or reads data."""
+    return callable(getattr(module, "read", None)) or any(
+        isinstance(value, type)
+        and not is_ours(value)
+        and any(map(is_ours, value.__mro__))
+        for value in vars(module).values()
+    )
