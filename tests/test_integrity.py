@@ -645,7 +645,7 @@ def test_a_budget_has_the_noise_that_it_is_calibrated_to(tmp_path: Path) -> None
         .plan(sampler, claims=run.claims, counted=True, stepwise=False)
         .noise_multiplier
     )
-    from tests.privacy.test_ledger import EVENT
+    from tests.dpsum.test_ledger import EVENT
 
     def release(index: int, z: float) -> Any:
         import dataclasses

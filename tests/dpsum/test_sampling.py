@@ -13,7 +13,7 @@ import dpsum
 from dpsum.accounting.accountant import Accountant, Events
 from dpsum.accounting.analyses import find, pairs
 from dpsum.ledger import Release, parse
-from tests.privacy.test_ledger import EVENT
+from tests.dpsum.test_ledger import EVENT
 
 WRITTEN = {
     "one-pass": (

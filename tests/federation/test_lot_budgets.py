@@ -23,7 +23,7 @@ from dpsum.accounting.renyi import epsilon_of, renyi
 from dpsum.clipping import Constant
 from dpsum.ledger import read_ledger
 from dpsum.sums import Sum, Together
-from tests.privacy.test_ledger import EVENT
+from tests.dpsum.test_ledger import EVENT
 
 from .conftest import accounted, rounds_of, stop_before, train
 from .test_lots import DECAY, SCALAR, make_config

@@ -38,7 +38,7 @@ from dpsum.accounting.account import account
 from dpsum.ledger import read_ledger
 from dpsum.mechanism import Mechanism
 from dpsum.sums import Sum, together
-from tests.accounting.test_own_records import release
+from tests.dpsum.accounting.test_own_records import release
 
 from .conftest import LOTS, accounted, given_rounds, make_config, rounds_of, train
 from .test_book import rounds_without_data

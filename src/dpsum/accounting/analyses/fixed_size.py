@@ -45,7 +45,7 @@ follow earlier releases: the high end. That no one data set has both halves leav
 gap: the low end is of one data set in all rounds. Taking its pair for the high end
 (Poisson's account at twice the sensitivity, for replace-one) is wrong (Lebeda, Regehr,
 Kamath and Steinke 2024): whoever chooses the second round's data by the first release
-is above it (`tests/accounting/test_fixed_size.py`).
+is above it (`tests/dpsum/accounting/test_fixed_size.py`).
 """
 
 from __future__ import annotations

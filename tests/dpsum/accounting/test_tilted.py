@@ -12,7 +12,7 @@ from dpsum import factorisations
 from dpsum.accounting import tilted
 from dpsum.accounting.analyses import balls_and_bins
 from dpsum.accounting.analyses import correlated_balls_and_bins as correlated_bins
-from tests.accounting.test_correlated_bins import banded, exact, grid, ratio
+from tests.dpsum.accounting.test_correlated_bins import banded, exact, grid, ratio
 
 DELTA = 1e-4
 

@@ -24,7 +24,7 @@ from dpsum.accounting.analyses import correlated_balls_and_bins as correlated_bi
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.ledger import read_ledger
-from tests.accounting import test_correlated
+from tests.dpsum.accounting import test_correlated
 
 DELTA = 1e-4
 

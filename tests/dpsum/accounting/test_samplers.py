@@ -11,7 +11,7 @@ from dpfedbench.errors import BenchError
 from dpsum import participation
 from dpsum.accounting.account import account
 from dpsum.ledger import Release
-from tests.accounting import test_correlated, test_skellam
+from tests.dpsum.accounting import test_correlated, test_skellam
 
 COHORTS = {"clients": 500, "cohort": 50, "rounds": 10, "rate": 0.1}
 LOTS = {"clients": 2, "records": 500, "cohort": 50, "rounds": 10, "rate": 0.1}

@@ -25,7 +25,7 @@ from dpsum.accounting.calibration import calibrate, epsilon_after
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting.groups import squares_of_hypergeometrics
 from dpsum.accounting.image_level import ImageUse
-from tests.accounting.test_samplers import ledger
+from tests.dpsum.accounting.test_samplers import ledger
 
 DELTA = 1e-5
 ZERO_OUT, REPLACE_ONE = fixed_size.ZERO_OUT, fixed_size.REPLACE_ONE

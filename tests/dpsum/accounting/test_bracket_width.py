@@ -8,7 +8,7 @@ import pytest
 
 import dpsum
 from dpsum.accounting.account import account
-from tests.accounting.test_fine_brackets import one_round
+from tests.dpsum.accounting.test_fine_brackets import one_round
 
 
 def ledger_of(participation, z, path):

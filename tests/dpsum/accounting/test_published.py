@@ -123,7 +123,7 @@ def test_the_sample_level_claim_of_dp_maml_is_that_of_4000_units():
 
 
 def test_the_page_shows_what_is_found():
-    page = (Path(__file__).resolve().parents[2] / "docs" / "privacy.md").read_text(
+    page = (Path(__file__).resolve().parents[3] / "docs" / "privacy.md").read_text(
         encoding="utf-8"
     )
     missing = [
