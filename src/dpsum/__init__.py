@@ -39,6 +39,7 @@ _NAMES = {
         "PrivateQuantile",
         "RuleByGroup",
     ),
+    "correlated_noise": ("Correlated",),
     "errors": ("DpsumError", "NoAccountWarning"),
     "group_clipping": (
         "CoordinateGroups",
@@ -48,7 +49,7 @@ _NAMES = {
     ),
     "ledger": ("Ledger", "Release", "read_ledger"),
     "mechanism": ("Mechanism",),
-    "noise": ("Correlated", "Decaying", "Independent", "Noise", "Skellam"),
+    "noise": ("Decaying", "Independent", "Noise"),
     "participation": (
         "BallsAndBins",
         "Everyone",
@@ -63,6 +64,7 @@ _NAMES = {
     ),
     "private_sum": ("PrivateSum",),
     "sampling": ("Sampling",),
+    "skellam_noise": ("Skellam",),
     "sums": ("Sum",),
     "total": ("Arithmetic", "Released", "Total"),
 }

@@ -108,7 +108,7 @@ def scaled(
     """
     encoder = inverted(inverse)
     if participations > 1:
-        from dpsum.accounting.several import (
+        from dpsum.accounting.repeated_participation import (
             sensitivity,
         )  # not at the head: a plan is read without scipy
 

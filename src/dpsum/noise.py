@@ -5,21 +5,21 @@ Accountants are found by that name (`mechanism`) and by the sampler, so that a n
 stands for the code that a proof is of. A class that draws, sums or combines in its own
 way has to name a mechanism of its own, and is refused when it is made if it does not;
 without an accountant of that name no epsilon is printed.
+
+Here is independent Gaussian noise. `correlated_noise` and `skellam_noise` have the
+others.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
 from dpsum.private_sum import PrivateSum
-from dpsum.sampling import Sampler, Sampling
-from dpsum.secure import Lattice, SecureSum
-from dpsum.triangular import inverted
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from dpsum.accounting.budgets import BudgetPlan
@@ -30,7 +30,11 @@ _MADE_BY = ("standard", "private_sum", "combines", "secure")
 for all of these.
 """
 
-_NAMED_IN = {"gaussian": __name__}
+_NAMED_IN = {
+    "gaussian": __name__,
+    "correlated-gaussian": "dpsum.correlated_noise",
+    "skellam": "dpsum.skellam_noise",
+}
 """The module that gave each mechanism its name."""
 
 
@@ -183,200 +187,3 @@ class Decaying(Noise):
 
     def successors(self, multiplier: float) -> tuple[float, ...]:
         return multiplier, multiplier * self.decay
-
-
-@dataclasses.dataclass(frozen=True)
-class Encoded(Noise):
-    """Correlated noise: a round takes back part of what earlier rounds added (DP-FTRL,
-    matrix factorisation).
-
-    The noise of round t is row t of C^-1 Z with independent Gaussian Z, for an encoder
-    C (`factorisations`). What a unit can be told by is its column of the encoder, whose
-    norm is at most 1, so that z is over C's largest column. Kairouz et al. 2021,
-    Practical and Private (Deep) Learning without Sampling or Shuffling; Denisov et al.
-    2022, Improved Differential Privacy for SGD via Optimal Private Linear Operators on
-    Adaptive Streams.
-
-    Nothing is kept between rounds: the draws of earlier rounds are made again from
-    their named streams, so that a restart draws the same bits. That costs T (T + 1) / 2
-    draws of the model's size, in a memory of two of them; an encoder with p bands makes
-    it at most p T.
-    """
-
-    mechanism: ClassVar[str] = "correlated-gaussian"
-
-    def inverse(self) -> np.ndarray:
-        """C^-1, lower triangular, float64 [T, T], for the planned rounds."""
-        raise NotImplementedError("of noise whose rounds and encoder are known")
-
-    def sampled(self, sampler: Sampler) -> Sampler:
-        """With the encoder, where an account is of it; DpsumError where a unit moves
-        encoded sums by more than C.
-        """
-        # Not at the head: a plan of the workflow is read where scipy is not installed.
-        from dpsum.accounting.analyses import known
-        from dpsum.accounting.several import sensitivity
-
-        everyone = sampler["kind"] == "everyone"
-        if everyone or "separation" in sampler:
-            encoder = inverted(self.inverse())
-            separation = 1 if everyone else int(sampler["separation"])
-            times = int(sampler["rounds" if everyone else "participations"])
-            moved = sensitivity(encoder.T @ encoder, separation, times)[1]
-            if moved > 1 + 1e-9:
-                raise DpsumError(
-                    f"a unit's {times} participations move the"
-                    f" encoded sums by {moved:.6g} C: scale the weights by"
-                    " `factorisations.scaled(weights, separation=...,"
-                    " participations=...)`"
-                )
-        elif not known(self.mechanism, str(sampler["kind"])):
-            return dataclasses.replace(
-                Sampling.of(sampler), encoder=np.abs(inverted(self.inverse())).tobytes()
-            )
-        return sampler
-
-    def combines(self, index: int) -> list[float]:
-        weights = self.inverse()
-        if index >= len(weights):
-            raise DpsumError(
-                f"the factorisation is for {len(weights)} rounds, and round {index} was"
-                " asked for"
-            )
-        row: list[float] = weights[index, : index + 1].tolist()
-        return row
-
-    def standard(
-        self,
-        stream_of: Callable[[int], np.random.Generator],
-        index: int,
-        dimension: int,
-    ) -> np.ndarray:
-        """Row `index` of C^-1 Z, float64 [d]."""
-        total, draw = np.zeros(dimension), np.empty(dimension)
-        for earlier, weight in enumerate(self.combines(index)):
-            if weight:
-                stream_of(earlier).standard_normal(out=draw)
-                draw *= weight
-                total += draw
-        return total
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Correlated(Encoded):
-    """Correlated noise by an encoder C that is given as its inverse.
-
-    Attributes:
-        weights: C^-1, lower triangular, float64 [T, T]; see `factorisations`.
-            DpsumError where it is not, or a column of C has a norm above 1.
-    """
-
-    weights: np.ndarray = dataclasses.field(default_factory=lambda: np.ones((1, 1)))
-
-    def __post_init__(self) -> None:
-        """Check the encoder, which the sensitivity follows from."""
-        weights = np.asarray(self.weights, dtype=float)
-        if (
-            weights.ndim != 2
-            or len(set(weights.shape)) > 1
-            or not np.array_equal(weights, np.tril(weights))
-        ):
-            raise DpsumError(
-                f"the weights of correlated noise are {list(weights.shape)}: give a"
-                " lower triangular [T, T]"
-            )
-        if not (np.isfinite(weights).all() and (np.diag(weights) > 0).all()):
-            raise DpsumError(
-                "the weights of correlated noise need numbers, and a diagonal above 0"
-            )
-        if (np.linalg.norm(np.linalg.inv(weights), axis=0) > 1 + 1e-9).any():
-            raise DpsumError(
-                "a column of the encoder has a norm above 1, so that C is not the"
-                " sensitivity: scale the weights by `factorisations.scaled`"
-            )
-
-    def inverse(self) -> np.ndarray:
-        return self.weights
-
-
-@dataclasses.dataclass(frozen=True)
-class Skellam(Noise):
-    """Discrete noise that clients add in shares under secure aggregation, of deviation
-    z over the rounded sensitivity.
-
-    Skellam variables add up to Skellam variables, so that the noise of any set of
-    shares is known exactly, also where clients drop out; a sum of discrete Gaussians is
-    none, and its account has a divergence term of its own (Kairouz et al. 2021).
-    Agarwal, Kairouz and Liu 2021, The Skellam Mechanism for Differentially Private
-    Federated Learning.
-
-    Attributes:
-        bits: of a coordinate; clients' messages are added modulo 2^bits.
-        deviations: of a coordinate of the sum, that half the modulus holds.
-        dropped: share of each cohort that drops out, and its noise with it.
-        dropped_at_most, colluding: shares of a cohort whose noise is not counted, since
-            it may drop out, or tell the server: the others add more.
-    """
-
-    mechanism: ClassVar[str] = "skellam"
-    by_dimension: ClassVar[bool] = True
-    one_by_one: ClassVar[bool] = True
-
-    bits: int = 16
-    deviations: float = 4.0
-    dropped: float = 0.0
-    dropped_at_most: float = 0.0
-    colluding: float = 0.0
-
-    def gone(self, cohort: int) -> int:
-        """How many clients of a cohort drop out."""
-        return math.ceil(self.dropped * cohort - 1e-9)
-
-    def colluders(self, cohort: int) -> int:
-        """How many clients of a cohort may tell the server their noise."""
-        return math.ceil(self.colluding * cohort - 1e-9)
-
-    def counted(self, cohort: int) -> int:
-        """How many shares of noise the account counts."""
-        return (
-            cohort
-            - math.floor(self.dropped_at_most * cohort + 1e-9)
-            - self.colluders(cohort)
-        )
-
-    def lattice(
-        self, *, dimension: int, threshold: float, noise_multiplier: float, cohort: int
-    ) -> Lattice:
-        """The whole numbers of a round; DpsumError where the modulus is too small."""
-        return Lattice.of(
-            dimension=dimension,
-            threshold=threshold,
-            noise_multiplier=noise_multiplier,
-            bits=self.bits,
-            deviations=self.deviations,
-            clients=cohort,
-            counted=self.counted(cohort),
-        )
-
-    def private_sum(
-        self,
-        ordinary: type[PrivateSum],
-        *,
-        streams: Callable[..., Any],
-        cohort: float,
-        **values: Any,
-    ) -> PrivateSum:
-        size, _ = int(cohort), values.pop("adjacency")
-        lattice = self.lattice(cohort=size, **values)
-        return SecureSum(
-            **values,
-            lattice=lattice,
-            dropped=self.gone(size),
-            streams=streams,
-            colluding=self.colluders(size),
-        )
-
-    def secure(self, **values: Any) -> dict[str, Any]:
-        return self.lattice(**values).said(
-            **{name: values[name] for name in ("threshold", "noise_multiplier")}
-        )

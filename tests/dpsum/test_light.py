@@ -49,3 +49,34 @@ def test_every_module_is_imported_with_numpy_and_scipy_alone() -> None:
         "dpsum.accounting.account",
         "dpsum.audit.bounds",
     } <= set(done.stdout.split())
+
+
+GAUSSIAN = """
+import sys
+
+import dpsum
+
+for name in ("Mechanism", "Independent", "Constant", "Poisson", "Ledger", "account"):
+    getattr(dpsum, name)
+print(*sorted(name for name in sys.modules if name.startswith("dpsum")))
+"""
+
+
+def test_the_gaussian_case_needs_no_file_of_correlated_or_skellam_noise() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GAUSSIAN], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert {"dpsum.noise", "dpsum.mechanism", "dpsum.accounting.account"} <= loaded
+    others = {
+        "dpsum.correlated_noise",
+        "dpsum.factorisations",
+        "dpsum.triangular",
+        "dpsum.skellam_noise",
+        "dpsum.secure",
+        "dpsum.accounting.importance_sampling",
+        "dpsum.accounting.analyses.correlated",
+        "dpsum.accounting.analyses.correlated_balls_and_bins",
+        "dpsum.accounting.analyses.skellam",
+    }
+    assert not loaded & others

@@ -17,7 +17,7 @@ from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.schedules.schedule import Cosine
 from dpfedbench.parts.server.server_step import Step
 from dpfedbench.settings.part import kinds_of
-from dpsum.accounting.several import sensitivity
+from dpsum.accounting.repeated_participation import sensitivity
 from dpsum.factorisations import inverted
 from tests.federation.conftest import make_config
 

@@ -135,7 +135,7 @@ class LaplaceDraws:
         (
             (Fixed,),
             {"mechanism": "skellam"},
-            "and dpsum.noise both name the mechanism 'skellam'",
+            "and dpsum.skellam_noise both name the mechanism 'skellam'",
         ),
     ],
 )

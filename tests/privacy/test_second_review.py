@@ -11,7 +11,7 @@ import pytest
 from dpfedbench.data.records import RawRecords, held_out_places, load_records
 from dpfedbench.evaluation.features import FEATURES, features_of, make_features
 from dpsum import participation
-from dpsum.accounting import calibration, tilted
+from dpsum.accounting import calibration, importance_sampling
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import correlated_balls_and_bins
 from tests.federation.conftest import LOTS, make_config, silos  # noqa: F401
@@ -30,8 +30,8 @@ def test_monte_carlo_bounds_hold_at_all_epsilons_of_the_list():
     a chance of at most delta / 1,000.
     """
     delta = 1e-6
-    pair = tilted.Pair(np.eye(3), 3, delta)
-    assert 100 * 3 * tilted._STEPS * pair._doubt <= delta / 1000
+    pair = importance_sampling.Pair(np.eye(3), 3, delta)
+    assert 100 * 3 * importance_sampling._STEPS * pair._doubt <= delta / 1000
 
 
 @pytest.mark.parametrize("doubt", [0.05])
@@ -39,7 +39,7 @@ def test_bernstein_end_fails_no_more_often_than_stated(doubt):
     """2,000 means of 200 draws; more than 5 % + 4 standard errors: false alarm 3e-5."""
     rng = np.random.default_rng(0)
     draws = (rng.random((2000, 200)) < 0.1).astype(float)
-    ends = [tilted._bernstein(values, 1.0, doubt) for values in draws]
+    ends = [importance_sampling._bernstein(values, 1.0, doubt) for values in draws]
     missed = sum(not low <= 0.1 <= high for low, high in ends)
     assert missed / 2000 <= doubt + 4 * (doubt * (1 - doubt) / 2000) ** 0.5
 
@@ -109,7 +109,7 @@ def test_a_run_looks_at_fewer_pairs_than_are_allowed_for(
         pairs.add((encoder.tobytes(), rounds))
     assert len(pairs) == 8
     accounts = 2  # the run's delta and the paper's
-    assert max(counts) + searched + len(pairs) + accounts <= tilted.LOOKS
+    assert max(counts) + searched + len(pairs) + accounts <= importance_sampling.LOOKS
 
 
 def test_a_search_errs_at_none_but_the_points_that_true_answers_lead_to(
@@ -138,7 +138,7 @@ def test_a_search_errs_at_none_but_the_points_that_true_answers_lead_to(
 
 def test_another_look_at_a_pair_has_the_same_draws() -> None:
     """So its bounds are wrong together or not at all."""
-    pairs = [tilted.Pair(np.eye(3) / 1.5, 3, 1e-3) for _ in range(2)]
+    pairs = [importance_sampling.Pair(np.eye(3) / 1.5, 3, 1e-3) for _ in range(2)]
     for epsilon in (0.5, 1.0, 1.5):
         one, other = (pair.present(epsilon) for pair in pairs)
         assert one == other

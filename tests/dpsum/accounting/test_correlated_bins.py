@@ -1,4 +1,4 @@
-"""Correlated noise in secret rounds without draws (those: `test_tilted`), and of
+"""Correlated noise in secret rounds without draws (those: `test_importance_sampling`), and of
 ledgers: exact values, faults.
 
 These are: a band more than the account knows of, an encoder of another length,
@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 import dpsum
 from dpfedbench.errors import BenchError
 from dpsum import factorisations
-from dpsum.accounting import analyses, tilted
+from dpsum.accounting import analyses, importance_sampling
 from dpsum.accounting.account import account
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import balls_and_bins
@@ -224,7 +224,7 @@ def ledger(weights=None, **values):
 
 
 def drawn(encoder, rounds):
-    return list(tilted.bracket(encoder / Z, rounds, DELTA))
+    return list(importance_sampling.bracket(encoder / Z, rounds, DELTA))
 
 
 def test_a_ledger_is_accounted_for_by_its_weights():
@@ -280,8 +280,10 @@ def test_what_an_inversion_leaves_of_zero_changes_no_end():
     rng = np.random.default_rng(0)
     for size in (1e-17, 1e-34):
         left = size * rng.random((8, 8)) * 10.0 ** rng.integers(-18, 1, (8, 8))
-        found = tilted.bracket(encoder + np.tril(left, -2), 8, 1e-6)
-        assert found == pytest.approx(tilted.bracket(encoder, 8, 1e-6), rel=1e-3)
+        found = importance_sampling.bracket(encoder + np.tril(left, -2), 8, 1e-6)
+        assert found == pytest.approx(
+            importance_sampling.bracket(encoder, 8, 1e-6), rel=1e-3
+        )
 
 
 def test_a_mechanism_plans_with_its_encoder_and_its_ledger_agrees(tmp_path):

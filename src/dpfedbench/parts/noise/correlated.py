@@ -1,5 +1,5 @@
 """Correlated noise: a round takes back part of what earlier rounds added; see
-`dpsum.noise.Encoded`.
+`dpsum.correlated_noise.Encoded`.
 
 What a client can be told by is the whole of its columns of the encoder, so that z is
 over the largest column norm where each client is in one round, and over what all of its
@@ -23,11 +23,11 @@ from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
-from dpsum import noise
+from dpsum import correlated_noise
 from dpsum.factorisations import scaled
 
 
-class Correlated(Noise, noise.Encoded):
+class Correlated(Noise, correlated_noise.Encoded):
     """Noise of deviation z C on each coordinate of the encoded sums; see
     `parts.factorisations`.
     """

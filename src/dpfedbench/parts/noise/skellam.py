@@ -1,5 +1,5 @@
 """Skellam noise in shares, one of each client, under a sum that secure aggregation
-shows (`dpsum.noise.Skellam`).
+shows (`dpsum.skellam_noise.Skellam`).
 """
 
 import math
@@ -10,10 +10,10 @@ from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
-from dpsum import noise
+from dpsum import skellam_noise
 
 
-class Skellam(Noise, noise.Skellam):
+class Skellam(Noise, skellam_noise.Skellam):
     """Discrete noise that clients add in shares, of deviation z over the sensitivity
     after rounding.
     """

@@ -6,7 +6,7 @@ C S + sigma Z. A client that is in one round t alone, where its contribution has
 most the threshold, moves C S by column t of C times that: one Gaussian release, also
 where what clients compute follows from earlier releases (Denisov et al. 2022, Theorem
 2.1). A client of several rounds moves several columns at once; by how much at most is
-bracketed in `accounting.several`. The ledger says the rows of C^-1, and C is found from
+bracketed in `accounting.repeated_participation`. The ledger says the rows of C^-1, and C is found from
 them: nothing is taken on trust. The rounds that were run are a leading block of C^-1,
 whose inverse is that block of C, so a run that was stopped is accounted for by what it
 released.
@@ -29,6 +29,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpsum.accounting.accountant import MEND, Accountant, Events
+from dpsum.accounting.analyses.everyone import check_rate
 from dpsum.accounting.analyses.known_rounds import (
     MinSeparation,
     OnePass,
@@ -36,7 +37,7 @@ from dpsum.accounting.analyses.known_rounds import (
 )
 from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.several import sensitivity
+from dpsum.accounting.repeated_participation import sensitivity
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
 from dpsum.sampling import Sampling
@@ -121,6 +122,24 @@ class CorrelatedMinSeparation(MinSeparation):
             "a unit's worst rounds are too many to try all of them, and are bounded"
             " from both sides"
         )
+
+
+class CorrelatedEveryone(CorrelatedMinSeparation):
+    """Every unit in every round: min-separation with a separation of one round."""
+
+    pair = "correlated-gaussian", "everyone"
+    explanation = (
+        "each unit is in each round, correlated noise: all releases are one Gaussian"
+        " release of the sum of the encoder's columns, found from the ledger's weights"
+    )
+
+    def check_numbers(self, sampling: Sampling) -> None:
+        """The rate is 1."""
+        Accountant.check_numbers(self, sampling)
+        check_rate(self, sampling)
+
+    def apart(self, sampling: Sampling) -> tuple[int, int]:
+        return 1, int(sampling["rounds"])
 
 
 def _as_one(events: Events, multiplier: float, seen: object) -> Events:

@@ -20,7 +20,7 @@ Amplification for Matrix Mechanisms, 2024, sample from this pair.) So f depends 
 |C|^T |C| / sigma^2 alone, L being normal with covariance G, and grows with each of its
 entries.
 
-**Both ends, by draws** (`accounting.tilted`): of the very pair, up to a few hundred
+**Both ends, by draws** (`accounting.importance_sampling`): of the very pair, up to a few hundred
 rounds. Their bound may fail with a chance that is part of delta and that the account
 names. Where draws show nothing, or there are more rounds, the ends are these:
 
@@ -48,7 +48,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import ndtr
 
-from dpsum.accounting import tilted
+from dpsum.accounting import importance_sampling
 from dpsum.accounting.accountant import EPSILONS, Curve, Events
 from dpsum.accounting.analyses import balls_and_bins
 from dpsum.accounting.analyses.correlated import encoder_of
@@ -356,7 +356,7 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
         _, rounds = _of(events)
         return (
             f"{self.explanation};"
-            f" {tilted.SAID if rounds <= tilted.MOST else 'bounded without draws'}"
+            f" {importance_sampling.SAID if rounds <= importance_sampling.MOST else 'bounded without draws'}"
         )
 
     def curve(self, events: Events) -> Curve:
@@ -409,7 +409,11 @@ def _of(events: Events) -> tuple[np.ndarray, int]:
 
 def _is_drawn(apart: Sequence[float], rounds: int) -> bool:
     """Return whether the ends are found by draws, from the columns' overlaps."""
-    return rounds <= tilted.MOST and len(apart) > 1 and bool(_common(apart, 1))
+    return (
+        rounds <= importance_sampling.MOST
+        and len(apart) > 1
+        and bool(_common(apart, 1))
+    )
 
 
 def _bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
@@ -417,7 +421,7 @@ def _bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
     gram = encoder.T @ encoder
     apart, done = overlaps(gram), len(gram)
     if _is_drawn(apart, rounds):
-        low, high = tilted.bracket(encoder, rounds, delta)
+        low, high = importance_sampling.bracket(encoder, rounds, delta)
         if high < math.inf:
             if is_wide(low, high):
                 low = max(low, min(lower_epsilon(gram, rounds, delta), high))

@@ -1,21 +1,19 @@
 """Every unit in every round: to each unit all releases are one Gaussian release.
 
 T releases of independent noise of multipliers z_1, ..., z_T are one of multiplier (sum
-of z_t^-2)^-1/2. With correlated noise a unit moves all columns of the encoder C at
-once, which is min-separation participation with a separation of one round.
+of z_t^-2)^-1/2. `correlated` has correlated noise.
 """
 
 from __future__ import annotations
 
 from dpsum.accounting.accountant import Accountant, Events
-from dpsum.accounting.analyses.correlated import CorrelatedMinSeparation
 from dpsum.accounting.analyses.known_rounds import OnePass
 from dpsum.accounting.gaussian import Bracket, gaussian_epsilon, joint_of
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
 
 
-def _check_rate(accountant: Accountant, sampling: Sampling) -> None:
+def check_rate(accountant: Accountant, sampling: Sampling) -> None:
     """Refuse a sampler whose cohort is not all units."""
     if sampling["rate"] != 1:
         raise accountant.contradiction(sampling, "the cohort is not every unit")
@@ -35,7 +33,7 @@ class Everyone(OnePass):
     def check_numbers(self, sampling: Sampling) -> None:
         """The rate is 1."""
         Accountant.check_numbers(self, sampling)
-        _check_rate(self, sampling)
+        check_rate(self, sampling)
 
     def gaussian(self, events: Events) -> float:
         return joint_of(events.schedule)
@@ -43,21 +41,3 @@ class Everyone(OnePass):
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         exact = gaussian_epsilon(self.gaussian(events) / use.most, delta)
         return exact, exact
-
-
-class CorrelatedEveryone(CorrelatedMinSeparation):
-    """Bracket the distance by which a unit moves all releases of correlated noise."""
-
-    pair = "correlated-gaussian", "everyone"
-    explanation = (
-        "each unit is in each round, correlated noise: all releases are one Gaussian"
-        " release of the sum of the encoder's columns, found from the ledger's weights"
-    )
-
-    def check_numbers(self, sampling: Sampling) -> None:
-        """The rate is 1."""
-        Accountant.check_numbers(self, sampling)
-        _check_rate(self, sampling)
-
-    def apart(self, sampling: Sampling) -> tuple[int, int]:
-        return 1, int(sampling["rounds"])

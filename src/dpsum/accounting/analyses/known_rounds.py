@@ -19,7 +19,7 @@ from dpsum.accounting.accountant import Accountant, Events
 from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.grid_sums import LOSS, DeltaEnd, GridVariable, UpperTail, crossing
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.several import heaviest
+from dpsum.accounting.repeated_participation import heaviest
 from dpsum.ledger import Release
 from dpsum.sampling import Sampling
 

@@ -24,7 +24,7 @@ from dpsum.accounting.analyses.known_rounds import secret_batches
 from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.several import heaviest, sensitivity
+from dpsum.accounting.repeated_participation import heaviest, sensitivity
 from tests.dpsum.accounting import test_samplers
 
 DELTA = 1e-6

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from dpsum import factorisations
-from dpsum.accounting import tilted
+from dpsum.accounting import importance_sampling
 from dpsum.accounting.analyses import balls_and_bins
 from dpsum.accounting.analyses import correlated_balls_and_bins as correlated_bins
 from tests.dpsum.accounting.test_correlated_bins import banded, exact, grid, ratio
@@ -31,10 +31,10 @@ def test_two_and_three_rounds_are_a_quadrature(rounds, bands, z):
     points, chances = grid(rounds, z)
     f = ratio(encoder, z, points)
     found = exact(f, chances)
-    low, high = tilted.bracket(encoder / z, rounds, DELTA)
+    low, high = importance_sampling.bracket(encoder / z, rounds, DELTA)
     assert low <= found + 2e-4 and found <= high + 2e-4  # of the grid's summation
     assert high < 1.04 * low
-    pair = tilted.Pair(encoder / z, rounds, DELTA)
+    pair = importance_sampling.Pair(encoder / z, rounds, DELTA)
     for epsilon in (0.7 * found, found):
         least, most = pair.present(epsilon)
         present = float(chances @ np.maximum(f - math.exp(epsilon), 0.0))
@@ -51,7 +51,7 @@ def test_two_and_three_rounds_are_a_quadrature(rounds, bands, z):
             encoder / (1.05 * z),
         )
         for wrong in ((fewer, rounds), longer, (less, rounds)):
-            assert tilted.bracket(*wrong, DELTA)[1] < low
+            assert importance_sampling.bracket(*wrong, DELTA)[1] < low
 
 
 def test_a_run_that_was_stopped():
@@ -61,14 +61,14 @@ def test_a_run_that_was_stopped():
     encoder, z = banded(3, 3), 1.0
     points, chances = grid(2, z)
     f = (2 * ratio(encoder[:2, :2], z, points) + 1) / 3
-    low, high = tilted.bracket(encoder[:2, :2] / z, 3, DELTA)
+    low, high = importance_sampling.bracket(encoder[:2, :2] / z, 3, DELTA)
     assert low <= exact(f, chances) + 2e-4 and exact(f, chances) <= high + 2e-4
     assert high < 1.03 * low
 
 
 def test_without_correlation_the_end_of_presence_is_balls_and_bins():
     z, rounds = 1.5, 30
-    pair = tilted.Pair(np.eye(rounds) / z, rounds, DELTA)
+    pair = importance_sampling.Pair(np.eye(rounds) / z, rounds, DELTA)
     truth = (
         balls_and_bins.lower_epsilon(z, rounds, rounds, DELTA),
         balls_and_bins.upper_epsilon(z, rounds, rounds, DELTA),
@@ -91,12 +91,13 @@ def test_jax_privacy_draws_the_same(epsilon, present, off, absent):
     one standard error, of four).
     """
     encoder = banded(8, 4)
-    pair = tilted.Pair(encoder, 8, 1e-2)
+    pair = importance_sampling.Pair(encoder, 8, 1e-2)
     low, high = pair.present(epsilon)
     assert low - 4 * off <= present <= high + 4 * off
     assert absent - 4 * off <= pair.absent(epsilon) <= 1.2 * absent
     assert (
-        tilted.Pair(banded(8, 5), 8, 1e-2).present(epsilon)[0] > present + 4 * off
+        importance_sampling.Pair(banded(8, 5), 8, 1e-2).present(epsilon)[0]
+        > present + 4 * off
     )  # a band more
 
 
@@ -105,7 +106,7 @@ def test_forty_rounds_are_a_plain_simulation():
     (false alarm 1e-8).
     """
     encoder, rounds, delta = square_root(40) / 1.5, 40, 1e-2
-    low, high = tilted.bracket(encoder, rounds, delta)
+    low, high = importance_sampling.bracket(encoder, rounds, delta)
     rng = np.random.default_rng(4)
     y = encoder.T[rng.integers(rounds, size=400_000)] + rng.standard_normal(
         (400_000, rounds)
@@ -134,7 +135,7 @@ def test_forty_rounds_are_a_plain_simulation():
 def test_the_chain_is_nowhere_below_the_overlaps(encoder):
     gram = encoder.T @ encoder
     for common in (0.0, float(gram.min()), float(np.median(gram))):
-        chain = tilted._Chain.over(gram, common)
+        chain = importance_sampling._Chain.over(gram, common)
         for column in range(len(gram)):
             value = chain.start[column]
             for row in range(column + 1, len(gram)):
@@ -147,13 +148,13 @@ def test_total_weights_are_renyi_divergences_of_whole_order():
     not run, over 27.
     """
     gram = np.array([[0.5, 0.2], [0.2, 0.7]])
-    chain = tilted._Chain.over(gram, 0.0)
+    chain = importance_sampling._Chain.over(gram, 0.0)
     for rounds in (2, 3):
         total = 0.0
         for tuple_ in np.ndindex(rounds, rounds, rounds):
             n = np.bincount(tuple_, minlength=rounds)[:2]
             total += math.exp((n @ gram @ n - n @ np.diag(gram)) / 2) / rounds**3
-        found = tilted._Counts(chain, np.diag(gram), rounds, 3)
+        found = importance_sampling._Counts(chain, np.diag(gram), rounds, 3)
         assert (
             math.log(total) <= found.log_total <= math.log(total) + 0.02
         )  # fields are rounded up
@@ -171,7 +172,7 @@ def test_bounds_of_a_mean_fail_as_seldom_as_they_say():
     """Coin throws: the chance of each failure, summed over all outcomes."""
     size, doubt = 60, 0.1
     ends = [
-        tilted._bernstein(np.arange(size) < heads, 1.0, doubt)
+        importance_sampling._bernstein(np.arange(size) < heads, 1.0, doubt)
         for heads in range(size + 1)
     ]
     for chance in (0.02, 0.1, 0.3, 0.7):

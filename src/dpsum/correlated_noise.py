@@ -1,0 +1,127 @@
+"""Gaussian noise that is correlated over rounds (DP-FTRL, matrix factorisation)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
+
+from dpsum.errors import DpsumError
+from dpsum.lazy import np
+from dpsum.noise import Noise
+from dpsum.sampling import Sampler, Sampling
+from dpsum.triangular import inverted
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded(Noise):
+    """Correlated noise: a round takes back part of what earlier rounds added (DP-FTRL,
+    matrix factorisation).
+
+    The noise of round t is row t of C^-1 Z with independent Gaussian Z, for an encoder
+    C (`factorisations`). What a unit can be told by is its column of the encoder, whose
+    norm is at most 1, so that z is over C's largest column. Kairouz et al. 2021,
+    Practical and Private (Deep) Learning without Sampling or Shuffling; Denisov et al.
+    2022, Improved Differential Privacy for SGD via Optimal Private Linear Operators on
+    Adaptive Streams.
+
+    Nothing is kept between rounds: the draws of earlier rounds are made again from
+    their named streams, so that a restart draws the same bits. That costs T (T + 1) / 2
+    draws of the model's size, in a memory of two of them; an encoder with p bands makes
+    it at most p T.
+    """
+
+    mechanism: ClassVar[str] = "correlated-gaussian"
+
+    def inverse(self) -> np.ndarray:
+        """C^-1, lower triangular, float64 [T, T], for the planned rounds."""
+        raise NotImplementedError("of noise whose rounds and encoder are known")
+
+    def sampled(self, sampler: Sampler) -> Sampler:
+        """With the encoder, where an account is of it; DpsumError where a unit moves
+        encoded sums by more than C.
+        """
+        # Not at the head: a plan of the workflow is read where scipy is not installed.
+        from dpsum.accounting.analyses import known
+        from dpsum.accounting.several import sensitivity
+
+        everyone = sampler["kind"] == "everyone"
+        if everyone or "separation" in sampler:
+            encoder = inverted(self.inverse())
+            separation = 1 if everyone else int(sampler["separation"])
+            times = int(sampler["rounds" if everyone else "participations"])
+            moved = sensitivity(encoder.T @ encoder, separation, times)[1]
+            if moved > 1 + 1e-9:
+                raise DpsumError(
+                    f"a unit's {times} participations move the"
+                    f" encoded sums by {moved:.6g} C: scale the weights by"
+                    " `factorisations.scaled(weights, separation=...,"
+                    " participations=...)`"
+                )
+        elif not known(self.mechanism, str(sampler["kind"])):
+            return dataclasses.replace(
+                Sampling.of(sampler), encoder=np.abs(inverted(self.inverse())).tobytes()
+            )
+        return sampler
+
+    def combines(self, index: int) -> list[float]:
+        weights = self.inverse()
+        if index >= len(weights):
+            raise DpsumError(
+                f"the factorisation is for {len(weights)} rounds, and round {index} was"
+                " asked for"
+            )
+        row: list[float] = weights[index, : index + 1].tolist()
+        return row
+
+    def standard(
+        self,
+        stream_of: Callable[[int], np.random.Generator],
+        index: int,
+        dimension: int,
+    ) -> np.ndarray:
+        """Row `index` of C^-1 Z, float64 [d]."""
+        total, draw = np.zeros(dimension), np.empty(dimension)
+        for earlier, weight in enumerate(self.combines(index)):
+            if weight:
+                stream_of(earlier).standard_normal(out=draw)
+                draw *= weight
+                total += draw
+        return total
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Correlated(Encoded):
+    """Correlated noise by an encoder C that is given as its inverse.
+
+    Attributes:
+        weights: C^-1, lower triangular, float64 [T, T]; see `factorisations`.
+            DpsumError where it is not, or a column of C has a norm above 1.
+    """
+
+    weights: np.ndarray = dataclasses.field(default_factory=lambda: np.ones((1, 1)))
+
+    def __post_init__(self) -> None:
+        """Check the encoder, which the sensitivity follows from."""
+        weights = np.asarray(self.weights, dtype=float)
+        if (
+            weights.ndim != 2
+            or len(set(weights.shape)) > 1
+            or not np.array_equal(weights, np.tril(weights))
+        ):
+            raise DpsumError(
+                f"the weights of correlated noise are {list(weights.shape)}: give a"
+                " lower triangular [T, T]"
+            )
+        if not (np.isfinite(weights).all() and (np.diag(weights) > 0).all()):
+            raise DpsumError(
+                "the weights of correlated noise need numbers, and a diagonal above 0"
+            )
+        if (np.linalg.norm(np.linalg.inv(weights), axis=0) > 1 + 1e-9).any():
+            raise DpsumError(
+                "a column of the encoder has a norm above 1, so that C is not the"
+                " sensitivity: scale the weights by `factorisations.scaled`"
+            )
+
+    def inverse(self) -> np.ndarray:
+        return self.weights

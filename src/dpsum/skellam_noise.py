@@ -1,0 +1,95 @@
+"""Skellam noise that clients add in shares under secure aggregation."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from dpsum.noise import Noise
+from dpsum.private_sum import PrivateSum
+from dpsum.secure import Lattice, SecureSum
+
+
+@dataclasses.dataclass(frozen=True)
+class Skellam(Noise):
+    """Discrete noise that clients add in shares under secure aggregation, of deviation
+    z over the rounded sensitivity.
+
+    Skellam variables add up to Skellam variables, so that the noise of any set of
+    shares is known exactly, also where clients drop out; a sum of discrete Gaussians is
+    none, and its account has a divergence term of its own (Kairouz et al. 2021).
+    Agarwal, Kairouz and Liu 2021, The Skellam Mechanism for Differentially Private
+    Federated Learning.
+
+    Attributes:
+        bits: of a coordinate; clients' messages are added modulo 2^bits.
+        deviations: of a coordinate of the sum, that half the modulus holds.
+        dropped: share of each cohort that drops out, and its noise with it.
+        dropped_at_most, colluding: shares of a cohort whose noise is not counted, since
+            it may drop out, or tell the server: the others add more.
+    """
+
+    mechanism: ClassVar[str] = "skellam"
+    by_dimension: ClassVar[bool] = True
+    one_by_one: ClassVar[bool] = True
+
+    bits: int = 16
+    deviations: float = 4.0
+    dropped: float = 0.0
+    dropped_at_most: float = 0.0
+    colluding: float = 0.0
+
+    def gone(self, cohort: int) -> int:
+        """How many clients of a cohort drop out."""
+        return math.ceil(self.dropped * cohort - 1e-9)
+
+    def colluders(self, cohort: int) -> int:
+        """How many clients of a cohort may tell the server their noise."""
+        return math.ceil(self.colluding * cohort - 1e-9)
+
+    def counted(self, cohort: int) -> int:
+        """How many shares of noise the account counts."""
+        return (
+            cohort
+            - math.floor(self.dropped_at_most * cohort + 1e-9)
+            - self.colluders(cohort)
+        )
+
+    def lattice(
+        self, *, dimension: int, threshold: float, noise_multiplier: float, cohort: int
+    ) -> Lattice:
+        """The whole numbers of a round; DpsumError where the modulus is too small."""
+        return Lattice.of(
+            dimension=dimension,
+            threshold=threshold,
+            noise_multiplier=noise_multiplier,
+            bits=self.bits,
+            deviations=self.deviations,
+            clients=cohort,
+            counted=self.counted(cohort),
+        )
+
+    def private_sum(
+        self,
+        ordinary: type[PrivateSum],
+        *,
+        streams: Callable[..., Any],
+        cohort: float,
+        **values: Any,
+    ) -> PrivateSum:
+        size, _ = int(cohort), values.pop("adjacency")
+        lattice = self.lattice(cohort=size, **values)
+        return SecureSum(
+            **values,
+            lattice=lattice,
+            dropped=self.gone(size),
+            streams=streams,
+            colluding=self.colluders(size),
+        )
+
+    def secure(self, **values: Any) -> dict[str, Any]:
+        return self.lattice(**values).said(
+            **{name: values[name] for name in ("threshold", "noise_multiplier")}
+        )
