@@ -20,6 +20,7 @@ from dpfedbench.parts.proof_assumptions import check_plan
 from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.run import Run, read_yaml
 from dpfedbench.settings.words import nearest
+from dpsum.accounting.claims import Claims, counting_clients
 from dpsum.accounting.units import tells_rounds
 from dpsum.sums import Sum, together
 
@@ -121,6 +122,15 @@ class Method(Run):
     @property
     def private(self) -> bool:
         return any(sum_.private for sum_ in self.sums)
+
+    @property
+    def counted_claims(self) -> Claims:
+        """The accounting of the method's paper, of as many clients as it counts."""
+        for sum_ in self.sums:
+            clients = getattr(sum_.budget, "counted_clients", None)
+            if clients is not None:
+                return counting_clients(self.claims, clients)
+        return self.claims
 
     @property
     def within_records(self) -> bool:
@@ -509,7 +519,7 @@ class Method(Run):
                     f"{where} {sum_.noise.mechanism} noise has no analysis by groups:"
                     " set clipping.groups to all, or take another noise"
                 )
-            if sum_.name in own:
+            if sum_.name in own and sum_.within_task is None:
                 raise BenchError(
                     f"{where} {sum_.name} is a sum of each client's own, which is"
                     " clipped as a whole: set clipping.groups to all"

@@ -5,24 +5,35 @@ and refused.
 import csv
 import dataclasses
 import functools
+import math
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.agreement import check_agrees
 from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Net
 from dpfedbench.models.torch_sums import add_groups_on_device, add_to
+from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
 from dpfedbench.parts.optimizers.adam_bc import AdamBC
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.group_clipping import CoordinateGroups, GroupedSum, clip_groups
 from dpsum.ledger import read_ledger
 from dpsum.private_sum import PrivateSum
 
-from .conftest import DIFFERENCE, LOTS, accounted, make_config, stop_before, train
+from .conftest import (
+    DIFFERENCE,
+    LOTS,
+    accounted,
+    make_config,
+    rounds_of,
+    stop_before,
+    train,
+)
 
 BY_TENSOR = {
     "clipping": {
@@ -333,6 +344,124 @@ def test_private_quantile_that_costs_more_than_the_budget_is_refused(
     config = make_config(QUANTILE, {"clipping": {"count_noise": 1.1}})
     with pytest.raises(BenchError, match=r"raise clipping.count_noise above 1.118"):
         train(config, federation, tmp_path)
+
+
+# Sums that a few-shot client takes over its own examples
+
+
+OWN_BY_TENSOR = {
+    "method": "dp-agrlr",
+    "within_task": {
+        "threshold": 0.2,
+        "multiplier": 2.0,
+        "epsilon": None,
+        "clipping_groups": "tensors",
+    },
+    "participation": {"rounds": 2},
+}
+
+
+@pytest.mark.parametrize(
+    "reading, proven", [("per-group", 2.0 * 14**-0.5), ("joint", 2.0)]
+)
+def test_own_sums_by_tensor_have_the_account_of_their_noise(
+    federation, tmp_path, reading, proven
+):
+    """14 tensors of C = 0.2: by hand, noise of 2 C in each protects like 2 / sqrt(14)."""
+    config = make_config(OWN_BY_TENSOR, {"within_task": {"noise_by_group": reading}})
+    train(config, federation, tmp_path)
+    lines = [
+        line for line in read_ledger(tmp_path / "ledger.jsonl") if line.unit == "record"
+    ]
+    assert {line.name for line in lines} == {SUPPORT, QUERY}
+    std = 0.4 if reading == "per-group" else 0.4 * 14**0.5
+    for line in lines:
+        assert line.groups["names"] == NAMES
+        assert line.groups["thresholds"] == [0.2] * 14
+        assert line.groups["noise_stds"] == pytest.approx([std] * 14)
+        assert line.noise_multiplier == pytest.approx(proven)
+        assert line.counted_multiplier == pytest.approx(2.0)
+    (own,) = accounted(config, tmp_path, federation[1])["also"]
+    claimed, holds = (own["profiles"][name] for name in ("as_claimed", "holds"))
+    assert holds["epsilon_high"] == pytest.approx(gaussian_epsilon(proven, 1e-5))
+    assert claimed["epsilon_high"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
+    assert claimed["status"] == ("void" if reading == "per-group" else "proved")
+
+
+def test_own_sums_by_tensor_take_steps_along_gradients_clipped_by_tensor(
+    federation, tmp_path
+):
+    """Without noise, one support step: each tensor of each example's gradient is cut to
+    C by the formula, in double precision; and the query gradient likewise.
+    """
+    threshold, rate = 0.05, 0.4
+    config = make_config(
+        OWN_BY_TENSOR,
+        {
+            "within_task": {"threshold": threshold, "multiplier": 1e-3},
+            "client_update": {"inner_steps": 1, "inner_rate": rate, "order": 1},
+        },
+    )
+    rounds = rounds_of(config, federation, tmp_path)
+    for entry in rounds.clients.entries.values():
+        entry.noise_of = lambda purpose, total: _NoNoise()
+    rng = np.random.default_rng(0)
+    theta = rounds.net.initial(rng)
+    theta = (theta + 0.1 * rng.standard_normal(len(theta))).astype(np.float32)
+    cohort = np.array([5])
+    (sent,) = [
+        rows.clone() for rows, _, _ in rounds.clients.contributions(theta, cohort, 0)
+    ]
+    tasks = rounds.clients.setup.held.gather(cohort)
+    sizes = [math.prod(shape) for shape in rounds.net.shapes.values()]
+
+    def clipped_mean(weights, x, y):
+        weights = torch.tensor(weights, dtype=torch.float64, requires_grad=True)
+        logits = rounds.net.logits(weights, torch.from_numpy(x).double())
+        losses = functional.cross_entropy(logits, torch.from_numpy(y), reduction="none")
+        total = torch.zeros_like(weights)
+        for loss in losses:
+            (row,) = torch.autograd.grad(loss, weights, retain_graph=True)
+            parts = row.split(sizes)
+            total += torch.cat(
+                [part * min(1.0, threshold / float(part.norm())) for part in parts]
+            )
+        return (total / len(losses)).detach().numpy()
+
+    step = clipped_mean(theta, tasks.support_x[0], tasks.support_y[0])
+    wanted = clipped_mean(theta - rate * step, tasks.query_x[0], tasks.query_y[0])
+    assert np.linalg.norm(sent[0].numpy() - wanted) < 1e-3 * np.linalg.norm(wanted)
+
+
+class _NoNoise:
+    """Stand-in for a source of noise."""
+
+    @staticmethod
+    def standard_normal(size):
+        return np.zeros(size)
+
+
+@pytest.mark.parametrize(
+    "overlay, message",
+    [
+        ({"clipping_groups": "all", "noise_by_group": "per-group"}, "one group"),
+        (
+            {"noise_by_group": "per-group", "multiplier": None, "epsilon": 2.5},
+            "within_task.multiplier is null: give it",
+        ),
+    ],
+)
+def test_readings_of_own_noise_that_cannot_be_are_refused(overlay, message):
+    with pytest.raises(BenchError, match=message) as error:
+        make_config(OWN_BY_TENSOR, {"within_task": overlay})
+    assert "\n" not in str(error.value)
+
+
+def test_own_sums_of_one_group_keep_the_identity_of_a_run():
+    identity = make_config(OWN_BY_TENSOR).identity()["within_task"]
+    assert identity["clipping_groups"] == "tensors"
+    flat = make_config(OWN_BY_TENSOR, {"within_task": {"clipping_groups": "all"}})
+    assert not {"clipping_groups", "noise_by_group"} & {*flat.identity()["within_task"]}
 
 
 def test_groups_of_model_differences_are_clipped_too(silos, tmp_path):

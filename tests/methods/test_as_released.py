@@ -3,6 +3,7 @@
 import json
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,7 @@ from dpfedbench.models.choose import choose
 from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.parts.client_updates.coupled_records import CoupledGradients
 from dpfedbench.parts.client_updates.maml import SUPPORT
+from dpsum.accounting.claims import TF_PRIVACY_ORDERS
 from dpsum.ledger import read_ledger
 from tests.federation.conftest import accounted, make_config, rounds_of, train
 from tests.shipped import ROOT, parsed
@@ -40,10 +42,13 @@ class NoNoise:
         return np.zeros(size)
 
 
-def reference_gradient(net, theta, task, *, rate, threshold, steps):
+def reference_gradient(net, theta, task, *, rate, threshold, steps, groups="all"):
     """The second-order gradient by automatic differentiation of the whole adaptation,
-    in double precision, with clipping and without noise.
+    in double precision, with clipping (of each tensor by itself) and without noise.
     """
+    sizes = [len(theta)]
+    if groups == "tensors":
+        sizes = [math.prod(shape) for shape in net.shapes.values()]
     (support_x, support_y), (query_x, query_y) = task
     start = torch.from_numpy(theta).double().requires_grad_()
     weights = start
@@ -55,7 +60,11 @@ def reference_gradient(net, theta, task, *, rate, threshold, steps):
         total = torch.zeros_like(weights)
         for loss in losses:
             (row,) = torch.autograd.grad(loss, weights, create_graph=True)
-            total = total + row * torch.clamp(threshold / row.norm(), max=1.0)
+            parts = [
+                part * torch.clamp(threshold / part.norm(), max=1.0)
+                for part in row.split(sizes)
+            ]
+            total = total + torch.cat(parts)
         weights = weights - rate / len(losses) * total
     loss = functional.cross_entropy(
         net.logits(weights, torch.from_numpy(query_x).double()),
@@ -65,12 +74,23 @@ def reference_gradient(net, theta, task, *, rate, threshold, steps):
     return gradient.detach()
 
 
-@pytest.mark.parametrize("threshold", [0.2, 50.0])
-@pytest.mark.parametrize("normalisation", ["batch", "record"])
+@pytest.mark.parametrize(
+    "normalisation, threshold, groups",
+    [
+        ("batch", 0.2, "all"),
+        ("batch", 50.0, "all"),
+        ("record", 0.2, "all"),
+        ("record", 50.0, "all"),
+        ("batch", 0.05, "tensors"),
+        ("record", 0.3, "tensors"),
+    ],
+)
 def test_coupled_records_second_order_gradient_is_automatic_differentiations(
-    federation, tmp_path, normalisation, threshold
+    federation, tmp_path, normalisation, threshold, groups
 ):
-    """Without noise; 50 clips nothing, 0.2 clips every example."""
+    """Without noise; 50 clips nothing, 0.2 clips every example; by tensor 0.3 clips
+    some of them.
+    """
     run = make_config(
         RELEASED,
         {
@@ -80,6 +100,7 @@ def test_coupled_records_second_order_gradient_is_automatic_differentiations(
                 "threshold": threshold,
                 "multiplier": 1e-3,
                 "query_gradient": "exact",
+                "clipping_groups": groups,
             },
         },
     )
@@ -100,7 +121,13 @@ def test_coupled_records_second_order_gradient_is_automatic_differentiations(
             (tasks.query_x[i], tasks.query_y[i]),
         )
         wanted = reference_gradient(
-            rounds.net, theta, task, rate=0.4, threshold=threshold, steps=2
+            rounds.net,
+            theta,
+            task,
+            rate=0.4,
+            threshold=threshold,
+            steps=2,
+            groups=groups,
         )
         assert torch.linalg.norm(rows[i] - wanted) < 1e-3 * torch.linalg.norm(wanted)
 
@@ -247,3 +274,41 @@ def test_reasons_are_in_the_identity_of_an_audit(federation, tmp_path):
     path = tmp_path / "ledger.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert {line["name"] for line in lines if line.get("reason")} == {SUPPORT}
+
+
+def test_a_released_code_may_count_other_clients_in_its_claim(federation, tmp_path):
+    """Expected: dp_accounting's Renyi divergences of Poisson sampling, converted as
+    TensorFlow Privacy did. What is proven, and the claim for a record, stay.
+    """
+    run = make_config(RELEASED, CONSTANT, {"within_task": {"query_gradient": "exact"}})
+    counted = run.replace(budget=run.budget.replace(counted_clients=600))
+    found = []
+    for number, each in enumerate((run, counted)):
+        train(each, federation, tmp_path / str(number))
+        found.append(accounted(each, tmp_path / str(number), federation[1]))
+    claim = found[1]["profiles"]["as_claimed"]
+    accountant = dp_accounting.rdp.RdpAccountant(TF_PRIVACY_ORDERS)
+    rounds, cohort = run.participation.rounds, run.participation.cohort
+    release = dp_accounting.GaussianDpEvent(run.noise.multiplier)
+    sampled = dp_accounting.PoissonSampledDpEvent(cohort / 600, release)
+    accountant.compose(sampled, rounds)
+    orders = np.array(TF_PRIVACY_ORDERS)
+    epsilons = accountant._rdp + math.log(1 / run.budget.delta) / (orders - 1)
+    assert claim["epsilon_high"] == pytest.approx(epsilons.min(), rel=1e-6)
+    assert claim["epsilon_high"] < found[0]["profiles"]["as_claimed"]["epsilon_high"]
+    assert claim["status"] == "void"
+    assert "of 600 clients, as the authors' code counts" in claim["explanation"]
+    assert found[1]["profiles"]["holds"] == found[0]["profiles"]["holds"]
+    assert found[1]["also"] == found[0]["also"]
+    assert "counted_clients" not in run.budget.identity()
+
+
+def test_counted_clients_are_refused_where_the_claim_would_stand():
+    counted = {"budget": {"counted_clients": 600}}
+    with pytest.raises(BenchError, match="or reading to as-released") as error:
+        make_config({"method": "dp-agrlr"}, counted)
+    assert "\n" not in str(error.value)
+    exact = {"within_task": {"query_gradient": "exact"}}
+    few = {"budget": {"counted_clients": 1}}
+    with pytest.raises(BenchError, match="fewer than the"):
+        make_config(RELEASED, CONSTANT, exact, few)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from dpfedbench.audit.canaries import ClientSource, Experiment, gradients_of, nothing
+from dpfedbench.audit.scores import shown_over_groups
 from dpfedbench.audit.units import LARGE, Coordinates, Units
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.method import Method
@@ -119,9 +120,9 @@ class TaskSource:
         `models.gradients.Gradients.each` does.
         """
         self.read = x
-        rows = out.numpy()
-        rows[:] = 0
+        rows = np.zeros((len(x), self.net.ordinary + self.net.reserved), np.float32)
         rows[np.arange(len(x)), self.net.ordinary + x] = LARGE * self._present[y[0], x]
+        out.numpy()[:] = self.net.spread(rows)
         return nothing(len(x))
 
     def add_each(
@@ -135,13 +136,19 @@ class TaskSource:
 
 
 def one_run_of_examples(
-    run: Method, *, seed: int, canaries: int, inserted: bool = True
+    run: Method,
+    *,
+    seed: int,
+    canaries: int,
+    inserted: bool = True,
+    groups: int = 1,
 ) -> Experiment:
     """An experiment with the sums over clients' own examples: each example is a canary,
     and nothing else is in them.
 
     The canaries are rounded down to whole clients. Unless `inserted` none is ever
-    there, whatever its coin (a null).
+    there, whatever its coin (a null). `groups` is how many groups of coordinates the
+    sums clip each by itself.
     """
     ways, shape = run.task.ways, run.clients
     support, examples = (
@@ -152,7 +159,7 @@ def one_run_of_examples(
     coins = (
         stream(seed, "audit-coins").integers(2, size=(clients, examples)).astype(bool)
     )
-    net = Coordinates(ordinary=1, reserved=examples)
+    net = Coordinates(ordinary=1, reserved=examples, groups=groups)
     source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
     scores, shown = np.zeros(coins.shape), np.zeros(coins.shape, bool)
     squares, drawn = (
@@ -163,17 +170,21 @@ def one_run_of_examples(
     def show(mechanism: Mechanism, total: Total, released: np.ndarray) -> None:
         # Which examples were sampled in secret the observer does not know.
         assert mechanism.sum.noise is not None
-        client, threshold, z = (
-            total.holder,
-            total.sum.threshold,
-            total.sum.noise_multiplier,
-        )
+        client, z = total.holder, total.sum.noise_multiplier
+        if mechanism.groups is None:
+            shown_by = released[net.own] / total.sum.threshold
+        else:
+            stated = {
+                "thresholds": total.sum.thresholds,
+                "noise_stds": total.sum.noise_stds,
+            }
+            shown_by = shown_over_groups(net.own, released, stated)
         known = find(mechanism.sum.noise.mechanism, mechanism.sampler["kind"]).known
         rate, own = (
             mechanism.sampler["rate"],
             source.read if known else np.arange(examples),
         )
-        ratio = (2 * released[net.ordinary + own] / threshold - 1) / (2 * z**2)
+        ratio = (2 * shown_by[own] - 1) / (2 * z**2)
         if known or rate == 1:
             scores[client, own] += ratio
             squares[client, own] += z**-2

@@ -223,7 +223,7 @@ def audit(
         family = own_family(examples, run.own_delta)
         entries.append(
             by_client(
-                one_run_of_examples,
+                functools.partial(one_run_of_examples, groups=_groups_in(examples[0])),
                 releases=examples,
                 family=family,
                 seed=audit_seed(run, 1),
@@ -341,7 +341,7 @@ def _audit_served(
     each = min(
         canaries, 3 * most // 4, canaries if dimension is None else dimension - ORDINARY
     )
-    groups = 1 if first.groups is None else len(first.groups["thresholds"])
+    groups = _groups_in(first)
     if groups > 1:  # a canary has a coordinate in each
         each = min(each, max(_LEAST, each // groups))
     work = groups * each * len(rounds) * int(first.sampler["cohort"])
@@ -412,6 +412,11 @@ def _audit_served(
         "rounds": len(rounds),
         "clients_audited": experiment.holders if own else None,
     }
+
+
+def _groups_in(line: Release) -> int:
+    """Return the number of groups of coordinates that a release was clipped by."""
+    return 1 if line.groups is None else len(line.groups["thresholds"])
 
 
 def _charged(sum_: Sum, threshold: float, events: Sequence[Release]) -> float:

@@ -9,7 +9,8 @@ which is found from the ledger's weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -24,6 +25,40 @@ _CLEARLY_LESS = 0.65
 """Measured over stated deviation of a group's noise below which the ledger is wrong:
 P(chi-square of 200 degrees <= 0.65^2 x 200) is below 10^-12.
 """
+
+
+def shown_over_groups(
+    own: slice, released: np.ndarray, groups: Mapping[str, Any]
+) -> np.ndarray:
+    """Return what a canary shows in all groups of coordinates, in units of its
+    contribution, float64 [reserved].
+
+    Each group weighs (C_g / sigma_g)^2, so that the noise has the deviation of the
+    line's noise multiplier. The observer also measures the noise of each group over
+    coordinates that nobody has anything in. A group with clearly less noise than the
+    ledger states (right code measures that once in 10^12 groups) weighs by what was
+    measured.
+
+    Args:
+        own: the canaries' coordinates, from the start of each group
+            (`Coordinates.own`).
+        released: the sum [d].
+        groups: `thresholds` and `noise_stds` of the groups, as the ledger has them.
+    """
+    by_group = np.split(released, len(groups["thresholds"]))
+    shown, weights = np.zeros(own.stop - own.start), 0.0
+    for values, threshold, std in zip(
+        by_group, groups["thresholds"], groups["noise_stds"], strict=True
+    ):
+        empty = values[own.stop :]
+        if len(empty):
+            measured = float(np.sqrt(np.mean(empty**2)))
+            if measured < _CLEARLY_LESS * std:
+                std = max(measured, 1e-6 * std)
+        weight = (threshold / std) ** 2
+        shown += weight * values[own] / threshold
+        weights += weight
+    return shown / weights
 
 
 class Scores:
@@ -86,7 +121,12 @@ class RoundByRound(Scores):
     def _take(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
         # In units of C: the observer knows the denominator and the thresholds.
         if line.groups is not None:
-            x = np.stack([self._over_groups(line, mean) for _, mean in made])
+            x = np.stack(
+                [
+                    shown_over_groups(self._own, mean * line.denominator, line.groups)
+                    for _, mean in made
+                ]
+            )
         else:
             values = np.stack([mean[self._own] for _, mean in made])
             x = np.asarray(
@@ -96,35 +136,6 @@ class RoundByRound(Scores):
             x = x[: self._added].sum(axis=0, keepdims=True)
         self._tally.add(line.round, x, self._noise_of(line), line.sampler["rate"])
         self.scores = self._tally.scores
-
-    def _over_groups(self, line: Release, mean: np.ndarray) -> np.ndarray:
-        """Return what a canary shows in all groups of coordinates, in units of its
-        contribution, float64 [reserved].
-
-        Each group weighs (C_g / sigma_g)^2, so that the noise has the deviation of the
-        line's noise multiplier. The observer also measures the noise of each group over
-        coordinates that nobody has anything in. A group with clearly less noise than
-        the ledger states (right code measures that once in 10^12 groups) weighs by what
-        was measured.
-        """
-        assert line.groups is not None
-        by_group = np.split(mean * line.denominator, len(line.groups["thresholds"]))
-        shown, weights = np.zeros(self.scores.shape[1]), 0.0
-        for values, threshold, std in zip(
-            by_group,
-            line.groups["thresholds"],
-            line.groups["noise_stds"],
-            strict=True,
-        ):
-            empty = values[self._own.stop :]
-            if len(empty):
-                measured = float(np.sqrt(np.mean(empty**2)))
-                if measured < _CLEARLY_LESS * std:
-                    std = max(measured, 1e-6 * std)
-            weight = (threshold / std) ** 2
-            shown += weight * values[self._own] / threshold
-            weights += weight
-        return shown / weights
 
     def _noise_of(self, line: Release) -> float:
         """z of what the observer sees of a line."""

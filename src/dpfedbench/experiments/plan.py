@@ -167,6 +167,10 @@ def audited_as(run: Method) -> str:
             "dataset": run.dataset,
             "task": run.task.plain(),
         }
+    if any(
+        sum_.clipping is not None and sum_.clipping.groups != "all" for sum_ in private
+    ):
+        kept["model"] = run.model.plain()  # how many groups there are
     if any(sum_.unit == "record" for sum_ in private):
         # What a client sums over is in it, and in how many sums a record is.
         clients = run.clients

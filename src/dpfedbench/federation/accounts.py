@@ -186,7 +186,11 @@ def account_of(
     own_delta = run.own_delta if delta is None else delta
     chosen = (run.delta or 1e-6) if delta is None else delta
     return account(
-        releases, delta=chosen, claims=run.claims, own_delta=own_delta, given=given
+        releases,
+        delta=chosen,
+        claims=run.counted_claims,
+        own_delta=own_delta,
+        given=given,
     )
 
 

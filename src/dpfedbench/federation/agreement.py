@@ -158,7 +158,7 @@ class _Checked:
                 for sum_ in self.run.sums
                 if sum_.within_task is not None
             }
-            return given.noise_multiplier(own, self.run.claims)
+            return given.noise_multiplier(own, self.run.claims) / self._ratio(self.sum)
         if noise.multiplier is not None:
             return noise.multiplier / self._ratio(self.sum)
         group = next(
@@ -166,7 +166,7 @@ class _Checked:
         )
         plan = group.plan(
             self.sampler,
-            claims=self.run.claims,
+            claims=self.run.counted_claims,
             counted=False,
             stepwise=True,
             ratios=[self._ratio(sum_) for sum_ in group.sums],

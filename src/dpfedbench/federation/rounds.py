@@ -33,12 +33,10 @@ from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, S
 from dpfedbench.processes import Processes
 from dpfedbench.results_format import GROUP_THRESHOLDS, NORMS
 from dpsum.budget import Budget
-from dpsum.group_clipping import CoordinateGroups
 from dpsum.ledger import Ledger
 from dpsum.mechanism import Mechanism, Observer
 from dpsum.participation import check_name
 from dpsum.randomness import stream
-from dpsum.sums import Sum
 
 
 def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None:
@@ -115,7 +113,7 @@ class Rounds:
         check_name(self.plan)
         self.ledger = ledger
         self.budget = Budget(
-            claims=run.claims,
+            claims=run.counted_claims,
             sums=run.sums,
             unaccounted=tuple(
                 dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))
@@ -153,7 +151,7 @@ class Rounds:
                 own=run.own_sums(),
                 taken=[mechanism.sum.name for mechanism in self.budget.mechanisms],
             )
-        self.server = self._enter_server(first)
+        self.server = self._enter_server(setup)
         # What else clients send is divided by their number: it is of what each keeps,
         # whoever comes in a round.
         self.further = [
@@ -163,7 +161,7 @@ class Rounds:
                 denominator=float(run.clients.count),
                 dimension=net.dimension,
                 cohort=self.plan.denominator,
-                groups=self._groups_of(sum_),
+                groups=setup.groups_of(sum_),
             )
             for sum_ in run.further_sums()
         ]
@@ -239,19 +237,8 @@ class Rounds:
             **given,
         )
 
-    def _groups_of(self, sum_: Sum) -> CoordinateGroups | None:
-        """Return the groups of coordinates that a sum clips; None: it clips all
-        coordinates together.
-        """
-        rule = sum_.clipping
-        if not sum_.private or rule.groups == "all":
-            return None
-        groups: CoordinateGroups = self.net.coordinate_groups(
-            rule.groups, rule.noise_by_group
-        )
-        return groups
-
-    def _enter_server(self, first: float | None) -> Mechanism:
+    def _enter_server(self, setup: Setup) -> Mechanism:
+        first = setup.first
         denominator = self.plan.denominator * self.clients.each
         server_sum = self.run.server_sum()
         return self._enter(
@@ -261,7 +248,7 @@ class Rounds:
             dimension=self.net.dimension,
             cohort=self.plan.denominator,
             plain=self.step.plain_sum,
-            groups=self._groups_of(server_sum),
+            groups=setup.groups_of(server_sum),
             first=None if first is None else lambda: first,
         )
 

@@ -35,8 +35,20 @@ class Budget(Section):
         "as_claimed", doc="whose epsilon the limit is for"
     )
     stop: bool = setting(True, doc="false: report only")
+    counted_clients: int | None = setting(
+        None,
+        ge=1,
+        le=10_000_000,
+        doc=(
+            "N of the claim in place of clients.count, where the authors' code counts"
+            " another number than took part; what is proven does not read it. For"
+            " reading: as-released"
+        ),
+        paper="60000 (DP-FedMeta's released code, Omniglot)",
+    )
 
     def check(self, run: Run) -> None:
+        self._check_counted_clients(run)
         if self.epsilon is None:
             return
         _check_profile("budget", self.profile, run)
@@ -58,6 +70,25 @@ class Budget(Section):
             raise BenchError(
                 f"the budget of epsilon {self.epsilon} is spent by the first round:"
                 " raise budget.epsilon or noise.multiplier"
+            )
+
+    def _check_counted_clients(self, run: Run) -> None:
+        """Refuse a claim of other clients where it would not be marked as void, or
+        where it would count a sampling rate above one.
+        """
+        if self.counted_clients is None:
+            return
+        if run.reading != "as-released":
+            raise BenchError(
+                f"budget.counted_clients is {self.counted_clients:,}, which only the"
+                " claim of a released code may count: set it to null, or reading to"
+                " as-released"
+            )
+        cohort = run.part(Participation).cohort
+        if self.counted_clients < cohort:
+            raise BenchError(
+                f"budget.counted_clients is {self.counted_clients:,}, fewer than the"
+                f" {cohort:,} of participation.cohort: raise it"
             )
 
 
@@ -139,6 +170,45 @@ class WithinTask(OwnSum):
             " all of them together"
         ),
     )
+    clipping_groups: Literal["all", "layers", "tensors"] = setting(
+        "all",
+        doc=(
+            "what of an example's gradient is clipped to a threshold of its own: all"
+            " coordinates together, each layer, or each tensor; `threshold` is then"
+            " that of each group"
+        ),
+        paper="tensors (DP-FedMeta's released code)",
+    )
+    noise_by_group: Literal["joint", "per-group", "equal-shares"] = setting(
+        "joint",
+        doc=(
+            "how `multiplier` z_0 is read for m groups: as `clipping.noise_by_group`"
+            " has it; per-group needs a multiplier"
+        ),
+        paper="per-group (DP-FedMeta's released code)",
+    )
+
+    def check(self, run: Run) -> None:
+        super().check(run)
+        if self.clipping_groups == "all" and self.noise_by_group != "joint":
+            raise BenchError(
+                f"{self.section}.noise_by_group is {self.noise_by_group}, but"
+                f" {self.section}.clipping_groups is all, so there is one group: set it"
+                " to layers or tensors"
+            )
+        if self.noise_by_group == "per-group" and self.multiplier is None:
+            raise BenchError(
+                f"{self.section}.noise_by_group is per-group, which protects less than"
+                f" the multiplier says, but {self.section}.multiplier is null: give it"
+            )
+
+    def sum(self, name: str, *, observer: str) -> Sum:
+        rule = Constant(
+            threshold=self.threshold,
+            groups=self.clipping_groups,
+            noise_by_group=self.noise_by_group,
+        )
+        return dataclasses.replace(super().sum(name, observer=observer), clipping=rule)
 
 
 class SupportAndQuery(WithinTask):

@@ -61,6 +61,7 @@ class TaskClients(ClientByClient):
                 dimension=self.dimension,
                 indices=("round", "client", "step"),
                 multiplier=multiplier,
+                groups=setup.groups_of(own[name]) if name in own else None,
             )
             for name, sampler in samplers.items()
         }

@@ -87,6 +87,49 @@ Claims = Mapping[str, Claim]
 that is missing among others, what holds is claimed.
 """
 
+
+def _at_rate_of(
+    schedule: Schedule,
+    sampler: Sampler,
+    delta: float,
+    *,
+    epsilon: Callable[[Schedule, Sampler, float], float],
+    clients: int,
+) -> float:
+    counted = {**sampler, "clients": clients, "rate": sampler["cohort"] / clients}
+    return epsilon(schedule, counted, delta)
+
+
+def _counting_clients(claim: Claim, clients: int) -> Claim:
+    return dataclasses.replace(
+        claim,
+        epsilon=functools.partial(_at_rate_of, epsilon=claim.epsilon, clients=clients),
+        explanation=f"{claim.explanation}; of {clients:,} clients, as the authors' code"
+        " counts",
+        status="void",
+        orders=(),
+        readings={},
+    )
+
+
+def counting_clients(claims: Claims, clients: int) -> Claims:
+    """Return claims that count another number of clients than took part.
+
+    They are void. Claims of a client's own sums stay, since they do not read the
+    number.
+
+    Args:
+        claims: of a method.
+        clients: N, at least the cohort.
+    """
+    return {
+        kind: claim
+        if kind.startswith("own-records")
+        else _counting_clients(claim, clients)
+        for kind, claim in claims.items()
+    }
+
+
 NO_CLAIM = "the method's paper claims no epsilon"
 
 

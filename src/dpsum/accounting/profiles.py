@@ -89,6 +89,9 @@ class Profiles:
             f"{event.name} from round {event.round}, {why}"
             for why, event in uncovered.items()
         )
+        self.counts_more_noise = any(
+            event.counted_multiplier > event.noise_multiplier for event in releases
+        )
         self.z = None if self.missing else self.accountant.gaussian(events)
         self.adaptive = (
             len(events.schedule) > 1 if given.adaptive is None else given.adaptive
@@ -160,6 +163,9 @@ class Profiles:
             )
             status, text = claim.statement(sampling)
             text += claim.read_otherwise(schedule, sampling, self.delta)
+        if self.counts_more_noise and status == "proved":
+            status = "void"
+            text += "; groups of coordinates together have less noise than is counted"
         if self.adaptive and status == "proved":
             status, text = "as run", text + _AS_RUN
         if events.uncounted:

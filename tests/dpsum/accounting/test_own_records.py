@@ -13,6 +13,7 @@ from dpsum.accounting import account as accounts
 from dpsum.accounting.analyses import own_records
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
 from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.group_clipping import GroupedSum
 from dpsum.ledger import Release
 from tests.federation.conftest import make_config
 
@@ -208,6 +209,79 @@ def test_half_the_noise_is_above_what_the_ledger_holds(monkeypatch):
         found, own_family(found.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5
     )[0]
     assert bound.epsilon > gaussian_epsilon(2.0, 1e-5)
+
+
+BY_TENSOR = {
+    "multiplier": 4.0,
+    "epsilon": None,
+    "clipping_groups": "tensors",
+    "noise_by_group": "per-group",
+}
+
+
+@pytest.mark.parametrize("method", ["dp-agrlr", "dp-reptile"])
+def test_the_audit_by_tensor_refutes_noise_of_each_tensor_accounted_as_all(method):
+    """16 tensors with noise 4 C in each protect like z = 1. The bound of 95 % is above
+    the epsilon of z = 4, and not above that of z = 1.
+    """
+    config = make_config({"method": method}, {"within_task": BY_TENSOR})
+    found = one_run_of_examples(config, seed=5, canaries=1000, groups=16)
+    for line in found.releases:
+        assert line.noise_multiplier == pytest.approx(1.0)
+        assert line.counted_multiplier == pytest.approx(4.0)
+    bound = bounds_of(
+        found, own_family(found.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5
+    )[0]
+    holds = own_records.epsilon_of(found.releases[0].sampler, 1.0, 1e-5)
+    claimed = own_records.epsilon_of(found.releases[0].sampler, 4.0, 1e-5)
+    assert claimed < bound.epsilon <= holds
+
+
+def test_the_audit_by_tensor_sees_a_tensor_without_noise(monkeypatch):
+    """The last of four groups has no noise: the bound exposes it."""
+    own = GroupedSum.deviations.fget
+
+    def deviations(total):
+        stds = own(total).copy()
+        stds[total.groups.slices[-1]] = 0.0
+        return stds
+
+    monkeypatch.setattr(GroupedSum, "deviations", property(deviations))
+    config = make_config({"method": "dp-agrlr"}, {"within_task": BY_TENSOR})
+    found = one_run_of_examples(config, seed=5, canaries=1000, groups=4)
+    bound = bounds_of(
+        found, own_family(found.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5
+    )[0]
+    assert bound.epsilon > gaussian_epsilon(4.0 / 4**0.5, 1e-5)
+
+
+@pytest.mark.parametrize("batches, steps", [("full", 1), ("poisson", 5)])
+def test_the_claim_counts_the_noise_of_each_group_and_is_void(batches, steps):
+    """Groups of thresholds 0.3 and 0.4 with noise of 2 C in each: z / sqrt(2) proven."""
+    line = dataclasses.replace(
+        release("a", 2.0 / 2**0.5, steps=steps, batches=batches),
+        threshold=0.5,
+        sensitivity=0.5,
+        noise_std=0.5 * 2.0 / 2**0.5,
+        claimed_multiplier=2.0,
+        groups={
+            "boundaries": [0, 1, 3],
+            "thresholds": [0.3, 0.4],
+            "noise_stds": [0.6, 0.8],
+        },
+    )
+    claims = {line.sampler["kind"]: ONE_RELEASE}
+    profiles = account([line], claims, delta=1e-5)["profiles"]
+    assert profiles["as_claimed"]["epsilon_high"] == pytest.approx(
+        gaussian_epsilon(2.0, 1e-5)
+    )
+    assert profiles["as_claimed"]["status"] == "void"
+    assert "together have less noise" in profiles["as_claimed"]["explanation"] or (
+        steps > 1
+    )
+    flat = release("a", 2.0 / 2**0.5, steps=steps, batches=batches)
+    alike = account([flat], claims, delta=1e-5)["profiles"]["holds"]
+    assert profiles["holds"]["epsilon_high"] == alike["epsilon_high"]
 
 
 POISSON = {"clients": 48, "rounds": 12, "records": 10, "steps": 5, "batches": "poisson"}

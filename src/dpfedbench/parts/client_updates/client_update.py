@@ -19,6 +19,7 @@ from dpsum.sums import Sum
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
+    from dpsum.group_clipping import CoordinateGroups
     from dpsum.mechanism import Mechanism
 
 Worker = TypeVar("Worker")
@@ -80,6 +81,15 @@ class Setup:
         from dpfedbench.models.gradients import Workers
 
         return Workers(self.gradients, make, threads=self.threads)
+
+    def groups_of(self, sum_: Sum) -> CoordinateGroups | None:
+        """Return the groups of coordinates that a sum clips; None: it clips all
+        coordinates together.
+        """
+        rule = sum_.clipping
+        if not sum_.private or rule.groups == "all":
+            return None
+        return self.net.coordinate_groups(rule.groups, rule.noise_by_group)
 
 
 class Clients:

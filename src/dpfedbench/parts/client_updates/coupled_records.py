@@ -12,6 +12,8 @@ that repeats released code may do it (`Breach`).
 
 The derivative of clip(g) = g min(1, C / |g|) is, for a clipped g, that of the direction
 alone: s (I - g g^T / |g|^2) H with s = C / |g| and H the Hessian of the example's loss.
+Where groups of coordinates are clipped each by itself, s (I - g g^T / |g|^2) is a block
+of each group, with the group's own C and part of g.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ class CoupledGradients:
         x: np.ndarray,
         y: np.ndarray,
         directions: torch.Tensor,
-        threshold: float,
+        clipped: Sequence[tuple[slice, float]],
     ) -> torch.Tensor:
         """Return (d/dtheta sum_i clip(g_i))^T v for each direction v.
 
@@ -102,7 +104,7 @@ class CoupledGradients:
             theta: weights [d].
             x, y: examples [n, ...] and labels [n].
             directions: [m, d].
-            threshold: C.
+            clipped: the coordinates of each group and its threshold C.
 
         Returns:
             The products [m, d].
@@ -111,7 +113,7 @@ class CoupledGradients:
         fixed = rows.detach()
         products = []
         for direction in directions.to(fixed.device):
-            inner = clipped_directions(fixed, direction, threshold)
+            inner = clipped_directions(fixed, direction, clipped)
             (product,) = torch.autograd.grad(
                 rows, weights, grad_outputs=inner, retain_graph=True
             )
@@ -175,12 +177,16 @@ class CoupledRecords(MamlByRecord):
     ) -> torch.Tensor:
         """Return the rows [m, d] carried back through the support steps."""
         entry = self.entries[SUPPORT]
-        threshold = float(entry.state_of(0)["threshold"])
+        threshold = entry.state_of(0)["threshold"]
+        clipped = [(slice(0, self.dimension), threshold)]
+        if entry.groups is not None:
+            thresholds = entry.groups.thresholds(threshold)
+            clipped = list(zip(entry.groups.slices, thresholds, strict=True))
         share = self._update.inner_rate / float(entry.sampler["cohort"])
         for theta in reversed(path):
             moved = torch.zeros_like(rows)
             moved[:, self._moved] = rows[:, self._moved]
             rows = rows - share * worker.clipped_product(
-                theta, *support, moved, threshold
+                theta, *support, moved, clipped
             )
         return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpfedbench.lazy import np, torch
@@ -11,26 +12,33 @@ if TYPE_CHECKING:
 
 
 def clipped_directions(
-    gradients: torch.Tensor, direction: torch.Tensor, threshold: float
+    gradients: torch.Tensor,
+    direction: torch.Tensor,
+    clipped: Sequence[tuple[slice, float]],
 ) -> torch.Tensor:
     """Return the directions along which clipping carries a direction to each example.
 
     The derivative of clip(g) = g min(1, C / |g|) is the identity where |g| <= C, and
-    s (I - g g^T / |g|^2) with s = C / |g| elsewhere. It is symmetric.
+    s (I - g g^T / |g|^2) with s = C / |g| elsewhere. It is symmetric. Of groups of
+    coordinates that are clipped each by itself it has a block for each.
 
     Args:
         gradients: the examples' gradients g_i [n, d].
         direction: v [d].
-        threshold: C.
+        clipped: the coordinates of each group and its threshold C.
 
     Returns:
         The derivative at each g_i, times v: [n, d].
     """
-    squares = gradients.square().sum(dim=1)
-    scale = (threshold / squares.sqrt()).clamp(max=1.0)
-    clipped = (scale < 1).to(gradients.dtype)
-    along = clipped * (gradients @ direction) / squares.clamp(min=1e-30)
-    return scale[:, None] * (direction - along[:, None] * gradients)
+    directions = torch.empty_like(gradients)
+    for group, threshold in clipped:
+        parts, along_v = gradients[:, group], direction[group]
+        squares = parts.square().sum(dim=1)
+        scale = (threshold / squares.sqrt()).clamp(max=1.0)
+        is_clipped = (scale < 1).to(parts.dtype)
+        along = is_clipped * (parts @ along_v) / squares.clamp(min=1e-30)
+        directions[:, group] = scale[:, None] * (along_v - along[:, None] * parts)
+    return directions
 
 
 class IndependentGradients:
@@ -54,7 +62,7 @@ class IndependentGradients:
         x: np.ndarray,
         y: np.ndarray,
         directions: torch.Tensor,
-        threshold: float,
+        clipped: Sequence[tuple[slice, float]],
     ) -> torch.Tensor:
         """Return (d/dtheta sum_i clip(g_i))^T v for each direction v.
 
@@ -68,6 +76,6 @@ class IndependentGradients:
         product = torch.empty_like(weights)
         totals = []
         for direction in directions.to(rows.device):
-            point.product(clipped_directions(rows, direction, threshold), product)
+            point.product(clipped_directions(rows, direction, clipped), product)
             totals.append(product.sum(dim=0))
         return torch.stack(totals).cpu()

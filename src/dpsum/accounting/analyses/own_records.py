@@ -15,7 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import scipy
 
-from dpsum.accounting.accountant import MEND, Accountant, Events, rounds_of, schedule_of
+from dpsum.accounting.accountant import (
+    MEND,
+    Accountant,
+    Events,
+    claimed_schedule_of,
+    rounds_of,
+)
 from dpsum.accounting.analyses import find
 from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.gaussian import Bracket, Schedule, gaussian_epsilon, rounded_up
@@ -168,7 +174,8 @@ class OwnRecords(Accountant):
             [event for (event,) in together] for together in zip(*kinds, strict=True)
         ]
         multipliers = [joint(together) for together in rounds]
-        z = min(z for z, _ in schedule_of([together[:1] for together in rounds]))
+        counted = claimed_schedule_of([together[:1] for together in rounds])
+        z = min(z for z, _ in counted)
         samplings = {event.name: event.sampler for event in rounds[0]}
         return Events(
             samplings=samplings,

@@ -307,11 +307,12 @@ class OwnRecordsPoisson(Poisson):
 
     def read(self, lines: Sequence[Release]) -> Events:
         events = super().read(lines)
-        schedule = ((min(events.multipliers), int(events.sampling["steps"])),)
+        steps = int(events.sampling["steps"])
+        counted = min(z for z, _ in events.claimed[0][0])
         return Events(
             samplings=events.samplings,
-            schedule=schedule,
-            claimed=((schedule, events.sampling),),
+            schedule=((min(events.multipliers), steps),),
+            claimed=((((counted, steps),), events.sampling),),
             multipliers=events.multipliers,
         )
 
