@@ -38,3 +38,33 @@ def test_the_page_is_that_of_the_plan() -> None:
         )
     )
     assert {row for row, *_ in TOOL["STANDS"]} <= known
+
+
+def test_public_starts_by_small_batches_train_as_the_row_of_maml_does() -> None:
+    """What MAML's training follows from is the same, but for the data: an update every
+    4 of 16,000 tasks, 5 query examples of a class, 0.003 on a cosine.
+    """
+    plan = TOOL["plan"]()
+    of_glyphs, of_omniglot = (
+        {
+            run.key: run.plain() | {"dataset": ""}
+            for run in plan.runs.values()
+            if (run.method, run.dataset, run.task.shots) == ("maml", dataset, 1)
+            and run.task.ways == 5
+            and run.participation.cohort == 4
+        }
+        for dataset in ("glyphs", "omniglot")
+    )
+    assert len(of_glyphs) == 1
+    (run,) = of_glyphs.values()
+    assert run["participation"]["rounds"] == 4000
+    assert run["clients"]["query_per_class"] == 5
+    assert (run["server"]["rate"], run["server"]["schedule"]["kind"]) == (
+        0.003,
+        "cosine",
+    )
+    assert any(
+        {key: other[key] for key in ("clients", "participation", "server", "model")}
+        == {key: run[key] for key in ("clients", "participation", "server", "model")}
+        for other in of_omniglot.values()
+    )
