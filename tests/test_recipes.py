@@ -77,6 +77,7 @@ def followed(
     environment = os.environ | {"DPFEDBENCH_DATA": str(folder)}
     for language, name, text in blocks():
         if name:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         elif language == "python":
             subprocess.run([sys.executable, "-c", text], env=environment, check=True)
