@@ -83,20 +83,18 @@ class Budget:
             raise DpsumError(
                 f"the budget's profile is {profile!r}: it must be holds or as_claimed"
             )
-        self.epsilon, self.delta, self.profile, self.stop = (
-            epsilon,
-            delta,
-            profile,
-            stop,
-        )
-        self.claims, self.unaccounted = claims or {}, tuple(unaccounted)
+        self.epsilon = epsilon
+        self.delta = delta
+        self.profile = profile
+        self.stop = stop
+        self.claims = claims or {}
+        self.unaccounted = tuple(unaccounted)
         self._unaccounted_units = dict(unaccounted_units or {})
         self.mechanisms: list[Any] = []  # each is a Mechanism, which imports this file
-        self._sums, self._settled = tuple(sums), False
-        self._plans, self._own = (
-            list[tuple[BudgetPlan, int]](),
-            list[tuple[float, float]](),
-        )
+        self._sums = tuple(sums)
+        self._settled = False
+        self._plans = list[tuple[BudgetPlan, int]]()
+        self._own = list[tuple[float, float]]()
         self._shared: dict[int, tuple[list[str], BudgetPlan]] = {}
 
     def unaccounted_of(self, unit: str) -> tuple[str, ...]:

@@ -81,7 +81,8 @@ class Encoded(Noise):
         dimension: int,
     ) -> np.ndarray:
         """Row `index` of C^-1 Z, float64 [d]."""
-        total, draw = np.zeros(dimension), np.empty(dimension)
+        total = np.zeros(dimension)
+        draw = np.empty(dimension)
         for earlier, weight in enumerate(self.combines(index)):
             if weight:
                 stream_of(earlier).standard_normal(out=draw)

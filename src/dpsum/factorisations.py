@@ -26,7 +26,8 @@ else:
         Lazy("scipy.optimize"),
     )  # a plan is read without scipy
 
-_STEPS, _CLOSE = 200, 1e-3
+_STEPS = 200
+_CLOSE = 1e-3
 """The search ends at either: the least error is flat, and any encoder is as private."""
 
 _RIDGE = 1e-6
@@ -36,7 +37,8 @@ _DIGITS = 2.0**-30
 seldom.
 """
 
-_FLAT, _COARSE = 1e-7, 2.0**-16
+_FLAT = 1e-7
+_COARSE = 2.0**-16
 """Of a banded encoder the search's end, a share of the error, and the digits: a search
 by slopes spreads roundings.
 """
@@ -56,7 +58,8 @@ def square_root(rounds: int, *, band: int | None = None) -> np.ndarray:
     draws (Kalinin et al., Back to Square Roots, 2025); the encoder and its column norm
     are those of the inverse that is kept.
     """
-    inverse, value = np.zeros((rounds, rounds)), 1.0
+    inverse = np.zeros((rounds, rounds))
+    value = 1.0
     for back in range(min(rounds, band or rounds)):
         np.fill_diagonal(inverse[back:], value)
         value *= (back - 0.5) / (back + 1)
@@ -190,10 +193,8 @@ def gram(squares: np.ndarray) -> np.ndarray:
         values, vectors = np.linalg.eigh(half[:, None] * squares * half)
         root = (vectors * np.sqrt(values.clip(min=0.0))) @ vectors.T
         candidate = np.diag(root)
-        done, diagonal = (
-            bool(np.abs(candidate / diagonal - 1).max() < _CLOSE),
-            candidate,
-        )
+        done = bool(np.abs(candidate / diagonal - 1).max() < _CLOSE)
+        diagonal = candidate
         if done:
             break
     size = np.sqrt(np.diag(root))

@@ -149,7 +149,8 @@ class Release:
             raise ValueError(f"{self.mechanism} noise has groups, which no proof is of")
         if not {"boundaries", "thresholds", "noise_stds"} <= set(groups):
             raise ValueError("groups lack boundaries, thresholds or noise_stds")
-        thresholds, stds = groups["thresholds"], groups["noise_stds"]
+        thresholds = groups["thresholds"]
+        stds = groups["noise_stds"]
         for number in (*thresholds, *stds):
             _check_number("a threshold or deviation of groups", number, LARGEST)
         layout = CoordinateGroups(tuple(groups["boundaries"]))
@@ -250,7 +251,8 @@ def parse(text: str, where: str) -> list[Release]:
     """Releases from a ledger's text; DpsumError where a line is none, or not the one
     that the next follows.
     """
-    releases, previous = [], ""
+    releases = []
+    previous = ""
     for number, line in enumerate(text.splitlines(keepends=True), start=1):
         try:
             values = json.loads(line)
@@ -381,7 +383,8 @@ def check_same_mechanism(
     for number, (own, other) in enumerate(zip(ran, audited, strict=True)):
         said = f"the ledger's release {number} has"
         for name in _COMPARED:
-            value, expected = getattr(own, name), getattr(other, name)
+            value = getattr(own, name)
+            expected = getattr(other, name)
             if not (
                 math.isclose(value, expected, rel_tol=1e-9)
                 if name == "noise_multiplier"
@@ -435,7 +438,9 @@ class Ledger:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.chain, self._streams = Path(path), chain_of(()), set[str]()
+        self.path = Path(path)
+        self.chain = chain_of(())
+        self._streams = set[str]()
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()

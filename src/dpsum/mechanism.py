@@ -198,27 +198,26 @@ class Mechanism:
             first: finds the first threshold where the rule does not say it.
             plain: makes what takes the contributions where the sum is not private.
         """
-        self.sum, self.budget, self.sampler, self.denominator = (
-            described,
-            budget,
-            Sampling.of(sampler),
-            denominator,
-        )
-        self.dimension, self.ledger, self.observer = dimension, ledger, observer
-        self.seed, self._drawn_by = (
-            fresh(seed),
-            "the operating system" if seed is None else str(seed),
-        )
-        self._indices, self._plain, self.holders, self.per_round = (
-            tuple(indices),
-            plain,
-            holders,
-            per_round,
-        )
+        self.sum = described
+        self.budget = budget
+        self.sampler = Sampling.of(sampler)
+        self.denominator = denominator
+        self.dimension = dimension
+        self.ledger = ledger
+        self.observer = observer
+        self.seed = fresh(seed)
+        self._drawn_by = "the operating system" if seed is None else str(seed)
+        self._indices = tuple(indices)
+        self._plain = plain
+        self.holders = holders
+        self.per_round = per_round
         self._cohort = denominator if cohort is None else cohort
-        self.arithmetic, self._multiplier = arithmetic or Arithmetic(), multiplier
-        self._lock, self.non_finite = threading.Lock(), 0
-        self.releases, self.states = list[Released](), list[State]()
+        self.arithmetic = arithmetic or Arithmetic()
+        self._multiplier = multiplier
+        self._lock = threading.Lock()
+        self.non_finite = 0
+        self.releases = list[Released]()
+        self.states = list[State]()
         self._done: tuple[int, set[tuple[int, int]]] = (-1, set())
         self._unwritten: int | None = None
         self.groups = groups if described.private else None
@@ -312,7 +311,9 @@ class Mechanism:
                 " ledger does not say so: release by the mechanism, or write the round"
                 " before the next is opened"
             )
-        state, extra, beside = self.state_of(holder), None, None
+        state = self.state_of(holder)
+        extra = None
+        beside = None
         if self.sum.private and (extra := self.extra_of(state)) is not None:
             beside = self._new_extra_sum(extra, state)
         return Total(
@@ -339,7 +340,8 @@ class Mechanism:
             DpsumError: another sum of its round was released, so that it would have the
                 same noise; or the budget has no room for the round.
         """
-        done, at = self._done, (total.step, total.holder)
+        done = self._done
+        at = (total.step, total.holder)
         if total.round < done[0] or (total.round == done[0] and at in done[1]):
             raise DpsumError(
                 f"round {total.round} of {self.sum.name} was released before, and its"
@@ -363,7 +365,8 @@ class Mechanism:
         """As `release`, without the ledger's line: who takes many sums a round writes
         them at its end (`write`).
         """
-        rule, extra = self._rule, None
+        rule = self._rule
+        extra = None
         released: np.ndarray = total.sum.release(self.noise_of(self.sum.stream, total))
         with self._lock:
             self.non_finite += total.sum.non_finite
@@ -451,7 +454,8 @@ class Mechanism:
         """The object that takes the contributions of round `index`."""
         if not self.sum.private:
             return self._plain(self.dimension)
-        z, extra = self.noise_multiplier, self.extra_of(state)
+        z = self.noise_multiplier
+        extra = self.extra_of(state)
         if extra is not None and extra.within:
             # Both releases of a round together cost what the budget's multiplier does
             # (Andrew et al. 2019, Theorem 1).
@@ -508,10 +512,8 @@ class Mechanism:
         would be.
         """
         self._unwritten = None
-        releases, self.releases = (
-            sorted(self.releases, key=lambda made: (made.holder, made.step)),
-            [],
-        )
+        releases = sorted(self.releases, key=lambda made: (made.holder, made.step))
+        self.releases = []
         if not self.sum.private:
             return
         if not releases:
@@ -541,11 +543,9 @@ class Mechanism:
         purpose: str,
         counted: bool,
     ) -> None:
-        rule, noise, sums = (
-            self.sum.clipping,
-            self.sum.noise,
-            [total for total, _, _ in rows],
-        )
+        rule = self.sum.clipping
+        noise = self.sum.noise
+        sums = [total for total, _, _ in rows]
         assert rule is not None and noise is not None
         without_event = [
             *self.budget.unaccounted_of(self.sum.unit),

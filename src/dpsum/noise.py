@@ -69,7 +69,8 @@ class Noise:
         uses its mechanism's name.
         """
         super().__init_subclass__(**options)
-        said, places = f"{cls.__module__}.{cls.__name__}", list(cls.__mro__)
+        said = f"{cls.__module__}.{cls.__name__}"
+        places = list(cls.__mro__)
 
         def defined(name: str) -> int:
             return next(

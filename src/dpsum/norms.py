@@ -18,7 +18,8 @@ LARGEST = 1e150
 of both are ordinary numbers.
 """
 
-_LOW, _HIGH = 1e-145, 1e145
+_LOW = 1e-145
+_HIGH = 1e145
 _LEAST_FACTOR = 1e-290
 
 

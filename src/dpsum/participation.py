@@ -53,12 +53,10 @@ class Participation:
         if rounds < 0:
             raise DpsumError(f"participation.rounds is {rounds}: it must be at least 0")
         self.kind = kind or self.kind
-        self.units, self.size, self.rounds, self.seed = (
-            units,
-            cohort,
-            rounds,
-            fresh(seed),
-        )
+        self.units = units
+        self.size = cohort
+        self.rounds = rounds
+        self.seed = fresh(seed)
         self._begin()
 
     def _begin(self) -> None:
@@ -328,7 +326,8 @@ class PoissonLots:
             if isinstance(records, int)
             else [int(size) for size in records]
         )
-        self.alike, self.records = len(set(sizes)) == 1, sum(sizes)
+        self.alike = len(set(sizes)) == 1
+        self.records = sum(sizes)
         if len(sizes) != clients or not clients <= lot * clients <= self.records:
             held = (
                 f"{sizes[0]}"
@@ -339,14 +338,14 @@ class PoissonLots:
                 f"participation.cohort is {lot}, but {whose} holds {held} records: a"
                 " lot must be from 1 to that"
             )
-        self.kind, self.clients, self.size, self.rounds, self.steps = (
-            kind,
-            clients,
-            lot,
-            rounds,
-            steps,
-        )
-        self.seed, self.sizes, self.purpose = fresh(seed), sizes, purpose
+        self.kind = kind
+        self.clients = clients
+        self.size = lot
+        self.rounds = rounds
+        self.steps = steps
+        self.seed = fresh(seed)
+        self.sizes = sizes
+        self.purpose = purpose
         self.rate = lot / sizes[0] if self.alike else lot * clients / self.records
 
     def lot(self, index: int, step: int = 0, client: int = 0) -> np.ndarray:

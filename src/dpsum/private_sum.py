@@ -168,7 +168,8 @@ class _Sum:
         if self._released:
             raise RuntimeError("this sum was released before")
         self._released = True
-        total, self._total = self._total, np.empty(0)
+        total = self._total
+        self._total = np.empty(0)
         return self._noised(total, generator)
 
     def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:

@@ -43,21 +43,17 @@ class Progress:
         out: TextIO | None = None,
         timed: bool = True,
     ) -> None:
-        self._label, self._total, self._unit, self._every, self._timed = (
-            label,
-            total,
-            unit,
-            every,
-            timed,
-        )
+        self._label = label
+        self._total = total
+        self._unit = unit
+        self._every = every
+        self._timed = timed
         self._out = out or sys.stderr
         self._at_most = 30.0 if self._out.isatty() else 600.0
-        self._first, self._start, self._last, self._work = (
-            done,
-            time.monotonic(),
-            time.monotonic(),
-            0,
-        )
+        self._first = done
+        self._start = time.monotonic()
+        self._last = time.monotonic()
+        self._work = 0
 
     def step(self, done: int, work: int, note: Callable[[], str] | None = None) -> None:
         """Say that `done` steps are finished and `work` more units were worked through;

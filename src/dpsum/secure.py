@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 _TRIES = 64
 
-_SMALLEST_USUAL, _LARGEST_USUAL = 1e-140, 1e140
+_SMALLEST_USUAL = 1e-140
+_LARGEST_USUAL = 1e140
 """Norms between these are taken without scaling: no square leaves the range of double
 precision.
 """
@@ -115,7 +116,8 @@ class Lattice:
         Kairouz et al. 2021, with beta = e^-1/2: two of five draws or more are within
         it.
         """
-        norm, root = threshold / self.granularity, math.sqrt(self.coordinates)
+        norm = threshold / self.granularity
+        root = math.sqrt(self.coordinates)
         return math.sqrt(
             min(norm**2 + self.coordinates / 4 + norm + root / 2, (norm + root) ** 2)
         )
@@ -198,15 +200,14 @@ class SecureSum(PrivateSum):
         streams: Streams,
         colluding: int = 0,
     ) -> None:
-        self.lattice, self._colluding = lattice, colluding
+        self.lattice = lattice
+        self._colluding = colluding
         super().__init__(
             dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier
         )
-        self._bound, self._streams, self._modulus = (
-            lattice.bound(threshold),
-            streams,
-            1 << lattice.bits,
-        )
+        self._bound = lattice.bound(threshold)
+        self._streams = streams
+        self._modulus = 1 << lattice.bits
         self._signs = (
             streams("-rotation").integers(2, size=lattice.coordinates) * 2.0 - 1.0
         )
@@ -215,7 +216,8 @@ class SecureSum(PrivateSum):
             streams("-dropout").permutation(lattice.clients)[:dropped].tolist()
         )
         self._seen_sum = np.zeros(lattice.coordinates, np.int64)
-        self._whole_sum, self._shares = self._seen_sum.copy(), 0
+        self._whole_sum = self._seen_sum.copy()
+        self._shares = 0
         self.told: dict[str, Any] = {}
 
     @property
@@ -285,11 +287,9 @@ class SecureSum(PrivateSum):
         """A client's Skellam noise [D], int64: the difference of two Poisson
         variables.
         """
-        generator, size, rate = (
-            self._streams("", place),
-            self.lattice.coordinates,
-            self.secure["share_variance"] / 2,
-        )
+        generator = self._streams("", place)
+        size = self.lattice.coordinates
+        rate = self.secure["share_variance"] / 2
         return generator.poisson(rate, size) - generator.poisson(rate, size)
 
     def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:

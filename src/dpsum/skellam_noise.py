@@ -79,7 +79,8 @@ class Skellam(Noise):
         cohort: float,
         **values: Any,
     ) -> PrivateSum:
-        size, _ = int(cohort), values.pop("adjacency")
+        size = int(cohort)
+        _ = values.pop("adjacency")
         lattice = self.lattice(cohort=size, **values)
         return SecureSum(
             **values,

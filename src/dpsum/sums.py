@@ -76,7 +76,8 @@ class Sum:
         """Whether the cost of a round is known only when it comes, or is more than the
         multiplier says.
         """
-        rule, noise = self.clipping, self.noise
+        rule = self.clipping
+        noise = self.noise
         return noise is not None and (
             noise.follows_loss or (rule is not None and rule.uncounted)
         )
@@ -115,7 +116,8 @@ class Together:
         )  # a plan is read where scipy is not installed
 
         first, *others = self.sums
-        noise, budget = first.noise, first.budget
+        noise = first.noise
+        budget = first.budget
         assert noise is not None and first.clipping is not None and budget is not None
         given: dict[str, Any] = {
             "sampler": noise.sampled(sampler),
@@ -147,7 +149,8 @@ def together(sums: Sequence[Sum]) -> list[Together]:
         DpsumError: sums read the same units in a way that no analysis composes, or what
             is compared has two budgets.
     """
-    private, groups = [sum_ for sum_ in sums if sum_.private], list[Together]()
+    private = [sum_ for sum_ in sums if sum_.private]
+    groups = list[Together]()
     twice = [
         sum_.name
         for sum_ in private
@@ -199,7 +202,8 @@ def check_parts(sum_: Sum) -> None:
         DpsumError: noise that is correlated over rounds with a threshold that moves, or
             a rule's own release beside a sum under secure aggregation.
     """
-    rule, noise = sum_.clipping, sum_.noise
+    rule = sum_.clipping
+    noise = sum_.noise
     if rule is None or noise is None:
         return
     if type(noise).combines is not Noise.combines and rule.moves:

@@ -88,20 +88,18 @@ class Total:
         extra: Extra | None = None,
         extra_sum: PrivateSum | None = None,
     ) -> None:
-        self._described, self._arithmetic, self.dimension = (
-            described,
-            arithmetic,
-            dimension,
-        )
+        self._described = described
+        self._arithmetic = arithmetic
+        self.dimension = dimension
         self._rule = rule
-        self.round, self.step, self.holder, self.sum, self.state = (
-            round,
-            step,
-            holder,
-            sum,
-            state,
-        )
-        self.extra, self.extra_sum, self.raw = extra, extra_sum, list[float]()
+        self.round = round
+        self.step = step
+        self.holder = holder
+        self.sum = sum
+        self.state = state
+        self.extra = extra
+        self.extra_sum = extra_sum
+        self.raw = list[float]()
 
     @property
     def norms(self) -> list[float]:

@@ -204,10 +204,8 @@ def account(
     """
     if not 0 < delta < 1:
         raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
-    releases, claims = (
-        read_ledger(releases) if isinstance(releases, (str, Path)) else releases,
-        claims or {},
-    )
+    releases = read_ledger(releases) if isinstance(releases, (str, Path)) else releases
+    claims = claims or {}
     if not releases:
         return Account(delta=delta, reasons=dict.fromkeys(PROFILES, _NOTHING_PRIVATE))
     kinds = {kind: analyses.find(*kind) for kind in dict.fromkeys(map(_kind, releases))}
@@ -292,7 +290,8 @@ def _account_of(
 ) -> Account:
     reader = Profiles(releases, delta, claims, given)
     profiles, reasons = reader.read()
-    sampler, unit = releases[0].sampler, releases[0].unit
+    sampler = releases[0].sampler
+    unit = releases[0].unit
     units = sampler.get("records", sampler["clients"])
     notices = _notices_of_groups(releases)
     if delta * units >= 1:
@@ -333,11 +332,9 @@ def _served(
     """The account of sums over clients, or over records (of the worst part), for each
     observer.
     """
-    first, clients, also = (
-        _worst_part(releases, delta, claims, given),
-        releases[0].adds,
-        list[Account](),
-    )
+    first = _worst_part(releases, delta, claims, given)
+    clients = releases[0].adds
+    also = list[Account]()
     for who, noises in others(releases).items():
         # What came before was seen in the same way, where it came of as many clients.
         before = tuple(
@@ -396,10 +393,8 @@ def _after(
             )
         )
     low, high = (max(ends) for ends in zip(*brackets, strict=True))
-    alone, uncovered = (
-        last.profiles["holds"],
-        next((e.reason for e in before if e.data_dependent_threshold), ""),
-    )
+    alone = last.profiles["holds"]
+    uncovered = next((e.reason for e in before if e.data_dependent_threshold), "")
     if uncovered or alone.status == "void":
         low = high = math.inf
     holds = dataclasses.replace(
@@ -493,7 +488,8 @@ def _either(
     """One account of records of which each is in the first account's releases or in the
     second's: the worse of both.
     """
-    profiles, reasons = {}, dict(first.reasons) | dict(second.reasons)
+    profiles = {}
+    reasons = dict(first.reasons) | dict(second.reasons)
     for name in PROFILES:
         if name not in first.profiles or name not in second.profiles:
             continue

@@ -360,7 +360,8 @@ def rounds_of(
         DpsumError: rounds are missing, doubled or out of order, samplers differ, or
             noise does not fit z and C.
     """
-    first, rounds = releases[0], list[list[Release]]()
+    first = releases[0]
+    rounds = list[list[Release]]()
     for number, event in enumerate(releases):
         where = f"the ledger's release {number}"
         _check_release(event, first, where, adjacency)

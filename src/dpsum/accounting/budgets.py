@@ -64,16 +64,15 @@ class BudgetPlan:
         beside: Sequence[float | None] = (),
         ratios: Sequence[float] = (),
     ) -> None:
-        self.sampler, self.delta, self.counted, self._every_round = (
-            sampler,
-            budget.delta,
-            counted,
-            every_round,
-        )
+        self.sampler = sampler
+        self.delta = budget.delta
+        self.counted = counted
+        self._every_round = every_round
         self._given: Given = {"claims": claims, "mechanism": mechanism}
         find(mechanism, sampler["kind"])
         _check_claimed(budget, claims)
-        multipliers, total = (multiplier, *beside), 0.0
+        multipliers = (multiplier, *beside)
+        total = 0.0
         if None in multipliers:
             if budget.epsilon is None:
                 raise DpsumError(
@@ -204,13 +203,17 @@ class DecayingBudget(BudgetPlan):
                 "the multiplier of a sum is null beside one whose noise follows a loss"
                 " or is released twice: give one"
             )
-        self.sampler, self.delta, self.counted = sampler, budget.delta, counted
+        self.sampler = sampler
+        self.delta = budget.delta
+        self.counted = counted
         self._ratios = tuple(ratios) or (1.0,) * (1 + len(beside))
         self._has_claim = sampler["kind"] in claims
         given = [multiplier, *(z for z in beside if z is not None)]
         self.noise_multiplier, *self.beside = _divided(given, self._ratios)
         self.lots_allowed = int(sampler["rounds"])
-        self._decay, self._falls, self._extra = decay, falls, extra
+        self._decay = decay
+        self._falls = falls
+        self._extra = extra
         self._limit = (
             budget.epsilon if budget.epsilon is not None and budget.stop else math.inf
         )
@@ -234,7 +237,9 @@ class DecayingBudget(BudgetPlan):
             np.zeros(len(self._orders)),
             np.zeros(len(self._claimed_orders)),
         )
-        self._lots, self._losses, self._seen = 0, list[float](), 0
+        self._lots = 0
+        self._losses = list[float]()
+        self._seen = 0
 
     def _cost(self, orders: tuple[float, ...], *, counted_in_full: bool) -> np.ndarray:
         first, *beside = self.multipliers
@@ -306,12 +311,12 @@ class DecayingBudget(BudgetPlan):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.noise_multiplier, self._lots = state["noise_multiplier"], state["lots"]
-        self._losses, self._seen = list(state["losses"]), state["seen"]
-        self._spent, self._claimed = (
-            np.array(state["spent"]),
-            np.array(state["claimed"]),
-        )
+        self.noise_multiplier = state["noise_multiplier"]
+        self._lots = state["lots"]
+        self._losses = list(state["losses"])
+        self._seen = state["seen"]
+        self._spent = np.array(state["spent"])
+        self._claimed = np.array(state["claimed"])
 
 
 def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
@@ -321,7 +326,8 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
     Those found are alike: with n of them beside given ones z_i each is (n / (total^-2 -
     sum of z_i^-2))^1/2.
     """
-    given, missing = [z for z in multipliers if z is not None], multipliers.count(None)
+    given = [z for z in multipliers if z is not None]
+    missing = multipliers.count(None)
     if not missing:
         return given
     share = total

@@ -66,7 +66,8 @@ def epsilon_after(
         raise DpsumError(
             f"the noise multiplier is {noise_multiplier}: it must be finite and above 0"
         )
-    kind, claims = str(sampler["kind"]), given.get("claims")
+    kind = str(sampler["kind"])
+    claims = given.get("claims")
     accountant = find(given.get("mechanism", "gaussian"), kind)
     if profile not in ("as_claimed", "holds"):
         raise DpsumError(
@@ -111,7 +112,8 @@ def delta_after(
             <= epsilon
         )
 
-    low, high = math.log(_LEAST_DELTA), math.log1p(-1e-9)
+    low = math.log(_LEAST_DELTA)
+    high = math.log1p(-1e-9)
     if enough(low):
         return _LEAST_DELTA
     if not enough(high):
@@ -133,7 +135,8 @@ def rounds_allowed(
     """The most rounds, up to those planned, after which epsilon is still within the
     budget.
     """
-    within, beyond = 0, int(sampler["rounds"]) + 1
+    within = 0
+    beyond = int(sampler["rounds"]) + 1
     while beyond - within > 1:
         middle = (within + beyond) // 2
         fits = (
@@ -162,9 +165,11 @@ def calibrate(
             <= epsilon
         )
 
-    low, high = 0.05, 1.0
+    low = 0.05
+    high = 1.0
     while not enough(high):
-        low, high = high, high * 2
+        low = high
+        high = high * 2
         if high > 10_000:
             raise DpsumError(
                 f"no noise multiplier up to 10,000 meets epsilon {epsilon} at delta"

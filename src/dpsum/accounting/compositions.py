@@ -142,7 +142,9 @@ class Stage:
         """Where to start a search; for several units at once as one Gaussian of the
         root mean square count.
         """
-        z, rate, uses = self.least / self.moves, self.rate, self.uses
+        z = self.least / self.moves
+        rate = self.rate
+        uses = self.uses
         if uses == 1:
             return guess_epsilon(z, rate, self.rounds, delta)
         square = uses * rate * (1.0 - rate) + (uses * rate) ** 2
@@ -164,9 +166,11 @@ def _grid(
     lean = 1 + off if upper else np.maximum(1 - off, 0.0)
     tail, other = (np.minimum(values * lean, 1.0) for values in both)
     inside = np.maximum(tail[:-1] - tail[1:], 0.0)
-    weights, infinite = np.append(inside, 0.0), 0.0
+    weights = np.append(inside, 0.0)
+    infinite = 0.0
     if upper:
-        ratio, moved = np.exp(losses), -1.0 / math.expm1(-step)
+        ratio = np.exp(losses)
+        moved = -1.0 / math.expm1(-step)
         # With n, m the cell's mass under the first and second law: right = (n - e^l m)
         # / (1 - e^-step).
         right = (inside - ratio[:-1] * (other[:-1] - other[1:])) * moved
@@ -266,11 +270,9 @@ def upper_curve(stage: Stage, epsilons: np.ndarray) -> list[np.ndarray]:
 
 def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
     """The grid of a lower end of all stages, whose upper end is known."""
-    rounds, mass, several = (
-        sum(stage.rounds for stage in stages),
-        cut_mass(stages, delta),
-        stages[0].uses > 1,
-    )
+    rounds = sum(stage.rounds for stage in stages)
+    mass = cut_mass(stages, delta)
+    several = stages[0].uses > 1
     spans = [
         high - low
         for low, high in (

@@ -107,9 +107,11 @@ def filtered_epsilon(
     """A proved upper end of epsilon where one order's budget, fixed in advance, was
     kept, whatever the noise.
     """
-    alphas, kept = np.asarray(orders, dtype=float), np.asarray(budgets, dtype=float)
+    alphas = np.asarray(orders, dtype=float)
+    kept = np.asarray(budgets, dtype=float)
     # An order whose budget is below 0 is kept by no run.
-    alphas, kept = alphas[kept >= 0], kept[kept >= 0]
+    alphas = alphas[kept >= 0]
+    kept = kept[kept >= 0]
     if not len(alphas):
         return 0.0
     factors = (alphas - 1.0) * np.log1p(-1.0 / alphas) - np.log(alphas)
@@ -161,7 +163,8 @@ def floor_of(events: Events, fall: tuple[float, int]) -> Schedule | None:
     for this fixed schedule holds for any that stays above.
     """
     beta, every = fall
-    lots, first = int(events.sampling["rounds"]), events.multipliers[0]
+    lots = int(events.sampling["rounds"])
+    first = events.multipliers[0]
     falls = (lots - 1) // every
     if first * beta**falls < _LEAST_FLOOR:
         return None

@@ -51,12 +51,16 @@ from dpsum.accounting.grid_sums import (
     tilted_moments,
 )
 
-WIDTH, LEAST_WIDTH = 0.02, 1e-4
+WIDTH = 0.02
+LEAST_WIDTH = 1e-4
 """A bracket is wide where the high end is above the low end by more than both."""
 
 _CELLS = 1 << 22
 _USUAL_CELLS = 1 << 20
-_GUESSES, _TRIES, _RAISES, _LOOKS = 12, 7, 2, 12
+_GUESSES = 12
+_TRIES = 7
+_RAISES = 2
+_LOOKS = 12
 _REACH = 4.0
 _LEAST_MASS = 1e-308
 _LEAST_STEP = 1e-8
@@ -92,7 +96,8 @@ def _halves(
     last = math.ceil((span[1] - offset) / step)
     edges = offset + np.arange(2 * first - 1, 2 * last + 2) * (step / 2)
     tail, other, off = law.tails(edges)
-    tail_off, other_off = tail * off + 1e-320, other * off + 1e-320
+    tail_off = tail * off + 1e-320
+    other_off = other * off + 1e-320
     return _Halves(
         first=first,
         points=offset + np.arange(first, last + 1) * step,
@@ -132,7 +137,8 @@ def _merged(halves: _Halves) -> tuple[np.ndarray, float]:
     point's, so that a share of the point's own lower half can be merged with it. The
     second value is by how much the point with the most mass may be raised.
     """
-    below, above = slice(0, None, 2), slice(1, None, 2)
+    below = slice(0, None, 2)
+    above = slice(1, None, 2)
     ratio = np.exp(np.minimum(halves.points, LARGEST))
     spare = _least_excess(halves, above, ratio)
     # What the lower half beside the next point has to spare above this one.
@@ -140,10 +146,13 @@ def _merged(halves: _Halves) -> tuple[np.ndarray, float]:
     gap = ratio * (halves.other[below] * (1 + 4 * FUNCTION) + halves.other_off[below])
     gap += halves.mass_off[below] - halves.mass[below]
     known = (halves.points <= LARGEST).tolist()
-    spare_at, down_at, gap_at = spare.tolist(), down.tolist(), gap.tolist()
+    spare_at = spare.tolist()
+    down_at = down.tolist()
+    gap_at = gap.tolist()
     shares = [0.0] * len(gap_at)
     bulk = int(np.argmax(halves.mass[below] + halves.mass[above]))
-    left, surplus = 0.0, 0.0
+    left = 0.0
+    surplus = 0.0
     for at in range(len(gap_at) - 1, -1, -1):
         have = spare_at[at] + left * down_at[at]
         share = 0.0
@@ -238,7 +247,8 @@ class _Sum:
         """
         mean, variance = tilted_moments(self._parts, 0.0)
         deviation = max(variance, 1e-300) ** 0.5
-        low, high = math.log(1e-6 / deviation), math.log(1e6 / min(deviation, 1e3))
+        low = math.log(1e-6 / deviation)
+        high = math.log(1e6 / min(deviation, 1e3))
         for _ in range(60):
             middle = (low + high) / 2
             theta = math.exp(middle)
@@ -260,9 +270,11 @@ class _Sum:
         near = max(self.saddle_point(delta)[0], 1e-9)
         # Half the best tilt would leave a quarter of log(1 / delta) to the FFT.
         tilt = 0.5 if delta > 1e-20 else 1.0
-        below, above = 0.0, math.inf
+        below = 0.0
+        above = math.inf
         # Farther from where the search began a window would not fit into memory.
-        first, farthest = near, _CELLS * self._parts[0][0].step
+        first = near
+        farthest = _CELLS * self._parts[0][0].step
         for _ in range(_LOOKS):
             if abs(near - first) > farthest:
                 break
@@ -311,7 +323,8 @@ def _root(
     def excess(epsilon: float) -> float:
         return _log_ratio(end.delta(epsilon), delta)
 
-    at, move = near, reach / 16
+    at = near
+    move = reach / 16
     sign = 1.0 if excess(near) > 0.0 else -1.0
     while abs(at - near) < reach:
         beyond = max(at + sign * move, 0.0)
@@ -448,7 +461,8 @@ def _steps(
         side = int(moved[1] > moved[0])
         if finer[side] == steps[side]:
             side = 1 - side
-        steps[side], ends[side] = finer[side], tried[side]
+        steps[side] = finer[side]
+        ends[side] = tried[side]
     return steps[0], steps[1]
 
 

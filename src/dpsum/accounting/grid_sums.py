@@ -42,7 +42,8 @@ class GridVariable:
             raise ValueError(
                 "a grid variable needs at least one positive weight and a positive step"
             )
-        self.first, self.step = first + int(support[0]), step
+        self.first = first + int(support[0])
+        self.step = step
         self.weights = weights[support[0] : support[-1] + 1]
         self.values = (self.first + np.arange(len(self.weights))) * step
         with np.errstate(divide="ignore"):
@@ -78,14 +79,14 @@ class Kernel:
         """Bounds on the largest g(x) exp(-theta x), x = S - K, and on the sum of its
         squares over the grid.
         """
-        peak, square = math.inf, math.inf
+        peak = math.inf
+        square = math.inf
         if self.bound < math.inf:
-            peak, square = self.bound, self.bound**2 / (2.0 * theta * step)
+            peak = self.bound
+            square = self.bound**2 / (2.0 * theta * step)
         if self.lipschitz:
-            peak, square = (
-                min(peak, 1.0 / (math.e * theta)),
-                min(square, 1.0 / (4.0 * theta**3 * step)),
-            )
+            peak = min(peak, 1.0 / (math.e * theta))
+            square = min(square, 1.0 / (4.0 * theta**3 * step))
         return peak, square + 2.0 * peak**2
 
 
@@ -141,7 +142,9 @@ class UpperTail:
         kernel: Kernel,
         tilt: float = 0.5,
     ) -> None:
-        self._parts, self._around, self._kernel = parts, around, kernel
+        self._parts = parts
+        self._around = around
+        self._kernel = kernel
         self._step = parts[0][0].step
         # Half the best tilt: precise enough by far, and the window it needs is much
         # shorter.
@@ -161,7 +164,10 @@ class UpperTail:
     def _transform(self, size: int) -> np.ndarray:
         """The tilted law of S on the window, and a bound on its FFT error in L2."""
         spectrum: np.ndarray | None = None
-        shift, scale, forward, copies = 0, -self._theta * self._around, 0.0, 0
+        shift = 0
+        scale = -self._theta * self._around
+        forward = 0.0
+        copies = 0
         self._log_mgfs = []
         for variable, count in self._parts:
             tilted = self._theta * variable.values
@@ -180,16 +186,19 @@ class UpperTail:
             forward += count * _norm(tilted)
             copies += count
         mass = scipy.fft.irfft(spectrum, n=size)
-        rounding, own = FFT_ROUNDING * np.log2(size), _norm(mass)
+        rounding = FFT_ROUNDING * np.log2(size)
+        own = _norm(mass)
         self._fft_error = 1.01 * (rounding * (forward + own) + 1e-15 * copies * own)
-        self._log_scale, self._copies = scale, copies
+        self._log_scale = scale
+        self._copies = copies
         return np.roll(mass, (shift - self._start) % size)
 
     def _error_outside(self, size: int, slopes: tuple[float, float]) -> None:
         """A Chernoff bound, on the exact weights, for the tilted mass outside the
         window.
         """
-        low, high = self._start * self._step, (self._start + size) * self._step
+        low = self._start * self._step
+        high = (self._start + size) * self._step
         self._outside = 0.0
         least = sum(variable.first * count for variable, count in self._parts)
         most = sum(
@@ -244,7 +253,8 @@ class UpperTail:
         ):
             return math.inf, math.inf
         index = int(np.searchsorted(self._offsets, offset))
-        first, scale = float(self._firsts[index]), math.exp(self._log_scale)
+        first = float(self._firsts[index])
+        scale = math.exp(self._log_scale)
         if self._kernel is LOSS and offset > 690.0:
             # exp(offset) would overflow; what is left up there is anyway next to
             # nothing.
@@ -284,13 +294,11 @@ class DeltaEnd:
         extra: float = 0.0,
         share: tuple[int, int] = (1, 1),
     ) -> None:
-        self._tail, self._upper, self._place, self._extra, self._share = (
-            tail,
-            upper,
-            place,
-            extra,
-            share,
-        )
+        self._tail = tail
+        self._upper = upper
+        self._place = place
+        self._extra = extra
+        self._share = share
 
     def delta(self, epsilon: float) -> float:
         """The end of delta at epsilon."""
@@ -321,7 +329,8 @@ def crossing(
     made where the last one crossed, until it is sharp there. `start` is a guess,
     `ceiling` an upper end that is known already.
     """
-    best, near = (ceiling if upper else 0.0), min(start, ceiling)
+    best = ceiling if upper else 0.0
+    near = min(start, ceiling)
     for _ in range(8):
         curve = curve_near(near)
 
@@ -469,7 +478,8 @@ def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, floa
         [scale * np.geomspace(0.03, 60, 24), theta * np.geomspace(0.01, 0.99, 8)]
     )
     need = -math.log(OUTSIDE)
-    upper, lower = np.zeros(len(slopes)), np.zeros(len(slopes))
+    upper = np.zeros(len(slopes))
+    lower = np.zeros(len(slopes))
     least = most = 0.0
     for variable, count in parts:
         base = log_sum(theta * variable.coarse_values + variable.coarse_log_weights)
@@ -479,8 +489,10 @@ def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, floa
         lower += count * log_sum(tilt - moves)
         least += count * float(variable.values[0])
         most += count * float(variable.values[-1])
-    highs, lows = (need + upper) / slopes, -(need + lower) / slopes
-    high, low = int(np.argmin(highs)), int(np.argmax(lows))
+    highs = (need + upper) / slopes
+    lows = -(need + lower) / slopes
+    high = int(np.argmin(highs))
+    low = int(np.argmax(lows))
     edges = max(float(lows[low]), least), min(float(highs[high]), most)
     return *edges, (-float(slopes[low]), float(slopes[high]))
 

@@ -47,7 +47,8 @@ def group_epsilon(
     """
     if size == 1:
         return epsilon_at(delta)
-    share, epsilon = delta, epsilon_at(delta)
+    share = delta
+    epsilon = epsilon_at(delta)
     for _ in range(60):
         if size * epsilon >= ceiling:
             break
@@ -130,7 +131,8 @@ def _sum_of_squares(
     # No round has more than `most`, so beyond it nothing is missing.
     missing = rounds * float(tail_of(cut)) if cut < most else 0.0
     total: np.ndarray | None = None
-    exponent, power = rounds, law
+    exponent = rounds
+    power = law
     while True:
         if exponent & 1:
             total, lost = _cut(power if total is None else np.convolve(total, power))
@@ -168,7 +170,8 @@ def known_draws_epsilon(
     if rest <= 0:
         return math.inf
     at = np.flatnonzero(law[1:] > 0) + 1
-    mu, weights = np.sqrt(at) / noise_multiplier, law[at]
+    mu = np.sqrt(at) / noise_multiplier
+    weights = law[at]
 
     def excess(epsilon: float) -> float:
         first = log_ndtr(mu / 2 - epsilon / mu)

@@ -60,7 +60,8 @@ from scipy.special import gammaln
 from dpsum.accounting.gaussian import Bracket
 from dpsum.accounting.grid_sums import log_sum
 
-DOUBT, LOOKS = 1e-3, 100
+DOUBT = 1e-3
+LOOKS = 100
 MOST = 256
 """Rounds up to which this is quick enough."""
 
@@ -75,7 +76,8 @@ _ORDERS = (3, 5, 8, 12, 16, 22, 30, 44)
 _LEVELS = 160
 _DRAWS = 100_000
 _MOST_DRAWS = 4_000_000
-_STEPS, _PER_OCTAVE = 8192, 1024
+_STEPS = 8192
+_PER_OCTAVE = 1024
 _ROUNDING = 1e-9
 _NOTHING = 1e-13
 """An overlap of two rounds that is a smaller share of the largest is what inverting an
@@ -106,8 +108,12 @@ class _Chain:
         # common covers them.
         least = _NOTHING * np.max(gram, initial=0.0)
         if (nothing := (rest > 0) & (rest < least)).any():
-            rest[nothing], common = 0.0, common + float(least)
-        start, keep, cover, total = np.zeros(size), np.zeros(size), np.zeros(size), 0.0
+            rest[nothing] = 0.0
+            common = common + float(least)
+        start = np.zeros(size)
+        keep = np.zeros(size)
+        cover = np.zeros(size)
+        total = 0.0
         for row in range(1, size):
             held = cover[: row - 1]
             ratios = np.divide(
@@ -128,9 +134,11 @@ class _Counts:
     def __init__(
         self, chain: _Chain, diagonal: np.ndarray, rounds: int, order: int
     ) -> None:
-        self.order, self._done = order, len(diagonal)
+        self.order = order
+        self._done = len(diagonal)
         self._own = (diagonal - chain.common) / 2
-        self._chain, top = chain, order * float(chain.start.max(initial=0.0))
+        self._chain = chain
+        top = order * float(chain.start.max(initial=0.0))
         self._levels = top * np.linspace(0.0, 1.0, _LEVELS if top else 1) ** 2
         self._count = np.arange(order + 1)
         ran = order - self._count
@@ -163,7 +171,8 @@ class _Counts:
         """Log of the weight of each (level, left to place, count here), float64
         [levels, order + 1, order + 1].
         """
-        count, left = self._count, self._count[:, None] - self._count
+        count = self._count
+        left = self._count[:, None] - self._count
         here = (
             self._levels[:, None] * count
             + self._own[index] * count * (count - 1)
@@ -179,8 +188,10 @@ class _Counts:
         """Counts of the rounds that were run, float64 [size, t], and E' of each,
         float64 [size].
         """
-        counts, energy = np.zeros((size, self._done)), np.zeros(size)
-        level, left = np.zeros(size, dtype=int), np.full(size, self.order)
+        counts = np.zeros((size, self._done))
+        energy = np.zeros(size)
+        level = np.zeros(size, dtype=int)
+        left = np.full(size, self.order)
         for index in range(self._done):
             terms = self._terms(index, self._values[index + 1])
             with np.errstate(invalid="ignore"):
@@ -191,7 +202,8 @@ class _Counts:
             field = self._levels[level]
             energy += count * field + self._own[index] * count * (count - 1)
             counts[:, index] = count
-            level, left = self._next(index, field, count), left - count
+            level = self._next(index, field, count)
+            left = left - count
         ran = counts.sum(axis=1)
         return counts, energy + self._chain.common / 2 * ran * (ran - 1)
 
@@ -200,7 +212,8 @@ def _bernstein(values: np.ndarray, most: float, doubt: float) -> Bracket:
     """Ends of the mean of draws in [0, most], each wrong with a chance of `doubt` at
     most.
     """
-    size, log = len(values), math.log(2 / doubt)
+    size = len(values)
+    log = math.log(2 / doubt)
     off = math.sqrt(2 * float(values.var(ddof=1)) * log / size) + 7 * most * log / (
         3 * (size - 1)
     )
@@ -219,9 +232,12 @@ class Pair:
     """
 
     def __init__(self, encoder: np.ndarray, rounds: int, delta: float) -> None:
-        self._encoder, self._rounds, self._delta = encoder, rounds, delta
+        self._encoder = encoder
+        self._rounds = rounds
+        self._delta = delta
         gram = encoder.T @ encoder
-        self._gram, self._diagonal = gram, np.diag(gram).copy()
+        self._gram = gram
+        self._diagonal = np.diag(gram).copy()
         self._doubt = DOUBT * delta / LOOKS / (4 * _STEPS)
         below = gram[np.tril_indices(len(gram), -1)]
         commons = (
@@ -313,11 +329,10 @@ class Pair:
             return most
         if wanted > _MOST_DRAWS:
             return 1.0
-        rng, draws = (
-            np.random.Generator(np.random.Philox(_SEED + 1)),
-            max(int(wanted), _DRAWS),
-        )
-        values, shift = np.empty(draws), tau * (self._gram @ share) / math.sqrt(square)
+        rng = np.random.Generator(np.random.Philox(_SEED + 1))
+        draws = max(int(wanted), _DRAWS)
+        values = np.empty(draws)
+        shift = tau * (self._gram @ share) / math.sqrt(square)
         for rows in self._parts(draws):
             moved = (
                 rng.standard_normal((rows.stop - rows.start, len(self._gram)))
@@ -355,13 +370,15 @@ def _bracket(encoder: bytes, done: int, rounds: int, delta: float) -> Bracket:
     def at(step: int) -> float:
         return float(2.0 ** (4 - step / _PER_OCTAVE))
 
-    low, high = 0, _STEPS
+    low = 0
+    high = _STEPS
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (
             (middle, high) if pair.present(at(middle))[1] <= kept else (low, middle)
         )
-    step, stride = low, _PER_OCTAVE // 128
+    step = low
+    stride = _PER_OCTAVE // 128
     # Far from where the draws were made for, the low end says nothing: it is looked for
     # beside the high end.
     near = range(low, min(low + _PER_OCTAVE, _STEPS), stride)

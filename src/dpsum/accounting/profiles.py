@@ -72,12 +72,10 @@ class Profiles:
         claims: Claims,
         given: AccountContext,
     ) -> None:
-        self.given, self.delta, self.claims, self.first = (
-            given,
-            delta,
-            claims,
-            releases[0],
-        )
+        self.given = given
+        self.delta = delta
+        self.claims = claims
+        self.first = releases[0]
         self.accountant = analyses.of(releases)
         self.events = events = self.accountant.read(releases)
         uncovered = {
@@ -132,7 +130,8 @@ class Profiles:
         self, low: float, high: float, status: str, explanation: str, **others: Any
     ) -> Entry:
         if self.missing:
-            status, explanation = "void", f"a release without an event: {self.missing}"
+            status = "void"
+            explanation = f"a release without an event: {self.missing}"
         values = {
             name: getattr(self.first, name)
             for name in ("unit", "adjacency", "observer")
@@ -149,11 +148,13 @@ class Profiles:
     def _as_claimed(self) -> Entry | str:
         if not self.claims:
             return NO_CLAIM
-        claim, events = self.claims.get(self.accountant.pair[1]), self.events
+        claim = self.claims.get(self.accountant.pair[1])
+        events = self.events
         if claim is None:
             schedule = events.claimed[0][0] if events.uncounted else events.schedule
             low, high = self.accountant.bracket(events.of_noise(schedule), self.delta)
-            status, text = "proved", self.accountant.explain(events)
+            status = "proved"
+            text = self.accountant.explain(events)
         else:
             low = high = max(
                 claim.epsilon(*counted, self.delta) for counted in events.claimed
@@ -167,13 +168,12 @@ class Profiles:
             status = "void"
             text += "; groups of coordinates together have less noise than is counted"
         if self.adaptive and status == "proved":
-            status, text = "as run", text + _AS_RUN
+            status = "as run"
+            text = text + _AS_RUN
         if events.uncounted:
             names = ", ".join(events.uncounted)
-            status, text = (
-                "void",
-                f"{text}; the paper does not count the release {names}",
-            )
+            status = "void"
+            text = f"{text}; the paper does not count the release {names}"
         return self._entry(low, high, status, text)
 
     def _holds(self) -> Entry:
@@ -228,18 +228,17 @@ class Profiles:
         """
         if self.accountant.adjacency == "replace-one":
             return holds
-        low, own = (
-            holds.epsilon_low,
-            None if self.missing else self.accountant.replaced(self.events, self.delta),
+        low = holds.epsilon_low
+        own = (
+            None if self.missing else self.accountant.replaced(self.events, self.delta)
         )
         if own is not None:
-            (low, high), how = (
-                own,
-                "replaced by any other, which has an analysis of its own",
-            )
+            low, high = own
+            how = "replaced by any other, which has an analysis of its own"
             reason = self.accountant.width_reason(self.events, self.delta)
         elif self.z:
-            high, how = gaussian_epsilon(self.z / 2, self.delta), "sensitivity 2C"
+            high = gaussian_epsilon(self.z / 2, self.delta)
+            how = "sensitivity 2C"
             low = high if low == holds.epsilon_high else low
             reason = "the low end is that of a unit that is zeroed"
         else:
@@ -273,10 +272,8 @@ class Profiles:
                 if z
                 else group_epsilon(self._high, size, self.delta)
             )
-            one_low, one_high = (
-                profiles["holds"].epsilon_low,
-                profiles["holds"].epsilon_high,
-            )
+            one_low = profiles["holds"].epsilon_low
+            one_high = profiles["holds"].epsilon_high
             low = high if z and one_low == one_high > 0 else min(one_low, high)
             how = (
                 "one Gaussian of sensitivity kC; exact"
@@ -298,7 +295,8 @@ class Profiles:
 
     def _image_level(self, holds: Entry) -> Entry | str:
         """One image: all clients that use it contribute zero."""
-        use, accountant = self.given.images, self.accountant
+        use = self.given.images
+        accountant = self.accountant
         if self.first.unit == "record" and not accountant.shared_records:
             if use is not None:
                 return (
@@ -321,7 +319,9 @@ class Profiles:
 
     def _tuning(self, holds: Entry) -> Entry | str:
         """This run and the search that its hyper-parameters came from."""
-        search, events, delta = self.given.search, self.events, self.delta
+        search = self.given.search
+        events = self.events
+        delta = self.delta
         chosen = (
             "; checkpoints were chosen by validation clients, which is post-processing"
             " for training clients"
@@ -357,12 +357,11 @@ class Profiles:
             return self._entry(low, math.inf, "void", text)
         how = "by Renyi divergences"
         if not search.several:
-            high, how = holds.epsilon_high, "is the same"
+            high = holds.epsilon_high
+            how = "is the same"
         elif search.number == "fixed" and self.z:
-            high, how = (
-                gaussian_epsilon(self.z / search.runs**0.5, delta),
-                "as one Gaussian",
-            )
+            high = gaussian_epsilon(self.z / search.runs**0.5, delta)
+            how = "as one Gaussian"
         elif self.filter is not None and self.floor is None:
             high = searched_epsilon(
                 self.filter.budgets, self.filter.orders, search, delta

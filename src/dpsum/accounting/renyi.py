@@ -52,9 +52,12 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
     It is dp-accounting's `_compute_log_a` to the bit, without what importing that
     package loads: a second a training.
     """
-    z, log_q, log_rest = noise_multiplier, math.log(rate), math.log1p(-rate)
+    z = noise_multiplier
+    log_q = math.log(rate)
+    log_rest = math.log1p(-rate)
     if float(order).is_integer():
-        order, total = int(order), -math.inf
+        order = int(order)
+        total = -math.inf
         for i in range(order + 1):
             chosen = _log_choose(order, i) + i * log_q + (order - i) * log_rest
             total = _log_add(total, chosen + (i * i - i) / (2 * (z**2)))
@@ -63,7 +66,8 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
     middle = z**2 * math.log(1 / rate - 1) + 0.5
     below = above = last_below = last_above = -math.inf
     for i in range(1000):
-        choose, j = _log_choose(order, i), order - i
+        choose = _log_choose(order, i)
+        j = order - i
         tail_below = math.log(0.5) + (
             math.log(2) + log_ndtr(-((i - middle) / (math.sqrt(2) * z)) * 2**0.5)
         )
@@ -76,7 +80,8 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
         term_above = (
             choose + j * log_q + i * log_rest + (j * j - j) / (2 * (z**2)) + tail_above
         )
-        below, above = _log_add(below, term_below), _log_add(above, term_above)
+        below = _log_add(below, term_below)
+        above = _log_add(above, term_above)
         total = _log_add(below, above)
         if (
             term_below < last_below
@@ -84,7 +89,8 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
             and max(term_below, term_above) < total - 30
         ):
             return total
-        last_below, last_above = term_below, term_above
+        last_below = term_below
+        last_above = term_above
     return math.inf
 
 
@@ -93,7 +99,8 @@ def _log_choose(n: float, k: float) -> float:
 
 
 def _log_add(x: float, y: float) -> float:
-    less, more = min(x, y), max(x, y)
+    less = min(x, y)
+    more = max(x, y)
     return more if less == -math.inf else math.log1p(math.exp(less - more)) + more
 
 

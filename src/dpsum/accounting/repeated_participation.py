@@ -44,7 +44,8 @@ def heaviest(
     for _ in range(min(participations, -(-rounds // separation))):
         before = tables[-1][np.maximum(np.arange(rounds) - separation + 1, 0)]
         tables.append(np.append(0.0, np.maximum.accumulate(weights + before)))
-    chosen, at = [], rounds
+    chosen = []
+    at = rounds
     for table in tables[:0:-1]:
         if table[at] <= 0.0:
             break
@@ -63,7 +64,8 @@ def sensitivity(
     `gram` is G = C^T C over the variance, float64 [rounds, rounds]; `separation` and
     `participations` are at least 1.
     """
-    sizes, rounds = np.abs(gram), len(gram)
+    sizes = np.abs(gram)
+    rounds = len(gram)
     diagonal = np.diag(gram)
     first = np.arange(rounds)[::separation][:participations]
     apart = (

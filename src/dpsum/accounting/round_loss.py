@@ -47,7 +47,10 @@ class RoundLoss:
         uses: int = 1,
         dropped: float = 0.0,
     ) -> None:
-        self.z, self.q, self.add, self.uses = noise_multiplier, rate, add, uses
+        self.z = noise_multiplier
+        self.q = rate
+        self.add = add
+        self.uses = uses
         self.missing = 0.0
         if uses > 1:
             counts = np.arange(uses + 1, dtype=float)
@@ -92,10 +95,12 @@ class RoundLoss:
             present, own = beyond(1.0)
             mixed = (1.0 - self.q) * without + self.q * present
             return without, mixed, np.maximum(share, own) + 4 * ROUNDING
-        mixed, most = math.exp(self._logs[0]) * without, share
+        mixed = math.exp(self._logs[0]) * without
+        most = share
         for count, log in zip(self._counts, self._logs[1:], strict=True):
             present, own = beyond(float(count))
-            mixed, most = mixed + math.exp(log) * present, np.maximum(most, own)
+            mixed = mixed + math.exp(log) * present
+            most = np.maximum(most, own)
         return (
             without,
             mixed,
@@ -115,7 +120,8 @@ class RoundLoss:
             if self.uses > 1:
                 return self._where_mixed(losses - self._logs[0])
             change = np.expm1(np.minimum(losses, 601.0))
-            total, off = change + self.q, FUNCTION * np.abs(change)
+            total = change + self.q
+            off = FUNCTION * np.abs(change)
             unknown = np.abs(total) <= 2 * off
             total = np.where(unknown, 2 * off if self.add else 0.0, total)
             logs = np.where(total > 0, np.log(np.maximum(total, 0.0) / self.q), -np.inf)
@@ -147,11 +153,9 @@ class RoundLoss:
         inside = np.isfinite(wanted)
         target = wanted[inside]
         moved = 2 * (off / -np.expm1(-np.maximum(rise, 1e-300)))[inside] + 2 * self._off
-        variance, counts, ratios = (
-            self.z**2,
-            self._counts,
-            self._logs[1:] - self._logs[0],
-        )
+        variance = self.z**2
+        counts = self._counts
+        ratios = self._logs[1:] - self._logs[0]
         x = np.full(len(target), np.inf)
         for count, ratio in zip(counts, ratios, strict=True):
             np.minimum(x, (target - ratio) * variance / count + count / 2, out=x)
@@ -159,7 +163,8 @@ class RoundLoss:
             top = np.full(len(x), -np.inf)
             for count, ratio in zip(counts, ratios, strict=True):
                 np.maximum(top, ratio + count * (x - count / 2) / variance, out=top)
-            total, slope = np.zeros(len(x)), np.zeros(len(x))
+            total = np.zeros(len(x))
+            slope = np.zeros(len(x))
             for count, ratio in zip(counts, ratios, strict=True):
                 summand = np.exp(ratio + count * (x - count / 2) / variance - top)
                 total += summand
@@ -168,7 +173,8 @@ class RoundLoss:
             x -= step
             if not len(step) or np.max(np.abs(step) / (1 + np.abs(x))) < 1e-15:
                 break
-        roots, error = np.full(rise.shape, -np.inf), np.zeros(rise.shape)
+        roots = np.full(rise.shape, -np.inf)
+        error = np.zeros(rise.shape)
         roots[inside] = x
         largest = (
             counts[-1] * (np.abs(x) + counts[-1]) / variance

@@ -25,7 +25,8 @@ from typing import Protocol, TypeVar
 
 from dpsum.errors import DpsumError
 
-CLIENT, RECORD = "client", "record"
+CLIENT = "client"
+RECORD = "record"
 
 
 class Read(Protocol):
@@ -69,11 +70,13 @@ def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
     for event in events:
         units.setdefault(event.unit, []).append(event)
     if len(units) > 1:
-        records, clients = units.get(RECORD, []), units.get(CLIENT, [])
+        records = units.get(RECORD, [])
+        clients = units.get(CLIENT, [])
         if any(event.observer != "server" for event in records) or any(
             event.observer != "everyone" for event in clients
         ):
-            first, second = records[0], clients[0]
+            first = records[0]
+            second = clients[0]
             raise DpsumError(
                 f"{first.name} protects records from {first.observer} and {second.name}"
                 f" clients from {second.observer}: no analysis composes sums of two"

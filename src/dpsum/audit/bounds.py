@@ -110,7 +110,9 @@ def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
     """A bound on the chance of at least so many right guesses under any (epsilon,
     delta)-DP mechanism (Theorem 5.2).
     """
-    m, made, right = guesses.coins, guesses.made, guesses.right
+    m = guesses.coins
+    made = guesses.made
+    right = guesses.right
     rate = 1 / (1 + math.exp(-epsilon))
     tail = float(binomial_tail(right - 1, made, rate))
     steps = np.arange(1, right + 1)
@@ -124,13 +126,16 @@ def one_run_dp(guesses: Guesses, *, delta: float, confidence: float) -> Bound:
     guesses.
     """
     tau = 1 - confidence
-    epsilon, reason = 0.0, ""
+    epsilon = 0.0
+    reason = ""
     if _chance(guesses, 0.0, delta) > tau:
         reason = "no leak is told from chance"
     else:
-        low, high = 0.0, 1.0
+        low = 0.0
+        high = 1.0
         while _chance(guesses, high, delta) <= tau:
-            low, high = high, 2 * high
+            low = high
+            high = 2 * high
         while high - low > 1e-5:
             middle = (low + high) / 2
             low, high = (
@@ -167,7 +172,8 @@ def clopper_pearson(
     chosen on a share of the scores (`choosing`, drawn by `generator`) that is then left
     out.
     """
-    name, assumes = "Clopper-Pearson", "scores are independent"
+    name = "Clopper-Pearson"
+    assumes = "scores are independent"
     sides = [generator.permutation(scores) for scores in (present, absent)]
     cuts = [math.floor(choosing * len(scores)) for scores in sides]
     if (
@@ -187,17 +193,15 @@ def clopper_pearson(
         *chosen_on, sizes=(len(left[0]), len(left[1])), delta=delta, tau=1 - confidence
     )
     if above:
-        hits, alarms = (
-            int((left[0] > threshold).sum()),
-            int((left[1] > threshold).sum()),
-        )
-        trials, nulls = len(left[0]), len(left[1])
+        hits = int((left[0] > threshold).sum())
+        alarms = int((left[1] > threshold).sum())
+        trials = len(left[0])
+        nulls = len(left[1])
     else:
-        hits, alarms = (
-            int((left[1] <= threshold).sum()),
-            int((left[0] <= threshold).sum()),
-        )
-        trials, nulls = len(left[1]), len(left[0])
+        hits = int((left[1] <= threshold).sum())
+        alarms = int((left[0] <= threshold).sum())
+        trials = len(left[1])
+        nulls = len(left[0])
     epsilon = float(
         _of_counts(
             np.array([hits]), trials, np.array([alarms]), nulls, delta, 1 - confidence
@@ -243,10 +247,8 @@ def _of_counts(
     """The bound for each pair of counts, where each rate's limit has half of tau;
     -infinity where there is none.
     """
-    power, false = (
-        least_rate(hits, trials, tau / 2),
-        largest_rate(alarms, nulls, tau / 2),
-    )
+    power = least_rate(hits, trials, tau / 2)
+    false = largest_rate(alarms, nulls, tau / 2)
     with np.errstate(divide="ignore"):
         return np.where(
             power > delta,
@@ -276,7 +278,8 @@ def _best_threshold(
     )
     if len(candidates) > 512:
         kept = np.linspace(0, len(candidates) - 1, 512).astype(int)
-        candidates, gaps = candidates[kept], gaps[kept]
+        candidates = candidates[kept]
+        gaps = gaps[kept]
     above = [
         1 - np.searchsorted(np.sort(side), candidates, side="right") / len(side)
         for side in (present, absent)

@@ -46,7 +46,8 @@ class Tally:
         members: Sequence[np.ndarray] | None = None,
         once: bool = False,
     ) -> None:
-        self._members, self._once = members, once
+        self._members = members
+        self._once = once
         self.scores = np.full(shape, -np.inf if once and members is None else 0.0)
 
     def add(
@@ -152,10 +153,8 @@ def chance_of_such(
     chances = [1.0]
     for side in (coins, ~coins):
         if side.any():
-            own, ideal = (
-                np.sort(scores[side]),
-                np.sort(np.concatenate([each[side] for each in drawn])),
-            )
+            own = np.sort(scores[side])
+            ideal = np.sort(np.concatenate([each[side] for each in drawn]))
             at = np.concatenate([own, ideal])
             apart = np.searchsorted(own, at, "right") / len(own) - np.searchsorted(
                 ideal, at, "right"

@@ -65,7 +65,9 @@ class Family:
     def __init__(
         self, accountant: Accountant, schedule: Schedule, sampler: Sampler
     ) -> None:
-        self._accountant, self._schedule, self._sampler = accountant, schedule, sampler
+        self._accountant = accountant
+        self._schedule = schedule
+        self._sampler = sampler
         self.name = f"{sampler['kind']} with any noise"
         self.largest = min(z for z, _ in schedule) / _SMALLEST
         self.posteriors = functools.cache(self._posteriors)
@@ -203,11 +205,13 @@ class RankTest:
         """
         if observed <= self.critical(0.0):
             return 0.0
-        low, high = 0.0, min(0.25, self._family.largest)
+        low = 0.0
+        high = min(0.25, self._family.largest)
         while observed > self.critical(high):
             if high == self._family.largest:
                 return high
-            low, high = high, min(2 * high, self._family.largest)
+            low = high
+            high = min(2 * high, self._family.largest)
         scale = _PRECISION * high
         at = float(
             scipy.optimize.brentq(
@@ -249,7 +253,8 @@ def rank_test(
     def statistic(scores: np.ndarray) -> float:
         return test.statistic(coins[np.argsort(-scores, kind="stable")])
 
-    observed, own = statistic(scores), test.draws(1.0)
+    observed = statistic(scores)
+    own = test.draws(1.0)
     leak, shown = (test.refuted(value) for value in (observed, float(np.median(own))))
     reason = "" if leak > 0 else "no leak is told from chance"
     if leak == family.largest:

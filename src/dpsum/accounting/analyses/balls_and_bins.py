@@ -61,10 +61,14 @@ from dpsum.sampling import Sampling
 # Share of delta that may be spent on cutting the log-normal's own tail. With little
 # noise that tail is so long that the grid could not resolve what lies below it, and
 # delta so flat that a larger share moves epsilon little.
-CUT, CUT_HEAVY, HEAVY = 1e-4, 1e-2, 1.5
+CUT = 1e-4
+CUT_HEAVY = 1e-2
+HEAVY = 1.5
 # Grid cells (the upper end's error falls with the square of a cell, the lower end's
 # with the cell).
-UPPER_CELLS, UPPER_CELLS_ADD, LOWER_CELLS = 1 << 13, 1 << 12, 1 << 20
+UPPER_CELLS = 1 << 13
+UPPER_CELLS_ADD = 1 << 12
+LOWER_CELLS = 1 << 20
 # Deviations of a normal variable that a quadrature over it takes in.
 _REACH = 12.0
 # The delta for which a whole curve's grid is made.
@@ -120,10 +124,12 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
     """
     cells = int(np.ceil(cut / step))
     edges = np.arange(cells + 1) * step
-    (tail, tail_off), (moment, moment_off) = law.tail(edges), law.moment(edges)
+    tail, tail_off = law.tail(edges)
+    moment, moment_off = law.moment(edges)
     off = np.maximum(tail_off, moment_off)
     lean = 1 + off if heavier else 1 - off
-    tail, moment = np.minimum(tail * lean, 1.0), moment * lean
+    tail = np.minimum(tail * lean, 1.0)
+    moment = moment * lean
     inside = np.maximum(tail[:-1] - tail[1:], 0.0)
     right = ((moment[:-1] - moment[1:]) - edges[:-1] * inside) / step
     # Each leaning term is off by at most twice its error, and edge x tail is at most
@@ -582,12 +588,11 @@ class BallsAndBins(Accountant):
         return renyi(least, int(events.sampling["rounds"]), done, orders)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        uses, done, rounds = (
-            use.most,
-            len(events.multipliers),
-            int(events.sampling["rounds"]),
-        )
-        least, most = min(events.multipliers), max(events.multipliers)
+        uses = use.most
+        done = len(events.multipliers)
+        rounds = int(events.sampling["rounds"])
+        least = min(events.multipliers)
+        most = max(events.multipliers)
         low = lower_epsilon(most, rounds, done, delta)
         if uses > 1 and done == rounds:
             low = max(low, gaussian_epsilon(most * rounds**0.5 / uses, delta))

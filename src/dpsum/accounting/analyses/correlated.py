@@ -65,7 +65,8 @@ class CorrelatedOnePass(OnePass):
         """Reads also C^T C over sigma^2, in units of the threshold, float64 [rounds,
         rounds] (`seen`).
         """
-        events, gram = super().read(lines), gram_of(lines)
+        events = super().read(lines)
+        gram = gram_of(lines)
         return _as_one(events, float(np.diag(gram).max()) ** -0.5, gram)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
@@ -171,7 +172,8 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
         DpsumError: rows are missing or of another length, the threshold moved, or the
             encoder moves by more than the ledger's sensitivity says.
     """
-    first, inverse = lines[0], np.zeros((len(lines), len(lines)))
+    first = lines[0]
+    inverse = np.zeros((len(lines), len(lines)))
     if len({event.name for event in lines}) > 1:
         raise DpsumError(
             "the ledger has releases beside those of correlated noise: account for them"

@@ -64,7 +64,8 @@ from dpsum.errors import DpsumError
 from dpsum.ledger import Release
 from dpsum.sampling import Sampling
 
-_REACH, _CELLS = 9.0, 3000
+_REACH = 9.0
+_CELLS = 3000
 _CURVES = 12
 # What quadrature and interpolation may be rounded by, far more than they are.
 _OFF = 1e-9
@@ -206,7 +207,8 @@ def upper_epsilon(
     """
     if done == 0:
         return 0.0
-    square, least = overlap[0], math.inf
+    square = overlap[0]
+    least = math.inf
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
         if done == rounds and common and gaussian_epsilon(common**-0.5, delta) >= least:
@@ -228,7 +230,8 @@ def upper_deltas(
     """Upper ends of delta at each epsilon >= 0, of present against absent and turned
     around, float64 [2, n].
     """
-    square, least = overlap[0], np.ones((2, len(epsilons)))
+    square = overlap[0]
+    least = np.ones((2, len(epsilons)))
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
         classes = [counts for counts in _classes(rounds, done, apart) if counts[1]]
@@ -397,10 +400,8 @@ def _of(events: Events) -> tuple[np.ndarray, int]:
             " weights, not by z alone"
         )
     least, _, done = events.ends
-    planned, rounds = (
-        np.frombuffer(events.sampling.encoder),
-        int(events.sampling["rounds"]),
-    )
+    planned = np.frombuffer(events.sampling.encoder)
+    rounds = int(events.sampling["rounds"])
     size = math.isqrt(len(planned))
     if events.seen is None:
         done = min(-(-done // (step := -(-rounds // 8))) * step, rounds, size)
@@ -419,7 +420,8 @@ def _is_drawn(apart: Sequence[float], rounds: int) -> bool:
 def _bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
     """Both ends for columns |C| over sigma."""
     gram = encoder.T @ encoder
-    apart, done = overlaps(gram), len(gram)
+    apart = overlaps(gram)
+    done = len(gram)
     if _is_drawn(apart, rounds):
         low, high = importance_sampling.bracket(encoder, rounds, delta)
         if high < math.inf:

@@ -56,28 +56,26 @@ class _Told:
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The tails of the mixture; it is off by no larger a share than its parts."""
-        first, second, off = (
-            np.zeros(len(losses)),
-            np.zeros(len(losses)),
-            np.zeros(len(losses)),
-        )
+        first = np.zeros(len(losses))
+        second = np.zeros(len(losses))
+        off = np.zeros(len(losses))
         for weight, law in self._laws:
             own, other, share = law.tails(losses)
-            first, second, off = (
-                first + weight * own,
-                second + weight * other,
-                np.maximum(off, share),
-            )
+            first = first + weight * own
+            second = second + weight * other
+            off = np.maximum(off, share)
         return first, second, off + 1e-14
 
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
         """The range of the mixture; each part may lose its share of the mass."""
-        low, high = 0.0, 0.0
+        low = 0.0
+        high = 0.0
         for weight, law in self._laws:
             share = mass / (len(self._laws) * weight)
             if share < 0.5:
                 ends = law.range(share, most)
-                low, high = min(low, ends[0]), max(high, ends[1])
+                low = min(low, ends[0])
+                high = max(high, ends[1])
         return low, high
 
 
@@ -124,7 +122,8 @@ def upper_epsilon(
         delta: in (0, 1).
         adjacency: "zero-out" or "replace-one".
     """
-    rate, moves = 1 / units, fixed_size.moved(adjacency)
+    rate = 1 / units
+    moves = fixed_size.moved(adjacency)
     poisson.check(schedule, rate, delta)
     if not schedule:
         return 0.0

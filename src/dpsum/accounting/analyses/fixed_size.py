@@ -87,7 +87,8 @@ from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.round_loss import RoundLoss, normal_tail
 from dpsum.sampling import Sampling
 
-ZERO_OUT, REPLACE_ONE = "zero-out", "replace-one"
+ZERO_OUT = "zero-out"
+REPLACE_ONE = "replace-one"
 _LEAST_NOISE_APART = 0.05
 """Below this noise the low end is Poisson's alone."""
 
@@ -109,7 +110,9 @@ class _Pulled:
     def __init__(
         self, noise_multiplier: float, rate: float, *, turned: bool = False
     ) -> None:
-        self.z, self.q, self.turned = noise_multiplier, rate, turned
+        self.z = noise_multiplier
+        self.q = rate
+        self.turned = turned
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """See `compositions.RoundLaw`."""
@@ -126,7 +129,8 @@ class _Pulled:
 
     def where(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The x > 3/2 of a loss >= 0 of P against Q, and how far it may be off."""
-        square, least = self.z**2, np.maximum(losses, 0.0)
+        square = self.z**2
+        least = np.maximum(losses, 0.0)
         inside = (
             4
             * math.exp(-1 / square)
@@ -146,11 +150,9 @@ class _Pulled:
 
     def loss(self, x: float) -> float:
         """log dP/dQ at x."""
-        rest, one, two = (
-            math.log1p(-self.q),
-            (x - 0.5) / self.z**2,
-            (2 * x - 2) / self.z**2,
-        )
+        rest = math.log1p(-self.q)
+        one = (x - 0.5) / self.z**2
+        two = (2 * x - 2) / self.z**2
         return float(
             np.logaddexp(rest, math.log(self.q) + two)
             - np.logaddexp(rest, math.log(self.q) + one)
@@ -171,7 +173,8 @@ class _Dominating:
     missing = 0.0
 
     def __init__(self, above: RoundLaw, below: RoundLaw) -> None:
-        self._above, self._below = above, below
+        self._above = above
+        self._below = below
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         at = int(np.searchsorted(losses, 0.0))
@@ -182,7 +185,8 @@ class _Dominating:
         return first, second, off
 
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
-        below, above = self._below.range(mass, most), self._above.range(mass, most)
+        below = self._below.range(mass, most)
+        above = self._above.range(mass, most)
         return min(below[0], 0.0), above[1]
 
 
@@ -202,11 +206,9 @@ class _OneDataSet:
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         pair = self._pair
-        square, ratio, c = (
-            pair.z**2,
-            np.exp(np.minimum(losses, 0.0)),
-            math.exp(-1 / pair.z**2),
-        )
+        square = pair.z**2
+        ratio = np.exp(np.minimum(losses, 0.0))
+        c = math.exp(-1 / pair.z**2)
         free = (1 / pair.q - 1) * -np.expm1(np.minimum(losses, 0.0))
         spread = ratio**2 - 4 * c * free + 8 * FUNCTION * (ratio**2 + 4 * c * free)
         top = ratio + np.sqrt(np.maximum(spread, 0.0))
@@ -219,14 +221,10 @@ class _OneDataSet:
             for log in logs
         ]
         right, off = pair.where(losses)
-        above, off = (
-            np.where(losses < 0, above, right),
-            np.where(losses < 0, moved[1], off),
-        )
-        below, moved[0] = (
-            np.where(losses < 0, below, -np.inf),
-            np.where(losses < 0, moved[0], 0.0),
-        )
+        above = np.where(losses < 0, above, right)
+        off = np.where(losses < 0, moved[1], off)
+        below = np.where(losses < 0, below, -np.inf)
+        moved[0] = np.where(losses < 0, moved[0], 0.0)
         chances = np.zeros(len(losses))
         for mean, share in ((0.0, 1 - pair.q), (2.0, pair.q)):
             sides = (
@@ -358,7 +356,9 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
     panels of half a deviation. What it is off by is far below the margin that is added
     (the integrands are analytic on every panel).
     """
-    z, q, most = noise_multiplier, rate, max(orders)
+    z = noise_multiplier
+    q = rate
+    most = max(orders)
     if rate == 1.0:
         return np.array(orders) / (2 * z**2)
     places, weights = _NODES
@@ -376,7 +376,8 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
             math.log1p(-q), math.log(q) + mean * (x - mean / 2) / z**2
         )
 
-    (far, far_logs), (near, near_logs) = panels(1.5), panels(0.5)
+    far, far_logs = panels(1.5)
+    near, near_logs = panels(0.5)
     pulled = law(far, 2.0) + far_logs, law(far, 2.0) - law(far, 1.0)
     turned = law(far, 1.0) + far_logs, law(far, 1.0) - law(far, 2.0)
     added = law(near, 1.0) + near_logs, law(near, 1.0) - law(near, 0.0)
@@ -489,18 +490,19 @@ class FixedSize(Redrawn):
         )
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        schedule, wanted = grouped(events.schedule, least=True), tuple(map(int, orders))
+        schedule = grouped(events.schedule, least=True)
+        wanted = tuple(map(int, orders))
         return np.sum(
             [count * renyi(z, events.rate, wanted) for z, count in schedule], axis=0
         )
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        done, rate, sampling = len(events.multipliers), events.rate, events.sampling
-        least, cohort, units = (
-            min(events.multipliers),
-            int(sampling["cohort"]),
-            int(sampling[self.units_of(sampling)]),
-        )
+        done = len(events.multipliers)
+        rate = events.rate
+        sampling = events.sampling
+        least = min(events.multipliers)
+        cohort = int(sampling["cohort"])
+        units = int(sampling[self.units_of(sampling)])
         z = self.gaussian(events)
         if z is not None:
             exact = gaussian_epsilon(z / use.most, delta)

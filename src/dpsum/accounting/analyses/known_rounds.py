@@ -86,11 +86,9 @@ class MinSeparation(Accountant):
         """
         super().check_numbers(sampling)
         self.check_whole(sampling, "separation", "participations")
-        units, apart, times = (
-            sampling[self.units_of(sampling)],
-            sampling["separation"],
-            sampling["participations"],
-        )
+        units = sampling[self.units_of(sampling)]
+        apart = sampling["separation"]
+        times = sampling["participations"]
         if sampling["cohort"] * min(apart, sampling["rounds"]) > units:
             raise self.contradiction(
                 sampling,
@@ -117,7 +115,8 @@ class MinSeparation(Accountant):
 
     def worst(self, sampling: Sampling, multipliers: Sequence[float]) -> float:
         """The largest sum of z^-2 over the rounds that a unit can be in."""
-        apart, times = int(sampling["separation"]), int(sampling["participations"])
+        apart = int(sampling["separation"])
+        times = int(sampling["participations"])
         return heaviest(np.array(multipliers) ** -2.0, apart, times)[0]
 
     def gaussian(self, events: Events) -> float:
@@ -128,10 +127,8 @@ class MinSeparation(Accountant):
         events = super().read(lines)
         if len(events.schedule) == 1 or events.sampling.batches == "secret":
             return events
-        done, worst = (
-            len(events.multipliers),
-            self.worst(events.sampling, events.multipliers),
-        )
+        done = len(events.multipliers)
+        worst = self.worst(events.sampling, events.multipliers)
         # The constant noise whose `gaussian` is that of the worst set of rounds.
         return dataclasses.replace(
             events,
@@ -166,7 +163,8 @@ class ShuffledEpochs(MinSeparation):
         """
         Accountant.check_numbers(self, sampling)
         self.check_whole(sampling, "cohort", "epoch")
-        units, cohort = int(sampling[self.units_of(sampling)]), int(sampling["cohort"])
+        units = int(sampling[self.units_of(sampling)])
+        cohort = int(sampling["cohort"])
         if sampling["epoch"] not in (units // cohort, -(-units // cohort)):
             text = (
                 f"an epoch of batches of {cohort:,} of {units:,} has"
@@ -319,7 +317,8 @@ def _losses(
     (first, off), (second, other) = (
         (tail[:-1] - tail[1:], _OFF * (tail[:-1] + tail[1:])) for tail in tails
     )
-    first, second = first - off, second + other
+    first = first - off
+    second = second + other
     kept = first > 0
     if not kept.any():
         return None
@@ -367,7 +366,8 @@ def secret_batches(
     )
     if ceiling == 0.0:
         return 0.0
-    step, proved = max(1e-3 * ceiling, 1e-6) / (whole + 1), 0.0
+    step = max(1e-3 * ceiling, 1e-6) / (whole + 1)
+    proved = 0.0
     for pair in _PAIRS:
         laws = [
             (_losses(noise_multiplier, pair, min(rounds * rate, 1.0), rounds, step), n)

@@ -115,7 +115,8 @@ def calibrate(
         )
         return max(epsilons) - epsilon
 
-    low, high = 0.05, 10_000.0
+    low = 0.05
+    high = 10_000.0
     if excess(high) > 0:
         raise DpsumError(
             f"no noise multiplier up to {high:,.0f} meets within_task.epsilon"
@@ -151,7 +152,8 @@ class OwnRecords(Accountant):
         """
         super().check_numbers(sampling)
         self.check_whole(sampling, "steps")
-        held, read = sampling["records"], sampling["cohort"] * sampling["steps"]
+        held = sampling["records"]
+        read = sampling["cohort"] * sampling["steps"]
         if sampling["cohort"] != held and read > held:
             text = (
                 f"releases of records that are disjoint cannot read {read:,} of"

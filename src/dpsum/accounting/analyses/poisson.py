@@ -168,10 +168,8 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
     if len(stages) == 1:
         return ends(*stages[0], delta)
     alone = [upper_epsilon(schedule, rate, delta) for schedule, rate in stages]
-    ceiling, each = (
-        _as_gaussians(stages, delta),
-        [stage_of(schedule, rate) for schedule, rate in stages],
-    )
+    ceiling = _as_gaussians(stages, delta)
+    each = [stage_of(schedule, rate) for schedule, rate in stages]
     if any(stage.rate == 1.0 for stage in each):
         certain = [(schedule, rate) for schedule, rate in stages if rate == 1.0]
         lows = [lower_epsilon(schedule, rate, delta) for schedule, rate in stages]
@@ -234,14 +232,14 @@ class Poisson(Composed):
         )
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        uses, done, rate = use.most, len(events.multipliers), events.rate
+        uses = use.most
+        done = len(events.multipliers)
+        rate = events.rate
         least = min(events.multipliers)
         # The server's noise stays as it is; were it not so, each end would take its
         # safe side.
-        low_schedule, high_schedule = (
-            ((max(events.multipliers), done),),
-            ((least, done),),
-        )
+        low_schedule = ((max(events.multipliers), done),)
+        high_schedule = ((least, done),)
         high = upper_epsilon(high_schedule, rate, delta, uses)
         low = lower_epsilon(low_schedule, rate, delta, uses)
         if low == 0.0 < high:
@@ -317,7 +315,8 @@ class OwnRecordsPoisson(Poisson):
         )
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        steps, rate = int(events.sampling["steps"]), events.rate
+        steps = int(events.sampling["steps"])
+        rate = events.rate
         low = lower_epsilon(((max(events.multipliers), steps),), rate, delta)
         return low, upper_epsilon(
             ((min(events.multipliers), steps * use.most),), rate, delta

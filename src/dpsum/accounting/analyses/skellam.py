@@ -68,7 +68,8 @@ def log_tails(variance: float) -> np.ndarray:
     P(X = t - 1) of the last t.
     """
     far = math.ceil(_FAR * math.sqrt(variance)) + 20
-    ratios, ratio = np.empty(far), 0.0
+    ratios = np.empty(far)
+    ratio = 0.0
     # P(X = t) / P(X = t - 1) = I_t / I_(t-1), which runs backwards from any start: each
     # step forgets most of it.
     for t in range(far + 200 + math.ceil(5 * math.sqrt(variance)), 0, -1):
@@ -207,7 +208,8 @@ def _check(event: Release, where: str) -> None:
             f" has {event.sampler['cohort']} in a round: its mechanism is not the one"
             " accounted for"
         )
-    threshold, unit = float(np.max(event.threshold)), said["granularity"]
+    threshold = float(np.max(event.threshold))
+    unit = said["granularity"]
     lattice = Lattice(
         **{key: value for key, value in said.items() if key != "share_variance"}
     )
