@@ -256,16 +256,6 @@ def parse(text: str, where: str) -> list[Release]:
     for number, line in enumerate(text.splitlines(keepends=True), start=1):
         try:
             values = json.loads(line)
-            if (
-                number == 1
-                and "name" in values
-                and not {"mechanism", _CHAIN} <= set(values)
-            ):
-                raise DpsumError(
-                    f"{where} is of a former version, which did not name the mechanism"
-                    " of a release or the line before: move the run's folder away and"
-                    " train the run again"
-                )
             if (before := values.pop(_CHAIN)) == "" and previous:
                 raise DpsumError(
                     f"{where}, line {number}, is written as the first of a run: the"

@@ -317,8 +317,8 @@ class Mechanism:
         if self.sum.private and (extra := self.extra_of(state)) is not None:
             beside = self._new_extra_sum(extra, state)
         return Total(
-            self.sum,
-            self.arithmetic,
+            described=self.sum,
+            arithmetic=self.arithmetic,
             rule=self._rule,
             dimension=self.dimension,
             round=index,

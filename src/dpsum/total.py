@@ -56,11 +56,13 @@ it stands for what left.
 """
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class Total:
     """A sum that is being taken; `Mechanism.release` ends it.
 
-    Args:
+    Attributes:
         described: whose contributions it adds up, and how they are clipped.
+        arithmetic: how they are added.
         rule: how the threshold moves, of a sum that is clipped by groups in each of
             them; None: the sum is not clipped.
         round, step, holder: which of a mechanism's sums it is.
@@ -68,38 +70,21 @@ class Total:
         state: of the clipping rule.
         extra, extra_sum: what the rule releases beside the sum, and what takes that;
             None where nothing is.
-
-    Attributes:
         raw: the contributions' own norms, for a rule that is not private; else empty.
     """
 
-    def __init__(
-        self,
-        described: Sum,
-        arithmetic: Arithmetic,
-        *,
-        rule: Any,
-        dimension: int,
-        round: int,
-        step: int,
-        holder: int,
-        sum: Any,
-        state: State,
-        extra: Extra | None = None,
-        extra_sum: PrivateSum | None = None,
-    ) -> None:
-        self._described = described
-        self._arithmetic = arithmetic
-        self.dimension = dimension
-        self._rule = rule
-        self.round = round
-        self.step = step
-        self.holder = holder
-        self.sum = sum
-        self.state = state
-        self.extra = extra
-        self.extra_sum = extra_sum
-        self.raw = list[float]()
+    described: Sum
+    arithmetic: Arithmetic
+    rule: Any
+    dimension: int
+    round: int
+    step: int
+    holder: int
+    sum: Any
+    state: State
+    extra: Extra | None = None
+    extra_sum: PrivateSum | None = None
+    raw: list[Any] = dataclasses.field(default_factory=list)
 
     @property
     def norms(self) -> list[float]:
@@ -116,13 +101,13 @@ class Total:
     @property
     def transforms(self) -> bool:
         """Whether something is done to each contribution before it is clipped."""
-        transform = self._described.transform
+        transform = self.described.transform
         return transform is not None and not transform.trivial
 
     def transformed(self, contributions: Any) -> Any:
         """Contributions [n, d] as they are clipped."""
         return (
-            self._described.transform.rows(contributions)
+            self.described.transform.rows(contributions)
             if self.transforms
             else contributions
         )
@@ -132,7 +117,7 @@ class Total:
         """The deviation of the noise on each coordinate of the release, a number or an
         array [d] of a sum that is clipped by groups; 0 where there is none.
         """
-        noise = self._described.noise
+        noise = self.described.noise
         if noise is None:
             return 0.0
         weights = noise.combines(self.round)
@@ -149,7 +134,7 @@ class Total:
         DpsumError where they are no array of numbers, or not [n, d].
         """
         return self._seen(
-            self._arithmetic.add(self.sum, self.transformed(contributions))
+            self.arithmetic.add(self.sum, self.transformed(contributions))
         )
 
     def add_by(
@@ -170,11 +155,11 @@ class Total:
         return self._seen(self.sum.add_by(add, count))
 
     def _seen(self, norms: np.ndarray) -> np.ndarray:
-        rule = self._rule
+        rule = self.rule
         if rule is not None and not rule.private:
             self.raw += norms.tolist()
         if rule is not None and self.extra_sum is not None:
             # A copy: a rule must not keep raw norms for its next threshold.
             state = copy.deepcopy(self.state)
-            self._arithmetic.add(self.extra_sum, rule.values(state, norms))
+            self.arithmetic.add(self.extra_sum, rule.values(state, norms))
         return norms

@@ -19,8 +19,8 @@ from dpsum.accounting.gaussian import (
     Bracket,
     Schedule,
     ends,
+    exact_bracket,
     gaussian_deltas,
-    gaussian_epsilon,
     joint_multiplier,
 )
 from dpsum.accounting.image_level import ImageUse
@@ -175,8 +175,7 @@ class Accountant:
         """
         z = self.gaussian(events)
         assert z is not None, "an accountant has a bracket or a Gaussian"
-        exact = gaussian_epsilon(z, delta)
-        return exact, exact
+        return exact_bracket(z, delta)
 
     def high(self, events: Events, delta: float) -> float:
         """The high end alone, which is much cheaper where the low end takes a finer

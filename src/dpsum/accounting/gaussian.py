@@ -94,6 +94,12 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     )
 
 
+def exact_bracket(noise_multiplier: float, delta: float) -> Bracket:
+    """Return `gaussian_epsilon` as both ends of a bracket."""
+    exact = gaussian_epsilon(noise_multiplier, delta)
+    return exact, exact
+
+
 def least_root(excess: Callable[[float], float], **tolerance: Any) -> float:
     """The epsilon >= 0 at which a falling function is 0, by scipy's brentq
     (`tolerance`); 0 where it starts below.

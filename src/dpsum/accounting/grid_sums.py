@@ -10,7 +10,7 @@ the mass that wraps around.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 import scipy
@@ -273,6 +273,7 @@ class UpperTail:
 SHARP = 1e-5
 
 
+@dataclass(frozen=True)
 class DeltaEnd:
     """One end of delta over epsilon, from a tail: true everywhere, sharp near the
     epsilon that the tail is made for.
@@ -285,32 +286,24 @@ class DeltaEnd:
         share: (t, T): t/T of the tail's value is delta.
     """
 
-    def __init__(
-        self,
-        tail: UpperTail,
-        *,
-        upper: bool,
-        place: Callable[[float], float] = float,
-        extra: float = 0.0,
-        share: tuple[int, int] = (1, 1),
-    ) -> None:
-        self._tail = tail
-        self._upper = upper
-        self._place = place
-        self._extra = extra
-        self._share = share
+    tail: UpperTail
+    _: KW_ONLY
+    upper: bool
+    place: Callable[[float], float] = float
+    extra: float = 0.0
+    share: tuple[int, int] = (1, 1)
 
     def delta(self, epsilon: float) -> float:
         """The end of delta at epsilon."""
-        value, error = self._tail.value(self._place(epsilon))
-        counted, rounds = self._share
-        if self._upper:
-            return (value + error + self._extra) * counted / rounds
+        value, error = self.tail.value(self.place(epsilon))
+        counted, rounds = self.share
+        if self.upper:
+            return (value + error + self.extra) * counted / rounds
         return 0.0 if math.isinf(value) else max(value - error, 0.0) * counted / rounds
 
     def sharp(self, epsilon: float) -> bool:
         """Whether FFT errors are too small there to matter."""
-        value, error = self._tail.value(self._place(epsilon))
+        value, error = self.tail.value(self.place(epsilon))
         return error <= SHARP * value
 
 

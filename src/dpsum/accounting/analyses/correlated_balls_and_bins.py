@@ -55,6 +55,7 @@ from dpsum.accounting.analyses.correlated import encoder_of
 from dpsum.accounting.fine_brackets import is_wide
 from dpsum.accounting.gaussian import (
     Bracket,
+    exact_bracket,
     gaussian_deltas,
     gaussian_epsilon,
     least_root,
@@ -327,8 +328,7 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
     def bracket(self, events: Events, delta: float) -> Bracket:
         z = self.gaussian(events)
         if z is not None:
-            exact = gaussian_epsilon(z, delta)
-            return exact, exact
+            return exact_bracket(z, delta)
         encoder, rounds = _of(events)
         low, high = _bracket(encoder, rounds, delta)
         # Contributions of one direction reach the pair if no entry of C^T C is below 0.

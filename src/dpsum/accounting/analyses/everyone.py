@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dpsum.accounting.accountant import Accountant, Events
 from dpsum.accounting.analyses.known_rounds import OnePass
-from dpsum.accounting.gaussian import Bracket, gaussian_epsilon, joint_of
+from dpsum.accounting.gaussian import Bracket, exact_bracket, joint_of
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
 
@@ -39,5 +39,4 @@ class Everyone(OnePass):
         return joint_of(events.schedule)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        exact = gaussian_epsilon(self.gaussian(events) / use.most, delta)
-        return exact, exact
+        return exact_bracket(self.gaussian(events) / use.most, delta)

@@ -74,6 +74,7 @@ from dpsum.accounting.gaussian import (
     ROUNDING,
     Bracket,
     Schedule,
+    exact_bracket,
     gaussian_deltas,
     gaussian_epsilon,
     grouped,
@@ -428,8 +429,7 @@ class Redrawn(Composed):
     def replaced(self, events: Events, delta: float) -> Bracket:
         z = self.gaussian(events)
         if z is not None:
-            exact = gaussian_epsilon(z / 2, delta)
-            return exact, exact
+            return exact_bracket(z / 2, delta)
         low, high = (
             self.end(
                 grouped(events.schedule, least=upper),
@@ -505,8 +505,7 @@ class FixedSize(Redrawn):
         units = int(sampling[self.units_of(sampling)])
         z = self.gaussian(events)
         if z is not None:
-            exact = gaussian_epsilon(z / use.most, delta)
-            return exact, exact
+            return exact_bracket(z / use.most, delta)
         low = lower_epsilon(((max(events.multipliers), done),), rate, delta)
         told = known_draws_epsilon(
             *squares_of_hypergeometrics(use.most, cohort, units, done), least, delta
