@@ -111,7 +111,7 @@ class Budget:
                 " enter it with the others"
             )
         for shared in mechanism.streams & set[str]().union(
-            *(other.streams for other in self.mechanisms)
+            *(member.streams for member in self.mechanisms)
         ):
             raise DpsumError(
                 f"two sums of this run draw their noise from the stream {shared!r}:"
@@ -152,12 +152,12 @@ class Budget:
             first = members[0]
             counted = not self.unaccounted_of(first.sum.unit)
             if first.sum.budget is not None:
-                for other in members[1:]:
-                    if other.sampler != first.sampler:
+                for member in members[1:]:
+                    if member.sampler != first.sampler:
                         raise DpsumError(
                             cannot_compose(
                                 first.sum.name,
-                                other.sum.name,
+                                member.sum.name,
                                 first.sum.unit,
                                 first.sum.part,
                             )
@@ -260,12 +260,16 @@ class Budget:
         records it is the largest.
         """
         self.settle()
-        both = [plan.spent(rounds * per_round) for plan, per_round in self._plans]
-        both += self._own if rounds else [(0.0, 0.0)] * len(self._own)
+        epsilon_pairs = [
+            plan.spent(rounds * per_round) for plan, per_round in self._plans
+        ]
+        epsilon_pairs += self._own if rounds else [(0.0, 0.0)] * len(self._own)
         names = ("epsilon_claimed", "epsilon_holds")
         return {
             name: float(np.max(epsilons))
-            for name, epsilons in zip(names, zip(*both, strict=True), strict=False)
+            for name, epsilons in zip(
+                names, zip(*epsilon_pairs, strict=True), strict=False
+            )
         }
 
     def allows(self, rounds: int) -> bool:

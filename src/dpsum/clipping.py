@@ -180,11 +180,11 @@ class RuleByGroup:
         """
         # One that has the multiplier of the sum has it with all groups together.
         share = noise_multiplier * math.sqrt(self.groups.count)
-        found = [
+        extras_by_group = [
             self.rule.extra(group, noise_multiplier=share, cohort=cohort)
             for group in state["groups"]
         ]
-        return [extra for extra in found if extra is not None]
+        return [extra for extra in extras_by_group if extra is not None]
 
     def extra(
         self, state: State, *, noise_multiplier: float, cohort: float
@@ -195,15 +195,17 @@ class RuleByGroup:
         One unit moves all coordinates, so that with m groups the multiplier is that of
         one of them over sqrt(m).
         """
-        each = self.extras(state, noise_multiplier=noise_multiplier, cohort=cohort)
-        if not each:
+        extras_by_group = self.extras(
+            state, noise_multiplier=noise_multiplier, cohort=cohort
+        )
+        if not extras_by_group:
             return None
-        squares = math.fsum(extra.noise_multiplier**-2 for extra in each)
+        squares = math.fsum(extra.noise_multiplier**-2 for extra in extras_by_group)
         return dataclasses.replace(
-            each[0],
-            threshold=math.hypot(*(extra.threshold for extra in each)),
-            noise_multiplier=each[0].noise_multiplier
-            if len(each) == 1
+            extras_by_group[0],
+            threshold=math.hypot(*(extra.threshold for extra in extras_by_group)),
+            noise_multiplier=extras_by_group[0].noise_multiplier
+            if len(extras_by_group) == 1
             else squares**-0.5,
         )
 
@@ -414,7 +416,10 @@ class Percentile(ClippingRule):
         if len(state["rounds"]) < self.window:
             return
         recent = [
-            value for kept in state["rounds"] for value in kept if math.isfinite(value)
+            value
+            for round_values in state["rounds"]
+            for value in round_values
+            if math.isfinite(value)
         ]
         if not recent:
             return

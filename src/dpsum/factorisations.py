@@ -146,11 +146,11 @@ def _banded(rounds: int, workload: bytes, bands: int) -> np.ndarray:
         return _optimised(rounds, workload)
     moved = np.frombuffer(workload).reshape(rounds, rounds)
     squares = _with_ridge(moved.T @ moved)
-    places = np.nonzero(np.tril(np.triu(np.ones((rounds, rounds)), 1 - bands)))
+    entry_indices = np.nonzero(np.tril(np.triu(np.ones((rounds, rounds)), 1 - bands)))
     encoder = np.zeros((rounds, rounds))
 
     def columns(entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        encoder[places] = entries
+        encoder[entry_indices] = entries
         norms = np.sqrt((encoder**2).sum(axis=0))
         return encoder / norms, norms
 
@@ -161,17 +161,17 @@ def _banded(rounds: int, workload: bytes, bands: int) -> np.ndarray:
         slope = -2 * (inverse.T @ noised) @ inverse.T
         return float((inverse * noised).sum()), (
             (slope - unit * (slope * unit).sum(axis=0)) / norms
-        )[places]
+        )[entry_indices]
 
-    start = inverted(_optimised(rounds, workload))[places]
-    found = optimize.minimize(
+    start = inverted(_optimised(rounds, workload))[entry_indices]
+    minimum = optimize.minimize(
         error,
         start,
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": _STEPS, "ftol": _FLAT},
     )
-    return scaled(inverted(np.round(columns(found.x)[0] / _COARSE) * _COARSE))
+    return scaled(inverted(np.round(columns(minimum.x)[0] / _COARSE) * _COARSE))
 
 
 def _with_ridge(squares: np.ndarray) -> np.ndarray:

@@ -187,10 +187,10 @@ class Release:
 
     def line(self, previous: str) -> str:
         """The ledger's line, after one whose `digest` is given."""
-        said = {key: value for key, value in vars(self).items() if value is not None}
+        fields = {key: value for key, value in vars(self).items() if value is not None}
         return (
             json.dumps(
-                {_CHAIN: previous} | said | {"sampler": dict(self.sampler)},
+                {_CHAIN: previous} | fields | {"sampler": dict(self.sampler)},
                 allow_nan=False,
             )
             + "\n"
@@ -302,7 +302,7 @@ def read_ledger(
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        said = (
+        fault = (
             "is not UTF-8 text"
             if isinstance(error, ValueError)
             else f"cannot be read ({error.strerror})"
@@ -312,7 +312,7 @@ def read_ledger(
                 f"{path} is missing: name a ledger that a training wrote"
             ) from error
         raise DpsumError(
-            f"{path} {said}: delete the run's folder and train again"
+            f"{path} {fault}: delete the run's folder and train again"
         ) from error
     releases = parse(text, str(path))
     written = chain_of(text.splitlines(keepends=True))
@@ -370,38 +370,38 @@ def check_same_mechanism(
         raise DpsumError(
             f"the run's ledger has {len(ran)} releases, {whose} {len(audited)}: {mend}"
         )
-    for number, (own, other) in enumerate(zip(ran, audited, strict=True)):
-        said = f"the ledger's release {number} has"
+    for number, (run_event, audited_event) in enumerate(zip(ran, audited, strict=True)):
+        prefix = f"the ledger's release {number} has"
         for name in _COMPARED:
-            value = getattr(own, name)
-            expected = getattr(other, name)
+            value = getattr(run_event, name)
+            expected = getattr(audited_event, name)
             if not (
                 math.isclose(value, expected, rel_tol=1e-9)
                 if name == "noise_multiplier"
                 else value == expected
             ):
                 raise DpsumError(
-                    f"{said} {name} {value}, {whose} {expected}: the mechanisms differ,"
+                    f"{prefix} {name} {value}, {whose} {expected}: the mechanisms differ,"
                     f" {mend}"
                 )
         samplers = [
             {key: value for key, value in event.sampler.items() if key != "clients"}
-            for event in (own, other)
+            for event in (run_event, audited_event)
         ]
         if samplers[0] != samplers[1] or (
-            own.unit == "client" and own.sampler != other.sampler
+            run_event.unit == "client" and run_event.sampler != audited_event.sampler
         ):
-            raise DpsumError(f"{said} another sampler than {whose}: {mend}")
-        if not _same_groups(own.groups, other.groups):
-            raise DpsumError(f"{said} another number of groups than {whose}: {mend}")
+            raise DpsumError(f"{prefix} another sampler than {whose}: {mend}")
+        if not _same_groups(run_event.groups, audited_event.groups):
+            raise DpsumError(f"{prefix} another number of groups than {whose}: {mend}")
         for name in ("sensitivity", "noise_std"):
             ratios = [
                 np.max(np.atleast_1d(getattr(e, name)) / np.atleast_1d(e.threshold))
-                for e in (own, other)
+                for e in (run_event, audited_event)
             ]
             if not math.isclose(*ratios, rel_tol=1e-9):
                 raise DpsumError(
-                    f"{said} {name} of {ratios[0]:g} C, {whose} {ratios[1]:g} C: {mend}"
+                    f"{prefix} {name} of {ratios[0]:g} C, {whose} {ratios[1]:g} C: {mend}"
                 )
 
 
@@ -471,14 +471,14 @@ class Ledger:
         knows of are not there.
         """
         lines = self.path.read_bytes().splitlines(keepends=True)[: chain["lines"]]
-        kept = [line.decode("utf-8", "replace") for line in lines]
-        if chain_of(kept) != chain:
+        known_lines = [line.decode("utf-8", "replace") for line in lines]
+        if chain_of(known_lines) != chain:
             raise DpsumError(
                 f"{self.path} is not the ledger that the checkpoint beside it was"
                 f" written with: delete the folder {self.path.parent} to train from the"
                 " start"
             )
-        parse("".join(kept), str(self.path))
+        parse("".join(known_lines), str(self.path))
         with writing(self.path):
             os.truncate(self.path, sum(map(len, lines)))
         self.chain = dict(chain)

@@ -313,9 +313,9 @@ class Mechanism:
             )
         state = self.state_of(holder)
         extra = None
-        beside = None
+        extra_sum = None
         if self.sum.private and (extra := self.extra_of(state)) is not None:
-            beside = self._new_extra_sum(extra, state)
+            extra_sum = self._new_extra_sum(extra, state)
         return Total(
             described=self.sum,
             arithmetic=self.arithmetic,
@@ -327,7 +327,7 @@ class Mechanism:
             sum=self.new_sum(state, index),
             state=state,
             extra=extra,
-            extra_sum=beside,
+            extra_sum=extra_sum,
         )
 
     def release(self, total: Total) -> np.ndarray:
@@ -439,14 +439,14 @@ class Mechanism:
                 threshold=extra.threshold,
                 noise_multiplier=extra.noise_multiplier,
             )
-        each = self._rule.extras(
+        extras = self._rule.extras(
             state, noise_multiplier=self.noise_multiplier, cohort=self._cohort
         )
         return GroupedSum(
             groups=CoordinateGroups(
-                tuple(range(len(each) + 1)), "equal-shares", self.groups.names
+                tuple(range(len(extras) + 1)), "equal-shares", self.groups.names
             ),
-            thresholds=[of_group.threshold for of_group in each],
+            thresholds=[of_group.threshold for of_group in extras],
             noise_multiplier=extra.noise_multiplier,
         )
 
@@ -555,7 +555,7 @@ class Mechanism:
         counted_multiplier = None
         if self.claimed_ratio != 1.0:
             counted_multiplier = sums[0].noise_multiplier * self.claimed_ratio
-        each = {
+        sum_fields = {
             field: [getattr(sum_, field) for sum_ in sums]
             for field in ("threshold", "sensitivity", "noise_std")
         }
@@ -569,7 +569,7 @@ class Mechanism:
             noise_multiplier=sums[0].noise_multiplier,
             **{
                 field: values if self.holders else values[0]
-                for field, values in each.items()
+                for field, values in sum_fields.items()
             },
             dimension=sums[0].dimension,
             sampler=self.sampler,

@@ -69,26 +69,26 @@ class Noise:
         uses its mechanism's name.
         """
         super().__init_subclass__(**options)
-        said = f"{cls.__module__}.{cls.__name__}"
-        places = list(cls.__mro__)
+        class_name = f"{cls.__module__}.{cls.__name__}"
+        ancestors = list(cls.__mro__)
 
         def defined(name: str) -> int:
             return next(
-                place for place, base in enumerate(places) if name in vars(base)
+                place for place, base in enumerate(ancestors) if name in vars(base)
             )
 
         named = defined("mechanism")
         for name in _MADE_BY:
             if defined(name) < named:
                 raise DpsumError(
-                    f"{said} has a {name} of its own, but the mechanism"
-                    f" {cls.mechanism!r} of {places[named].__name__}, whose analyses"
+                    f"{class_name} has a {name} of its own, but the mechanism"
+                    f" {cls.mechanism!r} of {ancestors[named].__name__}, whose analyses"
                     " are of other code: name another mechanism there"
                 )
-        module = places[named].__module__
+        module = ancestors[named].__module__
         if (first := _NAMED_IN.setdefault(cls.mechanism, module)) != module:
             raise DpsumError(
-                f"{said} and {first} both name the mechanism {cls.mechanism!r}: give"
+                f"{class_name} and {first} both name the mechanism {cls.mechanism!r}: give"
                 " one of them another"
             )
 

@@ -123,8 +123,8 @@ def check_name(participation: object) -> None:
 
 
 def _all_below(cls: type[Participation]) -> list[type[Participation]]:
-    below = cls.__subclasses__()
-    return below + [each for one in below for each in _all_below(one)]
+    subclasses = cls.__subclasses__()
+    return subclasses + [each for one in subclasses for each in _all_below(one)]
 
 
 def _is_ours(cls: type[Participation]) -> bool:

@@ -36,10 +36,10 @@ def add_rows(
     give the same bits. `norms`, float64 [n], becomes the rows' norms before clipping
     (`norms.l2_norm`).
     """
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         values = double(row)
         norm = l2_norm(values)
-        norms[place] = norm
+        norms[index] = norm
         if math.isfinite(norm):
             with np.errstate(over="ignore"):  # of a sum without a limit
                 total += clip(values, norm, limit)

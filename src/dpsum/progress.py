@@ -71,10 +71,10 @@ class Progress:
             return
         self._last = now
         spent = max(now - self._start, 1e-9)
-        left = spent / max(done - self._first, 1) * (self._total - done)
+        seconds_left = spent / max(done - self._first, 1) * (self._total - done)
         rate = (
             f"{self._work / spent:.1f} {self._unit}/s,"
-            f" {datetime.timedelta(seconds=round(left))} left"
+            f" {datetime.timedelta(seconds=round(seconds_left))} left"
         )
         self._say(f"{self._label}: {done}/{self._total}, {rate}", note)
 

@@ -158,10 +158,10 @@ def rounded(
     After 64 draws beyond it (less than one in 10^13) all are rounded towards zero,
     which makes no norm larger.
     """
-    below = np.floor(values)
-    share = values - below
+    lower = np.floor(values)
+    share = values - lower
     for _ in range(_TRIES):
-        candidate = below + (generator.random(len(values)) < share)
+        candidate = lower + (generator.random(len(values)) < share)
         if candidate @ candidate <= bound**2:
             return candidate.astype(np.int64)
     return np.trunc(values).astype(np.int64)
@@ -235,9 +235,9 @@ class SecureSum(PrivateSum):
         rows = rows_of(contributions, self.dimension)
         self._check_open()
         norms = np.empty(len(rows))
-        for place, row in enumerate(rows):
-            norms[place] = self._take(double(row))
-            self.non_finite += not math.isfinite(norms[place])
+        for index, row in enumerate(rows):
+            norms[index] = self._take(double(row))
+            self.non_finite += not math.isfinite(norms[index])
         return norms
 
     def add_by(self, add: Any, count: int) -> np.ndarray:
@@ -250,7 +250,7 @@ class SecureSum(PrivateSum):
         """One client's message, if it does not drop out; returns its norm before
         clipping.
         """
-        place = self.count
+        position = self.count
         self.count += 1
         with np.errstate(over="ignore", invalid="ignore"):
             norm = float(np.linalg.norm(row))
@@ -260,9 +260,9 @@ class SecureSum(PrivateSum):
             clipped_norm = min(norm, self.threshold)
             if math.isfinite(norm):
                 row = clip(row, norm, self.threshold)
-        if place in self.absent:
+        if position in self.absent:
             return norm
-        sent = self._encoded(row, clipped_norm, place) + self._share(place)
+        sent = self._encoded(row, clipped_norm, position) + self._share(position)
         self._shares += 1
         self._whole_sum += sent
         self._seen_sum = (self._seen_sum + sent % self._modulus) % self._modulus
@@ -295,11 +295,11 @@ class SecureSum(PrivateSum):
     def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:
         """The sum as the server saw it, with the noise in it, turned back."""
         if self._shares - self._colluding < self.lattice.counted:
-            told = f", of whom {self._colluding} may tell theirs" * (
+            colluders_note = f", of whom {self._colluding} may tell theirs" * (
                 self._colluding > 0
             )
             raise DpsumError(
-                f"{self._shares} clients' noise is in the sum{told}, fewer than the"
+                f"{self._shares} clients' noise is in the sum{colluders_note}, fewer than the"
                 f" {self.lattice.counted} that the account counts: nothing is released;"
                 " raise noise.dropped_at_most"
             )

@@ -68,8 +68,8 @@ class Sum:
     @property
     def delta(self) -> float | None:
         """The delta at which its epsilon is given."""
-        given = self.budget or self.within_task
-        return None if given is None else float(given.delta)
+        limits = self.budget or self.within_task
+        return None if limits is None else float(limits.delta)
 
     @property
     def moves(self) -> bool:
@@ -115,7 +115,7 @@ class Together:
             DecayingBudget,
         )  # a plan is read where scipy is not installed
 
-        first, *others = self.sums
+        first, *other_sums = self.sums
         noise = first.noise
         budget = first.budget
         assert noise is not None and first.clipping is not None and budget is not None
@@ -123,7 +123,7 @@ class Together:
             "sampler": noise.sampled(sampler),
             "claims": claims,
             "counted": counted,
-            "beside": [sum_.noise.multiplier for sum_ in others],
+            "beside": [sum_.noise.multiplier for sum_ in other_sums],
         }
         if any(ratio != 1.0 for ratio in ratios):
             given["ratios"] = ratios
@@ -171,15 +171,15 @@ def together(sums: Sequence[Sum]) -> list[Together]:
     for sum_ in private:
         check_parts(sum_)
     for unit, of_unit in by_unit(private).items():
-        for part, alike in by_part(of_unit).items():
-            for other in alike[1:]:
-                why = _apart(alike[0], other)
+        for part, same_part in by_part(of_unit).items():
+            for other in same_part[1:]:
+                why = _apart(same_part[0], other)
                 if why:
                     raise DpsumError(
-                        cannot_compose(alike[0].name, other.name, unit, part, why)
+                        cannot_compose(same_part[0].name, other.name, unit, part, why)
                     )
-            if sum(sum_.moves for sum_ in alike) > 1:
-                first, second, *_ = (sum_.name for sum_ in alike if sum_.moves)
+            if sum(sum_.moves for sum_ in same_part) > 1:
+                first, second, *_ = (sum_.name for sum_ in same_part if sum_.moves)
                 raise DpsumError(
                     cannot_compose(
                         first,
@@ -190,7 +190,7 @@ def together(sums: Sequence[Sum]) -> list[Together]:
                     )
                 )
             groups.append(
-                Together(tuple(sorted(alike, key=lambda sum_: not sum_.moves)))
+                Together(tuple(sorted(same_part, key=lambda sum_: not sum_.moves)))
             )
     return groups
 

@@ -119,20 +119,20 @@ def test_a_missing_ledger_is_named(tmp_path):
         read_ledger(tmp_path / "ledger.jsonl")
 
 
-def test_a_ledger_of_a_former_version_says_what_to_do_and_is_kept(tmp_path):
+def test_a_line_without_its_mechanism_is_refused_and_kept(tmp_path):
     ledger = written(tmp_path / "ledger.jsonl", 1)
-    former = {
+    damaged = {
         name: value
         for name, value in dataclasses.asdict(EVENT).items()
         if name != "mechanism"
     }
-    ledger.path.write_text(json.dumps(former) + "\n")
+    ledger.path.write_text(json.dumps(damaged) + "\n")
     with pytest.raises(
-        BenchError, match=r"mechanism of a release.*train the run again"
+        BenchError, match=r"line 1, is not a release.*train again"
     ) as raised:
         read_ledger(ledger.path)
     assert (
-        "\n" not in str(raised.value) and json.loads(ledger.path.read_text()) == former
+        "\n" not in str(raised.value) and json.loads(ledger.path.read_text()) == damaged
     )
 
 

@@ -267,7 +267,7 @@ def test_an_account_in_python_says_it_of_every_profile(
     with_accounts(tmp_path / "results", entry.folders, as_claimed={"status": "void"})
     audited(tmp_path / "results", entry, epsilon=9.0, epsilon_holds=4.887, chance=1e-12)
     run = tmp_path / "results" / "runs" / entry.folders[0]
-    account = Account.read(run / "privacy.json")
+    account = Account.from_json(json.loads((run / "privacy.json").read_text()))
     found = beside(account, read_audits(run / "audit.json"))
     assert {name: one.status for name, one in found.profiles.items()} == {
         "as_claimed": "void",

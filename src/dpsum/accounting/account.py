@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -159,19 +158,6 @@ class Account:
                 " again"
             ) from error
 
-    @classmethod
-    def read(cls, path: Path | str) -> Account:
-        """An account that was written as JSON; DpsumError if the file is missing or
-        damaged.
-        """
-        try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise DpsumError(
-                f"{path} cannot be read as an account ({error}): make it again"
-            ) from error
-        return cls.from_json(values, str(path))
-
 
 def _entry(values: Mapping[str, Any]) -> Entry:
     ends = {name: float(values[name]) for name in ("epsilon_low", "epsilon_high")}
@@ -218,7 +204,7 @@ def account(
             units[unit] = [
                 dataclasses.replace(event, observer="server") for event in lines
             ]
-    own, served = (
+    client_releases, served = (
         [
             event
             for lines in units.values()
@@ -228,13 +214,13 @@ def account(
         for by_client in (True, False)
     )
     given = given or AccountContext()
-    apart = [
+    own_events = [
         event
         for event in (*given.before, *releases)
         if analyses.find(*_kind(event)).own
     ]
     if given.before and (
-        apart or len({event.unit for event in (*given.before, *releases)}) > 1
+        own_events or len({event.unit for event in (*given.before, *releases)}) > 1
     ):
         raise DpsumError(
             "a run that rests on another's releases: no analysis of clients' own sums,"
@@ -243,18 +229,19 @@ def account(
     # Only the server's noise may follow a loss.
     given_own = dataclasses.replace(given, budget=None, adaptive=None, fall=None)
     if not served:
-        return _account_of(own, delta, claims, given_own)
+        return _account_of(client_releases, delta, claims, given_own)
     first = _served(served, delta, claims, dataclasses.replace(given, groups=()))
-    if not own:
+    if not client_releases:
         return first
     if (
         len(units) == 1
         # a unit is in the ones or in the others: what they come to is compared, so at one
         # delta
     ):
-        return _either(first, _account_of(own, delta, claims, given_own))
+        return _either(first, _account_of(client_releases, delta, claims, given_own))
     return dataclasses.replace(
-        first, also=(_account_of(own, own_delta or delta, claims, given_own),)
+        first,
+        also=(_account_of(client_releases, own_delta or delta, claims, given_own),),
     )
 
 
@@ -268,10 +255,10 @@ def _check_composes(
     """Refuse clients' own sums that read what another sum reads, or that tell rounds
     which the account needs secret.
     """
-    own = {event.name: event for event in lines if kinds[_kind(event)].own}
-    for part, events in by_part(lines).items() if own else ():
+    own_sums = {event.name: event for event in lines if kinds[_kind(event)].own}
+    for part, events in by_part(lines).items() if own_sums else ():
         names = list(dict.fromkeys(event.name for event in events))
-        if len(names) > 1 and any(name in own for name in names):
+        if len(names) > 1 and any(name in own_sums for name in names):
             raise DpsumError(cannot_compose(names[0], names[1], lines[0].unit, part))
     secret = next(
         (
@@ -281,8 +268,10 @@ def _check_composes(
         ),
         None,
     )
-    if own and secret is not None:
-        raise DpsumError(tells_rounds(next(iter(own.values())), secret.sampler["kind"]))
+    if own_sums and secret is not None:
+        raise DpsumError(
+            tells_rounds(next(iter(own_sums.values())), secret.sampler["kind"])
+        )
 
 
 def _account_of(
@@ -405,13 +394,15 @@ def _after(
         explanation=uncovered
         or f"together with the run that this one rests on; this one alone: {alone.explanation}, at most {alone.epsilon_high:.4g}",
     )
-    apart = "not accounted for together with the run that this one rests on"
+    not_composed = "not accounted for together with the run that this one rests on"
     return dataclasses.replace(
         last,
         profiles={"holds": holds},
         groups={},
         reasons={
-            name: last.reasons.get(name, apart) for name in PROFILES if name != "holds"
+            name: last.reasons.get(name, not_composed)
+            for name in PROFILES
+            if name != "holds"
         },
     )
 
@@ -442,8 +433,8 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
         return composed_ends(
             tuple((events.schedule, events.rate) for _, events in stages), delta
         )
-    each = [accountant.bracket(events, delta) for accountant, events in stages]
-    least = max(low for low, _ in each)
+    brackets = [accountant.bracket(events, delta) for accountant, events in stages]
+    least = max(low for low, _ in brackets)
     multipliers = [accountant.gaussian(events) for accountant, events in stages]
     if None not in multipliers:
         high = gaussian_epsilon(
@@ -451,7 +442,7 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
         )
         # Of rounds of several z the unit that is worst off in one run need not be that
         # of the other.
-        exact = all(low == most for low, most in each) and all(
+        exact = all(low == most for low, most in brackets) and all(
             len(events.schedule) == 1 for _, events in stages
         )
         return high if exact else least, high
@@ -470,7 +461,7 @@ def seen_by(event: Release, clients: int, observer: str) -> Release:
     """
     more = clients**0.5
     std = (
-        [each * more for each in event.noise_std]
+        [deviation * more for deviation in event.noise_std]
         if isinstance(event.noise_std, list)
         else event.noise_std * more
     )
@@ -498,12 +489,12 @@ def _either(
             key=lambda entry: entry.epsilon_high,
         )
         void = [entry for entry in (less, more) if entry.status == "void"]
-        told = void[0] if void else more
+        decisive = void[0] if void else more
         profiles[name] = dataclasses.replace(
             more,
             epsilon_low=max(less.epsilon_low, more.epsilon_low),
-            status=told.status,
-            explanation=f"the worse of {of}; {told.explanation}",
+            status=decisive.status,
+            explanation=f"the worse of {of}; {decisive.explanation}",
         )
     return dataclasses.replace(
         first,

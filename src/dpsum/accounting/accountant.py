@@ -75,13 +75,13 @@ class Events:
         """The events of rounds of independent noise that are planned, before there is a
         ledger.
         """
-        given = Sampling.of(sampling)
+        sampling_numbers = Sampling.of(sampling)
         multipliers = [z for z, count in schedule for _ in range(count)]
         return cls(
             schedule=schedule,
-            samplings={"": given},
+            samplings={"": sampling_numbers},
             multipliers=multipliers,
-            claimed=((schedule, given),),
+            claimed=((schedule, sampling_numbers),),
         )
 
     @property
@@ -407,8 +407,8 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
         )
     z = event.noise_multiplier
     stated = (event.threshold, event.sensitivity, event.noise_std)
-    each = (value if isinstance(value, list) else [value] for value in stated)
-    for threshold, sensitivity, noise_std in zip(*each, strict=True):
+    columns = (value if isinstance(value, list) else [value] for value in stated)
+    for threshold, sensitivity, noise_std in zip(*columns, strict=True):
         if not (0 < z < math.inf and 0 < threshold < math.inf):
             raise DpsumError(
                 f"{where} has z {z} and C {threshold}: both must be above 0"

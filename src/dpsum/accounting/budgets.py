@@ -326,22 +326,22 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
     Those found are alike: with n of them beside given ones z_i each is (n / (total^-2 -
     sum of z_i^-2))^1/2.
     """
-    given = [z for z in multipliers if z is not None]
+    fixed = [z for z in multipliers if z is not None]
     missing = multipliers.count(None)
     if not missing:
-        return given
+        return fixed
     share = total
     if len(multipliers) > 1:
-        left = total**-2 - math.fsum(z**-2 for z in given)
-        if left <= 0:
+        remaining = total**-2 - math.fsum(z**-2 for z in fixed)
+        if remaining <= 0:
             raise DpsumError(
                 "the budget allows all sums of these units together one of noise"
                 f" multiplier {total:g}, and those that are given have"
-                f" {joint_multiplier(given):g} already: raise a multiplier or"
+                f" {joint_multiplier(fixed):g} already: raise a multiplier or"
                 " budget.epsilon"
             )
-        share = rounded_up((missing / left) ** 0.5)
-        while joint_multiplier([*given, *[share] * missing]) < total:
+        share = rounded_up((missing / remaining) ** 0.5)
+        while joint_multiplier([*fixed, *[share] * missing]) < total:
             share = math.nextafter(share, math.inf)
     return [share if z is None else z for z in multipliers]
 

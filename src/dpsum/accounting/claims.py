@@ -239,13 +239,14 @@ def gdp_claim(
         readings: (z, T) to (mu / q)^2 of T rounds, by what each reading is; the first
             is the claim.
     """
-    (_, square), *others = readings.items()
+    (_, square), *alternatives = readings.items()
     return Claim(
         epsilon=functools.partial(_gdp, square=square),
         explanation=explanation,
         status="void",
         readings={
-            name: functools.partial(_gdp, square=other) for name, other in others
+            name: functools.partial(_gdp, square=reading)
+            for name, reading in alternatives
         },
     )
 

@@ -235,11 +235,13 @@ def upper_end(
         start: a guess; by default the first stage's.
     """
     step = min(stage.spacing for stage in stages)
-    first, *others = _ends(stages, cut_mass(stages, delta), step, upper=True)
+    first, *other_orders = _ends(stages, cut_mass(stages, delta), step, upper=True)
     start = stages[0].guess(delta) if start is None else start
     epsilon = crossing(first, delta=delta, start=start, ceiling=ceiling, upper=True)
     return raised(
-        epsilon, ceiling, lambda at: all(near(at).delta(at) <= delta for near in others)
+        epsilon,
+        ceiling,
+        lambda at: all(near(at).delta(at) <= delta for near in other_orders),
     )
 
 

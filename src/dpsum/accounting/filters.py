@@ -108,18 +108,18 @@ def filtered_epsilon(
     kept, whatever the noise.
     """
     alphas = np.asarray(orders, dtype=float)
-    kept = np.asarray(budgets, dtype=float)
+    kept_budgets = np.asarray(budgets, dtype=float)
     # An order whose budget is below 0 is kept by no run.
-    alphas = alphas[kept >= 0]
-    kept = kept[kept >= 0]
+    alphas = alphas[kept_budgets >= 0]
+    kept_budgets = kept_budgets[kept_budgets >= 0]
     if not len(alphas):
         return 0.0
     factors = (alphas - 1.0) * np.log1p(-1.0 / alphas) - np.log(alphas)
 
     def excess(epsilon: float) -> float:
-        return float(logsumexp(factors + (alphas - 1.0) * (kept - epsilon))) - math.log(
-            delta
-        )
+        return float(
+            logsumexp(factors + (alphas - 1.0) * (kept_budgets - epsilon))
+        ) - math.log(delta)
 
     root = least_root(excess, xtol=1e-12)
     return root + 1e-11 if root else 0.0

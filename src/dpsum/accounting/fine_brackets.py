@@ -95,14 +95,14 @@ def _halves(
     first = math.floor((span[0] - offset) / step)
     last = math.ceil((span[1] - offset) / step)
     edges = offset + np.arange(2 * first - 1, 2 * last + 2) * (step / 2)
-    tail, other, off = law.tails(edges)
+    tail, second_tail, off = law.tails(edges)
     tail_off = tail * off + 1e-320
-    other_off = other * off + 1e-320
+    other_off = second_tail * off + 1e-320
     return _Halves(
         first=first,
         points=offset + np.arange(first, last + 1) * step,
         mass=np.maximum(tail[:-1] - tail[1:], 0.0),
-        other=np.maximum(other[:-1] - other[1:], 0.0),
+        other=np.maximum(second_tail[:-1] - second_tail[1:], 0.0),
         mass_off=tail_off[:-1] + tail_off[1:],
         other_off=other_off[:-1] + other_off[1:],
         below=float(max(1.0 - tail[0] - tail_off[0], 0.0)),
@@ -116,8 +116,8 @@ def _bulk(halves: _Halves) -> float | None:
     at = int(np.argmax(mass))
     if mass[at] < 0.5:
         return None
-    other = float(halves.other[2 * at] + halves.other[2 * at + 1])
-    return math.log(float(mass[at]) / other) if other > 0 else None
+    second_mass = float(halves.other[2 * at] + halves.other[2 * at + 1])
+    return math.log(float(mass[at]) / second_mass) if second_mass > 0 else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,35 +137,39 @@ def _merged(halves: _Halves) -> tuple[np.ndarray, float]:
     point's, so that a share of the point's own lower half can be merged with it. The
     second value is by how much the point with the most mass may be raised.
     """
-    below = slice(0, None, 2)
-    above = slice(1, None, 2)
+    lower_half = slice(0, None, 2)
+    upper_half = slice(1, None, 2)
     ratio = np.exp(np.minimum(halves.points, LARGEST))
-    spare = _least_excess(halves, above, ratio)
+    spare = _least_excess(halves, upper_half, ratio)
     # What the lower half beside the next point has to spare above this one.
-    down = np.append(_least_excess(halves, below, np.append(0.0, ratio[:-1]))[1:], 0.0)
-    gap = ratio * (halves.other[below] * (1 + 4 * FUNCTION) + halves.other_off[below])
-    gap += halves.mass_off[below] - halves.mass[below]
+    down = np.append(
+        _least_excess(halves, lower_half, np.append(0.0, ratio[:-1]))[1:], 0.0
+    )
+    gap = ratio * (
+        halves.other[lower_half] * (1 + 4 * FUNCTION) + halves.other_off[lower_half]
+    )
+    gap += halves.mass_off[lower_half] - halves.mass[lower_half]
     known = (halves.points <= LARGEST).tolist()
     spare_at = spare.tolist()
     down_at = down.tolist()
     gap_at = gap.tolist()
     shares = [0.0] * len(gap_at)
-    bulk = int(np.argmax(halves.mass[below] + halves.mass[above]))
-    left = 0.0
+    bulk = int(np.argmax(halves.mass[lower_half] + halves.mass[upper_half]))
+    unmerged = 0.0
     surplus = 0.0
     for at in range(len(gap_at) - 1, -1, -1):
-        have = spare_at[at] + left * down_at[at]
+        have = spare_at[at] + unmerged * down_at[at]
         share = 0.0
         if known[at] and have > 0.0:
             share = 1.0 if have >= gap_at[at] else have / gap_at[at] * (1 - 1e-12)
         if at == bulk:
             surplus = have - gap_at[at]
         shares[at] = share
-        left = 1.0 - share
+        unmerged = 1.0 - share
     share_of = np.array(shares)
     mass = np.maximum(halves.mass - halves.mass_off, 0.0)
-    weights = mass[above] + share_of * mass[below]
-    weights[:-1] += ((1 - share_of) * mass[below])[1:]
+    weights = mass[upper_half] + share_of * mass[lower_half]
+    weights[:-1] += ((1 - share_of) * mass[lower_half])[1:]
     weights[-1] += halves.above
     return weights, surplus / max(float(weights[bulk]), 1e-3)
 
@@ -173,23 +177,23 @@ def _merged(halves: _Halves) -> tuple[np.ndarray, float]:
 def _least_excess(halves: _Halves, side: slice, ratio: np.ndarray) -> np.ndarray:
     """Return at least the mass on one side less `ratio` times the other law's."""
     excess = halves.mass[side] - halves.mass_off[side]
-    other = halves.other[side] * (1 + 4 * FUNCTION) + halves.other_off[side]
-    return np.asarray(np.maximum(excess - ratio * other, 0.0))
+    second_mass = halves.other[side] * (1 + 4 * FUNCTION) + halves.other_off[side]
+    return np.asarray(np.maximum(excess - ratio * second_mass, 0.0))
 
 
 def _upper(law: RoundLaw, halves: _Halves, step: float, offset: float) -> _Grid:
     """Split each cell between two grid points; the cell is two half cells."""
     # Between points j and j + 1 lie the upper half of j and the lower half of j + 1.
     inside = halves.mass[1:-1:2] + halves.mass[2::2]
-    other = halves.other[1:-1:2] + halves.other[2::2]
+    second_mass = halves.other[1:-1:2] + halves.other[2::2]
     inside_off = halves.mass_off[1:-1:2] + halves.mass_off[2::2]
     other_off = halves.other_off[1:-1:2] + halves.other_off[2::2]
     inside = inside + inside_off
     points = halves.points[:-1]
     ratio = np.exp(np.minimum(points, LARGEST))
     moved = -1.0 / math.expm1(-step)
-    other = other * (1 - 4 * FUNCTION) - other_off
-    right = (inside - ratio * np.maximum(other, 0.0)) * moved
+    second_mass = second_mass * (1 - 4 * FUNCTION) - other_off
+    right = (inside - ratio * np.maximum(second_mass, 0.0)) * moved
     right = np.where(points <= LARGEST, np.clip(right, 0.0, inside), inside)
     weights = np.zeros(len(halves.points))
     weights[:-1] += inside - right
@@ -270,8 +274,8 @@ class _Sum:
         near = max(self.saddle_point(delta)[0], 1e-9)
         # Half the best tilt would leave a quarter of log(1 / delta) to the FFT.
         tilt = 0.5 if delta > 1e-20 else 1.0
-        below = 0.0
-        above = math.inf
+        too_low = 0.0
+        too_high = math.inf
         # Farther from where the search began a window would not fit into memory.
         first = near
         farthest = _CELLS * self._parts[0][0].step
@@ -295,13 +299,13 @@ class _Sum:
             if passes:
                 break
             if ratio > 0.0:
-                below = max(below, near)
+                too_low = max(too_low, near)
             else:
-                above = min(above, near)
+                too_high = min(too_high, near)
             moved = near + ratio * tilt / tail.theta
-            if not below < moved < above:
-                moved = (below + above) / 2 if above < math.inf else 2 * near
-            if above <= 1e-9 or abs(moved - near) <= 1e-9 * near:
+            if not too_low < moved < too_high:
+                moved = (too_low + too_high) / 2 if too_high < math.inf else 2 * near
+            if too_high <= 1e-9 or abs(moved - near) <= 1e-9 * near:
                 break
             near = moved
         return proved
@@ -330,8 +334,10 @@ def _root(
         beyond = max(at + sign * move, 0.0)
         if (excess(beyond) > 0.0) == (sign < 0.0):
             low, high = sorted((at, beyond))
-            found = scipy.optimize.brentq(excess, low, high, xtol=1e-12, rtol=1e-12)
-            return proving_side(excess, float(found), low, upper), True
+            crossing_point = scipy.optimize.brentq(
+                excess, low, high, xtol=1e-12, rtol=1e-12
+            )
+            return proving_side(excess, float(crossing_point), low, upper), True
         if beyond == 0.0:
             return 0.0, True
         at = beyond
@@ -446,8 +452,8 @@ def _steps(
     ends = [saddle(steps[0], False), saddle(steps[1], True)]
     for _ in range(_GUESSES):
         width = ends[1][0] - ends[0][0]
-        wanted = max(LEAST_WIDTH, WIDTH * ends[0][0]) / 3
-        if width <= wanted or ends[1][0] <= wanted:
+        target_width = max(LEAST_WIDTH, WIDTH * ends[0][0]) / 3
+        if width <= target_width or ends[1][0] <= target_width:
             break
         least = [
             max(widest / (_CELLS / 4), 20 * ends[side][1] / _CELLS, _LEAST_STEP)

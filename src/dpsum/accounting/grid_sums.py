@@ -187,8 +187,10 @@ class UpperTail:
             copies += count
         mass = scipy.fft.irfft(spectrum, n=size)
         rounding = FFT_ROUNDING * np.log2(size)
-        own = _norm(mass)
-        self._fft_error = 1.01 * (rounding * (forward + own) + 1e-15 * copies * own)
+        mass_norm = _norm(mass)
+        self._fft_error = 1.01 * (
+            rounding * (forward + mass_norm) + 1e-15 * copies * mass_norm
+        )
         self._log_scale = scale
         self._copies = copies
         return np.roll(mass, (shift - self._start) % size)

@@ -151,8 +151,8 @@ def _cut(law: np.ndarray) -> tuple[np.ndarray, float]:
     end.
     """
     law = np.maximum(law, 0.0)
-    above = np.cumsum(law[::-1])[::-1]
-    keep = max(int(np.searchsorted(-above, -1e-17)), 1)
+    tail_mass = np.cumsum(law[::-1])[::-1]
+    keep = max(int(np.searchsorted(-tail_mass, -1e-17)), 1)
     return law[:keep], float(law[keep:].sum())
 
 

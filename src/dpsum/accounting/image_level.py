@@ -64,8 +64,8 @@ class ImageUse:
         if not len(taking):
             return 0.0
         keys = self.images[taking] * done + self.rounds[taking][:, None]
-        places, counts = np.unique(keys, return_counts=True)
-        images, rounds = np.divmod(places, done)
+        keys_found, counts = np.unique(keys, return_counts=True)
+        images, rounds = np.divmod(keys_found, done)
         noise = np.asarray(multipliers)[rounds]
         return float(
             np.bincount(

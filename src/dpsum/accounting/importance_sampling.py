@@ -172,15 +172,15 @@ class _Counts:
         [levels, order + 1, order + 1].
         """
         count = self._count
-        left = self._count[:, None] - self._count
+        remaining = self._count[:, None] - self._count
         here = (
             self._levels[:, None] * count
             + self._own[index] * count * (count - 1)
             - gammaln(count + 1.0)
         )
         after = self._next(index, self._levels[:, None], count)
-        weights = here[:, None, :] + values[after[:, None, :], np.maximum(left, 0)]
-        return np.where(left >= 0, weights, -np.inf)
+        weights = here[:, None, :] + values[after[:, None, :], np.maximum(remaining, 0)]
+        return np.where(remaining >= 0, weights, -np.inf)
 
     def draw(
         self, size: int, rng: np.random.Generator
@@ -191,19 +191,21 @@ class _Counts:
         counts = np.zeros((size, self._done))
         energy = np.zeros(size)
         level = np.zeros(size, dtype=int)
-        left = np.full(size, self.order)
+        remaining = np.full(size, self.order)
         for index in range(self._done):
             terms = self._terms(index, self._values[index + 1])
             with np.errstate(invalid="ignore"):
                 shares = np.exp(terms - terms.max(axis=2, keepdims=True))
             sums = np.cumsum(shares, axis=2)
-            place = rng.random(size)[:, None] * sums[level, left, -1][:, None]
-            count = np.minimum((sums[level, left] <= place).sum(axis=1), left)
+            threshold = rng.random(size)[:, None] * sums[level, remaining, -1][:, None]
+            count = np.minimum(
+                (sums[level, remaining] <= threshold).sum(axis=1), remaining
+            )
             field = self._levels[level]
             energy += count * field + self._own[index] * count * (count - 1)
             counts[:, index] = count
             level = self._next(index, field, count)
-            left = left - count
+            remaining = remaining - count
         ran = counts.sum(axis=1)
         return counts, energy + self._chain.common / 2 * ran * (ran - 1)
 
@@ -274,7 +276,7 @@ class Pair:
     def _present(self) -> tuple[np.ndarray, np.ndarray]:
         """Draws of log f, and of the log of M e^(E - E') f^(1 - a)."""
         rng = np.random.Generator(np.random.Philox(_SEED))
-        counts, above = self._counts.draw(_DRAWS, rng)
+        counts, chain_energy = self._counts.draw(_DRAWS, rng)
         logs = np.empty(_DRAWS)
         for rows in self._parts(_DRAWS):
             noise = rng.standard_normal((rows.stop - rows.start, len(self._gram)))
@@ -285,7 +287,7 @@ class Pair:
             axis=1
         ) / 2 - counts @ self._diagonal / 2
         weight = (
-            np.minimum(energy - above, 0.0)
+            np.minimum(energy - chain_energy, 0.0)
             + self._counts.log_total
             + (1 - self._counts.order) * logs
         )
@@ -298,8 +300,8 @@ class Pair:
     def _log_ratio(self, moved: np.ndarray) -> np.ndarray:
         """Log f, from C^T y / sigma [n, t]."""
         logs = log_sum(moved - self._diagonal / 2)
-        if (left := self._rounds - len(self._gram)) > 0:
-            logs = np.logaddexp(logs, math.log(left))
+        if (idle_rounds := self._rounds - len(self._gram)) > 0:
+            logs = np.logaddexp(logs, math.log(idle_rounds))
         return np.asarray(logs - math.log(self._rounds))
 
     def present(self, epsilon: float) -> Bracket:
@@ -324,13 +326,13 @@ class Pair:
         square = float(share @ self._gram @ share)
         tau = (epsilon - float(share @ self._diagonal) / 2) / math.sqrt(square)
         most = math.exp(-(max(tau, 0.0) ** 2) / 2)
-        wanted = 7 * most * math.log(2 / self._doubt) / 3 / (0.3 * self._delta)
+        draws_needed = 7 * most * math.log(2 / self._doubt) / 3 / (0.3 * self._delta)
         if most <= self._delta / 2:
             return most
-        if wanted > _MOST_DRAWS:
+        if draws_needed > _MOST_DRAWS:
             return 1.0
         rng = np.random.Generator(np.random.Philox(_SEED + 1))
-        draws = max(int(wanted), _DRAWS)
+        draws = max(int(draws_needed), _DRAWS)
         values = np.empty(draws)
         shift = tau * (self._gram @ share) / math.sqrt(square)
         for rows in self._parts(draws):
@@ -365,7 +367,7 @@ def bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
 @functools.lru_cache(maxsize=512)
 def _bracket(encoder: bytes, done: int, rounds: int, delta: float) -> Bracket:
     pair = Pair(np.frombuffer(encoder).reshape(done, done), rounds, delta)
-    kept = delta * (1 - DOUBT)
+    remaining_delta = delta * (1 - DOUBT)
 
     def at(step: int) -> float:
         return float(2.0 ** (4 - step / _PER_OCTAVE))
@@ -375,7 +377,9 @@ def _bracket(encoder: bytes, done: int, rounds: int, delta: float) -> Bracket:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (
-            (middle, high) if pair.present(at(middle))[1] <= kept else (low, middle)
+            (middle, high)
+            if pair.present(at(middle))[1] <= remaining_delta
+            else (low, middle)
         )
     step = low
     stride = _PER_OCTAVE // 128
@@ -383,8 +387,13 @@ def _bracket(encoder: bytes, done: int, rounds: int, delta: float) -> Bracket:
     # beside the high end.
     near = range(low, min(low + _PER_OCTAVE, _STEPS), stride)
     least = next(
-        (at(place) for place in near if pair.present(at(place))[0] > delta), 0.0
+        (
+            at(grid_index)
+            for grid_index in near
+            if pair.present(at(grid_index))[0] > delta
+        ),
+        0.0,
     )
-    while step > 0 and pair.absent(at(step)) > kept:
+    while step > 0 and pair.absent(at(step)) > remaining_delta:
         step -= max(_PER_OCTAVE // 32, 1)
     return least, at(step) if step > 0 else math.inf

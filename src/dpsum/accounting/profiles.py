@@ -229,11 +229,11 @@ class Profiles:
         if self.accountant.adjacency == "replace-one":
             return holds
         low = holds.epsilon_low
-        own = (
+        own_bracket = (
             None if self.missing else self.accountant.replaced(self.events, self.delta)
         )
-        if own is not None:
-            low, high = own
+        if own_bracket is not None:
+            low, high = own_bracket
             how = "replaced by any other, which has an analysis of its own"
             reason = self.accountant.width_reason(self.events, self.delta)
         elif self.z:
@@ -281,11 +281,13 @@ class Profiles:
                 else "one unit is changed after another"
             )
             if "as_claimed" in profiles:
-                one = profiles["as_claimed"].epsilon_high
-                share = size * math.exp(min((size - 1) * one, 600.0)) * self.delta
+                single_unit = profiles["as_claimed"].epsilon_high
+                share = (
+                    size * math.exp(min((size - 1) * single_unit, 600.0)) * self.delta
+                )
                 void = ", which says nothing" if share >= 1 else ""
                 how += (
-                    f"; claimed would be epsilon {size * one:.4g} at delta"
+                    f"; claimed would be epsilon {size * single_unit:.4g} at delta"
                     f" {share:.3g}{void}"
                 )
             by_size[str(size)] = self._entry(

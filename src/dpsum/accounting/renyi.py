@@ -64,7 +64,7 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
         return total
     # The integral to either side of where both densities are equal, each a series.
     middle = z**2 * math.log(1 / rate - 1) + 0.5
-    below = above = last_below = last_above = -math.inf
+    lower_sum = upper_sum = last_below = last_above = -math.inf
     for i in range(1000):
         choose = _log_choose(order, i)
         j = order - i
@@ -80,9 +80,9 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
         term_above = (
             choose + j * log_q + i * log_rest + (j * j - j) / (2 * (z**2)) + tail_above
         )
-        below = _log_add(below, term_below)
-        above = _log_add(above, term_above)
-        total = _log_add(below, above)
+        lower_sum = _log_add(lower_sum, term_below)
+        upper_sum = _log_add(upper_sum, term_above)
+        total = _log_add(lower_sum, upper_sum)
         if (
             term_below < last_below
             and term_above < last_above

@@ -68,12 +68,12 @@ def sensitivity(
     rounds = len(gram)
     diagonal = np.diag(gram)
     first = np.arange(rounds)[::separation][:participations]
-    apart = (
+    allowed_pairs = (
         np.abs(np.subtract.outer(np.arange(rounds), np.arange(rounds))) >= separation
     )
     with_others = diagonal + [
         heaviest(row, separation, participations - 1)[0]
-        for row in np.where(apart, sizes, 0.0)
+        for row in np.where(allowed_pairs, sizes, 0.0)
     ]
     high, pattern = heaviest(with_others, separation, participations)
     sets = [first, pattern, heaviest(diagonal, separation, participations)[1]]

@@ -92,15 +92,15 @@ class RoundLoss:
 
         without, share = beyond(0.0)
         if self.uses == 1:
-            present, own = beyond(1.0)
+            present, present_share = beyond(1.0)
             mixed = (1.0 - self.q) * without + self.q * present
-            return without, mixed, np.maximum(share, own) + 4 * ROUNDING
+            return without, mixed, np.maximum(share, present_share) + 4 * ROUNDING
         mixed = math.exp(self._logs[0]) * without
         most = share
         for count, log in zip(self._counts, self._logs[1:], strict=True):
-            present, own = beyond(float(count))
+            present, present_share = beyond(float(count))
             mixed = mixed + math.exp(log) * present
-            most = np.maximum(most, own)
+            most = np.maximum(most, present_share)
         return (
             without,
             mixed,
@@ -147,11 +147,11 @@ class RoundLoss:
         # e^-rise.
         off = self._off + ROUNDING * np.abs(rise)
         rise = np.where(np.abs(rise) <= 2 * off, 2 * off if self.add else 0.0, rise)
-        wanted = np.where(
+        targets = np.where(
             rise > 0, rise + np.log(-np.expm1(-np.maximum(rise, 0.0))), -np.inf
         )
-        inside = np.isfinite(wanted)
-        target = wanted[inside]
+        inside = np.isfinite(targets)
+        target = targets[inside]
         moved = 2 * (off / -np.expm1(-np.maximum(rise, 1e-300)))[inside] + 2 * self._off
         variance = self.z**2
         counts = self._counts

@@ -93,20 +93,22 @@ def searched_divergences(
     runs = search.runs
     if search.number == "fixed":
         return np.asarray(runs * divergences)
-    own = divergences + math.log(runs) / (alphas - 1)
+    chosen_divergences = divergences + math.log(runs) / (alphas - 1)
     if search.number == "geometric":
         # The second order is free; at order 1 only its logarithm would be left.
         second = 2 * np.minimum(
             np.min((1 - 1 / alphas) * divergences + math.log(runs) / alphas),
             math.log(runs),
         )
-        return np.asarray(own + second)
+        return np.asarray(chosen_divergences + second)
     # Pure-epsilon half of the theorem: delta of one run at e^eps = 1 + 1 / (alpha - 1).
     at = np.log1p(1 / (alphas - 1))
     logs = (alphas[None, :] - 1) * (
         divergences[None, :] - at[:, None] + np.log1p(-1 / alphas)
     ) - np.log(alphas)
-    return np.asarray(own + runs * np.exp(np.minimum(np.min(logs, axis=1), 0.0)))
+    return np.asarray(
+        chosen_divergences + runs * np.exp(np.minimum(np.min(logs, axis=1), 0.0))
+    )
 
 
 def searched_epsilon(

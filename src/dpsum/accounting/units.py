@@ -101,20 +101,20 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
     }
     for key, event in kinds.items():
         if key not in read:
-            alike = {
+            matching_parts = {
                 read[of]
                 for of in read
                 if kinds[of].unit == event.unit
                 and _sampler(kinds[of]) == _sampler(event)
             }
-            read[key] = alike.pop() if len(alike) == 1 else ""
+            read[key] = matching_parts.pop() if len(matching_parts) == 1 else ""
     parts: dict[str, list[One]] = {}
     for event in events:
         parts.setdefault(read[event.name, event.part], []).append(event)
     if "" in parts and len(parts) > 1:
-        some = next(part for part in parts if part)
+        named_part = next(part for part in parts if part)
         raise DpsumError(
-            f"{parts[some][0].name} is of a part of the records and others of all"
+            f"{parts[named_part][0].name} is of a part of the records and others of all"
             f" ({parts[''][0].name}): no analysis composes them; give each a part of"
             " its own, of which none shares a record with another, or leave one out"
         )

@@ -111,12 +111,12 @@ def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
     delta)-DP mechanism (Theorem 5.2).
     """
     m = guesses.coins
-    made = guesses.made
+    guess_count = guesses.made
     right = guesses.right
     rate = 1 / (1 + math.exp(-epsilon))
-    tail = float(binomial_tail(right - 1, made, rate))
+    tail = float(binomial_tail(right - 1, guess_count, rate))
     steps = np.arange(1, right + 1)
-    between = binomial_tail(right - steps - 1, made, rate) - tail
+    between = binomial_tail(right - steps - 1, guess_count, rate) - tail
     alpha = float(np.max(between / steps, initial=0.0))
     return min(1.0, tail + 2 * m * delta * alpha)
 
@@ -188,20 +188,23 @@ def clopper_pearson(
             reason="too few scores to split",
         )
     chosen_on = [side[:cut] for side, cut in zip(sides, cuts, strict=True)]
-    left = [side[cut:] for side, cut in zip(sides, cuts, strict=True)]
+    held_out = [side[cut:] for side, cut in zip(sides, cuts, strict=True)]
     threshold, above = _best_threshold(
-        *chosen_on, sizes=(len(left[0]), len(left[1])), delta=delta, tau=1 - confidence
+        *chosen_on,
+        sizes=(len(held_out[0]), len(held_out[1])),
+        delta=delta,
+        tau=1 - confidence,
     )
     if above:
-        hits = int((left[0] > threshold).sum())
-        alarms = int((left[1] > threshold).sum())
-        trials = len(left[0])
-        nulls = len(left[1])
+        hits = int((held_out[0] > threshold).sum())
+        alarms = int((held_out[1] > threshold).sum())
+        trials = len(held_out[0])
+        nulls = len(held_out[1])
     else:
-        hits = int((left[1] <= threshold).sum())
-        alarms = int((left[0] <= threshold).sum())
-        trials = len(left[1])
-        nulls = len(left[0])
+        hits = int((held_out[1] <= threshold).sum())
+        alarms = int((held_out[0] <= threshold).sum())
+        trials = len(held_out[1])
+        nulls = len(held_out[0])
     epsilon = float(
         _of_counts(
             np.array([hits]), trials, np.array([alarms]), nulls, delta, 1 - confidence
@@ -277,10 +280,10 @@ def _best_threshold(
         else ((values[1:] + values[:-1]) / 2, np.diff(values))
     )
     if len(candidates) > 512:
-        kept = np.linspace(0, len(candidates) - 1, 512).astype(int)
-        candidates = candidates[kept]
-        gaps = gaps[kept]
-    above = [
+        selected = np.linspace(0, len(candidates) - 1, 512).astype(int)
+        candidates = candidates[selected]
+        gaps = gaps[selected]
+    rates_above = [
         1 - np.searchsorted(np.sort(side), candidates, side="right") / len(side)
         for side in (present, absent)
     ]
@@ -289,17 +292,17 @@ def _best_threshold(
         return np.floor(rates * size)
 
     says_present = _of_counts(
-        counts(above[0], sizes[0]),
+        counts(rates_above[0], sizes[0]),
         sizes[0],
-        counts(above[1], sizes[1]),
+        counts(rates_above[1], sizes[1]),
         sizes[1],
         delta,
         tau,
     )
     says_absent = _of_counts(
-        counts(1 - above[1], sizes[1]),
+        counts(1 - rates_above[1], sizes[1]),
         sizes[1],
-        counts(1 - above[0], sizes[0]),
+        counts(1 - rates_above[0], sizes[0]),
         sizes[0],
         delta,
         tau,
@@ -336,12 +339,16 @@ def least_rate(hits: Numbers, trials: int, error: float) -> np.ndarray:
     `error`; 0 where nothing was hit.
     """
     hits = np.asarray(hits, dtype=float)
-    some = np.maximum(hits, 1)
-    return np.where(hits > 0, betaincinv(some, trials - some + 1, error), 0.0)
+    positive_hits = np.maximum(hits, 1)
+    return np.where(
+        hits > 0, betaincinv(positive_hits, trials - positive_hits + 1, error), 0.0
+    )
 
 
 def largest_rate(hits: Numbers, trials: int, error: float) -> np.ndarray:
     """Clopper and Pearson's upper limit; 1 where all were hit."""
     hits = np.asarray(hits, dtype=float)
-    some = np.minimum(hits, trials - 1)
-    return np.where(hits < trials, betainccinv(some + 1, trials - some, error), 1.0)
+    capped_hits = np.minimum(hits, trials - 1)
+    return np.where(
+        hits < trials, betainccinv(capped_hits + 1, trials - capped_hits, error), 1.0
+    )

@@ -132,10 +132,12 @@ def secret(
     these are the first.
     """
     tally = Tally(coins.shape, once=bool(once))
-    own = generator.integers(once, size=coins.shape) if once else None
+    drawn_rounds = generator.integers(once, size=coins.shape) if once else None
     for number, z in enumerate(multipliers):
         there = coins & (
-            generator.random(coins.shape) < rate if own is None else own == number
+            generator.random(coins.shape) < rate
+            if drawn_rounds is None
+            else drawn_rounds == number
         )
         tally.add(number, there + z * generator.standard_normal(coins.shape), z, rate)
     return tally.scores
@@ -153,12 +155,14 @@ def chance_of_such(
     chances = [1.0]
     for side in (coins, ~coins):
         if side.any():
-            own = np.sort(scores[side])
-            ideal = np.sort(np.concatenate([each[side] for each in drawn]))
-            at = np.concatenate([own, ideal])
-            apart = np.searchsorted(own, at, "right") / len(own) - np.searchsorted(
-                ideal, at, "right"
-            ) / len(ideal)
-            size = len(own) * len(ideal) / (len(own) + len(ideal))
-            chances.append(2 * float(kolmogorov(np.sqrt(size) * np.abs(apart).max())))
+            observed = np.sort(scores[side])
+            ideal = np.sort(np.concatenate([draw[side] for draw in drawn]))
+            at = np.concatenate([observed, ideal])
+            distance = np.searchsorted(observed, at, "right") / len(
+                observed
+            ) - np.searchsorted(ideal, at, "right") / len(ideal)
+            size = len(observed) * len(ideal) / (len(observed) + len(ideal))
+            chances.append(
+                2 * float(kolmogorov(np.sqrt(size) * np.abs(distance).max()))
+            )
     return min(chances)

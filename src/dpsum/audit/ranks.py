@@ -109,26 +109,26 @@ def posteriors(deltas: Curve) -> np.ndarray:
         ],
         reverse=True,
     )
-    kept: list[tuple[float, float]] = []
+    envelope: list[tuple[float, float]] = []
     starts: list[float] = []
     for p, height in lines:
         start = 0.0
-        while kept and not math.isinf(height):
-            other, top = kept[-1]
+        while envelope and not math.isinf(height):
+            last_chance, top = envelope[-1]
             start = (
-                (height - top) / (2 * (other - p))
-                if other > p
+                (height - top) / (2 * (last_chance - p))
+                if last_chance > p
                 else (0.0 if height < top else math.inf)
             )
             if start > starts[-1]:
                 break
-            kept.pop(), starts.pop()
+            envelope.pop(), starts.pop()
             start = 0.0
         if math.isfinite(height) and math.isfinite(start):
-            kept.append((p, height))
+            envelope.append((p, height))
             starts.append(start)
-    places = np.searchsorted(starts, np.arange(_CELLS) / _CELLS, side="right") - 1
-    return np.array([p for p, _ in kept])[places]
+    segments = np.searchsorted(starts, np.arange(_CELLS) / _CELLS, side="right") - 1
+    return np.array([p for p, _ in envelope])[segments]
 
 
 class RankTest:
@@ -254,8 +254,10 @@ def rank_test(
         return test.statistic(coins[np.argsort(-scores, kind="stable")])
 
     observed = statistic(scores)
-    own = test.draws(1.0)
-    leak, shown = (test.refuted(value) for value in (observed, float(np.median(own))))
+    ledger_draws = test.draws(1.0)
+    leak, shown = (
+        test.refuted(value) for value in (observed, float(np.median(ledger_draws)))
+    )
     reason = "" if leak > 0 else "no leak is told from chance"
     if leak == family.largest:
         reason = (
@@ -265,7 +267,7 @@ def rank_test(
     if ideal is not None:
         drawn = [ideal(generator) for _ in range(IDEALS)]
         chances["as_little"] = test.chance_of_as_little(
-            observed, [statistic(each) for each in drawn]
+            observed, [statistic(ideal_scores) for ideal_scores in drawn]
         )
         chances["such_scores"] = chance_of_such(scores, coins, drawn)
     return Bound(
@@ -280,7 +282,9 @@ def rank_test(
             "present": int(coins.sum()),
             "leak": leak,
             # Of right code, about: T is a sum over thousands.
-            "chance_of_as_much": float(ndtr((own.mean() - observed) / own.std())),
+            "chance_of_as_much": float(
+                ndtr((ledger_draws.mean() - observed) / ledger_draws.std())
+            ),
         },
         reason=reason,
         ideal=min(family.epsilon(shown, delta), LARGEST_EPSILON),

@@ -101,9 +101,9 @@ class _LogNormal:
     def _tail(self, at: np.ndarray, shift: float) -> tuple[np.ndarray, np.ndarray]:
         # log, the division, the sum, and s = 1/z were each rounded.
         with np.errstate(divide="ignore"):
-            place = np.log(at) / self.s
+            score = np.log(at) / self.s
         return upper_tail(
-            place + shift, (FUNCTION + 4 * ROUNDING) * (np.abs(place) + self.s)
+            score + shift, (FUNCTION + 4 * ROUNDING) * (np.abs(score) + self.s)
         )
 
     def cut(self, mass: float) -> float:
@@ -256,12 +256,16 @@ def _all_small(
     at = rounds * math.expm1(-epsilon) + done
     at += 2 * FUNCTION * (rounds + done)
     s = 1.0 / noise_multiplier
-    place = math.log(at) / s
-    below, off = upper_tail(
-        np.array(-place - s / 2), (FUNCTION + 4 * ROUNDING) * (abs(place) + s)
+    score = math.log(at) / s
+    chance_below, off = upper_tail(
+        np.array(-score - s / 2), (FUNCTION + 4 * ROUNDING) * (abs(score) + s)
     )
     share = math.exp(epsilon) * at / rounds * (1 + 4 * FUNCTION)
-    return min(share, 1.0) * min(float(below * (1 + off)), 1.0) ** done * (1 + 1e-12)
+    return (
+        min(share, 1.0)
+        * min(float(chance_below * (1 + off)), 1.0) ** done
+        * (1 + 1e-12)
+    )
 
 
 def _addition_fits(
@@ -276,8 +280,8 @@ def _addition_fits(
     if done < rounds:
         return math.log1p(-done / rounds) > -epsilon * (1 - 1e-12)
     s = 1.0 / noise_multiplier
-    place = (math.log(rounds) - epsilon) / s + s / 2
-    return rounds * float(log_ndtr(place + 1e-9 * (1 + abs(place)))) <= math.log(delta)
+    score = (math.log(rounds) - epsilon) / s + s / 2
+    return rounds * float(log_ndtr(score + 1e-9 * (1 + abs(score)))) <= math.log(delta)
 
 
 def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
@@ -343,8 +347,8 @@ def _series_moments(
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Logarithms of the coefficients of a product of power series, from theirs."""
     size = len(left)
-    place = np.subtract.outer(np.arange(size), np.arange(size))
-    terms = np.where(place >= 0, right[None, :] + left[np.maximum(place, 0)], -np.inf)
+    power = np.subtract.outer(np.arange(size), np.arange(size))
+    terms = np.where(power >= 0, right[None, :] + left[np.maximum(power, 0)], -np.inf)
     return np.asarray(logsumexp(terms, axis=1))
 
 
@@ -439,11 +443,11 @@ def upper_epsilon(
     # jointly convex.
     ceiling = gaussian_epsilon(noise_multiplier, min(delta * rounds / done, 1.0))
     if noise_multiplier < LITTLE_NOISE:
-        _, told = one_round_epsilons(noise_multiplier, rounds, done, delta)
-        if told < ceiling and _addition_fits(
-            noise_multiplier, rounds, done, told, delta
+        _, closed_form = one_round_epsilons(noise_multiplier, rounds, done, delta)
+        if closed_form < ceiling and _addition_fits(
+            noise_multiplier, rounds, done, closed_form, delta
         ):
-            ceiling = told
+            ceiling = closed_form
     if noise_multiplier < LEAST_NOISE or delta < LEAST_DELTA:
         return ceiling
     grid = grid_of(noise_multiplier, rounds, delta, True, False)
@@ -504,8 +508,8 @@ def lower_epsilon(
             upper=False,
         )
     if is_wide(low, upper):
-        told, _ = one_round_epsilons(noise_multiplier, rounds, done, delta)
-        low = max(low, min(told, upper))
+        closed_form, _ = one_round_epsilons(noise_multiplier, rounds, done, delta)
+        low = max(low, min(closed_form, upper))
     return low
 
 
@@ -596,10 +600,10 @@ class BallsAndBins(Accountant):
         low = lower_epsilon(most, rounds, done, delta)
         if uses > 1 and done == rounds:
             low = max(low, gaussian_epsilon(most * rounds**0.5 / uses, delta))
-        told = known_draws_epsilon(
+        known_draws = known_draws_epsilon(
             *squares_of_a_multinomial(uses, rounds, done), least, delta
         )
-        ceiling = min(gaussian_epsilon(least / uses, delta), told)
+        ceiling = min(gaussian_epsilon(least / uses, delta), known_draws)
         high = group_epsilon(
             lambda share: upper_epsilon(least, rounds, done, share),
             uses,

@@ -218,9 +218,11 @@ def _worst_square(use: ImageUse, gram: np.ndarray) -> float:
     taking = np.flatnonzero((use.rounds >= 0) & (use.rounds < done))
     if not len(taking):
         return 0.0
-    images, places = np.unique(use.images[taking], return_inverse=True)
+    images, image_indices = np.unique(use.images[taking], return_inverse=True)
     counts = np.zeros((len(images), done))
     np.add.at(
-        counts, (places.reshape(len(taking), -1), use.rounds[taking][:, None]), 1.0
+        counts,
+        (image_indices.reshape(len(taking), -1), use.rounds[taking][:, None]),
+        1.0,
     )
     return float(np.einsum("it,ts,is->i", counts, gram, counts, optimize=True).max())

@@ -97,11 +97,13 @@ def _profile(
     present, absent = (
         np.minimum(np.minimum.accumulate(values), 1.0) for values in (present, absent)
     )
-    below = -np.expm1(-epsilons[:0:-1])
+    negative_side = -np.expm1(-epsilons[:0:-1])
 
     def whole(values: np.ndarray, other: np.ndarray) -> np.ndarray:
         # H_x(P || Q) = 1 - e^x + e^x H_-x(Q || P)
-        return np.concatenate([below + (1 - below) * other[:0:-1], values])
+        return np.concatenate(
+            [negative_side + (1 - negative_side) * other[:0:-1], values]
+        )
 
     return (
         np.concatenate([-epsilons[:0:-1], epsilons]),
@@ -133,7 +135,7 @@ class _Composed:
             return balls_and_bins.upper_deltas(
                 self.alone**-0.5, self.rounds, self.done, epsilons
             )
-        places, present, absent = _profile(
+        grid, present, absent = _profile(
             self.alone**-0.5, self.rounds, self.done, self.delta
         )
         edges = np.linspace(-_REACH, _REACH, _CELLS + 1)
@@ -145,7 +147,7 @@ class _Composed:
 
         def end(curve: np.ndarray) -> np.ndarray:
             rest = np.where(
-                at < places[0], 1.0, np.interp(np.exp(at), np.exp(places), curve)
+                at < grid[0], 1.0, np.interp(np.exp(at), np.exp(grid), curve)
             )
             return np.minimum((rest @ mass + ndtr(-_REACH)) * (1 + _OFF), 1.0)
 
@@ -210,12 +212,12 @@ def upper_epsilon(
         return 0.0
     square = overlap[0]
     least = math.inf
-    for apart in _tried(overlap, rounds):
-        common = _common(overlap, apart)
+    for class_count in _tried(overlap, rounds):
+        common = _common(overlap, class_count)
         if done == rounds and common and gaussian_epsilon(common**-0.5, delta) >= least:
             continue  # the Gaussian alone is no less
         worst = 0.0
-        for bins, run in _classes(rounds, done, apart):
+        for bins, run in _classes(rounds, done, class_count):
             if run and worst < least:
                 worst = max(
                     worst,
@@ -233,9 +235,11 @@ def upper_deltas(
     """
     square = overlap[0]
     least = np.ones((2, len(epsilons)))
-    for apart in _tried(overlap, rounds):
-        common = _common(overlap, apart)
-        classes = [counts for counts in _classes(rounds, done, apart) if counts[1]]
+    for class_count in _tried(overlap, rounds):
+        common = _common(overlap, class_count)
+        classes = [
+            counts for counts in _classes(rounds, done, class_count) if counts[1]
+        ]
         ends = [
             _Composed(common, square - common, *counts, balls_and_bins.SMALL).deltas(
                 epsilons
@@ -322,8 +326,8 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
 
     def gaussian(self, events: Events) -> float | None:
         """Of one round alone there is nothing to draw."""
-        one = int(events.sampling["rounds"]) == 1
-        return _largest(events) ** -0.5 if one else None
+        single_round = int(events.sampling["rounds"]) == 1
+        return _largest(events) ** -0.5 if single_round else None
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         z = self.gaussian(events)
@@ -420,12 +424,14 @@ def _is_drawn(apart: Sequence[float], rounds: int) -> bool:
 def _bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
     """Both ends for columns |C| over sigma."""
     gram = encoder.T @ encoder
-    apart = overlaps(gram)
+    overlap = overlaps(gram)
     done = len(gram)
-    if _is_drawn(apart, rounds):
+    if _is_drawn(overlap, rounds):
         low, high = importance_sampling.bracket(encoder, rounds, delta)
         if high < math.inf:
             if is_wide(low, high):
                 low = max(low, min(lower_epsilon(gram, rounds, delta), high))
             return low, high
-    return lower_epsilon(gram, rounds, delta), upper_epsilon(apart, rounds, done, delta)
+    return lower_epsilon(gram, rounds, delta), upper_epsilon(
+        overlap, rounds, done, delta
+    )

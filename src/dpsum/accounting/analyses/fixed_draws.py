@@ -60,9 +60,9 @@ class _Told:
         second = np.zeros(len(losses))
         off = np.zeros(len(losses))
         for weight, law in self._laws:
-            own, other, share = law.tails(losses)
-            first = first + weight * own
-            second = second + weight * other
+            first_tail, second_tail, share = law.tails(losses)
+            first = first + weight * first_tail
+            second = second + weight * second_tail
             off = np.maximum(off, share)
         return first, second, off + 1e-14
 

@@ -152,11 +152,11 @@ class _Pulled:
     def loss(self, x: float) -> float:
         """log dP/dQ at x."""
         rest = math.log1p(-self.q)
-        one = (x - 0.5) / self.z**2
+        shift_one = (x - 0.5) / self.z**2
         two = (2 * x - 2) / self.z**2
         return float(
             np.logaddexp(rest, math.log(self.q) + two)
-            - np.logaddexp(rest, math.log(self.q) + one)
+            - np.logaddexp(rest, math.log(self.q) + shift_one)
         )
 
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
@@ -336,13 +336,13 @@ def lower_epsilon(
     wide = tuple((z / 2, count) for z, count in schedule)
     if moved(adjacency) == 2.0:
         return poisson.lower_epsilon(wide, rate, delta)
-    alike = poisson.lower_epsilon(schedule, rate, delta)
+    all_same = poisson.lower_epsilon(schedule, rate, delta)
     if not schedule or rate == 1.0 or min(z for z, _ in schedule) < _LEAST_NOISE_APART:
-        return alike
+        return all_same
     upper = upper_epsilon(schedule, rate, delta)
     step = fine_spacing([poisson.stage_of(wide, rate)], delta, upper)
-    apart = Stage(schedule, rate, lambda z, mass: [_OneDataSet(z, rate)])
-    return max(alike, lower_end([apart], delta, upper=upper, step=step))
+    opposed = Stage(schedule, rate, lambda z, mass: [_OneDataSet(z, rate)])
+    return max(all_same, lower_end([opposed], delta, upper=upper, step=step))
 
 
 _NODES = np.polynomial.legendre.leggauss(16)
@@ -362,12 +362,12 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
     most = max(orders)
     if rate == 1.0:
         return np.array(orders) / (2 * z**2)
-    places, weights = _NODES
+    nodes, weights = _NODES
 
     def panels(start: float) -> tuple[np.ndarray, np.ndarray]:
         count = math.ceil((2.0 * most + 40.0 * z - start) / (0.5 * z))
         middles = start + 0.5 * z * (np.arange(count) + 0.5)
-        x = (middles[:, None] + 0.25 * z * places).ravel()
+        x = (middles[:, None] + 0.25 * z * nodes).ravel()
         return x, np.tile(np.log(0.25 * z * weights), count)
 
     def law(x: np.ndarray, mean: float) -> np.ndarray:
@@ -491,9 +491,10 @@ class FixedSize(Redrawn):
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         schedule = grouped(events.schedule, least=True)
-        wanted = tuple(map(int, orders))
+        whole_orders = tuple(map(int, orders))
         return np.sum(
-            [count * renyi(z, events.rate, wanted) for z, count in schedule], axis=0
+            [count * renyi(z, events.rate, whole_orders) for z, count in schedule],
+            axis=0,
         )
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
@@ -507,10 +508,12 @@ class FixedSize(Redrawn):
         if z is not None:
             return exact_bracket(z / use.most, delta)
         low = lower_epsilon(((max(events.multipliers), done),), rate, delta)
-        told = known_draws_epsilon(
+        known_draws = known_draws_epsilon(
             *squares_of_hypergeometrics(use.most, cohort, units, done), least, delta
         )
-        ceiling = min(gaussian_epsilon(least / (use.most * done**0.5), delta), told)
+        ceiling = min(
+            gaussian_epsilon(least / (use.most * done**0.5), delta), known_draws
+        )
         high = group_epsilon(
             lambda share: upper_epsilon(((least, done),), rate, share),
             use.most,

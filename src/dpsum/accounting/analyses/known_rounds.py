@@ -87,18 +87,18 @@ class MinSeparation(Accountant):
         super().check_numbers(sampling)
         self.check_whole(sampling, "separation", "participations")
         units = sampling[self.units_of(sampling)]
-        apart = sampling["separation"]
+        separation = sampling["separation"]
         times = sampling["participations"]
-        if sampling["cohort"] * min(apart, sampling["rounds"]) > units:
+        if sampling["cohort"] * min(separation, sampling["rounds"]) > units:
             raise self.contradiction(
                 sampling,
-                f"{apart} rounds in a row without a unit twice take more than"
+                f"{separation} rounds in a row without a unit twice take more than"
                 " there are",
             )
-        if times > -(-sampling["rounds"] // apart):
+        if times > -(-sampling["rounds"] // separation):
             raise self.contradiction(
                 sampling,
-                f"nobody is in {times} of {sampling['rounds']} rounds, {apart} apart",
+                f"nobody is in {times} of {sampling['rounds']} rounds, {separation} apart",
             )
         if sampling["cohort"] * sampling["rounds"] > units * times:
             raise self.contradiction(
@@ -115,9 +115,9 @@ class MinSeparation(Accountant):
 
     def worst(self, sampling: Sampling, multipliers: Sequence[float]) -> float:
         """The largest sum of z^-2 over the rounds that a unit can be in."""
-        apart = int(sampling["separation"])
+        separation = int(sampling["separation"])
         times = int(sampling["participations"])
-        return heaviest(np.array(multipliers) ** -2.0, apart, times)[0]
+        return heaviest(np.array(multipliers) ** -2.0, separation, times)[0]
 
     def gaussian(self, events: Events) -> float:
         least, _, done = events.ends
@@ -299,8 +299,8 @@ def _largest(
 ) -> np.ndarray:
     """The probability that the largest of an epoch's sums is above each edge."""
     rest = (rounds - 1) * log_ndtr(edges / z)
-    own, none = (-np.expm1(log_ndtr((edges - at) / z) + rest) for at in (mean, 0.0))
-    return np.asarray(chance * own + (1 - chance) * none)
+    present, none = (-np.expm1(log_ndtr((edges - at) / z) + rest) for at in (mean, 0.0))
+    return np.asarray(chance * present + (1 - chance) * none)
 
 
 def _losses(
@@ -314,18 +314,20 @@ def _losses(
         np.concatenate([[1.0], _largest(z, mean, chance, rounds, edges), [0.0]])
         for mean in pair
     ]
-    (first, off), (second, other) = (
+    (first, off), (second, second_off) = (
         (tail[:-1] - tail[1:], _OFF * (tail[:-1] + tail[1:])) for tail in tails
     )
     first = first - off
-    second = second + other
-    kept = first > 0
-    if not kept.any():
+    second = second + second_off
+    positive = first > 0
+    if not positive.any():
         return None
-    places = np.floor(np.log(first[kept] / second[kept]) / step - 1e-6).astype(int)
+    cells = np.floor(np.log(first[positive] / second[positive]) / step - 1e-6).astype(
+        int
+    )
     return GridVariable(
-        first=int(places.min()),
-        weights=np.bincount(places - places.min(), first[kept]),
+        first=int(cells.min()),
+        weights=np.bincount(cells - cells.min(), first[positive]),
         step=step,
     )
 

@@ -196,9 +196,11 @@ class OwnRecords(Accountant):
         counts = {
             name: releases_with(sampling) for name, sampling in events.samplings.items()
         }
-        told = ", or ".join(f"in {count} of {name}" for name, count in counts.items())
+        memberships = ", or ".join(
+            f"in {count} of {name}" for name, count in counts.items()
+        )
         return (
-            f"a client takes part once, and one of its examples is {told}: one"
+            f"a client takes part once, and one of its examples is {memberships}: one"
             " Gaussian; exact"
         )
 

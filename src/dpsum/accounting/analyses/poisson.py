@@ -169,18 +169,22 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
         return ends(*stages[0], delta)
     alone = [upper_epsilon(schedule, rate, delta) for schedule, rate in stages]
     ceiling = _as_gaussians(stages, delta)
-    each = [stage_of(schedule, rate) for schedule, rate in stages]
-    if any(stage.rate == 1.0 for stage in each):
+    each_stage = [stage_of(schedule, rate) for schedule, rate in stages]
+    if any(stage.rate == 1.0 for stage in each_stage):
         certain = [(schedule, rate) for schedule, rate in stages if rate == 1.0]
         lows = [lower_epsilon(schedule, rate, delta) for schedule, rate in stages]
         return max(*lows, _as_gaussians(certain, delta) if certain else 0.0), ceiling
-    if is_unusual(each, delta):
-        return refined(tuple(each), delta, 0.0, ceiling)
+    if is_unusual(each_stage, delta):
+        return refined(tuple(each_stage), delta, 0.0, ceiling)
     high = upper_end(
-        each, delta, ceiling=ceiling, start=min(sum(alone), 1.3 * max(alone))
+        each_stage, delta, ceiling=ceiling, start=min(sum(alone), 1.3 * max(alone))
     )
-    low = lower_end(each, delta, upper=high)
-    return refined(tuple(each), delta, low, high) if is_wide(low, high) else (low, high)
+    low = lower_end(each_stage, delta, upper=high)
+    return (
+        refined(tuple(each_stage), delta, low, high)
+        if is_wide(low, high)
+        else (low, high)
+    )
 
 
 def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> float:

@@ -106,11 +106,11 @@ def lower_epsilon(variance: float, shift: int, delta: float) -> float:
     """
     logs = log_tails(variance)[:-1]
     upper = np.exp(logs)
-    both = np.concatenate([(1.0 - upper[1:])[::-1], upper])  # from 1 - far on
+    tail_chances = np.concatenate([(1.0 - upper[1:])[::-1], upper])  # from 1 - far on
     log_both = np.concatenate([np.log1p(-upper[1:])[::-1], logs])
-    if shift >= len(both):
+    if shift >= len(tail_chances):
         return 0.0
-    power = both[: len(both) - shift] - delta
+    power = tail_chances[: len(tail_chances) - shift] - delta
     with np.errstate(divide="ignore", invalid="ignore"):
         epsilons = np.where(power > 0, np.log(power) - log_both[shift:], 0.0)
     return max(0.0, float(epsilons.max()) * (1 - _ROUNDING))
@@ -167,12 +167,12 @@ class SkellamOnePass(OnePass):
         )
 
     def explain(self, events: Events) -> str:
-        told = events.seen.secure or {}
-        lost = told["clients"] - told["counted"]
+        stated = events.seen.secure or {}
+        lost = stated["clients"] - stated["counted"]
         return (
             f"{self.explanation}; assumes secure aggregation that shows the server the"
-            f" sum modulo 2^{told['bits']} alone, with an honest majority, and counts"
-            f" {told['counted']} of {told['clients']} clients' shares of the noise:"
+            f" sum modulo 2^{stated['bits']} alone, with an honest majority, and counts"
+            f" {stated['counted']} of {stated['clients']} clients' shares of the noise:"
             f" {lost} may drop out or tell theirs"
         )
 
@@ -181,9 +181,9 @@ def _alone(event: Release) -> tuple[float, int]:
     """Variance of all shares' noise in units, and by how many a client can move one
     coordinate by itself.
     """
-    said = event.secure or {}
-    return said["share_variance"] * said["clients"], math.floor(
-        float(np.max(event.threshold)) / said["granularity"]
+    lattice = event.secure or {}
+    return lattice["share_variance"] * lattice["clients"], math.floor(
+        float(np.max(event.threshold)) / lattice["granularity"]
     )
 
 
@@ -191,30 +191,30 @@ def _check(event: Release, where: str) -> None:
     """Refuse a release that is not what a `SecureSum` makes, or that has too little
     noise for the analysis.
     """
-    said = event.secure
-    if said is None or set(said) != set(_KEYS):
+    stated = event.secure
+    if stated is None or set(stated) != set(_KEYS):
         raise DpsumError(
             f"{where} does not say which whole numbers it is of ({', '.join(_KEYS)}):"
             f" {MEND}"
         )
-    if not 1 <= said["counted"] <= said["clients"]:
+    if not 1 <= stated["counted"] <= stated["clients"]:
         raise DpsumError(
-            f"{where} counts {said['counted']} of {said['clients']} clients' noise:"
+            f"{where} counts {stated['counted']} of {stated['clients']} clients' noise:"
             f" {MEND}"
         )
-    if said["clients"] != event.sampler["cohort"]:
+    if stated["clients"] != event.sampler["cohort"]:
         raise DpsumError(
-            f"{where} has shares of noise of {said['clients']} clients, but its sampler"
+            f"{where} has shares of noise of {stated['clients']} clients, but its sampler"
             f" has {event.sampler['cohort']} in a round: its mechanism is not the one"
             " accounted for"
         )
     threshold = float(np.max(event.threshold))
-    unit = said["granularity"]
+    unit = stated["granularity"]
     lattice = Lattice(
-        **{key: value for key, value in said.items() if key != "share_variance"}
+        **{key: value for key, value in stated.items() if key != "share_variance"}
     )
     reach = unit * lattice.bound(threshold)
-    if event.dimension > said["coordinates"] or reach > np.max(event.sensitivity) * (
+    if event.dimension > stated["coordinates"] or reach > np.max(event.sensitivity) * (
         1 + 1e-9
     ):
         raise DpsumError(
@@ -222,10 +222,10 @@ def _check(event: Release, where: str) -> None:
             f" {event.dimension} coordinates makes it {reach:g}: its mechanism is not"
             " the one accounted for"
         )
-    variance = said["share_variance"] * said["counted"]
+    variance = stated["share_variance"] * stated["counted"]
     if np.max(event.noise_std) > unit * math.sqrt(variance) * (1 + 1e-9):
         raise DpsumError(
-            f"{where} has noise of deviation {event.noise_std}, but {said['counted']}"
+            f"{where} has noise of deviation {event.noise_std}, but {stated['counted']}"
             f" shares come to {unit * math.sqrt(variance):g}: its mechanism is not the"
             " one accounted for"
         )
