@@ -281,10 +281,10 @@ print(set(kinds_of(ClippingRule)) - before[0], set(METHODS) - before[1], list(ME
 
 
 ACCOUNTANT = """
-from dpsum.accounting.analyses.known_rounds import OnePass
+from dpsum.accounting.analyses.known_rounds import OnePassAccountant
 
 
-class Mine(OnePass):
+class Mine(OnePassAccountant):
     pair = "mine", "one-pass"
 """
 ATTACK = """

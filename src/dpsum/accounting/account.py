@@ -30,7 +30,7 @@ import numpy as np
 
 from dpsum.accounting import analyses
 from dpsum.accounting.accountant import Accountant, Events
-from dpsum.accounting.analyses.poisson import Poisson, composed_ends
+from dpsum.accounting.analyses.poisson import PoissonAccountant, composed_ends
 from dpsum.accounting.claims import Claims
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import Bracket, ends, gaussian_epsilon, joint_multiplier
@@ -429,7 +429,7 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
         ("gaussian", "zero-out")
     }:
         raise refusal
-    if all(isinstance(accountant, Poisson) for accountant, _ in stages):
+    if all(isinstance(accountant, PoissonAccountant) for accountant, _ in stages):
         return composed_ends(
             tuple((events.schedule, events.rate) for _, events in stages), delta
         )

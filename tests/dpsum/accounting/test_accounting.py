@@ -24,7 +24,7 @@ from dpsum.accounting import account as accounts
 from dpsum.accounting import analyses, calibration
 from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.analyses import known_rounds
-from dpsum.accounting.analyses.known_rounds import OnePass
+from dpsum.accounting.analyses.known_rounds import OnePassAccountant
 from dpsum.accounting.analyses.poisson import lower_epsilon, upper_epsilon
 from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
 from dpsum.accounting.claims import ONE_RELEASE
@@ -402,7 +402,7 @@ def test_unknown_profiles_are_refused():
 
 
 def test_two_analyses_of_one_pair_are_refused(monkeypatch):
-    class Another(OnePass):
+    class Another(OnePassAccountant):
         pass
 
     monkeypatch.setattr(Another, "__module__", known_rounds.__name__)

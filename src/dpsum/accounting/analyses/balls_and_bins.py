@@ -513,7 +513,7 @@ def lower_epsilon(
     return low
 
 
-class BallsAndBins(Accountant):
+class BallsAndBinsAccountant(Accountant):
     """Accounts by the privacy loss distribution. Of rounds of different noise the high
     end takes the least for all.
     """

@@ -31,8 +31,8 @@ import numpy as np
 from dpsum.accounting.accountant import MEND, Accountant, Events
 from dpsum.accounting.analyses.everyone import check_rate
 from dpsum.accounting.analyses.known_rounds import (
-    MinSeparation,
-    OnePass,
+    MinSeparationAccountant,
+    OnePassAccountant,
     epsilon_of_square,
 )
 from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
@@ -44,7 +44,7 @@ from dpsum.sampling import Sampling
 from dpsum.triangular import inverted
 
 
-class CorrelatedOnePass(OnePass):
+class CorrelatedOnePassAccountant(OnePassAccountant):
     """Known blocks, exactly: worst off is the client in the round of the encoder's
     largest column.
     """
@@ -81,7 +81,7 @@ class CorrelatedOnePass(OnePass):
         return epsilon_of_square(low, delta), epsilon_of_square(high, delta)
 
 
-class CorrelatedMinSeparation(MinSeparation):
+class CorrelatedMinSeparationAccountant(MinSeparationAccountant):
     """Several participations, bracketed; exact where the worst set of rounds is known.
 
     That is so for banded encoders of no more bands than rounds lie between, and for
@@ -125,7 +125,7 @@ class CorrelatedMinSeparation(MinSeparation):
         )
 
 
-class CorrelatedEveryone(CorrelatedMinSeparation):
+class CorrelatedEveryoneAccountant(CorrelatedMinSeparationAccountant):
     """Every unit in every round: min-separation with a separation of one round."""
 
     pair = "correlated-gaussian", "everyone"

@@ -288,7 +288,7 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
     )
 
 
-class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
+class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
     """Accounts for a mixture of an encoder's columns: by draws where there are not too
     many rounds, else by bounds.
 

@@ -7,7 +7,7 @@ of z_t^-2)^-1/2. `correlated` has correlated noise.
 from __future__ import annotations
 
 from dpsum.accounting.accountant import Accountant, Events
-from dpsum.accounting.analyses.known_rounds import OnePass
+from dpsum.accounting.analyses.known_rounds import OnePassAccountant
 from dpsum.accounting.gaussian import Bracket, exact_bracket, joint_of
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
@@ -19,7 +19,7 @@ def check_rate(accountant: Accountant, sampling: Sampling) -> None:
         raise accountant.contradiction(sampling, "the cohort is not every unit")
 
 
-class Everyone(OnePass):
+class EveryoneAccountant(OnePassAccountant):
     """Compose the releases of all rounds, exactly; they may differ in noise."""
 
     pair = "gaussian", "everyone"

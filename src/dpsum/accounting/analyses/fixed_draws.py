@@ -162,7 +162,7 @@ def lower_epsilon(
     return poisson.lower_epsilon(schedule, 1 / units, delta, draws)
 
 
-class FixedDraws(fixed_size.Redrawn):
+class FixedDrawsAccountant(fixed_size.Redrawn):
     """Each cohort is so many draws from all units, with replacement."""
 
     pair = "gaussian", "fixed-draws"

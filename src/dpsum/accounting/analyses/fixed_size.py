@@ -443,7 +443,7 @@ class Redrawn(Composed):
         return low, high
 
 
-class FixedSize(Redrawn):
+class FixedSizeAccountant(Redrawn):
     """Each cohort has the same size, and each such set of units the same chance."""
 
     pair = "gaussian", "fixed-size"

@@ -31,7 +31,7 @@ def epsilon_of_square(square: float, delta: float) -> float:
     return gaussian_epsilon(square**-0.5, delta) if square > 0 else 0.0
 
 
-class OnePass(Accountant):
+class OnePassAccountant(Accountant):
     """Disjoint known blocks, exactly. Where noise differs, the client in the least
     noisy round is worst off.
     """
@@ -63,7 +63,7 @@ class OnePass(Accountant):
         return exact, exact
 
 
-class MinSeparation(Accountant):
+class MinSeparationAccountant(Accountant):
     """Several participations, at least so many rounds apart: exact, for the worst set
     of rounds that is allowed.
     """
@@ -142,7 +142,7 @@ class MinSeparation(Accountant):
         return low, gaussian_epsilon(z / use.most, delta)
 
 
-class ShuffledEpochs(MinSeparation):
+class ShuffledEpochsAccountant(MinSeparationAccountant):
     """Epochs over disjoint batches of a list that is shuffled anew: a unit is in at
     most one batch of each.
 
@@ -222,7 +222,7 @@ class ShuffledEpochs(MinSeparation):
         )
 
 
-class OwnUpdate(Accountant):
+class OwnUpdateAccountant(Accountant):
     """A client's own update, clipped and noised by itself (local privacy): what it
     tells of all that the client holds.
 

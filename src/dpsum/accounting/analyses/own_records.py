@@ -5,7 +5,7 @@ A client takes part once, in a round that the observer may know, and each of its
 examples is in its support set or in its query set. So an example is in a known number
 of Gaussian releases of sensitivity C_0, and in no others: exact. (Simulated clients
 share images. An image that several clients hold is in each one's releases.) Where each
-step reads each example with some chance, see `poisson.OwnRecordsPoisson`.
+step reads each example with some chance, see `poisson.OwnRecordsPoissonAccountant`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def calibrate(
     return rounded_up(float(scipy.optimize.brentq(excess, low, high, xtol=1e-10)))
 
 
-class OwnRecords(Accountant):
+class OwnRecordsAccountant(Accountant):
     """Releases of several names, each over its own set of records: one Gaussian for
     each name, exactly.
     """

@@ -193,7 +193,7 @@ def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> flo
     return gaussian_epsilon(squares**-0.5, delta)
 
 
-class Poisson(Composed):
+class PoissonAccountant(Composed):
     """Accounts by the privacy loss distribution; rounds of different noise are composed
     as they were.
     """
@@ -257,7 +257,7 @@ class Poisson(Composed):
         return low, high
 
 
-class PoissonLots(Poisson):
+class PoissonLotsAccountant(PoissonAccountant):
     """As Poisson participation, for each client's records; no record is at two clients.
 
     The noise of lots may follow a public validation loss. Two proofs cover that
@@ -276,7 +276,7 @@ class PoissonLots(Poisson):
         return Accountant.image(self, events, use, delta)
 
 
-class OwnRecordsPoisson(Poisson):
+class OwnRecordsPoissonAccountant(PoissonAccountant):
     """Sums that a few-shot client takes over samples of its own examples: each with the
     same chance, in each step.
 

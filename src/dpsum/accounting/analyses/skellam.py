@@ -40,7 +40,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtri_exp
 
 from dpsum.accounting.accountant import MEND, Events
-from dpsum.accounting.analyses.known_rounds import OnePass
+from dpsum.accounting.analyses.known_rounds import OnePassAccountant
 from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.errors import DpsumError
@@ -116,7 +116,7 @@ def lower_epsilon(variance: float, shift: int, delta: float) -> float:
     return max(0.0, float(epsilons.max()) * (1 - _ROUNDING))
 
 
-class SkellamOnePass(OnePass):
+class SkellamOnePassAccountant(OnePassAccountant):
     """Known blocks: one Gaussian release for a high end, one coordinate's Skellam noise
     for a low one.
     """
