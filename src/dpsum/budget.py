@@ -1,4 +1,4 @@
-"""What mechanisms may spend together, and what they have spent."""
+"""The budget that several mechanisms share, and what they have spent of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpsum.sums import Sum, together
 
 
 class Spender(Protocol):
-    """What a budget asks of a mechanism that joined it; see `Mechanism`."""
+    """Members of a mechanism that its budget reads; see `Mechanism`."""
 
     sum: Sum
     sampler: Sampling
@@ -36,8 +36,8 @@ class Spender(Protocol):
 
 
 class Budget:
-    """What all mechanisms that are given it may spend together; which of them compose
-    follows from what they read.
+    """Limit on what all its mechanisms spend together; the units that they read decide
+    which of them compose.
 
     Args:
         epsilon: the limit; None: there is none, and what is spent is only told.
@@ -184,8 +184,8 @@ class Budget:
     def _own_cost(
         self, budget: Any, spender: Spender, *, counted: bool
     ) -> tuple[float, float]:
-        """What clients' own sums over a part of their examples cost beside a sum over
-        another part, which has a budget.
+        """Return epsilon of clients' own sums over a part of their examples, beside a
+        sum over another part that has a budget.
 
         Each client takes its own once, and with the first round one has: what they cost
         is known, and does not grow. A record may be in the one or in the other, so that

@@ -61,7 +61,7 @@ class Extra:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a rule may see of a round: releases, public numbers and, where it is not
+    """Inputs of a rule after a round: releases, public numbers and, where it is not
     private, raw norms.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 
 class DpsumError(Exception):
-    """What is wrong and how to mend it, in one line.
+    """A fault and its remedy, in one line.
 
     Everything that a user can cause (a bad value, a missing file, a full disk) is
     raised as this. Scripts print the line and exit with 1, so that a traceback always

@@ -81,8 +81,8 @@ def optimised(workload: np.ndarray) -> np.ndarray:
 
 
 def banded(workload: np.ndarray, bands: int) -> np.ndarray:
-    """As `optimised`, of the encoders of so many diagonals: C^-1, float64 [T, T], whose
-    C has columns of norm 1.
+    """Return C^-1 as `optimised` does, among encoders C of so many diagonals: float64
+    [T, T]; columns of C have norm 1.
 
     Columns that are `bands` or more rounds apart do not overlap, so that a unit whose k
     rounds are that far apart moves all releases by the root of k and no more

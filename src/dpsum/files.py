@@ -1,4 +1,4 @@
-"""What keeps a file from being written, said in one line."""
+"""Errors of writing a file, worded in one line."""
 
 import contextlib
 import errno

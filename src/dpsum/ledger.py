@@ -243,7 +243,9 @@ _OPTIONAL = {
 
 
 def digest(line: str) -> str:
-    """What the next line says of a line, its line break included."""
+    """Return the SHA-256 of a line, its line break included, which the next line begins
+    with.
+    """
     return hashlib.sha256(line.encode()).hexdigest()
 
 
@@ -325,7 +327,7 @@ def read_ledger(
 
 
 def chain_of(lines: Sequence[str]) -> dict[str, Any]:
-    """How many lines a ledger has, and the digest of the last."""
+    """Return the number of lines of a ledger, and the digest of the last."""
     return {"lines": len(lines), "head": digest(lines[-1]) if lines else ""}
 
 

@@ -362,8 +362,8 @@ class Mechanism:
         return released
 
     def end(self, total: Total) -> np.ndarray:
-        """As `release`, without the ledger's line: who takes many sums a round writes
-        them at its end (`write`).
+        """Like `release()`, but does not append to the ledger. Call `write()` once
+        after all `end()` calls of a round.
         """
         rule = self._rule
         extra = None

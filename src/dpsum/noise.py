@@ -100,7 +100,8 @@ class Noise:
         return 1.0, 3
 
     def plan(self, budget: Budget, **given: Any) -> BudgetPlan:
-        """What this noise costs, round by round; `given` as of `BudgetPlan`.
+        """Return the budget plan of this noise, round by round; `given` as of
+        `BudgetPlan`.
 
         Noise without an analysis has to override this: what it costs is for its owner
         to say.
@@ -130,8 +131,8 @@ class Noise:
         return None
 
     def secure(self, **values: Any) -> dict[str, Any] | None:
-        """What the ledger says of a sum under secure aggregation, from the arguments of
-        `private_sum`; else None.
+        """Return the ledger's group `secure` of a sum under secure aggregation, from
+        the arguments of `private_sum`; else None.
         """
         return None
 

@@ -236,7 +236,7 @@ class PrivateSum(_Sum):
 
     @property
     def sensitivity(self) -> float:
-        """How far one contribution can move the sum, in L2 norm."""
+        """Largest L2 distance by which one contribution can move the sum."""
         return self._reach * self.threshold
 
     @property

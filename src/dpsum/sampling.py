@@ -1,4 +1,6 @@
-"""How units came to be in a round: the typed form of what a ledger calls `sampler`."""
+"""The typed form of what a ledger calls `sampler`: how the cohort of each round was
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Sampling(Mapping[str, Any]):
-    """How the cohort of each round was drawn, which is what an accountant needs to know
-    of it.
+    """The way in which the cohort of each round was drawn, as accountants read it.
 
     Read as a mapping it is the ledger's group `sampler`: the keys that are set, in the
     order of the fields below. Values are checked where they are used: by `Release`, and

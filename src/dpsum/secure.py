@@ -123,8 +123,8 @@ class Lattice:
         )
 
     def said(self, *, threshold: float, noise_multiplier: float) -> dict[str, Any]:
-        """What the ledger says of the whole numbers, and the variance of one client's
-        share of the noise, in units.
+        """Return the ledger's group `secure`: the lattice, and the variance of one
+        client's share of the noise, in units.
         """
         share = (noise_multiplier * self.bound(threshold)) ** 2 / self.counted
         return {**dataclasses.asdict(self), "share_variance": share}
@@ -231,7 +231,7 @@ class SecureSum(PrivateSum):
         )
 
     def add(self, contributions: ArrayLike) -> np.ndarray:
-        """As `PrivateSum.add`: each row is a client's, in the cohort's order."""
+        """Like `PrivateSum.add()`; each row is a client's, in the cohort's order."""
         rows = rows_of(contributions, self.dimension)
         self._check_open()
         norms = np.empty(len(rows))

@@ -42,15 +42,17 @@ class Skellam(Noise):
     colluding: float = 0.0
 
     def gone(self, cohort: int) -> int:
-        """How many clients of a cohort drop out."""
+        """Return the number of clients of a cohort that drop out."""
         return math.ceil(self.dropped * cohort - 1e-9)
 
     def colluders(self, cohort: int) -> int:
-        """How many clients of a cohort may tell the server their noise."""
+        """Return the number of clients of a cohort that may tell the server their
+        noise.
+        """
         return math.ceil(self.colluding * cohort - 1e-9)
 
     def counted(self, cohort: int) -> int:
-        """How many shares of noise the account counts."""
+        """Return the number of shares of noise that the account counts."""
         return (
             cohort
             - math.floor(self.dropped_at_most * cohort + 1e-9)

@@ -1,5 +1,4 @@
-"""What a private sum is: whose contributions it adds up, who sees it, and how it is
-clipped and noised.
+"""Specifications of private sums: their units and observers, clipping and noise.
 
 Which sums of a training share one budget follows from what they read (`together`).
 """
@@ -102,8 +101,8 @@ class Together:
         stepwise: bool,
         ratios: Sequence[float] = (),
     ) -> BudgetPlan:
-        """What all of them may spend, and their noise; counted lot by lot where the
-        cost `moves`.
+        """Return the budget plan of all of them; it counts lot by lot where the cost
+        `moves`.
 
         Args:
             sampler: how units are drawn, as the ledger says it.

@@ -17,8 +17,8 @@ from dpsum.sums import Sum
 
 @dataclasses.dataclass(frozen=True)
 class Arithmetic:
-    """How contributions are added and norms taken: numpy's way, or that of whoever has
-    them elsewhere.
+    """Functions that add contributions and take norms: numpy's, or those of another
+    array library.
 
     `add` adds contributions [n, d] to a `PrivateSum` (or the like) and returns their
     norms [n]; `norm` is the L2 norm of a vector.

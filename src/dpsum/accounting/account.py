@@ -94,7 +94,7 @@ class Account:
         return "\n".join([*lines, *map(str, self.also)])
 
     def to_json(self) -> dict[str, Any]:
-        """What privacy.json holds."""
+        """Return the account as privacy.json holds it."""
         if self.unit is None:
             return {
                 "delta": self.delta,
@@ -343,8 +343,8 @@ def _served(
 
 
 def others(releases: Sequence[Release]) -> dict[str, int]:
-    """Who else sees the releases added up, and of how many clients the noise is: a
-    client knows its own.
+    """Return who else sees the added releases, with the number of clients whose noise
+    hides a record: a client knows its own noise.
     """
     clients = releases[0].adds or 1
     return {"another client": clients - 1, "everyone": clients} if clients > 1 else {}

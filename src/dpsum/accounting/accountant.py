@@ -49,7 +49,7 @@ class Curve(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Events:
-    """What an accountant has to know of releases, read from a ledger or planned.
+    """Releases as an accountant needs them, read from a ledger or planned.
 
     Attributes:
         schedule: the noise of all releases; those of one round that read the same
@@ -86,7 +86,7 @@ class Events:
 
     @property
     def sampling(self) -> Sampling:
-        """How the cohort of the first name was drawn."""
+        """The sampler of the first name."""
         return next(iter(self.samplings.values()))
 
     @property
@@ -233,7 +233,7 @@ class Accountant:
         raise DpsumError(f"no image-level analysis for the sampler {self.pair[1]!r}")
 
     def explain(self, events: Events) -> str:
-        """What the bracket of a ledger takes for granted."""
+        """Return the assumptions of the bracket of a ledger."""
         return self.explanation
 
     def width_reason(self, events: Events, delta: float) -> str:

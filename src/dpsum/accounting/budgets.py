@@ -1,5 +1,5 @@
-"""What a private run may spend, what it has spent, how its noise moves, and when it has
-to stop.
+"""Budget plans: the noise of a private run, the rounds that it allows, and the epsilon
+spent.
 """
 
 from __future__ import annotations

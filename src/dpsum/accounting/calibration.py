@@ -20,8 +20,8 @@ _LEAST_DELTA = 1e-30
 
 
 class Given(TypedDict, total=False):
-    """How a plan is accounted for: the method's claims, and the ledger's name of the
-    noise ("gaussian" if missing).
+    """Further arguments of a plan's account: the method's claims, and the ledger's name
+    of the noise ("gaussian" if missing).
     """
 
     claims: Claims

@@ -1,4 +1,4 @@
-"""What papers claim: the accounting that a method's paper did, whether or not it is of
+"""Claims of papers: the accounting that a method's paper did, whether or not it is of
 the mechanism that ran.
 
 A claim belongs to a method, which names one for each kind of sampler that its paper

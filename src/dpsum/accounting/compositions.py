@@ -139,8 +139,8 @@ class Stage:
         return float(np.clip(0.05 * typical, 1e-7, 1e-3 if self.uses == 1 else 4e-3))
 
     def guess(self, delta: float) -> float:
-        """Where to start a search; for several units at once as one Gaussian of the
-        root mean square count.
+        """Return the start of a search; for several units at once as one Gaussian of
+        the root mean square count.
         """
         z = self.least / self.moves
         rate = self.rate
@@ -192,8 +192,8 @@ def _grid(
 
 
 def cut_mass(stages: Sequence[Stage], delta: float) -> float:
-    """What may be cut off a round's loss: in powers of two, so that many rounds and
-    deltas share a grid.
+    """Return the probability that may be cut off a round's loss, in powers of two, so
+    that many rounds and deltas share a grid.
     """
     rounds = sum(stage.rounds for stage in stages)
     return _CUT * 2.0 ** (math.floor(math.log2(delta)) - (rounds - 1).bit_length())

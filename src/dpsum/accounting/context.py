@@ -1,4 +1,4 @@
-"""What an account has to know beside the ledger."""
+"""Inputs of an account beside the ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Budget(Protocol):
-    """What a run may spend; a configuration's section `budget` is one.
+    """Limits of a run; a configuration's section `budget` is one.
 
     `profile` is "as_claimed" or "holds"; `epsilon` None is no limit; `stop` says
     whether training stops at it.
@@ -30,7 +30,7 @@ class Budget(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AccountContext:
-    """What an account has to know beside the ledger.
+    """Inputs of an account beside the ledger.
 
     Attributes:
         images: which clients use which image; None where that is unknown or says

@@ -465,8 +465,8 @@ def _best_tilt(parts: Parts, around: float) -> float:
 
 
 def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, float]]:
-    """Where the tilted sum has all but OUTSIDE of its mass on each side, by Chernoff,
-    and the slopes used.
+    """Return the window with all but OUTSIDE of the tilted sum's mass on each side, by
+    Chernoff's bound, and the slopes used.
     """
     scale = max(tilted_moments(parts, theta)[1], 1e-300) ** -0.5
     slopes = np.concatenate(

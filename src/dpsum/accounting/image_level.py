@@ -27,7 +27,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageUse:
-    """Which images each client of a run uses, and when clients took part.
+    """Images that each client of a run uses, and the round in which it took part.
 
     Attributes:
         images: integers [clients, images of a client that enter its support or query
@@ -40,13 +40,13 @@ class ImageUse:
     rounds: np.ndarray | None
 
     def counts(self) -> np.ndarray:
-        """How many clients use each image that is used at all."""
+        """Return the number of clients of each image that is used at all."""
         uses = np.bincount(self.images.ravel())
         return uses[uses > 0]
 
     @property
     def most(self) -> int:
-        """How many clients use the most used image."""
+        """Number of clients that use the most used image."""
         return int(self.counts().max())
 
     def worst_square(

@@ -32,7 +32,7 @@ _AS_RUN = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What one profile says.
+    """Epsilon of one profile, with its status and assumptions.
 
     Attributes:
         epsilon_low, epsilon_high: proved ends at delta, equal where they are exact.
@@ -257,8 +257,8 @@ class Profiles:
         )
 
     def groups(self, profiles: Mapping[str, Entry]) -> dict[str, Entry]:
-        """What holds where so many units become zero at once, by their number; and what
-        is claimed of them.
+        """Return the proven epsilon of several units that become zero at once, by their
+        number, and the claimed one in words.
 
         Claimed is (k eps, k e^((k-1) eps) delta) (Li et al. 2020, after Dwork and Roth
         2014), of eps as claimed: void where that delta is not below 1, which says

@@ -1,5 +1,5 @@
-"""Which sums of a run read the same units, so that their releases compose, and which
-read disjoint parts of them.
+"""Rules of composition: sums of a run that read the same units compose, sums that read
+disjoint parts of them take the maximum.
 
 A run's plan, its budgets and its account ask this one file, of `sums.Sum` and of ledger
 lines alike. The rules:

@@ -82,7 +82,7 @@ class Family:
         return 0.0 if leak <= 0 else self._accountant.high(self._divided(leak), delta)
 
     def _posteriors(self, leak: float) -> np.ndarray:
-        """As `posteriors` of the trade-off curve."""
+        """Return `posteriors` of the trade-off curve."""
         if leak <= 0:
             return np.full(_CELLS, 0.5)
         return posteriors(self._accountant.curve(self._divided(leak)))

@@ -544,7 +544,7 @@ class BallsAndBinsAccountant(Accountant):
             )
 
     def gaussian(self, events: Events) -> float | None:
-        """Of one round alone there is nothing to draw."""
+        """Return z of a run of one round, where nothing is drawn; else None."""
         return events.ends[0] if int(events.sampling["rounds"]) == 1 else None
 
     def width_reason(self, events: Events, delta: float) -> str:

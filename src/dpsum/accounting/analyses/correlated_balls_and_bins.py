@@ -325,7 +325,9 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
         )
 
     def gaussian(self, events: Events) -> float | None:
-        """Of one round alone there is nothing to draw."""
+        """Return the multiplier of a run of one round, where nothing is drawn; else
+        None.
+        """
         single_round = int(events.sampling["rounds"]) == 1
         return _largest(events) ** -0.5 if single_round else None
 

@@ -32,8 +32,8 @@ from dpsum.sampling import Sampler, Sampling
 
 
 def releases_with(sampler: Sampler) -> int:
-    """How many of its client's releases one record is in: all of them where each reads
-    all records, else one.
+    """Return in how many of its client's releases one record is: all of them where each
+    reads all records, else one.
     """
     return (
         int(sampler["steps"])
@@ -78,8 +78,8 @@ def epsilon_under(
     *,
     claims: Claims,
 ) -> float:
-    """As `epsilon_of` under "holds"; under "as_claimed" the paper's epsilon for that
-    sampler, where it has one.
+    """Return `epsilon_of` under "holds"; under "as_claimed" the paper's epsilon for
+    that sampler, where it has one.
     """
     claim = claims.get(sampler["kind"]) if profile == "as_claimed" else None
     if claim is None:
