@@ -43,7 +43,7 @@ class Encoded(Noise):
         """
         # Not at the head: a plan of the workflow is read where scipy is not installed.
         from dpsum.accounting.analyses import known
-        from dpsum.accounting.several import sensitivity
+        from dpsum.accounting.repeated_participation import sensitivity
 
         everyone = sampler["kind"] == "everyone"
         if everyone or "separation" in sampler:

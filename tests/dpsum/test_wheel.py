@@ -66,7 +66,7 @@ def test_wheel_holds_its_package_and_needs_numpy_and_scipy(wheel: Path) -> None:
     expected = {
         path.relative_to(ROOT / "src").as_posix()
         for path in (ROOT / "src" / package).rglob("*")
-        if path.suffix in (".py", ".json")
+        if path.suffix in (".py", ".json", ".md")
     }
     assert {name for name in names if ".dist-info/" not in name} == expected
     needs = {
