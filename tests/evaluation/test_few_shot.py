@@ -162,3 +162,49 @@ def test_each_measure_reads_its_own_split_alone(
     others = {"validation": "test", "test": "validation"}
     assert measured(without_others(dataset, split)) == measured(dataset)
     assert measured(without_others(dataset, others[split])) != measured(dataset)
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [{"steps": 3}, {"steps": 3, "optimizer": "adam", "batch": 2}, {"best_step": True}],
+)
+@pytest.mark.parametrize("normalisation", ["batch", "record"])
+def test_tasks_that_are_computed_together_score_as_each_by_itself(
+    federation, evaluation, normalisation
+):
+    """Bit for bit, whatever the number at once and the threads."""
+    config = make_config(
+        {"evaluation": evaluation, "model": {"normalisation": normalisation}}
+    )
+    dataset = load_dataset(federation[0])
+    net = config.tested_net(dataset.image_shape)
+    members = [drawn(net, 0), drawn(net, 1)]
+    single = choose(net)._replace(tasks=1)
+
+    def found(at_once, **more):
+        return task_scores(
+            single._replace(tasks=at_once),
+            members,
+            dataset,
+            config,
+            split="test",
+            tasks=7,
+            purpose="meta-test",
+            **more,
+        )
+
+    alone = found(1)
+    assert len(set(alone.losses)) == 7
+    for together in (found(3), found(8), found(3, threads=2)):
+        assert np.array_equal(together.losses, alone.losses)
+        assert np.array_equal(together.accuracies, alone.accuracies)
+
+
+def test_blocks_of_tasks_are_at_most_so_large_and_one_for_each_thread():
+    def sizes(*given):
+        return [list(block) for block in few_shot._blocks(*given)]
+
+    assert sizes(5, 2, 1) == [[0, 1], [2, 3], [4]]
+    assert sizes(5, 8, 2) == [[0, 1, 2], [3, 4]]
+    assert sizes(2, 8, 4) == [[0], [1]]
+    assert sizes(0, 8, 1) == []

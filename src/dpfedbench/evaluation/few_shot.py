@@ -94,56 +94,96 @@ def task_scores(
     )
     counter = itertools.count(1)
 
-    def scored(index: int) -> tuple[float, float]:
-        task = gather(
+    def scored(block: range) -> list[tuple[float, float]]:
+        batch = gather(
             dataset,
             sampled,
-            np.array([index]),
+            np.array(block),
             support_per_class=shots,
             query_per_class=evaluation.query_per_class,
         )
-        total = np.zeros((ways * evaluation.query_per_class, ways))
-        rng = stream(run.seed, f"test-minibatches/{purpose}", index)
+        totals = np.zeros((len(block), ways * evaluation.query_per_class, ways))
+        rngs = [
+            stream(run.seed, f"test-minibatches/{purpose}", index) for index in block
+        ]
         with workers.worker() as adaptation:
             for theta in members:
-                total += softmax(_logits(run, adaptation, theta, task, rng), axis=1)
+                totals += softmax(_logits(run, adaptation, theta, batch, rngs), axis=2)
         if progress is not None:
-            progress.step(next(counter), 1)
-        right = total[np.arange(len(total)), task.query_y[0]] / len(members)
-        loss = float(-np.log(np.maximum(right, np.finfo(float).tiny)).mean())
-        return float((total.argmax(axis=1) == task.query_y[0]).mean()), loss
+            for _ in block:
+                progress.step(next(counter), 1)
+        return [
+            _score(total, labels, len(members))
+            for total, labels in zip(totals, batch.query_y, strict=True)
+        ]
 
     with workers.running() as pool:
-        scores = np.array(list(pool.map(scored, range(tasks))))
+        blocks = _blocks(tasks, choice.tasks, threads)
+        scores = np.array(list(itertools.chain(*pool.map(scored, blocks))))
     return Scores(accuracies=scores[:, 0], losses=scores[:, 1])
+
+
+def _blocks(tasks: int, most: int, threads: int) -> list[range]:
+    """Divide tasks into blocks of at most `most`, and into one for each thread at
+    least.
+    """
+    size = max(1, min(most, -(-tasks // max(1, threads))))
+    return [range(start, min(start + size, tasks)) for start in range(0, tasks, size)]
+
+
+def _score(total: np.ndarray, labels: np.ndarray, members: int) -> tuple[float, float]:
+    """Return accuracy and mean cross-entropy on a task's query set.
+
+    Args:
+        total: the members' class probabilities, added up [m, ways].
+        labels: of the query set [m].
+        members: how many were added up.
+    """
+    right = total[np.arange(len(total)), labels] / members
+    loss = float(-np.log(np.maximum(right, np.finfo(float).tiny)).mean())
+    return float((total.argmax(axis=1) == labels).mean()), loss
 
 
 def _logits(
     run: Method,
     adaptation: Adaptation,
     theta: np.ndarray,
-    task: TaskBatch,
-    rng: np.random.Generator,
+    batch: TaskBatch,
+    rngs: Sequence[np.random.Generator],
 ) -> np.ndarray:
-    """Return the logits [m, ways] of one task's query set, after the run's adaptation
-    to its support set.
+    """Return the logits [T, m, ways] of the query sets of T tasks, each after the run's
+    adaptation to its support set.
+
+    Gradient descent on whole support sets is computed for all tasks at once. `rngs`
+    draw the minibatches of each task.
     """
     if is_plain(run):
         return adaptation.logits(
             theta,
-            task.support_x,
-            task.support_y,
-            task.query_x,
+            batch.support_x,
+            batch.support_y,
+            batch.query_x,
             steps=run.evaluation.steps,
             rate=run.evaluation.rate,
-        )[0]
+        )
     gradients = adaptation.gradients
-    if run.evaluation.best_step:
-        return best_logits(gradients, theta, task, run, rng=rng)
-    own = fine_tune(
-        gradients, theta, task.support_x[0], task.support_y[0], run, rng=rng
-    )
-    return np.asarray(gradients.logits(own, task.query_x))[0]
+    logits = []
+    for index, rng in enumerate(rngs):
+        one = slice(index, index + 1)
+        task = TaskBatch(
+            support_x=batch.support_x[one],
+            support_y=batch.support_y[one],
+            query_x=batch.query_x[one],
+            query_y=batch.query_y[one],
+        )
+        if run.evaluation.best_step:
+            logits.append(best_logits(gradients, theta, task, run, rng=rng))
+            continue
+        own = fine_tune(
+            gradients, theta, task.support_x[0], task.support_y[0], run, rng=rng
+        )
+        logits.append(np.asarray(gradients.logits(own, task.query_x))[0])
+    return np.stack(logits)
 
 
 class FewShotMeasures(NoMeasures):
