@@ -505,6 +505,9 @@ BAD_CALLS: dict[str, Any] = {
     "list_runs, no folder": lambda run: dpfedbench.list_runs("no such folder"),
     "list_runs, a number": lambda run: dpfedbench.list_runs(3),  # type: ignore[arg-type]
     "list_runs, none": lambda run: dpfedbench.list_runs(None),  # type: ignore[arg-type]
+    "load_runs, no folder": lambda run: dpfedbench.load_runs("no such folder"),
+    "load_cells, no folder": lambda run: dpfedbench.load_cells("no such folder"),
+    "cohort, no round": lambda run: run.cohort(0),
     "use_plugins, a number": lambda run: dpfedbench.use_plugins(3),  # type: ignore[arg-type]
     "use_plugins, a file": lambda run: dpfedbench.use_plugins("mine.py/"),
     "use_plugins, no module": lambda run: dpfedbench.use_plugins("no_such_module"),

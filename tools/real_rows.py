@@ -29,6 +29,21 @@ _FIXED_CELLS = ["separable", "skip", *(f"random-{number}" for number in range(6)
 # series, seeds, values of the axis, shots and ways. Add to it what you measure.
 STANDS = (
     ("M98", "dp-fedmeta", "table2-by-tensor", {"series": ["as-read", "joint"]}),
+    ("M100", "dp-fedmeta", "gbml-tests", {}),
+    (
+        "M101",
+        "dp-fedmeta",
+        "as-released",
+        {
+            "series": [
+                "published",
+                "one-noise",
+                "exact-query",
+                "five-steps",
+                "raw-norms",
+            ]
+        },
+    ),
     ("M62", "clients-that-differ", "records", {}),
     (
         "M62",
