@@ -356,10 +356,6 @@ def test_the_format_is_snakefmts() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_snakefile_holds_includes_and_targets() -> None:
-    assert len((ROOT / "Snakefile").read_text(encoding="utf-8").splitlines()) <= 65
-
-
 def test_every_rule_says_what_it_does_and_keeps_a_log() -> None:
     for path in (ROOT / "workflow" / "rules").glob("*.smk"):
         for rule in re.split(r"^rule ", path.read_text(encoding="utf-8"), flags=re.M)[
