@@ -25,7 +25,7 @@ CLOCK = {
     "audit.json": {"seconds"},
 }
 # Logs and costs, what made the results, the state of a training under way, and the page
-# that shows all three; audits as one job made them, whose copies in the runs' folders
+# and the frame that show all three; audits as one job made them, whose copies in the runs' folders
 # are compared; and checksums, which are of what a clock wrote too.
 LEFT_OUT = {
     "logs",
@@ -33,6 +33,8 @@ LEFT_OUT = {
     "checkpoint",
     "provenance.json",
     "index.html",
+    "runs.parquet",
+    "runs.csv",
     "audits",
     "manifest",
 }
