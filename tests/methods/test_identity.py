@@ -132,6 +132,12 @@ BASES: dict[str, Any] = {
             "within_task": {"query_gradient": "exact"},
         }
     ),
+    **{
+        f"{method} by layer": make_config(
+            {"method": method, "within_task": {"clipping_groups": "layers"}}
+        )
+        for method in ("dp-agrlr", "dp-maml-sample")
+    },
     "dp-agr file": make_config({"initial": FILE}),
     "dp-agr adam-bc": make_config({"server": {"optimizer": "adam-bc"}}),
     "cells batch-steps": make_config(
@@ -230,6 +236,7 @@ def others(value: Any) -> list[Any]:
     return {
         "0" * 64: ["1" * 64],
         "own.net:Net": ["own.net:Other"],
+        "none": ["quarter-turns"],
         "batch": ["record"],
         "record": ["batch"],
         "mean": ["sum"],

@@ -66,6 +66,7 @@ def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
         "dataset": "digits",
         "model.module": "mine.py:Other",
         "clients.partition": "disjoint",
+        "clients.rotations": "quarter-turns",
         "validation.public": False,
         "clients.fragments": 4000,
         "clients.concentration": 0.5,
