@@ -3,6 +3,7 @@
 The code is that of the pages in docs, file by file as it is printed there.
 """
 
+import importlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dpfedbench import plugins
+from dpfedbench.own_sources import digest_module
 from tests.shipped import without_others
 from tests.workflow.conftest import federation, snakemake  # noqa: F401
 from tests.workflow.test_dag import Call, jobs
@@ -173,8 +175,8 @@ def test_plugin_published_as_a_wheel_is_found_and_trained(
 
 
 def test_plugin_edit_of_a_class_file_makes_another_run(tmp_path: Path) -> None:
-    """The hash is of the files of the run's own classes: not of other files, nor of
-    what lies in our packages.
+    """The hash is of the files of the run's own classes and what they import: not of
+    other files, nor of what lies in our packages.
     """
     folder = put(tmp_path / "work", "add-a-part.md", wanted=METHOD)
     first = call(TELL, folder=folder, named=NAMED)
@@ -197,6 +199,60 @@ def test_plugin_edit_of_a_class_file_makes_another_run(tmp_path: Path) -> None:
     shipped = TELL.replace("geometric", "constant").replace(', "factor": 0.9', "")
     shipped = shipped.replace("dp-anil", "dp-agr").replace("yogi", "adam")
     assert len(call(shipped, folder=folder, named=NAMED).split()) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import helpers.rates",
+        "from helpers import rates",
+        "from helpers.rates import FACTOR",
+        "def late():\n    from helpers.rates import FACTOR\n",
+    ],
+)
+def test_plugin_edit_of_an_imported_file_makes_another_run(
+    tmp_path: Path, line: str
+) -> None:
+    folder = put(tmp_path / "work", "add-a-part.md", wanted=METHOD)
+    alone = call(TELL, folder=folder, named=NAMED)
+    method = folder / "dp_anil.py"
+    method.write_text(f"{method.read_text('utf-8')}\n{line}\n", encoding="utf-8")
+    helpers = folder / "helpers"
+    helpers.mkdir()
+    (helpers / "__init__.py").write_text("", encoding="utf-8")
+    (helpers / "rates.py").write_text("from helpers.deeper import FACTOR\n", "utf-8")
+    (helpers / "deeper.py").write_text("FACTOR = 2\n", encoding="utf-8")
+    (helpers / "unused.py").write_text("", encoding="utf-8")
+    first = call(TELL, folder=folder, named=NAMED)
+    assert first.split()[1] != alone.split()[1]
+    (helpers / "unused.py").write_text("# edited\n", encoding="utf-8")
+    assert call(TELL, folder=folder, named=NAMED) == first
+    (helpers / "deeper.py").write_text("FACTOR = 3\n", encoding="utf-8")
+    edited = call(TELL, folder=folder, named=NAMED)
+    assert edited.split()[1] != first.split()[1]
+    assert edited.split()[2] == first.split()[2]
+
+
+def test_digest_module_counts_relative_imports_within_an_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what else is installed: `other` lies beside the package."""
+    site = tmp_path / "site-packages"
+    package = site / "mine_installed"
+    package.mkdir(parents=True)
+    (site / "other_installed.py").write_text("VALUE = 1\n", encoding="utf-8")
+    (package / "__init__.py").write_text("from . import reader\n", encoding="utf-8")
+    (package / "reader.py").write_text(
+        "import other_installed\nfrom .rates import FACTOR\n", encoding="utf-8"
+    )
+    (package / "rates.py").write_text("FACTOR = 2\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(site))
+    reader = importlib.import_module("mine_installed.reader")
+    first = digest_module(reader)
+    (site / "other_installed.py").write_text("VALUE = 2\n", encoding="utf-8")
+    assert digest_module(reader) == first
+    (package / "rates.py").write_text("FACTOR = 3\n", encoding="utf-8")
+    assert digest_module(reader) != first
 
 
 @pytest.mark.parametrize(

@@ -330,6 +330,24 @@ def test_an_edited_source_never_runs_old_code(light: Path, tmp_path: Path) -> No
         workflow.end()
 
 
+@pytest.mark.parametrize("name", ["dpsum/lazy.py", "dpkernels/calls.py"])
+def test_an_edit_of_a_package_beside_starts_a_new_warm_process(
+    light: Path, tmp_path: Path, name: str
+) -> None:
+    package = shutil.copytree(light.parent, tmp_path / "edited") / "dpfedbench"
+    workflow = Workflow(tmp_path, package)
+    try:
+        warm = workflow.run("pass")[3][1]
+        assert workflow.run("pass")[3][1] == warm
+        source = package.parent / name
+        source.parent.mkdir(exist_ok=True)
+        before = source.read_text("utf-8") if source.exists() else ""
+        source.write_text(f"{before}# edited\n", "utf-8")
+        assert workflow.run("pass")[3][1] != warm
+    finally:
+        workflow.end()
+
+
 def test_what_a_job_costs_is_its_own(workflow: Workflow) -> None:
     """Half a second of processor time and 300 MB, whoever ran it; what it started
     counts too.

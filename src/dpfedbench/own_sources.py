@@ -1,17 +1,20 @@
 """Hash the source files of code that does not come with dpfedbench, for the identity of
 runs, clients and data sets.
 
-A class comes with dpfedbench if it is in one of its packages. Only the files of classes
-count, and not what these files import.
+A class comes with dpfedbench if it is in one of its packages. The files that a plugin's
+file imports count with it, if they lie in the same package or, for a plugin in the
+working folder, in that folder: an edited helper makes another result as well.
 """
 
+import ast
 import hashlib
 import inspect
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from dpfedbench.plugins import is_ours
+from dpfedbench.plugins import PACKAGES, is_ours
 
 
 def digest_classes(classes: Iterable[type]) -> str:
@@ -28,21 +31,71 @@ def digest_classes(classes: Iterable[type]) -> str:
         for base in cls.__mro__
         if not is_ours(base) and any(map(is_ours, base.__mro__))
     }
-    return _digest(inspect.getfile(cls) for cls in own)
+    return _digest((cls.__module__, inspect.getfile(cls)) for cls in own)
 
 
 def digest_module(module: ModuleType) -> str:
     """Hash the file of a module; an empty text for one of dpfedbench's."""
-    return "" if is_ours(module) else _digest([inspect.getfile(module)])
+    if is_ours(module):
+        return ""
+    return _digest([(module.__name__, inspect.getfile(module))])
 
 
-def _digest(files: Iterable[str]) -> str:
+def _digest(modules: Iterable[tuple[str, str]]) -> str:
+    """Hash modules, given by name and file, and the files that they import."""
+    files: set[Path] = set()
+    waiting = [(name, Path(file)) for name, file in modules]
+    while waiting:
+        name, file = waiting.pop()
+        if file not in files:
+            files.add(file)
+            waiting += _imported(name, file)
+    if not files:
+        return ""
     lines = [
-        f"{Path(file).name} {hashlib.sha256(Path(file).read_bytes()).hexdigest()}\n"
-        for file in sorted(set(files))
+        f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n"
+        for file in files
     ]
-    return (
-        hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:12]
-        if lines
-        else ""
-    )
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:12]
+
+
+def _imported(module: str, file: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the plugin's modules that a module imports, by name and file.
+
+    Imports are read from the text, those in functions too.
+    """
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    depth = len(package.split(".")) if package else 0
+    root = file.parents[depth]
+    is_installed = root.name.endswith("-packages")
+    for name in _names_imported(file, package):
+        top = name.partition(".")[0]
+        if top in PACKAGES or top in sys.stdlib_module_names:
+            continue
+        if is_installed and top != module.partition(".")[0]:
+            continue
+        place = root.joinpath(*name.split("."))
+        for candidate in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+            if candidate.is_file():
+                yield name, candidate
+
+
+def _names_imported(file: Path, package: str) -> Iterator[str]:
+    """Yield the dotted names that a file may import; some name no module."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    """Return the module that `from MODULE import ...` names, in a file of a package."""
+    module = node.module or ""
+    if node.level == 0:
+        return module
+    parents = package.split(".")
+    parents = parents[: len(parents) - (node.level - 1)]
+    return ".".join([*parents, module]).rstrip(".")

@@ -52,6 +52,8 @@ where the user does not.
 FEWEST = 4
 """Jobs for which a warm process is worth its start."""
 
+_IMPORTED = ("dpsum", "dpkernels")
+"""Packages beside dpfedbench that the warm process imports."""
 _PATIENCE = 30.0
 """Seconds in which a warm process has to be there, and a script to say what it
 wants.
@@ -147,9 +149,10 @@ def _state() -> str:
 
     Plugins do not count: each job imports them in its fork.
     """
-    state, package = [], Path(__file__).parent
-    tops = (package, package.with_name("dpsum"))
-    for folder, _, names in (level for top in tops for level in os.walk(top)):
+    state = []
+    package = Path(__file__).parent
+    packages = [package, *(package.with_name(name) for name in _IMPORTED)]
+    for folder, _, names in (level for top in packages for level in os.walk(top)):
         for name in names:
             if name.endswith(".py"):
                 stat = os.stat(os.path.join(folder, name))
@@ -338,7 +341,7 @@ def _import_all() -> None:
     named += [
         module.name for module in pkgutil.walk_packages([str(own)], "dpfedbench.")
     ]
-    for package in ("dpsum", "dpkernels"):
+    for package in _IMPORTED:
         folder = str(own.with_name(package))
         named += [
             module.name for module in pkgutil.walk_packages([folder], f"{package}.")
