@@ -25,8 +25,8 @@ CLOCK = {
     "audit.json": {"seconds"},
 }
 # Logs and costs, what made the results, the state of a training under way, and the page
-# and the frame that show all three; audits as one job made them, whose copies in the runs' folders
-# are compared; and checksums, which are of what a clock wrote too.
+# and the frame that show all three; audits as one job made them, whose copies in the
+# runs' folders are compared; and checksums, which are of what a clock wrote too.
 LEFT_OUT = {
     "logs",
     "benchmark",

@@ -199,6 +199,15 @@ def test_collect_runs_makes_text_of_a_setting_of_both_kinds(tmp_path: Path) -> N
     assert pd.isna(texts[3])
 
 
+def test_collect_runs_refuses_an_account_without_its_values(results: Path) -> None:
+    path = results / "runs" / PRIVATE.format(0) / "privacy.json"
+    path.write_text(
+        json.dumps({"profiles": {"holds": {"unit": "client"}}}), encoding="utf-8"
+    )
+    with pytest.raises(BenchError, match=r"dp-agr.*seed0 lacks 'adjacency'"):
+        collect_runs(results, [PRIVATE.format(0)])
+
+
 def test_collect_runs_refuses_a_damaged_file(results: Path) -> None:
     damaged = results / "runs" / PUBLIC / "metrics.json"
     damaged.write_text("{", encoding="utf-8")
@@ -226,6 +235,8 @@ def test_load_runs_reads_folders_before_and_the_file_after_collect(
     (unfinished / "config.yaml").write_text("method: dp-agr\n", encoding="utf-8")
     before = dpfedbench.load_runs(results)
     assert len(before) == 3
+    papers = dict(zip(before["method"], before["paper"], strict=True))
+    assert papers == {"dp-agr": "dp-fedmeta", "maml": "dp-fedmeta"}
     assert Path(before["folder"][0]) == results / "runs" / PRIVATE.format(0)
     preset = results / "real"
     preset.mkdir()

@@ -18,7 +18,7 @@ class Column:
 
 IDENTITY = (
     Column("run", "text", "folder of the run below `results/runs/`"),
-    Column("paper", "text", "experiment that the method belongs to; empty: a baseline"),
+    Column("paper", "text", "experiment that the method belongs to; empty: none"),
     Column("method", "text", "name of the method"),
     Column("dataset", "text", "name of the data set"),
     Column("task_name", "text", "task of a client, e.g. `5way-1shot` or `10class`"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from dpfedbench.errors import BenchError
+from dpfedbench.methods import METHODS
 from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE, collect_runs
 
 
@@ -13,7 +14,8 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
 
     The rule `collect` writes the frame as `runs.parquet`. Where that file does not
     exist, for instance while the workflow still runs, the folders of all runs that have
-    been tested and accounted for are read, which takes longer.
+    been tested and accounted for are read. That takes longer, and a run then has an
+    audit only if it was audited itself: which runs share one follows from the plan.
 
     Args:
         results: the results folder, or the folder of a preset in it, such as
@@ -39,7 +41,8 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
             for folder in folders
             if (folder / "privacy.json").exists()
         ]
-        frame = collect_runs(runs_folder.parent, names)
+        papers = {name: method.paper for name, method in METHODS.items()}
+        frame = collect_runs(runs_folder.parent, names, papers=papers)
     frame["folder"] = [str(runs_folder / run) for run in frame["run"]]
     return frame
 

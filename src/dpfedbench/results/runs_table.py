@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_group, text_of, write_text
+from dpfedbench.files import atomic_path, read_group, write_text
 from dpfedbench.results.columns import CELLS, IDENTITY, PRIVACY, run_columns
+from dpfedbench.settings.run import read_yaml
 
 RUNS_FILE = "runs.parquet"
 CELLS_FILE = "cells.parquet"
@@ -50,10 +50,16 @@ def collect_runs(
     """
     papers = papers or {}
     audited_runs = audited_runs or {}
-    rows = [
-        read_run(results, run, papers=papers, audited_run=audited_runs.get(run, run))
-        for run in sorted(set(runs))
-    ]
+    rows = []
+    for run in sorted(set(runs)):
+        audited_run = audited_runs.get(run, run)
+        try:
+            rows.append(read_run(results, run, papers=papers, audited_run=audited_run))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BenchError(
+                f"a result of {Path(results, 'runs', run)} lacks {error}: delete that"
+                " folder and run the workflow again"
+            ) from error
     fixed_names = [column.name for column in run_columns()]
     setting_names = sorted({name for row in rows for name in row} - set(fixed_names))
     columns = {
@@ -82,7 +88,7 @@ def read_run(
         key,
         int(seed.removeprefix("seed")),
     )
-    row = _read_settings(folder / "config.yaml")
+    row = dict(_flatten(read_yaml(folder / "config.yaml")))
     row |= zip((column.name for column in IDENTITY), identity, strict=True)
     row |= _read_test(folder / "metrics.json")
     row |= _read_training(folder / "training.json")
@@ -90,15 +96,6 @@ def read_run(
     audits = _read_audits(audit_path) if audit_path.exists() else {}
     row |= _read_privacy(folder / "privacy.json", audits, audited_run)
     return row
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    """Return all values of a resolved configuration by their paths."""
-    try:
-        settings = yaml.load(text_of(path), Loader=yaml.CSafeLoader)
-        return dict(_flatten(settings))
-    except (yaml.YAMLError, AttributeError) as error:
-        raise BenchError(f"{path} is no configuration of a run ({error})") from error
 
 
 def _flatten(

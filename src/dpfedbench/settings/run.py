@@ -471,6 +471,10 @@ def _within(value: Any) -> Iterator[Section]:
             yield from _within(getattr(value, key))
 
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The safe loader by libyaml, where PyYAML was built with it; it is faster."""
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The plain values of a run's config.yaml.
 
@@ -480,7 +484,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """
     text = text_of(path)
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, Loader=_LOADER)
         check_text(text, str(path))
         check_plain(values, "")
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, BenchError) as error:
