@@ -5,7 +5,6 @@ from pathlib import Path
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.methods import METHODS
 from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE, collect_runs
 
 
@@ -41,6 +40,9 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
             for folder in folders
             if (folder / "privacy.json").exists()
         ]
+        # Slow to import, and not needed where the frame has been written.
+        from dpfedbench.methods import METHODS
+
         papers = {name: method.paper for name, method in METHODS.items()}
         frame = collect_runs(runs_folder.parent, names, papers=papers)
     frame["folder"] = [str(runs_folder / run) for run in frame["run"]]
