@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dpfedbench import plugins
-from dpfedbench.own_sources import digest_module
+from dpfedbench.settings.plugin_sources import digest_module
 from tests.shipped import without_others
 from tests.workflow.conftest import federation, snakemake  # noqa: F401
 from tests.workflow.test_dag import Call, jobs

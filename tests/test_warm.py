@@ -40,8 +40,8 @@ snakemake = SimpleNamespace(log=[str(place / "logs" / f"{name}.log")], input=[],
 from dpfedbench.errors import BenchError
 from dpfedbench.manifest import rule_job
 with rule_job(snakemake, "test") as logger:
-    from dpfedbench import results_format
-    (place / f"{name}.part").write_text(json.dumps([os.getpid(), os.getppid(), results_format.VERSION]))
+    from dpfedbench.results import format
+    (place / f"{name}.part").write_text(json.dumps([os.getpid(), os.getppid(), format.VERSION]))
     (place / f"{name}.part").rename(place / f"{name}.json")
 """
 
@@ -155,10 +155,13 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "jobs",
         "manifest",
         "plugins",
-        "results_format",
         "warm",
     )
-    for package, names in (("dpfedbench", own), ("dpsum", ("errors", "files"))):
+    for package, names in (
+        ("dpfedbench", own),
+        ("dpfedbench/results", ("format",)),
+        ("dpsum", ("errors", "files")),
+    ):
         (sources / package).mkdir()
         for name in ("__init__", *names):
             shutil.copy(PACKAGE.with_name(package) / f"{name}.py", sources / package)
@@ -315,7 +318,7 @@ def test_an_edited_source_never_runs_old_code(light: Path, tmp_path: Path) -> No
     workflow = Workflow(tmp_path, package)
     try:
         _, warm, version = workflow.run("pass")[3]
-        source = package / "results_format.py"
+        source = package / "results/format.py"
         source.write_text(
             source.read_text("utf-8").replace(
                 f'VERSION = "{version}"', 'VERSION = "edited"'

@@ -25,7 +25,7 @@ from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Cell, Item, Plan
 from dpfedbench.settings.layers import leaves
-from dpfedbench.yaml_files import read_file
+from dpfedbench.settings.yaml_files import read_file
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "fidelity"

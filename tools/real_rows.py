@@ -9,7 +9,7 @@ from pathlib import Path
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.yaml_files import read_file
+from dpfedbench.settings.yaml_files import read_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results" / "real.md"

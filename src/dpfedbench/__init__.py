@@ -9,7 +9,7 @@ imports modules with methods and parts of your own.
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.plugins import use as use_plugins
-from dpfedbench.results_format import VERSION as __version__
+from dpfedbench.results.format import VERSION as __version__
 
 if TYPE_CHECKING:
     from dpfedbench.notebook import list_runs, open_run

@@ -20,10 +20,10 @@ from pathlib import Path
 import psutil
 
 from dpfedbench.errors import BenchError
+from dpfedbench.federation.processes import Lost, joined
 from dpfedbench.jobs import end_with, last_lines, outside, workflow_process
 from dpfedbench.launch import ERROR
 from dpfedbench.lazy import torch
-from dpfedbench.processes import Lost, joined
 
 
 def main(arguments: str) -> int:

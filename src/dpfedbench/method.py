@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.manifest import mend
-from dpfedbench.own_sources import digest_classes
 from dpfedbench.parts.proof_assumptions import check_plan
 from dpfedbench.settings.breach import Breach
+from dpfedbench.settings.plugin_sources import digest_classes
 from dpfedbench.settings.run import Run, read_yaml
 from dpfedbench.settings.words import nearest
 from dpsum.accounting.claims import Claims, counting_clients

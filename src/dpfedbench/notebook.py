@@ -26,7 +26,7 @@ from dpfedbench.methods import read_run_file
 from dpfedbench.reporting.audited import beside, read_audits
 from dpfedbench.reporting.history_svg import QUANTITIES
 from dpfedbench.reporting.results import read_account, read_history, worst_epsilon
-from dpfedbench.results_format import refuse_newer
+from dpfedbench.results.format import refuse_newer
 from dpsum.accounting.account import PROFILES, Account
 from dpsum.ledger import Release
 

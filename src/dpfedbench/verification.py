@@ -22,7 +22,7 @@ from dpfedbench.manifest import FOLDER, Sealed, checked, mend, sealed
 from dpfedbench.method import Method
 from dpfedbench.methods import read_run_file
 from dpfedbench.reporting.results import read_account, read_history
-from dpfedbench.results_format import NAME
+from dpfedbench.results.format import NAME
 from dpsum.accounting.account import Account
 from dpsum.accounting.tuning import Search
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import numpy as np
 from llvmlite import binding
 
-from dpfedbench.threads import one_thread
+from dpfedbench.models.threads import one_thread
 from dpkernels.calls import (
     BATCH,
     MULTIPLY,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.threads import one_thread
+from dpfedbench.models.threads import one_thread
 from dpkernels import calls, products
 from dpkernels.compiled import compiled
 

@@ -20,8 +20,8 @@ from torch import distributed
 from dpfedbench import launch
 from dpfedbench.errors import BenchError
 from dpfedbench.federation import engine, together
+from dpfedbench.federation.processes import Lost, Processes, joined
 from dpfedbench.files import write_text
-from dpfedbench.processes import Lost, Processes, joined
 
 from .conftest import DIFFERENCE, LOTS, PLAIN, forking, make_config
 from .test_search import SEARCH

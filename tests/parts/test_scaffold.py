@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from dpfedbench.errors import BenchError
+from dpfedbench.federation.processes import Processes
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.client_updates.scaffold import CONTROL, Scaffold
-from dpfedbench.processes import Processes
 from tests.federation.conftest import DIFFERENCE, make_config
 
 CURVATURES = np.array([0.2, 1.0, 3.0])

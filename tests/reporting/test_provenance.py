@@ -13,7 +13,7 @@ from snakemake.cli import get_argument_parser
 from dpfedbench import __version__
 from dpfedbench.files import read_json, write_json
 from dpfedbench.reporting.provenance import provenance, revision, versions
-from dpfedbench.yaml_files import dropped_words
+from dpfedbench.settings.yaml_files import dropped_words
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -131,7 +131,7 @@ def test_a_plan_needs_nothing_but_snakemake() -> None:
         " Configuration, overlaid\nfrom dpfedbench.experiments.datasets import"
         " known_datasets\nfrom dpfedbench.experiments.expand import make_plan\nimport"
         " dpfedbench.data\nimport dpfedbench.cluster, dpfedbench.jobs,"
-        " dpfedbench.results_format, dpfedbench.experiments.targets\nroot ="
+        " dpfedbench.results.format, dpfedbench.experiments.targets\nroot ="
         f" Path({str(ROOT)!r})\nfiles = [root / 'config' / 'config.yaml',"
         " *root.glob('config/experiments/*.yaml')]\nown = {'mine': {'reader':"
         " 'image-folder', 'options': {'folder': 'x', 'size': 28, 'channels':"

@@ -12,7 +12,7 @@ import pytest
 
 from dpfedbench.files import write_text
 from dpfedbench.manifest import seal
-from dpfedbench.results_format import FORMAT
+from dpfedbench.results.format import FORMAT
 from tests.shipped import without_others
 
 Call = Callable[..., subprocess.CompletedProcess[str]]

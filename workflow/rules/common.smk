@@ -9,7 +9,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.jobs import mark_workflow, own_sources_first
 from dpfedbench.plugins import use_configured
 from dpfedbench.warm import WARM
-from dpfedbench.yaml_files import with_place
+from dpfedbench.settings.yaml_files import with_place
 
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"

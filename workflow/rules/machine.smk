@@ -5,7 +5,7 @@ folder.
 """
 
 from dpfedbench.cluster import check_slurm
-from dpfedbench.results_format import check_format, mark_format
+from dpfedbench.results.format import check_format, mark_format
 from dpfedbench.warm import FEWEST
 
 try:

@@ -14,7 +14,7 @@ from dpfedbench.files import check_readable
 from dpfedbench.settings.part import Settings, setting
 from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.words import LONGEST_NAME, LOWER_CASE
-from dpfedbench.yaml_files import read_file
+from dpfedbench.settings.yaml_files import read_file
 
 Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]
 """Values of some keys of a run; which there may be, methods say

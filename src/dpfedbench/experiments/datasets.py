@@ -14,8 +14,8 @@ from dpfedbench.data.readers import reader_modules
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, given
 from dpfedbench.method import Method
-from dpfedbench.own_sources import digest_module
 from dpfedbench.settings.part import Settings
+from dpfedbench.settings.plugin_sources import digest_module
 from dpfedbench.settings.words import nearest
 
 

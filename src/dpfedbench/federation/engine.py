@@ -26,6 +26,7 @@ from typing import Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.checkpoint import Checkpoint, finished, run_lock
+from dpfedbench.federation.processes import Processes
 from dpfedbench.federation.rounds import Rounds, Untrained, first_threshold
 from dpfedbench.federation.together import Elsewhere, check_agree
 from dpfedbench.files import atomic_path, write_json
@@ -34,8 +35,7 @@ from dpfedbench.models.gradients import device_of
 from dpfedbench.models.kernels import processor
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.client_updates.client_update import Row
-from dpfedbench.processes import Processes
-from dpfedbench.results_format import FORMAT, HISTORY, VERSION
+from dpfedbench.results.format import FORMAT, HISTORY, VERSION
 from dpsum.ledger import Ledger
 from dpsum.progress import Progress
 

@@ -23,6 +23,7 @@ from dpfedbench.evaluation.features import features_of
 from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
 from dpfedbench.evaluation.next_word import TextMeasures
+from dpfedbench.federation.processes import Processes
 from dpfedbench.federation.together import add_together
 from dpfedbench.method import Method
 from dpfedbench.models.choose import choose
@@ -30,8 +31,7 @@ from dpfedbench.models.gradients import Choice
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts import proof_assumptions
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
-from dpfedbench.processes import Processes
-from dpfedbench.results_format import GROUP_THRESHOLDS, NORMS
+from dpfedbench.results.format import GROUP_THRESHOLDS, NORMS
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger
 from dpsum.mechanism import Mechanism, Observer

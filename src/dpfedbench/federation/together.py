@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from dpfedbench.errors import BenchError
+from dpfedbench.federation.processes import Processes
 from dpfedbench.files import sha256
 from dpfedbench.method import Method
 from dpfedbench.models.kernels import add_rows, processor
 from dpfedbench.models.torch_sums import rows_of
-from dpfedbench.processes import Processes
 from dpsum.group_clipping import add_rows_by_group
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import torch
 
 from dpfedbench.errors import BenchError
 from dpfedbench.models.net import Array, Net, tensor_of
-from dpfedbench.threads import Threads
+from dpfedbench.models.threads import Threads
 
 Worker = TypeVar("Worker")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate
 from dpfedbench.parts.participation.participation import Participation
-from dpfedbench.results_format import NORMS
+from dpfedbench.results.format import NORMS
 from dpsum.sums import Sum
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pandas as pd
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_interval
 from dpfedbench.files import check_file, read_group, read_json, reading
-from dpfedbench.results_format import refuse_newer
+from dpfedbench.results.format import refuse_newer
 from dpsum.accounting.account import Account
 from dpsum.accounting.profiles import Entry
 

@@ -19,7 +19,7 @@ from dpfedbench.settings.sections import Clients, Evaluation, Validation
 from dpfedbench.settings.text import Text
 from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.words import LOWER_CASE
-from dpfedbench.yaml_files import check_text
+from dpfedbench.settings.yaml_files import check_text
 from dpsum.accounting.claims import Claims
 from dpsum.randomness import stream
 from dpsum.sums import Sum

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
 from dpfedbench.errors import BenchError
-from dpfedbench.own_sources import digest_classes
 from dpfedbench.settings.part import Part, Section, kinds_of, setting
+from dpfedbench.settings.plugin_sources import digest_classes
 
 
 class Clients(Part):

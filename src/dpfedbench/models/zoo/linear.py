@@ -10,8 +10,8 @@ from dpfedbench.errors import BenchError
 from dpfedbench.models.features.features import Features
 from dpfedbench.models.features.scattering import Scattering
 from dpfedbench.models.zoo.model import ZooModel
-from dpfedbench.own_sources import digest_classes
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.plugin_sources import digest_classes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from dpfedbench.federation.processes import Processes
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.participation.participation import Participation
-from dpfedbench.processes import Processes
 from dpfedbench.settings.part import Part
 from dpfedbench.settings.run import Run
 from dpsum import participation

@@ -7,7 +7,7 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.reporting.results import read_cell
-from dpfedbench.results_format import FORMAT, NAME, check_format, mark_format
+from dpfedbench.results.format import FORMAT, NAME, check_format, mark_format
 
 
 def test_our_own_mark_and_no_mark_are_taken(tmp_path: Path) -> None:

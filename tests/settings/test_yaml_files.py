@@ -11,9 +11,9 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.settings.run import read_yaml
-from dpfedbench.yaml_files import check_config_option, read_file
+from dpfedbench.settings.yaml_files import check_config_option, read_file
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 # Read as 8, 90, 90.5, 16, 2, 1000, 8 by YAML 1.1; text, or 8, by YAML 1.2; Arabic and
 # full-width digits by Python's int().

@@ -12,7 +12,7 @@ import torch
 # passes call MKL's without torch.
 ASKED = """
 import ctypes, os, threading, torch
-from dpfedbench.threads import Threads
+from dpfedbench.models.threads import Threads
 
 library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
 both = threading.Barrier(2)
