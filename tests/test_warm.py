@@ -164,7 +164,7 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         (sources / package).mkdir()
         for name in ("__init__", *names):
-            shutil.copy(PACKAGE.with_name(package) / f"{name}.py", sources / package)
+            shutil.copy(PACKAGE.parent / package / f"{name}.py", sources / package)
     return sources / "dpfedbench"
 
 
