@@ -109,6 +109,15 @@ class ClippingRule:
         """Whether the threshold moves after the first round."""
         return type(self).observe is not ClippingRule.observe
 
+    def claimed_ratio(self, sensitivity: float) -> float:
+        """Return the noise multiplier as it is configured over the proven one, in a sum
+        of this sensitivity.
+
+        It is 1 where the deviation of the noise is the configured multiplier times the
+        sensitivity.
+        """
+        return 1.0
+
     def begin(self, threshold: float) -> State:
         """Return the state before the first round.
 

@@ -265,7 +265,11 @@ class Mechanism:
     @property
     def claimed_ratio(self) -> float:
         """The multiplier as it is configured over the one that is proven."""
-        return 1.0 if self.groups is None else self.groups.claimed_ratio
+        if self.groups is not None:
+            return self.groups.claimed_ratio
+        if not self.states:
+            return 1.0
+        return self.sum.claimed_ratio(self.states[0]["threshold"])
 
     @property
     def noise_multiplier(self) -> float:

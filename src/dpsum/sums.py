@@ -64,6 +64,15 @@ class Sum:
         """Whether the sum is clipped and noised."""
         return self.noise is not None
 
+    def claimed_ratio(self, threshold: float) -> float:
+        """Return the noise multiplier as it is configured over the proven one, at a
+        threshold of all coordinates together.
+        """
+        if self.clipping is None:
+            return 1.0
+        reach = 2.0 if self.adjacency == "replace-one" else 1.0
+        return float(self.clipping.claimed_ratio(reach * threshold))
+
     @property
     def delta(self) -> float | None:
         """The delta at which its epsilon is given."""

@@ -132,6 +132,16 @@ BASES: dict[str, Any] = {
             "within_task": {"query_gradient": "exact"},
         }
     ),
+    "dp-fnas as released": make_config(
+        {
+            "method": "dp-fnas",
+            "reading": "as-released",
+            "clients": {"count": 1},
+            "client_update": {"kind": "released-search-steps"},
+            "clipping": {"kind": "by-kernel", "threshold": None},
+        },
+        general=LOTS,
+    ),
     **{
         f"{method} by layer": make_config(
             {"method": method, "within_task": {"clipping_groups": "layers"}}
@@ -208,6 +218,11 @@ FIXED_BY_OTHERS = {
     ("Scaffold", "kind"),
     ("SummedSteps", "kind"),
     ("SearchSteps", "kind"),
+    ("ReleasedSearchSteps", "kind"),
+    ("ByKernel", "kind"),
+    ("ByKernel", "threshold"),
+    ("ByKernel", "groups"),
+    ("ByKernel", "noise_by_group"),
     ("DartsSearch", "kind"),
     # Another kind needs what the base has not: a file, a run, a threshold of 1.
     ("RandomInitial", "kind"),

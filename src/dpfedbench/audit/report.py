@@ -156,6 +156,11 @@ def audit(
     }
     if not run.private:
         return nothing | {"reason": "no release claims privacy"}
+    if run.client.contributes_by_lot:
+        reason = (
+            "a lot makes one contribution, which bounds no record's: nothing is proven"
+        )
+        return nothing | {"reason": reason}
     if not releases:
         raise BenchError(
             f"the ledger is empty, but {run.method} is private: train the run again"

@@ -44,8 +44,14 @@ def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
         layouts = {
             sum_.name: _layout(sum_, named.get(sum_.name, [])) for sum_ in private
         }
+        first_thresholds = {
+            sum_.name: float(np.atleast_1d(named[sum_.name][0].threshold)[0])
+            for sum_ in private
+            if sum_.name in named
+        }
         for sum_ in private:
-            _Checked(run, sum_, samplers, rounds, layouts).check(named)
+            checked = _Checked(run, sum_, samplers, rounds, layouts, first_thresholds)
+            checked.check(named)
     _same("further releases, of", sorted(named), [])
 
 
@@ -137,16 +143,21 @@ class _Checked:
         samplers: Samplers,
         rounds: int,
         layouts: Mapping[str, CoordinateGroups | None],
+        first_thresholds: Mapping[str, float],
     ) -> None:
         self.run, self.sum, self.sampler = run, sum_, samplers[sum_.name]
         self._layouts, self.layout = layouts, layouts[sum_.name]
+        self._first_thresholds = first_thresholds
         self.lines = rounds * self.sampler["rounds"] // max(run.participation.rounds, 1)
         self.multiplier = self._multiplier(samplers)
 
     def _ratio(self, sum_: Sum) -> float:
         """Return a sum's configured multiplier over the proven one."""
         layout = self._layouts[sum_.name]
-        return 1.0 if layout is None else layout.claimed_ratio
+        if layout is not None:
+            return layout.claimed_ratio
+        threshold = self._first_thresholds.get(sum_.name)
+        return 1.0 if threshold is None else sum_.claimed_ratio(threshold)
 
     def _multiplier(self, samplers: Samplers) -> float:
         """Of the first round, where the rule takes nothing out of it."""

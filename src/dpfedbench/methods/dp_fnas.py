@@ -14,18 +14,24 @@ A record is in one half, so what holds for it is the larger of the two mechanism
 their composition (Section 3.2). Sums are divided by the expected lot: to divide by the
 realised one, as Algorithm 1 does, tells how many came. Eq. 7 (second order) reads both
 halves in one release and is none of this method's.
+
+The authors' released code (`reading: as-released`) protects no record: see
+`client_updates.released_search`.
 """
 
 import dataclasses
 from typing import Any
 
+from dpfedbench.errors import BenchError
 from dpfedbench.methods.over_parties import OverParties
 from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.client_updates.released_search import ReleasedSearchSteps
 from dpfedbench.parts.client_updates.search_steps import (
     ARCHITECTURE,
     WEIGHTS,
     SearchSteps,
 )
+from dpfedbench.parts.clipping.by_kernel import ByKernel
 from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.noise import Fixed
 from dpfedbench.settings.part import setting
@@ -77,7 +83,17 @@ class DpFnas(Fnas):
         "budget": {"profile": "holds"},
     }
 
-    clipping: Constant = setting(
+    # R_G and R_H are those of the repository's command, and of the text.
+    released = {
+        "client_update": {"kind": "released-search-steps"},
+        "clipping": {"kind": "by-kernel", "threshold": None, "kernel_norm": 0.01},
+        "noise": {"kind": "fixed", "multiplier": 1.0},
+        "architecture_clipping": {"kind": "constant", "threshold": 0.1},
+        "architecture_noise": {"kind": "fixed", "multiplier": 1.0},
+    }
+
+    client_update: SearchSteps | ReleasedSearchSteps = SearchSteps()
+    clipping: Constant | ByKernel = setting(
         Constant(threshold=1.0), doc="of the weights' gradients, R_G", paper="0.01"
     )
     noise: Fixed = setting(Fixed(), doc="of the weights' sum, sigma", paper="1")
@@ -89,7 +105,18 @@ class DpFnas(Fnas):
     )
     budget: Budget = Budget()
 
+    def check(self) -> None:
+        super().check()
+        by_kernel = isinstance(self.clipping, ByKernel)
+        if isinstance(self.client_update, ReleasedSearchSteps) and not by_kernel:
+            raise BenchError(
+                f"clipping.kind is {self.clipping.kind}, but client_update.kind"
+                " released-search-steps clips by kernel: set clipping.kind to by-kernel"
+            )
+
     def own_sums(self) -> tuple[Sum, ...]:
+        if isinstance(self.client_update, ReleasedSearchSteps):
+            return (self._released_sum(),)
         protected: dict[str, dict[str, Any]] = {
             WEIGHTS: {"clipping": self.clipping, "noise": self.noise},
             ARCHITECTURE: {
@@ -100,4 +127,13 @@ class DpFnas(Fnas):
         return tuple(
             dataclasses.replace(own, budget=self.budget, **protected[own.name])
             for own in super().own_sums()
+        )
+
+    def _released_sum(self) -> Sum:
+        """Return the sum over one clipped mean gradient a lot, of the noised kernels
+        alone.
+        """
+        weights, _ = super().own_sums()
+        return dataclasses.replace(
+            weights, clipping=self.clipping, noise=self.noise, budget=self.budget
         )

@@ -268,6 +268,8 @@ class ClientUpdate(Part):
     whether clients may hold different numbers of records. `keeps_state`: whether a client remembers
     something of its own records from one of its rounds to the next, beside what was
     released (a personal head, a control variate); None: not declared.
+    `contributes_by_lot`: whether its own sums take one contribution for a lot of records
+    and not one for each, so that no canary can be put into them.
     `columns_are_released`: whether the columns that it fills in a private run follow
     from releases alone. A class with a `clients` (or `columns`) of its own declares the
     latter two anew: see `proof_assumptions.declared`.
@@ -281,6 +283,7 @@ class ClientUpdate(Part):
     couples_records: ClassVar[bool] = False
     any_size: ClassVar[bool] = False
     keeps_state: ClassVar[bool | None] = None
+    contributes_by_lot: ClassVar[bool] = False
     columns_are_released: ClassVar[bool] = False
 
     def net(self, net: Net) -> Net:

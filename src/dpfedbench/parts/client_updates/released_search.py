@@ -1,0 +1,325 @@
+"""Steps of a search as DP-FNAS's released code takes them, which protect no record.
+
+Facts about github.com/UCSD-AI4H/DP-FNAS (folder cnn, commit 6ff5783); W are the
+weights, A the architecture, xi the rate of W, C, sigma and R, tau the clipping norms
+and noise of W and A:
+
+- A moves before W, along dA - xi (h + R n), where n has deviation tau R. dA is the
+  gradient of the validation lot after a virtual step of W, neither clipped nor noised.
+  h is a difference of two gradients of the training lot, times epsilon / 2 where the
+  quotient of differences has 1 / (2 epsilon). Its clipping changes nothing.
+- W moves along the mean gradient of the training lot, which is first cut to norm 5.
+  Then each kernel (a row of the last layer, its bias, and the scale of the stem's
+  normalisation) is clipped to C, and gets noise of deviation sigma C^2.
+- 1 x 1 convolutions and the shift of the stem's normalisation get no noise.
+
+Of the released code's other traits this update leaves out batch normalisation, and
+loaders with known batches: lots are Poisson's, as the text has them. Its parties each
+step an architecture of their own, so there is one party here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
+from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
+from dpfedbench.parts.client_updates.search_steps import (
+    ARCHITECTURE,
+    WEIGHTS,
+    SearchSteps,
+)
+from dpfedbench.parts.optimizers.optimizer import Sgd
+from dpfedbench.parts.participation.poisson_lots import PoissonLots
+from dpfedbench.settings.breach import Breach
+from dpfedbench.settings.run import Run
+from dpsum import participation
+from dpsum.randomness import stream
+from dpsum.sums import Sum
+
+if TYPE_CHECKING:
+    from dpsum.mechanism import Mechanism
+
+LARGEST_NORM = 5.0
+"""The norm to which the whole gradient of W is cut before its kernels are clipped."""
+DIFFERENCE = 0.01
+"""Length of the steps of W between which gradients of A are compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernels:
+    """Where the kernels of one tensor lie among the weights: `place`, one after another,
+    each of `size` coordinates.
+    """
+
+    place: slice
+    size: int
+
+    @property
+    def count(self) -> int:
+        """Number of kernels."""
+        return (self.place.stop - self.place.start) // self.size
+
+
+def noised_kernels(shapes: Mapping[str, tuple[int, ...]]) -> list[Kernels]:
+    """Return the kernels that the released code clips and noises, of a search network's
+    tensors by name, in their order.
+    """
+    kernels = []
+    start = 0
+    for name, shape in shapes.items():
+        place = slice(start, start + math.prod(shape))
+        start = place.stop
+        size = _kernel_size(name, shape)
+        if size:
+            kernels.append(Kernels(place, size))
+    return kernels
+
+
+def _kernel_size(name: str, shape: tuple[int, ...]) -> int:
+    """Return the coordinates of a kernel of a tensor; 0 where it gets no noise."""
+    if name.startswith("classifier."):
+        return shape[-1]
+    if name == "stem.weight":
+        return shape[-1] * shape[-2]
+    if name == "stem_norm.scale":
+        return shape[0]
+    is_spatial = len(shape) == 4 and shape[-1] > 1
+    if name.startswith("cells.") and is_spatial:
+        return shape[-1] * shape[-2]
+    return 0
+
+
+def clip_kernels(
+    gradient: torch.Tensor, kernels: list[Kernels], norm: float
+) -> torch.Tensor:
+    """Return a gradient in which each kernel is scaled down to at most `norm`; all other
+    coordinates stay as they are.
+    """
+    clipped = gradient.clone()
+    for group in kernels:
+        rows = clipped[group.place].view(-1, group.size)
+        lengths = rows.norm(dim=1, keepdim=True)
+        rows /= (lengths / norm).clamp(min=1.0)
+    return clipped
+
+
+class ReleasedSearchSteps(SearchSteps):
+    """A step of the architecture and one of the weights a round, as the released code
+    takes them. For `reading: as-released`.
+    """
+
+    kind: Literal["released-search-steps"] = "released-search-steps"  # type: ignore[assignment]
+    keeps_state = False  # optimisers follow what left the party
+    columns_are_released = True
+    contributes_by_lot: ClassVar[bool] = True
+
+    def check(self, run: Run) -> None:
+        super().check(run)
+        if run.clients.count != 1:
+            raise BenchError(
+                f"clients.count is {run.clients.count}, but the parties of DP-FNAS's"
+                " released code each search an architecture of their own: set it to 1"
+            )
+        if not isinstance(self.weights.optimizer, Sgd):
+            raise BenchError(
+                f"client_update.weights.optimizer is {self.weights.optimizer.kind}, but"
+                " the virtual step of released-search-steps is of sgd: set it to sgd"
+            )
+
+    def breaches(self, run: Run) -> tuple[Breach, ...]:
+        breach = Breach(
+            unit="record",
+            refusal=(
+                "client_update.kind is released-search-steps, which clips the mean"
+                " gradient of a lot and leaves coordinates without noise, but each"
+                " record is promised privacy: set it to search-steps, or reading to"
+                " as-released"
+            ),
+            reason=(
+                "the mean gradient of a lot is clipped and not each record's; 1x1"
+                " convolutions and the gradient of the architecture on the validation"
+                " records leave without noise"
+            ),
+        )
+        return (breach,)
+
+    def columns(self, run: Run) -> tuple[str, ...]:
+        return tuple(
+            column for column in super().columns(run) if column.startswith("entropy_")
+        )
+
+    def clients(self, setup: Setup) -> Clients:
+        return _Search(self, setup)
+
+
+class _Search(Clients):
+    """The one party of a run."""
+
+    served = "records"
+    divides = True
+
+    def __init__(self, update: ReleasedSearchSteps, setup: Setup) -> None:
+        self._update = update
+        run = setup.run
+        self._run: Any = run  # of a method that has the architecture's noise
+        self._net = net = setup.net
+        self._held = setup.held
+        self._told: Callable[[torch.Tensor], Row] = update.told(run, net)
+        self._rounds = run.part(PoissonLots).rounds
+        self._weights, self._architecture = (
+            net.blocks["weights"],
+            net.blocks["architecture"],
+        )
+        self._kernels = noised_kernels(
+            {name: net.shapes[name] for name in net.named_blocks["weights"]}
+        )
+        self._noised = torch.cat(
+            [
+                torch.arange(group.place.start, group.place.stop)
+                for group in self._kernels
+            ]
+        )
+        records = len(self._held.images[0])
+        sums = {sum_.name: sum_ for sum_ in setup.own}
+        self._places = dict[str, np.ndarray]()
+        self._lots = dict[str, participation.PoissonLots]()
+        for name, half in update.halves.items():
+            of_half = Sum(name=name, unit="record", observer="server", part=half)
+            self._places[name] = update.places(
+                of_half, seed=run.seed, client=0, records=records
+            )
+            self._lots[name] = update.lots(
+                run, of_half, clients=1, records=len(self._places[name])
+            )
+        released = sums[WEIGHTS]
+        rule = released.clipping
+        kernel_count = sum(group.count for group in self._kernels)
+        self._kernel_norm = rule.kernel_norm
+        self._entry: Mechanism = setup.enter(
+            released,
+            sampler=self._lots[WEIGHTS].describe(),
+            denominator=1.0,
+            dimension=len(self._noised),
+            indices=("round", "client"),
+            holders=1,
+            first=lambda: rule.sensitivity(kernel_count),
+        )
+        start = torch.from_numpy(
+            net.initial(stream(run.seed, "initial-weights")).copy()
+        )
+        self._state = {
+            WEIGHTS: update.weights.begin(start[self._weights]),
+            ARCHITECTURE: update.architecture.begin(start[self._architecture]),
+        }
+        self._row: Row = {}
+
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
+        """The model that the party has after the round: one row."""
+        model = torch.from_numpy(theta.copy())
+        training, validation = self._lot(WEIGHTS, index), self._lot(ARCHITECTURE, index)
+        if len(training) and len(validation):
+            along = self._architecture_gradient(model, training, validation, index)
+            self._update.architecture.step(
+                model[self._architecture],
+                along,
+                self._state[ARCHITECTURE],
+                index=index,
+                rounds=self._rounds,
+            )
+        released = self._release_weights(model, training, index)
+        self._update.weights.step(
+            model[self._weights],
+            released,
+            self._state[WEIGHTS],
+            index=index,
+            rounds=self._rounds,
+        )
+        self._row = {
+            "clients": 1,
+            "released_norm": float(released.norm()),
+            "noise_multiplier": self._entry.noise_multiplier,
+            "threshold": self._entry.states[0]["threshold"],
+        } | self._told(model)
+        yield model[None], np.zeros(0), np.zeros(0)
+
+    def _lot(self, name: str, index: int) -> np.ndarray:
+        """Return the records of a lot of a half, as places among all of the party's."""
+        return self._places[name][self._lots[name].lot(index, 0, 0)]
+
+    def _gradient(self, model: torch.Tensor, records: np.ndarray) -> torch.Tensor:
+        """Return the gradient of the mean loss over records, of all coordinates [d]."""
+        weights = model.detach().requires_grad_()
+        images = self._held.images[0][records]
+        labels = self._held.labels[0][records]
+        with torch.enable_grad():
+            loss = self._net.losses(weights, images, labels).mean()
+            (gradient,) = torch.autograd.grad(loss, weights)
+        return gradient
+
+    def _architecture_gradient(
+        self,
+        model: torch.Tensor,
+        training: np.ndarray,
+        validation: np.ndarray,
+        index: int,
+    ) -> torch.Tensor:
+        """Return what the architecture steps along: dA - xi (h + R n)."""
+        weights, architecture = self._weights, self._architecture
+        step = self._update.weights
+        rate = step.schedule.rate(step.rate, index, self._rounds)
+        virtual = model.clone()
+        along = self._gradient(model, training)[weights] + step.decay * model[weights]
+        velocity = self._state[WEIGHTS]["velocity"]
+        if velocity is not None:
+            assert isinstance(step.optimizer, Sgd)
+            along = along + step.optimizer.momentum * velocity
+        virtual[weights] -= rate * along
+        at_virtual = self._gradient(virtual, validation)
+        epsilon = DIFFERENCE / at_virtual[weights].norm()
+        ends = []
+        for sign in (1.0, -1.0):
+            moved = model.clone()
+            moved[weights] += sign * epsilon * at_virtual[weights]
+            ends.append(self._gradient(moved, training)[architecture])
+        difference = (ends[0] - ends[1]) / 2 * epsilon
+        norm = self._run.architecture_clipping.threshold
+        deviation = self._run.architecture_noise.multiplier * norm
+        drawn = stream(self._run.stream_seed, "released-architecture-noise", index)
+        noise = torch.from_numpy(drawn.standard_normal(len(difference))).float()
+        return at_virtual[architecture] - rate * (difference + norm * deviation * noise)
+
+    def _release_weights(
+        self, model: torch.Tensor, training: np.ndarray, index: int
+    ) -> torch.Tensor:
+        """Return the gradient of the weights as it leaves the party [weights]."""
+        gradient = torch.zeros(self._weights.stop - self._weights.start)
+        if len(training):
+            gradient = self._gradient(model, training)[self._weights]
+        gradient = gradient * min(
+            1.0, LARGEST_NORM / max(float(gradient.norm()), 1e-30)
+        )
+        clipped = clip_kernels(gradient, self._kernels, self._kernel_norm)
+        total = self._entry.open(index, holder=0)
+        total.add(clipped[self._noised][None].numpy())
+        clipped[self._noised] = torch.from_numpy(self._entry.end(total)).float()
+        self._entry.write(index)
+        return clipped
+
+    def row(self) -> Row:
+        return self._row
+
+    def work(self, cohort: np.ndarray) -> int:
+        return sum(lots.size for lots in self._lots.values())
+
+    def state(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state

@@ -1,0 +1,66 @@
+"""Clipping of one mean gradient, kernel by kernel, as DP-FNAS's released code has it."""
+
+import math
+from typing import ClassVar, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.parts.client_updates.client_update import ClientUpdate
+from dpfedbench.parts.clipping.rule import ClippingRule
+from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
+from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD
+
+
+class ByKernel(ClippingRule):
+    """Each kernel of a lot's mean gradient is clipped to C, and the deviation of the
+    noise is z C^2 in place of z C.
+
+    The released code multiplies the noise by C twice. The sum's threshold in the ledger
+    is its `sensitivity`, which no contribution exceeds.
+    """
+
+    kind: Literal["by-kernel"] = "by-kernel"
+    finds_threshold: ClassVar[bool] = True
+
+    threshold: float | None = setting(
+        None,
+        ge=SMALLEST_THRESHOLD,
+        le=LARGEST_THRESHOLD,
+        doc="null: twice C times the square root of the number of kernels",
+    )
+    kernel_norm: float = setting(
+        0.01,
+        ge=1e-10,
+        le=1e10,
+        doc="C of each kernel",
+        paper="0.01 (DP-FNAS's released command)",
+    )
+
+    def check(self, run: Run) -> None:
+        kind = run.part(ClientUpdate).kind
+        if kind != "released-search-steps":
+            raise BenchError(
+                f"clipping.kind is by-kernel, but client_update.kind is {kind}:"
+                " by-kernel is for released-search-steps"
+            )
+        if self.groups != "all":
+            raise BenchError(
+                f"clipping.groups is {self.groups}, but by-kernel has groups of its own:"
+                " set it to all"
+            )
+        super().check(run)
+        if self.threshold is not None:
+            raise BenchError(
+                f"clipping.threshold is {self.threshold:g}, but by-kernel finds it from"
+                " the network: set it to null"
+            )
+
+    def sensitivity(self, kernel_count: int) -> float:
+        """Return how far the clipped gradient of a lot moves at most when one record
+        of it changes: from any vector of so many clipped kernels to any other.
+        """
+        return 2 * self.kernel_norm * math.sqrt(kernel_count)
+
+    def claimed_ratio(self, sensitivity: float) -> float:
+        """As of `dpsum.clipping`: the deviation is z C^2."""
+        return sensitivity / self.kernel_norm**2
