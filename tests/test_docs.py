@@ -492,7 +492,7 @@ def test_noise_of_another_mechanism_prints_no_epsilon(followed: Path) -> None:
         method.unlink()
     assert said == [
         *printed("add-a-part.md"),
-        "noise.kind is anti-correlated, which dp-anil does not take: it takes fixed",
+        'noise.kind is "anti-correlated"',
     ]
 
 

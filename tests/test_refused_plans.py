@@ -4,8 +4,6 @@ plan is made, and no later.
 
 import csv
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -23,24 +21,14 @@ from dpfedbench.data import (
     omniglot,
     tiny_imagenet,
 )
-from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import FOLDERS
 from dpfedbench.settings.layers import set_key
-from tests.test_experiments import CONFIG, configuration, known, plan, refusal
+from tests.test_experiments import CONFIG, configuration, plan, refusal
 
 PAPER = "experiments.dp-fedmeta"
 TABLE, FIGURE = f"{PAPER}.tables.table2", f"{PAPER}.figures.figure2b"
 RUN = "[in experiments."
 NO_NAME = "use lower-case letters, digits and hyphens, at most 64"
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_a_preset_does_not_lie_in_a_folder_of_the_workflow(name: str) -> None:
-    assert (
-        refusal(configuration("smoke", preset=name))
-        == f'preset is "{name}": results/{name} is a folder of the workflow\'s own,'
-        " choose another name"
-    )
 
 
 def test_those_folders_are_the_workflows() -> None:
@@ -55,269 +43,6 @@ def test_those_folders_are_the_workflows() -> None:
     assert {one or other for one, other in found} | {manifest.FOLDER} <= set(
         FOLDERS
     ) and len(found) >= 6
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["../../../evil", "/tmp/evil", "a" * 300, "a{b}", "A", "", "a b", "a/b", "é"],
-)
-@pytest.mark.parametrize("group", ["tables", "figures"])
-def test_a_name_that_is_no_file_is_refused(name: str, group: str) -> None:
-    found = configuration("smoke")
-    items = found["experiments"]["dp-fedmeta"][group]
-    items[name] = next(item for item in items.values() if item is not None)
-    said = refusal(found)
-    assert said.startswith(f"{PAPER}.{group}") and said.endswith(NO_NAME)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        (
-            "2022",
-            (
-                "experiments.2022: a paper is a target of the workflow, and 2022 cannot"
-                " be one: let its name begin w"
-            ),
-        ),
-        (
-            "class",
-            (
-                "experiments.class: a paper is a target of the workflow, and class"
-                " cannot be one: let its name begi"
-            ),
-        ),
-        ("None", f'experiments.None has a part named "None": {NO_NAME}'),
-        ("a" * 65, f"experiments.{'a' * 65} has a part named"),
-    ],
-)
-def test_a_paper_that_is_no_target_is_refused(name: str, said: str) -> None:
-    found = configuration("smoke")
-    found["experiments"][name] = found["experiments"]["dp-fedmeta"]
-    assert refusal(found).startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        (
-            f"{TABLE}.task_seeds",
-            {"nowhere": [1]},
-            f"{TABLE}.task_seeds: there is no task 'nowhere', the nearest is ",
-        ),
-        (
-            "stand_ins.omniglot",
-            "digits",
-            (
-                "stand_ins.omniglot is digits, which holds labelled records, but"
-                " omniglot ho"
-            ),
-        ),
-        (
-            "stand_ins.cifar-fs",
-            "docstrings",
-            "stand_ins.cifar-fs is docstrings, which holds texts, but cifar-fs holds",
-        ),
-        (
-            f"{FIGURE}.x.column",
-            "rund",
-            (
-                f"{FIGURE}.series.maml: there is no column of history.csv 'rund', the"
-                " nearest"
-            ),
-        ),
-        (
-            f"{FIGURE}.curves",
-            {"losss": {}},
-            f"{FIGURE}.series.maml: there is no column of history.csv 'losss', the ne",
-        ),
-        (
-            "run.model.filters",
-            10**8,
-            (
-                "run.model.filters is 100000000: expected a whole number at least 1 and"
-                " at most"
-            ),
-        ),
-        (
-            "machine.threads",
-            10**6,
-            (
-                "machine.threads is 1000000: expected a whole number at least 1 and at"
-                " most 1,024"
-            ),
-        ),
-        (
-            "run.clients.count",
-            10**12,
-            (
-                "run.clients.count is 1000000000000: expected a whole number at least 1"
-                " and at"
-            ),
-        ),
-        (
-            "run.participation.rounds",
-            10**9,
-            "run.participation.rounds is 1000000000: expected a whole number at least",
-        ),
-        (
-            "run.client_update.inner_steps",
-            10**9,
-            "run.client_update.inner_steps is 1000000000: expected a whole numbe",
-        ),
-        (
-            "run.clipping.threshold",
-            1e300,
-            "run.clipping.threshold is 1e+300: expected a number at least 1e-20 and at",
-        ),
-        (
-            "run.noise.multiplier",
-            1e308,
-            (
-                "run.noise.multiplier is 1e+308: expected a number at least 0.001 and"
-                " at most"
-            ),
-        ),
-        (
-            "run.noise.multiplier",
-            1e-300,
-            "run.noise.multiplier is 1e-300: expected a number at least 0.001 or null",
-        ),
-        (
-            "run.budget.epsilon",
-            1e-9,
-            "run.budget.epsilon is 1e-09: expected a number at least 0.001 or null",
-        ),
-        (
-            "run.budget.delta",
-            1e-300,
-            "run.budget.delta is 1e-300: expected a number at least 1e-30 and below 1",
-        ),
-        (
-            "run.server.rate",
-            1e300,
-            "run.server.rate is 1e+300: expected a number above 0 and at most 1e+06",
-        ),
-        ("seeds", [0.5], "seeds.0 is 0.5: expected a whole number at least 0"),
-        ("seeds", [0, 0.0], "seeds is [0, 0]: expected a list without repeats"),
-        (
-            "seeds",
-            [10**30],
-            (
-                "seeds.0 is 1000000000000000000000000000000: expected a whole number at"
-                " least 0 and at mo"
-            ),
-        ),
-        (
-            "run.clients.examples_per_class",
-            1000,
-            "clients.examples_per_class need 1,000 images of a class, but glyphs",
-        ),
-        (
-            "run.evaluation.query_per_class",
-            10000,
-            "task.shots and evaluation.query_per_class need 10,001 images of a",
-        ),
-        (
-            f"{PAPER}.tasks.omniglot-1shot.task.ways",
-            2000,
-            "task.ways is 2,000, but glyphs has 1150 train classes: low",
-        ),
-        (
-            f"{TABLE}.title",
-            r"$\frac{$",
-            f'{TABLE}.title is "$\\\\frac{{$", but matplotlib cannot draw its LaTeX (',
-        ),
-        (
-            f"{FIGURE}.x.label",
-            r"$\nope{x}$",
-            f'{FIGURE}.x.label is "$\\\\nope{{x}}$", but matplotlib cannot draw ',
-        ),
-        (
-            f"{TABLE}.series.maml.variant",
-            "$}$ and",
-            f'{TABLE}.series.maml.variant is "$}}$ and", but matplotlib ',
-        ),
-        (
-            "run.dataset",
-            "nope",
-            "run.dataset: there is no data set 'nope', the nearest is ",
-        ),
-        (
-            f"{PAPER}.tasks.omniglot-1shot.dataset",
-            "nope",
-            f"{PAPER}.tasks.omniglot-1shot.dataset: there is no data se",
-        ),
-        (
-            "methods.maml",
-            {"dataset": "nope"},
-            "methods.maml.dataset: there is no data set 'nope', the nearest is ",
-        ),
-        (
-            f"{TABLE}.title",
-            "a\0b",
-            (
-                f"{TABLE}.title has the letter '\\x00', which cannot be printed: take"
-                " it out"
-            ),
-        ),
-        (
-            f"{PAPER}.title",
-            "\ud800",
-            (
-                f"{PAPER}.title has the letter '\\ud800', which cannot be printed: take"
-                " it out"
-            ),
-        ),
-        (
-            f"{FIGURE}.series.maml.label",
-            "\x1b[2J",
-            f"{FIGURE}.series.maml.label has the letter '\\x1b', which cannot",
-        ),
-        (
-            f"{PAPER}.tasks",
-            {"a\0": {}},
-            (
-                f"a key of {PAPER}.tasks has the letter '\\x00', which cannot be"
-                " printed: ta"
-            ),
-        ),
-        (
-            f"{TABLE}.title",
-            "a" * 10**6,
-            (
-                f'{TABLE}.title is "{"a" * 56}...: expected at most 1,000 letters, it'
-                " has 1,0"
-            ),
-        ),
-        ("seeds", list(range(1001)), "seeds has 1,001 values: give at most 1,000"),
-        (
-            f"{TABLE}.seeds",
-            list(range(1001)),
-            f"{TABLE}.seeds has 1,001 values: give at most 1,000",
-        ),
-        (
-            "datasets.mine",
-            {
-                "reader": "image-folder",
-                "options": {"folder": "x", "size": 10**7, "channels": 3},
-            },
-            (
-                "datasets.mine.options.size is 10000000: expected a whole number at"
-                " least 8 and at most 1,024"
-            ),
-        ),
-    ],
-)
-def test_a_value_that_nothing_can_take_is_one_line(
-    key: str, value: Any, said: str
-) -> None:
-    if key.startswith("datasets."):
-        with pytest.raises(BenchError, match=re.escape(said)):
-            known(**{key: value})
-        return
-    found = refusal(configuration("smoke", **{key: value}))
-    assert found.startswith(said), found
 
 
 @pytest.mark.parametrize(
@@ -363,27 +88,6 @@ def test_a_seed_that_is_written_as_a_fraction_is_the_same_seed() -> None:
     assert list(plan(configuration("smoke", seeds=[0.0])).runs) == list(
         plan(configuration("smoke", seeds=[0])).runs
     )
-
-
-@pytest.mark.parametrize(
-    "title",
-    ["$\\epsilon$ at $\\delta = 10^{-6}$", "it costs 5 $", r"\$ and \$", "100 % < 3"],
-)
-def test_a_title_that_can_be_set_is_taken(title: str) -> None:
-    assert plan(configuration("smoke", **{f"{FIGURE}.title": title})).items
-
-
-def test_matplotlib_is_loaded_for_a_dollar_sign_only() -> None:
-    code = (
-        "import sys\n"
-        "from dpfedbench.experiments.drawable import check_drawable\n"
-        "check_drawable('an ordinary title', 'here')\n"
-        "print('matplotlib' in sys.modules)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"
 
 
 def test_clients_that_share_no_image_have_to_fit() -> None:

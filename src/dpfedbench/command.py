@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.words import nearest
+from dpfedbench.settings.messages import nearest
 from dpsum.terminal import write_utf8, written
 
 PACKAGE = Path(__file__).resolve().parent

@@ -17,9 +17,9 @@ from dpfedbench.errors import BenchError
 from dpfedbench.manifest import mend
 from dpfedbench.parts.proof_assumptions import check_plan
 from dpfedbench.settings.breach import Breach
+from dpfedbench.settings.messages import nearest
 from dpfedbench.settings.plugin_sources import digest_classes
 from dpfedbench.settings.run import Run, read_yaml
-from dpfedbench.settings.words import nearest
 from dpsum.accounting.claims import Claims, counting_clients
 from dpsum.accounting.units import tells_rounds
 from dpsum.sums import Sum, together
@@ -91,6 +91,14 @@ class Method(Run):
             return None
         canonical = json.dumps(of, sort_keys=True, separators=(",", ":"))
         return f"{self.dataset}/{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules in which its class and its parts are written, and those of what
+        they extend; sorted.
+        """
+        classes = {cls for one in (self, *self.sections) for cls in type(one).__mro__}
+        return tuple(sorted({cls.__module__ for cls in classes}))
 
     @property
     def accounts_images(self) -> bool:

@@ -257,7 +257,7 @@ def test_a_data_set_that_the_configuration_states_is_prepared(
         (
             "shapes",
             {"reader": "image-folder", "options": {"sice": 28}},
-            "unknown key datasets.shapes.options.sice: ",
+            "unknown key datasets.shapes.options.sice",
         ),
     ],
 )

@@ -354,7 +354,7 @@ def _lines(run, federation, folder, root):
         ),
         (
             lambda: {"method": "random"} | start_from(public(), public=True),
-            "is run, which random does not take",
+            'is "run": expected one of',
         ),
         (
             lambda: {"method": "public-alone"},

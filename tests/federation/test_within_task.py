@@ -518,7 +518,7 @@ def test_two_fold_privacy_is_accounted_for_twice(federation, tmp_path):
         ),
         (
             {"client_update": {"batches": "disjoint"}},
-            "unknown key client_update.batches: ",
+            "unknown key client_update.batches",
         ),
         ({"within_task": None}, "within_task is null"),
     ],

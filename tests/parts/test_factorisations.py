@@ -235,7 +235,7 @@ def test_a_schedule_that_falls_to_nothing_is_covered():
     [
         (
             {"kind": "square-root", "band": 0},
-            "noise.factorisation.band is 0: expected a whole number at least 1",
+            "noise.factorisation.band is 0",
         ),
         (
             {"kind": "optimised", "workload": "server"},
@@ -243,7 +243,7 @@ def test_a_schedule_that_falls_to_nothing_is_covered():
         ),
         (
             {"kind": "banded", "bands": 0},
-            "noise.factorisation.bands is 0: expected a whole number",
+            "noise.factorisation.bands is 0",
         ),
         (
             {"kind": "banded", "workload": "server"},
@@ -254,7 +254,7 @@ def test_a_schedule_that_falls_to_nothing_is_covered():
         ),
         (
             {"kind": "optimised", "band": 3},
-            "unknown key noise.factorisation.band: optimised has no band, square-root",
+            "unknown key noise.factorisation.band",
         ),
     ],
 )

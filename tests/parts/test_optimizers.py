@@ -161,9 +161,7 @@ def test_momentum_out_of_bounds_is_refused(momentum):
 def test_momentum_is_not_adams():
     with pytest.raises(
         BenchError,
-        match=(
-            r"^unknown key server\.optimizer\.momentum: adam has no momentum, sgd has"
-        ),
+        match=(r"^unknown key server\.optimizer\.momentum"),
     ):
         make_config({"server": {"optimizer": {"kind": "adam", "momentum": 0.5}}})
     assert (

@@ -274,11 +274,11 @@ def test_numbers_that_do_not_go_together_are_refused(kind, numbers):
         ),
         (
             {"kind": "poisson", "cohort": 0},
-            "participation.cohort is 0: expected a whole number at least 1",
+            "participation.cohort is 0",
         ),
         (
             {"kind": "one-pas"},
-            'participation.kind is "one-pas": expected one of balls-and-bins, ',
+            'participation.kind is "one-pas"',
         ),
     ],
 )

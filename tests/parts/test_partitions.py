@@ -102,15 +102,15 @@ def test_a_partition_is_made_again_of_what_it_is_drawn_from(kind):
     [
         (
             {"partition": "sharde"},
-            'clients.partition is "sharde": expected one of .*, the nearest is shared',
+            'clients.partition is "sharde"',
         ),
         (
             {"partition": "shared", "fragments": 3},
-            "clients.fragments: shared has no fragments, fragments has",
+            "unknown key clients.fragments",
         ),
         (
             {"partition": "shared", "least": 11},
-            "unknown key clients.least: shared has no least, dirichlet has",
+            "unknown key clients.least",
         ),
         (
             {"partition": "fragments", "fragments": 48},
@@ -284,7 +284,7 @@ def test_rotations_need_square_images(tmp_path):
 
 def test_rotations_are_refused_for_records_and_texts():
     turned = {"rotations": "quarter-turns"}
-    with pytest.raises(BenchError, match="fragments has no rotations"):
+    with pytest.raises(BenchError, match=r"unknown key clients\.rotations"):
         make_config({"method": "transfer", "clients": turned})
     text = {"words": 100, "record": 10, "refine_batch": 10}
     part = made_clients("disjoint", count=4, **turned)

@@ -86,13 +86,10 @@ def test_an_average_is_the_mean_of_the_models():
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"rate": 0}, "server.rate is 0: expected a number above 0"),
+        ({"rate": 0}, "server.rate is 0"),
         (
             {"optimizer": "yogi"},
-            (
-                'server.optimizer.kind is "yogi": expected one of adam, adam-bc, sgd,'
-                " the nearest is "
-            ),
+            ('server.optimizer.kind is "yogi"'),
         ),
         (
             {"schedule": {"kind": "cosine", "final_rate": 0.02}},
@@ -100,11 +97,11 @@ def test_an_average_is_the_mean_of_the_models():
         ),
         (
             {"schedule": {"kind": "constant", "final_rate": 0.0}},
-            "unknown key server.schedule.final_rate: constant has ",
+            "unknown key server.schedule.final_rate",
         ),
         (
             {"kind": "average"},
-            "server.kind is average, which dp-agr does not take: it takes step",
+            'server.kind is "average"',
         ),
     ],
 )

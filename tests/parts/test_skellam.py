@@ -137,24 +137,21 @@ def test_the_percentile_of_releases_moves_the_granularity_with_the_threshold():
     [
         (
             {"participation": "poisson"},
-            (
-                "participation.kind is poisson, which dp-agr-secagg does not take: it"
-                " takes on"
-            ),
+            ('participation.kind is "poisson"'),
         ),
         (
             {"participation": "balls-and-bins"},
-            "participation.kind is balls-and-bins, which dp-agr-secagg does not",
+            'participation.kind is "balls-and-bins"',
         ),
         # Its count would be a release that the server adds noise to, who may not see
         # what it is of.
         (
             {"clipping": "private-quantile"},
-            "clipping.kind is private-quantile, which dp-agr-secagg does not take",
+            'clipping.kind is "private-quantile"',
         ),
         (
             {"noise": {"kind": "fixed"}},
-            "noise.kind is fixed, which dp-agr-secagg does not take: it takes skellam",
+            'noise.kind is "fixed"',
         ),
         (
             {"noise": {"multiplier": None}},
@@ -175,8 +172,8 @@ def test_the_percentile_of_releases_moves_the_granularity_with_the_threshold():
             {"noise": {"dropped_at_most": 0.75, "colluding": 0.25}},
             "noise.dropped_at_most and noise.colluding leave no",
         ),
-        ({"noise": {"colluding": 0.5}}, "noise.colluding is 0.5: expected a number"),
-        ({"noise": {"bits": 1}}, "noise.bits is 1: expected a whole number"),
+        ({"noise": {"colluding": 0.5}}, "noise.colluding is 0.5"),
+        ({"noise": {"bits": 1}}, "noise.bits is 1"),
         (
             {"budget": {"epsilon": 1.0, "profile": "as_claimed"}},
             "budget.profile is as_claimed, but",

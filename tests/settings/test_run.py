@@ -144,12 +144,12 @@ def test_another_meta_test_is_the_same_training() -> None:
             {"clients__partition": "fragments", "clients__fragments": 6000},
             "try 8000 fragments",
         ),
-        ({"seed": -1}, "seed is -1: expected a whole number at least 0"),
+        ({"seed": -1}, "seed is -1"),
         (
             {"dataset": "A b"},
-            'dataset is "A b": expected text of lower-case letters, digits and hyphens',
+            'dataset is "A b"',
         ),
-        ({"task__way": 3}, "unknown key task.way: did you mean task.ways?"),
+        ({"task__way": 3}, "unknown key task.way: the nearest known key is task.ways"),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(

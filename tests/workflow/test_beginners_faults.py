@@ -72,33 +72,7 @@ def dry_run(snakemake: Call, folder: Path, *more: str) -> list[str]:
     [
         (
             "seeds: [0\nrun: {}\n",
-            (
-                r"faulty\.yaml, line 2: did not find expected ',' or '\]': mend the"
-                r" YAML there"
-            ),
-        ),
-        (
-            "run:\n\tmodel: cnn\n",
-            (
-                r"faulty\.yaml, line 2: a tab stands where YAML wants spaces: mend the"
-                r" YAML there"
-            ),
-        ),
-        ("", r"faulty\.yaml is empty: give it keys, or leave it out"),
-        (
-            "- seeds\n",
-            r"faulty\.yaml, line 1: it holds a list: expected keys at its top level",
-        ),
-        (
-            "seeds: [0]\nrun: {dataset: glyphs,\n  dataset: digits}\n",
-            (
-                r"faulty\.yaml, line 3: the key dataset is already in line 2, and YAML"
-                r" would keep only one of them"
-            ),
-        ),
-        (
-            "run: &all\n  model: *all\n",
-            r"faulty\.yaml, line 1: this group refers to itself: take out the alias",
+            r"faulty\.yaml is not YAML: .* did not find expected ',' or '\]' .* line 2",
         ),
         (
             None,
@@ -235,14 +209,8 @@ def test_plugin_that_would_be_overlooked_is_one_line(
         (
             "clients: {count: 20}",
             "clients: {cuont: 20}",
-            "did you mean .*count",
+            "nearest known key is .*count",
             "cuont",
-        ),
-        (
-            "clients: {count: 20}",
-            "clients: {count: many}",
-            "expected a whole number",
-            "many",
         ),
         (
             "cohort: 10",
@@ -251,9 +219,7 @@ def test_plugin_that_would_be_overlooked_is_one_line(
             "table1:",
         ),  # what does not go together is said of the item
         ("tasks: [one], ", "", "tasks", "table1:"),
-        ("method: METHOD", "method: dp-argl", "the nearest is 'dp-agrlr'", "dp-argl"),
         ("    title: Mine\n", "", "title is missing", "  mine:"),
-        ("seeds: [0]", "seeds: 0", "expected a list", "seeds: 0"),
     ],
 )
 def test_a_fault_of_a_key_names_the_file_and_the_line(

@@ -1,10 +1,8 @@
 """From finished runs to what a paper prints: figures in PDF.
 
 Requires what the figures themselves require. Makes export/PAPER/NAME.pdf below results/, or below results/PRESET/, and
-nothing that is not asked for by name. Included last: it knows the names of all rules.
+nothing that is not asked for by name.
 """
-
-from dpfedbench.experiments.targets import check_targets
 
 
 rule export_figure:
@@ -28,22 +26,8 @@ rule export_figure:
         gpu=0,
     params:
         description=PLANNED.described,
-        code=code_of("export_figure"),
+        code=PLANNED.code_for(
+            "export_figure", lambda wildcards: PLANNED.item_of(wildcards).runs
+        ),
     script:
         "../scripts/export_figure.py"
-
-
-try:
-    check_targets(
-        # Snakemake itself tells targets only when the rules are read. Of a module, names are the other Snakefile's.
-        [
-            word
-            for word in sys.argv[1:]
-            if not (workflow.modifier.skip_configfile and word.isidentifier())
-        ],
-        REPORT,
-        {place: item.kind == "table" for place, item in PLAN.items.items()},
-        {rule.name for rule in workflow.rules},
-    )
-except BenchError as error:
-    sys.exit(f"configuration: {error}")

@@ -30,11 +30,9 @@ for LIBRARY, SOURCE in LIBRARIES.items():
         params:
             library=LIBRARY,
             environment=Path(ENVIRONMENT).name,
-            code=code_of(
-                "library",
-                SOURCE,
-                ROOT / "workflow/scripts/rows.py",
-                *([OWN_ENVIRONMENT] if OWN_ENVIRONMENT.exists() else []),
+            code=lambda wildcards, library=LIBRARY: PLANNED.code(
+                f"libraries/{library}",
+                more=("workflow/scripts/rows.py", f"workflow/envs/{library}.yaml"),
             ),
         script:
             "../scripts/library.py"
@@ -65,6 +63,6 @@ rule libraries_table:
         runtime=10,
         gpu=0,
     params:
-        code=code_of("libraries_table"),
+        code=PLANNED.code("libraries_table"),
     script:
         "../scripts/libraries_table.py"

@@ -53,6 +53,13 @@ rule privacy:
         papers=lambda wildcards: {
             name: CONFIGURATION.experiments[name].title for name in PAPERS
         },
-        code=code_of("privacy"),
+        code=PLANNED.code_for(
+            "privacy",
+            lambda wildcards: [
+                folder
+                for entry in PLANNED.entries_of(wildcards)
+                for folder in entry["folders"]
+            ],
+        ),
     script:
         "../scripts/privacy.py"

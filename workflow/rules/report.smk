@@ -4,6 +4,10 @@ Requires metrics, accounts and histories of the runs shown. Makes tables/, figur
 below results/, or below results/PRESET/. A paper's own page is PAPER.html there.
 """
 
+PAGE_CODE = PLANNED.code_for(
+    "page", lambda wildcards: PLAN.runs, more=("src/dpfedbench/reporting/templates/*",)
+)
+
 
 report: "../report/workflow.rst"
 
@@ -38,7 +42,7 @@ rule table:
         gpu=0,
     params:
         description=PLANNED.described,
-        code=code_of("table"),
+        code=PLANNED.code("table"),
     script:
         "../scripts/table.py"
 
@@ -71,7 +75,9 @@ rule figure:
         gpu=0,
     params:
         description=PLANNED.described,
-        code=code_of("figure"),
+        code=PLANNED.code_for(
+            "figure", lambda wildcards: PLANNED.item_of(wildcards).runs
+        ),
     script:
         "../scripts/figure.py"
 
@@ -98,7 +104,7 @@ rule frontier_table:
         runtime=10,
         gpu=0,
     params:
-        code=code_of("frontier"),
+        code=PLANNED.code("frontier"),
     script:
         "../scripts/frontier.py"
 
@@ -144,7 +150,7 @@ rule collect:
         cells=list(PLAN.cells()),
         papers={name: METHODS[name].paper for name in sorted(METHODS)},
         audited_runs=PLANNED.audited_runs(),
-        code=code_of("collect"),
+        code=PLANNED.code("collect"),
     script:
         "../scripts/collect.py"
 
@@ -203,7 +209,7 @@ rule page:
         shown=PLANNED.page_items(),
         private=PLANNED.private[""],
         papers=PLANNED.page_papers(*PAPERS),
-        code=code_of("page"),
+        code=PAGE_CODE,
     script:
         "../scripts/page.py"
 
@@ -223,4 +229,4 @@ use rule page as page_of_paper with:
         shown=lambda wildcards: PLANNED.page_items(wildcards.paper),
         private=lambda wildcards: PLANNED.private[wildcards.paper],
         papers=lambda wildcards: PLANNED.page_papers(wildcards.paper),
-        code=code_of("page"),
+        code=PAGE_CODE,

@@ -24,6 +24,6 @@ rule genotype:
         runtime=10,
         gpu=0,
     params:
-        code=code_of("genotype"),
+        code=PLANNED.code_for("genotype"),
     script:
         "../scripts/genotype.py"

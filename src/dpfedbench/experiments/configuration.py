@@ -11,9 +11,9 @@ import pydantic
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable
+from dpfedbench.settings.messages import LONGEST_NAME, LOWER_CASE
 from dpfedbench.settings.part import Settings, setting
 from dpfedbench.settings.values import check_plain
-from dpfedbench.settings.words import LONGEST_NAME, LOWER_CASE
 from dpfedbench.settings.yaml_files import read_file
 
 Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]

@@ -14,9 +14,9 @@ from dpfedbench.data.readers import reader_modules
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, given
 from dpfedbench.method import Method
+from dpfedbench.settings.messages import nearest
 from dpfedbench.settings.part import Settings
 from dpfedbench.settings.plugin_sources import digest_module
-from dpfedbench.settings.words import nearest
 
 
 def read_datasets(path: str | Path) -> dict[str, str]:

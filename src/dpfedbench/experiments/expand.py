@@ -20,10 +20,8 @@ from dpfedbench.experiments.configuration import (
     given,
 )
 from dpfedbench.experiments.datasets import CALLED, check_holdings, known_name
-from dpfedbench.experiments.drawable import check_drawable, texts
 from dpfedbench.experiments.overlays import (
     Methods,
-    check_fits,
     check_given,
     check_overlays,
     overlays,
@@ -38,6 +36,9 @@ from dpfedbench.settings.layers import leaves, set_key
 _TEST = "test."
 AS_RELEASED = "as released, no finite ε"
 """Mark of a row or line whose run repeats the authors' code."""
+
+_OWN_TABLES = ("privacy", "answer")
+"""Tables that the workflow makes for each paper, whatever is configured."""
 
 _READ: dict[tuple[type[Method], str], Method] = {}
 """Runs by their method and plain values, as text. A plan asks for most of its runs
@@ -103,6 +104,11 @@ def make_plan(
             for name, spec in specs.items():
                 if spec is None:
                     continue
+                if name in _OWN_TABLES:
+                    raise BenchError(
+                        f"experiments.{paper}.{group}.{name}: the workflow makes a"
+                        " table of this name, choose another"
+                    )
                 if (paper, name) in items:
                     raise BenchError(
                         f"experiments.{paper} has a table and a figure {name}: give one"
@@ -171,8 +177,6 @@ class _Expansion:
                 f"{where} has no cell left: give it a series that is not null, or set"
                 f" {where} to null"
             )
-        for key, text in texts(spec):
-            check_drawable(text, f"{self.where}.{key}")
         kind = "table" if isinstance(spec, Table) else spec.kind
         return Item(
             paper=self.paper, name=name, kind=kind, spec=given(spec), cells=tuple(cells)
@@ -358,7 +362,6 @@ class _Expansion:
             seeds = spec.task_seeds.get(task) or seeds
         try:
             check_given(overlay, f"experiments.{self.paper}")
-            check_fits(self.known.methods, series.method, overlay, "")
             if searches is not None:
                 values["model"] = {
                     **values["model"],

@@ -10,8 +10,6 @@ from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.datasets import known_name
 from dpfedbench.method import Method
 from dpfedbench.settings import layers
-from dpfedbench.settings.part import shapes
-from dpfedbench.settings.words import dotted
 
 Methods = Mapping[str, type[Method]]
 """By name."""
@@ -29,10 +27,11 @@ def check_overlays(configuration: Configuration, methods: Methods) -> None:
         if method:
             known_name(method, methods, where, "method")
         check_given(overlay, where)
-        if method:
-            check_fits(methods, method, overlay, where)
         layers.check(
-            methods[method] if method else everything, overlay, where, owner=method
+            methods[method] if method else everything,
+            overlay,
+            where,
+            taken=bool(method),
         )
 
 
@@ -70,21 +69,4 @@ def check_given(overlay: Mapping[str, Any], where: str) -> None:
             raise BenchError(
                 f"unknown key {where}.{key}: a run has its method from its series and"
                 " its seed from seeds"
-            )
-
-
-def check_fits(
-    methods: Methods, name: str, overlay: Mapping[str, Any], where: str
-) -> None:
-    """Refuse a section that a method does not have and others have: it would be another
-    method.
-    """
-    for key in overlay:
-        if key in shapes(methods[name]) or key == "method":
-            continue
-        having = [other for other, cls in methods.items() if key in shapes(cls)]
-        if having:
-            raise BenchError(
-                f"{dotted(where, key)}: {name} has no {key}; leave it out, or take one"
-                f" of {', '.join(having)}"
             )

@@ -20,8 +20,8 @@ import pydantic
 
 from dpfedbench import plugins
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.values import bare
-from dpfedbench.settings.words import dotted, looks_like, members, nearest
+from dpfedbench.settings.messages import dotted, nearest
+from dpfedbench.settings.values import bare, members
 
 Model = Any
 """The class of a section, or of a part: what extends `part.Settings`, which is built on
@@ -222,31 +222,26 @@ def chosen(shape: Shape, value: Any) -> Model | None:
     )
 
 
-def unknown_key(cls: Model | Sequence[Model], key: str, where: str) -> str:
-    """What to say of a key that a section does not have, or none of several."""
-    classes = [cls] if isinstance(cls, type) else list(cls)
-    keys: dict[str, list[Shape]] = {}
-    for section in classes:
-        for name, shape in shapes(section).items():
-            keys.setdefault(name, []).append(shape)
-    said = f"unknown key {dotted(where, key)}: "
-    if len(classes) == 1 and kind_of(classes[0]):
-        family = Shape(None, False, (classes[0],)).families
-        others = [kind for kind, other in family.items() if key in shapes(other)]
-        if others:
-            verb = "has" if len(others) == 1 else "have"
-            return f"{said}{label(classes[0])} has no {key}, {', '.join(others)} {verb}"
-    slip = looks_like(key, keys)
-    if slip:
-        return f"{said}did you mean {dotted(where, slip)}?"
-    for name, standing in keys.items():
-        inner = [
-            section
-            for shape in standing
-            for section in (*shape.parts.values(), *shape.sections)
-        ]
-        if key != "kind" and any(key in shapes(section) for section in inner):
-            return f"{said}did you mean {dotted(where, name, key)}?"
-    if not keys:
-        return f"{said}no key is known there"
-    return f"{said}the nearest valid key is {dotted(where, nearest(key, keys))}"
+def unknown_key(classes: Sequence[Model], key: str, where: str) -> str:
+    """Return the message about a key that none of several sections has.
+
+    It names a similar key of these sections, or one of that name a level below.
+
+    Args:
+        classes: the sections.
+        key: the unknown key.
+        where: the dotted key of the sections.
+    """
+    own_keys: dict[str, str] = {}
+    inner_keys: dict[str, str] = {}
+    for cls in classes:
+        for name, shape in shapes(cls).items():
+            own_keys[name] = name
+            for inner in (*shape.parts.values(), *shape.sections):
+                inner_keys |= {key: dotted(name, key) for key in shapes(inner)}
+    message = f"unknown key {dotted(where, key)}"
+    similar = own_keys.get(str(nearest(key, own_keys, cutoff=0.6)))
+    known = similar or inner_keys.get(key)
+    if known is None or key == "kind":
+        return message
+    return f"{message}: the nearest known key is {dotted(where, known)}"

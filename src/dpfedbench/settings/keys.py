@@ -6,13 +6,11 @@ import copy
 import dataclasses
 import functools
 import inspect
-import typing
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.words import members
 
 NOTHING: Any = object()
 """In place of a default that is not there."""
@@ -119,62 +117,6 @@ def keep_inherited(cls: Any) -> None:
                     key: field.annotation,
                 }
                 setattr(cls, key, copy.copy(field))
-
-
-def refuse_other_meanings(cls: Any) -> None:
-    """Refuse a key that means something else in a base.
-
-    Raises:
-        BenchError: says whose.
-    """
-    for key in inspect.get_annotations(cls):
-        for base in cls.__mro__[1:]:
-            above = getattr(base, "model_fields", {}).get(key)
-            if (
-                key != getattr(cls, "tag", "kind")
-                and above
-                and not _narrows(cls.model_fields[key].annotation, above.annotation)
-            ):
-                raise BenchError(
-                    f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows"
-                    f" that of {base.__name__} with another meaning: give it another"
-                    " name"
-                )
-
-
-def _narrows(new: Any, old: Any) -> bool:
-    """Whether every value that `new` takes is one of `old`'s."""
-
-    def root(option: Any) -> Any:
-        """The base of a part's family: a method may take another of the family than the
-        method that it extends.
-        """
-        bases = [
-            cls for cls in getattr(option, "__mro__", ()) if getattr(cls, "place", "")
-        ]
-        return bases[-1] if bases else None
-
-    def options(annotation: Any) -> list[Any]:
-        split: list[Any] = []
-        for member in members(annotation):
-            split += (
-                typing.get_args(member)
-                if typing.get_origin(member) is Literal
-                else [member]
-            )
-        return split
-
-    above = options(old)
-    return all(
-        option in above
-        or (
-            isinstance(option, type)
-            and any(isinstance(cls, type) and issubclass(option, cls) for cls in above)
-        )
-        or (isinstance(option, str) and str in above)
-        or (root(option) is not None and root(option) in map(root, above))
-        for option in options(new)
-    )
 
 
 @functools.cache

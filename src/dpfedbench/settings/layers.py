@@ -14,9 +14,9 @@ from dpfedbench.settings.families import (
     tag_of,
     unknown_key,
 )
+from dpfedbench.settings.messages import dotted, no_group, unknown_kind
 from dpfedbench.settings.part import Settings
-from dpfedbench.settings.values import bad_value
-from dpfedbench.settings.words import dotted, no_group, unknown_kind
+from dpfedbench.settings.values import value_fault
 
 Structure = type[Settings] | Sequence[type[Settings]]
 """The section that overlays are for, or several whose keys are taken together (those of
@@ -88,68 +88,64 @@ def _of_kind(
     )
 
 
-def check(structure: Structure, overlay: Any, where: str, *, owner: str = "") -> None:
-    """Refuse what no section has that an overlay is for, and values that none takes.
+def check(
+    structure: Structure, overlay: Any, where: str, *, taken: bool = False
+) -> None:
+    """Refuse keys and values of an overlay that none of its sections can have.
 
     Args:
         structure: the section, or several that the overlay is for together: what one
             has may be said.
         overlay: the overlay.
         where: its dotted key, for messages.
-        owner: of one method, its name: then kinds that it does not take are refused
-            too.
+        taken: whether kinds that the sections' families have, and they do not take, are
+            refused too.
 
     Raises:
         BenchError: unknown keys before other faults; each by its dotted key.
     """
-    faults = _faults(_classes(structure), overlay, where, owner)
+    faults = _faults(_classes(structure), overlay, where, taken=taken)
     for fault in sorted(faults, key=lambda fault: not fault.startswith("unknown key")):
         raise BenchError(fault)
 
 
 def _faults(
-    classes: Sequence[type[Settings]], overlay: Any, where: str, owner: str
+    classes: Sequence[type[Settings]], overlay: Any, where: str, *, taken: bool
 ) -> Iterator[str]:
+    """Yield a message for each fault of an overlay, see `check`."""
     if not isinstance(overlay, Mapping):
         yield no_group(where, overlay)
         return
-    for key, given in overlay.items():
-        name, having = (
-            dotted(where, key),
-            tuple(cls for cls in classes if key in shapes(cls)),
-        )
+    for key, value in overlay.items():
+        name = dotted(where, key)
+        having = tuple(cls for cls in classes if key in shapes(cls))
+        inner = _standing_at(having, key, taken=taken)
         if not having:
             yield unknown_key(classes, str(key), where)
-            continue
-        inner = _standing_at(having, key, taken=bool(owner))
-        value, kinds = (
-            _spelled_out(inner, given),
-            [kind for kind in map(kind_of, inner) if kind],
-        )
-        if not inner:
-            wrong = [bad_value(cls, key, value, name) for cls in having]
-            if key != tag_of(classes) and None not in wrong:
-                yield str(wrong[0])
-        elif value is None or value == "null":
-            if not any(shapes(cls)[key].nullable for cls in having):
-                takes = f": it takes {', '.join(kinds)}" * bool(kinds)
-                yield f"{name} is null, but {owner or 'all'} needs one{takes}"
+        elif not inner:
+            faults = [value_fault(cls, key, value, name) for cls in having]
+            if key != tag_of(classes) and None not in faults:
+                yield str(faults[0])
         else:
-            tag = tag_of(inner)
-            if (
-                isinstance(value, Mapping)
-                and tag in value
-                and kinds
-                and not _of_kind(inner, value)
-            ):
-                if owner and str(value[tag]) in map(kind_of, _standing_at(having, key)):
-                    yield (
-                        f"{name}.{tag} is {value[tag]}, which {owner} does not take: it"
-                        f" takes {', '.join(kinds)}"
-                    )
-                else:
-                    yield unknown_kind(dotted(name, tag), value[tag], kinds)
-            yield from _faults(inner, value, name, owner)
+            nullable = any(shapes(cls)[key].nullable for cls in having)
+            yield from _section_faults(inner, value, name, nullable, taken)
+
+
+def _section_faults(
+    inner: Sequence[type[Settings]], value: Any, name: str, nullable: bool, taken: bool
+) -> Iterator[str]:
+    """Yield a message for each fault of the value of a section or part."""
+    kinds = [kind for kind in map(kind_of, inner) if kind]
+    tag = tag_of(inner)
+    value = _spelled_out(inner, value)
+    is_null = value is None or value == "null"
+    if is_null and nullable:
+        return
+    has_kind = isinstance(value, Mapping) and tag in value
+    if kinds and (is_null or (has_kind and not _of_kind(inner, value))):
+        yield unknown_kind(name, value, tag, kinds)
+    if not is_null or not kinds:
+        yield from _faults(inner, value, name, taken=taken)
 
 
 def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, Any]:

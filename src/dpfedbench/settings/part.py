@@ -11,7 +11,7 @@ Every fault is a `BenchError` of one line with the full name of the key.
 """
 
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Never, Self
 
 import pydantic
@@ -26,12 +26,11 @@ from dpfedbench.settings.keys import (
     NOTHING,
     introduced,
     keep_inherited,
-    refuse_other_meanings,
     refuse_shadowing,
 )
 from dpfedbench.settings.keys import setting as setting
-from dpfedbench.settings.values import as_wanted, said_of
-from dpfedbench.settings.words import dotted, members, no_group, shown, unknown_kind
+from dpfedbench.settings.messages import describe, dotted, no_group, unknown_kind
+from dpfedbench.settings.values import convert, members
 
 
 class Settings(pydantic.BaseModel):
@@ -59,6 +58,7 @@ class Settings(pydantic.BaseModel):
     """Texts that may stand in place of a section, and what each stands for."""
 
     def __init__(self, **values: Any) -> None:
+        _check_keys(type(self), values, "")
         _fill(self, values, "")
 
     # Tells pydantic that nothing is lost when it makes an instance without calling
@@ -74,11 +74,6 @@ class Settings(pydantic.BaseModel):
         keep_inherited(cls)
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """Refuse a key that means something else in a base."""
-        refuse_other_meanings(cls)
-
-    @classmethod
     def read(cls, values: Any, where: str = "") -> Self:
         """Make one from plain values.
 
@@ -87,11 +82,9 @@ class Settings(pydantic.BaseModel):
             where: the dotted key at which the values stand, for messages.
 
         Raises:
-            BenchError: the first fault, unknown keys before others.
+            BenchError: the first fault; unknown keys of a section before others.
         """
-        for message in _unknown(cls, values, where):
-            raise BenchError(message)
-        return _read(cls, values, where)
+        return _read(cls, values, where)  # type: ignore[no-any-return]
 
     def plain(self) -> dict[str, Any]:
         """Plain values of all keys, as config.yaml holds them; `read` makes an equal
@@ -179,39 +172,14 @@ class Part(Section):
         kind: str
 
 
-def _unknown(cls: type[Settings], values: Any, where: str) -> Iterator[str]:
-    """What to say of each key that is not known, down to all depths."""
-    if not isinstance(values, Mapping):
-        return
-    keys = shapes(cls)
-    for key in values:
-        if key not in keys and not _is_former(cls, key, values[key]):
-            yield unknown_key(cls, str(key), where)
-    for key, shape in keys.items():
-        if key in values:
-            yield from _unknown_at(shape, values[key], dotted(where, key))
-
-
-def _unknown_at(shape: Shape, value: Any, where: str) -> Iterator[str]:
-    if shape.item is not None:
-        inner = (
-            value.items()
-            if isinstance(value, Mapping)
-            else enumerate(value)
-            if isinstance(value, list)
-            else ()
-        )
-        for key, item in inner:
-            yield from _unknown_at(shape.item, item, dotted(where, key))
-    elif shape.sections and isinstance(value, Mapping):
-        cls = chosen(shape, value)
-        if cls is not None:
-            yield from _unknown(cls, value, where)
-
-
-def _is_former(cls: type[Settings], key: str, value: Any) -> bool:
+def _check_keys(cls: type[Settings], values: Mapping[str, Any], where: str) -> None:
+    """Refuse keys that a section does not have."""
     former = getattr(cls, "former", {})
-    return key in former and value == former[key]
+    for key, value in values.items():
+        if key in cls.model_fields:
+            continue
+        if key not in former or value != former[key]:
+            raise BenchError(unknown_key([cls], str(key), where))
 
 
 def _read(cls: Any, values: Any, where: str) -> Any:
@@ -221,28 +189,29 @@ def _read(cls: Any, values: Any, where: str) -> Any:
         values = cls.short.get(values, values)
     if not isinstance(values, Mapping):
         raise BenchError(no_group(where or "the configuration", values))
+    _check_keys(cls, values, where)
     keys = shapes(cls)
     made = {
-        key: _read_at(keys[key], value, dotted(where, key), cls)
+        key: _read_at(keys[key], value, dotted(where, key))
         for key, value in values.items()
         if key in keys
     }
     return _fill(cls.__new__(cls), made, where)
 
 
-def _read_at(shape: Shape, value: Any, where: str, owner: type[Settings]) -> Any:
+def _read_at(shape: Shape, value: Any, where: str) -> Any:
     if shape.nullable and (
         value is None or (isinstance(value, str) and value.lower() == "null")
     ):
         # Text is null only where it cannot be meant as text.
         return None if value is None or str not in members(shape.annotation) else value
     if shape.sections:
-        return _read_part(shape, value, where, owner)
+        return _read_part(shape, value, where)
     if shape.item is not None and shape.named and isinstance(value, (list, tuple)):
         raise BenchError(no_group(where, value))
     if shape.item is not None and isinstance(value, Mapping):
         return {
-            key: _read_at(shape.item, item, dotted(where, key), owner)
+            key: _read_at(shape.item, item, dotted(where, key))
             for key, item in value.items()
         }
     if (
@@ -251,83 +220,41 @@ def _read_at(shape: Shape, value: Any, where: str, owner: type[Settings]) -> Any
         and isinstance(value, (list, tuple))
     ):
         return tuple(
-            _read_at(shape.item, item, dotted(where, index), owner)
+            _read_at(shape.item, item, dotted(where, index))
             for index, item in enumerate(value)
         )
     return value
 
 
-def _read_part(shape: Shape, value: Any, where: str, owner: type[Settings]) -> Settings:
+def _read_part(shape: Shape, value: Any, where: str) -> Settings:
+    """Read the section or part at a key."""
     cls = chosen(shape, value)
     parts = shape.parts
     if not parts and cls is not None:
         return _read(cls, value, where)  # type: ignore[no-any-return]
-    kinds = ", ".join(parts)
-    value, tag = spelled_out(value, shape.tag), shape.tag
-    if isinstance(value, Settings):
-        if type(value) not in parts.values():
-            raise BenchError(
-                f"{where} is {label(type(value))}, which {label(owner)} does not take:"
-                f" it takes {kinds}"
-            )
+    if isinstance(value, Settings) and cls in parts.values():
         return value
-    if not isinstance(value, Mapping):
-        null = "null" if value is None else shown(value)
-        raise BenchError(
-            f"{where} is {null}, but {label(owner)} needs one: it takes {kinds}"
-        )
-    if cls is None and tag not in value:
-        raise BenchError(f"{where}.{tag} is missing: give one of {kinds}")
-    if cls is None and str(value[tag]) in shape.families:
-        raise BenchError(
-            f"{where}.{tag} is {value[tag]}, which {label(owner)} does not take: it"
-            f" takes {kinds}"
-        )
-    if cls is None:
-        raise BenchError(unknown_kind(dotted(where, tag), value[tag], parts))
-    return _read(cls, {tag: kind_of(cls)} | dict(value), where)  # type: ignore[no-any-return]
+    if isinstance(value, Settings):
+        value = label(type(value))
+    value = spelled_out(value, shape.tag)
+    if cls is None or not isinstance(value, Mapping):
+        raise BenchError(unknown_kind(where, value, shape.tag, parts))
+    return _read(cls, {shape.tag: kind_of(cls)} | dict(value), where)  # type: ignore[no-any-return]
 
 
 def _fill(instance: Any, values: Mapping[str, Any], where: str) -> Any:
-    """Give a bare instance its values; the section's own checks run too."""
+    """Give a bare instance its values; the section's own checks run too.
+
+    Raises:
+        BenchError: pydantic's first fault, in one line.
+    """
     cls = type(instance)
     fields = cls.model_fields
-    ready = {
-        key: as_wanted(fields[key].annotation, item) if key in fields else item
-        for key, item in values.items()
+    converted = {
+        key: convert(fields[key].annotation, value) for key, value in values.items()
     }
     try:
-        cls.__pydantic_validator__.validate_python(ready, self_instance=instance)
+        cls.__pydantic_validator__.validate_python(converted, self_instance=instance)
     except pydantic.ValidationError as error:
-        raise BenchError(_message(cls, error, values, where)) from None
+        raise BenchError(describe(error, converted, where)) from None
     return instance
-
-
-def _message(
-    cls: type[Settings],
-    error: pydantic.ValidationError,
-    values: Mapping[str, Any],
-    where: str,
-) -> str:
-    faults = sorted(
-        error.errors(include_url=False),
-        key=lambda fault: fault["type"] != "extra_forbidden",
-    )
-    fault = faults[0]
-    key = str(fault["loc"][0]) if fault["loc"] else ""
-    if fault["type"] == "extra_forbidden":
-        return unknown_key(cls, key, where)
-    if fault["type"] == "missing":
-        needed = ", ".join(
-            name for name, field in cls.model_fields.items() if field.is_required()
-        )
-        return f"{dotted(where, key)} is missing: {needed} are needed there"
-    if key not in cls.model_fields:
-        return (
-            f"{where or 'the configuration'}:"
-            f" {fault['msg'].removeprefix('Value error, ')}"
-        )
-    field = cls.model_fields[key]
-    value = values.get(key, field.default)
-    read = value if isinstance(value, bool) else as_wanted(field.annotation, value)
-    return said_of(field, fault, dotted(where, key), read, fault["loc"][1:])

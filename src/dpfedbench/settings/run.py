@@ -14,11 +14,11 @@ import yaml
 from dpfedbench.errors import BenchError
 from dpfedbench.files import text_of
 from dpfedbench.lazy import np
+from dpfedbench.settings.messages import LOWER_CASE
 from dpfedbench.settings.part import Part, Section, Settings, setting
 from dpfedbench.settings.sections import Clients, Evaluation, Validation
 from dpfedbench.settings.text import Text
 from dpfedbench.settings.values import check_plain
-from dpfedbench.settings.words import LOWER_CASE
 from dpfedbench.settings.yaml_files import check_text
 from dpsum.accounting.claims import Claims
 from dpsum.randomness import stream

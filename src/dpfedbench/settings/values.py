@@ -6,16 +6,14 @@ import json
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Annotated, Any, Literal
 
 import pydantic
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.words import LONGEST_NAME, dotted, expected, members, shown
-
-_SMALL, _LARGE = 0.01, 1000
+from dpfedbench.settings.messages import describe, dotted, shown
 
 LONGEST_TEXT = 1000
 """Letters of a text of a configuration: a caption, a source, a path."""
@@ -53,9 +51,7 @@ def check_plain(value: Any, where: str) -> None:
 
 
 def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
-    """All values, at all depths, by their keys; keys are values of the group that they
-    are in.
-    """
+    """Yield all values at all depths with their names; keys are values of their group."""
     if not isinstance(value, (Mapping, list, tuple)):
         yield name, value
         return
@@ -67,22 +63,18 @@ def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, 
         if isinstance(value, Mapping)
         else enumerate(value)
     )
-    for (
-        key,
-        item,
-    ) in (
-        pairs
-    ):  # in an order that is not that of the files which were laid over one another
+    # Sorted, so that the first fault does not depend on the order of the files.
+    for key, item in pairs:
         if isinstance(key, str):
             yield f"a key of {name or 'the configuration'}", key
         yield from _each(item, dotted(name, key), inside)
 
 
-def as_wanted(annotation: Any, value: Any) -> Any:
-    """A value as its key wants it: text that stands for a number as that number, 4000.0
-    as 4000, a list as a tuple.
+def convert(annotation: Any, value: Any) -> Any:
+    """Convert a value to the type of its key: text to the number that it stands for,
+    4000.0 to 4000, a list to a tuple.
 
-    What cannot be read so is left as it is, and refused later.
+    A value that cannot be converted is returned as it is, for pydantic to refuse.
     """
     options, literal = _options(annotation)
     if Any in options:
@@ -118,108 +110,37 @@ def as_wanted(annotation: Any, value: Any) -> Any:
                     else [*inner, *[Any] * len(value)]
                 )
                 return tuple(
-                    as_wanted(wanted, item)
+                    convert(wanted, item)
                     for wanted, item in zip(items, value, strict=False)
                 )
     if isinstance(value, Mapping):
         for option in options:
             inner = typing.get_args(option)
             if isinstance(typing.get_origin(option), type) and len(inner) == 2:
-                return {key: as_wanted(inner[1], item) for key, item in value.items()}
+                return {key: convert(inner[1], item) for key, item in value.items()}
     return value
 
 
 @functools.cache
 def _options(annotation: Any) -> tuple[list[Any], list[Any]]:
-    """The types that a key takes, and the values that it takes where these are few."""
+    """Return the types that a key takes, and its values where they are literal ones."""
     options = [bare(member) for member in members(bare(annotation))]
-    few = [option for option in options if typing.get_origin(option) is Literal]
-    return options, [value for option in few for value in typing.get_args(option)]
+    literals = [option for option in options if typing.get_origin(option) is Literal]
+    return options, [value for option in literals for value in typing.get_args(option)]
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the one type there is."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
 
 
 def bare(annotation: Any) -> Any:
-    """A type without what `Annotated` says of it."""
-    return (
-        typing.get_args(annotation)[0]
-        if typing.get_origin(annotation) is typing.Annotated
-        else annotation
-    )
-
-
-def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any]) -> str:
-    """What to say of a bad value.
-
-    Args:
-        field: the key's, as pydantic keeps it.
-        fault: pydantic's report.
-        name: the key's full name.
-        value: what was given.
-        steps: from the value to the part of it that is bad.
-    """
-    wanted, metadata = field.annotation, list(field.metadata)
-    for step in steps:
-        # Steps into a list or a mapping; pydantic adds names of its own for the members
-        # of a union.
-        inside = (
-            isinstance(value, (list, tuple))
-            and isinstance(step, int)
-            and step < len(value)
-        )
-        if inside or (isinstance(value, Mapping) and step in value):
-            value, name = value[step], dotted(name, step)
-            inner = next(
-                filter(
-                    None, (typing.get_args(bare(member)) for member in members(wanted))
-                ),
-                (Any,),
-            )
-            wanted, metadata = inner[-2] if inner[-1] is ... else inner[-1], []
-    if fault["type"] == "finite_number":
-        return f"{name} is {shown(value)}: expected a finite number"
-    if fault["type"] == "string_too_long" and fault["loc"][-1] != "[key]":
-        return (
-            f"{name} is {shown(value)}: expected at most {fault['ctx']['max_length']}"
-            " letters"
-        )
-    if fault["type"] == "too_long":
-        return (
-            f"{name} has {fault['ctx']['actual_length']:,} values: give at most"
-            f" {fault['ctx']['max_length']:,}"
-        )
-    if fault["type"] == "too_short":
-        return f"{name} is empty: give at least one"
-    if fault["type"] in ("value_error", "assertion_error"):
-        return f"{name} is {shown(value)}: {fault['msg'].partition(', ')[2]}"
-    if fault["loc"] and fault["loc"][-1] == "[key]":
-        called = f"{name} has a part named {shown(fault['input'])}"
-        return (
-            f"{called}: use lower-case letters, digits and hyphens, at most"
-            f" {LONGEST_NAME}"
-        )
-    if typing.get_origin(wanted) is typing.Annotated:
-        wanted, *inner_metadata = typing.get_args(wanted)
-        metadata += [
-            rule
-            for added in inner_metadata
-            for rule in getattr(added, "metadata", [added])
-        ]
-    return (
-        f"{name} is {shown(value)}: expected"
-        f" {expected(wanted, _near(metadata, value, fault['type']))}"
-    )
-
-
-def _near(metadata: Iterable[Any], value: Any, fault: str) -> Iterator[Any]:
-    """The bounds to name: far ones, which nearly nobody comes near, to who goes beyond
-    them only.
-    """
-    for rule in metadata:
-        if 0 < getattr(rule, "ge", 0) < _SMALL and not (
-            isinstance(value, float) and value > 0
-        ):
-            yield types.SimpleNamespace(gt=0)
-        elif getattr(rule, "le", 0) < _LARGE or fault.startswith("less_than"):
-            yield rule
+    """Return a type without its `Annotated` metadata."""
+    if typing.get_origin(annotation) is Annotated:
+        return typing.get_args(annotation)[0]
+    return annotation
 
 
 @functools.cache
@@ -233,26 +154,25 @@ def _adapter(cls: type[pydantic.BaseModel], key: str) -> pydantic.TypeAdapter[An
     )
 
 
-def bad_value(
+def value_fault(
     cls: type[pydantic.BaseModel], key: str, value: Any, name: str
 ) -> str | None:
-    """What to say of a value that a key of a section cannot have; None where it can."""
-    field = cls.model_fields[key]
-    wanted = as_wanted(field.annotation, value)
+    """Return the message about a value that a key of a section cannot have, or None.
+
+    Args:
+        cls: the section.
+        key: its key.
+        value: the value.
+        name: the full name of the key.
+    """
+    value = convert(cls.model_fields[key].annotation, value)
     try:
-        _adapter(cls, key).validate_python(wanted)
+        _adapter(cls, key).validate_python(value)
     except pydantic.ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        return said_of(
-            field,
-            fault,
-            name,
-            value if isinstance(value, bool) else wanted,
-            fault["loc"],
-        )
+        return describe(error, value, name)
     return None
 
 
 def json_schema(cls: type[pydantic.BaseModel], key: str) -> dict[str, Any]:
-    """The JSON schema of a value at a key."""
+    """Return the JSON schema of a value at a key."""
     return _adapter(cls, key).json_schema()

@@ -1,0 +1,105 @@
+"""Messages about the keys and values of a configuration, in one line each."""
+
+import contextlib
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pydantic
+
+LONGEST_NAME = 64
+"""Letters of a name that becomes a file or a folder."""
+
+LOWER_CASE = "^[a-z0-9]+(-[a-z0-9]+)*$"
+"""The pattern of names: lower-case letters, digits and hyphens."""
+
+
+def dotted(*keys: object) -> str:
+    """Return the full name of a key, e.g. "clipping.threshold", without empty parts."""
+    return ".".join([text for key in keys if (text := str(key))])
+
+
+def nearest(name: str, valid: Iterable[str], cutoff: float = 0.0) -> str | None:
+    """Return the valid name that looks most like `name`; None where there is none.
+
+    Args:
+        name: the name.
+        valid: the valid names.
+        cutoff: the least similarity, from 0 to 1.
+    """
+    names = list(map(str, valid))
+    matches = difflib.get_close_matches(str(name), names, n=1, cutoff=cutoff)
+    return next(iter(matches), None)
+
+
+def shown(value: Any) -> str:
+    """Return a value as it stands in a message."""
+    if isinstance(value, float) and (
+        value != value or value in (float("inf"), float("-inf"))
+    ):
+        return str(value)
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def describe(error: pydantic.ValidationError, value: Any, where: str) -> str:
+    """Return the first fault of a validation error in one line.
+
+    The line has the full name of the key, what stands there, and pydantic's message.
+
+    Args:
+        error: of a section, or of the value at one key.
+        value: what was validated.
+        where: its dotted key; "" for the whole configuration.
+    """
+    faults = error.errors(include_url=False)
+    first = faults[0]
+    name = _name(first, value, where)
+    if first["type"] == "missing":
+        return f"{dotted(name, first['loc'][-1])} is missing"
+    # A union reports one fault for each of its members.
+    reasons = dict.fromkeys(
+        _reason(fault)
+        for fault in faults
+        if fault["input"] is first["input"] and _name(fault, value, where) == name
+    )
+    reason = " or ".join(reasons)
+    if isinstance(first["input"], Mapping) and not first["loc"]:
+        return f"{name or 'the configuration'}: {reason}"
+    return f"{name} is {shown(first['input'])}: {reason}"
+
+
+def _reason(fault: Any) -> str:
+    """Return pydantic's message of a fault, for the middle of a sentence."""
+    text: str = fault["msg"].removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]
+
+
+def _name(fault: Any, value: Any, where: str) -> str:
+    """Return the dotted key of a fault, without the names of a union's members."""
+    steps: list[Any] = []
+    for step in fault["loc"]:
+        with contextlib.suppress(KeyError, IndexError, TypeError):
+            value = value[step]
+            steps.append(step)
+    return dotted(where, *steps)
+
+
+def unknown_kind(where: str, value: Any, tag: str, kinds: Iterable[str]) -> str:
+    """Return the message about a part whose kind cannot stand at a key.
+
+    Args:
+        where: the dotted key.
+        value: what stands there.
+        tag: the key that holds the kind.
+        kinds: those that can stand there.
+    """
+    if isinstance(value, Mapping):
+        where, value = dotted(where, tag), value.get(tag)
+    return f"{where} is {shown(value)}: expected one of {', '.join(kinds)}"
+
+
+def no_group(where: str, value: Any) -> str:
+    """Return the message about a value where keys with values have to stand."""
+    return f"{where} is {shown(value)}: expected a group of keys"
