@@ -448,7 +448,7 @@ def refusals(copy: Path, trained: str, *said: dict[str, object]) -> list[str]:
     code = (
         "import json, sys, yaml; from pathlib import Path; from dpfedbench.errors"
         " import BenchError;from dpfedbench.federation.engine import train; from"
-        " dpfedbench.methods import read_run;run = Path(sys.argv[1]); values ="
+        " dpfedbench.papers import read_run;run = Path(sys.argv[1]); values ="
         " yaml.safe_load((run / 'config.yaml').read_text())\nclients ="
         " Path('results/clients', read_run(values).clients_folder)\nfor said in"
         " json.loads(sys.argv[2]):\n    try:\n        made = read_run(values | said)\n "
@@ -473,7 +473,7 @@ def test_noise_of_another_mechanism_prints_no_epsilon(followed: Path) -> None:
     """The same run of DP-ANIL, by a method that takes the page's noise."""
     method = followed / "src" / "dpfedbench" / "methods" / "dp_anil_less_noise.py"
     method.write_text(
-        "from dpfedbench.methods.dp_anil import DpAnil\n"
+        "from dpfedbench.papers.dp_anil import DpAnil\n"
         "from dpfedbench.parts.noise.anti_correlated import AntiCorrelated\n\n"
         "class LessNoise(DpAnil):\n"
         "    name = 'dp-anil-less-noise'\n"
@@ -527,6 +527,6 @@ def test_a_second_module_of_a_name_stops_the_workflow_with_one_line(
         if not text.startswith(("Using", "Config file"))
     ]
     assert done.returncode == 1 and said == [
-        "configuration: the methods in dpfedbench.methods.dp_fl and"
-        " dpfedbench.methods.twin both have the name 'dp-fl': give one of them another"
+        "configuration: the methods in dpfedbench.papers.adap_dp_fl and"
+        " dpfedbench.papers.twin both have the name 'dp-fl': give one of them another"
     ]

@@ -15,7 +15,7 @@ import yaml
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.layers import set_key
 from dpfedbench.settings.yaml_files import read_file
-from tests.methods.test_refusals import run_of
+from tests.papers.test_refusals import run_of
 from tests.settings.test_part import Toy
 from tests.test_experiments import configuration, known, plan
 

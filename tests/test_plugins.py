@@ -77,7 +77,7 @@ def call(
 
 RUN = """
 import sys
-from dpfedbench.methods import read_run
+from dpfedbench.papers import read_run
 run = {"method": "dp-anil", "seed": 0, "dataset": "glyphs", "task": {"ways": 3, "shots": 1}, "budget": {"delta": 1e-3}}
 run["clients"] = {"count": 48, "examples_per_class": 4, "support_per_class": 1, "query_per_class": 2}
 run |= {"model": {"kind": "conv4", "filters": 4}, "participation": {"kind": "one-pass", "cohort": 4, "rounds": 3}}
@@ -276,9 +276,9 @@ def test_digest_module_counts_relative_imports_within_an_installed_package(
             r"DpsumError: .*rule and mine both have a part of kind 'constant'",
         ),
         (
-            "from dpfedbench.methods.dp_agr import DpAgr\n"
+            "from dpfedbench.papers.dp_fedmeta import DpAgr\n"
             "class Mine(DpAgr):\n    name = 'dp-agr'\n    title = 'Mine'\n",
-            r"DpsumError: the methods in dpfedbench\.methods\.dp_agr and mine both",
+            r"DpsumError: the methods in dpfedbench\.papers\.dp_fedmeta and mine both",
         ),
     ],
 )
@@ -318,7 +318,7 @@ def test_use_plugins_imports_at_any_time_and_forgets_what_failed(
     folder = put(tmp_path / "work", "add-a-part.md", wanted=METHOD)
     tell = """
 import dpfedbench
-from dpfedbench.methods import METHODS
+from dpfedbench.papers import METHODS
 from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.settings.part import kinds_of
 before = set(kinds_of(ClippingRule)), set(METHODS)
@@ -360,7 +360,7 @@ def test_plugin_may_have_an_accountant_and_an_attack(tmp_path: Path) -> None:
 import dpsum
 from dpsum.accounting.analyses import find, known
 print(known("mine", "one-pass"))
-import dpfedbench.methods
+import dpfedbench.papers
 print(known("mine", "one-pass"), type(find("mine", "one-pass")).__module__)
 from dpfedbench.audit.attacks import score_of
 from dpfedbench.parts.clipping.rule import Constant
@@ -376,9 +376,7 @@ print(score_of(None, Constant(threshold=1.0), records=7, first=1.0))
 
 def test_two_readers_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "image_folder.py").write_text("def read(): ...\n", encoding="utf-8")
-    tell = (
-        "import dpfedbench.methods, dpfedbench.data.registry as r; r.reader_modules()"
-    )
+    tell = "import dpfedbench.papers, dpfedbench.data.registry as r; r.reader_modules()"
     assert call(tell, folder=tmp_path, named="image_folder").endswith(
         "dpfedbench.data.image_folder and image_folder are both the reader"
         " 'image-folder': rename one"

@@ -24,8 +24,8 @@ from dpfedbench import files
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json, write_json
 from dpfedbench.manifest import FOLDER, sealed
-from dpfedbench.methods import read_run_file
 from dpfedbench.models.members import load_members, save_members
+from dpfedbench.papers import read_run_file
 from dpfedbench.verification import Faults
 from tests import test_integrity
 from tests.federation.conftest import federation, silos  # noqa: F401

@@ -15,7 +15,7 @@ USE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import dpfedbench
-from dpfedbench.methods import METHODS, read_run
+from dpfedbench.papers import METHODS, read_run
 assert dpfedbench.__file__.startswith(sys.argv[1]), dpfedbench.__file__
 clients = {"count": 20, "examples_per_class": 2, "support_per_class": 1, "query_per_class": 1}
 run = {"method": "maml", "seed": 0, "dataset": "glyphs", "task": {"ways": 5, "shots": 1}, "clients": clients}

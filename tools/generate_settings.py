@@ -16,7 +16,7 @@ import yaml
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
-from dpfedbench.methods import METHODS
+from dpfedbench.papers import METHODS
 from dpfedbench.settings.families import Shape, kind_of, shapes, tag_of
 from dpfedbench.settings.messages import LOWER_CASE, shown
 from dpfedbench.settings.part import Settings

@@ -44,7 +44,7 @@ def main(arguments: str) -> int:
             contextlib.redirect_stderr(sys.stdout if processes.first else sys.stderr),
         ):
             from dpfedbench.federation.engine import train
-            from dpfedbench.methods import read_run_file
+            from dpfedbench.papers import read_run_file
 
             if given["device"] != "cpu" and torch.cuda.is_available():
                 torch.cuda.set_device(

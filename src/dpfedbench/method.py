@@ -58,7 +58,7 @@ class Method(Run):
     """
     trained: ClassVar[bool] = True
     known: ClassVar[dict[str, type[Method]]] = {}
-    """All methods by their names; `dpfedbench.methods` finds them."""
+    """All methods by their names; `dpfedbench.papers` finds them."""
 
     if TYPE_CHECKING:  # each method says which
         participation: Participation

@@ -22,7 +22,7 @@ from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
 from dpfedbench.files import check_file, read_group
 from dpfedbench.manifest import checked
 from dpfedbench.method import Method
-from dpfedbench.methods import read_run_file
+from dpfedbench.papers import read_run_file
 from dpfedbench.reporting.audited import beside, read_audits
 from dpfedbench.reporting.history_svg import QUANTITIES
 from dpfedbench.reporting.results import read_account, read_history, worst_epsilon

@@ -20,7 +20,7 @@ from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
 from dpfedbench.files import read_group, reading
 from dpfedbench.manifest import FOLDER, Sealed, checked, mend, sealed
 from dpfedbench.method import Method
-from dpfedbench.methods import read_run_file
+from dpfedbench.papers import read_run_file
 from dpfedbench.reporting.results import read_account, read_history
 from dpfedbench.results.format import NAME
 from dpsum.accounting.account import Account

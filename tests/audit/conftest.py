@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from dpfedbench.audit.canaries import audit_seed, one_run
-from dpfedbench.methods import METHODS
+from dpfedbench.papers import METHODS
 from dpfedbench.settings.layers import merge
 from tests.federation import conftest as small
 

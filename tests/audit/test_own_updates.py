@@ -11,7 +11,7 @@ import pytest
 from dpfedbench.audit.canaries import Experiment
 from dpfedbench.audit.own_sums import one_run_of_examples, one_run_of_updates
 from dpfedbench.audit.report import audit, bounds_of
-from dpfedbench.methods import read_run
+from dpfedbench.papers import read_run
 from dpsum.accounting.analyses import find
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.audit.ranks import Family

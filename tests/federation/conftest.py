@@ -17,7 +17,7 @@ from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
-from dpfedbench.methods import METHODS, read_run
+from dpfedbench.papers import METHODS, read_run
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.settings.layers import lay, merge, resolve
 from dpsum.ledger import Ledger

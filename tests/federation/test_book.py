@@ -25,7 +25,7 @@ from dpsum import randomness
 from dpsum.mechanism import Mechanism
 from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.sums import Sum
-from tests.methods.test_refusals import RUNS
+from tests.papers.test_refusals import RUNS
 
 from .conftest import (
     DIFFERENCE,

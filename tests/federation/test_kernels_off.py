@@ -285,7 +285,7 @@ from pathlib import Path
 sys.modules["dpkernels"] = None
 import dpfedbench
 from dpfedbench.federation import engine
-from dpfedbench.methods import read_run
+from dpfedbench.papers import read_run
 for module in pkgutil.walk_packages(dpfedbench.__path__, "dpfedbench."):
     if ".workflow" not in module.name:
         importlib.import_module(module.name)

@@ -10,8 +10,8 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of
-from dpfedbench.methods import METHODS
-from dpfedbench.methods.dp_agr import DpAgr
+from dpfedbench.papers import METHODS
+from dpfedbench.papers.dp_fedmeta import DpAgr
 from dpfedbench.parts.clipping.rule import CohortRule, Constant
 from dpfedbench.parts.noise.noise import Fixed, Noise
 from dpfedbench.settings.part import setting

@@ -14,7 +14,7 @@ import yaml
 
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
-from dpfedbench.methods import read_run_file
+from dpfedbench.papers import read_run_file
 from dpfedbench.parts.noise.noise import Fixed
 from dpsum.accounting.budgets import BudgetPlan
 from dpsum.noise import Noise

@@ -13,13 +13,13 @@ from torch.nn import functional
 
 from dpfedbench.audit.report import audit
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.client_updates import released_search
-from dpfedbench.parts.client_updates.released_search import (
+from dpfedbench.papers.dp_fnas import released_search
+from dpfedbench.papers.dp_fnas.released_search import (
     Kernels,
     clip_kernels,
     noised_kernels,
 )
-from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS
+from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS
 from dpsum.clipping import ClippingRule
 from dpsum.ledger import read_ledger
 

@@ -14,10 +14,8 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import ledger_of
-from dpfedbench.methods.dp_fedavg import DpFedAvg
-from dpfedbench.methods.dp_scaffold import DpScaffold
+from dpfedbench.papers.federated_averaging import CONTROL, DpFedAvg, DpScaffold
 from dpfedbench.parts.client_updates.client_update import Clients
-from dpfedbench.parts.client_updates.scaffold import CONTROL
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger, read_ledger
 

@@ -22,16 +22,16 @@ from dpfedbench.evaluation import evaluate
 from dpfedbench.experiments.expand import named
 from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
-from dpfedbench.methods import METHODS, read_run
-from dpfedbench.methods.dp_fnas import DpFnas
 from dpfedbench.models.torch_gradients import TorchGradients
-from dpfedbench.parts.client_updates.search_steps import (
+from dpfedbench.papers import METHODS, read_run
+from dpfedbench.papers.adap_dp_fl import NormOfRelease
+from dpfedbench.papers.dp_fnas.methods import DpFnas
+from dpfedbench.papers.dp_fnas.search_steps import (
     ARCHITECTURE,
     WEIGHTS,
     SearchSteps,
 )
 from dpfedbench.parts.client_updates.summed_steps import Parties
-from dpfedbench.parts.clipping.mean_norms import NormOfRelease
 from dpfedbench.reporting.cells import write_cells
 from dpsum.accounting.account import account
 from dpsum.ledger import chain_of, read_ledger

@@ -21,10 +21,10 @@ from scipy.stats import norm
 
 import dpsum
 from dpfedbench.errors import BenchError
-from dpfedbench.methods import METHODS
-from dpfedbench.methods.dp_agr import DpAgr
-from dpfedbench.methods.dp_maml_sample import DpMamlSample
-from dpfedbench.methods.over_parties import OverParties
+from dpfedbench.papers import METHODS
+from dpfedbench.papers.dp_fedmeta import DpAgr
+from dpfedbench.papers.dp_maml import DpMamlSample
+from dpfedbench.papers.shared import PartyMethod
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.parts.client_updates.maml import SUPPORT, Maml
@@ -137,7 +137,7 @@ class TwoPhases(SummedSteps):
         return {self.sends: self.weights, "second-sum": self.weights}
 
 
-class TwoOfLots(OverParties):
+class TwoOfLots(PartyMethod):
     name: ClassVar[str] = "two-of-lots"
     title: ClassVar[str] = "Two sums of a lot"
     client_update: TwoPhases = TwoPhases()

@@ -20,8 +20,8 @@ from dpfedbench.federation.accounts import account_of
 from dpfedbench.federation.engine import train
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.method import Method
-from dpfedbench.methods import read_run
 from dpfedbench.models.members import load_by_word, load_members, save_members
+from dpfedbench.papers import read_run
 from dpfedbench.reporting.results import read_history
 from dpsum.accounting.account import Account
 from dpsum.ledger import Ledger, read_ledger

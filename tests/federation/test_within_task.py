@@ -12,8 +12,8 @@ from torch.nn import functional
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of
+from dpfedbench.papers.gbml import TASK
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
-from dpfedbench.parts.client_updates.reptile import TASK
 from dpfedbench.parts.within_task import Client
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import read_ledger

@@ -30,7 +30,7 @@ from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.engine import train
 from dpfedbench.files import write_json
 from dpfedbench.method import Method
-from dpfedbench.methods import METHODS, read_run
+from dpfedbench.papers import METHODS, read_run
 from dpfedbench.settings.layers import merge
 from dpkernels.compiled import processor
 from dpsum.accounting.tuning import Search

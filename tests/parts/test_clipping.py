@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.clipping.mean_norms import (
+from dpfedbench.papers.adap_dp_fl import (
     MeanOfRawNorms,
     NoisedMeanNorm,
     NormOfRelease,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
+from dpfedbench.papers.adap_dp_fl import NoisedMeanNorm
 from dpfedbench.parts import noise as noise_parts
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.clipping.mean_norms import NoisedMeanNorm
 from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.correlated import Planned
 from dpfedbench.parts.noise.noise import Decaying, Fixed, Noise

@@ -14,7 +14,7 @@ import pytest
 
 from dpfedbench.data.images import ImageDataset, RawImages
 from dpfedbench.errors import BenchError
-from dpfedbench.methods import read_run
+from dpfedbench.papers import read_run
 from dpfedbench.parts.partitions.alphabets import log_dirichlet
 from dpfedbench.settings.part import kinds_of
 from dpfedbench.settings.sections import Clients

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dpfedbench.papers.federated_averaging import Proximal
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
-from dpfedbench.parts.client_updates.proximal import Proximal
 
 START, OPTIMUM = np.array([1.0, -2.0], np.float32), np.array([3.0, 4.0], np.float32)
 CURVATURE = 0.5

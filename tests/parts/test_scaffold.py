@@ -12,8 +12,8 @@ import torch
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.processes import Processes
+from dpfedbench.papers.federated_averaging import CONTROL, Scaffold
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
-from dpfedbench.parts.client_updates.scaffold import CONTROL, Scaffold
 from tests.federation.conftest import DIFFERENCE, make_config
 
 CURVATURES = np.array([0.2, 1.0, 3.0])

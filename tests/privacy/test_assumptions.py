@@ -16,10 +16,9 @@ import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation import engine
-from dpfedbench.methods.dp_fedavg import DpFedAvg
-from dpfedbench.methods.over_clients import OverClients
-from dpfedbench.methods.over_lots import OverLots
-from dpfedbench.methods.reptile import LocalReptile
+from dpfedbench.papers.federated_averaging import DpFedAvg
+from dpfedbench.papers.gbml import LocalReptile
+from dpfedbench.papers.shared import ClientLevelMethod, LocalRecordMethod
 from dpfedbench.parts.budget import OwnUpdate
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
@@ -139,7 +138,7 @@ def state_beside_record_sums():
         def clients(self, setup):
             return Heads()
 
-    method_of(Stateful, base=OverLots, general=LOTS)
+    method_of(Stateful, base=LocalRecordMethod, general=LOTS)
 
 
 def own_columns():
@@ -171,7 +170,7 @@ def private_loss_drives_noise():
         kind: Literal["following"] = "following"
         follows_loss: ClassVar[bool] = True
 
-    class Own(OverClients):
+    class Own(ClientLevelMethod):
         name = "own-following"
         noise: Following = Following()
         client_update: ModelDifference = ModelDifference()
@@ -191,7 +190,7 @@ def own_sum_not_taken():
         def clients(self, setup):
             return Heads()
 
-    rounds_of(method_of(Untaken, base=OverLots, general=LOTS))
+    rounds_of(method_of(Untaken, base=LocalRecordMethod, general=LOTS))
 
 
 def mixing_transform():
@@ -236,7 +235,7 @@ def moving_threshold_correlated():
 
 
 def release_beside_secure_sum():
-    class Own(OverClients):
+    class Own(ClientLevelMethod):
         name = "own-secure"
         participation: OnePass = OnePass()
         clipping: PrivateQuantile = PrivateQuantile()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfedbench.methods import METHODS
+from dpfedbench.papers import METHODS
 from dpfedbench.reporting import figures, page
 from dpfedbench.reporting.described import Item
 from dpsum.accounting.calibration import epsilon_after

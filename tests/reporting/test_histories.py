@@ -10,7 +10,7 @@ import pytest
 from dpfedbench import command
 from dpfedbench.files import write_text
 from dpfedbench.manifest import seal
-from dpfedbench.methods import read_run
+from dpfedbench.papers import read_run
 from tests.reporting.conftest import write_run
 
 RUN = {

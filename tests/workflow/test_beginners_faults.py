@@ -27,12 +27,12 @@ experiments:
 """)
 METHOD = """
 from typing import ClassVar
-from dpfedbench.methods.over_clients import OverClients
+from dpfedbench.papers.shared import ClientLevelMethod
 from dpfedbench.method import Method
 from dpfedbench.parts.client_updates.maml import Maml
 
 
-class Mine(OverClients):
+class Mine(ClientLevelMethod):
     name: ClassVar[str] = "mine"
     title: ClassVar[str] = "Mine"
     client_update: Maml = Maml()
@@ -140,7 +140,7 @@ def changed(text: str, old: str, new: str) -> str:
         (
             changed(METHOD, "    name: ClassVar[str]", "    name: str"),
             8,
-            r"TypeError: mine\.Mine has a key 'name', which shadows OverClients\.name:",
+            r"TypeError: mine\.Mine has a key 'name', which shadows ClientLevelMethod\.name:",
         ),
         (
             f"{METHOD}\n    def check(self):\n        super().check()\n        1 / 0\n",
@@ -165,7 +165,7 @@ def test_plugin_error_in_a_plan_is_shown_as_a_traceback(
     said: str,
 ) -> None:
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
-    method = "mine" if METHOD in text or "OverClients" in text else "dp-agr"
+    method = "mine" if METHOD in text or "ClientLevelMethod" in text else "dp-agr"
     configuration = RIGHT.replace("METHOD", method)
     (tmp_path / "mine.yaml").write_text(configuration, encoding="utf-8")
     shown = dry_run(snakemake, tmp_path, str(tmp_path / "mine.yaml"))
@@ -192,7 +192,7 @@ def test_plugin_that_would_be_overlooked_is_one_line(
 ) -> None:
     if text is not None:
         (tmp_path / "mine.py").write_text(text, encoding="utf-8")
-    method = "mine" if text and "OverClients" in text else "dp-agr"
+    method = "mine" if text and "ClientLevelMethod" in text else "dp-agr"
     configuration = RIGHT.replace("METHOD", method)
     if text and "CohortRule" in text:
         configuration = configuration.replace(

@@ -54,7 +54,7 @@ try:
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.experiments.planned import Planned
     from dpfedbench.experiments.targets import own_command
-    from dpfedbench.methods import METHODS
+    from dpfedbench.papers import METHODS
 
     CONFIGURATION = Configuration.read(config)
     check_folder(CONFIGURATION.experiments_folder)

@@ -8,7 +8,7 @@ if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "cost") as logger:
         from dpfedbench.cost import Clock, report
-        from dpfedbench.methods import read_run
+        from dpfedbench.papers import read_run
 
         machine, given = snakemake.config["machine"], snakemake.params
         kernels = machine["kernels"] == "auto"

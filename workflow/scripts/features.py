@@ -9,7 +9,7 @@ if __name__ == "__main__":
     folder = f"{snakemake.wildcards.dataset}/{snakemake.wildcards.key}"
     with rule_job(snakemake, f"features {folder}"):
         from dpfedbench.evaluation.features import make_features
-        from dpfedbench.methods import read_run
+        from dpfedbench.papers import read_run
 
         make_features(
             read_run(snakemake.config["features"][folder]),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dpfedbench.manifest import rule_job
-from dpfedbench.methods import read_run_file
+from dpfedbench.papers import read_run_file
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]

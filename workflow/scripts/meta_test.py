@@ -8,7 +8,7 @@ if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "meta-test"):
         from dpfedbench.evaluation import evaluate
-        from dpfedbench.methods import read_run_file
+        from dpfedbench.papers import read_run_file
 
         run, test = (
             read_run_file(snakemake.input.config[0]),

@@ -31,7 +31,7 @@ if __name__ == "__main__":
             )
         else:
             from dpfedbench.federation.engine import train
-            from dpfedbench.methods import read_run_file
+            from dpfedbench.papers import read_run_file
 
             train(
                 read_run_file(config),

@@ -24,8 +24,8 @@ from dpfedbench.data.partition import TaskBatch
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import Measured
 from dpfedbench.models.torch_sums import TORCH
+from dpfedbench.papers.gbml import NoisedClients
 from dpfedbench.parts.client_updates.client_update import Clients, Setup
-from dpfedbench.parts.client_updates.noised import NoisedClients
 from dpsum.accounting.analyses import find
 from dpsum.audit.ideal import gaussian, secret
 from dpsum.budget import Budget

@@ -29,7 +29,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.files import write_json
 from dpfedbench.method import Method
-from dpfedbench.methods import read_run_file
+from dpfedbench.papers import read_run_file
 from dpsum.accounting.account import others, seen_by
 from dpsum.accounting.accountant import rounds_of, schedule_of
 from dpsum.accounting.analyses import find, of, own_records

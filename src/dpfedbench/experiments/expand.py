@@ -28,7 +28,7 @@ from dpfedbench.experiments.overlays import (
 )
 from dpfedbench.experiments.plan import Cell, Item, Plan
 from dpfedbench.method import Method
-from dpfedbench.methods import METHODS
+from dpfedbench.papers import METHODS
 from dpfedbench.results.format import HISTORY, MEASURED, NORMS
 from dpfedbench.settings import layers
 from dpfedbench.settings.layers import leaves, set_key

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from dpfedbench.methods import METHODS
+from dpfedbench.papers import METHODS
 from dpfedbench.reporting import values
 from dpfedbench.reporting.privacy import Row
 from dpfedbench.reporting.values import Listing, Shown

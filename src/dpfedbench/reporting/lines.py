@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpfedbench.errors import BenchError
-from dpfedbench.methods import METHODS
+from dpfedbench.papers import METHODS
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Cell, Item
 from dpfedbench.reporting.results import CellResult, read_history

@@ -41,7 +41,7 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
             if (folder / "privacy.json").exists()
         ]
         # Slow to import, and not needed where the frame has been written.
-        from dpfedbench.methods import METHODS
+        from dpfedbench.papers import METHODS
 
         papers = {name: method.paper for name, method in METHODS.items()}
         frame = collect_runs(runs_folder.parent, names, papers=papers)

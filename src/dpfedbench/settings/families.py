@@ -2,8 +2,8 @@
 said of a key that is not there.
 
 A family is a base class whose `place` names the package that holds the family's
-modules. A part is a class of it with a kind, in a module of that package or of a plugin;
-see `part.Part`.
+modules. A part is a class of it with a kind, in a module of that package, of a paper, or
+of a plugin; see `part.Part`.
 """
 
 import dataclasses
@@ -30,6 +30,9 @@ this module.
 
 Base = TypeVar("Base", bound=pydantic.BaseModel)
 
+PAPERS = "dpfedbench.papers"
+"""The package whose modules each hold the methods and the parts of one paper."""
+
 
 def is_part(cls: Any) -> bool:
     """Whether a section is a part, or a base of parts."""
@@ -51,7 +54,7 @@ def kinds_of(base: type[Base]) -> dict[str, type[Base]]:
     """Return the parts of a family, or those that are subclasses of `base`, by kind.
 
     They are in the modules of the package that `place` names, in the module of the
-    family's base, and in plugins. A module whose name begins with "_" holds what parts
+    family's base, in the papers' modules, and in plugins. A module whose name begins with "_" holds what parts
     share when they run, and is not looked into.
 
     Raises:
@@ -64,7 +67,11 @@ def kinds_of(base: type[Base]) -> dict[str, type[Base]]:
 @plugins.cached
 def _family(root: Model) -> dict[str, Model]:
     """Return all parts of a family by kind, given the family's base."""
-    modules = [importlib.import_module(root.__module__), *modules_in(root.place)]
+    modules = [
+        importlib.import_module(root.__module__),
+        *modules_in(root.place),
+        *modules_in(PAPERS),
+    ]
     family: dict[str, Model] = {}
     for cls in [*defined_in(modules, root), *plugins.classes(root)]:
         kind = kind_of(cls)
@@ -80,13 +87,15 @@ def _family(root: Model) -> dict[str, Model]:
 
 
 def modules_in(package: str) -> list[ModuleType]:
-    """Import the modules of a package whose names do not begin with "_"."""
+    """Import the modules of a package and of the packages in it, but for those whose
+    names begin with "_".
+    """
     folders = importlib.import_module(package).__path__
-    names = sorted(info.name for info in pkgutil.iter_modules(folders))
+    names = [info.name for info in pkgutil.walk_packages(folders, f"{package}.")]
     return [
-        importlib.import_module(f"{package}.{name}")
-        for name in names
-        if not name.startswith("_")
+        importlib.import_module(name)
+        for name in sorted(names)
+        if not name.rpartition(".")[2].startswith("_")
     ]
 
 

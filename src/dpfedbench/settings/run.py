@@ -221,7 +221,7 @@ class RandomInitial(Initial):
 
 class Run(Settings):
     """One run: a method with all its settings, and a seed. Methods add their parts; see
-    `dpfedbench.methods`.
+    `dpfedbench.papers`.
 
     Raises:
         BenchError: a value is out of bounds, or two values do not go together.

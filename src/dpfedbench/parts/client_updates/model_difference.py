@@ -64,10 +64,10 @@ class ModelDifference(ClientUpdate):
         return gradient
 
     def clients(self, setup: Setup) -> Clients:
-        return Trained(self, setup)
+        return ModelDifferenceClients(self, setup)
 
 
-class Trained(ClientByClient):
+class ModelDifferenceClients(ClientByClient):
     """Clients that send what their steps make of the model that they got.
 
     Losses and accuracies are the broadcast model's on each client's records.

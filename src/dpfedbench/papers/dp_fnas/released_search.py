@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
-from dpfedbench.parts.client_updates.search_steps import (
+from dpfedbench.papers.dp_fnas.search_steps import (
     ARCHITECTURE,
     WEIGHTS,
     SearchSteps,
 )
+from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings.breach import Breach

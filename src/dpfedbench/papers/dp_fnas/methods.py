@@ -1,37 +1,18 @@
-"""DP-FNAS (Singh et al. 2020, Algorithm 1): a private federated search for an
-architecture; and FNAS without privacy.
-
-Each iteration, each party
-
-1. takes a Poisson lot of its training half, clips each record's gradient of the weights
-   W to R_G, adds them up and adds N(0, sigma^2 R_G^2 I): a release; the server steps W
-   along the parties' sums;
-2. takes a Poisson lot of its validation half, clips each record's gradient of the
-   architecture A, at the new W, to R_H, adds them up and adds N(0, tau^2 R_H^2 I): a
-   release; the server steps A.
-
-A record is in one half, so what holds for it is the larger of the two mechanisms, not
-their composition (Section 3.2). Sums are divided by the expected lot: to divide by the
-realised one, as Algorithm 1 does, tells how many came. Eq. 7 (second order) reads both
-halves in one release and is none of this method's.
-
-The authors' released code (`reading: as-released`) protects no record: see
-`client_updates.released_search`.
+"""FNAS and DP-FNAS, the search (Algorithm 1), and the training of the network that it
+found (Section 4).
 """
 
 import dataclasses
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.methods.over_parties import OverParties
+from dpfedbench.papers.dp_fnas.by_kernel import ByKernel
+from dpfedbench.papers.dp_fnas.released_search import ReleasedSearchSteps
+from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
+from dpfedbench.papers.shared import PartyMethod
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.client_updates.released_search import ReleasedSearchSteps
-from dpfedbench.parts.client_updates.search_steps import (
-    ARCHITECTURE,
-    WEIGHTS,
-    SearchSteps,
-)
-from dpfedbench.parts.clipping.by_kernel import ByKernel
+from dpfedbench.parts.client_updates.batch_steps import BatchSteps
+from dpfedbench.parts.client_updates.summed_steps import SummedSteps
 from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.noise import Fixed
 from dpfedbench.settings.part import setting
@@ -39,7 +20,7 @@ from dpsum.accounting.claims import GDP_OF_HALVES
 from dpsum.sums import Sum
 
 
-class Fnas(OverParties):
+class Fnas(PartyMethod):
     """Each round two sums of each party as they are, of the weights and of the
     architecture, and a step after each.
 
@@ -50,7 +31,7 @@ class Fnas(OverParties):
     name = "fnas"
     title = "FNAS"
     paper = "dp-fnas"
-    defaults = OverParties.defaults | {
+    defaults = PartyMethod.defaults | {
         "client_update": {"kind": "search-steps"},
         "model": {"kind": "darts-search"},
     }
@@ -125,8 +106,8 @@ class DpFnas(Fnas):
             },
         }
         return tuple(
-            dataclasses.replace(own, budget=self.budget, **protected[own.name])
-            for own in super().own_sums()
+            dataclasses.replace(half, budget=self.budget, **protected[half.name])
+            for half in super().own_sums()
         )
 
     def _released_sum(self) -> Sum:
@@ -136,4 +117,73 @@ class DpFnas(Fnas):
         weights, _ = super().own_sums()
         return dataclasses.replace(
             weights, clipping=self.clipping, noise=self.noise, budget=self.budget
+        )
+
+
+class Cells(PartyMethod):
+    """Each round a sum over a lot of each party, as it is, and a step along all of
+    them. Not private.
+
+    With `batch-steps` the network is trained as DARTS' is: batch normalisation,
+    augmented images, drop path and a second classifier. Then no sum over records is
+    taken at all.
+    """
+
+    name = "cells"
+    title = "Known cells, not private"
+    paper = "dp-fnas"
+    defaults = PartyMethod.defaults | {
+        "client_update": {"kind": "summed-steps"},
+        "model": {"kind": "darts-cells"},
+    }
+
+    client_update: SummedSteps | BatchSteps = SummedSteps()
+
+    def own_sums(self) -> tuple[Sum, ...]:
+        if isinstance(self.client_update, BatchSteps):
+            return ()
+        return (
+            Sum(
+                name=self.client_update.sends,
+                unit="record",
+                observer="server",
+                added=True,
+            ),
+        )
+
+    def server_sum(self) -> Sum:
+        if isinstance(self.client_update, BatchSteps):
+            return Sum(name="model", unit="client", observer="everyone")
+        return super().server_sum()
+
+
+class DpCells(Cells):
+    """DP-SGD (Abadi et al. 2016): a private sum of each party a round, over single
+    records.
+
+    Each party takes a Poisson lot of its records, clips each record's gradient to C,
+    adds them up and adds N(0, z^2 C^2 I); the server steps along the sum of the
+    parties' sums. Where a search found the cells, its releases read the same records:
+    the account is of both together.
+    """
+
+    name = "dp-cells"
+    title = "Known cells, DP-SGD"
+    defaults = Cells.defaults | {
+        "clipping": {"kind": "constant"},
+        "noise": {"kind": "fixed"},
+        "budget": {"profile": "holds"},
+    }
+
+    client_update: SummedSteps = SummedSteps()
+    clipping: Constant = Constant(threshold=1.0)
+    noise: Fixed = Fixed()
+    budget: Budget = Budget()
+
+    def own_sums(self) -> tuple[Sum, ...]:
+        (own,) = super().own_sums()
+        return (
+            dataclasses.replace(
+                own, clipping=self.clipping, noise=self.noise, budget=self.budget
+            ),
         )

@@ -1,24 +1,65 @@
-"""Pre-training: all images of the training classes told apart at once, and the body
-then adapted to each task.
+"""Baselines beside meta-learning: no training, public data alone, and pre-training on
+all images at once.
 
-DP-FedMeta (Section 6.3, "transfer learning") and DP-MAML (Section 6.5, "pre-training",
-after Donahue et al. 2014) set it beside meta-learning. One holder has all images of the
-training classes as records, labelled by their place among these classes. In each round
-it takes a Poisson lot, and a step of Adam along the mean gradient of the network with
-one output for each training class. At the meta-test the last layer is replaced by a
-fresh one, at zero, and all of the network is adapted to the task's support set.
-Normalisation is within each image, as it has to be for `dp-transfer`.
+Pre-training ("transfer learning" in DP-FedMeta, Section 6.3; "pre-training" in DP-MAML,
+Section 6.5, after Donahue et al. 2014). One holder has all images of the training
+classes as records, labelled by their place among these classes. In each round it takes
+a Poisson lot, and a step of Adam along the mean gradient of the network with one output
+for each training class. At the meta-test the last layer is replaced by a fresh one, at
+zero, and all of the network is adapted to the task's support set. Normalisation is
+within each image, as it has to be for `dp-transfer`.
 """
 
 from typing import Any
 
+from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
-from dpfedbench.methods.over_lots import OverLots
+from dpfedbench.papers.shared import LocalRecordMethod
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.server_step import Average
+from dpfedbench.settings.run import RandomInitial
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.sums import Sum
+
+
+class RandomInit(Method):
+    """Random initialisation: the meta-model before any training, the floor of every
+    table.
+    """
+
+    name = "random"
+    title = "Random initialisation"
+    paper = "dp-fedmeta"
+    trained = False
+
+    initial: RandomInitial = RandomInitial()
+
+
+class PublicAlone(Method):
+    """Public data alone: a model that was trained on public data, tested as any other,
+    and no private datum read.
+
+    The weights are those of another run or a file (`initial`), which have to be public:
+    that run is trained on its own data set, and this one is its model under the
+    meta-test of the private data set. What a private method is worth is what it adds to
+    this.
+    """
+
+    name = "public-alone"
+    title = "Public data alone, ε = 0"
+    paper = "dp-fedmeta"
+    trained = False
+
+    def check(self) -> None:
+        super().check()
+        if isinstance(self.initial, RandomInitial) or not self.initial.public_for(self):
+            raise BenchError(
+                f"initial.kind is {self.initial.kind}, but public-alone is the test of"
+                " weights of public data: give initial a run or a file, and set"
+                " initial.public to true"
+            )
+
 
 PRE_TRAINING: dict[str, Any] = {
     # The sizes of few-shot clients are not used; they stand here so that tasks that
@@ -69,7 +110,7 @@ class Transfer(Method):
         return Sum(name="model-mean", unit="record", observer="everyone")
 
 
-class DpTransfer(OverLots):
+class DpTransfer(LocalRecordMethod):
     """Pre-training by DP-SGD (Abadi et al. 2016), the private rival of DP-AGR and
     DP-MAML: one private sum a lot.
 

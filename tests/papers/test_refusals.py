@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.methods import METHODS
+from dpfedbench.papers import METHODS
 from dpfedbench.settings.part import kinds_of, shapes
 from dpfedbench.settings.run import Run
 from tests.federation.conftest import DIFFERENCE, LOTS, RUN, make_config

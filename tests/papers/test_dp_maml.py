@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.methods.dp_maml import DpMaml
+from dpfedbench.papers.dp_maml import DpMaml
 from dpfedbench.settings.layers import merge
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.federation.conftest import accounted, make_config, seen_of, train

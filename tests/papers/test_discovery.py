@@ -8,13 +8,13 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
-from dpfedbench.methods import METHODS, by_name, read_run
-from dpfedbench.methods.maml import NonPrivateMaml
+from dpfedbench.papers import METHODS, by_name, read_run
+from dpfedbench.papers.dp_fedmeta import NonPrivateMaml
 
 
 def method(module: str, **values: Any) -> type[Method]:
     """A method in a module of the package, by default of the module's name."""
-    place = f"dpfedbench.methods.{module}"
+    place = f"dpfedbench.papers.{module}"
     values = {"name": module, "title": "A title", "__module__": place} | values
     annotations = dict.fromkeys(("name", "title"), ClassVar[str])
     return type("Own", (NonPrivateMaml,), values | {"__annotations__": annotations})
@@ -54,7 +54,7 @@ def test_every_module_has_a_method() -> None:
             and found.paper
             and found.version
         )
-        assert found.__module__.startswith("dpfedbench.methods.")
+        assert found.__module__.startswith("dpfedbench.papers.")
 
 
 def test_titles_tell_methods_apart() -> None:
@@ -62,7 +62,7 @@ def test_titles_tell_methods_apart() -> None:
 
 
 def test_a_class_that_several_methods_have_in_common_is_none() -> None:
-    assert "LotMethod" not in {found.__name__ for found in METHODS.values()}
+    assert "ClientLevelMethod" not in {found.__name__ for found in METHODS.values()}
 
 
 def test_two_methods_of_one_name_are_both_named() -> None:
@@ -70,7 +70,7 @@ def test_two_methods_of_one_name_are_both_named() -> None:
         by_name([method("one"), method("two", name="one")])
     assert (
         str(caught.value)
-        == "the methods in dpfedbench.methods.one and dpfedbench.methods.two both have"
+        == "the methods in dpfedbench.papers.one and dpfedbench.papers.two both have"
         " the name 'one': give one of them another"
     )
 
@@ -80,7 +80,7 @@ def test_a_method_without_a_title_or_with_a_bad_name_is_named() -> None:
     with pytest.raises(
         BenchError,
         match=(
-            r"^the method Own in dpfedbench\.methods\.one has no title: tables"
+            r"^the method Own in dpfedbench\.papers\.one has no title: tables"
             r" print it$"
         ),
     ):

@@ -10,7 +10,7 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.expand import named
 from dpfedbench.method import Method
-from dpfedbench.methods import read_run
+from dpfedbench.papers import read_run
 from dpfedbench.settings.layers import set_key
 from dpfedbench.settings.part import Section, kinds_of, shapes
 from tests.federation.conftest import DIFFERENCE, LOTS, make_config

@@ -1,0 +1,119 @@
+"""DP-FedMeta: MAML among clients with differential privacy (DP-AGR and DP-AGRLR).
+
+Algorithm 2, the server. Each round it
+
+1. samples a cohort of L clients (line 3; one pass: no client takes part twice);
+2. receives from each client its MAML query gradient (Algorithm 1 for DP-AGR, Algorithm
+   3 for DP-AGRLR);
+3. clips each gradient to C in L2 norm over all weights (line 7), adds them up and adds
+   N(0, z^2 C^2 I) (eq. 7, line 8);
+4. moves the meta-model along the sum / L (line 9);
+5. sets the next C to a percentile of the norms of the sums released in the last W
+   rounds (eq. 2).
+
+Algorithm 1, a client of DP-AGR: adapt to the support set by gradient steps (eq. 3 and
+4), then take the gradient of the query loss at the adapted weights (eq. 5); see
+`parts.client_updates.maml`.
+
+Algorithm 3, a client of DP-AGRLR, protects its examples against the server as well:
+
+1. compute z_0 from (epsilon_0, delta_0) (line 4);
+2. take a step along the sum of the support examples' gradients, each clipped to C_0,
+   with N(0, z_0^2 C_0^2 I) (lines 5 to 9);
+3. send the sum of the query examples' gradients at the adapted weights, clipped and
+   noised in the same way (lines 10 to 13).
+
+An example is in the support step or in the query gradient. Its privacy is that of the
+sums that it is in: one, or all inner steps where there are several.
+
+The server is trusted, and releases the noisy sum of step 3. Text and released code
+differ in step 5: the code takes the percentile of the clients' raw norms
+(`parts.clipping.percentiles`).
+"""
+
+from dpfedbench.method import Method
+from dpfedbench.papers.shared import ClientLevelMethod
+from dpfedbench.parts.budget import SupportAndQuery
+from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT, Maml
+from dpfedbench.parts.participation.cohorts import Cohorts, OnePass
+from dpfedbench.parts.server.server_step import Step
+from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
+from dpsum.sums import Sum
+
+
+class NonPrivateMaml(Method):
+    """MAML without privacy (Finn et al. 2017), the upper bound: the rounds of DP-AGR
+    without clipping and noise.
+    """
+
+    name = "maml"
+    title = "Non-private MAML"
+    paper = "dp-fedmeta"
+
+    participation: Cohorts = OnePass()
+    client_update: Maml = Maml()
+    server: Step = Step()
+
+    def server_sum(self) -> Sum:
+        return Sum(name=self.client_update.sends, unit="client", observer="everyone")
+
+
+class DpAgr(ClientLevelMethod):
+    """DP-AGR (Algorithms 1 and 2): one private sum a round, over the cohort's query
+    gradients. It protects a client against everyone who receives the meta-model.
+    """
+
+    name = "dp-agr"
+    title = "DP-AGR"
+    paper = "dp-fedmeta"
+    claims = {"one-pass": POISSON_MOMENTS}
+    released = {"clipping": {"kind": "percentile-of-raw-norms"}}
+
+    client_update: Maml = Maml()
+
+
+class DpAgrlr(DpAgr):
+    """DP-AGRLR (Algorithms 2 and 3): private sums of each client over its examples, and
+    one of the server over its clients.
+
+    The gradient is of first order and normalisation is within each example, so that
+    nothing of an example passes the noise.
+    """
+
+    name = "dp-agrlr"
+    title = "DP-AGRLR"
+    claims = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
+    defaults = {
+        "model": {"normalisation": "record"},
+        "client_update": {"inner_steps": 1, "order": 1},
+        "within_task": {
+            "threshold": 0.2,
+            "multiplier": None,
+            "epsilon": 2.5,
+            "delta": 1.0e-5,
+            "profile": "holds",
+        },
+    }
+
+    # The released configuration has z = 1 and five second-order steps. Its local noise
+    # is added in the support steps only.
+    released = {
+        "model": {"normalisation": "batch"},
+        "client_update": {"inner_steps": 5, "order": 2},
+        "within_task": {
+            "threshold": 0.2,
+            "multiplier": 1.0,
+            "epsilon": None,
+            "query_gradient": "exact",
+        },
+        "clipping": {"kind": "percentile-of-raw-norms"},
+    }
+
+    within_task: SupportAndQuery = SupportAndQuery()
+
+    def own_sums(self) -> tuple[Sum, ...]:
+        section = self.within_task
+        support = section.sum(SUPPORT, observer="server")
+        if section.query_gradient == "exact":
+            return (support,)
+        return (support, section.sum(QUERY, observer="server"))

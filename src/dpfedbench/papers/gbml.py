@@ -1,0 +1,349 @@
+"""Differentially Private Meta-Learning (Li et al. 2020): task-global and local DP
+Reptile. DP-FedMeta's Table 2 calls the first one GBML.
+
+Reptile in batches (Nichol et al. 2018). In each round the server sends the meta-model
+phi to a cohort of clients; each trains from it for k steps on all of its examples and
+sends phi less the weights phi_k that it ends with; the server takes a step
+
+    phi <- phi + eps * mean(phi_k - phi).
+
+Task-global DP Reptile (Section 4): within its task each client trains by DP-Adam. In
+each step
+
+1. it takes the gradient of each of its examples and clips it to C_0 in L2 norm;
+2. it adds the gradients up, adds N(0, z_0^2 C_0^2 I) and divides by the number of
+   examples;
+3. it takes a step of Adam along that.
+
+The weights that it sends protect each of its examples against the server and everyone
+after it. The server adds no noise.
+
+Local DP Reptile (Section 4): each client trains without noise, and clips and noises the
+difference of the weights itself, once in all. This is DP-FedAvg (McMahan et al. 2018)
+with the noise added to each clipped update, and not to their sum. The server learns no
+more of all that a client holds than this one release tells.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
+from dpfedbench.method import Method
+from dpfedbench.parts.budget import OwnUpdate, WithinTask
+from dpfedbench.parts.client_updates.client_update import (
+    Clients,
+    ClientUpdate,
+    Row,
+    Setup,
+    Stream,
+    within_task,
+)
+from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
+from dpfedbench.parts.participation.cohorts import (
+    BallsAndBins,
+    OnePass,
+    Passes,
+    Poisson,
+)
+from dpfedbench.parts.participation.participation import Participation
+from dpfedbench.parts.server.server_step import Step
+from dpfedbench.parts.within_task import Client, TaskClients
+from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
+from dpsum import participation
+from dpsum.accounting.claims import REPTILE_STEPS
+from dpsum.randomness import stream
+from dpsum.sampling import Sampler
+from dpsum.sums import Sum
+
+if TYPE_CHECKING:
+    from dpfedbench.models.net import Net
+
+TASK = "task-gradient-sum"
+OWN_UPDATE = "own-update"
+
+
+class Reptile(ClientUpdate):
+    """The weights that a client received less those that `inner_steps` steps on all of
+    its examples make of them. The optimiser starts anew at every client.
+    """
+
+    kind: Literal["reptile"] = "reptile"
+    client_data = "tasks"
+    sends = "model-difference-sum"
+    by_record = True
+    keeps_state = False
+
+    inner_steps: int = setting(5, ge=1, le=100_000, doc="optimiser steps")
+    inner_rate: float = setting(0.001, gt=0, le=1e6, doc="their learning rate")
+    optimizer: Optimizer = setting(Adam(), doc="what takes them")
+    batches: Literal["full", "disjoint", "poisson"] = setting(
+        "full",
+        doc=(
+            "full: each step reads all examples; disjoint: each example is in one step;"
+            " poisson: in each step with the chance 1/inner_steps"
+        ),
+    )
+    largest: float | None = setting(
+        None,
+        ge=1e-20,
+        le=1e20,
+        doc="L2 norm to which a step's (noised) mean gradient is cut; null: it is not",
+        paper="0.3 to 1",
+    )
+
+    def check(self, run: Run) -> None:
+        self.optimizer.refuse_untold("client_update")
+        examples = _examples_of_client(run)
+        if self.batches == "disjoint" and examples % self.inner_steps:
+            raise BenchError(
+                f"client_update.inner_steps ({self.inner_steps}) does not divide a"
+                f" client's {examples} examples into disjoint batches: change one of"
+                " them"
+            )
+
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+        sampler = within_task(
+            run,
+            _examples_of_client(run),
+            steps=self.inner_steps,
+            batches=self.batches,
+        )
+        return {TASK: sampler}
+
+    def clients(self, setup: Setup) -> Clients:
+        return ReptileClients(self, setup)
+
+
+def _examples_of_client(run: Run) -> int:
+    """Return how many examples a client holds: its support and its query set."""
+    per_class = run.clients.support_per_class + run.clients.query_per_class
+    return run.task.ways * per_class
+
+
+class ReptileClients(TaskClients):
+    """Clients that train on all of their examples, by (private) sums of gradients."""
+
+    def __init__(self, update: Reptile, setup: Setup) -> None:
+        super().__init__(setup, update.samplers(setup.run, 0))
+        self._update = update
+
+    def client(
+        self,
+        worker: Any,
+        theta: np.ndarray,
+        client: int,
+        index: int,
+        held: Any,
+        out: torch.Tensor,
+    ) -> Sequence[float]:
+        update = self._update
+        support, query = held
+        images = np.concatenate([support[0], query[0]])
+        labels = np.concatenate([support[1], query[1]])
+        sums = Client(self, index, client)
+        weights = torch.from_numpy(theta.copy())
+        state = update.optimizer.begin(weights)
+        measures_by_step = []
+        for step, batch in enumerate(self._batches(client, index, len(labels))):
+            mean, measures = sums.mean(
+                TASK, weights.numpy(), (images[batch], labels[batch]), worker, step
+            )
+            measures_by_step.append(measures)
+            if update.largest is not None:
+                norm = max(float(np.linalg.norm(mean)), 1e-30)
+                mean *= min(1.0, update.largest / norm)
+            gradient = torch.from_numpy(mean)
+            update.optimizer.step(weights, gradient, state, update.inner_rate)
+        out[0] = torch.from_numpy(theta - weights.numpy())
+        if not len(measures_by_step[0]):
+            return (math.nan, math.nan)
+        return measures_by_step[0].mean(axis=0).tolist()
+
+    def _batches(self, client: int, index: int, examples: int) -> list[np.ndarray]:
+        """Return the places of the examples that each step reads."""
+        steps = self._update.inner_steps
+        if self._update.batches == "full":
+            return [np.arange(examples)] * steps
+        rng = stream(self.setup.run.stream_seed, "task-batches", index, client)
+        if self._update.batches == "disjoint":
+            return np.split(rng.permutation(examples), steps)
+        return poisson_batches(rng, steps, examples)
+
+
+def poisson_batches(
+    rng: np.random.Generator, steps: int, examples: int
+) -> list[np.ndarray]:
+    """Return for each step the places of the examples that it reads: each example with
+    probability 1/steps, independently of all others.
+    """
+    return [np.flatnonzero(row) for row in rng.random((steps, examples)) < 1 / steps]
+
+
+class NoisedUpdate(ClientUpdate):
+    """Another client update whose contributions each client clips and noises itself: a
+    private sum over one contribution.
+
+    It has no kind, so that no configuration names it: a method lays it around its
+    client update.
+    """
+
+    sends = "noised-update-sum"
+    keeps_state = None  # each client takes part once
+    client_data: ClassVar[str] = "tasks"
+
+    update: ClientUpdate = setting(doc="what is noised")
+
+    def net(self, net: Net) -> Net:
+        return self.update.net(net)
+
+    def adapted(self, net: Net) -> Sequence[str] | None:
+        return self.update.adapted(net)
+
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+        return {OWN_UPDATE: _own_update_sampler(run)}
+
+    def clients(self, setup: Setup) -> Clients:
+        without_noise = self.update.clients(dataclasses.replace(setup, own=()))
+        return NoisedClients(setup, without_noise)
+
+
+def _own_update_sampler(run: Run) -> Sampler:
+    plan = run.part(Participation)
+    return participation.own_update(
+        clients=run.clients.count, cohort=plan.cohort, rounds=plan.rounds
+    )
+
+
+class NoisedClients(Clients):
+    """Clients that clip and noise what they would send.
+
+    Args:
+        setup: of the run; it has one own sum, that of the clients' updates.
+        inner: the clients without noise; each makes one contribution.
+    """
+
+    def __init__(self, setup: Setup, inner: Clients) -> None:
+        self._inner = inner
+        self.served, self.divides = inner.served, inner.divides
+        run = setup.run
+        (update_sum,) = setup.own
+        section = update_sum.within_task
+        assert section is not None and inner.each == 1
+        sampler = _own_update_sampler(run)
+        self._mechanism = setup.enter(
+            update_sum,
+            sampler=sampler,
+            denominator=1.0,
+            dimension=setup.net.dimension,
+            indices=("round", "client"),
+            multiplier=section.noise_multiplier({OWN_UPDATE: sampler}, run.claims),
+        )
+
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
+        """What the clients release; they tell no loss of theirs."""
+        done = 0
+        for rows, _, _ in self._inner.contributions(theta, cohort, index):
+            for row, client in zip(rows, cohort[done : done + len(rows)], strict=True):
+                total = self._mechanism.open(index, holder=int(client))
+                total.add(row[None])
+                row.copy_(torch.from_numpy(self._mechanism.end(total)))
+            done += len(rows)
+            yield rows, np.zeros(0), np.zeros(0)
+        self._mechanism.write(index)
+
+    def row(self) -> Row | None:
+        return self._inner.row()
+
+    def work(self, cohort: np.ndarray) -> int | None:
+        return self._inner.work(cohort)
+
+    def state(self) -> Any:
+        return self._inner.state()
+
+    def restore(self, state: Any) -> None:
+        self._inner.restore(state)
+
+
+class NonPrivateReptile(Method):
+    """Reptile in batches (Nichol et al. 2018), without privacy."""
+
+    name = "reptile"
+    title = "Non-private Reptile"
+    paper = "dp-meta-learning-gbml"
+    defaults = {
+        "model": {"normalisation": "record"},
+        "client_update": {
+            "kind": "reptile",
+            "inner_steps": 5,
+            "inner_rate": 0.001,
+            "optimizer": "adam",
+        },
+        "server": {"optimizer": "sgd", "rate": 1.0},
+    }
+
+    participation: OnePass | BallsAndBins | Poisson | Passes = OnePass()
+    client_update: Reptile = Reptile()
+    server: Step = Step()
+
+    def server_sum(self) -> Sum:
+        return Sum(name=self.client_update.sends, unit="client", observer="everyone")
+
+
+class DpReptile(NonPrivateReptile):
+    """Task-global DP Reptile (Section 4): each client takes private sums over its
+    examples, one for each step.
+    """
+
+    name = "dp-reptile"
+    title = "Task-global DP Reptile (GBML)"
+    claims = {"own-records": REPTILE_STEPS, "own-records-poisson": REPTILE_STEPS}
+    defaults = NonPrivateReptile.defaults | {
+        "within_task": {
+            "threshold": 0.2,
+            "multiplier": None,
+            "epsilon": 9.5,
+            "delta": 1.0e-3,
+            "profile": "as_claimed",
+        },
+    }
+
+    within_task: WithinTask = WithinTask()
+
+    def own_sums(self) -> tuple[Sum, ...]:
+        return (self.within_task.sum(TASK, observer="server"),)
+
+
+class LocalReptile(NonPrivateReptile):
+    """Local DP Reptile (Section 4): each client takes one private sum, over its own
+    update alone.
+    """
+
+    name = "local-reptile"
+    title = "Local DP Reptile"
+    claims = {"own-update": REPTILE_STEPS}
+    defaults = NonPrivateReptile.defaults | {
+        "own_update": {
+            "threshold": 0.01,
+            "multiplier": 0.51,
+            "epsilon": None,
+            "delta": 1.0e-3,
+            "profile": "as_claimed",
+        },
+    }
+
+    own_update: OwnUpdate = OwnUpdate()
+
+    @property
+    def client(self) -> NoisedUpdate:
+        return NoisedUpdate(update=self.client_update)  # type: ignore[call-arg]  # it has no kind
+
+    def own_sums(self) -> tuple[Sum, ...]:
+        return (self.own_update.sum(OWN_UPDATE, observer="server"),)

@@ -1,0 +1,119 @@
+"""Base classes of methods, by who takes the private sum.
+
+| base | who takes the private sum | over what |
+|---|---|---|
+| `ClientLevelMethod` | the server, once a round | what a cohort's clients send |
+| `LocalRecordMethod` | each client, every local step | a lot of its own records |
+| `PartyMethod` | each party, for every step that all take together | a lot of its records |
+
+A method states which parts it accepts by the types of its fields, and which sums are
+taken by `own_sums` (a client's) and `server_sum`.
+"""
+
+from typing import ClassVar
+
+from dpfedbench.errors import BenchError
+from dpfedbench.method import Method
+from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.client_updates.local_steps import LocalSteps
+from dpfedbench.parts.clipping.percentiles import PercentileOfReleases
+from dpfedbench.parts.clipping.rule import CohortRule, Constant, LotRule
+from dpfedbench.parts.noise.noise import Decaying, Fixed
+from dpfedbench.parts.participation.cohorts import Cohorts, OnePass
+from dpfedbench.parts.participation.poisson_lots import PoissonLots
+from dpfedbench.parts.server.server_step import Average, Step
+from dpfedbench.parts.transforms.transform import AsTheyAre, Transform
+from dpsum.sums import Sum
+
+
+class ClientLevelMethod(Method):
+    """The server takes one private sum a round, over what the cohort's clients send.
+
+    A method adds `client_update`: what a client computes and sends.
+    """
+
+    participation: Cohorts = OnePass()
+    transform: Transform = AsTheyAre()
+    clipping: CohortRule = PercentileOfReleases()
+    noise: Fixed = Fixed()
+    budget: Budget = Budget()
+    server: Step = Step()
+
+    def server_sum(self) -> Sum:
+        return Sum(
+            name=self.client_update.sends,
+            unit="client",
+            observer="everyone",
+            clipping=self.clipping,
+            noise=self.noise,
+            budget=self.budget,
+            transform=self.transform,
+        )
+
+
+class LocalRecordMethod(Method):
+    """Each client takes a private sum in every local step, over a lot of its own
+    records; `observer` is who sees it. The server averages the clients' models.
+    """
+
+    observer: ClassVar[str] = "server"
+
+    participation: PoissonLots = PoissonLots()
+    client_update: LocalSteps = LocalSteps()
+    transform: Transform = AsTheyAre()
+    clipping: LotRule = Constant()
+    noise: Fixed | Decaying = Fixed()
+    budget: Budget = Budget()
+    server: Average = Average()
+
+    def own_sums(self) -> tuple[Sum, ...]:
+        gradient_sum = Sum(
+            name=self.client_update.sends,
+            unit="record",
+            observer=self.observer,
+            clipping=self.clipping,
+            noise=self.noise,
+            budget=self.budget,
+            transform=self.transform,
+        )
+        return (gradient_sum,)
+
+    def server_sum(self) -> Sum:
+        return Sum(name="model-mean", unit="record", observer="everyone")
+
+
+class PartyMethod(Method):
+    """Each party takes sums over lots of its records, and all step along the total of
+    these sums, so that they keep one model.
+    """
+
+    defaults = {
+        "clients": {"partition": "fragments"},
+        "participation": {"kind": "poisson-lots"},
+        "server": {"kind": "average"},
+    }
+
+    participation: PoissonLots = PoissonLots()
+    server: Average = Average()
+
+    def check(self) -> None:
+        super().check()
+        for name, step in self.client_update.steps.items():
+            if self.private and step.cut is not None:
+                raise BenchError(
+                    f"client_update: cut is {step.cut:g} for {name}, which is for runs"
+                    " that claim no privacy: set it to null, the clipping rule has the"
+                    " threshold"
+                )
+        for party_sum in self.own_sums():
+            rule = party_sum.clipping
+            if rule is not None and rule.moves:
+                raise BenchError(
+                    f"clipping.kind is {rule.kind} for {party_sum.name}, so its"
+                    " threshold would follow one party's releases, and the ledger"
+                    " would show it to everyone; everyone's account covers only the"
+                    " sum over parties: take constant"
+                )
+
+    def server_sum(self) -> Sum:
+        return Sum(name="model", unit="record", observer="everyone")
