@@ -119,7 +119,9 @@ class RecordSource:
 
 
 def nothing(count: int) -> Measured:
-    """What drawn gradients have of losses and right answers."""
+    """Return empty losses and accuracies, for gradients that are drawn and not
+    computed.
+    """
     return Measured(np.zeros(count), np.zeros(count), np.ones(count))
 
 

@@ -300,8 +300,8 @@ def _audit_by_client(
 
 
 def own_family(releases: Sequence[Release], delta: float) -> Family:
-    """As `family_of`, of the releases that few-shot clients make over their own
-    examples: of the worst name's.
+    """Like `family_of()`, for the releases that few-shot clients make over their own
+    examples: the worst of them.
     """
     worst = max(
         {(event.name, event.noise_multiplier): event for event in releases}.values(),
@@ -445,8 +445,8 @@ def _entry(
     delta: float,
     confidence: float,
 ) -> dict[str, Any]:
-    """What audit.json says of one mechanism; `holds` is infinite where something
-    released has no event.
+    """Return the entry of one mechanism in audit.json; `holds` is infinite where a
+    release has no event.
 
     `chance` is that of right code to show as much: of one mechanism, and of the worst
     of several at most their number times as large.

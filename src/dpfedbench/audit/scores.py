@@ -324,8 +324,8 @@ def _noise_squares(encoded: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _variance(line: Release, absent: Sequence[int]) -> float:
-    """Of the encoded noise of a line, in units of C^2; of shares those that came, not
-    those counted.
+    """Return the variance of a line's encoded noise, in units of C^2; with shares, of
+    the clients that came.
     """
     threshold = float(np.max(line.threshold))
     if line.secure is None:

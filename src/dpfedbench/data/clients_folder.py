@@ -44,7 +44,7 @@ class ClientsFolder:
     class_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """How many clients."""
+        """Return the number of clients."""
         return len(getattr(self, self.arrays[0]))
 
     def preview(self) -> list[list[Any]]:
@@ -115,8 +115,8 @@ class ClientsFolder:
 
 
 def of_training(dataset: Any, *, kind: str, seed: int, clients: int) -> dict[str, Any]:
-    """What every summary begins with: of which data set's training part it is, and how
-    the clients were drawn.
+    """Return the first entries of every summary: the data set whose training part it is
+    of, and how the clients were drawn.
     """
     return {
         "dataset": dataset.name,

@@ -144,8 +144,8 @@ def _strokes(rng: np.random.Generator, each: int) -> np.ndarray:
 
 @cache
 def _fields(character: str) -> np.ndarray:
-    """How far each source pixel is outside the character (inside: below 0) in each
-    face: [faces, 56, 56].
+    """Return the distance of each source pixel from the character in each face,
+    negative inside: [faces, 56, 56].
     """
     shapes = [render(character, face) for face in _FACES]
     outside = [ndimage.distance_transform_edt(shape == 0) for shape in shapes]

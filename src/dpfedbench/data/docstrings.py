@@ -154,8 +154,8 @@ def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[s
 
 
 def _grams(places: list[int]) -> set[int]:
-    """What the sequences of `_GRAM` words are known by: numbers of 64 bits, the same in
-    every process.
+    """Return hashes of 64 bits of all sequences of `_GRAM` words, the same in every
+    process.
 
     That any two of several million sequences share a number has a chance of about a
     millionth.

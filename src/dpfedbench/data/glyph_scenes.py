@@ -44,7 +44,7 @@ _WAVE_STEPS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How scenes differ; pairs are bounds of uniform draws, single numbers standard
+    """Parameters of scenes; pairs are bounds of uniform draws, single numbers standard
     deviations.
 
     Attributes:

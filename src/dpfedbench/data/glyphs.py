@@ -164,7 +164,7 @@ def draw_letter(letter: str) -> np.ndarray:
 
 
 def library_versions() -> dict[str, str]:
-    """Of the libraries whose version can change a pixel of a drawing."""
+    """Return the versions of the libraries that can change a pixel of a drawing."""
     return {
         "pillow": PIL.__version__,
         "freetype": str(features.version("freetype2")),
@@ -183,7 +183,7 @@ def class_names(letters: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Bends(NamedTuple):
-    """How n drawings are bent.
+    """Deformations of n drawings.
 
     Attributes:
         angle: [n], radians.
@@ -218,7 +218,7 @@ class Bends(NamedTuple):
         return cls(angle, shear, np.exp(log_scale), np.exp(log_aspect), knots)
 
     def of(self, some: np.ndarray | slice) -> "Bends":
-        """Those of some drawings."""
+        """Return the deformations of some drawings."""
         return Bends(*(values[some] for values in self))
 
 

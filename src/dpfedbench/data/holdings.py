@@ -1,4 +1,4 @@
-"""What the clients of a run hold: few-shot tasks or labelled records."""
+"""Data of a run's clients: few-shot tasks or labelled records."""
 
 from __future__ import annotations
 

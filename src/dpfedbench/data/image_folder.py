@@ -28,7 +28,7 @@ else:
 
 
 class SplitClasses(Settings):
-    """How many classes go to each part of a few-shot data set."""
+    """Numbers of classes in each part of a few-shot data set."""
 
     train: int = setting(ge=1, doc="training classes")
     validation: int = setting(ge=0, doc="validation classes")
@@ -36,7 +36,7 @@ class SplitClasses(Settings):
 
 
 class Options(Settings):
-    """What `read` is called with, as a configuration states it."""
+    """Arguments of `read`, as a configuration states them."""
 
     folder: str = setting(
         doc=(

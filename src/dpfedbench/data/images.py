@@ -55,7 +55,7 @@ first, by the table's name; and what summary.json says of the array.
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """What a reader hands over before anything is written: base of `RawImages`,
+    """Data that a reader returns, before anything is written: base of `RawImages`,
     `RawRecords` and `RawTexts`.
 
     Attributes:
@@ -70,7 +70,7 @@ class Raw:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def content(self) -> Content:
-        """What is written; one of its tables is "classes"."""
+        """Return the tables to write, one of which is "classes"."""
         raise NotImplementedError
 
     def save(self, folder: Path, facts: dict[str, Any]) -> None:
@@ -218,7 +218,7 @@ class ImageDataset(Prepared):
 
     @property
     def examples_per_class(self) -> int:
-        """How many images each class has."""
+        """Number of images of each class."""
         return int(self.images.shape[1])
 
     @property

@@ -130,8 +130,8 @@ def _find(local: Path | None, split: str, everything: set[str]) -> Copy:
 def _check_classes(
     copy: Copy, present: set[str], wanted: Sequence[str], allowed: set[str]
 ) -> None:
-    """That all wanted classes are there, and none that may not be: a strange class
-    would be in no split or two.
+    """Check that all classes of the splits are there, and no others, which would be in
+    no split or in two.
     """
     missing, strange = sorted(set(wanted) - present), sorted(present - allowed)
     if missing:

@@ -51,7 +51,7 @@ GARMENTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Set(Source):
-    """What tells one data set of the format from another.
+    """Properties of one data set of the format.
 
     Attributes:
         counts: records of each label; they tell its labels from another set's.

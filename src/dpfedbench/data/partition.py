@@ -29,7 +29,7 @@ BLOCK = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(ClientsFolder):
-    """Which images each client (or task) holds.
+    """Images of each client (or task).
 
     Attributes:
         classes: integers [clients, ways], indices into the data set's classes, distinct
@@ -90,7 +90,7 @@ class Partition(ClientsFolder):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPartition(ClientsFolder):
-    """Which records each client holds.
+    """Records of each client.
 
     Attributes:
         records: int32 [clients, most records of a client], indices into the data set's

@@ -1,5 +1,5 @@
-"""Where real data come from: a local folder, or else the address where the authors
-publish them.
+"""Sources of real data: a local folder, or else the address where the authors publish
+them.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Source:
         return None
 
     def place(self, local: Path | None) -> str:
-        """Where a local copy may be put, for messages."""
+        """Folder for a local copy, for messages."""
         if local:
             return f"{local / self.places[0]}"
         return (
@@ -229,8 +229,8 @@ class Copy:
 
     @functools.cached_property
     def files(self) -> Mapping[str, Callable[[], bytes]]:
-        """What reads each file of a folder or archive, by its path below the root, with
-        slashes.
+        """Return a reader for each file of a folder or archive, by its path below the
+        root, with slashes.
 
         Of a folder or a zip archive nothing is read yet; a tar archive has to be read
         in its order, and is read whole.

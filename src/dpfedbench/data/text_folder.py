@@ -21,7 +21,7 @@ from dpfedbench.settings.part import Settings, setting
 
 
 class Options(Settings):
-    """What `read` is called with, as a configuration states it."""
+    """Arguments of `read`, as a configuration states them."""
 
     folder: str = setting(
         doc="where the files are, *.txt; absolute, or below the local data folder"

@@ -24,7 +24,7 @@ from dpsum.randomness import stream
 
 @dataclass(frozen=True, kw_only=True)
 class TextPartition(ClientsFolder):
-    """Which task each client is.
+    """Task of each client.
 
     Attributes:
         tasks: int32 [clients], indices into the data set's tasks; no task is two

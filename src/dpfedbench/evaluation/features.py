@@ -1,5 +1,5 @@
-"""What a model reads of records, where that is a fixed map of each: computed here, or
-once for all runs that read it.
+"""Inputs of models that read a fixed map of each record: computed here, or once for all
+runs that read them.
 
 Where the map takes long (`ModelSettings.made_once`), a job of its own writes what comes
 of all records of a data set, and trainings and tests take it from there. The bits are
@@ -61,7 +61,7 @@ def features_of(
     places: Iterable[np.ndarray],
     files: Mapping[str, Path] | None = None,
 ) -> list[np.ndarray]:
-    """What the run's model reads of the records at each of some places.
+    """Return the inputs of the run's model for each list of record indices.
 
     Args:
         run: the run.
@@ -97,7 +97,7 @@ def _public(run: Method, dataset: RecordDataset) -> np.ndarray | None:
 
 
 def _of(run: Method, dataset: RecordDataset) -> dict[str, Any]:
-    """What features are made of, as features.json says it."""
+    """Return the settings that features depend on, as features.json holds them."""
     return {
         "dataset": dataset.name,
         "images": dataset.summary["sha256"],

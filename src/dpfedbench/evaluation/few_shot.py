@@ -30,8 +30,8 @@ from dpsum.randomness import stream
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scores:
-    """What a model makes of tasks: accuracy (0 to 1) and mean cross-entropy on the
-    query set of each, float64 [n].
+    """Scores of a model on tasks: accuracy (0 to 1) and mean cross-entropy on the query
+    set of each, float64 [n].
     """
 
     accuracies: np.ndarray
@@ -187,8 +187,8 @@ def _logits(
 
 
 class FewShotMeasures(NoMeasures):
-    """Of a meta-model: public validation tasks, after adaptation. It is tested when it
-    is finished.
+    """Measures of a meta-model: public validation tasks, after adaptation. It is tested
+    when it is finished.
     """
 
     columns: tuple[str, ...] = ("validation_loss",)

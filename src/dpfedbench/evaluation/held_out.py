@@ -91,7 +91,7 @@ def measured_in_pieces(
 
 
 class NoMeasures:
-    """What a model in training is measured on: here nothing."""
+    """Measures of a model in training: here none."""
 
     columns: tuple[str, ...] = ()
 
@@ -107,8 +107,8 @@ class NoMeasures:
 
 
 class HeldOutMeasures(NoMeasures):
-    """Of a model that is used as it is: a public validation split, and the test part
-    without it.
+    """Measures of a model that is used as it is: a public validation split, and the
+    test part without it.
 
     `threads` of the CPU change no bit; `files` are of other jobs, by name.
     """

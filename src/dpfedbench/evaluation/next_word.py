@@ -115,8 +115,8 @@ def text_scores(
 
 
 class TextMeasures(NoMeasures):
-    """Of a language model: public validation tasks, and the first
-    `evaluation.while_training` of the test's.
+    """Measures of a language model: public validation tasks, and the first
+    `evaluation.while_training` test tasks.
     """
 
     columns: tuple[str, ...] = (

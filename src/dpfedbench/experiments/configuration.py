@@ -1,5 +1,5 @@
-"""What a configuration holds: the default run, presets' overlays, and the papers with
-their tables and figures.
+"""Classes of the configuration: the default run, overlays of presets, and the papers
+with their tables and figures.
 """
 
 import os
@@ -66,7 +66,7 @@ Names = Annotated[tuple[str, ...], _some, pydantic.AfterValidator(_each_once)]
 
 
 class Data(Settings):
-    """Where data sets come from."""
+    """Source of data sets."""
 
     local_dir: str | None = setting(
         None,
@@ -135,8 +135,8 @@ class Machine(Settings):
 
 
 class Tuning(Settings):
-    """How a method's hyper-parameters were found, for its account. Not part of a run's
-    identity.
+    """Search in which a method's hyper-parameters were found, for its account. Not part
+    of a run's identity.
     """
 
     runs: int = setting(ge=1, le=10**9, doc="runs that were compared")
@@ -303,7 +303,7 @@ class Table(Settings):
 
 
 class XAxis(Settings):
-    """What a figure's horizontal axis shows."""
+    """Horizontal axis of a figure."""
 
     short: ClassVar = {
         show: {"label": label, "show": show, "scale": "log"}
@@ -334,7 +334,7 @@ class XAxis(Settings):
 
 
 class YAxis(Settings):
-    """What a figure's vertical axis shows."""
+    """Vertical axis of a figure."""
 
     label: str = setting(doc="of the axis")
     scale: Literal["linear", "log"] = setting("linear", doc="of the axis")

@@ -30,8 +30,8 @@ def read_datasets(path: str | Path) -> dict[str, str]:
 
 
 def read_holdings(path: str | Path) -> dict[str, str]:
-    """What each of these data sets holds (`data.DATASETS_TABLE`), from the same
-    file.
+    """Return the contents of these data sets in words (`data.DATASETS_TABLE`), from the
+    same file.
     """
     return {row["name"]: row.get("holds") or "" for row in _rows(path)}
 

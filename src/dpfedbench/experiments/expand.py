@@ -140,7 +140,7 @@ def make_plan(
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """What all items are expanded from; `laid` has the values that a method has at a
+    """Inputs of the expansion of all items; `laid` caches the values of a method at a
     paper's task.
     """
 
@@ -467,7 +467,7 @@ class _Expansion:
         return {"kind": "run", "public": series.start.public, "run": named(run)}
 
     def _general(self, method: str, task: str) -> dict[str, Any]:
-        """What is said for more runs than one cell's.
+        """Return the values of a method at a task that more runs than one cell's share.
 
         The layers, each over the ones before: the configuration's `run`, the paper's,
         the task, what makes the method (its defaults), and the overlays for the method,

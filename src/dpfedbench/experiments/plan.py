@@ -1,5 +1,5 @@
-"""What a configuration asks for: items (tables and figures) of papers, their cells, and
-the runs of these.
+"""Plan of a configuration: items (tables and figures) of papers, their cells, and the
+runs of these.
 
 Each cell of a table or figure is one configuration of a run and a list of seeds. Runs
 are known by their folder, so two cells that need the same run share it.
@@ -75,8 +75,8 @@ class Item:
         }
 
     def describe(self) -> described.Item:
-        """What reporting needs to know: it reads results by folder and knows no
-        configuration.
+        """Return the item as plain data for reporting, which reads results by folder
+        and knows no configuration.
         """
         computed = self.kind == "account"
         return described.Item(
@@ -104,7 +104,7 @@ class Item:
 
 
 def _mechanism(run: Method) -> described.Mechanism:
-    """What an accountant has to know of a run that is not trained."""
+    """Return the values that an accountant needs of a run that is not trained."""
     plan, server = (
         getattr(run, "participation", None),
         run.sums[-1] if run.sums else None,
@@ -246,8 +246,8 @@ class Plan:
         ]
 
     def cells(self) -> Iterator[tuple[str, str, str, float | None, int, str]]:
-        """Which run belongs to which cell: paper, item, series, swept value, seed and
-        the run's folder.
+        """Yield the run of each cell: paper, item, series, swept value, seed and the
+        run's folder.
         """
         for item in self.items.values():
             for cell in item.cells:

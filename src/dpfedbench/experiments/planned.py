@@ -1,5 +1,5 @@
-"""What the rules of the workflow ask of the plan: files of runs, parameters of scripts,
-labels for the report.
+"""Inputs of the workflow's rules that follow from the plan: files of runs, parameters
+of scripts, labels for the report.
 """
 
 import functools
@@ -194,8 +194,8 @@ class Planned:
         }
 
     def stand_ins(self) -> dict[str, str]:
-        """What was measured in place of which data set that is published on, where the
-        configuration has such.
+        """Return, for each published data set that is replaced, the data set that was
+        measured.
         """
         return {
             cell.published_dataset: cell.runs[0].dataset
@@ -243,8 +243,8 @@ class Planned:
         ]
 
     def test_of(self, wildcards: Wildcards) -> dict[str, Any]:
-        """What the meta-test that the wildcards name, none of their run's own, has in
-        place of the run's values.
+        """Return the values of the meta-test that the wildcards name, which replace
+        those of the run.
         """
         test = self._tests[self.run_of(wildcards).folder, wildcards.test]
         values = {"shots": test.task.shots} | test.evaluation.plain()
@@ -365,11 +365,11 @@ class Planned:
     # What `snakemake --report` says
 
     def category_of(self, wildcards: Wildcards) -> str:
-        """Where a table or figure is listed: under its paper."""
+        """Return the paper's title, under which a table or figure is listed."""
         return next(iter(self.page_papers(wildcards.paper).values()))["title"]
 
     def labels_of(self, wildcards: Wildcards) -> dict[str, str]:
-        """Of a table or figure in the list."""
+        """Return the labels of a table or figure in the list."""
         item = self.item_of(wildcards)
         return _labels(
             item.name, item.spec["title"], (cell.runs[0].dataset for cell in item.cells)
@@ -378,13 +378,13 @@ class Planned:
     def privacy_labels(
         self, name: str, title: str
     ) -> Callable[[Wildcards], dict[str, str]]:
-        """Of the table of privacy or the answer in the list."""
+        """Return a function that labels the table of privacy or the answer in the list."""
         return lambda wildcards: _labels(
             name, title, (entry["dataset"] for entry in self.entries_of(wildcards))
         )
 
     def frontier_labels(self, wildcards: Wildcards) -> dict[str, str]:
-        """Of the table of frontiers in the list."""
+        """Return the labels of the table of frontiers in the list."""
         data = (cell.runs[0].dataset for item in self._frontiers for cell in item.cells)
         return _labels("frontier", "The frontier: accuracy over the ε that holds", data)
 
@@ -409,8 +409,7 @@ class Planned:
         folders: Callable[[Wildcards], Iterable[str]] | None = None,
         more: Collection[str] = (),
     ) -> Callable[[Wildcards], str]:
-        """As `code`, with the modules of methods and parts, which are found by place,
-        of some runs.
+        """Like `code()`, with the modules of the methods and parts of some runs.
 
         Args:
             script: the name of a file of workflow/scripts.

@@ -106,7 +106,7 @@ class BatchNorm(nn.Module):
 
 @dataclass(frozen=True)
 class Normalisation:
-    """How maps are normalised, and whether they are then scaled.
+    """Normalisation of feature maps, with or without a scale.
 
     Attributes:
         groups: of channels of one record; None: one for each channel.
@@ -172,8 +172,8 @@ class Halving(nn.Module):
 
 
 class HalvedPreparation(Halving):
-    """What a cell makes of an input whose maps are twice as large as those of the
-    other.
+    """Preparation of a cell's input whose maps are twice as large as those of the other
+    input.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

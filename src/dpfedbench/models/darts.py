@@ -58,7 +58,9 @@ def _operation(
     norm: Normalisation,
     mixed: bool,
 ) -> nn.Module | None:
-    """What computes an operation for its targets; None for one that needs nothing."""
+    """Return the module that computes an operation for its targets; None for one that
+    needs none.
+    """
     if name == "skip_connect":
         return None if stride == 1 else Halving(channels, channels, norm, targets)
     first, _, rest = name.partition("_")
@@ -105,8 +107,8 @@ class Edges(nn.Module):
                 self.operations[name] = operation
 
     def forward(self, state: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What each operation makes of the state, [n, its targets, ...]; where they all
-        get the same, [n, 1, ...].
+        """Return each operation's output for the state, [n, its targets, ...]; where
+        all targets get the same, [n, 1, ...].
         """
         cut, outputs = functional.relu(state), {}
         for name in self.targets:
@@ -193,7 +195,7 @@ def _parts(
     mix: torch.Tensor | None,
     drop: DropPath | None = None,
 ) -> list[tuple[int, torch.Tensor]]:
-    """What a state gives to each node that reads it."""
+    """Return the contribution of a state to each node that reads it."""
     outputs = edges(state)
     targets: Mapping[str, Sequence[int]] = edges.targets  # type: ignore[assignment]
     if mix is None and drop is not None:
@@ -223,7 +225,7 @@ def _parts(
 
 
 class CellNet(nn.Module):
-    """What both networks are.
+    """Base of both networks of cells.
 
     Args:
         image_shape: (height, width, channels) of an image.

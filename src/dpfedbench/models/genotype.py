@@ -57,7 +57,7 @@ def edge(node: int, state: int) -> int:
 
 @dataclass(frozen=True)
 class Space:
-    """What a search chooses from.
+    """Search space of genotypes.
 
     Attributes:
         operations: of each edge.
@@ -99,7 +99,7 @@ class Space:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What a genotype may have on an edge."""
+        """Return the operations that a genotype may have on an edge."""
         return tuple(operation for operation in self.operations if operation != NONE)
 
     @property
@@ -153,8 +153,8 @@ class Space:
         return entropies
 
     def genotype(self, architecture: np.ndarray) -> Genotype:
-        """What a search has found: each node's two strongest inputs, each by its
-        strongest operation but `none`.
+        """Return the genotype that a search found: each node's two strongest inputs,
+        each by its strongest operation but `none`.
 
         Of equals the first is taken. Of released weights this is post-processing.
 
@@ -289,7 +289,7 @@ class Genotype:
 
     @classmethod
     def from_json(cls, values: Any) -> Genotype:
-        """Of plain values.
+        """Make a genotype from plain values.
 
         Raises:
             BenchError: they are no genotype's.

@@ -308,7 +308,7 @@ class Gradients(ABC):
 
     @staticmethod
     def tasks(net: Net) -> int:
-        """How many tasks of a network a CPU thread is best given at once."""
+        """Number of tasks that a CPU thread should compute at once."""
         return 1
 
     @abstractmethod
@@ -425,7 +425,8 @@ class Choice(NamedTuple):
 
 
 def device_of(asked: str) -> str:
-    """Where models are trained: "cpu" or "cuda"; "auto" is a GPU where there is one.
+    """Return the device of training: "cpu" or "cuda"; "auto" is a GPU where there is
+    one.
 
     Raises:
         BenchError: a GPU asked for and not there.

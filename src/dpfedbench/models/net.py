@@ -544,8 +544,8 @@ class Net:
     def layers(
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
     ) -> list[tuple[str, torch.Tensor]]:
-        """What each layer gave, in the order in which they end, then the records'
-        losses or logits.
+        """Return the outputs of the layers in the order in which they end, then the
+        records' losses or logits.
         """
         outputs: list[tuple[str, torch.Tensor]] = []
 

@@ -112,8 +112,8 @@ def _derivatives(
     own: Sequence[nn.Parameter],
     **how: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Those of outputs, along a direction, after parameters; zeros after one that they
-    do not depend on.
+    """Return the derivatives of outputs, along a direction, by parameters; zeros for a
+    parameter that they do not depend on.
     """
     return torch.autograd.grad(
         outputs, own, along, allow_unused=True, materialize_grads=True, **how

@@ -11,7 +11,7 @@ from torch import nn
 
 
 def place_of(name: str, layer: nn.Module) -> str:
-    """What a layer is called in a message; "" is the name of the whole module."""
+    """Return the name of a layer for messages; "" is the whole module."""
     return (
         f"layer {name} ({type(layer).__name__})"
         if name

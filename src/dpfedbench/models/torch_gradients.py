@@ -70,8 +70,8 @@ class TorchGradients(Gradients):
 
     @property
     def way(self) -> str:
-        """How records' gradients are computed: "torch" (`vmap`), "torch-opacus" or
-        "torch-loop".
+        """Name of the computation of records' gradients: "torch" (`vmap`), "torch-
+        opacus" or "torch-loop".
         """
         return "torch" if self.net.mixes_records else self._way[0]
 
@@ -258,9 +258,7 @@ class TorchGradients(Gradients):
 
     @functools.cached_property
     def _way(self) -> tuple[str, Any]:
-        """How records' gradients are computed: the name of the first way that works,
-        and the way.
-        """
+        """Return the first computation of records' gradients that works, with its name."""
         theta, x, y = self._example()
         names = self.net.tensor_names
         wanted, _ = self._by_loop(theta, x, y, names)

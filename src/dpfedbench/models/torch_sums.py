@@ -28,8 +28,8 @@ def rows_of(contributions: torch.Tensor) -> np.ndarray:
 def add_on_device(
     rows: torch.Tensor, limit: float, total: np.ndarray, norms: np.ndarray
 ) -> None:
-    """As `kernels.add_rows`, where the rows [n, d] are: a GPU sends one
-    sum, and not each of its rows.
+    """Like `kernels.add_rows()`, on the device of the rows [n, d]: a GPU sends one sum,
+    and not each row.
 
     All is in double precision. The rows of a call are added up before they are added to
     the total, so that other chunks have other last bits.
@@ -48,7 +48,9 @@ def add_groups_on_device(
     total: np.ndarray,
     norms: np.ndarray,
 ) -> None:
-    """As `dpsum.group_clipping.add_rows_by_group`, where the rows [n, d] are."""
+    """Like `dpsum.group_clipping.add_rows_by_group()`, on the device of the rows [n,
+    d].
+    """
     finite = rows.isfinite().all(dim=1)
     rows = torch.where(finite[:, None], rows, torch.nan)
     for index, group in enumerate(groups.slices):

@@ -114,8 +114,8 @@ def defined_in(modules: Iterable[ModuleType], base: type) -> list[Model]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shape:
-    """What can stand at a key: `sections` are its classes or families; `item` is what a
-    list or a mapping holds.
+    """Schema of one configuration key: the allowed section classes or families
+    (`sections`), and the schema of the elements of a list or mapping (`item`).
     """
 
     annotation: Any
@@ -156,7 +156,7 @@ class Shape:
 
 @plugins.cached
 def shapes(cls: Model) -> dict[str, Shape]:
-    """What can stand at each key of a section."""
+    """Return the schema of each key of a section."""
     return {
         key: _shape(field.annotation, field.default)
         for key, field in cls.model_fields.items()
@@ -190,7 +190,7 @@ def _shape(annotation: Any, default: Any = None) -> Shape:
 
 
 def label(cls: Model) -> str:
-    """What a section is called in a message: a method's name, a part's kind."""
+    """Return the name of a section for messages: a method's name, or a part's kind."""
     name = getattr(cls, "name", None)
     return name if isinstance(name, str) and name else kind_of(cls) or cls.__name__
 
@@ -201,7 +201,7 @@ def tag_of(classes: Sequence[Model]) -> str:
 
 
 def spelled_out(value: Any, tag: str) -> Any:
-    """What stands at the place of a part, text as {kind: text}."""
+    """Return the value at the key of a part, with text as {kind: text}."""
     return {tag: value} if isinstance(value, str) and value.lower() != "null" else value
 
 

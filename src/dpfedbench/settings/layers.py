@@ -61,9 +61,7 @@ def _over(inner: Sequence[type[Settings]], below: Any, value: Any) -> Any:
 
 
 def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
-    """What stands at a key, with the kind that text, or a key that implies it, stands
-    for.
-    """
+    """Return the value at a key with its kind, where text or another key implies one."""
     if not _have_kinds(inner):
         return value
     tag = tag_of(inner)

@@ -131,7 +131,7 @@ class Section(Settings):
         """
 
     def notices(self, run: Never) -> tuple[str, ...]:
-        """What a reader of a private run's results must be told because of this
+        """Return the notices that a private run's results carry because of this
         section.
         """
         return ()

@@ -1,4 +1,4 @@
-"""What a run is: its settings, its identity, its place under results/."""
+"""Runs: their settings, their identity, and their folder under results/."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Kind = TypeVar("Kind", bound=Section)
 
 
 class Task(Section):
-    """What the model is used for."""
+    """Task that the model is trained for."""
 
     ways: int = setting(ge=1, le=10_000, doc="classes of a task; 1 of a text")
     shots: int = setting(
@@ -132,8 +132,8 @@ class ModelSettings(Part):
         return self
 
     def prepared(self, records: Any, public: Any = None) -> Any:
-        """What the network reads of records [n, ...]: a fixed map of each by itself; by
-        default they themselves.
+        """Return the network's inputs for records [n, ...]: a fixed map of each record
+        by itself; by default the records themselves.
 
         Args:
             records: as the data set has them.
@@ -143,8 +143,8 @@ class ModelSettings(Part):
         return records
 
     def made_once(self, run: Run) -> dict[str, Any] | None:
-        """What `prepared` is of besides records, as plain values, where one job
-        computes it for all runs; else None.
+        """Return plain values that `prepared` depends on besides the records, where one
+        job computes it for all runs; else None.
         """
         return None
 
@@ -296,7 +296,7 @@ class Run(Settings):
         return next((value for value in values if isinstance(value, family)), None)
 
     def part(self, family: type[Kind]) -> Kind:
-        """As `find`, of a class that the run has to have.
+        """Like `find`, but the run has to have a section of that class.
 
         Raises:
             LookupError: it has none.
@@ -308,7 +308,7 @@ class Run(Settings):
 
     @property
     def client_data(self) -> str:
-        """What clients hold: "tasks" (few-shot) or "records"."""
+        """Kind of data that clients hold: "tasks" (few-shot) or "records"."""
         return "tasks"
 
     def own_sums(self) -> tuple[Sum, ...]:
@@ -379,8 +379,8 @@ class Run(Settings):
 
     @property
     def test_name(self) -> str:
-        """What a meta-test is called in the run's folder; says all that `tested_at` may
-        change.
+        """Name of the meta-test in the run's folder; it has all values that `tested_at`
+        may change.
         """
         test = self.evaluation
         name = f"{self.task.shots}shot-{test.steps}steps-{test.rate:g}rate-{test.tasks}tasks-{test.query_per_class}query"
@@ -407,8 +407,8 @@ class Run(Settings):
 
     @property
     def stream_seed(self) -> int:
-        """What names the streams of all random numbers that an account takes for secret
-        and independent of other runs'.
+        """Seed of all random streams that an account takes to be secret, and
+        independent of other runs'.
 
         The seed; where streams are the run's own, a number of 128 bits that follows
         from the seed and the key. Weights of the model, partitions and tasks of tests
@@ -451,7 +451,7 @@ class Run(Settings):
 
     @property
     def drawn_from(self) -> dict[str, Any]:
-        """What the partition follows from beside the data and the seed
+        """Settings that the partition depends on, besides the data and the seed
         (`Clients.drawn_from`).
         """
         return self.clients.drawn_from(self.task.ways)

@@ -77,8 +77,8 @@ class Clients(Part):
         return digest_classes([type(self)])
 
     def drawn_from(self, ways: int) -> dict[str, Any]:
-        """What the clients follow from beside the data and the seed: runs that share
-        them agree on it.
+        """Return the settings that the clients depend on, besides the data and the
+        seed. Runs with equal ones share a partition.
         """
         tasks = (
             {"examples_per_class": self.examples_per_class, "ways": ways}
@@ -237,8 +237,8 @@ class HasSections(Protocol):
 
     @property
     def clients(self) -> Clients:
-        """What clients hold."""
+        """Settings of the clients."""
 
     @property
     def validation(self) -> Validation:
-        """What a training is looked at by."""
+        """Settings of the validation."""

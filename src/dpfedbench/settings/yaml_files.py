@@ -232,8 +232,8 @@ def with_place(message: str, paths: Sequence[str | Path]) -> str:
 
 
 def _reached(node: Any, keys: Sequence[str]) -> tuple[int, int]:
-    """How many of the keys lead somewhere from a node, one below the other, and the
-    line of the last of these.
+    """Return how many of the nested keys exist below a node, and the line of the last
+    of these.
     """
     depth, line = 0, 1
     for key in keys:

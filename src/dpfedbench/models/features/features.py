@@ -1,5 +1,5 @@
-"""What every fixed map of images is: it reads one image at a time and no private data,
-so that it costs no privacy.
+"""Base of fixed maps of images. A map reads one image at a time and no private data, so
+it costs no privacy.
 
 **Evened directions.** Features of length 1 have most of their length in what all images
 share and in the few directions in which they differ most: a gradient's norm, and with

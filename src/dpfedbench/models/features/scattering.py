@@ -175,8 +175,8 @@ def _wavelets(
 
 @functools.lru_cache(maxsize=8)
 def _blur(size: int, scales: int) -> torch.Tensor:
-    """What blurs a side of so many pixels and keeps every 2^J-th within the reflected
-    ones: float32 [kept, size].
+    """Return the matrix that blurs a side of so many pixels and keeps every 2^J-th
+    within the reflected ones: float32 [kept, size].
     """
     step = 2**scales
     places = np.arange(step, size - step, step)

@@ -1,1 +1,1 @@
-"""Where the cells of a network come from, one file each, found by their place."""
+"""Sources of a network's cells, one file each, found by their folder."""

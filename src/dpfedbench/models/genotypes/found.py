@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FoundGenotype(GenotypeSource):
-    """What the search makes of its architecture weights: genotype.json in its folder,
+    """Genotype from the architecture weights of a search: genotype.json in its folder,
     named by its settings.
     """
 

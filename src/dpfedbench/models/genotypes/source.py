@@ -1,4 +1,4 @@
-"""What every source of a genotype is: settings, and the genotype that they make."""
+"""Base of sources of a genotype: settings, and the genotype that they make."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ Cell = tuple[tuple[tuple[str | int, ...], ...], ...]
 
 
 class StatedGenotype(GenotypeSource):
-    """Of each kind of cell, for each node its two edges [operation, state]; states 0
-    and 1 are the cell's inputs.
+    """Genotype in the configuration: for each kind of cell and each node, two edges
+    [operation, state]; states 0 and 1 are the cell's inputs.
     """
 
     kind: Literal["stated"] = "stated"

@@ -1,3 +1,1 @@
-"""Where training starts from other than from random weights, one file each, found by
-their place.
-"""
+"""Starts of training other than random weights, one file each, found by their folder."""

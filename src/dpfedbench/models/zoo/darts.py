@@ -80,7 +80,7 @@ class CellModel(ZooModel):
 
     @property
     def halving(self) -> tuple[int, ...]:
-        """Which cells halve the maps."""
+        """Indices of the cells that halve the maps."""
         places = (
             (self.cells // 3, 2 * self.cells // 3)
             if self.reductions is None
@@ -90,7 +90,7 @@ class CellModel(ZooModel):
 
     @property
     def space(self) -> Space:
-        """What is searched.
+        """Search space.
 
         Raises:
             BenchError: there is no such space.

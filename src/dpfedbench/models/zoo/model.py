@@ -1,4 +1,4 @@
-"""What every network of the zoo is: settings, and the module that they make."""
+"""Base of networks of the zoo: settings, and the module that they make."""
 
 from __future__ import annotations
 

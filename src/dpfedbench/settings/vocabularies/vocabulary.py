@@ -13,7 +13,7 @@ from dpfedbench.settings.sections import HasSections
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeenText:
-    """What a vocabulary may be made of.
+    """Text that a vocabulary may be made of.
 
     Attributes:
         public: int64 [words], how often each word is in the public text.
