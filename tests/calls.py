@@ -17,8 +17,9 @@ import jsonschema, nbformat, smart_open, snakemake.cli
 snakemake.cli.get_argument_parser()  # which looks for plugins
 installed = sys.path[1:]
 sys.path.insert(0, sys.argv[1])
-import dpfedbench.experiments.expand, dpfedbench.experiments.targets, dpfedbench.imports
-dpfedbench.imports.closure(*dpfedbench.imports.PACKAGE.parent.rglob("*.py"))  # a plan asks what its jobs stand on
+import dpfedbench.experiments.expand, dpfedbench.experiments.targets
+from dpfedbench.experiments import code_hash
+[code_hash.code_hash(rule) for rule in code_hash.PACKAGES]
 gc.freeze()
 for line in sys.stdin:
     given, child = json.loads(line), os.fork()

@@ -93,14 +93,6 @@ class Method(Run):
         return f"{self.dataset}/{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
 
     @property
-    def modules(self) -> tuple[str, ...]:
-        """The modules in which its class and its parts are written, and those of what
-        they extend; sorted.
-        """
-        classes = {cls for one in (self, *self.sections) for cls in type(one).__mro__}
-        return tuple(sorted({cls.__module__ for cls in classes}))
-
-    @property
     def accounts_images(self) -> bool:
         """Whether its account has the level of an image, which asks the partition which
         clients use which.

@@ -19,7 +19,6 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -111,12 +110,6 @@ def load() -> None:
 def modules() -> list[ModuleType]:
     """Return the imported modules of all plugins, those inside of packages too."""
     return list(dict.fromkeys(each for name in _plugins for each in _modules_of(name)))
-
-
-def files() -> list[Path]:
-    """Return the source files of all plugins."""
-    places = (getattr(module, "__file__", None) for module in modules())
-    return [Path(place) for place in places if place]
 
 
 def classes(base: Class) -> list[Class]:

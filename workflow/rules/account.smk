@@ -26,6 +26,6 @@ rule account:
         gpu=0,
     params:
         search=lambda wildcards: PLANNED.search_for(run_of(wildcards)),
-        code=PLANNED.code_for("account"),
+        code=code_of("account"),
     script:
         "../scripts/account.py"

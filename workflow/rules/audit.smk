@@ -28,7 +28,7 @@ rule audit:
         runtime=lambda wildcards: 60 * len(PLANNED.audited_together(wildcards)),
         gpu=0,
     params:
-        code=PLANNED.code_for("audit", PLANNED.audited_together),
+        code=code_of("audit"),
     script:
         "../scripts/audit.py"
 

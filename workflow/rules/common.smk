@@ -50,6 +50,7 @@ try:
         given,
     )
     from dpfedbench.data import DATASETS_TABLE
+    from dpfedbench.experiments.code_hash import code_hash
     from dpfedbench.experiments.datasets import known_datasets, read_holdings
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.experiments.planned import Planned
@@ -77,9 +78,14 @@ except Exception:
 config.update(given(CONFIGURATION))
 MACHINE = CONFIGURATION.machine
 config["machine"], config["data"] = MACHINE.plain(), CONFIGURATION.data.plain()
-PLANNED = Planned(CONFIGURATION, PLAN, ROOT)
+PLANNED = Planned(CONFIGURATION, PLAN)
 REPORT, PAPERS = PLANNED.report, PLANNED.papers
 run_of, partition_of = PLANNED.run_of, PLANNED.partition_of
+
+
+def code_of(rule, *files):
+    """The hash of what a cheap rule depends on: packages, its script, and further files."""
+    return code_hash(rule, [ROOT / f"workflow/scripts/{rule}.py", *files])
 
 
 wildcard_constraints:

@@ -24,7 +24,7 @@ rule meta_test:
         runtime=240,
         gpu=0,
     params:
-        code=PLANNED.code_for("meta_test"),
+        code=code_of("meta_test"),
     script:
         "../scripts/meta_test.py"
 
@@ -35,5 +35,5 @@ use rule meta_test as meta_test_at with:
     log:
         f"{RUN}/logs/meta_test-{{test}}.log",
     params:
-        code=PLANNED.code_for("meta_test"),
+        code=code_of("meta_test"),
         test=PLANNED.test_of,

@@ -26,8 +26,6 @@ rule export_figure:
         gpu=0,
     params:
         description=PLANNED.described,
-        code=PLANNED.code_for(
-            "export_figure", lambda wildcards: PLANNED.item_of(wildcards).runs
-        ),
+        code=code_of("export_figure"),
     script:
         "../scripts/export_figure.py"

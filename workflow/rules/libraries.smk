@@ -30,9 +30,11 @@ for LIBRARY, SOURCE in LIBRARIES.items():
         params:
             library=LIBRARY,
             environment=Path(ENVIRONMENT).name,
-            code=lambda wildcards, library=LIBRARY: PLANNED.code(
-                f"libraries/{library}",
-                more=("workflow/scripts/rows.py", f"workflow/envs/{library}.yaml"),
+            code=code_of(
+                "library",
+                SOURCE,
+                ROOT / "workflow/scripts/rows.py",
+                *([OWN_ENVIRONMENT] if OWN_ENVIRONMENT.exists() else []),
             ),
         script:
             "../scripts/library.py"
@@ -63,6 +65,6 @@ rule libraries_table:
         runtime=10,
         gpu=0,
     params:
-        code=PLANNED.code("libraries_table"),
+        code=code_of("libraries_table"),
     script:
         "../scripts/libraries_table.py"

@@ -53,13 +53,6 @@ rule privacy:
         papers=lambda wildcards: {
             name: CONFIGURATION.experiments[name].title for name in PAPERS
         },
-        code=PLANNED.code_for(
-            "privacy",
-            lambda wildcards: [
-                folder
-                for entry in PLANNED.entries_of(wildcards)
-                for folder in entry["folders"]
-            ],
-        ),
+        code=code_of("privacy"),
     script:
         "../scripts/privacy.py"

@@ -4,10 +4,6 @@ Requires metrics, accounts and histories of the runs shown. Makes tables/, figur
 below results/, or below results/PRESET/. A paper's own page is PAPER.html there.
 """
 
-PAGE_CODE = PLANNED.code_for(
-    "page", lambda wildcards: PLAN.runs, more=("src/dpfedbench/reporting/templates/*",)
-)
-
 
 report: "../report/workflow.rst"
 
@@ -42,7 +38,7 @@ rule table:
         gpu=0,
     params:
         description=PLANNED.described,
-        code=PLANNED.code("table"),
+        code=code_of("table"),
     script:
         "../scripts/table.py"
 
@@ -75,9 +71,7 @@ rule figure:
         gpu=0,
     params:
         description=PLANNED.described,
-        code=PLANNED.code_for(
-            "figure", lambda wildcards: PLANNED.item_of(wildcards).runs
-        ),
+        code=code_of("figure"),
     script:
         "../scripts/figure.py"
 
@@ -104,7 +98,7 @@ rule frontier_table:
         runtime=10,
         gpu=0,
     params:
-        code=PLANNED.code("frontier"),
+        code=code_of("frontier"),
     script:
         "../scripts/frontier.py"
 
@@ -150,7 +144,7 @@ rule collect:
         cells=list(PLAN.cells()),
         papers={name: METHODS[name].paper for name in sorted(METHODS)},
         audited_runs=PLANNED.audited_runs(),
-        code=PLANNED.code("collect"),
+        code=code_of("collect"),
     script:
         "../scripts/collect.py"
 
@@ -209,7 +203,7 @@ rule page:
         shown=PLANNED.page_items(),
         private=PLANNED.private[""],
         papers=PLANNED.page_papers(*PAPERS),
-        code=PAGE_CODE,
+        code=code_of("page"),
     script:
         "../scripts/page.py"
 
@@ -229,4 +223,4 @@ use rule page as page_of_paper with:
         shown=lambda wildcards: PLANNED.page_items(wildcards.paper),
         private=lambda wildcards: PLANNED.private[wildcards.paper],
         papers=lambda wildcards: PLANNED.page_papers(wildcards.paper),
-        code=PAGE_CODE,
+        code=code_of("page"),

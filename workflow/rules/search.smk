@@ -24,6 +24,6 @@ rule genotype:
         runtime=10,
         gpu=0,
     params:
-        code=PLANNED.code_for("genotype"),
+        code=code_of("genotype"),
     script:
         "../scripts/genotype.py"

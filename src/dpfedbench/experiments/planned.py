@@ -2,15 +2,12 @@
 of scripts, labels for the report.
 """
 
-import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from dpfedbench import plugins
 from dpfedbench.experiments.configuration import Configuration, given
 from dpfedbench.experiments.plan import Item, Plan
-from dpfedbench.imports import digest, of_stage
 from dpfedbench.method import Method
 
 Wildcards = Any
@@ -31,7 +28,6 @@ class Planned:
     Args:
         configuration: the whole.
         plan: what it asks for.
-        root: the repository, or the folder of the workflow in an installed package.
 
     Attributes:
         report: the folder that tables and figures go to.
@@ -44,8 +40,9 @@ class Planned:
             paper's target waits for another paper's runs.
     """
 
-    def __init__(self, configuration: Configuration, plan: Plan, root: Path) -> None:
-        self.configuration, self.plan, self._root = configuration, plan, root
+    def __init__(self, configuration: Configuration, plan: Plan) -> None:
+        self.configuration = configuration
+        self.plan = plan
         self.report = (
             f"results/{configuration.preset}" if configuration.preset else "results"
         )
@@ -55,7 +52,6 @@ class Planned:
         }
         self.partitions = {run.clients_folder: run for run in plan.runs.values()}
         self._tests, self._searches = plan.tests, plan.searches
-        self._code = functools.cache(self._digest)
         audited: dict[
             str, dict[str, None]
         ] = {}  # for whose table of privacy a run is audited
@@ -387,53 +383,6 @@ class Planned:
         """Return the labels of the table of frontiers in the list."""
         data = (cell.runs[0].dataset for item in self._frontiers for cell in item.cells)
         return _labels("frontier", "The frontier: accuracy over the ε that holds", data)
-
-    # Code
-
-    def code(self, script: str, *, more: Collection[str] = ()) -> str:
-        """A hash of all that a script imports, as a parameter of rules that are cheap
-        to run again when that changes.
-
-        Training has no such hash: it goes by the version that its method states, so
-        that a comment retrains nothing.
-
-        Args:
-            script: the name of a file of workflow/scripts.
-            more: patterns of further files.
-        """
-        return self._code(script, (), tuple(more))
-
-    def code_for(
-        self,
-        script: str,
-        folders: Callable[[Wildcards], Iterable[str]] | None = None,
-        more: Collection[str] = (),
-    ) -> Callable[[Wildcards], str]:
-        """Like `code()`, with the modules of the methods and parts of some runs.
-
-        Args:
-            script: the name of a file of workflow/scripts.
-            folders: of the runs; None: the run that the wildcards name.
-            more: patterns of further files.
-        """
-
-        def code(wildcards: Wildcards) -> str:
-            runs = (
-                [self.run_of(wildcards).folder]
-                if folders is None
-                else folders(wildcards)
-            )
-            modules = {name for run in runs for name in self.plan.runs[run].modules}
-            return self._code(script, tuple(sorted(modules)), tuple(more))
-
-        return code
-
-    def _digest(
-        self, script: str, modules: tuple[str, ...], more: tuple[str, ...]
-    ) -> str:
-        files = of_stage(self._root / f"workflow/scripts/{script}.py", modules)
-        files += [path for pattern in more for path in self._root.glob(pattern)]
-        return digest([*files, *plugins.files()])
 
 
 def _labels(name: str, title: str, data: Iterable[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from dpfedbench.plugins import PACKAGES, is_ours
+from dpfedbench.plugins import PACKAGES, is_ours, modules
 
 
 def digest_classes(classes: Iterable[type]) -> str:
@@ -41,8 +41,15 @@ def digest_module(module: ModuleType) -> str:
     return _digest([(module.__name__, inspect.getfile(module))])
 
 
-def _digest(modules: Iterable[tuple[str, str]]) -> str:
-    """Hash modules, given by name and file, and the files that they import."""
+def plugin_files() -> set[Path]:
+    """Return the files of all plugins, and the files that they import."""
+    return _files(
+        (module.__name__, module.__file__) for module in modules() if module.__file__
+    )
+
+
+def _files(modules: Iterable[tuple[str, str]]) -> set[Path]:
+    """Return the files of modules, given by name and file, and what they import."""
     files: set[Path] = set()
     waiting = [(name, Path(file)) for name, file in modules]
     while waiting:
@@ -50,6 +57,12 @@ def _digest(modules: Iterable[tuple[str, str]]) -> str:
         if file not in files:
             files.add(file)
             waiting += _imported(name, file)
+    return files
+
+
+def _digest(modules: Iterable[tuple[str, str]]) -> str:
+    """Hash modules, given by name and file, and the files that they import."""
+    files = _files(modules)
     if not files:
         return ""
     lines = [

@@ -1,0 +1,99 @@
+"""The hash of the code that a cheap rule depends on.
+
+Snakemake runs a job again when a parameter of its rule changes. The rules below have
+the hash of the packages that they use as the parameter `code`. The packages are coarse
+on purpose: after an edit a cheap rule may run again without need.
+
+Training, and preparation of data, have no such hash. Training goes by the version of
+its method (`Method.made_by`), so that a comment never trains a run again.
+"""
+
+import functools
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from dpfedbench.settings.plugin_sources import plugin_files
+
+SOURCES = Path(__file__).resolve().parents[2]
+
+_ACCOUNT = (
+    "dpsum",
+    "dpfedbench/federation",
+    "dpfedbench/method.py",
+    "dpfedbench/methods",
+    "dpfedbench/parts",
+    "dpfedbench/settings",
+)
+_TEST = (
+    "dpfedbench/evaluation",
+    "dpfedbench/models",
+    "dpfedbench/data",
+    "dpfedbench/parts/optimizers",
+    "dpfedbench/parts/schedules",
+    "dpkernels",
+    "dpsum/randomness.py",
+)
+_REPORT = (
+    "dpsum",
+    "dpfedbench/reporting",
+    "dpfedbench/results",
+    "dpfedbench/evaluation",
+    "dpfedbench/methods",
+)
+
+PACKAGES = {
+    # Compares the ledger with the sums of the run's method and parts, computes ε.
+    "account": (*_ACCOUNT, "dpfedbench/data"),
+    # Trains a few rounds of the run with canaries in them.
+    "audit": (*_ACCOUNT, *_TEST, "dpfedbench/audit"),
+    # Adapts a trained model and measures it.
+    "meta_test": _TEST,
+    # Reads the cells from the weights of a searched network.
+    "genotype": (*_REPORT, "dpfedbench/models"),
+    # Read accounts and tests of finished runs, average them, print titles of methods.
+    "table": _REPORT,
+    "figure": _REPORT,
+    "export_figure": _REPORT,
+    "privacy": _REPORT,
+    "frontier": _REPORT,
+    "page": _REPORT,
+    "libraries_table": _REPORT,
+    "collect": _REPORT,
+    # Watches and audits another library's training.
+    "library": ("dpsum", "dpwatch"),
+}
+"""The packages, or single modules, that each rule's script uses, below src."""
+
+
+def code_hash(rule: str, files: Iterable[Path] = ()) -> str:
+    """Hash the source files of the packages that a rule uses, and of all plugins.
+
+    Args:
+        rule: a key of `PACKAGES`.
+        files: further files, such as the rule's script.
+
+    Returns:
+        Twelve hexadecimal digits.
+    """
+    lines = [f"{package} {_hash_package(package)}" for package in PACKAGES[rule]]
+    for path in sorted([*plugin_files(), *files]):
+        lines.append(f"{path.name} {_hash_file(path)}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+
+@functools.cache
+def _hash_package(package: str) -> str:
+    """Hash the names and contents of all files of a package, templates included."""
+    folder = SOURCES / package
+    if folder.is_file():
+        return _hash_file(folder)
+    lines = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            lines.append(f"{path.relative_to(folder).as_posix()} {_hash_file(path)}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _hash_file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
