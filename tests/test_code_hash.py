@@ -12,7 +12,7 @@ import pytest
 
 from dpfedbench.experiments import code_hash as hashing
 from dpfedbench.experiments.code_hash import PACKAGES, SOURCES, code_hash
-from dpfedbench.methods import read_run_file
+from dpfedbench.papers import read_run_file
 from dpfedbench.settings import plugin_sources
 from tests.federation.conftest import federation, silos  # noqa: F401
 from tests.test_integrity import finished, there  # noqa: F401

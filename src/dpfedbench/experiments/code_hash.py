@@ -21,7 +21,7 @@ _ACCOUNT = (
     "dpsum",
     "dpfedbench/federation",
     "dpfedbench/method.py",
-    "dpfedbench/methods",
+    "dpfedbench/papers",
     "dpfedbench/parts",
     "dpfedbench/settings",
 )
@@ -39,7 +39,7 @@ _REPORT = (
     "dpfedbench/reporting",
     "dpfedbench/results",
     "dpfedbench/evaluation",
-    "dpfedbench/methods",
+    "dpfedbench/papers",
 )
 
 PACKAGES = {
