@@ -308,3 +308,43 @@ def test_what_a_run_says_of_its_validation_is_read_in_percent(tmp_path: Path) ->
     best = read_history(out / "history.csv")["validation_accuracy"].max()
     shown = read_cell(tmp_path / "results", [run.folder]).validated
     assert shown is not None and shown.mean == pytest.approx(best) and best > 1
+
+
+def two_steps(follows: str = "table3") -> dict[str, Any]:
+    """Six settings of training, then three rates of refining."""
+    found = configuration()
+    tables = found["experiments"]["mine"]["tables"]
+    series = tables["table3"]["series"]["dp-reptile"]
+    refining = {"values": {"evaluation.rate": [0.1, 0.2, 0.3]}, "follows": follows}
+    second = {"dp-reptile": {**series, "search": refining}}
+    tables["refining"] = {**tables["table3"], "series": second}
+    return found
+
+
+def test_second_step_of_a_search_declares_the_runs_of_both() -> None:
+    """Six and three settings on two seeds: 12 runs in the first step, 18 in both."""
+    found = plan(two_steps())
+    counts = {
+        name: {found.searches[folder]["runs"] for folder in item.runs}
+        for (_, name), item in found.items.items()
+    }
+    assert counts == {"table3": {12}, "refining": {18}}
+
+
+@pytest.mark.parametrize(
+    ("follows", "part"),
+    [("table4", "table4"), ("refining", "refining")],
+)
+def test_second_step_of_an_unknown_search_is_refused(follows: str, part: str) -> None:
+    with pytest.raises(BenchError, match=f"follows.*{part}"):
+        plan(two_steps(follows))
+
+
+def test_second_step_after_a_table_without_a_search_is_refused() -> None:
+    found = two_steps()
+    first = found["experiments"]["mine"]["tables"]["table3"]["series"]
+    first["dp-reptile"] = {
+        key: value for key, value in first["dp-reptile"].items() if key != "search"
+    }
+    with pytest.raises(BenchError, match="has no search of its own for dp-reptile"):
+        plan(found)

@@ -194,6 +194,13 @@ class SearchSpace(Settings):
         None, ge=1, doc="combinations that are drawn; null: all of them are tried"
     )
     seed: int = setting(0, ge=0, doc="of the draw")
+    follows: str = setting(
+        "",
+        doc=(
+            "a table of the same experiment, whose search for the series of this name"
+            " chose the values of `run`; the account counts its runs as well"
+        ),
+    )
 
 
 class Start(Settings):

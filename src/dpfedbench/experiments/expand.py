@@ -213,12 +213,35 @@ class _Expansion:
                 name,
                 series,
                 point=point,
-                tried=len(tried[name]) if series.search is not None else 0,
+                tried=self._compared(name, series, self.where),
             )
             for task in spec.tasks
             for name, series in self._series.items()
             for point in tried[name]
         ]
+
+    def _compared(self, name: str, series: Series, where: str) -> int:
+        """Return how many settings a search compares, those of the search that it
+        follows among them; 0 where nothing is searched.
+        """
+        search = series.search
+        if search is None:
+            return 0
+        key = f"{where}.series.{name}.search"
+        count = len(points(search, key))
+        if not search.follows:
+            return count
+        tables = self.experiment.tables
+        others = [table for table in tables if tables[table] is not self.spec]
+        known_name(search.follows, others, f"{key}.follows", "table")
+        first = tables[search.follows]
+        before = None if first is None else first.series.get(name)
+        if before is None or before.search is None or before.search.follows:
+            raise BenchError(
+                f"{key}.follows is {search.follows}, which has no search of its own for"
+                f" {name}: name a table that searches its settings first"
+            )
+        return count + len(points(before.search, key))
 
     def _figure(self, spec: Figure) -> list[Cell]:
         where = self.where
