@@ -47,6 +47,7 @@ STANDS = (
     ("M103", "dp-fedmeta", "random-tests", {}),
     ("M105", "dp-fedmeta", "readings", {"series": ["rotated"]}),
     ("M106", "dp-fedmeta", "explanations", {"series": ["by-tensor", "both"]}),
+    ("M108", "dp-fedmeta", "as-released", {"series": ["second-order"]}),
     ("M107", "dp-fedmeta", "as-released-seeds", {"series": ["five-steps"]}),
     ("M62", "clients-that-differ", "records", {}),
     (
