@@ -157,14 +157,10 @@ def test_the_readme_is_short_and_links_lead_to_files() -> None:
         assert gone == [], page.name
 
 
-def test_findings_are_one_screen_and_a_page_a_paper() -> None:
-    """The first page has a row a finding; each paper's page has the same four parts, in
-    order.
-    """
+def test_findings_have_a_page_for_each_paper() -> None:
+    """The first page links them; each has the same four parts, in order."""
     first = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
     pages = sorted((ROOT / "docs/findings").glob("*.md"))
-    rows = [line for line in first.splitlines() if line.startswith("|")]
-    assert len(rows) <= 16 and max(map(len, rows)) <= 240 and len(first.split()) <= 450
     assert set(re.findall(r"\(findings/([\w-]+)\.md\)", first)) == {
         page.stem for page in pages
     }

@@ -21,7 +21,7 @@ def test_a_command_is_shown_as_it_was_called(
         == "snakemake --cores all {target}"
     )
     files = [ROOT / "config" / "presets" / "real.yaml", tmp_path / "my own.yaml"]
-    values = ["seeds=[0]", "deep=yes", "machine={threads: 4, gpu: 1}"]
+    values = ["seeds=[0]", "machine={threads: 4, gpu: 1}"]
     found = own_command(
         through_uv=True, through_conda=True, files=files, values=values, root=ROOT
     )

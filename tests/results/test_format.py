@@ -36,7 +36,7 @@ def test_a_folder_of_the_former_format_is_refused_and_kept(tmp_path: Path) -> No
     with pytest.raises(
         BenchError,
         match=(
-            rf"former format {FORMAT - 1}, which this version .* move that folder aside"
+            rf"results of format {FORMAT - 1}; this version .* move that folder aside"
         ),
     ):
         check_format(tmp_path)

@@ -262,7 +262,6 @@ def test_a_figure_of_initialisations_trains_each_once_and_tests_it_at_every_shot
             "run.noise.multiplier is 0",
         ),
         ("seeds=[]", "seeds is []"),
-        ("deep=maybe", "deep is maybe: expected yes or no"),
         (
             "machine={kernels: offf}",
             'machine.kernels is "offf"',

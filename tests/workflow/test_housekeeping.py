@@ -39,7 +39,7 @@ def test_verify_looks_through_a_folder_that_somebody_sent(
         "verify: results/tables/two.csv is damaged or was edited, it is not what the"
         " rule table wrote"
     )
-    assert end == "verify: 1 of 2 checks of files and runs in results failed, see above"
+    assert end == "verify: 1 of 2 files and accounts in results have a fault, see above"
 
 
 OWN = """

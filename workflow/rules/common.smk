@@ -22,16 +22,7 @@ mark_workflow()
 WARM_ALLOWED = os.environ.pop(WARM, "") != "no"
 
 
-def asked(name):
-    """A yes or no that is no part of the configuration: it says what a target of machine.smk does."""
-    said = str(config.pop(name, "no")).lower()
-    if said not in ("yes", "true", "1", "no", "false", "0"):
-        sys.exit(f"configuration: {name} is {said}: expected yes or no")
-    return said in ("yes", "true", "1")
-
-
-DEEP = asked("deep")
-# Nor is this: which libraries libraries.smk has in its table.
+# No part of the configuration: which libraries libraries.smk has in its table.
 LIBRARIES = {
     path.stem: path for path in sorted(ROOT.glob("workflow/scripts/libraries/*.py"))
 }

@@ -85,10 +85,7 @@ rule cost:
 
 
 rule verify:
-    """Check a whole results folder, also one that somebody sent: every file as written, every ledger whole and its run's.
-
-    With --config deep=yes every account is computed again, and every model tested again whose data are there.
-    """
+    """Check a whole results folder, also one that somebody sent: every file as written, every account computed again."""
     log:
         "results/logs/verify.log",
     localrule: True
@@ -96,11 +93,10 @@ rule verify:
         "../envs/dpfedbench.yaml"
     threads: 1
     resources:
-        mem_mb=3000 if DEEP else 1000,
-        runtime=600 if DEEP else 30,
+        mem_mb=3000,
+        runtime=600,
         gpu=0,
     params:
-        deep=DEEP,
         searches={folder: PLANNED.search_for(run) for folder, run in PLAN.runs.items()},
     script:
         "../scripts/verify.py"

@@ -42,8 +42,9 @@ def own_command(
         os.path.relpath(file, root if file.is_relative_to(root) else Path.cwd())
         for file in files
     ]
-    kept = [value for value in values if not value.startswith("deep=")]
     # The target goes before these: each takes every word after it for one more of its
     # own.
-    after = ["--configfile", *shown] * bool(shown) + ["--config", *kept] * bool(kept)
+    after = ["--configfile", *shown] * bool(shown) + ["--config", *values] * bool(
+        values
+    )
     return f"{shlex.join(words)} {{target}} {shlex.join(after)}".strip()

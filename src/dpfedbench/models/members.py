@@ -107,8 +107,8 @@ def _read(path: Path) -> tuple[list[dict[str, np.ndarray]], list[str] | None]:
     try:
         tensors = load_file(path)
         with safe_open(path, "np") as file:
-            digest = (file.metadata() or {}).get(_DIGEST)  # a former version wrote none
-        if digest not in (None, _digest(tensors)):
+            digest = (file.metadata() or {}).get(_DIGEST)
+        if digest != _digest(tensors):
             raise ValueError("its tensors are not those that were written")
         words = json.loads(tensors.pop(_WORDS).tobytes()) if _WORDS in tensors else None
         members: dict[int, dict[str, np.ndarray]] = {}

@@ -55,9 +55,9 @@ def check_format(results: str | Path) -> None:
     refuse_newer(mark, str(results))
     if mark["format"] < FORMAT:
         raise BenchError(
-            f"{results} holds results of the former format {mark['format']}, which this"
-            f" version (format {FORMAT}) does not read: move that folder aside, or give"
-            " another with --directory, and run again; nothing was deleted"
+            f"{results} has results of format {mark['format']}; this version reads"
+            f" format {FORMAT}: move that folder aside, or give another with"
+            " --directory"
         )
 
 
