@@ -488,7 +488,7 @@ def test_noise_of_another_mechanism_prints_no_epsilon(followed: Path) -> None:
         method.unlink()
     assert said == [
         *printed("add-a-part.md"),
-        'noise.kind is "anti-correlated"',
+        'noise.kind is "anti-correlated": expected one of fixed',
     ]
 
 
