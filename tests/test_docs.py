@@ -467,7 +467,7 @@ def refusals(copy: Path, trained: str, *said: dict[str, object]) -> list[str]:
 
 def test_noise_of_another_mechanism_prints_no_epsilon(followed: Path) -> None:
     """The same run of DP-ANIL, by a method that takes the page's noise."""
-    method = followed / "src" / "dpfedbench" / "methods" / "dp_anil_less_noise.py"
+    method = followed / "src" / "dpfedbench" / "papers" / "dp_anil_less_noise.py"
     method.write_text(
         "from dpfedbench.papers.dp_anil import DpAnil\n"
         "from dpfedbench.parts.noise.anti_correlated import AntiCorrelated\n\n"
@@ -511,8 +511,13 @@ def test_models_are_refused_as_printed(followed: Path) -> None:
 def test_a_second_module_of_a_name_stops_the_workflow_with_one_line(
     followed: Path, call_snakemake: Snakemake
 ) -> None:
-    twin = followed / "src" / "dpfedbench" / "methods" / "twin.py"
-    shutil.copy(followed / "src" / "dpfedbench" / "methods" / "dp_fl.py", twin)
+    twin = followed / "src" / "dpfedbench" / "papers" / "twin.py"
+    twin.write_text(
+        "from dpfedbench.papers.shared import LocalRecordMethod\n\n\n"
+        "class Twin(LocalRecordMethod):\n"
+        "    name = 'dp-fl'\n"
+        "    title = 'Twin'\n"
+    )
     try:
         done = call_snakemake("--cores", "1", "--dry-run", folder=followed, fresh=True)
     finally:

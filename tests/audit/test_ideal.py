@@ -12,7 +12,7 @@ from scipy import stats
 
 from dpfedbench.audit.own_sums import one_run_of_examples, one_run_of_updates
 from dpfedbench.audit.report import audit, family_of, own_family
-from dpfedbench.parts.client_updates import reptile
+from dpfedbench.papers import gbml
 from dpsum import mechanism, participation
 from dpsum.audit.ideal import chance_of_such, gaussian, secret
 from dpsum.audit.ranks import IDEALS, RankTest
@@ -130,10 +130,10 @@ def test_right_code_is_another_mechanism_no_oftener_than_is_said():
 
 def one_sample(monkeypatch):
     """One Poisson sample of a client's examples is read by all of its steps."""
-    honest = reptile.sampled
+    honest = gbml.poisson_batches
     monkeypatch.setattr(
-        reptile,
-        "sampled",
+        gbml,
+        "poisson_batches",
         lambda rng, steps, count: [honest(rng, steps, count)[0]] * steps,
     )
 

@@ -191,7 +191,7 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
 
     # A method's version trains and tests its runs, and no other method's. Accounts and
     # audits depend on the folder of all methods, and run again for every run.
-    method = finished / "src" / "dpfedbench" / "methods" / "dp_agr.py"
+    method = finished / "src" / "dpfedbench" / "papers" / "dp_fedmeta.py"
     named = 'name = "dp-agr"'
     edit(method, named, f'version = "1a"\n    {named}')
     found = again(snakemake, finished)
@@ -207,7 +207,7 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
     for file, expected in (
         ("dpsum/accounting/tuning.py", {"account", "audit", "audited"}),
         ("dpfedbench/models/meta_gradient.py", {"meta_test", "audit", "audited"}),
-        ("dpfedbench/parts/client_updates/reptile.py", {"account", "audit", "audited"}),
+        ("dpfedbench/parts/client_updates/maml.py", {"account", "audit", "audited"}),
         ("dpfedbench/federation/engine.py", {"account", "audit", "audited"}),
         ("dpfedbench/reporting/figures.py", set()),
         ("dpfedbench/reporting/templates/page.css", set()),

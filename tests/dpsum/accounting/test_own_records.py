@@ -375,10 +375,10 @@ def test_steps_that_read_everything_are_found_out(monkeypatch):
     """A mutant: the ledger says that a step reads a fifth of the examples, but each
     reads all of them.
     """
-    from dpfedbench.parts.client_updates import reptile
+    from dpfedbench.papers import gbml
 
     monkeypatch.setattr(
-        reptile, "sampled", lambda rng, steps, count: [np.arange(count)] * steps
+        gbml, "poisson_batches", lambda rng, steps, count: [np.arange(count)] * steps
     )
     found, bound = _audited(5, z=1.2)
     assert bound > own_records.epsilon_of(found.releases[0].sampler, 1.2, 1e-3)
