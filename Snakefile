@@ -41,7 +41,7 @@ rule all:
         PLANNED.targets(),
         [
             f"{REPORT}/{name}"
-            for name in ("runs.parquet", "cells.tsv", "provenance.json", "index.html")
+            for name in ("runs.parquet", "provenance.json", "index.html")
         ],
 
 

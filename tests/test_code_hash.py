@@ -30,7 +30,7 @@ of plugins (the plugins' own files are in every hash).
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tree of sources with one rule `account` that uses two of three packages."""
-    for package in ("dpsum", "dpfedbench/parts", "dpfedbench/reporting"):
+    for package in ("dpsum", "dpfedbench/parts", "dpfedbench/results"):
         (tmp_path / package / "sub").mkdir(parents=True)
         (tmp_path / package / "sub" / "module.py").write_text("1")
     monkeypatch.setattr(hashing, "SOURCES", tmp_path)
@@ -52,7 +52,7 @@ def test_code_hash_follows_its_packages_and_files_alone(
     script.write_text("1")
     before = hash_again(script)
     assert re.fullmatch("[0-9a-f]{12}", before)
-    (sources / "dpfedbench/reporting/sub/module.py").write_text("2")
+    (sources / "dpfedbench/results/sub/module.py").write_text("2")
     (sources / "dpsum/sub/module.pyc").write_text("compiled")
     assert hash_again(script) == before
 

@@ -727,7 +727,7 @@ def test_a_plan_is_read_without_what_computes() -> None:
         f" Path({str(CONFIG)!r})\nfiles = [folder / 'config.yaml',"
         " *folder.glob('experiments/*.yaml')]\nconfiguration ="
         " overlaid(*(yaml.safe_load(file.read_text(encoding='utf-8')) for file in"
-        " files))\nmake_plan(Configuration.read(configuration)).private()\nprint([name"
+        " files))\nmake_plan(Configuration.read(configuration)).private_runs()\nprint([name"
         " for name in ('torch', 'numba', 'scipy', 'pandas') if name in sys.modules])\n"
     )
     done = subprocess.run(
@@ -738,17 +738,14 @@ def test_a_plan_is_read_without_what_computes() -> None:
 
 def test_which_run_belongs_to_which_cell() -> None:
     found = planned()
-    rows = list(found.cells())
-    assert {row[-1] for row in rows} <= set(found.runs) and len(rows) == len(set(rows))
-    shared = [
-        row[:4]
-        for row in rows
-        if row[-1] == found.items["dp-fedmeta", "table2"].cells[2].runs[0].folder
+    records = found.cell_records()
+    rows = [
+        (record["paper"], record["item"], record["series"], record["x"], record["run"])
+        for record in records
     ]
-    assert ("dp-fedmeta", "table2", "dp-agr", None) in shared and (
-        "dp-fedmeta",
-        "figure4b",
-        "dp-agr",
-        1.0,
-    ) in shared
+    assert {run for *_, run in rows} <= set(found.runs) and len(rows) == len(set(rows))
+    of_table = found.items["dp-fedmeta", "table2"].cells[2].runs[0].folder
+    shown = [cell for *cell, run in rows if run == of_table]
+    assert ["dp-fedmeta", "table2", "dp-agr", None] in shown
+    assert ["dp-fedmeta", "figure4b", "dp-agr", 1.0] in shown
     assert not any(row[1] == "figure12" for row in rows)

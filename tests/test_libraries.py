@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.reporting import libraries, values
+from dpfedbench.results import formats, libraries
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.calls import Snakemake
 
@@ -296,7 +296,7 @@ def test_the_table_is_of_its_rows(tmp_path: Path) -> None:
         json.dumps({"package": "one", "version": "1.2", "rows": rows}), encoding="utf-8"
     )
     found = libraries.read([path])
-    first, second = values.csv_text(found).splitlines()[1:]
+    first, second = formats.csv_text(found).splitlines()[1:]
     assert first == "one 1.2,A | B,a guide,,inf,0.25,1e-06,false,Because.,as is"
     assert second == "one 1.2,A | B,a guide,0.5,70308.2,,1e-06,false,Because.,"
     lines = libraries.listing(found).markdown("make it").splitlines()

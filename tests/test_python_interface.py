@@ -22,6 +22,7 @@ from dpfedbench.data.text_tasks import KnownText
 from dpfedbench.data.tokens import load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
+from dpfedbench.evaluation.genotype_picture import write_cells
 from dpfedbench.evaluation.held_out import held_out
 from dpfedbench.evaluation.predictor import Predictor
 from dpfedbench.federation import engine
@@ -29,7 +30,6 @@ from dpfedbench.federation.accounts import account_run
 from dpfedbench.files import read_json, write_text
 from dpfedbench.manifest import seal
 from dpfedbench.notebook import FinishedRun
-from dpfedbench.reporting.cells import write_cells
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.federation import test_search
 from tests.federation.conftest import (
@@ -70,11 +70,8 @@ def results(
         write_text(place / "config.yaml", run.to_yaml())
         train(run, places, place)
         accounted(run, place, places[1] if run.client_data == "tasks" else None)
-    (first,) = (results / "runs").glob("dp-agr/*/*/*/seed0")
     for place in {path.parent for path in results.rglob("*") if path.is_file()}:
         seal("rule", sorted(path for path in place.iterdir() if path.is_file()))
-    cells = f"paper\titem\tseries\tx\tseed\tfolder\np\tfigure1\ta\t2\t0\t{first.relative_to(results / 'runs')}\n"
-    write_text(results / "smoke" / "cells.tsv", cells)
     return results
 
 
@@ -102,57 +99,26 @@ def test_the_examples_run_as_they_stand(
     for block in blocks:
         exec(compile(block, str(DOCS), "exec"), names)
     said = capsys.readouterr().out
-    assert (
-        "dp-agr" in said
-        and "p figure1: a at 2" in said
-        and re.search(r"^\d+\.\d %$", said, flags=re.M)
-    )
+    assert "dp-agr" in said and re.search(r"^\d+\.\d %$", said, flags=re.M)
     assert "tuning has no epsilon for this run: no search declared" in said
     assert (results.parent / "history.png").stat().st_size > 5000
     assert names["logits"].shape == (15, 3)
 
 
-def test_runs_are_listed_with_what_they_have(
-    results: Path, opened: Any, tmp_path: Path
-) -> None:
-    runs = dpfedbench.list_runs(results).set_index("method")
+def test_the_frame_of_runs_has_what_each_run_says(results: Path, opened: Any) -> None:
+    runs = dpfedbench.load_runs(results).set_index("method")
     for method in ("dp-agr", "adap-dp-fl"):
         profiles = opened(method).account.profiles
         for column, profile in (
             ("epsilon_claimed", "as_claimed"),
-            ("epsilon_holds", "holds"),
+            ("epsilon_proven_high", "holds"),
         ):
             assert runs.loc[method, column] == profiles[profile].epsilon_high
-    assert (
-        profiles["holds"].epsilon_low
-        < profiles["holds"].epsilon_high
-        < profiles["as_claimed"].epsilon_high
-    )
     assert list(runs.index) == ["adap-dp-fl", "dp-agr", "maml"]
-    assert (
-        runs.loc["dp-agr", "unit"] == "client"
-        and runs.loc["adap-dp-fl", "unit"] == "record"
-    )
-    assert runs["epsilon_holds"].notna().tolist() == [True, True, False]
+    assert runs["unit"].fillna("").tolist() == ["record", "client", ""]
+    assert runs["epsilon_proven_high"].notna().tolist() == [True, True, False]
     assert runs["device"].isin(["cpu", "cuda"]).all()
-    assert runs["rounds"].tolist() == [12, 12, 12] and runs["shown_in"].tolist() == [
-        "",
-        "p figure1: a at 2",
-        "",
-    ]
-    shutil.copytree(results, tmp_path / "results")
-    for name in ("metrics.json", "privacy.json"):
-        (
-            Path(tmp_path / "results" / runs.loc["maml", "folder"].split("results/")[1])
-            / name
-        ).unlink()
-    assert np.isnan(
-        dpfedbench.list_runs(tmp_path / "results")
-        .set_index("method")
-        .loc["maml", "accuracy"]
-    )
-    with pytest.raises(BenchError, match="has no folder runs: give the results folder"):
-        dpfedbench.list_runs(tmp_path)
+    assert runs["rounds_run"].tolist() == [12, 12, 12]
 
 
 @pytest.mark.parametrize("method", ["dp-agr", "maml"])
@@ -502,10 +468,9 @@ BAD_CALLS: dict[str, Any] = {
     "open_run, no folder": lambda run: dpfedbench.open_run("no such folder"),
     "open_run, a NUL": lambda run: dpfedbench.open_run("a\0b"),
     "open_run, a number": lambda run: dpfedbench.open_run(3),  # type: ignore[arg-type]
-    "list_runs, no folder": lambda run: dpfedbench.list_runs("no such folder"),
-    "list_runs, a number": lambda run: dpfedbench.list_runs(3),  # type: ignore[arg-type]
-    "list_runs, none": lambda run: dpfedbench.list_runs(None),  # type: ignore[arg-type]
     "load_runs, no folder": lambda run: dpfedbench.load_runs("no such folder"),
+    "load_runs, a number": lambda run: dpfedbench.load_runs(3),  # type: ignore[arg-type]
+    "load_runs, none": lambda run: dpfedbench.load_runs(None),  # type: ignore[arg-type]
     "load_cells, no folder": lambda run: dpfedbench.load_cells("no such folder"),
     "cohort, no round": lambda run: run.cohort(0),
     "use_plugins, a number": lambda run: dpfedbench.use_plugins(3),  # type: ignore[arg-type]

@@ -228,7 +228,7 @@ def test_an_experiment_of_ones_own_in_the_repository_breaks_no_test(
     command += [
         "tests/test_experiments.py",
         "tests/test_targets.py",
-        "tests/reporting/test_tables.py",
+        "tests/results/test_tables.py",
     ]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False

@@ -2,7 +2,6 @@
 chosen by validation tasks.
 """
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -16,13 +15,14 @@ from dpfedbench.experiments.configuration import Configuration, SearchSpace
 from dpfedbench.experiments.expand import make_plan, points
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.federation.accounts import account_of, account_run
-from dpfedbench.reporting import page, tables
-from dpfedbench.reporting.described import Item
-from dpfedbench.reporting.results import read_cell, read_history
+from dpfedbench.results import page, tables
+from dpfedbench.results.curves import read_history
+from dpfedbench.results.items import Item
+from dpfedbench.results.runs_table import collect_runs
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import read_ledger
 from tests.federation.test_text import OWN, RUN, run_of, trained
-from tests.reporting.conftest import write_run
+from tests.results.conftest import write_run
 
 PUBLISHED = Path(__file__).parents[1] / "config" / "published.csv"
 SPACE = {
@@ -179,9 +179,9 @@ def test_the_best_on_validation_tasks_is_chosen_whatever_the_test_says(
                 "members": [{"round": 4, "accuracy": accuracy}]
             }
             training.write_text(json.dumps(written))
-    described = Item.read(item.describe().plain())
+    described = Item(**item.describe())
     table = tables.read(described, tmp_path, PUBLISHED)
-    assert [row.chosen for row in table.rows] == [
+    assert table.rows["chosen"].tolist() == [
         False,
         False,
         False,
@@ -199,9 +199,11 @@ def test_the_best_on_validation_tasks_is_chosen_whatever_the_test_says(
     assert (
         "85.0" not in text and "75.0" not in text
     )  # what the others come to at the meta-test is not told
-    kept = [list(table.fields(row)) for row in table.rows]
+    kept = [list(fields) for fields in tables.listing(table).rows]
     assert all(
-        heading.split(",")[0] in page.ORDER for headings in kept for heading in headings
+        heading.split(",")[0] in page.COLUMN_ORDER
+        for headings in kept
+        for heading in headings
     )
     training.write_text(
         json.dumps({key: value for key, value in written.items() if key != "members"})
@@ -241,7 +243,7 @@ def test_only_what_is_searched_is_described_as_such() -> None:
     ] = None
     (item,) = plan(found).items.values()
     assert [cell.searched for cell in item.cells] == [0] and plan(found).searches == {}
-    assert dataclasses.asdict(item.describe())["cells"][0]["searched"] == 0
+    assert item.describe()["cells"][0]["searched"] == 0
 
 
 def test_shares_are_taken_seed_by_seed(tmp_path: Path) -> None:
@@ -258,11 +260,10 @@ def test_shares_are_taken_seed_by_seed(tmp_path: Path) -> None:
     for cell, accuracies in zip(item.cells, ((50.0, 60.0), (40.0, 30.0)), strict=True):
         for run, accuracy in zip(cell.runs, accuracies, strict=True):
             write_run(tmp_path, run, [accuracy, accuracy])
-    read = tables.read(Item.read(item.describe().plain()), tmp_path, PUBLISHED)
-    assert [row.value.mean for row in read.rows] == [100.0, 65.0]
-    assert "accuracy, % of that of Non-private Reptile (95 % interval)" in read.fields(
-        read.rows[0]
-    )
+    read = tables.read(Item(**item.describe()), tmp_path, PUBLISHED)
+    assert read.rows["value"].tolist() == [100.0, 65.0]
+    (first, _) = tables.listing(read).rows
+    assert "accuracy, % of that of Non-private Reptile (95 % interval)" in first
     table["share_of"] = "nobody"
     with pytest.raises(BenchError, match="there is no series 'nobody'"):
         plan(found)
@@ -306,8 +307,10 @@ def test_what_a_run_says_of_its_validation_is_read_in_percent(tmp_path: Path) ->
     account_run(run, out, out / "privacy.json", clients_dir=tmp_path / "clients")
     shutil.copytree(out, tmp_path / "results" / "runs" / run.folder)
     best = read_history(out / "history.csv")["validation_accuracy"].max()
-    shown = read_cell(tmp_path / "results", [run.folder]).validated
-    assert shown is not None and shown.mean == pytest.approx(best) and best > 1
+    settings = tmp_path / "results" / "runs" / run.folder / "config.yaml"
+    settings.write_text(run.to_yaml(), encoding="utf-8")
+    runs = collect_runs(tmp_path / "results", [run.folder])
+    assert runs["validation_accuracy"][0] == pytest.approx(best) and best > 1
 
 
 def two_steps(follows: str = "table3") -> dict[str, Any]:

@@ -11,48 +11,34 @@ import math
 import runpy
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 
-from dpfedbench.evaluation.intervals import Interval
-from dpfedbench.reporting import frontier
-from dpfedbench.reporting.look import DPI
+from dpfedbench.results import frontier
+from dpfedbench.results.figure_style import DPI
+from dpfedbench.results.items import Item
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def points(table: pd.DataFrame, item: Any) -> list[Any]:
-    """What `frontier.draw` takes, of rows of `frontier.tidy`, in their order."""
+def points(table: pd.DataFrame, item: Any) -> pd.DataFrame:
+    """Return the points that `frontier.draw` takes, of rows of `frontier.tidy`."""
     cells = {cell.series: cell for cell in item.cells}
-    found = []
-    for row in table.to_dict("records"):
-        cell, several = cells[row["series"]], row["seeds"] > 1
-        over = "seeds" if several else "records" if row["unit"] == "record" else "tasks"
-        accuracy = Interval(
-            mean=row["value"],
-            low=row["low"],
-            high=row["high"],
-            count=int(row["seeds"]),
-            over=over,
-        )
-        ends = {"unit": row["unit"], "delta": row["delta"]}
-        result = SimpleNamespace(
-            accuracy=accuracy, seeds=int(row["seeds"]), notices=cell.runs[0].notices
-        )
-        found.append(
-            frontier.Point(
-                cell=SimpleNamespace(
-                    series=row["series"], label=cell.label, x=row["epsilon_asked"]
-                ),
-                result=result,
-                role=row["role"],
-                claimed=SimpleNamespace(epsilon_high=row["epsilon_claimed"], **ends),
-                holds=SimpleNamespace(epsilon_high=row["epsilon_holds"], **ends),
-            )
-        )
-    return found
+    over = table["unit"].map({"record": "records"}).fillna("tasks")
+    return table.rename(
+        columns={
+            "epsilon_asked": "x",
+            "epsilon_holds": "epsilon_proven_high",
+            "value": "accuracy",
+            "low": "accuracy_low",
+            "high": "accuracy_high",
+        }
+    ).assign(
+        interval_over=over.where(table["seeds"] == 1, "seeds"),
+        label=[cells[series].label for series in table["series"]],
+        notices=[cells[series].runs[0].notices for series in table["series"]],
+    )
 
 
 def main(paper: str, path: Path) -> None:
@@ -61,7 +47,7 @@ def main(paper: str, path: Path) -> None:
     item = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))["plan"]().items[
         paper, "frontier"
     ]
-    frontier.draw(item.describe(), points(table, item)).savefig(
+    frontier.draw(Item(**item.describe()), points(table, item)).savefig(
         path.with_suffix(".png"), dpi=DPI
     )
 

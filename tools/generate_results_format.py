@@ -51,7 +51,8 @@ axes = summary.plot("participation.cohort", "mean", yerr="std", marker="o")
 ```python
 cells = dpfedbench.load_cells("results")
 table = cells[(cells.paper == "dp-fedmeta") & (cells["item"] == "table2")]
-print(table.merge(runs, on=["run", "seed"]).groupby("series").accuracy.mean())
+print(table.groupby("series").accuracy.mean())
+print(table.merge(runs[["run", "noise.multiplier"]], on="run"))
 ```
 
 **Two results folders** are one frame, since columns have the same names everywhere:
@@ -111,8 +112,9 @@ def table_of(columns: tuple[Column, ...]) -> str:
 def results_format_page() -> str:
     """Return the text of docs/results-format.md."""
     privacy = (
-        "A run that protects two units, such as clients and records, has the columns"
-        " again for the second unit, named `second_unit`, `second_delta` and so on.\n\n"
+        "A run that protects two units, such as clients and records, or one unit from"
+        " several observers, has the columns again, named `second_unit`,"
+        " `second_delta` and so on, and `third_unit` for a third.\n\n"
     )
     parts = [
         INTRODUCTION,

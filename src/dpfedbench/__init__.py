@@ -2,8 +2,7 @@
 
 For notebooks: `load_runs` returns a frame with one row for each run of a results
 folder, `load_cells` which runs each table and figure shows, `open_run` opens the folder
-of a finished run, `list_runs` lists those of a results folder, and `use_plugins`
-imports modules with methods and parts of your own.
+of a finished run, and `use_plugins` imports modules with methods and parts of your own.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,16 +11,16 @@ from dpfedbench.plugins import use as use_plugins
 from dpfedbench.results.format import VERSION as __version__
 
 if TYPE_CHECKING:
-    from dpfedbench.notebook import list_runs, open_run
+    from dpfedbench.notebook import open_run
     from dpfedbench.results.load import load_cells, load_runs
 else:
 
     def __getattr__(name: str) -> Any:
         # Imported when it is asked for: a plan is read without torch.
-        if name in ("list_runs", "open_run"):
+        if name == "open_run":
             from dpfedbench import notebook
 
-            return getattr(notebook, name)
+            return notebook.open_run
         if name in ("load_cells", "load_runs"):
             from dpfedbench.results import load
 
@@ -31,7 +30,6 @@ else:
 
 __all__ = [
     "__version__",
-    "list_runs",
     "load_cells",
     "load_runs",
     "open_run",

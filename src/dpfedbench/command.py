@@ -78,9 +78,13 @@ def snakemake_words(arguments: Sequence[str]) -> list[str]:
 def _histories(given: Sequence[str]) -> int:
     if len(given) not in (2, 3) or given[0] not in ("tensorboard", "mlflow"):
         raise BenchError(USAGE)
-    from dpfedbench.reporting import histories
+    from dpfedbench.results import experiment_trackers
 
-    log = histories.to_tensorboard if given[0] == "tensorboard" else histories.to_mlflow
+    log = (
+        experiment_trackers.to_tensorboard
+        if given[0] == "tensorboard"
+        else experiment_trackers.to_mlflow
+    )
     print(
         f"{log(given[2] if len(given) == 3 else 'results', given[1])} runs logged to"
         f" {given[1]}"

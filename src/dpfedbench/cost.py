@@ -31,7 +31,7 @@ from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.parts.transforms.transform import Transform
-from dpfedbench.reporting import values
+from dpfedbench.results import formats
 from dpfedbench.settings.part import Section
 
 _LONG = 0.3
@@ -327,7 +327,7 @@ def report(
         )
     jobs, hours = max(1, cores // clock.threads), float(table["hours"].iloc[-1])
     where = (
-        f"{values.plural(clock.threads, 'CPU thread')} each"
+        f"{formats.plural(clock.threads, 'CPU thread')} each"
         if clock.device == "cpu"
         else "one GPU"
     )
@@ -346,12 +346,12 @@ def report(
         ),
     ]
     lines = [
-        *values.markdown_table(("method", "runs", "trained on", "time"), cells),
+        *formats.markdown_table(("method", "runs", "trained on", "time"), cells),
         "",
         *filter(None, notes),
     ]
     write_text(
-        folder / "cost.csv", values.csv_text(table.reset_index().round({"hours": 5}))
+        folder / "cost.csv", formats.csv_text(table.reset_index().round({"hours": 5}))
     )
     write_text(folder / "cost.md", "\n".join(["# What the runs cost", "", *lines, ""]))
     for line in lines:

@@ -1,5 +1,5 @@
-"""Finished runs for notebooks and scripts: list them, read them, and use their models
-on your own data.
+"""Finished runs for notebooks and scripts: read them, and use their models on your own
+data. `results.load` lists them.
 
 `docs/python.md` has examples.
 """
@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import numbers
 import os
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +18,16 @@ import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
-from dpfedbench.files import check_file, read_group
+from dpfedbench.files import read_group
 from dpfedbench.manifest import checked
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
-from dpfedbench.reporting.audited import beside, read_audits
-from dpfedbench.reporting.history_svg import QUANTITIES
-from dpfedbench.reporting.results import read_account, read_history, worst_epsilon
+from dpfedbench.results.audits import mark_account
+from dpfedbench.results.curves import read_history
 from dpfedbench.results.format import refuse_newer
+from dpfedbench.results.history_svg import QUANTITIES
+from dpfedbench.results.load import checked_path
+from dpfedbench.results.runs_table import read_account, read_audits
 from dpsum.accounting.account import PROFILES, Account
 from dpsum.ledger import Release
 
@@ -38,12 +39,9 @@ if TYPE_CHECKING:
     from dpfedbench.models.net import Array
     from dpsum.accounting.profiles import Entry
 
-_RUNS = "runs/*/*/*/*/seed*"
-"""Below a results folder: method, data set, task, key, seed."""
-
 
 def open_run(folder: str | Path) -> FinishedRun:
-    """Open the folder of a finished run; `list_runs` has those of a results folder.
+    """Open the folder of a finished run; `load_runs` has those of a results folder.
 
     What is read of it, now or later, has to be what the workflow wrote
     (`dpfedbench.manifest`).
@@ -52,10 +50,10 @@ def open_run(folder: str | Path) -> FinishedRun:
         BenchError: it is no run's folder, the run is not finished or damaged, or it is
             a newer or the former version's.
     """
-    place = Path(os.path.realpath(_checked_path(folder)))
+    place = Path(os.path.realpath(checked_path(folder)))
     if not os.path.lexists(place / "config.yaml"):
         raise BenchError(
-            f"{folder} is no run's folder: dpfedbench.list_runs(results) has those of a"
+            f"{folder} is no run's folder: dpfedbench.load_runs(results) has those of a"
             " results folder"
         )
     run = FinishedRun(
@@ -63,136 +61,6 @@ def open_run(folder: str | Path) -> FinishedRun:
     )
     refuse_newer(run.training, str(folder))
     return run
-
-
-def list_runs(results: str | Path = "results") -> pd.DataFrame:
-    """The runs of a results folder, one a row.
-
-    Columns: method, dataset, task, key, seed; accuracy in percent; epsilon_claimed,
-    epsilon_holds (high ends), delta and unit, empty where no privacy is claimed; rounds
-    that were run; device, cpu or cuda; shown_in, the tables and figures that show it
-    and as which series, by the cells.tsv of the folder and its presets; folder; fault,
-    what is wrong with it. What a run does not have yet is empty, and so is what cannot
-    be read: of that a warning tells too, and the other runs are listed.
-
-    Raises:
-        BenchError: there is no such folder.
-    """
-    results = Path(_checked_path(results))
-    if not os.path.isdir(results / "runs"):
-        raise BenchError(
-            f"{results} has no folder runs: give the results folder of a workflow"
-        )
-    shown, rows = _cells(results), []
-    for place in sorted(results.glob(_RUNS)):
-        names = dict(
-            zip(
-                ("method", "dataset", "task", "key", "seed"),
-                place.parts[-5:],
-                strict=True,
-            )
-        )
-        seed = names["seed"].removeprefix("seed")
-        if not seed.isdecimal():
-            continue
-        told, fault = dict[str, Any](dict.fromkeys(_SAID)), ""
-        try:
-            told |= _said_of(place)
-        except Exception as error:  # whatever is in a file that nobody foresaw
-            fault = _line(place, error)
-        more = {
-            "shown_in": "; ".join(shown.get(place.parts[-5:], ())),
-            "folder": str(place),
-            "fault": fault,
-        }
-        rows.append(names | {"seed": int(seed)} | told | more)
-    return pd.DataFrame(rows)
-
-
-def _checked_path(folder: Any) -> str:
-    """Return a folder's path as text; BenchError where it is no path."""
-    if not isinstance(folder, str | os.PathLike):
-        raise BenchError(f"the folder is {folder!r}: give its path")
-    path = os.fspath(folder)
-    if not isinstance(path, str) or "\0" in path:
-        raise BenchError(f"the folder is {path!r}, which no folder can be called")
-    return path
-
-
-_SAID = (
-    "accuracy",
-    "epsilon_claimed",
-    "epsilon_holds",
-    "delta",
-    "unit",
-    "rounds",
-    "device",
-)
-
-
-def _said_of(place: Path) -> dict[str, Any]:
-    """What the files of a run say, as a row of `list_runs`."""
-    metrics, training = (
-        read_group(checked(place / name)) if os.path.lexists(place / name) else {}
-        for name in ("metrics.json", "training.json")
-    )
-    there = [place / "privacy.json"] * os.path.lexists(place / "privacy.json")
-    private = [
-        account
-        for account in map(read_account, map(checked, there))
-        if account.unit is not None
-    ]
-    values = (
-        metrics.get("accuracy"),
-        worst_epsilon(private, "as_claimed").epsilon_high,
-        worst_epsilon(private, "holds").epsilon_high,
-        private[0].delta if private else None,
-        private[0].unit if private else None,
-        training.get("rounds_run"),
-        training.get("device"),
-    )
-    return dict(zip(_SAID, values, strict=True))
-
-
-def _line(place: Path, error: Exception) -> str:
-    """What is wrong with a run or a file, in a line, which is a warning too."""
-    known = isinstance(error, BenchError)
-    said = (
-        str(error)
-        if known
-        else f"{place} cannot be read ({type(error).__name__}: {error})"
-    )
-    said = " ".join(said.encode("utf-8", "backslashreplace").decode().split())
-    warnings.warn(said, stacklevel=3)
-    return said
-
-
-def _cells(results: Path) -> dict[tuple[str, ...], list[str]]:
-    """What shows each run, by the parts of its folder: e.g. "dp-fedmeta figure4b:
-    dp-agr at 2".
-    """
-    cells: dict[tuple[str, ...], list[str]] = {}
-    for path in [*results.glob("cells.tsv"), *sorted(results.glob("*/cells.tsv"))]:
-        try:
-            check_file(path)
-            rows = pd.read_csv(
-                path, sep="\t", dtype=str, keep_default_na=False
-            ).to_dict("records")
-            listed = [
-                (
-                    row["folder"],
-                    *(row[name] for name in ("paper", "item", "series", "x")),
-                )
-                for row in rows
-            ]
-        except Exception as error:
-            _line(path, error)
-            continue
-        for folder, paper, item, series, x in listed:
-            said = f"{paper} {item}: {series}" + (f" at {x}" if x else "")
-            items = cells.setdefault(Path(folder).parts[-5:], [])
-            items += [said] * (said not in items)
-    return cells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +122,7 @@ class FinishedRun:
     @functools.cached_property
     def account(self) -> Account:
         """The account that the workflow made, marked where the run's own audit is above
-        it (`reporting.audited`).
+        it (`results.audits`).
         """
         return self._marked(read_account(checked(self.folder / "privacy.json")))
 
@@ -263,7 +131,9 @@ class FinishedRun:
         where there is one.
         """
         path = self.folder / "audit.json"
-        return beside(account, read_audits(checked(path))) if path.exists() else account
+        if not path.exists():
+            return account
+        return mark_account(account, read_audits(checked(path)))
 
     def account_at(self, delta: float) -> Account:
         """The account of the same ledger at another δ, for every unit that the run

@@ -19,6 +19,7 @@ from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
+from dpfedbench.evaluation.genotype_picture import write_cells
 from dpfedbench.experiments.expand import named
 from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
@@ -32,7 +33,6 @@ from dpfedbench.papers.dp_fnas.search_steps import (
     SearchSteps,
 )
 from dpfedbench.parts.client_updates.summed_steps import Parties
-from dpfedbench.reporting.cells import write_cells
 from dpsum.accounting.account import account
 from dpsum.ledger import chain_of, read_ledger
 from dpsum.private_sum import PrivateSum

@@ -22,7 +22,7 @@ from dpfedbench.federation.rounds import Rounds
 from dpfedbench.method import Method
 from dpfedbench.models.members import load_by_word, load_members, save_members
 from dpfedbench.papers import read_run
-from dpfedbench.reporting.results import read_history
+from dpfedbench.results.curves import read_history
 from dpsum.accounting.account import Account
 from dpsum.ledger import Ledger, read_ledger
 from dpsum.randomness import stream

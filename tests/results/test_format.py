@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.reporting.results import read_cell
 from dpfedbench.results.format import FORMAT, NAME, check_format, mark_format
+from dpfedbench.results.runs_table import collect_runs
 
 
 def test_our_own_mark_and_no_mark_are_taken(tmp_path: Path) -> None:
@@ -51,15 +51,16 @@ def test_a_damaged_mark_is_one_line(tmp_path: Path, text: str) -> None:
 
 
 def test_a_run_of_a_newer_version_is_refused_by_its_folder(tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "maml" / "seed0"
+    run = tmp_path / "runs/maml/glyphs/5way-1shot/0123456789/seed0"
     run.mkdir(parents=True)
+    (run / "config.yaml").write_text("method: maml\n", encoding="utf-8")
     for name, value in (
-        ("metrics", {}),
+        ("metrics", {"accuracy": 1, "per_task": [1]}),
         ("privacy", {"profiles": {}}),
         ("training", {"format": FORMAT + 1}),
     ):
         (run / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
     with pytest.raises(
-        BenchError, match=r"maml/seed0 was written by a newer dpfedbench"
+        BenchError, match=r"maml/.*/seed0 was written by a newer dpfedbench"
     ):
-        read_cell(tmp_path, ["maml/seed0"])
+        collect_runs(tmp_path, ["maml/glyphs/5way-1shot/0123456789/seed0"])

@@ -14,8 +14,13 @@ import yaml
 
 import dpfedbench
 from dpfedbench.errors import BenchError
-from dpfedbench.results.columns import CELLS, run_columns
-from dpfedbench.results.runs_table import collect_runs, write_cells, write_runs
+from dpfedbench.results.columns import CELLS, TEST, UNIT_PREFIXES, run_columns
+from dpfedbench.results.runs_table import (
+    collect_cells,
+    collect_runs,
+    write_cells,
+    write_runs,
+)
 from tools.generate_results_format import PAGE, results_format_page
 
 matplotlib.use("agg")
@@ -125,6 +130,76 @@ def frame(results: Path) -> pd.DataFrame:
     return frame.set_index("run")
 
 
+def full_record(**values: Any) -> dict[str, Any]:
+    """Return a record of a cell with all columns that the plan knows."""
+    measured = {column.name for column in TEST}
+    names = [column.name for column in CELLS if column.name not in measured]
+    return {**dict.fromkeys(names), "paper": "dp-fedmeta", "test": "", **values}
+
+
+def test_collect_cells_takes_the_accuracy_of_the_cells_own_test(
+    results: Path,
+) -> None:
+    """A figure may show a run under another test than its own."""
+    runs = collect_runs(results, [PRIVATE.format(0)])
+    other = {"accuracy": 75.0, "ci_low": 74.0, "per_task": [70.0, 80.0, 75.0]}
+    path = results / "runs" / PRIVATE.format(0) / "tests" / "at-5shot.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(other), encoding="utf-8")
+    cells = collect_cells(
+        results,
+        [
+            full_record(cell=0, run=PRIVATE.format(0)),
+            full_record(cell=1, run=PRIVATE.format(0), test="at-5shot"),
+        ],
+        runs,
+    )
+    assert cells["accuracy"].to_list() == [50.0, 75.0]
+    assert cells["test_count"].to_list() == [2, 3]
+    assert [list(one) for one in cells["task_accuracies"]] == [
+        [40.0, 60.0],
+        [70.0, 80.0, 75.0],
+    ]
+    assert [column.name for column in CELLS] == list(cells)
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(BenchError, match=r"at-5shot\.json lacks 'per_task'"):
+        collect_cells(
+            results, [full_record(run=PRIVATE.format(0), test="at-5shot")], runs
+        )
+
+
+def test_collect_runs_has_room_for_three_observers(tmp_path: Path) -> None:
+    """DP-FNAS of four parties accounts for the server, another party and everyone."""
+    accounts = [
+        {
+            "unit": "record",
+            "delta": 1e-5,
+            "profiles": {"holds": entry(epsilon, epsilon, observer=observer)},
+        }
+        for epsilon, observer in (
+            (0.3, "server"),
+            (0.2, "another client"),
+            (0.1, "everyone"),
+        )
+    ]
+    account = {**accounts[0], "also": accounts[1:]}
+    write_run(tmp_path, PRIVATE.format(0), privacy=account)
+    (row,) = collect_runs(tmp_path, [PRIVATE.format(0)]).to_dict("records")
+    assert row["epsilon_proven_high"] == 0.3
+    assert row["second_epsilon_proven_high"] == 0.2
+    assert (row["third_epsilon_proven_high"], row["third_observer"]) == (
+        0.1,
+        "everyone",
+    )
+    write_run(
+        tmp_path,
+        PRIVATE.format(1),
+        privacy={**account, "also": [*accounts[1:], accounts[0]]},
+    )
+    with pytest.raises(BenchError, match="accounts for 4 units and observers"):
+        collect_runs(tmp_path, [PRIVATE.format(1)])
+
+
 def test_collect_runs_reads_identity_test_and_training(frame: pd.DataFrame) -> None:
     private = frame.loc[PRIVATE.format(1)]
     expected = {
@@ -141,7 +216,7 @@ def test_collect_runs_reads_identity_test_and_training(frame: pd.DataFrame) -> N
         "rounds_run": 6,
         "stopped_by": "budget",
         "noise_multiplier": 1.25,
-        "notices": "first; second",
+        "notices": "first | second",
     }
     assert {name: private[name] for name in expected} == expected
     assert private["validation_accuracy"] == pytest.approx(60.0)
@@ -249,6 +324,13 @@ def test_load_runs_reads_folders_before_and_the_file_after_collect(
         dpfedbench.load_runs(results.parent / "elsewhere" / "deeper")
 
 
+def without_prefix(name: str) -> str:
+    """Return the name of a column without the prefix of a further unit."""
+    for prefix in UNIT_PREFIXES[1:]:
+        name = name.removeprefix(prefix)
+    return name
+
+
 def test_results_format_page_is_that_of_the_columns(frame: pd.DataFrame) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == results_format_page(), "run tools/generate_results_format.py"
@@ -257,7 +339,7 @@ def test_results_format_page_is_that_of_the_columns(frame: pd.DataFrame) -> None
     undocumented = [
         name
         for name in [*names, *(column.name for column in CELLS)]
-        if f"| `{name.removeprefix('second_')}` |" not in page
+        if f"| `{without_prefix(name)}` |" not in page
     ]
     assert undocumented == []
 
@@ -268,25 +350,30 @@ def test_results_format_examples_run_as_printed(
     runs = [PRIVATE.format(0), PRIVATE.format(1), PUBLIC]
     frame = collect_runs(results, runs)
     write_runs(frame, results / "runs.parquet", results / "runs.csv")
-    cells = [
-        ("dp-fedmeta", "table2", "dp-agr", None, 0, PRIVATE.format(0)),
-        ("dp-fedmeta", "table2", "dp-agr", None, 1, PRIVATE.format(1)),
-        ("dp-fedmeta", "table2", "maml", None, 0, PUBLIC),
-        ("dp-fedmeta", "figure4b", "dp-agr", 2.0, 0, PRIVATE.format(0)),
+    places = [
+        ("table2", 0, "dp-agr", None, PRIVATE.format(0)),
+        ("table2", 0, "dp-agr", None, PRIVATE.format(1)),
+        ("table2", 1, "maml", None, PUBLIC),
+        ("figure4b", 0, "dp-agr", 2.0, PRIVATE.format(0)),
     ]
-    write_cells(cells, results / "cells.parquet")
+    names = ("item", "cell", "series", "x", "run")
+    records = [dict(zip(names, place, strict=True)) for place in places]
+    write_cells(
+        collect_cells(results, [full_record(**one) for one in records], frame),
+        results / "cells.parquet",
+    )
     monkeypatch.chdir(results.parent)
     page = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.S)
     assert len(blocks) == 4
-    names: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
-    assert names["summary"].to_dict("list") == {
+        exec(compile(block, str(PAGE), "exec"), variables)
+    assert variables["summary"].to_dict("list") == {
         "participation.cohort": [20],
         "mean": [50.0],
         "std": [0.0],
     }
-    assert len(names["both"]) == 6
+    assert len(variables["both"]) == 6
     printed = capsys.readouterr().out
     assert re.search(r"dp-agr +50.0\nmaml +90.0", printed)

@@ -37,7 +37,7 @@ def test_every_preset_has_a_dag(snakemake: Call, preset: str | None) -> None:
     assert (
         found["configure"] == found["train"] == found["meta_test"] == found["account"]
     )
-    for rule in ("provenance", "page", "privacy", "cells"):
+    for rule in ("provenance", "page", "privacy", "collect"):
         assert found[rule] == 1
     assert found["table"] >= 5 and found["figure"] >= 9 and found["prepare"] >= 2
     # Audits are made several a job; smoke has few runs of a method.

@@ -148,7 +148,7 @@ def test_the_slurm_profile_names_every_rule_that_is_sent_and_agrees_with_it() ->
             stated[name] = {
                 key: int(number[1]) for key, number in numbers.items() if number
             }
-    local = {"configure", "cost", "verify", "audited", "cells"}
+    local = {"configure", "cost", "verify", "audited"}
     assert found == {
         name: values for name, values in stated.items() if name not in local
     }

@@ -209,8 +209,8 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
         ("dpfedbench/models/meta_gradient.py", {"meta_test", "audit", "audited"}),
         ("dpfedbench/parts/client_updates/maml.py", {"account", "audit", "audited"}),
         ("dpfedbench/federation/engine.py", {"account", "audit", "audited"}),
-        ("dpfedbench/reporting/figures.py", set()),
-        ("dpfedbench/reporting/templates/page.css", set()),
+        ("dpfedbench/results/figures.py", set()),
+        ("dpfedbench/results/templates/page.css", set()),
     ):
         path = finished / "src" / file
         before = path.read_text(encoding="utf-8")
@@ -252,7 +252,7 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
     stages = ("configure", "train", "meta_test", "account", "audit", "audited")
     assert (
         again(snakemake, finished)
-        == {("cells", ""), *((stage, "dp-agr") for stage in stages)} | reported
+        == {*((stage, "dp-agr") for stage in stages)} | reported
     )
 
     # Another value in a grid: one run more than the search's five, and the figure that

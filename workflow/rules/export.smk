@@ -9,7 +9,11 @@ rule export_figure:
     """Make a figure in PDF, to be included as it is."""
     input:
         PLANNED.files_of_runs(
-            "metrics.json", "privacy.json", "training.json", "history.csv"
+            "config.yaml",
+            "metrics.json",
+            "privacy.json",
+            "training.json",
+            "history.csv",
         ),
         PLANNED.tests_of_runs,
         published=ROOT / "config/published.csv",

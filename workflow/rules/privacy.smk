@@ -49,7 +49,7 @@ rule privacy:
         runtime=10,
         gpu=0,
     params:
-        entries=PLANNED.entries_of,
+        cells=PLANNED.private_cells,
         papers=lambda wildcards: {
             name: CONFIGURATION.experiments[name].title for name in PAPERS
         },

@@ -8,15 +8,12 @@ below results/, or below results/PRESET/. A paper's own page is PAPER.html there
 report: "../report/workflow.rst"
 
 
-# Writes a list: not worth a place in a cluster's queue.
-localrules:
-    cells,
-
-
 rule table:
     """Make a table: tidy CSV, and Markdown for people."""
     input:
-        PLANNED.files_of_runs("metrics.json", "privacy.json", "training.json"),
+        PLANNED.files_of_runs(
+            "config.yaml", "metrics.json", "privacy.json", "training.json"
+        ),
         published=ROOT / "config/published.csv",
     output:
         csv=report(
@@ -47,7 +44,11 @@ rule figure:
     """Draw a figure, and write down the numbers that were drawn."""
     input:
         PLANNED.files_of_runs(
-            "metrics.json", "privacy.json", "training.json", "history.csv"
+            "config.yaml",
+            "metrics.json",
+            "privacy.json",
+            "training.json",
+            "history.csv",
         ),
         PLANNED.tests_of_runs,
         published=ROOT / "config/published.csv",
@@ -103,25 +104,6 @@ rule frontier_table:
         "../scripts/frontier.py"
 
 
-rule cells:
-    """List which run's folder belongs to which cell: paper, item, series, swept value and seed."""
-    output:
-        f"{REPORT}/cells.tsv",
-    log:
-        f"{REPORT}/logs/cells.log",
-    conda:
-        "../envs/dpfedbench.yaml"
-    threads: 1
-    resources:
-        mem_mb=500,
-        runtime=5,
-        gpu=0,
-    params:
-        cells=list(PLAN.cells()),
-    script:
-        "../scripts/cells.py"
-
-
 rule collect:
     """Collect all runs into one data frame, and which run each cell of a table or figure shows."""
     input:
@@ -141,9 +123,9 @@ rule collect:
         gpu=0,
     params:
         runs=sorted(PLAN.runs),
-        cells=list(PLAN.cells()),
+        cells=PLANNED.cell_records(),
         papers={name: METHODS[name].paper for name in sorted(METHODS)},
-        audited_runs=PLANNED.audited_runs(),
+        audited_runs=PLANNED.audited_runs[""],
         code=code_of("collect"),
     script:
         "../scripts/collect.py"
@@ -201,7 +183,7 @@ rule page:
         gpu=0,
     params:
         shown=PLANNED.page_items(),
-        private=PLANNED.private[""],
+        private=PLANNED.cell_records(),
         papers=PLANNED.page_papers(*PAPERS),
         code=code_of("page"),
     script:
@@ -221,6 +203,6 @@ use rule page as page_of_paper with:
         f"{REPORT}/logs/page-{{paper}}.log",
     params:
         shown=lambda wildcards: PLANNED.page_items(wildcards.paper),
-        private=lambda wildcards: PLANNED.private[wildcards.paper],
+        private=lambda wildcards: PLANNED.cell_records(wildcards.paper),
         papers=lambda wildcards: PLANNED.page_papers(wildcards.paper),
         code=code_of("page"),

@@ -1,4 +1,4 @@
-"""Collect all runs of the plan into one data frame."""
+"""Collect all runs of the plan into one data frame, and the cells that show them."""
 
 from pathlib import Path
 
@@ -7,13 +7,15 @@ from dpfedbench.manifest import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "collect"):
-        from dpfedbench.results.runs_table import collect_runs, write_cells, write_runs
+        from dpfedbench.results import runs_table
 
-        frame = collect_runs(
+        runs = runs_table.collect_runs(
             "results",
             snakemake.params.runs,
             papers=snakemake.params.papers,
             audited_runs=snakemake.params.audited_runs,
         )
-        write_runs(frame, Path(snakemake.output.runs), Path(snakemake.output.csv))
-        write_cells(snakemake.params.cells, Path(snakemake.output.cells))
+        cells = runs_table.collect_cells("results", snakemake.params.cells, runs)
+        output = snakemake.output
+        runs_table.write_runs(runs, Path(output.runs), Path(output.csv))
+        runs_table.write_cells(cells, Path(output.cells))

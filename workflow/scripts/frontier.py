@@ -1,4 +1,4 @@
-"""Put what all frontiers show into one table: tidy CSV, and Markdown for people."""
+"""Put what all frontiers show into one table: tidy CSV, and Markdown for readers."""
 
 from dpfedbench.files import write_text
 from dpfedbench.manifest import rule_job
@@ -8,9 +8,9 @@ if __name__ == "__main__":
     with rule_job(snakemake, "table of frontiers"):
         import pandas as pd
 
-        from dpfedbench.reporting import frontier, values
+        from dpfedbench.results import formats, frontier
 
         table = pd.concat([pd.read_csv(path) for path in snakemake.input])
         command = snakemake.config["command"].replace("{target}", "frontier")
-        write_text(snakemake.output.csv, values.csv_text(table))
+        write_text(snakemake.output.csv, formats.csv_text(table))
         write_text(snakemake.output.markdown, frontier.listing(table).markdown(command))

@@ -8,7 +8,7 @@ from dpfedbench.papers import read_run_file
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "genotype"):
-        from dpfedbench.reporting.cells import write_cells
+        from dpfedbench.evaluation.genotype_picture import write_cells
 
         write_cells(
             read_run_file(snakemake.input.config[0]),

@@ -6,13 +6,11 @@ from dpfedbench.manifest import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "table of libraries"):
-        from dpfedbench.reporting import libraries, values
+        from dpfedbench.results import formats, libraries
 
-        table, command = (
-            libraries.read(snakemake.input),
-            snakemake.config["command"].replace("{target}", "libraries"),
-        )
-        write_text(snakemake.output.csv, values.csv_text(table))
+        table = libraries.read(snakemake.input)
+        command = snakemake.config["command"].replace("{target}", "libraries")
+        write_text(snakemake.output.csv, formats.csv_text(table))
         write_text(
             snakemake.output.markdown, libraries.listing(table).markdown(command)
         )

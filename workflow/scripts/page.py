@@ -6,29 +6,30 @@ from pathlib import Path
 
 from dpfedbench.files import write_text
 from dpfedbench.manifest import rule_job
-from dpfedbench.reporting.described import Item, Private
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "page"):
-        from dpfedbench.reporting.page import Made, make
+        from dpfedbench.results.items import Item
+        from dpfedbench.results.page import Product, make
 
         with open(snakemake.input.datasets, newline="", encoding="utf-8") as handle:
             datasets = list(csv.DictReader(handle, delimiter="\t"))
-        folder, command = Path(snakemake.output[0]).parent, snakemake.config["command"]
-        shown = [
-            Made(
-                path=given["path"],
+        folder = Path(snakemake.output[0]).parent
+        command = snakemake.config["command"]
+        products = [
+            Product(
+                path=shown["path"],
                 command=command.replace(
-                    "{target}", (folder / given["path"]).as_posix()
+                    "{target}", (folder / shown["path"]).as_posix()
                 ),
-                item=given["item"] and Item.read(given["item"]),
+                item=Item(**shown["item"]) if shown["item"] else None,
             )
-            for given in snakemake.params.shown
+            for shown in snakemake.params.shown
         ]
         text = make(
-            shown,
-            private=[Private.read(entry) for entry in snakemake.params.private],
+            products,
+            private=snakemake.params.private,
             results="results",
             folder=folder,
             provenance=Path(snakemake.input.provenance[0]),

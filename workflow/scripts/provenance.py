@@ -8,7 +8,7 @@ from dpfedbench.manifest import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "provenance"):
-        from dpfedbench.reporting.provenance import provenance
+        from dpfedbench.results.provenance import provenance
 
         target = snakemake.wildcards.get("paper", "").replace("-", "_")
         command = (

@@ -1,4 +1,4 @@
-"""Make a table from finished runs: tidy CSV, and Markdown for people."""
+"""Make a table from finished runs: tidy CSV, and Markdown for readers."""
 
 from dpfedbench.files import write_text
 from dpfedbench.manifest import rule_job
@@ -8,17 +8,12 @@ if __name__ == "__main__":
     with rule_job(
         snakemake, f"table {snakemake.wildcards.paper} {snakemake.wildcards.item}"
     ):
-        from dpfedbench.reporting import tables, values
-        from dpfedbench.reporting.described import Item
+        from dpfedbench.results import formats, tables
+        from dpfedbench.results.items import Item
 
-        made, command = (
-            snakemake.output,
-            snakemake.config["command"].replace("{target}", snakemake.output.csv),
-        )
-        table = tables.read(
-            Item.read(snakemake.params.description),
-            "results",
-            snakemake.input.published,
-        )
-        write_text(made.csv, values.csv_text(tables.tidy(table)))
-        write_text(made.markdown, tables.to_markdown(table, command))
+        csv, markdown = snakemake.output.csv, snakemake.output.markdown
+        command = snakemake.config["command"].replace("{target}", csv)
+        item = Item(**snakemake.params.description)
+        table = tables.read(item, "results", snakemake.input.published)
+        write_text(csv, formats.csv_text(tables.tidy(table)))
+        write_text(markdown, tables.to_markdown(table, command))

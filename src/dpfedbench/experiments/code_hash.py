@@ -36,7 +36,6 @@ _TEST = (
 )
 _REPORT = (
     "dpsum",
-    "dpfedbench/reporting",
     "dpfedbench/results",
     "dpfedbench/evaluation",
     "dpfedbench/papers",

@@ -7,12 +7,11 @@ are known by their folder, so two cells that need the same run share it.
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dpfedbench.method import Method
-from dpfedbench.reporting import described
 from dpfedbench.settings.run import Run
 
 
@@ -38,10 +37,6 @@ class Cell:
     mismatch: str
     tests: tuple[Method, ...] = ()
     searched: int = 0
-
-
-_SAID = ("series", "label", "variant", "x", "published_dataset", "mismatch", "searched")
-"""What reporting is told of a cell as it is."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,37 +69,91 @@ class Item:
             for run, test in zip(cell.runs, cell.tests, strict=False)
         }
 
-    def describe(self) -> described.Item:
-        """Return the item as plain data for reporting, which reads results by folder
-        and knows no configuration.
+    def cell_records(
+        self, audited_runs: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return one mapping for each run of each cell: the columns of
+        `results.columns.CELLS` that are known before any run.
+
+        A figure of accounts has one for each cell, without a run but with what an
+        accountant has to know.
+
+        Args:
+            audited_runs: for each private run, the run whose audit stands for it.
         """
-        computed = self.kind == "account"
-        return described.Item(
-            paper=self.paper,
-            name=self.name,
-            kind=self.kind,
-            spec=self.spec,
-            cells=tuple(
-                described.Cell(
-                    **{name: getattr(cell, name) for name in _SAID},
-                    method=cell.runs[0].method,
-                    title=cell.runs[0].title,
-                    dataset=cell.runs[0].dataset,
-                    task=cell.runs[0].task_name,
-                    tested=(*cell.tests, *cell.runs)[0].task_name,
-                    metrics=f"tests/{cell.tests[0].test_name}.json"
-                    if cell.tests
-                    else "metrics.json",
-                    folders=() if computed else tuple(run.folder for run in cell.runs),
-                    mechanism=_mechanism(cell.runs[0]) if computed else None,
+        audited_runs = audited_runs or {}
+        kind = self.kind
+        if self.spec.get("value") == "milliseconds":
+            kind = "time-table"
+        records = []
+        for number, cell in enumerate(self.cells):
+            shared = {
+                "paper": self.paper,
+                "item": self.name,
+                "kind": kind,
+                "cell": number,
+                **_shared_columns(cell),
+            }
+            if self.kind == "account":
+                mechanism = _mechanism(cell.runs[0])
+                records.append({**shared, "run": None, "mechanism": mechanism})
+                continue
+            for run in cell.runs:
+                audited_run = audited_runs.get(run.folder, "")
+                records.append(
+                    {
+                        **shared,
+                        "seed": run.seed,
+                        "run": run.folder,
+                        "audited_run": audited_run,
+                    }
                 )
-                for cell in self.cells
-            ),
-        )
+        return records
+
+    def describe(self, audited_runs: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the arguments of `results.items.Item`, as plain data for a script."""
+        return {
+            "paper": self.paper,
+            "name": self.name,
+            "kind": self.kind,
+            "spec": self.spec,
+            "cells": self.cell_records(audited_runs),
+        }
 
 
-def _mechanism(run: Method) -> described.Mechanism:
-    """Return the values that an accountant needs of a run that is not trained."""
+def _shared_columns(cell: Cell) -> dict[str, Any]:
+    """Return the columns that all runs of a cell share."""
+    first = cell.runs[0]
+    test = cell.tests[0] if cell.tests else None
+    return {
+        "series": cell.series,
+        "label": cell.label,
+        "variant": cell.variant,
+        "repairs": cell.repairs,
+        "x": cell.x,
+        "method": first.method,
+        "title": first.title,
+        "private": first.private,
+        "dataset": first.dataset,
+        "published_dataset": cell.published_dataset,
+        "task": first.task_name,
+        "tested": (test or first).task_name,
+        "test": test.test_name if test else "",
+        "mismatch": cell.mismatch,
+        "searched": cell.searched,
+        "start": first.initial.told,
+        "configured_multiplier": getattr(
+            getattr(first, "noise", None), "multiplier", None
+        ),
+    }
+
+
+def _mechanism(run: Method) -> dict[str, Any]:
+    """Return what an accountant has to know of a run that is not trained.
+
+    `noise_multiplier` is None without noise. `counted` is whether everything that the
+    clipping rule reads is a release that an account counts.
+    """
     plan, server = (
         getattr(run, "participation", None),
         run.sums[-1] if run.sums else None,
@@ -116,18 +165,18 @@ def _mechanism(run: Method) -> described.Mechanism:
     multiplier = getattr(noise, "multiplier", None)
     if getattr(clipping, "noise_by_group", "joint") == "per-group":
         multiplier = None  # how many groups there are is known with the network
-    return described.Mechanism(
-        sampler={
+    return {
+        "sampler": {
             "kind": getattr(plan, "kind", ""),
             "clients": run.clients.count,
             "cohort": cohort,
             "rounds": rounds,
             "rate": cohort / run.clients.count,
         },
-        noise_multiplier=multiplier,
-        counted=clipping is not None and clipping.private,
-        mechanism="gaussian" if noise is None else noise.mechanism,
-    )
+        "noise_multiplier": multiplier,
+        "counted": clipping is not None and clipping.private,
+        "mechanism": "gaussian" if noise is None else noise.mechanism,
+    }
 
 
 def audited_as(run: Method) -> str:
@@ -245,74 +294,55 @@ class Plan:
             if item.kind != "table" and paper in (None, item.paper)
         ]
 
-    def cells(self) -> Iterator[tuple[str, str, str, float | None, int, str]]:
-        """Yield the run of each cell: paper, item, series, swept value, seed and the
-        run's folder.
-        """
-        for item in self.items.values():
-            for cell in item.cells:
-                for run in cell.runs if item.kind != "account" else ():
-                    yield (
-                        item.paper,
-                        item.name,
-                        cell.series,
-                        cell.x,
-                        run.seed,
-                        run.folder,
-                    )
+    def cell_records(
+        self, paper: str | None = None, audited_runs: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the records of the cells of one paper, or of all (`Item.cell_records`).
 
-    def private(self, paper: str | None = None) -> list[dict[str, Any]]:
-        """Every private configuration that a table or figure of one paper, or of all,
-        shows, once, as plain data.
-
-        Tables come before figures, so that a configuration has the name it has in a
-        table, and the seeds of all items. `audited` is the run whose audit stands for
-        it: its own first seed's, or that of an earlier configuration with the same
-        mechanism (`audited_as`).
+        Figures of accounts have no runs and are left out.
         """
-        mechanisms: dict[str, dict[str, Any]] = {}
-        shown = [
+        return [
+            record
+            for item in self._shown(paper)
+            for record in item.cell_records(audited_runs)
+        ]
+
+    def _shown(self, paper: str | None) -> list[Item]:
+        return [
             item
             for item in self.items.values()
             if item.kind != "account" and paper in (None, item.paper)
         ]
-        for item in sorted(shown, key=lambda item: item.kind != "table"):
+
+    def private_runs(self, paper: str | None = None) -> dict[str, list[Method]]:
+        """Return the private configurations that tables and figures of one paper, or of
+        all, show: their runs in the order of seeds, by the folder that these share.
+
+        Tables come before figures.
+        """
+        configurations: dict[str, dict[int, Method]] = {}
+        for item in sorted(self._shown(paper), key=lambda item: item.kind != "table"):
             for cell in item.cells:
-                first = cell.runs[0]
-                if not first.private:
-                    continue
-                known = mechanisms.setdefault(
-                    str(Path(first.folder).parent),
-                    {
-                        "paper": item.paper,
-                        "tables": [],
-                        "method": first.method,
-                        "title": first.title,
-                        "variant": cell.variant or cell.label,
-                        "start": first.initial.told,
-                        "multiplier": getattr(
-                            getattr(first, "noise", None), "multiplier", None
-                        ),
-                        "dataset": first.dataset,
-                        "published_dataset": cell.published_dataset,
-                        "task": first.task_name,
-                        "mismatch": cell.mismatch,
-                        "seeds": {},
-                    },
-                )
-                if item.kind == "table" and item.spec.get("value") != "milliseconds":
-                    place = {
-                        "paper": item.paper,
-                        "item": item.name,
-                        "series": cell.series,
-                        "repairs": cell.repairs,
-                    }
-                    known["tables"].append(place)
-                seeds = {run.seed: run.folder for run in cell.runs} | known["seeds"]
-                known["seeds"] = {seed: seeds[seed] for seed in sorted(seeds)}
-        entries, audited = [], dict[str, str]()
-        for known in mechanisms.values():
-            folders = list(known.pop("seeds").values())
-            audit_of = audited.setdefault(audited_as(self.runs[folders[0]]), folders[0])
-            entries.append({**known, "folders": folders, "audited": audit_of})
-        return entries
+                if cell.runs[0].private:
+                    folder = str(Path(cell.runs[0].folder).parent)
+                    seeds = configurations.setdefault(folder, {})
+                    seeds |= {run.seed: run for run in cell.runs}
+        return {
+            folder: [seeds[seed] for seed in sorted(seeds)]
+            for folder, seeds in configurations.items()
+        }
+
+    def audited_runs(self, paper: str | None = None) -> dict[str, str]:
+        """Return, for each private run that one paper or all show, the run whose audit
+        stands for it.
+
+        It is the first seed of the run's configuration, or of an earlier configuration
+        with the same mechanism (`audited_as`).
+        """
+        audited_runs: dict[str, str] = {}
+        by_mechanism: dict[str, str] = {}
+        for runs in self.private_runs(paper).values():
+            first = runs[0]
+            audited = by_mechanism.setdefault(audited_as(first), first.folder)
+            audited_runs |= {run.folder: audited for run in runs}
+        return audited_runs

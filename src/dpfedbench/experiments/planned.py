@@ -32,8 +32,8 @@ class Planned:
     Attributes:
         report: the folder that tables and figures go to.
         papers: those that have a table or figure, by name.
-        private: the private configurations that each paper shows, and "" that all
-            together show.
+        audited_runs: for each private run that a paper shows, the run whose audit
+            stands for it, by paper; under "" those of all papers.
         partitions: a run for each partition, by the partition's folder.
         batches: the audits that the tables of privacy need, so many runs of one method
             a batch, by method and number. A batch is for one set of papers, so that no
@@ -47,17 +47,17 @@ class Planned:
             f"results/{configuration.preset}" if configuration.preset else "results"
         )
         self.papers = list(dict.fromkeys(paper for paper, _ in plan.items))
-        self.private = {
-            paper: plan.private(paper or None) for paper in ("", *self.papers)
+        self.audited_runs = {
+            paper: plan.audited_runs(paper or None) for paper in ("", *self.papers)
         }
         self.partitions = {run.clients_folder: run for run in plan.runs.values()}
         self._tests, self._searches = plan.tests, plan.searches
         audited: dict[
             str, dict[str, None]
         ] = {}  # for whose table of privacy a run is audited
-        for paper, entries in self.private.items():
-            for entry in entries:
-                audited.setdefault(entry["audited"], {})[paper] = None
+        for paper, audited_runs in self.audited_runs.items():
+            for folder in audited_runs.values():
+                audited.setdefault(folder, {})[paper] = None
         groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for folder, papers in audited.items():
             groups.setdefault((plan.runs[folder].method, tuple(papers)), []).append(
@@ -82,7 +82,7 @@ class Planned:
         of = f"{paper}/" if paper else ""
         tables = [f"{item.paper}/{item.name}" for item in self.plan.tables(paper)]
         figures = [f"{item.paper}/{item.name}" for item in self.plan.figures(paper)]
-        if self.private[paper or ""]:
+        if self.audited_runs[paper or ""]:
             tables += [f"{of}answer", f"{of}privacy"]
             figures.append(f"{of}privacy")
         if paper is None and self._frontiers:
@@ -124,9 +124,8 @@ class Planned:
                 ("figures", ".png"),
             ):
                 item = self.plan.items.get((path.parent.name, path.stem))
-                items.append(
-                    {"path": path.as_posix(), "item": item and item.describe().plain()}
-                )
+                description = item and item.describe(self.audited_runs[paper or ""])
+                items.append({"path": path.as_posix(), "item": description})
         return items
 
     def files_for_page(self, paper: str | None = None) -> list[str]:
@@ -147,9 +146,8 @@ class Planned:
             "privacy.json",
             "training.json",
         )
-        audits = sorted(
-            {f"{entry['audited']}/audit.json" for entry in self.private[paper or ""]}
-        )
+        audited = sorted(set(self.audited_runs[paper or ""].values()))
+        audits = [f"{run}/audit.json" for run in audited]
         return [
             f"{RUNS}/{file}"
             for file in (
@@ -164,16 +162,15 @@ class Planned:
         files = [
             f"{RUNS}/{run}/{name}" for run in sorted(self.plan.runs) for name in names
         ]
-        audits = {f"{RUNS}/{entry['audited']}/audit.json" for entry in self.private[""]}
-        return [*files, *sorted(audits)]
+        files += [
+            f"{RUNS}/{run}/tests/{test}.json" for run, test in sorted(self._tests)
+        ]
+        audited = set(self.audited_runs[""].values())
+        return [*files, *(f"{RUNS}/{run}/audit.json" for run in sorted(audited))]
 
-    def audited_runs(self) -> dict[str, str]:
-        """Return, for each private run, the run whose audit stands for it."""
-        return {
-            folder: entry["audited"]
-            for entry in self.private[""]
-            for folder in entry["folders"]
-        }
+    def cell_records(self, paper: str = "") -> list[dict[str, Any]]:
+        """Return the records of the cells of one paper, or of all."""
+        return self.plan.cell_records(paper or None, self.audited_runs[paper])
 
     def page_papers(self, *names: str) -> dict[str, dict[str, str]]:
         """Titles and sources of papers, for a page; in the order of the
@@ -202,33 +199,32 @@ class Planned:
 
     # Tables of privacy
 
-    def entries_of(self, wildcards: Wildcards) -> list[dict[str, Any]]:
-        """The private configurations of the paper that the wildcards name, or of
-        all.
+    def audited_runs_of(self, wildcards: Wildcards) -> dict[str, str]:
+        """Return the private runs of the paper that the wildcards name, or of all, each
+        with the run whose audit stands for it.
         """
-        return self.private[wildcards.of.rstrip("/")]
+        return self.audited_runs[wildcards.of.rstrip("/")]
+
+    def private_cells(self, wildcards: Wildcards) -> list[dict[str, Any]]:
+        """Return the records of the private cells of that paper, or of all."""
+        records = self.cell_records(wildcards.of.rstrip("/"))
+        return [record for record in records if record["private"]]
 
     def files_of_private(self, wildcards: Wildcards) -> list[str]:
-        """The files of their runs, and of their audits: seeds share one, and some
-        configurations too.
+        """Return the files of their runs, and of their audits: seeds share one, and
+        some configurations too.
         """
-        entries, names = (
-            self.entries_of(wildcards),
-            ("metrics.json", "privacy.json", "training.json", "ledger.jsonl"),
+        audited_runs = self.audited_runs_of(wildcards)
+        names = (
+            "config.yaml",
+            "metrics.json",
+            "privacy.json",
+            "training.json",
+            "ledger.jsonl",
         )
-        files = {
-            f"{folder}/{name}": None
-            for entry in entries
-            for folder in entry["folders"]
-            for name in names
-        }
-        return [
-            f"{RUNS}/{file}"
-            for file in (
-                *files,
-                *sorted({f"{entry['audited']}/audit.json" for entry in entries}),
-            )
-        ]
+        files = [f"{RUNS}/{run}/{name}" for run in audited_runs for name in names]
+        audited = sorted(set(audited_runs.values()))
+        return [*files, *(f"{RUNS}/{run}/audit.json" for run in audited)]
 
     # Runs
 
@@ -341,7 +337,7 @@ class Planned:
 
     def described(self, wildcards: Wildcards) -> dict[str, Any]:
         """The table or figure as plain data, for its script."""
-        return self.item_of(wildcards).describe().plain()
+        return self.item_of(wildcards).describe()
 
     def files_of_runs(self, *names: str) -> Input:
         """These files of every run that the table or figure shows."""
@@ -376,7 +372,7 @@ class Planned:
     ) -> Callable[[Wildcards], dict[str, str]]:
         """Return a function that labels the table of privacy or the answer in the list."""
         return lambda wildcards: _labels(
-            name, title, (entry["dataset"] for entry in self.entries_of(wildcards))
+            name, title, (cell["dataset"] for cell in self.private_cells(wildcards))
         )
 
     def frontier_labels(self, wildcards: Wildcards) -> dict[str, str]:

@@ -1,6 +1,8 @@
 """Load the frames of a results folder, for notebooks and scripts."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -27,7 +29,7 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
     Raises:
         BenchError: there is no such folder, or it holds no runs.
     """
-    results = Path(results)
+    results = Path(checked_path(results))
     runs_folder = _runs_folder(results)
     saved = results / RUNS_FILE
     if saved.exists():
@@ -55,7 +57,7 @@ def load_cells(results: str | Path = "results") -> pd.DataFrame:
     Raises:
         BenchError: there is no such folder, or the workflow has not finished.
     """
-    path = Path(results) / CELLS_FILE
+    path = Path(checked_path(results)) / CELLS_FILE
     if not path.exists():
         raise BenchError(f"{path} is missing: run the workflow to its end to make it")
     return pd.read_parquet(path)
@@ -67,3 +69,13 @@ def _runs_folder(results: Path) -> Path:
         if (parent / "runs").is_dir():
             return parent / "runs"
     raise BenchError(f"{results} has no runs: give the results folder of a workflow")
+
+
+def checked_path(folder: Any) -> str:
+    """Return a folder's path as text; BenchError where it is no path."""
+    if not isinstance(folder, str | os.PathLike):
+        raise BenchError(f"the folder is {folder!r}: give its path")
+    path = os.fspath(folder)
+    if not isinstance(path, str) or "\0" in path:
+        raise BenchError(f"the folder is {path!r}, which no folder can be called")
+    return path

@@ -1,1 +1,0 @@
-"""Reporting: tables and figures from finished runs."""

@@ -1,0 +1,136 @@
+"""Audits beside accounts: an ε is marked where the lower bound of an audit exceeds it.
+
+A bound errs by chance. With correct code one audit in twenty exceeds the proven ε,
+mostly by little; `audit_chance` is the probability of an excess as large. Of n audits
+that are shown in one place, the probability that any has such an excess is at most n
+times that. Where this is below `LEVEL`, the account is refuted.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from dpfedbench.results.summary import each_row
+from dpsum.accounting.account import Account
+from dpsum.accounting.profiles import Entry
+
+LEVEL = 0.01
+"""The probability that a page of correct code has any account called refuted."""
+
+_FEWEST = 10
+"""Fewer audits count as so many: then an excess must be as rare as one in a thousand to
+refute (`audit.report`).
+"""
+
+
+def mark_rows(rows: pd.DataFrame, count: int | None = None) -> pd.DataFrame:
+    """Return the rows with both ε marked where their audit exceeds them.
+
+    Args:
+        rows: as `summary.summarize` returns them.
+        count: audits shown in the same place; None: those of the rows.
+    """
+    if not len(rows):
+        return rows
+    if count is None:
+        count = count_audits(rows)
+    rows = rows.copy()
+    for name, epsilon in (
+        ("claimed", "epsilon_claimed"),
+        ("proven", "epsilon_proven_high"),
+    ):
+        marks = [
+            mark(
+                getattr(row, epsilon),
+                getattr(row, f"{name}_status"),
+                bound=row.epsilon_audited,
+                chance=row.audit_chance,
+                proven_at_audit=row.epsilon_proven_at_audit,
+                count=count,
+            )
+            for row in each_row(rows)
+        ]
+        rows[f"{name}_status"] = [status for status, _ in marks]
+        rows[f"{name}_excess"] = [excess for _, excess in marks]
+    return rows
+
+
+def count_audits(rows: pd.DataFrame) -> int:
+    """Return how many audits the rows show: cells may share one."""
+    audited = rows[rows["epsilon_audited"].astype(float).notna()]
+    return len(audited.drop_duplicates(["audited_run", "unit", "observer"]))
+
+
+def mark(
+    epsilon: float,
+    status: str,
+    *,
+    bound: float,
+    chance: float,
+    proven_at_audit: float,
+    count: int,
+) -> tuple[str, str]:
+    """Return the status of an ε, and what its audit says against it or "".
+
+    An ε that claims nothing keeps its status.
+
+    Args:
+        epsilon: high end, claimed or proven; NaN: none.
+        status: before the audit.
+        bound: the audited lower bound; NaN: no audit.
+        chance: probability of such a bound with correct code.
+        proven_at_audit: the proven ε at the δ of the audit.
+        count: audits shown in the same place.
+    """
+    if status in ("void", "none", "") or math.isnan(epsilon):
+        return status, ""
+    if not bound > min(epsilon, proven_at_audit):
+        return status, ""
+    excess = (
+        f"audited above what holds, as {100 * chance:.2g} % of audits of right code are"
+    )
+    is_refuted = chance * max(count, _FEWEST) <= LEVEL
+    return ("refuted" if is_refuted else status), excess
+
+
+def mark_account(
+    account: Account, audits: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> Account:
+    """Return the account of a run with statuses that say where its own audit exceeds
+    the proven ε.
+
+    The audit is compared with the proven ε at its own δ, whatever the δ of the account:
+    a mechanism that leaks more there is not the one accounted for.
+
+    Args:
+        account: of one run.
+        audits: by unit and observer, as `runs_table.read_audits`.
+    """
+    proven = account.profiles.get("holds")
+    audit = None if proven is None else audits.get((proven.unit, proven.observer))
+    also = tuple(mark_account(other, audits) for other in account.also)
+    if audit is None:
+        return dataclasses.replace(account, also=also)
+
+    def with_status(entry: Entry) -> Entry:
+        status, excess = mark(
+            math.inf,
+            entry.status,
+            bound=float(audit["epsilon"]),
+            chance=float(audit.get("chance", 1 - audit["confidence"])),
+            proven_at_audit=float(audit.get("epsilon_holds", math.inf)),
+            count=1,
+        )
+        return dataclasses.replace(entry, status=with_excess(status, excess))
+
+    profiles = {name: with_status(entry) for name, entry in account.profiles.items()}
+    groups = {name: with_status(entry) for name, entry in account.groups.items()}
+    return dataclasses.replace(account, profiles=profiles, groups=groups, also=also)
+
+
+def with_excess(status: str, excess: str) -> str:
+    """Return a status together with what an audit says against it."""
+    return f"{status}, {excess}" if excess else status

@@ -1,0 +1,85 @@
+"""What other libraries claim and what holds: the table of the rows that runs of the
+real libraries wrote.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dpfedbench.files import read_json
+from dpfedbench.results.formats import Formatted, Listing, format_number, format_text
+
+NOTES = (
+    (
+        "Each row is a run of the library itself, as its package index has it, watched"
+        " by its adapter of dpsum. Samplers, thresholds, noise, rounds and accountants"
+        " are those of the tutorial or example that the row names. Data and models are"
+        " small random stand-ins, on which no ε depends."
+    ),
+    (
+        "ε claimed is what the library's own accountant says. ε that holds is the upper"
+        " end that is proved for what ran; ∞: nothing finite is. ε audited is a lower"
+        " bound at 95 % confidence, by attacks on the code that clips, adds up and adds"
+        " noise. The attacks do not try the sampling."
+    ),
+    (
+        "Where a library is right, the row says so. Where it documents an assumption"
+        " that the run breaks, or that explains the number, the row quotes it."
+    ),
+    (
+        "What holds is of the models alone. Metrics that a library shows beside them"
+        " without noise are taken to stay with the server, except in the row that says"
+        " otherwise."
+    ),
+)
+
+
+def read(paths: Iterable[str | Path]) -> pd.DataFrame:
+    """One row for each run of each library, in the order of the files.
+
+    `holds` is the upper end, inf where nothing finite is proved; `claimed` and
+    `audited` are empty where there is none.
+
+    Raises:
+        BenchError: a file is missing or damaged.
+    """
+    nothing = {"claimed": math.nan, "audited": math.nan, "holds": math.inf}
+    files = [read_json(Path(path)) for path in paths]
+    return pd.DataFrame(
+        {"library": f"{file['package']} {file['version']}"}
+        | {
+            name: nothing.get(name) if value is None else value
+            for name, value in row.items()
+        }
+        for file in files
+        for row in file["rows"]
+    )
+
+
+def listing(table: pd.DataFrame) -> Listing:
+    """The table, as `read`, for people."""
+    rows = [_fields(row) for row in table.to_dict("records")]
+    return Listing(title="What libraries claim and what holds", rows=rows, notes=NOTES)
+
+
+def _fields(row: dict[Any, Any]) -> dict[str, Formatted]:
+    audited = format_number(row["audited"])
+    quote = f" The library: “{row['quote']}”" if row["quote"] else ""
+    return {
+        "run": format_text(f"{row['what']} ({row['library']})"),
+        "ε claimed": format_number(row["claimed"]),
+        "ε that holds": format_number(
+            row["holds"], ".3g" if row["holds"] < 1000 else ",.0f"
+        ),
+        "ε audited": (
+            format_text(f"≥ {audited.text}") if audited.key is not None else audited
+        ),
+        "δ": format_number(row["delta"], "g"),
+        "why": format_text(row["why"] + quote),
+        "settings": format_text(row["source"]),
+    }

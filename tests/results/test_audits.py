@@ -1,0 +1,273 @@
+"""An audit above the ε that holds: what is said of it, in every place that shows that
+ε, and how often by chance.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfedbench.audit.report import _entry
+from dpfedbench.experiments.plan import Plan
+from dpfedbench.results import page, privacy, privacy_figure, tables
+from dpfedbench.results.audits import LEVEL, mark, mark_account, with_excess
+from dpfedbench.results.items import Item
+from dpfedbench.results.runs_table import read_audits
+from dpfedbench.results.summary import each_row
+from dpsum.accounting.account import Account
+from dpsum.audit.bounds import Bound
+from dpsum.ledger import Release
+
+from .conftest import Cells, private_configurations, runs_of, with_accounts
+from .test_answer import PUBLISHED, listing, row, tidy
+
+PROVED: dict[str, Any] = {"epsilon": 1.5, "status": "proved"}
+AUDIT: dict[str, Any] = {"bound": 1.6, "proven_at_audit": 1.5, "chance": 0.03}
+BY_CHANCE = "audited above what holds, as 3 % of audits of right code are"
+LEAK = "refuted, audited above what holds, as 1e-10 % of audits of right code are"
+
+
+@pytest.mark.parametrize(
+    ("audit", "count", "stands"),
+    [
+        ({"bound": 1.5}, 1, "proved"),
+        ({}, 1, f"proved, {BY_CHANCE}"),
+        ({"chance": 1e-12}, 92, LEAK),
+        # One of 92 is as far above with a chance of 4.6 %, one of nine with less than
+        # half a percent.
+        (
+            {"chance": 5e-4},
+            92,
+            "proved, audited above what holds, as 0.05 % of audits of right code are",
+        ),
+        (
+            {"chance": 5e-4},
+            9,
+            "refuted, audited above what holds, as 0.05 % of audits of right code are",
+        ),
+        # Of its own seed's account, where another seed's is larger.
+        ({"bound": 1.45, "proven_at_audit": 1.4}, 1, f"proved, {BY_CHANCE}"),
+    ],
+)
+def test_what_stands_beside_an_audit(
+    audit: dict[str, Any], count: int, stands: str
+) -> None:
+    assert with_excess(*mark(**PROVED | AUDIT | audit, count=count)) == stands
+
+
+def test_an_audit_that_does_not_say_its_chance_has_the_one_that_is_stated(
+    plan: Plan, results: Path, published: Path, tmp_path: Path
+) -> None:
+    entry = private_configurations(plan, "dp-fedmeta")[0]
+    for run in {*runs_of(entry), entry[0]["audited_run"]}:
+        shutil.copytree(results / "runs" / run, tmp_path / "runs" / run)
+    audited(tmp_path, entry, epsilon=9.0)  # its confidence is 95 %
+    row = next(each_row(privacy.read(entry, tmp_path, published)))
+    assert (row.proven_status, row.proven_excess) == (
+        "proved",
+        "audited above what holds, as 5 % of audits of right code are",
+    )
+
+
+@pytest.mark.parametrize("status", ["void", "none"])
+def test_what_is_not_said_to_hold_is_not_marked(status: str) -> None:
+    found = mark(1.5, status, **AUDIT | {"chance": 1e-12}, count=1)
+    assert found == (status, "")
+
+
+@pytest.mark.parametrize("count", [1, 10, 92])
+def test_of_right_code_one_table_in_a_hundred_has_a_row_refuted(count: int) -> None:
+    """Chances of right code are uniform: 3,000 tables, of which at most 30 on average;
+    more than 53 has one of 1e-4.
+    """
+    chances = np.random.default_rng(0).random((3000, count))
+    refuted = [
+        any(
+            mark(**PROVED, **AUDIT | {"chance": float(one)}, count=count)[0]
+            == "refuted"
+            for one in table
+        )
+        for table in chances[chances.min(axis=1) < 0.05]
+    ]
+    assert (0 if count == 1 else 8) <= sum(refuted) <= 53 and LEVEL == 0.01
+
+
+def test_of_the_worst_of_several_mechanisms_the_chance_is_all_of_theirs() -> None:
+    """`audit` multiplies it by how many there are; a bound that has no chance of its
+    own errs as often as it states.
+    """
+    release = Release(
+        round=0,
+        name="sum",
+        mechanism="gaussian",
+        unit="client",
+        adjacency="zero-out",
+        observer="everyone",
+        noise_multiplier=1.0,
+        threshold=1.0,
+        sensitivity=1.0,
+        noise_std=1.0,
+        dimension=1,
+        denominator=1.0,
+        sampler={"kind": "one-pass", "clients": 4, "cohort": 2, "rounds": 2},
+        noise_stream="0",
+        reason="",
+        counted_by_paper=True,
+        data_dependent_threshold=False,
+    )
+    bound = Bound(name="Clopper-Pearson", epsilon=2.0, assumes="", found={})
+    found = _entry([bound], release, 1.5, delta=1e-6, confidence=0.975)
+    assert found["chance"] == pytest.approx(0.025)
+    assert found["status"].startswith(
+        "above what holds (1.5): a leak or chance; 2.5 % of audits"
+    )
+
+
+def audited(results: Path, entry: Cells, **values: Any) -> None:
+    path = results / "runs" / entry[0]["audited_run"] / "audit.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text("utf-8")) | values), encoding="utf-8"
+    )
+
+
+@pytest.fixture
+def two(plan: Plan, results: Path, tmp_path: Path) -> tuple[Path, list[Cells]]:
+    """Results in which one configuration of Table 2 is above by chance, and all of
+    DP-AGR's by a leak.
+    """
+    folder = tmp_path / "results"
+    shutil.copytree(results, folder)
+    entries = [
+        entry
+        for entry in private_configurations(plan, "dp-fedmeta")
+        if any(cell["item"] == "table2" for cell in entry)
+    ]
+    leak, chance = (
+        next(entry for entry in entries if entry[0]["method"] == name)
+        for name in ("dp-agr", "dp-agrlr")
+    )
+    assert leak[0]["audited_run"] != chance[0]["audited_run"]
+    audited(folder, leak, epsilon=9.0, chance=1e-12)
+    audited(folder, chance, epsilon=5.0, chance=0.03)
+    return folder, entries
+
+
+def test_the_table_of_privacy_leaves_no_proved_beside_it_unmarked(
+    two: tuple[Path, list[Cells]], published: Path
+) -> None:
+    results, entries = two
+    cells = [cell for entry in entries for cell in entry]
+    rows = privacy.read(cells, results, published)
+    table = privacy.tidy(rows)
+    above = table[table["epsilon_audited"] > table["epsilon_holds_high"]]
+    assert set(above["method"]) == {"dp-agr", "dp-agrlr"}
+    assert not (above[["holds_status", "claimed_status"]] == "proved").any().any()
+    assert set(above.loc[above["method"] == "dp-agr", "holds_status"]) == {LEAK}
+    assert set(above.loc[above["method"] == "dp-agrlr", "holds_status"]) == {
+        f"proved, {BY_CHANCE}"
+    }
+    rest = table.drop(above.index)
+    assert set(rest["holds_status"]) == {"proved"}
+    text = privacy.listing(rows).markdown("it")
+    assert f"4.89 ({LEAK})" in text and f"4.89 (proved, {BY_CHANCE})" in text
+    figure = privacy_figure.draw(rows)
+    drawn = [
+        label.get_text() for axes in figure.axes for label in axes.get_yticklabels()
+    ]
+    assert any("refuted by its audit" in label for label in drawn) and any(
+        "audited above" in label for label in drawn
+    )
+
+
+def test_a_table_of_a_paper_and_the_page_mark_it(
+    two: tuple[Path, list[Cells]],
+    described: Callable[..., Item],
+    published: Path,
+    site: Any,
+) -> None:
+    results, entries = two
+    item = described("table2")
+    read = tables.read(item, results, published, marked=True)
+    fields = tables.listing(read).rows
+    shown = {
+        row.method: line["ε that holds"].line
+        for row, line in zip(each_row(read.rows), fields, strict=True)
+    }
+    assert (
+        shown["dp-agr"] == f"4.89 ({LEAK})"
+        and shown["dp-agrlr"] == f"4.89 (proved, {BY_CHANCE})"
+    )
+    assert shown["maml"] == "–" and shown["dp-reptile"] == "4.89"
+    # The file of the table does not wait for audits, and says where they are.
+    where = "The table of privacy and the page say whether an audit exceeds it."
+    alone = tables.to_markdown(tables.read(item, results, published), "it")
+    assert (
+        where in alone
+        and LEAK not in alone
+        and where not in tables.to_markdown(read, "it")
+    )
+    shutil.copytree(site.folder / "tables", results / "tables")
+    shutil.copy(site.folder / "provenance.json", results)
+    made = [one for one in site.items if one.item == item] + [
+        one for one in site.items if "answer" in one.path
+    ]
+    html = page.make(
+        made,
+        **site.arguments
+        | {
+            "private": [cell for entry in entries for cell in entry],
+            "results": results,
+            "folder": results,
+        },
+    )
+    assert (
+        html.count(LEAK) >= 3
+    )  # the table's row, the configuration's line among the runs, the answer
+    assert html.count(BY_CHANCE) >= 2
+
+
+def test_the_answer_takes_no_repair_that_is_refuted_and_marks_what_is_above() -> None:
+    good = row("good", 70, (1.4, 1.5))
+    refuted = row("better", 84, (1.4, 1.5), proven_status="refuted")
+    assert tidy([PUBLISHED, good, refuted])["repair_variant"].tolist() == ["good"]
+    above = row("better", 84, (1.4, 1.5), proven_excess=BY_CHANCE)
+    rows = [PUBLISHED, good, above]
+    assert tidy(rows)["repair_variant"].tolist() == ["better"]
+    assert tidy(rows)["repair_holds_status"].tolist() == [f"proved, {BY_CHANCE}"]
+    (fields,) = listing(rows).rows
+    assert fields["best valid repair"].note == f"ε\u00a0=\u00a01.5 holds, {BY_CHANCE}"
+    excess = LEAK.removeprefix("refuted, ")
+    published = {**PUBLISHED, "proven_status": "refuted", "proven_excess": excess}
+    assert listing([published]).rows[0]["ε that holds"].note == LEAK
+
+
+def test_an_account_in_python_says_it_of_every_profile(
+    plan: Plan, results: Path, tmp_path: Path
+) -> None:
+    """At another delta too, where it is set against what holds at the audit's own."""
+    shutil.copytree(results, tmp_path / "results")
+    entry = next(
+        entry
+        for entry in private_configurations(plan, "dp-fedmeta")
+        if entry[0]["method"] == "dp-agr"
+    )
+    with_accounts(tmp_path / "results", runs_of(entry), as_claimed={"status": "void"})
+    audited(tmp_path / "results", entry, epsilon=9.0, epsilon_holds=4.887, chance=1e-12)
+    run = tmp_path / "results" / "runs" / entry[0]["audited_run"]
+    account = Account.from_json(json.loads((run / "privacy.json").read_text()))
+    found = mark_account(account, read_audits(run / "audit.json"))
+    assert {name: one.status for name, one in found.profiles.items()} == {
+        "as_claimed": "void",
+        "holds": LEAK,
+    }
+    assert (
+        found.profiles["holds"].epsilon_high == account.profiles["holds"].epsilon_high
+    )
+    assert mark_account(account, {}) == account and math.isfinite(
+        found.profiles["holds"].epsilon_high
+    )

@@ -1,0 +1,337 @@
+"""Figures: what is drawn equals what was measured, and says what it is."""
+
+import dataclasses
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpfedbench.errors import BenchError
+from dpfedbench.results import figure_style, figures, formats
+from dpfedbench.results.curves import COLUMNS
+from dpfedbench.results.items import Item
+from dpfedbench.results.summary import each_row, read_rows
+
+from .conftest import changed_cells
+
+Describe = Callable[[str], Item]
+
+
+def texts(figure: Any) -> str:
+    axes = figure.axes[0]
+    (below,) = figure.legends
+    legend = [text.get_text() for text in (*below.get_texts(), below.get_title())]
+    marks = [text.get_text() for text in axes.texts]
+    return "\n".join([*legend, *marks, axes.get_xlabel(), axes.get_ylabel()])
+
+
+@pytest.mark.parametrize("name", ["figure2b", "figure4a", "figure4b"])
+def test_every_figure_is_drawn_with_labels_and_its_numbers(
+    described: Describe, results: Path, published: Path, tmp_path: Path, name: str
+) -> None:
+    description = described(name)
+    figure, drawn = figures.make(description, results, published)
+    figure.savefig(tmp_path / "figure.png")
+    image = matplotlib.image.imread(tmp_path / "figure.png")
+    assert (
+        image.shape[1] == round(figures.WIDTH * figure_style.DPI)
+        and np.ptp(image) > 0.5
+    )
+    spec = description.spec
+    said = texts(figure)
+    for text in (
+        spec["x"]["label"],
+        spec["y"]["label"],
+        "Measured on glyphs 5-way 1-shot",
+        "noise seed is public",
+    ):
+        assert text in said
+    assert {"x", "value", "low", "high", "source"} <= set(drawn.columns)
+    measured = drawn[drawn["source"] == "measured"]
+    assert len(measured) and measured["value"].notna().all()
+    assert len(pd.read_csv(io.StringIO(formats.csv_text(drawn)))) == len(drawn)
+
+
+def test_a_sweep_draws_the_cells_accuracies(
+    described: Describe, results: Path, published: Path
+) -> None:
+    description = described("figure4a")
+    _, drawn = figures.make(description, results, published)
+    measured = drawn[drawn["source"] == "measured"]
+    rows = read_rows(results, description.cells)
+    names = ["value", "low", "high", "x"]
+    expected = rows[["accuracy", "accuracy_low", "accuracy_high", "x"]]
+    np.testing.assert_array_equal(
+        measured[names].to_numpy(float), expected.to_numpy(float)
+    )
+
+
+def test_published_points_are_marked_and_not_comparable_on_a_stand_in(
+    described: Describe, results: Path, published: Path
+) -> None:
+    figure, drawn = figures.make(described("figure4b"), results, published)
+    said = texts(figure)
+    assert "published: 93.9 (z=1), not comparable" in said
+    assert "published: 73 (approximate, at large z), not comparable" in said
+    assert "Not comparable: published on omniglot, measured on glyphs." in said
+    points = drawn[drawn["source"] != "measured"]
+    assert set(points["dataset"]) == {"omniglot"} and sorted(points["value"]) == [
+        73.0,
+        93.9,
+    ]
+
+
+def test_published_points_are_comparable_on_the_papers_data(
+    described: Describe, results: Path, published: Path
+) -> None:
+    description = described("figure4a")
+    description = changed_cells(description, mismatch="")
+    figure, _ = figures.make(description, results, published)
+    assert "published: 93.9 (k=90)" in texts(figure) and "not comparable" not in texts(
+        figure
+    )
+
+
+def test_an_axis_that_moves_the_privacy_says_both_epsilons(
+    described: Describe, results: Path, published: Path
+) -> None:
+    with_noise, _ = figures.make(described("figure4b"), results, published)
+    without, _ = figures.make(described("figure4a"), results, published)
+    said = texts(with_noise).splitlines()
+    assert {"● ε claimed", "● ε that holds", "1.5", "4.89"} <= set(
+        said
+    ) and "δ = 1e-06" in texts(with_noise)
+    assert "ε claimed" not in texts(without)
+    # They stand above the axes, where no curve is, and none lies over another or over
+    # the title.
+    with_noise.draw_without_rendering()
+    (axes,) = with_noise.axes
+    boxes = [text.get_window_extent() for text in (*axes.texts, axes.title)]
+    assert len(boxes) > 5 and min(box.ymin for box in boxes) >= axes.bbox.ymax
+    assert not [
+        (one, two)
+        for place, one in enumerate(boxes)
+        for two in boxes[:place]
+        if one.overlaps(two)
+    ]
+
+
+def curve(label: str, *values: float) -> pd.DataFrame:
+    points = pd.DataFrame({"x": range(len(values)), "value": values}, dtype=float)
+    points = points.assign(low=points["value"], high=points["value"])
+    named = {"series": "s", "curve": "c", "label": label}
+    points = points.assign(**named, is_dashed=False, shows_epsilons=False)
+    return points.reindex(columns=[*COLUMNS, "is_dashed", "shows_epsilons"])
+
+
+def test_a_history_that_hardly_moves_is_level_and_says_so(
+    described: Describe, results: Path, published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entropy of a search that learns nothing: ln 8 to six digits, which an axis of
+    its own range makes a slope.
+    """
+    item = described("figure2b")
+    still, moving = (
+        [curve("a", 2.07944, 2.079405), curve("b", 2.07944, 2.07941)],
+        [curve("a", 2.07944, 2.079405), curve("b", 2.07944, 1.5)],
+    )
+    for curves, level in ((still, True), (moving, False)):
+        points = pd.concat(curves, ignore_index=True)
+        monkeypatch.setattr(figures, "history_points", lambda *_, one=points: one)
+        figure, _ = figures.make(
+            dataclasses.replace(item, spec={**item.spec, "y": {"label": "nats"}}),
+            results,
+            published,
+        )
+        low, high = figure.axes[0].get_ylim()
+        assert not level or high - low > 1000 * 3.5e-5
+        assert (
+            "Nothing moves: all values lie\nbetween 2.079405 and 2.079440."
+            in texts(figure)
+        ) == level
+
+
+def over(item: Item, epsilon: str) -> Item:
+    return dataclasses.replace(
+        item,
+        spec={**item.spec, "x": {**item.spec["x"], "show": epsilon, "scale": "log"}},
+    )
+
+
+def test_a_sweep_may_stand_over_the_epsilon_that_holds(
+    described: Describe, results: Path, published: Path, tmp_path: Path
+) -> None:
+    """The accounts of the runs made by hand say 1.5 / z as claimed and 4.887 / z as it
+    holds.
+    """
+    item = described("figure4b")
+    for epsilon, at_one in (("epsilon_claimed", 1.5), ("epsilon_holds", 4.887)):
+        figure, drawn = figures.make(over(item, epsilon), results, published)
+        line = drawn[(drawn["source"] == "measured") & drawn["x"].notna()]
+        expected = sorted(
+            (at_one / row.x, row.accuracy)
+            for row in each_row(read_rows(results, item.cells))
+            if row.x > 0
+        )
+        assert line[["x", "value"]].to_numpy() == pytest.approx(np.array(expected))
+        assert figure.axes[0].lines[0].get_xdata().tolist() == pytest.approx(
+            [x for x, _ in expected]
+        )
+        assert "ε at δ = 1e-06." in texts(figure) and not figure.axes[0].texts
+    # A point of which no finite ε holds is in the CSV, and in no place of the axis.
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    for cell in item.cells:
+        if cell["cell"] != 0:
+            continue
+        path = tmp_path / "runs" / cell["run"] / "privacy.json"
+        account = json.loads(path.read_text(encoding="utf-8"))
+        account["profiles"]["holds"]["epsilon_high"] = "inf"
+        path.write_text(json.dumps(account), encoding="utf-8")
+    figure, drawn = figures.make(over(item, "epsilon_holds"), tmp_path, published)
+    assert (
+        np.isinf(drawn["x"]).sum() == 1
+        and np.isfinite(figure.axes[0].lines[0].get_xdata()).all()
+    )
+    assert "no finite ε for 1 point, which the CSV has" in " ".join(
+        texts(figure).split()
+    )
+
+
+def test_over_an_epsilon_what_claims_no_privacy_is_level(
+    described: Describe, results: Path, published: Path
+) -> None:
+    item = described("table2")
+    cells = [
+        {**cell, "label": cell["series"]}
+        for cell in item.cells
+        if cell["series"] in ("maml", "dp-agr") and cell["task"] == "5-way 1-shot"
+    ]
+    spec = {
+        "title": "t",
+        "x": {"label": "ε that holds", "show": "epsilon_holds", "scale": "log"},
+        "y": {"label": "%"},
+    }
+    figure, drawn = figures.make(
+        dataclasses.replace(item, kind="sweep", cells=cells, spec=spec),
+        results,
+        published,
+    )
+    placed = drawn[drawn["source"] == "measured"].set_index("series")["x"]
+    assert np.isnan(placed["maml"]) and placed["dp-agr"] == 4.887
+    assert "maml: claims no privacy." in " ".join(texts(figure).split())
+
+
+@pytest.mark.parametrize("name", ["figure2b", "figure4a"])
+def test_the_numbers_of_a_figure_have_their_epsilons(
+    described: Describe, results: Path, published: Path, name: str
+) -> None:
+    _, drawn = figures.make(described(name), results, published)
+    private = drawn[
+        drawn["series"].isin(
+            [
+                cell["series"]
+                for cell in described(name).cells
+                if cell["method"] == "dp-agr"
+            ]
+        )
+    ]
+    found = (
+        private[["epsilon_claimed", "epsilon_holds", "delta", "unit"]]
+        .drop_duplicates()
+        .to_numpy()
+        .tolist()
+    )
+    assert found == [[1.5, 4.887, 1e-6, "client"]]
+    rest = drawn.drop(private.index)
+    assert (
+        len(rest)
+        and rest[["epsilon_claimed", "epsilon_holds", "delta"]].isna().all().all()
+        and not rest["unit"].fillna("").any()
+    )
+
+
+def test_a_history_draws_means_over_seeds_and_divides_where_told(
+    described: Describe, results: Path, published: Path
+) -> None:
+    description = described("figure2b")
+    _, drawn = figures.make(description, results, published)
+    tables = [
+        pd.read_csv(results / "runs" / cell["run"] / "history.csv")
+        for cell in description.cells
+        if cell["series"] == "dp-agr"
+    ]
+    expected = np.mean(
+        [table["released_norm"] / table["clients"] for table in tables], axis=0
+    )
+    found = drawn[drawn["curve"] == "released_norm"]
+    assert found["value"].to_numpy() == pytest.approx(expected)
+    assert (found["low"] <= found["value"]).all() and (
+        found["value"] <= found["high"]
+    ).all()
+    maml = drawn[drawn["curve"] == "norm_q50"]
+    assert (maml["high"] / maml["value"]).to_numpy() == pytest.approx(1.7)
+
+
+def test_seeds_that_stopped_apart_are_drawn_as_far_as_all_went(
+    described: Describe, results: Path, published: Path, tmp_path: Path
+) -> None:
+    description = described("figure2b")
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    (run, *_) = [cell["run"] for cell in description.cells if cell["cell"] == 1]
+    path = tmp_path / "runs" / run / "history.csv"
+    pd.read_csv(path).head(7).to_csv(path, index=False)
+    _, drawn = figures.make(description, tmp_path, published)
+    assert (drawn["curve"] == "threshold").sum() == 7
+
+
+def test_a_column_that_is_not_there_is_named(
+    described: Describe, results: Path, published: Path, tmp_path: Path
+) -> None:
+    description = described("figure2b")
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    (run, *_) = [cell["run"] for cell in description.cells if cell["cell"] == 1]
+    path = tmp_path / "runs" / run / "history.csv"
+    table = pd.read_csv(path)
+    table["threshold"] = np.nan
+    table.to_csv(path, index=False)
+    with pytest.raises(
+        BenchError, match=r"has no threshold to draw: name one of round"
+    ):
+        figures.make(description, tmp_path, published)
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(BenchError, match="cannot be read"):
+        figures.make(description, tmp_path, published)
+
+
+def test_colours_are_okabe_and_itos() -> None:
+    """The eight colours of Okabe and Ito (2008), as Wong prints them in Nature Methods
+    8, 441 (2011).
+    """
+    wong = {
+        (0, 0, 0),
+        (230, 159, 0),
+        (86, 180, 233),
+        (0, 158, 115),
+        (240, 228, 66),
+        (0, 114, 178),
+        (213, 94, 0),
+    }
+    wong |= {(204, 121, 167)}
+    for colour in (*figure_style.COLOURS, figures.PUBLISHED):
+        assert tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5)) in wong
+
+
+def test_a_notice_that_is_not_true_of_all_says_of_which() -> None:
+    public = "simulated privacy: the noise seed is public"
+    named = [("a", (public,)), ("b", (public, "reads raw norms")), ("c", ())]
+    assert formats.notice_sentences(named) == [
+        "Simulated privacy: the noise seed is public.",
+        "b: reads raw norms.",
+    ]

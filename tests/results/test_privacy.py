@@ -1,0 +1,383 @@
+"""The table of privacy: a row for each private configuration, no empty cell, infinite
+epsilons with their reason.
+"""
+
+import dataclasses
+import io
+import itertools
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from dpfedbench.errors import BenchError
+from dpfedbench.experiments.plan import Plan
+from dpfedbench.results import formats, privacy, privacy_figure
+from dpfedbench.results.summary import each_row
+from dpsum.ledger import Ledger, Release
+
+from .conftest import (
+    Cells,
+    is_repaired,
+    name_of,
+    private_configurations,
+    runs_of,
+    with_values,
+)
+
+
+def csv_text(rows: pd.DataFrame) -> str:
+    return formats.csv_text(privacy.tidy(rows), "none")
+
+
+def read(entries: list[Cells], results: Path, published: Path) -> pd.DataFrame:
+    cells = [cell for entry in entries for cell in entry]
+    return privacy.read(cells, results, published)
+
+
+def in_table(entry: Cells) -> bool:
+    return any(cell["kind"] == "table" for cell in entry)
+
+
+def in_figures_alone(entry: Cells) -> Cells:
+    """Return the cells as if no table showed them."""
+    return with_values(entry, kind="sweep")
+
+
+LETTERS = ("glyphs", "5-way 1-shot")
+
+
+@pytest.fixture(scope="module")
+def entries(plan: Plan) -> list[Cells]:
+    """The client-level configurations, whose runs the fixture has made."""
+    return [
+        entry
+        for entry in private_configurations(plan)
+        if entry[0]["paper"] == "dp-fedmeta" and entry[0]["method"] != "dp-transfer"
+    ]
+
+
+def test_each_private_configuration_has_one_row_and_all_seeds(plan: Plan) -> None:
+    rows = privacy.configurations(plan.cell_records())
+    keys = {str(Path(run.folder).parent) for run in plan.runs.values() if run.private}
+    assert {str(Path(row["run"]).parent) for row in rows} == keys
+    assert len({row["cell"] for row in rows}) == len(keys)
+    assert sorted(row["run"] for row in rows) == sorted(
+        run.folder for run in plan.runs.values() if run.private
+    )
+
+
+def test_a_configuration_that_a_table_shows_is_named_as_there(
+    entries: list[Cells],
+) -> None:
+    cells = [cell for entry in entries for cell in entry]
+    named: dict[str, list[dict[str, Any]]] = {}
+    for row in privacy.configurations(cells):
+        if (row["dataset"], row["task"]) == LETTERS:
+            named.setdefault(row["variant"], []).append(row)
+    published = named["dp-agr"]
+    assert [item for _, item, *_ in published[0]["shown_in"]] == [
+        "table2",
+        "table2-by-tensor",
+        "repairs",
+    ]
+    assert [row["seed"] for row in published] == [0, 1, 2]
+    assert not named["z=2"][0]["shown_in"]
+    repair = named["balls-and-bins, ε = 1.5 holds"][0]["shown_in"][0]
+    assert repair[-1] == "published"
+
+
+def two_fold(entries: list[Cells]) -> int:
+    """How many protect a client and its records, and so have two rows."""
+    return sum(entry[0]["method"] == "dp-agrlr" for entry in entries)
+
+
+def test_two_fold_privacy_has_a_row_for_each_unit(
+    entries: list[Cells], results: Path, published: Path
+) -> None:
+    table = read(entries, results, published)
+    rows = privacy.tidy(table).loc[lambda table: table["method"] == "dp-agrlr"]
+    assert (
+        set(rows.groupby("runs")["unit"].agg(tuple)) == {("client", "record")}
+        and two_fold(entries) > 1
+    )
+    assert set(
+        privacy.drawn_numbers(table).loc[
+            lambda shown: shown["method"] == "dp-agrlr", "unit"
+        ]
+    ) == {
+        "client",
+        "record",
+    }
+
+
+def test_no_cell_is_empty(entries: list[Cells], results: Path, published: Path) -> None:
+    rows = read(entries, results, published)
+    table = privacy.tidy(rows)
+    assert len(table) == len(entries) + two_fold(entries)
+    found = pd.read_csv(io.StringIO(csv_text(rows)), keep_default_na=False, dtype=str)
+    assert (found != "").all().all()
+    row = table[
+        (table["variant"] == "dp-agr") & (table["task"] == "5-way 1-shot")
+    ].iloc[0]
+    assert (
+        row["epsilon_printed"],
+        row["epsilon_claimed"],
+        row["epsilon_holds_high"],
+    ) == (1.5, 1.5, 4.887)
+    assert (row["epsilon_audited"], row["audit"], row["seeds"]) == (
+        0.8,
+        "f-DP by ranks, 95 % confidence",
+        3,
+    )
+    assert row["epsilon_ideal"] == 0.9
+    # The paper prints an epsilon for z = 1 alone, and none for a repair.
+    assert table[table["variant"] == "z=2"].iloc[0]["epsilon_printed"] == "not printed"
+    assert set(table[table["role"] == "repaired"]["epsilon_printed"]) == {"not printed"}
+
+
+def test_an_infinite_epsilon_says_why(
+    entries: list[Cells], results: Path, published: Path, tmp_path: Path
+) -> None:
+    entry = next(entry for entry in entries if name_of(entry) == "z=2")
+    for folder in runs_of(entry):
+        shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
+        path = tmp_path / "runs" / folder / "privacy.json"
+        account = json.loads(path.read_text())
+        account["profiles"]["holds"] |= {
+            "epsilon_high": "inf",
+            "explanation": "a release without an event: raw norms",
+        }
+        path.write_text(json.dumps(account))
+    row = next(each_row(read([entry], tmp_path, published)))
+    assert (
+        math.isinf(row.epsilon_proven_high)
+        and "a release without an event: raw norms" in row.reason
+    )
+    assert "inf" in csv_text(read([entry], tmp_path, published))
+
+
+def test_a_missing_audit_is_one_line(
+    entries: list[Cells], results: Path, published: Path, tmp_path: Path
+) -> None:
+    entry = entries[0]
+    for folder in set(runs_of(entry)):
+        shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
+        (tmp_path / "runs" / folder / "audit.json").unlink()
+    with pytest.raises(BenchError, match=r"audit\.json is missing"):
+        read([entry], tmp_path, published)
+
+
+def test_an_audit_that_did_not_see_the_mechanism_is_marked(
+    entries: list[Cells], results: Path, published: Path, tmp_path: Path
+) -> None:
+    """Beside its number in the table and on the page, in the CSV, and nowhere else."""
+    entry, note = entries[0], "of another mechanism than the ledger's"
+    for folder in {*runs_of(entry), entry[0]["audited_run"]}:
+        shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
+    place = tmp_path / "runs" / entry[0]["audited_run"] / "audit.json"
+    for another in (False, True):
+        place.write_text(
+            json.dumps(json.loads(place.read_text()) | {"another_mechanism": another})
+        )
+        rows = read([entry], tmp_path, published)
+        (line,) = (
+            line
+            for line in privacy.listing(rows).markdown("it").splitlines()
+            if line.startswith("| dp-fedmeta |")
+        )
+        assert (f" ({note}) |" in line) == another
+        assert privacy.page_listing(rows).rows[0]["ε audited"].note == note * another
+        assert (f"f-DP by ranks, 95 % confidence, {note}" in csv_text(rows)) == another
+
+
+def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
+    entries: list[Cells], results: Path, published: Path, tmp_path: Path
+) -> None:
+    entry = next(
+        entry for entry in entries if entry[0]["audited_run"] != runs_of(entry)[0]
+    )
+    row = next(each_row(read([entry], results, published)))
+    assert (
+        f"audit: made for {Path(entry[0]['audited_run']).parent}, whose mechanism is the same"
+        in row.reason
+    )
+    for folder in {*runs_of(entry), entry[0]["audited_run"]}:
+        shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
+    (tmp_path / "runs" / runs_of(entry)[0] / "audit.json").unlink()  # not needed
+    read([entry], tmp_path, published)
+    texts = dict.fromkeys(
+        (
+            "name",
+            "mechanism",
+            "unit",
+            "adjacency",
+            "observer",
+            "noise_stream",
+            "reason",
+        ),
+        "x",
+    )
+    flags = {
+        "sampler": {"kind": "x"},
+        "counted_by_paper": True,
+        "data_dependent_threshold": False,
+        "combines": None,
+        "groups": None,
+        "claimed_multiplier": None,
+    }
+    flags |= {"part": None, "secure": None}
+    release: dict[str, Any] = (
+        dict.fromkeys((field.name for field in dataclasses.fields(Release)), 1)
+        | texts
+        | flags
+    )
+    ledger = Ledger(tmp_path / "runs" / entry[0]["audited_run"] / "ledger.jsonl")
+    ledger.append(Release(**release))
+    with pytest.raises(BenchError, match="lines were cut off or changed"):
+        read([entry], tmp_path, published)
+    training = ledger.path.with_name("training.json")
+    training.write_text(
+        json.dumps(json.loads(training.read_text()) | {"ledger": ledger.chain})
+    )
+    with pytest.raises(
+        BenchError,
+        match=(
+            rf"the run's ledger has 0 releases, the audited {entry[0]['audited_run']} 1: delete"
+        ),
+    ):
+        read([entry], tmp_path, published)
+
+
+def test_markdown_has_a_line_a_row(
+    entries: list[Cells], results: Path, published: Path
+) -> None:
+    text = privacy.listing(read(entries, results, published)).markdown(
+        "uv run snakemake"
+    )
+    assert sum(line.startswith("| dp-fedmeta |") for line in text.splitlines()) == len(
+        entries
+    ) + two_fold(entries)
+    assert "(repaired)" in text and "uv run snakemake" in text
+
+
+def first_task(entries: list[Cells]) -> list[Cells]:
+    return [
+        entry
+        for entry in entries
+        if in_table(entry) and (entry[0]["dataset"], entry[0]["task"]) == LETTERS
+    ]
+
+
+def test_the_figure_draws_the_first_task_of_each_table(
+    entries: list[Cells], results: Path, published: Path
+) -> None:
+    table = read(entries, results, published)
+    figure = privacy_figure.draw(table)
+    shown = first_task(entries)
+    assert len(shown) < sum(map(in_table, entries))
+    left, right = figure.axes
+    assert (
+        len(left.get_yticks())
+        == len(shown) + two_fold(shown)
+        == len(privacy.drawn_numbers(table))
+    )
+    # Each repair stands directly below the published variant, and its accuracy is
+    # filled.
+    labels = [label.get_text() for label in left.get_yticklabels()]
+    repairs = [place for place, label in enumerate(labels) if label.startswith("↳")]
+    assert len(repairs) == sum(map(is_repaired, shown)) == 3
+    assert repairs == [1, 2, 3] and labels[0] == "dp-agr: as published"
+    filled = [
+        place
+        for place, bars in enumerate(right.containers)
+        if bars[0].get_markerfacecolor() != "white"
+    ]
+    assert filled == repairs
+
+
+def test_the_figure_of_all_papers_is_one_screen(
+    entries: list[Cells], results: Path, published: Path
+) -> None:
+    """As many rows as the default run has: 50 of seven papers, on a page of 1,280 by
+    800 pixels.
+    """
+    row = next(each_row(read(entries, results, published)))._asdict()
+    counts = {"a": 18, "b": 4, "c": 8, "d": 12, "e": 3, "f": 3, "g": 2}
+    table = pd.DataFrame(
+        {**row, "paper": paper, "variant": f"variant {place}", "shown_in": ()}
+        for paper in counts
+        for place in range(counts[paper])
+    ).drop(columns="Index")
+    figure = privacy_figure.draw(table, {"a": "Paper A"})
+    figure.draw_without_rendering()
+    width, height = figure.get_size_inches()
+    assert height * 1280 / width <= 800
+    assert sorted(len(axes.get_yticks()) for axes in figure.axes[::2]) == sorted(
+        counts.values()
+    )
+    headings = [axes.texts[0].get_text() for axes in figure.axes[1::2]]
+    assert headings[0].startswith("Paper A, glyphs") and headings[1].startswith(
+        "b, glyphs"
+    )
+    for axes in figure.axes[::2]:
+        boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+        assert all(
+            upper.ymin >= lower.ymax for upper, lower in itertools.pairwise(boxes)
+        )
+
+
+def test_of_a_paper_with_figures_only_its_first_task_is_drawn(
+    entries: list[Cells], results: Path, published: Path
+) -> None:
+    alone = [in_figures_alone(entry) for entry in entries]
+    table = read(alone, results, published)
+    figure, shown = (
+        privacy_figure.draw(table),
+        [
+            entry
+            for entry in alone
+            if (entry[0]["dataset"], entry[0]["task"]) == LETTERS
+        ],
+    )
+    first = alone[0][0]
+    assert 0 < len(shown) < len(alone)
+    assert (first["dataset"], first["task"]) == LETTERS
+    left, right = figure.axes
+    assert all(
+        bars[0].get_markerfacecolor() == "white" for bars in right.containers
+    )  # nothing is repaired
+    assert (
+        len(left.get_yticks())
+        == len(shown) + two_fold(shown)
+        == len(privacy.drawn_numbers(table))
+    )
+
+
+def test_repairs_are_drawn_without_what_they_repair(
+    entries: list[Cells], results: Path, published: Path
+) -> None:
+    """As where a configuration leaves the published series out of the table."""
+    repairs = [entry for entry in first_task(entries) if is_repaired(entry)]
+    left, right = privacy_figure.draw(read(repairs, results, published)).axes
+    assert len(right.containers) == len(left.get_yticks()) == len(repairs) == 3
+
+
+def test_each_point_is_its_own_rows(
+    entries: list[Cells], results: Path, published: Path
+) -> None:
+    """Tasks of two data sets have the same name, and a table the same series for
+    both.
+    """
+    table = read(entries, results, published)
+    table["accuracy"] = 20.0 + table.index
+    table["accuracy_low"] = 19.9 + table.index
+    table["accuracy_high"] = 20.2 + table.index
+    _, right = privacy_figure.draw(table).axes
+    found = {float(bars[0].get_xdata()[0]) for bars in right.containers}
+    shown = privacy.drawn_numbers(table)
+    assert found == set(shown["accuracy"]) and len(found) == len(shown)
