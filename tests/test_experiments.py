@@ -300,26 +300,19 @@ def test_a_figure_of_accounts_needs_no_run() -> None:
     item = found.items["dp-maml", "figure12"]
     swept = len(item.spec["x"]["values"]) * len(item.spec["series"])
     assert item.kind == "account" and not item.runs and len(item.cells) == swept
-    first = item.describe().cells[0]
-    assert (
-        first.mechanism is not None
-        and first.folders == ()
-        and first.mechanism.noise_multiplier == 1.0
-    )
-    assert first.mechanism.sampler["rate"] == 1600 / 380800
+    records = item.cell_records()
+    first = records[0]
+    assert first["run"] is None and first["mechanism"]["noise_multiplier"] == 1.0
+    assert first["mechanism"]["sampler"]["rate"] == 1600 / 380800
     # As published the threshold reads raw norms; a private quantile does not.
-    counted = {
-        cell.series: cell.mechanism.counted
-        for cell in item.describe().cells
-        if cell.mechanism
-    }
+    counted = {record["series"]: record["mechanism"]["counted"] for record in records}
     assert counted == {
         "claimed": False,
         "published": False,
         "quantile": True,
         "secret": True,
     }
-    shown = {entry["folders"][0].split("/")[-2] for entry in found.private()}
+    shown = {folder.split("/")[-1] for folder in found.private_runs()}
     assert not shown & {cell.runs[0].key for cell in item.cells}
     series = "experiments.dp-maml.figures.figure12.series.claimed"
     broken = configuration()
@@ -564,8 +557,8 @@ def test_a_test_of_the_runs_own_is_none_besides_and_its_keys_are_checked() -> No
         for name in same["experiments"]["dp-fedmeta"]["figures"]["figure5"]["series"]
     }
     same = set_key(same, f"{where}.series", series | {"maml": {"method": "maml"}})
-    cell = plan(same).items["dp-fedmeta", "figure5"].describe().cells[0]
-    assert cell.metrics == "metrics.json"
+    record = plan(same).items["dp-fedmeta", "figure5"].cell_records()[0]
+    assert record["test"] == ""
     with pytest.raises(
         BenchError,
         match=r"unknown key experiments\.dp-fedmeta\.figures\.figure5\.test\.shot",
@@ -606,13 +599,13 @@ def test_no_shipped_file_gives_a_key_twice():
 @pytest.mark.parametrize("preset", [None, "real"])
 def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) -> None:
     made = planned(preset)
-    entries = made.private()
-    assert {entry["audited"] for entry in entries} < {
-        entry["folders"][0] for entry in entries
+    audited_runs = made.audited_runs()
+    first_seeds = [runs[0] for runs in made.private_runs().values()]
+    assert {audited_runs[run.folder] for run in first_seeds} < {
+        run.folder for run in first_seeds
     }
-    for entry in entries:
-        own: Any = made.runs[entry["folders"][0]]
-        other: Any = made.runs[entry["audited"]]
+    for own in first_seeds:  # type: Any
+        other: Any = made.runs[audited_runs[own.folder]]
         for section in (
             "method",
             "participation",

@@ -132,10 +132,8 @@ def planned(found: dict[str, Any]) -> str:
         plan = make_plan(
             read, datasets=datasets, holdings=read_holdings(DATASETS_TABLE)
         )
-        json.dumps(
-            [item.describe().plain() for item in plan.items.values()], allow_nan=False
-        )
-        plan.private()
+        json.dumps([item.describe() for item in plan.items.values()], allow_nan=False)
+        plan.audited_runs()
     except BenchError as error:
         return str(error)
     return ""

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from dpfedbench.yaml_files import dropped_words
 from snakemake.cli import get_argument_parser
 
 from dpfedbench import __version__
 from dpfedbench.files import read_json, write_json
 from dpfedbench.results.provenance import provenance, revision, versions
+from dpfedbench.settings.yaml_files import dropped_words
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -139,7 +139,7 @@ def test_a_plan_needs_nothing_but_snakemake() -> None:
         " in files]\nconfiguration = Configuration.read(overlaid(*read, {'datasets':"
         " own}))\nfound = known_datasets(dpfedbench.data.DATASETS_TABLE,"
         " configuration)\nprint('mine' in found, len(make_plan(configuration,"
-        " datasets=found).private()) > 10)\n"
+        " datasets=found).private_runs()) > 10)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
