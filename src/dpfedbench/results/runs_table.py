@@ -86,7 +86,7 @@ def _naming(place: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BenchError(
             f"a result of {place} lacks {error}: delete that folder and run the"
             " workflow again"
@@ -275,7 +275,7 @@ def read_audits(path: Path) -> dict[tuple[str, str], Mapping[str, Any]]:
             return {}
         audits = [*audit.get("also", ()), audit]
         return {(entry["unit"], entry["observer"]): entry for entry in audits}
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise BenchError(
             f"{path} is no audit ({error}): delete it and run the workflow again"
         ) from error
