@@ -210,7 +210,7 @@ def make(
             datasets=[row for row in datasets if row["name"] in datasets_used],
             provenance=given,
             stand_ins=_stand_ins(given.get("stand_ins", {})),
-            trained_with=list(dict.fromkeys(_machine(run) for run in each_row(runs))),
+            trained_with=list(dict.fromkeys(_machine(row) for row in each_row(runs))),
             notices=list(
                 dict.fromkeys(text for entry in entries for text in entry.row.notices)
             ),
@@ -243,11 +243,15 @@ def _choices(
     return choices
 
 
-def _machine(run: Any) -> str:
-    """Return where and with what a run was trained, as it wrote itself."""
-    device = "unknown" if pd.isna(run.device) else run.device
-    machine = "unknown" if pd.isna(run.machine) else run.machine
-    return f"{device}, {machine}: {run.versions}"
+def _machine(row: Any) -> str:
+    """Return where and with what a run was trained, as it wrote itself.
+
+    Args:
+        row: of the run, in the frame of runs.
+    """
+    device = "unknown" if pd.isna(row.device) else row.device
+    machine = "unknown" if pd.isna(row.machine) else row.machine
+    return f"{device}, {machine}: {row.versions}"
 
 
 # Tables
