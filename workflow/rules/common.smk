@@ -41,7 +41,7 @@ try:
         given,
     )
     from dpfedbench.data import DATASETS_TABLE
-    from dpfedbench.experiments.code_hash import code_hash
+    from dpfedbench.experiments.code_hash import hash_with_scripts
     from dpfedbench.experiments.datasets import known_datasets, read_holdings
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.experiments.planned import Planned
@@ -72,11 +72,8 @@ config["machine"], config["data"] = MACHINE.plain(), CONFIGURATION.data.plain()
 PLANNED = Planned(CONFIGURATION, PLAN)
 REPORT, PAPERS = PLANNED.report, PLANNED.papers
 run_of, partition_of = PLANNED.run_of, PLANNED.partition_of
-
-
-def code_of(rule, *files):
-    """The hash of what a cheap rule depends on: packages, its script, and further files."""
-    return code_hash(rule, [ROOT / f"workflow/scripts/{rule}.py", *files])
+# The hash of what a cheap rule depends on: packages, its script, and further files.
+code_of = hash_with_scripts(ROOT / "workflow" / "scripts")
 
 
 wildcard_constraints:
