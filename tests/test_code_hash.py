@@ -53,7 +53,10 @@ def test_code_hash_follows_its_packages_and_files_alone(
     before = hash_again(script)
     assert re.fullmatch("[0-9a-f]{12}", before)
     (sources / "dpfedbench/results/sub/module.py").write_text("2")
-    (sources / "dpsum/sub/module.pyc").write_text("compiled")
+    compiled = sources / "dpsum/sub/__pycache__"
+    compiled.mkdir()
+    (compiled / "module.pyc").write_text("by Python")
+    (compiled / "module.loop-1.py311.nbi").write_text("by numba")
     assert hash_again(script) == before
 
     changed = {before}

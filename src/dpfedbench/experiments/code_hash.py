@@ -99,13 +99,16 @@ def hash_with_scripts(scripts: Path) -> Callable[..., str]:
 
 @functools.cache
 def _hash_package(package: str) -> str:
-    """Hash the names and contents of all files of a package, templates included."""
+    """Hash the names and contents of all files of a package, templates included.
+
+    What Python and numba keep of compiled code, in folders `__pycache__`, does not count.
+    """
     folder = SOURCES / package
     if folder.is_file():
         return _hash_file(folder)
     lines = []
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
+        if path.is_file() and "__pycache__" not in path.parts:
             lines.append(f"{path.relative_to(folder).as_posix()} {_hash_file(path)}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
