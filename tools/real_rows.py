@@ -49,6 +49,7 @@ STANDS = (
     ("M106", "dp-fedmeta", "explanations", {"series": ["by-tensor", "both"]}),
     ("M108", "dp-fedmeta", "as-released", {"series": ["second-order"]}),
     ("M107", "dp-fedmeta", "as-released-seeds", {"series": ["five-steps"]}),
+    ("M109", "dp-fedmeta", "as-released-seeds", {"series": ["exact-query"]}),
     ("M62", "clients-that-differ", "records", {}),
     (
         "M62",
