@@ -141,8 +141,8 @@ def test_at_the_papers_scale_clients_differ_in_their_labels(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("clients", "fragments", "message"),
     [
-        (0, 6, "clients.count is 0: expected a whole number at least 1"),
-        (3, 0, "clients.fragments is 0: expected a whole number at least 1"),
+        (0, 6, "clients.count is 0: input should be greater than or equal to 1"),
+        (3, 0, "clients.fragments is 0: input should be greater than or equal to 1"),
         (
             7,
             6,
