@@ -24,6 +24,7 @@ def test_each_says_what_its_clients_hold():
         "proximal": "records",
         "scaffold": "records",
         "search-steps": "records",
+        "released-search-steps": "records",
         "summed-steps": "records",
     }
 
