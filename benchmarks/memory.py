@@ -35,7 +35,7 @@ def kind_of(process: Path) -> str:
         for word in words
         if (found := re.search(r"/tmp\w*\.(\w+\.py)$", word))
     ]
-    if "dpfedbench.warm" in " ".join(words):
+    if "workflow_jobs.warm" in " ".join(words):
         return name if name.endswith(".py") else "warm process"
     return (
         scripts[0]

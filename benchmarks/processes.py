@@ -22,9 +22,9 @@ import numpy as np
 
 from dpfedbench.data.images import RawImages
 from dpfedbench.files import write_text
-from dpfedbench.launch import train_together
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run
+from workflow_jobs.launch import train_together
 
 WARM = 2
 CASES = {"1 process": (1, 1), "2 processes": (2, 1), "1 process, 2 threads": (1, 2)}

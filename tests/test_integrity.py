@@ -15,11 +15,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import dpfedbench
-from dpfedbench import files, manifest
+from dpfedbench import files
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.federation.agreement import check_agrees
-from dpfedbench.manifest import checked, listed, rule_job, seal
+from dpfedbench.results import manifests
+from dpfedbench.results.manifests import checked, listed
 from dpfedbench.verification import check_accounts, check_files
 from dpsum.ledger import chain_of
 from dpsum.sums import Together
@@ -30,6 +31,7 @@ from tests.federation.conftest import (
     silos,  # noqa: F401
     train,
 )
+from workflow_jobs.manifests import rule_job, seal
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"
 RUN = make_config({"participation": {"rounds": 4}, "validation": {"every": 2}})
@@ -718,5 +720,5 @@ def test_jobs_of_one_folder_do_not_meet(tmp_path: Path) -> None:
         seal("table", [tmp_path / name])
     assert (
         set(listed(tmp_path)) == {"a.csv", "b.csv"}
-        and len(list((tmp_path / manifest.FOLDER).iterdir())) == 2
+        and len(list((tmp_path / manifests.FOLDER).iterdir())) == 2
     )

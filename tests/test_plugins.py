@@ -385,7 +385,7 @@ def test_two_readers_of_one_name_are_refused(tmp_path: Path) -> None:
 
 JOB = """
 from pathlib import Path
-from dpfedbench.jobs import job
+from workflow_jobs.jobs import job
 with job(Path(sys.argv[3]) / "logs" / "job.log", "it"):
 """
 TRAIN_JOB = (

@@ -28,7 +28,6 @@ from dpfedbench.evaluation.predictor import Predictor
 from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.files import read_json, write_text
-from dpfedbench.manifest import seal
 from dpfedbench.notebook import FinishedRun
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.federation import test_search
@@ -40,6 +39,7 @@ from tests.federation.conftest import (
     silos,  # noqa: F401
     train,
 )
+from workflow_jobs.manifests import seal
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "python.md"
 LETTERS = {"validation": {"every": 4, "tasks": 4, "ensemble": 2}}

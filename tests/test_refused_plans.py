@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from dpfedbench import manifest
 from dpfedbench.data import (
     DATASETS_TABLE,
     cifar,
@@ -22,6 +21,7 @@ from dpfedbench.data import (
     tiny_imagenet,
 )
 from dpfedbench.experiments.configuration import FOLDERS
+from dpfedbench.results import manifests
 from dpfedbench.settings.layers import set_key
 from tests.test_experiments import CONFIG, configuration, plan, refusal
 
@@ -40,7 +40,7 @@ def test_those_folders_are_the_workflows() -> None:
         for path in (CONFIG.parent / "workflow" / "rules").glob("*.smk")
     ]
     found = set(re.findall(r'"results/(\w+)/|\{REPORT\}/(\w+)/', "\n".join(texts)))
-    assert {one or other for one, other in found} | {manifest.FOLDER} <= set(
+    assert {one or other for one, other in found} | {manifests.FOLDER} <= set(
         FOLDERS
     ) and len(found) >= 6
 

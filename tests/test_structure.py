@@ -9,7 +9,7 @@ import pytest
 SRC = Path(__file__).resolve().parents[1] / "src"
 FILES = sorted(
     path
-    for name in ("dpfedbench", "dpkernels", "dpsum", "dpwatch")
+    for name in ("dpfedbench", "dpkernels", "dpsum", "dpwatch", "workflow_jobs")
     for path in (SRC / name).rglob("*.py")
 )
 

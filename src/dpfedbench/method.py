@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.errors import BenchError
-from dpfedbench.manifest import mend
 from dpfedbench.parts.proof_assumptions import check_plan
+from dpfedbench.results.manifests import mend
 from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.messages import nearest
 from dpfedbench.settings.plugin_sources import digest_classes

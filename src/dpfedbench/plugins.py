@@ -30,7 +30,7 @@ installed ones too.
 """
 GROUP = "dpfedbench.plugins"
 """Entry-point group in which installed packages name their plugins."""
-PACKAGES = ("dpfedbench", "dpsum", "dpkernels", "dpwatch")
+PACKAGES = ("dpfedbench", "dpsum", "dpkernels", "dpwatch", "workflow_jobs")
 
 _GONE = "list your modules under plugins (docs/recipes.md)"
 

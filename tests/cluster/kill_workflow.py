@@ -34,8 +34,8 @@ from pathlib import Path
 import psutil
 from compare import differences
 
-from dpfedbench.jobs import WORKFLOW
-from dpfedbench.warm import START
+from workflow_jobs.jobs import WORKFLOW
+from workflow_jobs.warm import START
 
 ROOT = Path(__file__).resolve().parents[2]
 # What happens, and what is asked for from then on, of the files of RESULTS: runs that

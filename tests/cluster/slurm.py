@@ -258,7 +258,7 @@ def kill_task() -> None:
     """Kill the second process of the training."""
     members = []
     for process in psutil.process_iter(["cmdline"]):
-        if "dpfedbench.member" in (
+        if "workflow_jobs.member" in (
             process.info["cmdline"] or ()
         ) and process.name().startswith("python"):
             members.append(process)

@@ -17,11 +17,11 @@ import psutil
 import pytest
 from torch import distributed
 
-from dpfedbench import launch
 from dpfedbench.errors import BenchError
 from dpfedbench.federation import engine, together
 from dpfedbench.federation.processes import Lost, Processes, joined
 from dpfedbench.files import write_text
+from workflow_jobs import launch
 
 from .conftest import DIFFERENCE, LOTS, PLAIN, forking, make_config
 from .test_search import SEARCH
@@ -307,8 +307,8 @@ def test_blocks_are_a_cohort_in_its_order_and_even():
 JOB = """
 import json, sys
 from pathlib import Path
-from dpfedbench.jobs import job
-from dpfedbench.launch import train_together
+from workflow_jobs.jobs import job
+from workflow_jobs.launch import train_together
 with job(Path(sys.argv[2], "train.log"), "train"):
     train_together(json.loads(sys.argv[1]), processes=2, log=Path(sys.argv[2], "others.log"))
 """
@@ -416,7 +416,7 @@ def test_a_line_of_a_process_is_one_write(tmp_path):
     }
     environment["PYTHONUNBUFFERED"] = "1"
     with reader, writer:
-        command = [sys.executable, "-m", "dpfedbench.member", json.dumps(given)]
+        command = [sys.executable, "-m", "workflow_jobs.member", json.dumps(given)]
         run = subprocess.run(
             command, stdout=writer, env=environment, timeout=120, check=False
         )

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfedbench import jobs
 from dpfedbench.federation import engine
+from workflow_jobs import jobs
 
 from .conftest import LOTS, PLAIN, make_config, stop_before, train
 

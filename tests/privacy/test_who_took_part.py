@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfedbench.manifest import seal
 from dpfedbench.method import Method
 from dpsum import participation
 from dpsum.private_sum import PlainSum, PrivateSum
@@ -23,6 +22,7 @@ from tests.federation.conftest import (
     silos,  # noqa: F401
 )
 from tests.workflow.test_scripts import call
+from workflow_jobs.manifests import seal
 
 SHORT = {
     "participation": {"cohort": 12, "rounds": 4},

@@ -9,9 +9,9 @@ import pytest
 
 from dpfedbench import command
 from dpfedbench.files import write_text
-from dpfedbench.manifest import seal
 from dpfedbench.papers import read_run
 from tests.results.conftest import write_run
+from workflow_jobs.manifests import seal
 
 RUN = {
     "seed": 0,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dpfedbench.manifest import seal
 from tests.calls import Snakemake
 from tests.federation.conftest import federation
+from workflow_jobs.manifests import seal
 
 __all__ = ["federation"]
 

@@ -130,7 +130,7 @@ def test_a_plan_needs_nothing_but_snakemake() -> None:
         " pathlib import Path\nfrom dpfedbench.experiments.configuration import"
         " Configuration, overlaid\nfrom dpfedbench.experiments.datasets import"
         " known_datasets\nfrom dpfedbench.experiments.expand import make_plan\nimport"
-        " dpfedbench.data\nimport dpfedbench.cluster, dpfedbench.jobs,"
+        " dpfedbench.data\nimport workflow_jobs.cluster, workflow_jobs.jobs,"
         " dpfedbench.results.format, dpfedbench.experiments.targets\nroot ="
         f" Path({str(ROOT)!r})\nfiles = [root / 'config' / 'config.yaml',"
         " *root.glob('config/experiments/*.yaml')]\nown = {'mine': {'reader':"
@@ -221,7 +221,7 @@ def imported(path: Path) -> set[str]:
     return (
         found
         - set(sys.stdlib_module_names)
-        - {"dpfedbench", "dpkernels", "dpsum", "dpwatch"}
+        - {"dpfedbench", "dpkernels", "dpsum", "dpwatch", "workflow_jobs"}
     )
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from dpfedbench.files import write_text
-from dpfedbench.manifest import seal
 from dpfedbench.results.format import FORMAT
 from tests.shipped import without_others
+from workflow_jobs.manifests import seal
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]

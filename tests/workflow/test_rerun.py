@@ -221,7 +221,7 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
         path.write_text(before, encoding="utf-8")
 
     # How jobs are run, how files are written: nothing at all.
-    jobs = finished / "src" / "dpfedbench" / "jobs.py"
+    jobs = finished / "src" / "workflow_jobs" / "jobs.py"
     edit(jobs, "\n", "\n# a comment\n")
     assert again(snakemake, finished) == set()
     edit(jobs, "\n# a comment\n", "\n")

@@ -6,9 +6,9 @@ import traceback
 from snakemake.settings.types import DeploymentMethod
 
 from dpfedbench.errors import BenchError
-from dpfedbench.jobs import mark_workflow, own_sources_first
+from workflow_jobs.jobs import mark_workflow, own_sources_first
 from dpfedbench.plugins import use_configured
-from dpfedbench.warm import WARM
+from workflow_jobs.warm import WARM
 from dpfedbench.settings.yaml_files import with_place
 
 DATA = "results/data/{dataset}"

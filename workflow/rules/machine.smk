@@ -4,9 +4,9 @@ Requires common.smk, and for what runs cost data sets and partitions. Makes resu
 folder.
 """
 
-from dpfedbench.cluster import check_slurm
+from workflow_jobs.cluster import check_slurm
 from dpfedbench.results.format import check_format, mark_format
-from dpfedbench.warm import FEWEST
+from workflow_jobs.warm import FEWEST
 
 try:
     check_format("results")

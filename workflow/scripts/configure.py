@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from dpfedbench.files import write_text
-from dpfedbench.manifest import rule_job
+from workflow_jobs.manifests import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]

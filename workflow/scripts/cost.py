@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from dpfedbench.manifest import RESULTS, rule_job, seal
+from dpfedbench.results.manifests import RESULTS
+from workflow_jobs.manifests import rule_job, seal
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]

@@ -1,7 +1,7 @@
 """Draw a figure from finished runs, and write what was drawn as CSV."""
 
 from dpfedbench.files import atomic_path, write_text
-from dpfedbench.manifest import rule_job
+from workflow_jobs.manifests import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]

@@ -1,7 +1,7 @@
 """Put what all frontiers show into one table: tidy CSV, and Markdown for readers."""
 
 from dpfedbench.files import write_text
-from dpfedbench.manifest import rule_job
+from workflow_jobs.manifests import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from dpfedbench.manifest import rule_job
 from dpfedbench.papers import read_run_file
+from workflow_jobs.manifests import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]

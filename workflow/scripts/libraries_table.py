@@ -1,7 +1,7 @@
 """Put the rows of other libraries into one table: tidy CSV, and Markdown for people."""
 
 from dpfedbench.files import write_text
-from dpfedbench.manifest import rule_job
+from workflow_jobs.manifests import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]

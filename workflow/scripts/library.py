@@ -22,7 +22,7 @@ import yaml
 import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, write_text
-from dpfedbench.manifest import rule_job
+from workflow_jobs.manifests import rule_job
 
 
 def pins(environment: Path) -> list[str]:

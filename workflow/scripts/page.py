@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from dpfedbench.files import write_text
-from dpfedbench.manifest import rule_job
+from workflow_jobs.manifests import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.manifest import rule_job
+from workflow_jobs.manifests import rule_job
 
 
 def reporter(

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from dpfedbench.manifest import rule_job
+from workflow_jobs.manifests import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
+    # The work may run in a fork of the warm process (docs/clusters.md).
     with rule_job(snakemake, "train", timed=False):
         machine, config = snakemake.config["machine"], snakemake.input.config[0]
         processes = machine.get("processes", 1)
@@ -20,7 +21,7 @@ if __name__ == "__main__":
             "kernels": machine["kernels"] == "auto",
         }
         if processes > 1:
-            from dpfedbench.launch import train_together
+            from workflow_jobs.launch import train_together
 
             log = Path(snakemake.log[0])
             arguments |= {"config": str(config), "references": files}

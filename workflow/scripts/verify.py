@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.jobs import job
 from dpfedbench.verification import check_accounts, check_files
+from workflow_jobs.jobs import job
 
 
 def verify(results: Path, logger: logging.Logger, searches: Mapping[str, Any]) -> None:

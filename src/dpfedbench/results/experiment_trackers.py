@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_group
-from dpfedbench.manifest import checked
 from dpfedbench.results.curves import read_history
+from dpfedbench.results.manifests import checked
 from dpfedbench.results.runs_table import read_account
 
 Points = dict[str, list[tuple[int, float]]]

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.jobs import WORKFLOW, this_process
+from workflow_jobs.jobs import WORKFLOW, this_process
 
 ERROR = "error: "
 """What a process writes before the one line that says why it ends."""
 
-_MEMBER = "dpfedbench.member"
+_MEMBER = "workflow_jobs.member"
 
 
 def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -> None:

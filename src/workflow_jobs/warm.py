@@ -43,17 +43,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dpfedbench import plugins
-from dpfedbench.jobs import WORKFLOW, place, workflow_process
+from workflow_jobs.jobs import WORKFLOW, place, workflow_process
 
 WARM = "DPFEDBENCH_WARM"
 """The environment variable by which a workflow allows its jobs a warm process; "no"
 where the user does not.
 """
+_SOURCES = Path(__file__).resolve().parents[1]
 FEWEST = 4
 """Jobs for which a warm process is worth its start."""
 
-_IMPORTED = ("dpsum", "dpkernels")
-"""Packages beside dpfedbench that the warm process imports."""
+_IMPORTED = ("dpfedbench", "dpsum", "dpkernels", "workflow_jobs")
+"""Packages that the warm process imports; an edit of one starts a new process."""
 _PATIENCE = 30.0
 """Seconds in which a warm process has to be there, and a script to say what it
 wants.
@@ -64,7 +65,7 @@ so in their logs.
 """
 _GONE = select.POLLHUP | select.POLLRDHUP if sys.platform == "linux" else 0
 START = (
-    "import os, sys; sys.path[:] = sys.argv[2:]; from dpfedbench.warm import serve;"
+    "import os, sys; sys.path[:] = sys.argv[2:]; from workflow_jobs.warm import serve;"
     " serve(sys.argv[1]); os._exit(0)"
 )
 # Whatever starts threads when it is imported would start them in the warm process. A
@@ -150,8 +151,7 @@ def _state() -> str:
     Plugins do not count: each job imports them in its fork.
     """
     state = []
-    package = Path(__file__).parent
-    packages = [package, *(package.with_name(name) for name in _IMPORTED)]
+    packages = [_SOURCES / name for name in _IMPORTED]
     for folder, _, names in (level for top in packages for level in os.walk(top)):
         for name in names:
             if name.endswith(".py"):
@@ -337,12 +337,8 @@ def _import_all() -> None:
         "snakemake.logging",
         "matplotlib.backends.backend_agg",
     ]
-    own = Path(__file__).parent
-    named += [
-        module.name for module in pkgutil.walk_packages([str(own)], "dpfedbench.")
-    ]
     for package in _IMPORTED:
-        folder = str(own.with_name(package))
+        folder = str(_SOURCES / package)
         named += [
             module.name for module in pkgutil.walk_packages([folder], f"{package}.")
         ]

@@ -17,13 +17,13 @@ from typing import Any
 import psutil
 import pytest
 
-from dpfedbench.jobs import WORKFLOW, place
-from dpfedbench.warm import WARM, _refuse_others
 from tests.federation.conftest import federation
+from workflow_jobs.jobs import WORKFLOW, place
+from workflow_jobs.warm import WARM, _refuse_others
 
 __all__ = ["federation"]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "dpfedbench"
 SOON = 2.0  # seconds in which nothing is left of what was killed
 if not hasattr(os, "pidfd_open"):
@@ -38,7 +38,7 @@ place = pathlib.Path(sys.argv[0]).parent
 name = pathlib.Path(sys.argv[0]).stem
 snakemake = SimpleNamespace(log=[str(place / "logs" / f"{name}.log")], input=[], output=[], rule="test", params=None)
 from dpfedbench.errors import BenchError
-from dpfedbench.manifest import rule_job
+from workflow_jobs.manifests import rule_job
 with rule_job(snakemake, "test") as logger:
     from dpfedbench.results import format
     (place / f"{name}.part").write_text(json.dumps([os.getpid(), os.getppid(), format.VERSION]))
@@ -149,18 +149,11 @@ def numbers(path: Path) -> list[Any]:
 def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As much of the package as a job needs that computes nothing: soon imported."""
     sources = tmp_path_factory.mktemp("light")
-    own = (
-        "errors",
-        "files",
-        "jobs",
-        "manifest",
-        "plugins",
-        "warm",
-    )
     for package, names in (
-        ("dpfedbench", own),
-        ("dpfedbench/results", ("format",)),
+        ("dpfedbench", ("errors", "files", "plugins")),
+        ("dpfedbench/results", ("format", "manifests")),
         ("dpsum", ("errors", "files")),
+        ("workflow_jobs", ("jobs", "manifests", "warm")),
     ):
         (sources / package).mkdir()
         for name in ("__init__", *names):
@@ -333,7 +326,9 @@ def test_an_edited_source_never_runs_old_code(light: Path, tmp_path: Path) -> No
         workflow.end()
 
 
-@pytest.mark.parametrize("name", ["dpsum/lazy.py", "dpkernels/calls.py"])
+@pytest.mark.parametrize(
+    "name", ["dpsum/lazy.py", "dpkernels/calls.py", "workflow_jobs/cluster.py"]
+)
 def test_an_edit_of_a_package_beside_starts_a_new_warm_process(
     light: Path, tmp_path: Path, name: str
 ) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import psutil
 import pytest
 
-from dpfedbench import jobs
 from dpfedbench.errors import BenchError
-from dpfedbench.jobs import WORKFLOW, job, mark_workflow, workflow_process
+from workflow_jobs import jobs
+from workflow_jobs.jobs import WORKFLOW, job, mark_workflow, workflow_process
 
 
 def test_what_is_said_is_seen_and_kept(
@@ -171,7 +171,7 @@ def test_a_log_on_a_full_disk_costs_the_log_alone(
 
 STARTER = """
 import subprocess, sys
-from dpfedbench.jobs import mark_workflow
+from workflow_jobs.jobs import mark_workflow
 mark_workflow()
 subprocess.run(["sh", "-c", f"{sys.executable} {sys.argv[1]}; true"])  # a shell in between, as Snakemake has
 """
@@ -179,7 +179,7 @@ JOB = """
 import pathlib, time
 pathlib.Path("STARTED").touch()
 time.sleep(IMPORTS)
-from dpfedbench.jobs import job
+from workflow_jobs.jobs import job
 with job("LOG", "test") as logger:
     logger.info("at work")
     time.sleep(120)
@@ -273,7 +273,7 @@ def test_the_age_of_a_process_is_no_more_than_the_time_since_its_start() -> None
     """psutil's is up to a second more: it counts from a boot in whole seconds."""
     before = time.monotonic()
     found = subprocess.run(
-        [sys.executable, "-c", "from dpfedbench.jobs import _age; print(_age())"],
+        [sys.executable, "-c", "from workflow_jobs.jobs import _age; print(_age())"],
         check=True,
         capture_output=True,
         text=True,

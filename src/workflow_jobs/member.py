@@ -1,7 +1,7 @@
 """One process of a training that several take together; `launch` has torchrun or srun
 start it.
 
-    python -m dpfedbench.member ARGUMENTS
+    python -m workflow_jobs.member ARGUMENTS
 
 ARGUMENTS are those of `engine.train` as JSON, with the run's config.yaml as `config`
 and the job's log as `log`. What people are to read goes to standard output, from the
@@ -21,9 +21,9 @@ import psutil
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.processes import Lost, joined
-from dpfedbench.jobs import end_with, last_lines, outside, workflow_process
-from dpfedbench.launch import ERROR
 from dpfedbench.lazy import torch
+from workflow_jobs.jobs import end_with, last_lines, outside, workflow_process
+from workflow_jobs.launch import ERROR
 
 
 def main(arguments: str) -> int:

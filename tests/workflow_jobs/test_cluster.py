@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dpfedbench.cluster import check_slurm
 from dpfedbench.errors import BenchError
+from workflow_jobs.cluster import check_slurm
 
 NODES = "main*|(null)\\nfast|gpu:a100:2(S:0)\\n"
 NO_DATABASE = (

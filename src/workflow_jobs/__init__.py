@@ -1,0 +1,4 @@
+"""How the workflow runs jobs: warm process, logs, manifests, processes, clusters.
+
+Only the Snakefile, its scripts, tests and benchmarks import this package.
+"""
