@@ -28,7 +28,9 @@ _FILES = ("--configfile", "--configfiles")
 
 
 def workflow_folder() -> Path:
-    """Where the Snakefile is: in the package of a wheel, or in the repository."""
+    """Return the path of the Snakefile: in the package of a wheel, or in the
+    repository.
+    """
     inside = PACKAGE / "workflow"
     return inside if (inside / "Snakefile").is_file() else PACKAGE.parents[1]
 

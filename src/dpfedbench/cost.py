@@ -60,8 +60,8 @@ class Rate:
     unit: str = "clients"
 
     def of(self, run: Method, rounds: int) -> tuple[int, float]:
-        """How many clients or records a run of this kind is trained on in so many
-        rounds, and its seconds.
+        """Return how many clients or records a run of this kind is trained on in so
+        many rounds, and its seconds.
         """
         trained, every = (
             rounds * (self.lot or run.participation.cohort),

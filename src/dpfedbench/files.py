@@ -106,7 +106,7 @@ def check_readable(path: str | os.PathLike[str]) -> None:
 
 
 def text_of(path: str | os.PathLike[str]) -> str:
-    """What a text file holds.
+    """Return the content of a text file.
 
     Raises:
         BenchError: as `reading`.

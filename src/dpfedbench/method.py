@@ -1,4 +1,4 @@
-"""What every method is: the settings of a run, with its parts as fields, and the sums
+"""Base class of methods: the settings of a run, with its parts as fields, and the sums
 that the parts make.
 
 The types of a method's fields say which parts it accepts; a configuration with other
@@ -67,14 +67,14 @@ class Method(Run):
 
     @property
     def client(self) -> ClientUpdate:
-        """What each client computes."""
+        """The client update: what each client computes and sends."""
         update: ClientUpdate = self.client_update
         return update
 
     @property
     def made_by(self) -> str:
-        """What results depend on besides settings: the method's version, and hashes of
-        files that do not come with dpfedbench.
+        """The code that results depend on besides settings: the method's version, and
+        hashes of files that do not come with dpfedbench.
 
         These are the file of the network, and the files of the classes of the method
         and its parts.
@@ -230,7 +230,7 @@ class Method(Run):
 
     @property
     def breaches(self) -> tuple[Breach, ...]:
-        """What this run does that no account covers; see `Breach`."""
+        """The releases of this run that no account covers; see `Breach`."""
         if not self.trained:
             return ()
         of_sections = [
@@ -321,7 +321,7 @@ class Method(Run):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What a reader of this run's privacy must be told: printed and written beside
+        """The notices about this run's privacy, which are printed and written beside
         the result.
         """
         if not self.private:
@@ -424,7 +424,7 @@ class Method(Run):
             )
 
     def _check_records(self) -> None:
-        """What sums over single records need of the model and of participation."""
+        """Refuse a model or participation that sums over single records cannot have."""
         coupled = self._coupled_records()
         if coupled and not self.client.couples_records:
             raise BenchError(coupled[0].refusal)
@@ -437,9 +437,7 @@ class Method(Run):
             )
 
     def _check_sums(self) -> None:
-        """What has to hold of all sums together, so that there is one account of those
-        that read the same units.
-        """
+        """Refuse sums that have no account together though they read the same units."""
         together(self.sums)
         self._check_groups()
         sums, server = self.further_sums(), self.server_sum()

@@ -109,7 +109,7 @@ class FinishedRun:
 
     @functools.cached_property
     def training(self) -> dict[str, Any]:
-        """What training said of itself: rounds, seconds, machine, versions, notices."""
+        """The training's report: rounds, seconds, machine, versions, notices."""
         return read_group(checked(self.folder / "training.json"))
 
     @functools.cached_property
@@ -166,8 +166,8 @@ class FinishedRun:
         )
 
     def epsilon(self, profile: str = "holds", *, delta: float | None = None) -> Entry:
-        """What one profile says: `epsilon_low`, `epsilon_high`, `status`, `explanation`
-        and whom it protects.
+        """Return one profile of the account: `epsilon_low`, `epsilon_high`, `status`,
+        `explanation` and whom it protects.
 
         Args:
             profile: "as_claimed", "holds", "replace_one", "image_level" or "tuning".
@@ -254,8 +254,8 @@ class FinishedRun:
 
     @property
     def _references(self) -> dict[str, Path]:
-        """What the model is made of: files of other runs, which lie below the same
-        results folder.
+        """Return the files of other runs that the model is made of; they lie below the
+        same results folder.
         """
         others = self.settings.model.references(self.settings)
         return {

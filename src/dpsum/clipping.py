@@ -139,8 +139,8 @@ class ClippingRule:
         return None
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
-        """What each contribution puts into the extra release, float32 [n, 1], from its
-        norm before clipping [n].
+        """Return the contribution of each unit to the extra release, float32 [n, 1],
+        from its norm before clipping [n].
         """
         raise NotImplementedError("of rules that make a release of their own")
 

@@ -77,7 +77,7 @@ class Participation:
 
     @property
     def denominator(self) -> float:
-        """What a round's sum is divided by: the expected cohort, never the realised
+        """The denominator of a round's sum: the expected cohort, never the realised
         one, which is private.
         """
         return float(self.size)
@@ -365,7 +365,7 @@ class PoissonLots:
 
     @property
     def denominator(self) -> float:
-        """What a lot's sum is divided by: the expected lot, never the realised one,
+        """The denominator of a lot's sum: the expected lot, never the realised one,
         which is private.
         """
         return float(self.size)

@@ -1,4 +1,4 @@
-"""How the workflow runs jobs: warm process, logs, manifests, processes, clusters.
+"""Run the workflow's jobs: warm process, logs, manifests, processes, clusters.
 
 Only the Snakefile, its scripts, tests and benchmarks import this package.
 """

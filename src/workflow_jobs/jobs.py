@@ -67,7 +67,7 @@ _OUTSIDE = {
 
 
 def outside(error: Exception, log: Path) -> str | None:
-    """What to say of a fault of the machine; None where it is none."""
+    """Return the message about a fault of the machine; None where it is none."""
     text = " ".join(str(error).split())
     if (
         isinstance(error, MemoryError)
@@ -100,11 +100,11 @@ def last_lines(error: BaseException) -> list[str]:
     """
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if not _INSTALLED.search(frame.filename)]
-    places = [
+    locations = [
         f'File "{frame.filename}", line {frame.lineno}, in {frame.name}'
         for frame in (ours or frames)[-1:]
     ]
-    return [*places, *traceback.format_exception_only(error)[-1].splitlines()[:1]]
+    return [*locations, *traceback.format_exception_only(error)[-1].splitlines()[:1]]
 
 
 def own_sources_first(sources: Path) -> None:
@@ -114,9 +114,9 @@ def own_sources_first(sources: Path) -> None:
     Snakemake puts its own search path last in a script's. In an environment that two
     checkouts share, the package that is installed there is the other's.
     """
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    others = [place for place in given if place not in ("", str(sources))]
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(sources), *others])
+    search_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    further = [folder for folder in search_path if folder not in ("", str(sources))]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(sources), *further])
 
 
 WORKFLOW = "DPFEDBENCH_WORKFLOW"
@@ -129,13 +129,13 @@ def mark_workflow() -> None:
 
 
 def this_process() -> str:
-    """What `WORKFLOW` is for those that are to end with this process."""
+    """Return the value of `WORKFLOW` for processes that are to end with this one."""
     return f"{place()} {os.getpid()} {psutil.Process().create_time()}"
 
 
 def place() -> str:
-    """Where process numbers mean the same: a machine, or a container with numbers of
-    its own.
+    """Return the name of the place where process numbers mean the same: a machine, or a
+    container with numbers of its own.
     """
     space = Path("/proc/self/ns/pid")
     return f"{platform.node()} {os.readlink(space) if space.exists() else '-'}"
@@ -200,7 +200,7 @@ def measured(cost: Path) -> Iterator[None]:
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     ]
     record.running_time = _age()
-    record.cpu_time = sum(each.ru_utime + each.ru_stime for each in used)
+    record.cpu_time = sum(usage.ru_utime + usage.ru_stime for usage in used)
     record.cpu_usage = 100 * record.cpu_time
     # Not getrusage's: that is also of what the process was before it was this program,
     # a copy of Snakemake.
@@ -262,10 +262,11 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
             file=terminal,
         )
         sys.exit(1)
-    kept, tee = _Tee(handle), _Tee(terminal, handle)
+    log_only = _Tee(handle)
+    tee = _Tee(terminal, handle)
     # Without the time: when the job after a private training began tells how long that
     # took.
-    print(f"---- {name}", file=kept)
+    print(f"---- {name}", file=log_only)
     handler = logging.StreamHandler(tee)
     handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
     logger.setLevel(logging.INFO)
@@ -277,7 +278,7 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
             print(
                 f"{name}: the workflow that started this job is gone, so the job"
                 " ends too",
-                file=kept,
+                file=log_only,
             )
         os._exit(
             1
@@ -297,15 +298,15 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
     except BenchError as error:
         print(f"{name}: {error}", file=tee)
         if error.__cause__ is not None:
-            print("".join(traceback.format_exception(error.__cause__)), file=kept)
+            print("".join(traceback.format_exception(error.__cause__)), file=log_only)
         sys.exit(1)
     except Exception as error:
-        if said := outside(error, path):
-            print(f"{name}: {said}", file=tee)
+        if message := outside(error, path):
+            print(f"{name}: {message}", file=tee)
         else:
-            print(traceback.format_exc(), file=kept)
-            *place, said = last_lines(error)
-            for line in [*place, f"{said} (the traceback is in {path})"]:
+            print(traceback.format_exc(), file=log_only)
+            *location, message = last_lines(error)
+            for line in [*location, f"{message} (the traceback is in {path})"]:
                 print(f"{name}: {line}", file=_Tee(terminal))
         sys.exit(1)
     finally:

@@ -60,11 +60,11 @@ def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -
     errors = []
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
-        open(log, "wb") as other,
+        open(log, "wb") as log_file,
         subprocess.Popen(
             [*command, json.dumps({**arguments, "log": str(log)})],
             stdout=subprocess.PIPE,
-            stderr=other,
+            stderr=log_file,
             text=True,
             env=environment,
         ) as started,
@@ -99,13 +99,13 @@ def _by_srun(processes: int, threads: int) -> list[str] | None:
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job or shutil.which("srun") is None or shutil.which("scontrol") is None:
         return None
-    said = subprocess.run(
+    shown_job = subprocess.run(
         ["scontrol", "--oneliner", "show", "job", job],
         capture_output=True,
         text=True,
         check=False,
     )
-    tasks = re.search(r"\bNumTasks=(\d+)", said.stdout)
+    tasks = re.search(r"\bNumTasks=(\d+)", shown_job.stdout)
     if tasks is None or int(tasks[1]) < processes:
         return None
     # A task that ends badly ends all. srun says so on standard error, which is the

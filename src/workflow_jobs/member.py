@@ -27,10 +27,11 @@ from workflow_jobs.launch import ERROR
 
 
 def main(arguments: str) -> int:
-    """Train; the exit code."""
-    given = json.loads(arguments)
-    log, config = Path(given.pop("log")), given.pop("config")
-    references = {Path(path).name: Path(path) for path in given.pop("references")}
+    """Train, and return the exit code."""
+    options = json.loads(arguments)
+    log = Path(options.pop("log"))
+    config = options.pop("config")
+    references = {Path(path).name: Path(path) for path in options.pop("references")}
     # The job that had this process started calls itself its workflow: with it, this one
     # ends too.
     try:
@@ -46,7 +47,7 @@ def main(arguments: str) -> int:
             from dpfedbench.federation.engine import train
             from dpfedbench.papers import read_run_file
 
-            if given["device"] != "cpu" and torch.cuda.is_available():
+            if options["device"] != "cpu" and torch.cuda.is_available():
                 torch.cuda.set_device(
                     int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
                 )
@@ -54,20 +55,20 @@ def main(arguments: str) -> int:
                 read_run_file(config),
                 references=references,
                 processes=processes,
-                **given,
+                **options,
             )
     except Lost:
         return 1
     except BenchError as error:
-        said = str(error)
+        message = str(error)
     except Exception as error:
         traceback.print_exc()
-        said = outside(error, log) or (
+        message = outside(error, log) or (
             f"{': '.join(last_lines(error))} (the traceback is in {log})"
         )
     else:
         return 0
-    print(f"{ERROR}{said}", flush=True)
+    print(f"{ERROR}{message}", flush=True)
     return 1
 
 

@@ -139,14 +139,15 @@ def _name() -> str:
     process numbers mean the same.
     """
     spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("mnt", "pid", "user")]
-    said = json.dumps(
+    identity = json.dumps(
         [os.environ[WORKFLOW], sys.executable, sys.prefix, sys.version, *spaces]
     )
-    return f"\0dpfedbench-{hashlib.sha256(said.encode()).hexdigest()[:32]}"
+    return f"\0dpfedbench-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
 
 
 def _state() -> str:
-    """What changes with any source file of the packages, and with what is installed.
+    """Return a text that changes with any source file of the packages, and with the
+    installed packages.
 
     Plugins do not count: each job imports them in its fork.
     """
@@ -298,11 +299,11 @@ def serve(name: str) -> None:
             try:
                 _refuse_others(connection)
                 connection.settimeout(_PATIENCE)
-                given, descriptors = _request(connection)
-                if given["state"] == state:
+                request, descriptors = _request(connection)
+                if request["state"] == state:
                     jobs.append(
                         _Job(
-                            _fork(given, descriptors, [listener, connection, *jobs]),
+                            _fork(request, descriptors, [listener, connection, *jobs]),
                             connection,
                         )
                     )
@@ -320,7 +321,7 @@ def serve(name: str) -> None:
 
 
 def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """What a script says, and its standard input, output and errors."""
+    """Receive the request of a script, and its standard input, output and errors."""
     head, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
     with connection.makefile("rb") as rest:
         return json.loads(head + rest.readline()), descriptors
@@ -366,8 +367,8 @@ def _fork(given: dict[str, Any], descriptors: list[int], held: list[Any]) -> int
             1, signal.SIGKILL
         )  # PR_SET_PDEATHSIG: it is killed with the warm process
         if os.getppid() == warm:
-            for each in held:
-                each.close()
+            for descriptor in held:
+                descriptor.close()
             code = _run(given, descriptors)
     finally:
         os._exit(code)

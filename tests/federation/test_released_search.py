@@ -65,7 +65,7 @@ def test_noised_kernels_leave_out_pointwise_convolutions_and_the_stems_shift():
         "classifier.bias": (10,),
     }
     found = [
-        (group.place.start, group.place.stop, group.size, group.count)
+        (group.coordinates.start, group.coordinates.stop, group.size, group.count)
         for group in noised_kernels(shapes)
     ]
     assert found == [
@@ -171,7 +171,7 @@ def test_round_without_noise_is_the_released_codes(
     )
     rounds = rounds_of(run, silos, tmp_path)
     clients = rounds.clients
-    clients._entry.noise_of = lambda purpose, total: NoNoise()
+    clients._mechanism.noise_of = lambda purpose, total: NoNoise()
     kernels = hand_kernels(rounds.net)
     rng = np.random.default_rng(0)
     theta = rounds.net.initial(rng).astype(np.float32)

@@ -67,8 +67,8 @@ def ledger_of(run: Method, run_dir: Path | str) -> list[Release]:
 
 
 def image_use(run: Method, clients_dir: Path | str) -> ImageUse:
-    """Which clients of a run use which image, and in which round where its plan fixes
-    that.
+    """Return which clients of a run use which image, and in which round where its plan
+    fixes that.
 
     Raises:
         BenchError: the partition is missing, damaged or not this run's.
@@ -86,7 +86,7 @@ def image_use(run: Method, clients_dir: Path | str) -> ImageUse:
 def used_images(
     partition: Partition, *, used_per_class: int, rounds: np.ndarray | None
 ) -> ImageUse:
-    """Which clients of a partition use which image.
+    """Return which clients of a partition use which image.
 
     Args:
         partition: of the run.
@@ -123,7 +123,7 @@ def account_of(
     delta: float | None = None,
     before: Sequence[Release] = (),
 ) -> Account:
-    """What a run's ledger says under every profile.
+    """Compute the account of a run from its ledger, with all profiles.
 
     Args:
         run: a finished run.

@@ -160,7 +160,9 @@ class _Checked:
         return 1.0 if threshold is None else sum_.claimed_ratio(threshold)
 
     def _multiplier(self, samplers: Samplers) -> float:
-        """Of the first round, where the rule takes nothing out of it."""
+        """Return the noise multiplier of the first round, before the share of a rule's
+        extra release.
+        """
         given, noise = self.sum.within_task, self.sum.noise
         assert noise is not None
         if given is not None:

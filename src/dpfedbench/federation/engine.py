@@ -132,7 +132,9 @@ def train(
 
 @dataclasses.dataclass
 class _State:
-    """What changes from round to round, besides what the rounds keep."""
+    """State of a training that changes from round to round, besides the state of the
+    rounds.
+    """
 
     round: int = 0
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)

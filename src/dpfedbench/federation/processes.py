@@ -65,7 +65,7 @@ class Processes:
         return box[0]
 
     def all(self, value: Value) -> list[Value]:
-        """What each process gives, in their order, to all."""
+        """Return the values of all processes, in their order, to every process."""
         if self.count == 1:
             return [value]
 
@@ -75,8 +75,8 @@ class Processes:
         return values
 
     def collected(self, value: Value) -> list[Value]:
-        """What each process gives, in their order, to the first; to the others their
-        own.
+        """Return the values of all processes, in their order, to the first process; to
+        each of the others its own value.
         """
         if self.count == 1:
             return [value]

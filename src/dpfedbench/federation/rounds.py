@@ -452,7 +452,7 @@ def _group_thresholds(total: Any) -> Row:
 
 
 class Untrained:
-    """In place of the rounds of a run of which nothing is trained."""
+    """Rounds of a run that trains nothing."""
 
     planned, columns, measures, threads, non_finite = 0, (), NoMeasures(), 1, 0
 

@@ -33,8 +33,8 @@ _SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Elsewhere:
-    """In place of the ledger, in a process that is not the first: that one writes each
-    release down.
+    """Ledger of a process that is not the first: it writes nothing, since the first
+    process writes each release.
     """
 
     def append(self, release: Any) -> None:

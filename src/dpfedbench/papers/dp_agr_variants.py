@@ -65,8 +65,8 @@ class DpAgrFtrl(DpAgr):
     noise: Correlated = Correlated()  # type: ignore[assignment]  # another of the family
 
     def server_sum(self) -> Sum:
-        apart = self.participation.apart(self.clients.count)
-        noise = self.noise.planned(self.participation.rounds, self.server, apart)
+        separation = self.participation.apart(self.clients.count)
+        noise = self.noise.planned(self.participation.rounds, self.server, separation)
         return dataclasses.replace(super().server_sum(), noise=noise)
 
 

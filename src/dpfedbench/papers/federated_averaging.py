@@ -136,7 +136,7 @@ class ScaffoldClients(ModelDifferenceClients):
         super().__init__(update, setup)
         self._processes = setup.processes
         self._whole_rate = update.inner_steps * update.inner_rate
-        sums = {one.name: one for one in setup.run.sums}
+        sums = {sum_.name: sum_ for sum_ in setup.run.sums}
         rule = sums[CONTROL].clipping if CONTROL in sums else None
         self._threshold = math.inf if rule is None else float(rule.threshold)
         self._server_control = np.zeros(self.dimension, np.float32)
@@ -166,24 +166,26 @@ class ScaffoldClients(ModelDifferenceClients):
                 ids = [int(client) for client in cohort[start : start + chunk]]
                 rows = np.zeros((2, len(ids), self.dimension), np.float32)
                 measures = np.zeros((len(ids), 2))
-                places = [
-                    place
-                    for place, client in enumerate(ids)
+                # The numbers, in the chunk, of the clients that this process computes.
+                numbers = [
+                    number
+                    for number, client in enumerate(ids)
                     if self._belongs_here(client)
                 ]
                 computed = pool.map(
                     self._messages,
                     repeat(theta),
-                    [ids[place] for place in places],
-                    [rows[:, place] for place in places],
+                    [ids[number] for number in numbers],
+                    [rows[:, number] for number in numbers],
                 )
-                for place, measured in zip(places, computed, strict=True):
-                    measures[place] = measured
-                for some_places, some_rows, some_measures in self._processes.collected(
-                    (places, rows[:, places], measures[places])
-                ):
-                    rows[:, some_places] = some_rows
-                    measures[some_places] = some_measures
+                for number, measured in zip(numbers, computed, strict=True):
+                    measures[number] = measured
+                of_processes = self._processes.collected(
+                    (numbers, rows[:, numbers], measures[numbers])
+                )
+                for numbers_there, rows_there, measures_there in of_processes:
+                    rows[:, numbers_there] = rows_there
+                    measures[numbers_there] = measures_there
                 yield torch.from_numpy(rows), measures[:, 0], measures[:, 1]
 
     def _messages(

@@ -248,7 +248,7 @@ class NoisedClients(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """What the clients release; they tell no loss of theirs."""
+        """Yield what the clients release; they tell no loss of theirs."""
         done = 0
         for rows, _, _ in self._inner.contributions(theta, cohort, index):
             for row, client in zip(rows, cohort[done : done + len(rows)], strict=True):

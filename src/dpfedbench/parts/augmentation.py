@@ -11,8 +11,8 @@ from dpfedbench.settings.part import Section, setting
 
 
 class Augmentation(Section):
-    """What is done to each image of a batch before its gradient is taken. Tests see
-    images as they are.
+    """Changes of each image of a batch before its gradient is taken. Tests see images
+    as they are.
     """
 
     crop: int = setting(
@@ -88,8 +88,8 @@ class Augmentation(Section):
         return cropped
 
     def _squares(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-        """Which pixels are blanked, bool [n, H, W]; a square may reach over the
-        border.
+        """Return the pixels that are blanked, bool [n, H, W]; a square may reach over
+        the border.
         """
         count, height, width, _ = shape
         half = self.cutout // 2

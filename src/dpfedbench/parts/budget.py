@@ -1,4 +1,6 @@
-"""What a run may spend, and the privacy of single examples within a client's task."""
+"""Limits on the privacy loss of a run, and the privacy of single examples within a
+client's task.
+"""
 
 import dataclasses
 import math
@@ -253,8 +255,8 @@ class OwnUpdate(OwnSum):
 
 
 def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:
-    """What no account of one round can go below: its delta at epsilon, exactly, of a
-    client that is in it by chance.
+    """Return the delta at epsilon of one round, exactly, for a client that takes part
+    by chance; no account of the round goes below it.
 
     Of the densities N(0, z^2) and N(1, z^2) the round's is the mixture with weight
     `rate` on the latter, so that delta(epsilon) is rate times that of the Gaussian

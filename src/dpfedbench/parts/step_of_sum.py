@@ -1,6 +1,4 @@
-"""What becomes of one of several sums of a round: a step of its own block of the
-model.
-"""
+"""The step of one block of the model along one of several sums of a round."""
 
 from __future__ import annotations
 

@@ -97,17 +97,19 @@ def choose(rows: pd.DataFrame) -> list[Answer]:
     Args:
         rows: the table of privacy, as `privacy.read`.
     """
-    places = [
-        (place, row) for row in each_row(rows) for place in dict.fromkeys(row.shown_in)
+    appearances = [
+        (cell, row) for row in each_row(rows) for cell in dict.fromkeys(row.shown_in)
     ]
     repaired = {
-        (paper, item, repairs) for (paper, item, _, repairs), _ in places if repairs
+        (paper, item, repairs)
+        for (paper, item, _, repairs), _ in appearances
+        if repairs
     }
     answers = []
-    for paper in dict.fromkeys(place[0] for place, _ in places):
+    for paper in dict.fromkeys(cell[0] for cell, _ in appearances):
         claims = [
             ((paper, item, series) in repaired, row)
-            for (of_paper, item, series, _), row in places
+            for (of_paper, item, series, _), row in appearances
             if of_paper == paper == METHODS[row.method].paper
             and not row.repaired
             and math.isfinite(row.epsilon_claimed)

@@ -111,8 +111,8 @@ def history_points(item: Item, rows: pd.DataFrame, results: str | Path) -> pd.Da
     for row in each_row(rows):
         paths = [Path(results, "runs", run, "history.csv") for run in row.runs]
         of_series = item.spec["series"][row.series]
-        wanted = of_series.get("curves", item.spec.get("curves", {}))
-        for column, curve in wanted.items():
+        drawn_columns = of_series.get("curves", item.spec.get("curves", {}))
+        for column, curve in drawn_columns.items():
             per = curve.get("per")
             xs, seeds = _aligned(paths, axis, column, per)
             low, high = seeds.min(axis=0), seeds.max(axis=0)
@@ -174,8 +174,10 @@ def _aligned(
             numbers = numbers / table[per].to_numpy(float)
         is_filled = np.isfinite(numbers)
         curves.append((table[axis].to_numpy(float)[is_filled], numbers[is_filled]))
-    xs = min((places for places, _ in curves), key=lambda places: places[-1])
-    return xs, np.stack([np.interp(xs, places, numbers) for places, numbers in curves])
+    # All seeds at the rounds of the one that stopped first.
+    shortest = min((xs for xs, _ in curves), key=lambda xs: xs[-1])
+    aligned = [np.interp(shortest, xs, numbers) for xs, numbers in curves]
+    return shortest, np.stack(aligned)
 
 
 def account_points(item: Item) -> pd.DataFrame:
@@ -214,9 +216,9 @@ def _account_places(
             yield cell, cell["x"] or 0.0, _rounds(cell)
         return
     total = _rounds(cells[0])
-    places = np.linspace(1, total, min(_POINTS, total))
-    for place in dict.fromkeys(round(place) for place in places):
-        yield cells[0], float(place), place
+    spaced = np.linspace(1, total, min(_POINTS, total))
+    for round_number in dict.fromkeys(round(value) for value in spaced):
+        yield cells[0], float(round_number), round_number
 
 
 def _rounds(cell: Any) -> int:

@@ -105,19 +105,23 @@ def to_mlflow(results: Path | str, experiment: str) -> int:
         raise BenchError("MLflow is not installed: pip install mlflow-skinny") from None
     client, count, batch = MlflowClient(), 0, 1000
     known = client.get_experiment_by_name(experiment)
-    place = known.experiment_id if known else client.create_experiment(experiment)
+    experiment_id = (
+        known.experiment_id if known else client.create_experiment(experiment)
+    )
     for name, quantities in finished(results):
         if client.search_runs(
-            [place], filter_string=f"attributes.run_name = '{name}'", max_results=1
+            [experiment_id],
+            filter_string=f"attributes.run_name = '{name}'",
+            max_results=1,
         ):
             continue
-        run = client.create_run(place, run_name=name).info.run_id
+        run = client.create_run(experiment_id, run_name=name).info.run_id
         words = zip(
             ("method", "dataset", "task", "key", "seed"), name.split("/"), strict=True
         )
         values = [
-            Metric(what, value, 0, at)
-            for what, points in quantities.items()
+            Metric(quantity, value, 0, at)
+            for quantity, points in quantities.items()
             for at, value in points
         ]
         client.log_batch(run, params=[Param(key, word) for key, word in words])

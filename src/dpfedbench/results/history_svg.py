@@ -74,11 +74,13 @@ def thinned(curve: Curve, buckets: int = BUCKETS) -> Curve:
     count = len(curve.values)
     if count <= 2 * buckets:
         return curve
-    kept: list[int] = []
+    indices: list[int] = []
     for stretch in np.array_split(np.arange(count), buckets):
         values = curve.values[stretch]
-        kept += sorted({int(stretch[values.argmin()]), int(stretch[values.argmax()])})
-    return Curve(curve.seed, curve.rounds[kept], curve.values[kept])
+        indices += sorted(
+            {int(stretch[values.argmin()]), int(stretch[values.argmax()])}
+        )
+    return Curve(curve.seed, curve.rounds[indices], curve.values[indices])
 
 
 def draw(curves: Sequence[Curve], *, label: str, small: bool = False) -> Markup:
@@ -104,12 +106,12 @@ def draw(curves: Sequence[Curve], *, label: str, small: bool = False) -> Markup:
     floor = height - below
 
     def points(curve: Curve) -> str:
-        kept = thinned(curve)
-        xs = left + (kept.rounds - first) / max(last - first, 1) * (width - left - 3)
+        thin = thinned(curve)
+        xs = left + (thin.rounds - first) / max(last - first, 1) * (width - left - 3)
         share = (
-            (scale(kept.values) - bottom) / (top - bottom)
+            (scale(thin.values) - bottom) / (top - bottom)
             if top > bottom
-            else np.full(len(kept.values), 0.5)
+            else np.full(len(thin.values), 0.5)
         )
         ys = floor - share * (floor - ceiling)
         return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))

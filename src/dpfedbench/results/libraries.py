@@ -1,5 +1,5 @@
-"""What other libraries claim and what holds: the table of the rows that runs of the
-real libraries wrote.
+"""Table of what other libraries claim and what is proven, from the rows that runs of
+the real libraries wrote.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def make(
     facets += [
         facet for table in shown_tables for row in table.rows for facet in row.facets
     ]
-    given = read_json(provenance or folder / "provenance.json")
+    made_with = read_json(provenance or folder / "provenance.json")
     datasets_used = sorted(set(rows["dataset"])) if len(rows) else []
     return str(
         _environment()
@@ -208,8 +208,8 @@ def make(
             choices=_choices(facets, titles, entries),
             used=datasets_used,
             datasets=[row for row in datasets if row["name"] in datasets_used],
-            provenance=given,
-            stand_ins=_stand_ins(given.get("stand_ins", {})),
+            provenance=made_with,
+            stand_ins=_stand_ins(made_with.get("stand_ins", {})),
             trained_with=list(dict.fromkeys(_machine(row) for row in each_row(runs))),
             notices=list(
                 dict.fromkeys(text for entry in entries for text in entry.row.notices)
@@ -265,7 +265,7 @@ def _general_table(
     if name == "frontier":
         drawn = pd.read_csv(folder / product.path)
         ends = drawn["epsilon_holds"]
-        places = [
+        row_links = [
             (Facet("", *of), "")
             for of in zip(
                 drawn["dataset"],
@@ -274,17 +274,17 @@ def _general_table(
                 strict=True,
             )
         ]
-        return _table(product, frontier.listing(drawn), places, folder)
+        return _table(product, frontier.listing(drawn), row_links, folder)
     if name == "answer":
         answers = answer.choose(private)
         listing = answer.listing(private, answers, titles)
-        places = []
-        for one in answers:
-            row = next(each_row(private.loc[[one.published]]))
-            places.append((Facet.of(row, one.paper), run_anchor(row.folder)))
-        return _table(product, listing, places, folder)
-    places = [(Facet.of(row), "") for row in each_row(private)]
-    return _table(product, privacy.page_listing(private), places, folder)
+        row_links = []
+        for chosen in answers:
+            row = next(each_row(private.loc[[chosen.published]]))
+            row_links.append((Facet.of(row, chosen.paper), run_anchor(row.folder)))
+        return _table(product, listing, row_links, folder)
+    row_links = [(Facet.of(row), "") for row in each_row(private)]
+    return _table(product, privacy.page_listing(private), row_links, folder)
 
 
 def _paper_table(product: Product, table: tables.Table, folder: Path) -> Table:
@@ -301,23 +301,23 @@ def _paper_table(product: Product, table: tables.Table, folder: Path) -> Table:
         {name: fields[name] for name in sorted(fields, key=place)}
         for fields in listing.rows
     ]
-    places = [
+    row_links = [
         (Facet.of(row, product.path.split("/")[1]), run_anchor(row.folder))
         for row in each_row(table.rows)
     ]
-    return _table(product, dataclasses.replace(listing, rows=rows), places, folder)
+    return _table(product, dataclasses.replace(listing, rows=rows), row_links, folder)
 
 
 def _table(
     product: Product,
     listing: Listing,
-    places: Iterable[tuple[Facet, str]],
+    row_links: Iterable[tuple[Facet, str]],
     folder: Path,
 ) -> Table:
     headings, constants = _divide_columns(listing.rows)
     rows = [
         Row([fields[name] for name in headings], [facet], anchor)
-        for fields, (facet, anchor) in zip(listing.rows, places, strict=True)
+        for fields, (facet, anchor) in zip(listing.rows, row_links, strict=True)
     ]
     is_answer = product.item is None and Path(product.path).stem == "answer"
     return Table(

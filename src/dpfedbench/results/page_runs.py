@@ -118,7 +118,7 @@ def configurations(items: Sequence[Item]) -> list[dict[str, Any]]:
                 by_folder.setdefault(str(Path(cell["run"]).parent), []).append(cell)
     records = []
     for number, cells in enumerate(by_folder.values()):
-        places = [(cell["paper"], cell["item"], cell["kind"]) for cell in cells]
+        appearances = [(cell["paper"], cell["item"], cell["kind"]) for cell in cells]
         labels = [cell["variant"] or cell["label"] for cell in cells]
         shared = {
             **cells[0],
@@ -126,7 +126,7 @@ def configurations(items: Sequence[Item]) -> list[dict[str, Any]]:
             "cell": number,
             "test": "",
             "labels": tuple(dict.fromkeys(labels)),
-            "items": tuple(dict.fromkeys(places)),
+            "items": tuple(dict.fromkeys(appearances)),
         }
         seeds = {cell["seed"]: cell["run"] for cell in cells}
         for seed in sorted(seeds):

@@ -51,7 +51,7 @@ def configurations(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for number, (_, of_folder) in enumerate(by_folder.items()):
         first = of_folder[0]
-        places = [
+        appearances = [
             (cell["paper"], cell["item"], cell["series"], cell["repairs"])
             for cell in of_folder
             if cell["kind"] == "table"
@@ -63,7 +63,7 @@ def configurations(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "cell": number,
             "variant": first["variant"] or first["label"],
             "test": "",
-            "shown_in": tuple(dict.fromkeys(places)),
+            "shown_in": tuple(dict.fromkeys(appearances)),
         }
         for seed in sorted(seeds):
             rows.append({**shared, "seed": seed, "run": seeds[seed]})
@@ -103,12 +103,12 @@ def read(
     rows["accounted_multiplier"] = rows["accounted_multiplier"].replace(0, math.inf)
     rows["accounted_multiplier"] = rows["accounted_multiplier"].fillna(math.inf)
     rows["repaired"] = [
-        any(repairs for *_, repairs in places) for places in rows["shown_in"]
+        any(repairs for *_, repairs in cells) for cells in rows["shown_in"]
     ]
     rows["printed"] = [_printed(row, printed[row.paper]) for row in each_row(rows)]
     rows["audit_note"] = [
-        "of another mechanism than the ledger's" if other else ""
-        for other in rows["audit_saw_another_mechanism"]
+        "of another mechanism than the ledger's" if is_other else ""
+        for is_other in rows["audit_saw_another_mechanism"]
     ]
     rows["audit"] = [
         f"{row.audit_method}, {100 * row.audit_confidence:g} % confidence"
@@ -338,9 +338,10 @@ def _repaired_row(row: Any, rows: pd.DataFrame) -> int | None:
     targets = {
         (paper, item, repairs) for paper, item, _, repairs in row.shown_in if repairs
     }
-    for number, other in enumerate(each_row(rows)):
-        places = {(paper, item, series) for paper, item, series, _ in other.shown_in}
-        if targets & places and other.unit == row.unit and not other.repaired:
+    for number, candidate in enumerate(each_row(rows)):
+        cells = {(paper, item, series) for paper, item, series, _ in candidate.shown_in}
+        is_published = not candidate.repaired
+        if targets & cells and candidate.unit == row.unit and is_published:
             return number
     return None
 

@@ -1,4 +1,4 @@
-"""What made the results: versions, machine and revision."""
+"""Provenance of the results: versions, machine and revision."""
 
 import importlib.metadata
 import os

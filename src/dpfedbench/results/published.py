@@ -52,10 +52,10 @@ def read_published(path: str | Path, paper: str, item: str) -> pd.DataFrame:
     repeated = numbers.duplicated(["dataset", "task", "method", "variant", "x"])
     if repeated.any():
         row = texts[repeated].iloc[0]
-        place = [row["dataset"], row["task"], row["method"], row["variant"]]
-        place.append(f"x {row['x']}" if row["x"] else "")
+        cell = [row["dataset"], row["task"], row["method"], row["variant"]]
+        cell.append(f"x {row['x']}" if row["x"] else "")
         raise BenchError(
             f"{path} has two numbers of {paper} {item} for"
-            f" {', '.join(filter(None, place))}: keep one of the lines"
+            f" {', '.join(filter(None, cell))}: keep one of the lines"
         )
     return numbers

@@ -173,7 +173,7 @@ def _accuracy_columns(seeds: pd.DataFrame) -> dict[str, Any]:
     """Return accuracy and interval, of a single seed over its own tasks or records."""
     first = seeds.iloc[0]
     if first["test_unit"] == "task":
-        tasks = [[float(value) for value in one] for one in seeds["task_accuracies"]]
+        tasks = [list(map(float, of_seed)) for of_seed in seeds["task_accuracies"]]
         interval = seeds_interval(tasks)
     elif len(seeds) > 1:
         interval = mean_interval(list(seeds["accuracy"].astype(float)), over="seeds")

@@ -54,8 +54,8 @@ def kinds_of(base: type[Base]) -> dict[str, type[Base]]:
     """Return the parts of a family, or those that are subclasses of `base`, by kind.
 
     They are in the modules of the package that `place` names, in the module of the
-    family's base, in the papers' modules, and in plugins. A module whose name begins with "_" holds what parts
-    share when they run, and is not looked into.
+    family's base, in the papers' modules, and in plugins. A module whose name begins
+    with "_" holds code that several parts share, and is not searched.
 
     Raises:
         BenchError: two parts have one kind.

@@ -181,9 +181,8 @@ class DpCells(Cells):
     budget: Budget = Budget()
 
     def own_sums(self) -> tuple[Sum, ...]:
-        (own,) = super().own_sums()
-        return (
-            dataclasses.replace(
-                own, clipping=self.clipping, noise=self.noise, budget=self.budget
-            ),
+        (gradient_sum,) = super().own_sums()
+        private_sum = dataclasses.replace(
+            gradient_sum, clipping=self.clipping, noise=self.noise, budget=self.budget
         )
+        return (private_sum,)

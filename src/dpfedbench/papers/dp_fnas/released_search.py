@@ -52,17 +52,17 @@ DIFFERENCE = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """Where the kernels of one tensor lie among the weights: `place`, one after another,
-    each of `size` coordinates.
+    """Kernels of one tensor: their `coordinates` among the weights, one kernel after
+    another, each of `size` coordinates.
     """
 
-    place: slice
+    coordinates: slice
     size: int
 
     @property
     def count(self) -> int:
         """Number of kernels."""
-        return (self.place.stop - self.place.start) // self.size
+        return (self.coordinates.stop - self.coordinates.start) // self.size
 
 
 def noised_kernels(shapes: Mapping[str, tuple[int, ...]]) -> list[Kernels]:
@@ -72,11 +72,11 @@ def noised_kernels(shapes: Mapping[str, tuple[int, ...]]) -> list[Kernels]:
     kernels = []
     start = 0
     for name, shape in shapes.items():
-        place = slice(start, start + math.prod(shape))
-        start = place.stop
+        coordinates = slice(start, start + math.prod(shape))
+        start = coordinates.stop
         size = _kernel_size(name, shape)
         if size:
-            kernels.append(Kernels(place, size))
+            kernels.append(Kernels(coordinates, size))
     return kernels
 
 
@@ -102,7 +102,7 @@ def clip_kernels(
     """
     clipped = gradient.clone()
     for group in kernels:
-        rows = clipped[group.place].view(-1, group.size)
+        rows = clipped[group.coordinates].view(-1, group.size)
         lengths = rows.norm(dim=1, keepdim=True)
         rows /= (lengths / norm).clamp(min=1.0)
     return clipped
@@ -171,16 +171,14 @@ class _Search(Clients):
         self._held = setup.held
         self._told: Callable[[torch.Tensor], Row] = update.told(run, net)
         self._rounds = run.part(PoissonLots).rounds
-        self._weights, self._architecture = (
-            net.blocks["weights"],
-            net.blocks["architecture"],
-        )
+        self._weights = net.blocks["weights"]
+        self._architecture = net.blocks["architecture"]
         self._kernels = noised_kernels(
             {name: net.shapes[name] for name in net.named_blocks["weights"]}
         )
         self._noised = torch.cat(
             [
-                torch.arange(group.place.start, group.place.stop)
+                torch.arange(group.coordinates.start, group.coordinates.stop)
                 for group in self._kernels
             ]
         )
@@ -200,7 +198,7 @@ class _Search(Clients):
         rule = released.clipping
         kernel_count = sum(group.count for group in self._kernels)
         self._kernel_norm = rule.kernel_norm
-        self._entry: Mechanism = setup.enter(
+        self._mechanism: Mechanism = setup.enter(
             released,
             sampler=self._lots[WEIGHTS].describe(),
             denominator=1.0,
@@ -223,7 +221,8 @@ class _Search(Clients):
     ) -> Stream:
         """The model that the party has after the round: one row."""
         model = torch.from_numpy(theta.copy())
-        training, validation = self._lot(WEIGHTS, index), self._lot(ARCHITECTURE, index)
+        training = self._lot(WEIGHTS, index)
+        validation = self._lot(ARCHITECTURE, index)
         if len(training) and len(validation):
             along = self._architecture_gradient(model, training, validation, index)
             self._update.architecture.step(
@@ -244,8 +243,8 @@ class _Search(Clients):
         self._row = {
             "clients": 1,
             "released_norm": float(released.norm()),
-            "noise_multiplier": self._entry.noise_multiplier,
-            "threshold": self._entry.states[0]["threshold"],
+            "noise_multiplier": self._mechanism.noise_multiplier,
+            "threshold": self._mechanism.states[0]["threshold"],
         } | self._told(model)
         yield model[None], np.zeros(0), np.zeros(0)
 
@@ -306,10 +305,10 @@ class _Search(Clients):
             1.0, LARGEST_NORM / max(float(gradient.norm()), 1e-30)
         )
         clipped = clip_kernels(gradient, self._kernels, self._kernel_norm)
-        total = self._entry.open(index, holder=0)
+        total = self._mechanism.open(index, holder=0)
         total.add(clipped[self._noised][None].numpy())
-        clipped[self._noised] = torch.from_numpy(self._entry.end(total)).float()
-        self._entry.write(index)
+        clipped[self._noised] = torch.from_numpy(self._mechanism.end(total)).float()
+        self._mechanism.write(index)
         return clipped
 
     def row(self) -> Row:

@@ -78,11 +78,12 @@ class SearchSteps(SummedUpdate):
         return np.sort(order[:half] if sum_.name == WEIGHTS else order[half : 2 * half])
 
     def told(self, run: Run, net: Net) -> Callable[[torch.Tensor], Row]:
-        model, place = run.find(CellModel), net.blocks["architecture"]
+        model = run.find(CellModel)
+        architecture = net.blocks["architecture"]
         space = None if model is None else model.space
-        if space is None or space.size != place.stop - place.start:
+        if space is None or space.size != architecture.stop - architecture.start:
             return lambda theta: {}  # an audit's drawn coordinates
         return lambda theta: {
-            f"entropy_{kind}": e
-            for kind, e in space.entropy(theta[place].numpy()).items()
+            f"entropy_{kind}": entropy
+            for kind, entropy in space.entropy(theta[architecture].numpy()).items()
         }

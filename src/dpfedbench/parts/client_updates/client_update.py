@@ -1,4 +1,4 @@
-"""What every client update is: settings, and the clients that compute it."""
+"""Base classes of client updates: their settings, and the clients that compute them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ later.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What the clients of a run are made of; an audit puts its own data and gradients
-    here.
+    """Everything that the clients of a run are made from; an audit puts its own data
+    and gradients here.
 
     Attributes:
         run: whose clients they are.
@@ -110,7 +110,7 @@ class Clients:
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """What the clients of round `index` send, given the model's weights [d]."""
+        """Yield what the clients of round `index` send, given the model's weights [d]."""
         raise NotImplementedError
 
     def hear(self, means: Sequence[np.ndarray]) -> None:
@@ -125,7 +125,7 @@ class Clients:
         return None
 
     def work(self, cohort: np.ndarray) -> int | None:
-        """How much the round served, in `served`; None: as many as came, or were
+        """Return how much the round served, in `served`; None: as many as came, or were
         expected.
         """
         return None
@@ -186,8 +186,8 @@ class ClientByClient(Clients):
         raise NotImplementedError
 
     def gathered(self, ids: np.ndarray) -> Sequence[Any]:
-        """What the clients of a chunk hold, where that is read for all of them at
-        once.
+        """Return the data of the clients of a chunk, where it is read for all of them
+        at once.
         """
         return [None] * len(ids)
 
@@ -220,7 +220,8 @@ def each_holder(
     pool: concurrent.futures.Executor,
     take: Callable[[int], Any],
 ) -> list[Any]:
-    """What `take` gives for each holder of a mechanism, who takes a sum in it.
+    """Return the results of `take` for each holder of a mechanism, who takes a sum in
+    it.
 
     Each process asks it for its own holders. Afterwards all know what was released, and
     the thresholds.
@@ -295,8 +296,8 @@ class ClientUpdate(Part):
         return None
 
     def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
-        """Which of a client's so many records a sum of its own is over: places,
-        ascending. All, or a part of them.
+        """Return the places, ascending, of the records that a client's own sum is over:
+        all of its records, or a part of them.
         """
         return np.arange(records)
 
@@ -324,8 +325,8 @@ class ClientUpdate(Part):
         return ()
 
     def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
-        """How the units of each sum that a client takes itself are drawn, by the sum's
-        name, as the ledger says it.
+        """Return the sampler of each sum that a client takes itself, by the sum's name,
+        as the ledger states it.
 
         Asked of an update whose clients take private sums: the ledger is compared with
         it. `records` is how many a client holds, where the data say it; of clients that

@@ -53,7 +53,8 @@ class ModelDifference(ClientUpdate):
     def local_gradient(
         self, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor
     ) -> torch.Tensor:
-        """What a local step follows, for an update of another objective to change.
+        """Return the gradient that a local step follows; an update of another objective
+        overrides this.
 
         Args:
             gradient: float32 [d], the mean gradient of the client's records at `model`;
@@ -88,7 +89,7 @@ class ModelDifferenceClients(ClientByClient):
         model: torch.Tensor,
         start: torch.Tensor,
     ) -> torch.Tensor:
-        """What a client's step follows; other arguments as of
+        """Return the gradient that a client's step follows; other arguments as of
         `ModelDifference.local_gradient`.
         """
         return self._update.local_gradient(gradient, model, start)

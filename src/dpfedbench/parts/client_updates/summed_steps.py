@@ -74,7 +74,9 @@ class SummedUpdate(ClientUpdate):
         return ""
 
     def told(self, run: Run, net: Net) -> Callable[[torch.Tensor], Row]:
-        """What the history says of a model that was released, given its weights [d]."""
+        """Return a function from a released model's weights [d] to its columns of the
+        history.
+        """
         return lambda theta: {}
 
     def lots(
@@ -279,8 +281,8 @@ class Parties(Clients):
         *,
         first: bool,
     ) -> Row:
-        """What the history may say of a phase: everyone reads it, so of a private one
-        it follows from the total alone.
+        """Return the columns of the history that a phase may fill: everyone reads them,
+        so those of a private phase follow from the total alone.
 
         What the server sees of each party by itself has the noise of one, and not of
         all.

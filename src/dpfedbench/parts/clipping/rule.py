@@ -1,5 +1,5 @@
-"""What every clipping rule of a configuration is: settings, on top of how
-`dpsum.clipping` moves the threshold C.
+"""Base classes of clipping rules: their settings, on top of how `dpsum.clipping` moves
+the threshold C.
 """
 
 from pathlib import Path

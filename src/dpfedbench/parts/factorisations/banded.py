@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Banded(Optimised):
-    """As `optimised`, with so few diagonals in the encoder that a client's columns do
-    not overlap.
+    """The `optimised` factorisation with so few diagonals in the encoder that a
+    client's columns do not overlap.
 
     That is so where its rounds are at least `bands` apart: its k participations then
     move the releases by the root of k. More bands are accounted for by their overlap,

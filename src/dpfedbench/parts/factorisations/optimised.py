@@ -59,8 +59,8 @@ class Optimised(Factorisation):
 
 
 def response(step: ServerStep, rounds: int) -> np.ndarray:
-    """How far the model has moved after each round for a unit in the mean of each,
-    float64 [after, of].
+    """Return how far the model has moved after each round for a unit in the mean of
+    each, float64 [after, of].
     """
 
     model = torch.zeros(rounds, dtype=torch.float64)

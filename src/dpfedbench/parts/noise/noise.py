@@ -1,4 +1,4 @@
-"""What every noise of a configuration is: settings, on top of what `dpsum.noise` draws.
+"""Base classes of noises: their settings, on top of what `dpsum.noise` draws.
 
 A class that draws, sums or combines in its own way names a mechanism of its own; see
 `dpsum.noise.Noise`.

@@ -1,5 +1,5 @@
-"""What every way of participation of a configuration is: settings, and the plan that
-they make for so many clients.
+"""Base class of participations: the settings, and the plan that they make for so many
+clients.
 
 What a plan draws, and how it describes itself for the ledger, is in
 `dpsum.participation`.
@@ -67,8 +67,8 @@ class Participation(Part):
         return self.cohort
 
     def apart(self, clients: int) -> tuple[int, int]:
-        """How many rounds lie at least between two of one client, and in how many
-        rounds it is at most.
+        """Return the least number of rounds between two rounds of one client, and the
+        most rounds that it is in.
         """
         return (max(self.rounds, 1), 1) if self.once else (1, max(self.rounds, 1))
 

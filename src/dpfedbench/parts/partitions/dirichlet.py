@@ -89,8 +89,8 @@ class Dirichlet(RecordClients):
 def shared_out(
     rng: np.random.Generator, sizes: list[int], clients: int, concentration: float
 ) -> np.ndarray:
-    """How many records of each label each client gets: int64 [labels, clients], whose
-    rows add up to `sizes`.
+    """Return how many records of each label each client gets: int64 [labels, clients],
+    whose rows add up to `sizes`.
     """
     shares = rng.dirichlet(np.full(clients, concentration), size=len(sizes))
     ends = np.rint(np.cumsum(shares, axis=1)[:, :-1] * np.array(sizes)[:, None]).astype(

@@ -104,8 +104,8 @@ class TaskClients(Clients):
     def draw(
         self, dataset: ImageDataset, *, ways: int, seed: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What the clients hold; of each draw a stream of its own, (seed,
-        "partition/NAME", ...).
+        """Draw the classes and images of each client; each draw has a stream of its
+        own, (seed, "partition/NAME", ...).
 
         Returns:
             Training classes, integers [clients, ways], distinct within a client; and

@@ -30,13 +30,13 @@ class ServerStep(Part):
         return {}
 
     def plain_sum(self, dimension: int) -> Any:
-        """What takes a round's contributions where they are not clipped and noised:
-        `PlainSum`, or the like.
+        """Return the sum that takes a round's contributions where they are not clipped
+        and noised: `PlainSum`, or the like.
         """
         return PlainSum(dimension=dimension)
 
     def mean(self, released: torch.Tensor, denominator: float) -> torch.Tensor:
-        """What the model is moved by [d], of what was released."""
+        """Return the change of the model [d] that follows from a release."""
         return released / denominator
 
     def told(self, state: State, deviation: Any) -> None:

@@ -35,7 +35,9 @@ class Transform(Part):
             )
 
     def factor(self, norm: float) -> float:
-        """What a contribution of this L2 norm over all weights is multiplied by."""
+        """Return the factor by which a contribution of this L2 norm over all weights is
+        multiplied.
+        """
         raise NotImplementedError
 
     def rows(self, contributions: torch.Tensor) -> torch.Tensor:
