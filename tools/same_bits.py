@@ -59,7 +59,12 @@ def main() -> int:
         return 0
     with _checked_out(given.base) as before:
         cases = [_start(tree, given.cases) for tree in (before, HERE)]
-        moved = _compare_cases(*(_read(process) for process in cases))
+        before_cases, after_cases = (_read(process) for process in cases)
+        if given.keys == "no" and not before_cases | after_cases:
+            sys.exit(
+                f"no golden case has {given.cases!r} in its name: nothing compared"
+            )
+        moved = _compare_cases(before_cases, after_cases)
         if given.keys == "yes":
             presets = sorted(
                 {path.stem for path in (HERE / "config" / "presets").glob("*.yaml")}
