@@ -320,8 +320,21 @@ def test_load_runs_reads_folders_before_and_the_file_after_collect(
     after = dpfedbench.load_runs(preset)
     assert after["run"].to_list() == [PUBLIC]
     assert Path(after["folder"][0]) == results / "runs" / PUBLIC
+
+
+def test_load_runs_refuses_a_folder_without_runs(tmp_path: Path) -> None:
+    """A misspelt name beside a folder `runs`, and results before the first run."""
+    results = tmp_path / "results"
+    (results / "runs").mkdir(parents=True)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(BenchError, match=r"there is no folder .*resluts"):
+        dpfedbench.load_runs(tmp_path / "resluts")
+    with pytest.raises(BenchError, match="has no finished run yet"):
+        dpfedbench.load_runs(results)
+    elsewhere = tmp_path / "elsewhere" / "deeper"
+    elsewhere.mkdir(parents=True)
     with pytest.raises(BenchError, match="has no runs"):
-        dpfedbench.load_runs(results.parent / "elsewhere" / "deeper")
+        dpfedbench.load_runs(elsewhere)
 
 
 def without_prefix(name: str) -> str:

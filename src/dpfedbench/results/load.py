@@ -42,6 +42,8 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
             for folder in folders
             if (folder / "privacy.json").exists()
         ]
+        if not names:
+            raise BenchError(f"{runs_folder} has no finished run yet")
         # Slow to import, and not needed where the frame has been written.
         from dpfedbench.papers import METHODS
 
@@ -64,7 +66,13 @@ def load_cells(results: str | Path = "results") -> pd.DataFrame:
 
 
 def _runs_folder(results: Path) -> Path:
-    """Return the folder `runs` of a results folder or of a preset's folder in it."""
+    """Return the folder `runs` of a results folder or of a preset's folder in it.
+
+    Raises:
+        BenchError: there is no such folder, or no runs are in it.
+    """
+    if not results.is_dir():
+        raise BenchError(f"there is no folder {results}: give the results folder")
     for parent in (results, results.parent):
         if (parent / "runs").is_dir():
             return parent / "runs"
