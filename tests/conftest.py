@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     What needs a GPU is skipped where there is none; torch is loaded for such tests
     alone.
     """
-    places = ("workflow", "tests"), ("kernels", "models")
+    places = ("workflow", "tests"), ("dpkernels", "models")
     items.sort(
         key=lambda item: next(
             (at for at, names in enumerate(places) if item.path.parent.name in names), 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_experiments import configuration, plan
+from tests.dpfedbench.test_experiments import configuration, plan
 
 ROOT = Path(__file__).resolve().parents[1]
 

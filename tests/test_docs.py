@@ -21,7 +21,7 @@ import yaml
 
 from dpkernels.conv4_passes import Passes
 from tests.calls import Snakemake
-from tests.models.nets import conv4
+from tests.dpfedbench.models.nets import conv4
 from tests.shipped import without_others
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -426,7 +426,7 @@ def test_what_was_added_is_audited(followed: Path) -> None:
 def test_a_search_is_planned_with_as_many_runs_as_it_says(
     followed: Path, call_snakemake: Snakemake
 ) -> None:
-    """It is not run here: tests/test_search.py has how one is made."""
+    """It is not run here: tests/dpfedbench/test_search.py has how one is made."""
     page = (ROOT / "docs/add-a-method.md").read_text(encoding="utf-8")
     (command,) = re.findall(
         r"`uv run snakemake --cores all (--configfile search\.yaml .*)`", page

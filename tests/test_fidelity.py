@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpfedbench.experiments.plan import Plan
-from tests.test_experiments import configuration, plan
+from tests.dpfedbench.test_experiments import configuration, plan
 from tools import fidelity
 from tools.fidelity import Result, Setting
 

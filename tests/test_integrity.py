@@ -24,7 +24,7 @@ from dpfedbench.results.manifests import checked, listed
 from dpfedbench.verification import check_accounts, check_files
 from dpsum.ledger import chain_of
 from dpsum.sums import Together
-from tests.federation.conftest import (
+from tests.dpfedbench.federation.conftest import (
     LOTS,
     federation,  # noqa: F401
     make_config,

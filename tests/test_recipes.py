@@ -226,9 +226,9 @@ def test_an_experiment_of_ones_own_in_the_repository_breaks_no_test(
         "not paper and not without_what",
     ]
     command += [
-        "tests/test_experiments.py",
+        "tests/dpfedbench/test_experiments.py",
         "tests/test_targets.py",
-        "tests/results/test_tables.py",
+        "tests/dpfedbench/results/test_tables.py",
     ]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False

@@ -11,7 +11,7 @@ from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Workers
 from dpfedbench.models.meta_gradient import MetaGradient
 from dpkernels.conv4_passes import Passes
-from tests.models.nets import conv4
+from tests.dpfedbench.models.nets import conv4
 
 
 def derivatives(net, theta, x, y, v):

@@ -21,7 +21,7 @@ from dpkernels import (
 )
 from dpkernels.fused_cnn import FusedCnn
 from dpsum import private_sum
-from tests.models.nets import cnn
+from tests.dpfedbench.models.nets import cnn
 
 NET = cnn()
 

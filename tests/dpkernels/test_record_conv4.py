@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 from dpkernels.record_conv4 import RecordConv4
-from tests.models.nets import conv4
+from tests.dpfedbench.models.nets import conv4
 
 NET = conv4(normalisation="record")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.calls import Snakemake
-from tests.federation.conftest import federation
+from tests.dpfedbench.federation.conftest import federation
 from workflow_jobs.manifests import seal
 
 __all__ = ["federation"]

@@ -190,7 +190,7 @@ def test_pytest_finds_the_package_where_it_is_not_installed() -> None:
         code,
         "-p",
         "no:cacheprovider",
-        "tests/test_files.py",
+        "tests/dpfedbench/test_files.py",
     ]
     done = subprocess.run(
         command, cwd=ROOT, env=kept, capture_output=True, text=True, check=False

@@ -16,7 +16,7 @@ from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import Partition
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
-from tests.federation.conftest import make_config, train
+from tests.dpfedbench.federation.conftest import make_config, train
 from tests.partitions import made_clients, make_partition
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "workflow" / "scripts"

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.federation.conftest import federation
+from tests.dpfedbench.federation.conftest import federation
 from workflow_jobs.jobs import WORKFLOW, place
 from workflow_jobs.warm import WARM, _refuse_others
 
@@ -456,7 +456,7 @@ def test_the_warm_process_imports_all_and_computes_nothing(
             run = tmp_path / f"run-{warm}"
             code, _, errors, _ = workflow.run(
                 f"sys.path.insert(0, {str(ROOT)!r})",
-                "from tests.federation.conftest import make_config, train",
+                "from tests.dpfedbench.federation.conftest import make_config, train",
                 "config = make_config({'participation': {'rounds': 3}, 'model':"
                 " {'filters': 16}})",
                 f"train(config, {[str(path) for path in federation]},"

@@ -2,6 +2,6 @@
 partition.
 """
 
-from tests.federation.conftest import federation
+from tests.dpfedbench.federation.conftest import federation
 
 __all__ = ["federation"]

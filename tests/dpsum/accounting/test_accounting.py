@@ -38,7 +38,7 @@ from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import Ledger, Release
 from dpsum.participation import PoissonLots
-from tests.federation.conftest import PLAIN, make_config
+from tests.dpfedbench.federation.conftest import PLAIN, make_config
 from tools.published_epsilons import CLAIMS, DP_ACCOUNTING_ORDERS, renyi_epsilon_tight
 
 epsilon_after = functools.partial(calibration.epsilon_after, claims=CLAIMS)

@@ -18,7 +18,7 @@ from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import balls_and_bins, poisson
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
-from tests.federation.conftest import make_config
+from tests.dpfedbench.federation.conftest import make_config
 from tests.partitions import make_partition
 
 DELTA = 1e-5

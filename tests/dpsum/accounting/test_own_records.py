@@ -15,7 +15,7 @@ from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.group_clipping import GroupedSum
 from dpsum.ledger import Release
-from tests.federation.conftest import make_config
+from tests.dpfedbench.federation.conftest import make_config
 
 CLAIMS = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
 REPTILE = {"own-records": REPTILE_STEPS}

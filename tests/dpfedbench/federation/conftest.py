@@ -1,0 +1,363 @@
+"""A small federation on disk: a synthetic data set, its clients and run
+configurations.
+"""
+
+import collections
+import json
+import multiprocessing
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dpfedbench.data.images import RawImages, load_dataset
+from dpfedbench.data.records import RawRecords, load_any_records, load_records
+from dpfedbench.evaluation import evaluate
+from dpfedbench.evaluation.held_out import NoMeasures
+from dpfedbench.federation import engine
+from dpfedbench.federation.accounts import account_run
+from dpfedbench.papers import METHODS, read_run
+from dpfedbench.parts.client_updates.client_update import Clients
+from dpfedbench.settings.layers import lay, merge, resolve
+from dpsum.ledger import Ledger
+from tests.partitions import make_fragments, make_partition
+
+RUN = {
+    "method": "dp-agr",
+    "seed": 0,
+    "dataset": "glyphs",
+    "task": {"ways": 3, "shots": 1},
+    "clients": {
+        "count": 48,
+        "examples_per_class": 4,
+        "support_per_class": 1,
+        "query_per_class": 2,
+        "partition": "shared",
+        "fragments": None,
+    },
+    "model": {"kind": "conv4", "filters": 4, "normalisation": "batch"},
+    "participation": {"kind": "one-pass", "cohort": 4, "rounds": 12},
+    "client_update": {
+        "kind": "maml",
+        "inner_steps": 1,
+        "inner_rate": 0.1,
+        "order": 2,
+        "learnable_rates": False,
+        "multi_step_rounds": 0,
+    },
+    "clipping": {
+        "kind": "percentile-of-releases",
+        "threshold": 0.5,
+        "percentile": 90,
+        "window": 3,
+        "form": "mean",
+        "never_rising": False,
+    },
+    "noise": {"kind": "fixed", "multiplier": 1.0},
+    "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},
+    "server": {
+        "kind": "step",
+        "rate": 0.01,
+        "optimizer": "adam",
+        "schedule": "constant",
+    },
+    "validation": {"every": 4, "tasks": 4, "ensemble": 2, "public": True},
+    "evaluation": {
+        "every": 0,
+        "tasks": 6,
+        "query_per_class": 3,
+        "steps": 2,
+        "rate": 0.1,
+    },
+}
+"""What a run of the small federation is unless a test says otherwise: said to all
+methods, as config.yaml does.
+"""
+
+PLAIN = {"method": "maml"}
+_OVER = {
+    "method": "adap-dp-fl",
+    "dataset": "digits",
+    "task": {"ways": 10, "shots": 0},
+    "clients": {"count": 4, "partition": "fragments", "fragments": 20},
+    "model": {"kind": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
+    "participation": {"kind": "poisson-lots", "cohort": 8, "rounds": 12},
+    "client_update": {
+        "kind": "local-steps",
+        "inner_steps": 1,
+        "inner_rate": 0.01,
+        "optimizer": "adam",
+    },
+    "clipping": {"kind": "constant", "threshold": 1.0},
+    "noise": {"multiplier": 2.0},
+    "budget": {"epsilon": None, "delta": 1e-4, "profile": "as_claimed"},
+    "server": {"kind": "average"},
+    "validation": {"every": 1, "tasks": 20, "ensemble": 1},
+    "evaluation": {"every": 4},
+}
+LOTS = merge(list(METHODS.values()), RUN, _OVER)
+"""The same for methods on the four clients that hold records and sum over lots of
+them.
+"""
+
+DIFFERENCE = merge(
+    list(METHODS.values()),
+    LOTS,
+    {
+        "method": "dp-fedavg",
+        "participation": {"kind": "poisson", "cohort": 2, "rounds": 6},
+        "client_update": {
+            "kind": "model-difference",
+            "inner_steps": 2,
+            "inner_rate": 0.1,
+            "optimizer": "sgd",
+        },
+        "clipping": {"threshold": 0.5},
+        "noise": {"multiplier": 1.0},
+        "budget": {"delta": 1e-3, "profile": "holds"},
+        "server": {
+            "kind": "step",
+            "rate": 1.0,
+            "optimizer": {"kind": "sgd", "momentum": 0.9},
+        },
+        "validation": {"every": 3},
+        "evaluation": {"every": 3},
+    },
+)
+"""The same for methods whose clients send model differences."""
+
+
+def make_config(*overlays, general=RUN):
+    """A run of the small federation with some values changed.
+
+    `general` and the method's own defaults lie below, without what the method does not
+    have; what the overlays say has to fit it, as what a series of an experiment says.
+    """
+    values = merge(list(METHODS.values()), *overlays)
+    method = METHODS[values.pop("method", general["method"])]
+    resolved = resolve(method, lay(method, general, method.defaults), values)
+    return read_run(resolved | {"method": method.name})
+
+
+def stop_before(monkeypatch, index):
+    """From now on a training ends by an exception when it comes to round `index`, as if
+    it were killed there.
+    """
+
+    class Stop(Exception):
+        pass
+
+    step = engine._Training._round
+
+    def until(self, at):
+        if at == index:
+            raise Stop
+        return step(self, at)
+
+    monkeypatch.setattr(engine._Training, "_round", until)
+    return Stop
+
+
+def forking():
+    """For processes that are forks of one that has loaded what a training does
+    (`loaded`).
+
+    There is one such server in a process, and it loads what the first who asks for it
+    says.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.dpfedbench.federation.loaded"])
+    return context
+
+
+def train(config, places, run_dir, threads=1, checkpoint_seconds=1e9, **more):
+    """Train and test a run on (data folder, clients folder); returns the files that
+    must not depend on the machine.
+    """
+    data, clients = places
+    engine.train(
+        config,
+        data_dir=data,
+        clients_dir=clients,
+        run_dir=run_dir,
+        threads=threads,
+        checkpoint_seconds=checkpoint_seconds,
+        **more,
+    )
+    evaluate(
+        config,
+        data_dir=data,
+        model_path=run_dir / "model.safetensors",
+        out_path=run_dir / "metrics.json",
+    )
+    return {
+        name: (run_dir / name).read_bytes()
+        for name in ("model.safetensors", "ledger.jsonl", "metrics.json")
+    }
+
+
+def accounted(config, run_dir, clients_dir=None):
+    """What privacy.json has of a finished run."""
+    account_run(config, run_dir, run_dir / "privacy.json", clients_dir=clients_dir)
+    return json.loads((run_dir / "privacy.json").read_text())
+
+
+def rounds_of(config, places, folder, **more):
+    """The rounds of a run, to be taken one by one; the ledger is in `folder`."""
+    data, clients = places
+    folder.mkdir(exist_ok=True)
+    return engine.Rounds.of(
+        config,
+        data_dir=data,
+        clients_dir=clients,
+        ledger=Ledger(folder / "ledger.jsonl"),
+        **more,
+    )
+
+
+def assert_drawn_anew(drawn, rate):
+    """Samples bool [rounds, clients, steps, records] at a rate are apart: two of other
+    rounds, clients or steps share a record with a chance of rate^2. Exact tests of
+    disjoint pairs, at most nine and one of the rate, false alarm 1e-3 each.
+    """
+    assert stats.binomtest(int(drawn.sum()), drawn.size, rate).pvalue > 1e-3
+    for axis in range(3):
+        each = np.moveaxis(drawn, axis, 0)
+        others = [(each[:1], each[at : at + 1]) for at in range(1, min(len(each), 3))]
+        for one, other in (*others, (each[: len(each) // 2 * 2 : 2], each[1::2])):
+            assert (
+                stats.binomtest(int((one & other).sum()), one.size, rate**2).pvalue
+                > 1e-3
+            )
+
+
+class Flat:
+    """In place of a network: so many weights, all zero at the start."""
+
+    def __init__(self, dimension):
+        self.dimension, self.blocks = (
+            dimension,
+            collections.defaultdict(lambda: slice(0, dimension)),
+        )
+
+    def initial(self, generator):
+        return np.zeros(self.dimension, np.float32)
+
+
+class Given(Clients):
+    """Clients whose contributions are given [clients, d]."""
+
+    def __init__(self, rows):
+        self.rows = torch.from_numpy(np.asarray(rows, np.float32))
+
+    def contributions(self, theta, cohort, index):
+        nothing = np.zeros(len(cohort))
+        yield self.rows[torch.from_numpy(cohort)], nothing, nothing
+
+
+def given_rounds(config, gradients, observer=None):
+    """The rounds of a run over given contributions [clients, d]; its book's ledger is a
+    list.
+    """
+    return engine.Rounds(
+        config,
+        net=Flat(np.shape(gradients)[1]),
+        held=None,
+        gradients=None,
+        measures=NoMeasures(),
+        ledger=[],
+        observer=observer,
+        clients=Given(gradients),
+    )
+
+
+def seen_of(config, gradients):
+    """What everyone sees of a run over given contributions: (ledger lines, what left
+    over the denominator) by round.
+    """
+    seen = []
+    rounds = given_rounds(
+        config,
+        gradients,
+        observer=lambda line, left: seen.append((line, left[0][1].copy())),
+    )
+    found = []
+    for index in range(config.participation.rounds):
+        seen.clear()
+        rounds.round(index)
+        found.append(([line for line, _ in seen], [value for _, value in seen]))
+    return found
+
+
+@pytest.fixture(scope="session")
+def federation(tmp_path_factory):
+    """(data folder, clients folder) of 12 classes of noisy 16x16 patterns and 48
+    clients.
+    """
+    root = tmp_path_factory.mktemp("federation")
+    rng = np.random.default_rng(0)
+    patterns = rng.random((12, 1, 16, 16, 1)) > 0.6
+    images = (
+        255 * np.clip(patterns + 0.3 * rng.normal(size=(12, 10, 16, 16, 1)), 0, 1)
+    ).astype(np.uint8)
+    raw = RawImages(
+        images=images,
+        class_names=tuple(f"class{i}" for i in range(12)),
+        splits=("train",) * 6 + ("validation",) * 3 + ("test",) * 3,
+        versions={},
+    )
+    raw.save(root / "data", {"name": "glyphs"})
+    clients = make_partition(
+        load_dataset(root / "data"),
+        clients=48,
+        ways=3,
+        examples_per_class=4,
+        kind="shared",
+        seed=0,
+    )
+    clients.save(root / "clients")
+    return root / "data", root / "clients"
+
+
+@pytest.fixture(scope="session")
+def silos(tmp_path_factory):
+    """(data folder, clients folder): 400 training records of ten noisy patterns, 100
+    test records, four clients.
+    """
+    root = tmp_path_factory.mktemp("silos")
+    rng = np.random.default_rng(0)
+    patterns = rng.random((10, 28, 28, 1)) > 0.6
+
+    def draw(count):
+        labels = np.repeat(np.arange(10), count)
+        noisy = patterns[labels] + 0.3 * rng.normal(size=(len(labels), 28, 28, 1))
+        return (255 * np.clip(noisy, 0, 1)).astype(np.uint8), labels.astype(np.int64)
+
+    train_images, train_labels = draw(40)
+    test_images, test_labels = draw(10)
+    raw = RawRecords(
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
+        class_names=tuple(f"pattern{i}" for i in range(10)),
+        versions={},
+    )
+    raw.save(root / "data", {"name": "digits"})
+    make_fragments(load_records(root / "data"), clients=4, fragments=20, seed=0).save(
+        root / "clients"
+    )
+    return root / "data", root / "clients"
+
+
+@pytest.fixture(scope="session")
+def holder(federation, tmp_path_factory):
+    """(data folder, clients folder): the few-shot data set, all images of its training
+    classes at one client.
+    """
+    root = tmp_path_factory.mktemp("holder")
+    make_fragments(
+        load_any_records(federation[0]), clients=1, fragments=1, seed=0
+    ).save(root / "clients")
+    return federation[0], root / "clients"

@@ -1,0 +1,20 @@
+"""What a process of a training loads, for those that are forked: modules, and the
+compiled loops that are on disk.
+
+With them the tests whose functions these processes call.
+"""
+
+import importlib
+import pkgutil
+
+import dpkernels
+from dpfedbench.federation import engine
+from dpkernels import compiled
+
+__all__ = ["engine"]
+
+for _, name, _ in pkgutil.walk_packages(dpkernels.__path__, "dpkernels."):
+    importlib.import_module(name)
+for name in ("test_checkpoint", "test_engine", "test_processes"):
+    importlib.import_module(f"tests.dpfedbench.federation.{name}")
+compiled.load_all()

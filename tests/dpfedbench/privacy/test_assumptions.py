@@ -1,0 +1,365 @@
+"""The table of assumptions in docs/privacy.md: each row has a plan or a part of one's
+own that violates it, and that is refused.
+"""
+
+import dataclasses
+import re
+import warnings
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import pytest
+import torch
+
+import dpsum
+from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.held_out import NoMeasures
+from dpfedbench.federation import engine
+from dpfedbench.papers.federated_averaging import DpFedAvg
+from dpfedbench.papers.gbml import LocalReptile
+from dpfedbench.papers.shared import ClientLevelMethod, LocalRecordMethod
+from dpfedbench.parts.budget import OwnUpdate
+from dpfedbench.parts.client_updates.client_update import Clients
+from dpfedbench.parts.client_updates.local_steps import LocalSteps
+from dpfedbench.parts.client_updates.model_difference import ModelDifference
+from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
+from dpfedbench.parts.noise.noise import Fixed
+from dpfedbench.parts.noise.skellam import Skellam
+from dpfedbench.parts.participation.cohorts import FixedSize, OnePass
+from dpfedbench.parts.transforms.transform import Transform
+from dpsum.clipping import Constant, PercentileOfReleases
+from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, Flat, make_config
+
+PAGE = Path(__file__).parents[3] / "docs/privacy.md"
+
+
+class Heads(Clients):
+    """Clients that each keep a head of their own."""
+
+    rows = 1
+
+    def __init__(self):
+        self.heads = {}
+
+    def contributions(self, theta, cohort, index):
+        for client in cohort:
+            self.heads[int(client)] = self.heads.get(int(client), 0) + 1
+        nothing = np.zeros(len(cohort))
+        yield torch.ones((self.rows * len(cohort), 3)), nothing, nothing
+
+
+class SavedHeads(Heads):
+    def state(self):
+        return self.heads
+
+
+class Twice(Heads):
+    each = 2
+
+
+class MoreRows(Heads):
+    rows = 2
+
+
+class Telling(Heads):
+    def row(self):
+        return {"clients": 2.0, "loss": 0.25}
+
+
+class PersonalHead(ModelDifference):
+    kind: Literal["personal-head"] = "personal-head"
+    made: ClassVar[type[Clients]] = Heads
+
+    def clients(self, setup):
+        return self.made()
+
+
+def method_of(update, base=DpFedAvg, general=DIFFERENCE, **fields):
+    """A run of a method of one's own with this client update, read as a configuration
+    would.
+    """
+    fields |= {"client_update": update()}
+    annotations = {key: type(value) for key, value in fields.items()}
+    names = {"name": "own-method", "title": "own", "__module__": __name__}
+    names |= fields | {"__annotations__": annotations, "__qualname__": "OwnMethod"}
+    cls = type("OwnMethod", (base,), names)
+    given = {"method": "dp-fedavg" if general is DIFFERENCE else "dp-fl"}
+    values = make_config(given, general=general).plain()
+    for key, value in fields.items():
+        values[key] = value.plain()
+    return cls.read(values | {"method": "own-method"})
+
+
+def rounds_of(run):
+    return engine.Rounds(
+        run,
+        net=Flat(3),
+        held=None,
+        gradients=None,
+        measures=NoMeasures(),
+        ledger=[],
+    )
+
+
+def with_clients(made):
+    """The rounds of a method of one's own in Poisson cohorts, with these clients."""
+
+    class Own(PersonalHead):
+        keeps_state = True
+
+    Own.made = made
+    return rounds_of(method_of(Own))
+
+
+def undeclared_state():
+    method_of(PersonalHead, participation=FixedSize(cohort=2, rounds=6))
+
+
+def declared_state():
+    class Declared(PersonalHead):
+        keeps_state = True
+
+    method_of(Declared, participation=FixedSize(cohort=2, rounds=6))
+
+
+def state_despite_declaration():
+    class False_(PersonalHead):
+        keeps_state = False
+        made = SavedHeads
+
+    rounds_of(method_of(False_, participation=FixedSize(cohort=2, rounds=6)))
+
+
+def state_beside_record_sums():
+    class Stateful(LocalSteps):
+        kind: Literal["stateful"] = "stateful"
+
+        def clients(self, setup):
+            return Heads()
+
+    method_of(Stateful, base=LocalRecordMethod, general=LOTS)
+
+
+def own_columns():
+    class Columns(ModelDifference):
+        kind: Literal["columns"] = "columns"
+
+        def columns(self, run):
+            return ("own_loss",)
+
+    method_of(Columns)
+
+
+def zero_out_local_update():
+    class Careless(OwnUpdate):
+        def sum(self, name, *, observer):
+            return dataclasses.replace(
+                super().sum(name, observer=observer), adjacency="zero-out"
+            )
+
+    class Own(LocalReptile):
+        name = "own-local"
+        own_update: Careless = Careless()
+
+    Own.read(make_config({"method": "local-reptile"}).plain() | {"method": "own-local"})
+
+
+def private_loss_drives_noise():
+    class Following(Fixed):
+        kind: Literal["following"] = "following"
+        follows_loss: ClassVar[bool] = True
+
+    class Own(ClientLevelMethod):
+        name = "own-following"
+        noise: Following = Following()
+        client_update: ModelDifference = ModelDifference()
+
+    values = make_config(general=DIFFERENCE).plain()
+    values["noise"] = {"kind": "following"}
+    values["validation"]["public"] = False
+    Own.read(values | {"method": "own-following"})
+
+
+def own_sum_not_taken():
+    class Untaken(ModelDifference):
+        kind: Literal["untaken"] = "untaken"
+        by_record = True
+        keeps_state = False
+
+        def clients(self, setup):
+            return Heads()
+
+    rounds_of(method_of(Untaken, base=LocalRecordMethod, general=LOTS))
+
+
+def mixing_transform():
+    class Mixing(Transform):
+        kind: Literal["mixing"] = "mixing"
+
+        def rows(self, contributions):
+            return contributions - contributions.mean(dim=0)
+
+
+def borrowed_sampler_name():
+    class EveryOther(dpsum.Poisson):
+        def cohort(self, index):
+            return np.arange(0, self.units, 2)
+
+    mechanism(participation=EveryOther(units=10, cohort=5, rounds=2))
+
+
+def borrowed_noise_name():
+    class Half(dpsum.Independent):
+        def standard(self, stream_of, index, dimension):
+            return super().standard(stream_of, index, dimension) / 2
+
+
+def mechanism(**given):
+    values = {
+        "name": "sum",
+        "unit": "client",
+        "observer": "everyone",
+        "dimension": 2,
+        "participation": dpsum.OnePass(units=10, cohort=5, rounds=2),
+        "clipping": Constant(threshold=1.0),
+        "noise": dpsum.Independent(multiplier=1.0),
+        "ledger": LEDGER[0],
+    }
+    return dpsum.Mechanism(**values | given).noise_multiplier
+
+
+def moving_threshold_correlated():
+    noise = dpsum.Correlated(multiplier=1.0, weights=np.eye(2))
+    mechanism(noise=noise, clipping=PercentileOfReleases(threshold=1.0))
+
+
+def release_beside_secure_sum():
+    class Own(ClientLevelMethod):
+        name = "own-secure"
+        participation: OnePass = OnePass()
+        clipping: PrivateQuantile = PrivateQuantile()
+        noise: Skellam = Skellam()
+        client_update: ModelDifference = ModelDifference()
+
+    values = make_config(general=DIFFERENCE).plain()
+    values["participation"] = {"kind": "one-pass", "cohort": 2, "rounds": 2}
+    values["clipping"] = {"kind": "private-quantile", "count_noise": 5.0}
+    values["noise"] = {"kind": "skellam"}
+    Own.read(values | {"method": "own-secure"})
+
+
+def several_own_participations():
+    make_config({"method": "dp-agrlr", "participation": "poisson"})
+
+
+def batch_statistics_for_records():
+    make_config({"method": "dp-agrlr", "model": {"normalisation": "batch"}})
+
+
+def second_order_for_records():
+    make_config({"method": "dp-agrlr", "client_update": {"order": 2}})
+
+
+def mechanism_epsilon_of_correlated_poisson():
+    budget = dpsum.Budget(epsilon=1.0, delta=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dpsum.NoAccountWarning)
+        mechanism(
+            participation=dpsum.Poisson(units=10, cohort=5, rounds=2),
+            noise=dpsum.Correlated(multiplier=None, weights=np.eye(2)),
+            budget=budget,
+        )
+
+
+def raw_norms_kept_by_a_rule():
+    """Not refused but made impossible: what `values` puts into the state is gone."""
+
+    class Keeping(dpsum.PrivateQuantile):
+        def values(self, state, norms):
+            state["threshold"] = float(norms.max())
+            state["kept"] = norms.tolist()
+            return super().values(state, norms)
+
+        def observe(self, state, seen):
+            if "kept" not in state and state["threshold"] == 1.0:
+                raise BenchError("the rule has no raw norms of this round")
+
+    made = dpsum.Mechanism(
+        name="sum",
+        unit="client",
+        observer="everyone",
+        dimension=2,
+        participation=dpsum.OnePass(units=10, cohort=5, rounds=2),
+        clipping=Keeping(threshold=1.0, count_noise=5.0),
+        noise=dpsum.Independent(multiplier=1.0),
+        ledger=LEDGER[0],
+    )
+    total = made.open(0)
+    total.add(np.full((5, 2), 7.0))
+    made.release(total)
+
+
+LEDGER: list[Path] = []
+
+VIOLATIONS = {
+    "fixed-size cohorts: no state": (undeclared_state, "may keep state"),
+    "fixed-size cohorts: no declared state": (declared_state, "keep state of their"),
+    "fixed-size cohorts: no saved state": (state_despite_declaration, "save a state"),
+    "records: no state": (state_beside_record_sums, "may keep state"),
+    "records: no batch statistics": (batch_statistics_for_records, "record"),
+    "records: first order": (second_order_for_records, "second order"),
+    "one contribution a client": (lambda: with_clients(Twice), "2 contributions"),
+    "one row a client": (lambda: with_clients(MoreRows).round(0), "more contributions"),
+    "one participation for own sums": (several_own_participations, "poisson"),
+    "own sums are taken": (own_sum_not_taken, "does not take"),
+    "a local update is always sent": (zero_out_local_update, "replace-one"),
+    "columns are releases": (own_columns, "columns_are_released"),
+    "no raw loss in a row": (lambda: with_clients(Telling).round(0), "fill loss"),
+    "noise follows public losses": (private_loss_drives_noise, "public"),
+    "a transformation reads one norm": (mixing_transform, "rows of its own"),
+    "a rule sees releases": (raw_norms_kept_by_a_rule, "has no raw norms"),
+    "a sampler's name is its draw": (borrowed_sampler_name, "cohort of its own"),
+    "a noise's name is its draw": (borrowed_noise_name, "standard of its own"),
+    "correlated noise: constant threshold": (moving_threshold_correlated, "moves"),
+    "correlated noise: known or single rounds": (
+        mechanism_epsilon_of_correlated_poisson,
+        "no analysis",
+    ),
+    "secure sum: nothing beside it": (release_beside_secure_sum, "secure aggregation"),
+}
+"""A violation of each row of the page's table, and words of its refusal."""
+
+
+@pytest.mark.parametrize("row", VIOLATIONS)
+def test_assumption_is_enforced_from_a_property(row, tmp_path):
+    LEDGER[:] = [tmp_path / "ledger.jsonl"]
+    violate, words = VIOLATIONS[row]
+    with pytest.raises(dpsum.DpsumError, match=words) as caught:
+        violate()
+    assert "\n" not in str(caught.value)
+
+
+def test_table_of_assumptions_lists_all_violations():
+    section = PAGE.read_text().split("### Which property enforces which assumption")[1]
+    rows = re.findall(r"^\| ([^|]+?) \|", section.split("\n#")[0], re.MULTILINE)
+    assert rows[1:] == list(VIOLATIONS)
+
+
+def test_stateful_clients_run_where_rounds_are_independent():
+    """The same clients are accepted in Poisson cohorts, and stateless ones of a class
+    that declares it in fixed-size ones.
+    """
+    with_clients(SavedHeads).round(0)
+
+    class Stateless(PersonalHead):
+        keeps_state = False
+
+    rounds_of(method_of(Stateless, participation=FixedSize(cohort=2, rounds=6)))
+
+
+def test_shipped_methods_are_accepted_with_fixed_size_cohorts():
+    made = make_config(
+        {"method": "dp-fedavg", "participation": "fixed-size"}, general=DIFFERENCE
+    )
+    assert made.client.keeps_state is False

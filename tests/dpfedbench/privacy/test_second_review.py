@@ -1,0 +1,277 @@
+"""Findings of the second review in docs/privacy.md."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfedbench.data.records import RawRecords, held_out_places, load_records
+from dpfedbench.evaluation.features import FEATURES, features_of, make_features
+from dpsum import participation
+from dpsum.accounting import calibration, importance_sampling
+from dpsum.accounting.accountant import Events
+from dpsum.accounting.analyses import correlated_balls_and_bins
+from tests.dpfedbench.federation.conftest import LOTS, make_config, silos  # noqa: F401
+from tests.dpfedbench.federation.test_linear_head import EVENED, HEAD
+from tests.dpfedbench.privacy.test_who_took_part import (
+    OF_THE_MACHINE,
+    count_all_as_zero,
+    files_of,
+    run_stages,
+)
+from tests.partitions import make_dirichlet, make_fragments
+
+
+def test_monte_carlo_bounds_hold_at_all_epsilons_of_the_list():
+    """Three ends at each of the list's epsilons and a hundred looks fail together with
+    a chance of at most delta / 1,000.
+    """
+    delta = 1e-6
+    pair = importance_sampling.Pair(np.eye(3), 3, delta)
+    assert 100 * 3 * importance_sampling._STEPS * pair._doubt <= delta / 1000
+
+
+@pytest.mark.parametrize("doubt", [0.05])
+def test_bernstein_end_fails_no_more_often_than_stated(doubt):
+    """2,000 means of 200 draws; more than 5 % + 4 standard errors: false alarm 3e-5."""
+    rng = np.random.default_rng(0)
+    draws = (rng.random((2000, 200)) < 0.1).astype(float)
+    ends = [importance_sampling._bernstein(values, 1.0, doubt) for values in draws]
+    missed = sum(not low <= 0.1 <= high for low, high in ends)
+    assert missed / 2000 <= doubt + 4 * (doubt * (1 - doubt) / 2000) ** 0.5
+
+
+SAMPLER = participation.BallsAndBins(units=1024, cohort=4, rounds=256).describe()
+
+
+class Answers:
+    """Stand-in for `epsilon_after` whose true epsilon is `scale` x rounds / z.
+
+    Args:
+        scale: of epsilon.
+        lies: the points (z, rounds) at which a true "too much" is told as "enough".
+        rng: draws whether a true "enough" is told as "too much"; None: never.
+        target: the budget's epsilon.
+    """
+
+    def __init__(
+        self,
+        scale: float,
+        target: float,
+        lies: Any = lambda point: False,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self.scale, self.target = scale, target
+        self.lies, self.rng = lies, rng
+        self.asked: list[tuple[float, int]] = []
+
+    def __call__(
+        self, profile: str, sampler: Any, z: float, done: int, delta: float
+    ) -> float:
+        self.asked.append((z, done))
+        true = self.scale * done / z
+        if true > self.target:
+            return 0.0 if self.lies((z, done)) else true
+        cautious = self.rng is not None and self.rng.random() < 0.3
+        return np.inf if cautious else true
+
+
+def calibrated(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setattr(calibration, "epsilon_after", answers)
+    return calibration.calibrate("holds", SAMPLER, answers.target, 1e-5)
+
+
+def rounds_found(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(calibration, "epsilon_after", answers)
+    return calibration.rounds_allowed("holds", SAMPLER, 1.0, 1e-5, answers.target)
+
+
+def test_a_run_looks_at_fewer_pairs_than_are_allowed_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = []
+    for least in np.geomspace(0.051, 8000, 60):  # the z that is just enough
+        answers = Answers(least / 256, 1.0)
+        assert calibrated(answers, monkeypatch) >= least
+        counts.append(len(set(answers.asked)))
+    assert max(counts) <= 32
+    answers = Answers(1 / 100, 1.0)
+    rounds_found(answers, monkeypatch)
+    searched = len(set(answers.asked))
+    sampling = dataclasses.replace(SAMPLER, encoder=np.eye(256).tobytes())
+    pairs = set()
+    for done in range(1, 257):
+        events = Events.planned(((1.0, done),), sampling)
+        encoder, rounds = correlated_balls_and_bins._of(events)
+        pairs.add((encoder.tobytes(), rounds))
+    assert len(pairs) == 8
+    accounts = 2  # the run's delta and the paper's
+    assert max(counts) + searched + len(pairs) + accounts <= importance_sampling.LOOKS
+
+
+def test_a_search_errs_at_none_but_the_points_that_true_answers_lead_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All other points lie, and true answers are doubted at random; 200 searches each."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        least = float(rng.uniform(0.06, 50))
+        path = Answers(least / 256, 1.0)
+        calibrated(path, monkeypatch)
+        asked = set(path.asked)
+        liar = Answers(least / 256, 1.0, lambda at, asked=asked: at not in asked, rng)
+        assert calibrated(liar, monkeypatch) >= least
+        most = int(rng.integers(1, 256))
+        path = Answers(1 / (most + 0.5), 1.0)
+        assert rounds_found(path, monkeypatch) == most
+        asked = set(path.asked)
+        liar = Answers(
+            1 / (most + 0.5), 1.0, lambda at, asked=asked: at not in asked, rng
+        )
+        assert rounds_found(liar, monkeypatch) <= most
+    # A lie at such a point is believed.
+    assert calibrated(Answers(5 / 256, 1.0, lambda at: True), monkeypatch) < 5
+
+
+def test_another_look_at_a_pair_has_the_same_draws() -> None:
+    """So its bounds are wrong together or not at all."""
+    pairs = [importance_sampling.Pair(np.eye(3) / 1.5, 3, 1e-3) for _ in range(2)]
+    for epsilon in (0.5, 1.0, 1.5):
+        one, other = (pair.present(epsilon) for pair in pairs)
+        assert one == other
+        assert pairs[0].absent(epsilon) == pairs[1].absent(epsilon)
+    pairs[1].present(0.7)
+    assert pairs[1].present(0.5) == pairs[0].present(0.5)
+
+
+def data_with_label(folder: Path, label: int) -> Path:
+    """Save 120 training records in three classes, the first of which has the given
+    label; return their folder.
+    """
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], [50, 30, 40])
+    labels[0] = label
+    raw = RawRecords(
+        train_images=rng.integers(256, size=(120, 28, 28, 1), dtype=np.uint8),
+        train_labels=labels,
+        test_images=rng.integers(256, size=(60, 28, 28, 1), dtype=np.uint8),
+        test_labels=np.arange(60) % 3,
+        class_names=("a", "b", "c"),
+        versions={},
+    )
+    raw.save(folder, {"name": "digits"})
+    return folder
+
+
+def two_runs(
+    overlay: dict[str, Any],
+    deal: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[list[dict[str, bytes]], list[list[int]]]:
+    """Run the workflow's scripts on two data sets that differ in one label; return the
+    files of each run and the sizes of its clients.
+    """
+    run = make_config(
+        {"method": "dp-fl", "evaluation": {"every": 0}, "task": {"ways": 3}},
+        {"participation": {"rounds": 2, "cohort": 4}, "validation": {"every": 1}},
+        overlay,
+        general=LOTS,
+    )
+    count_all_as_zero(monkeypatch)
+    files: list[dict[str, bytes]] = []
+    sizes: list[list[int]] = []
+    for label in (0, 1):
+        folder = tmp_path / str(label)
+        data = data_with_label(folder / "data", label)
+        made = deal(load_records(data))
+        made.save(folder / "clients")
+        monkeypatch.chdir(folder)
+        files.append(files_of(run_stages(run, (data, folder / "clients"), folder)))
+        sizes.append([int((held >= 0).sum()) for held in made.records])
+    return files, sizes
+
+
+def test_dirichlet_sizes_follow_from_labels_and_the_ledger_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding as it is: one label moves the sizes, which the ledger states."""
+    values = {"partition": "dirichlet", "concentration": 0.5, "least": 5}
+    files, sizes = two_runs(
+        {"clients": values},
+        lambda data: make_dirichlet(
+            data, clients=4, concentration=0.5, least=5, seed=1
+        ),
+        tmp_path,
+        monkeypatch,
+    )
+    assert sizes[0] != sizes[1] and sum(sizes[0]) == sum(sizes[1]) == 120
+    for own, held in zip(files, sizes, strict=True):
+        lines = own["ledger.jsonl"].decode().splitlines()
+        assert lines
+        assert all(json.loads(line)["sampler"]["sizes"] == held for line in lines)
+
+
+def test_a_label_shows_in_checksums_alone_where_sizes_do_not_follow_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contributions are zero, so that no release has the label either."""
+    (one, other), sizes = two_runs(
+        {"clients": {"partition": "fragments", "fragments": 12}},
+        lambda data: make_fragments(data, clients=4, fragments=12, seed=0),
+        tmp_path,
+        monkeypatch,
+    )
+    assert sizes[0] == sizes[1] and one.keys() == other.keys()
+    differing = {name for name in one if one[name] != other[name]}
+    differing -= OF_THE_MACHINE.keys()
+    # The data set's and the partition's files are among what these jobs read.
+    assert differing == {
+        "manifest/train-model.sha256",
+        "manifest/meta_test-metrics.sha256",
+    }
+
+
+def test_evened_features_follow_from_the_record_and_the_public_images(
+    silos: Any,  # noqa: F811
+) -> None:
+    run = make_config(HEAD, EVENED, general=LOTS)
+    dataset = load_records(silos[0])
+    public, _ = held_out_places(dataset, run.validation.tasks)
+    private = dataset.splits["train"]
+
+    def features_with(changed: np.ndarray) -> np.ndarray:
+        images = np.array(dataset.images)
+        images[changed] = 255 - images[changed]
+        data = dataclasses.replace(dataset, images=images)
+        (found,) = features_of(run, data, [private])
+        return found
+
+    before = features_with(np.array([], int))
+    after = features_with(private[7:8])
+    moved = (before != after).any(axis=(1, 2, 3))
+    assert np.flatnonzero(moved).tolist() == [7]
+    for some in (public[:1], public):
+        assert (features_with(some) != before).any(axis=(1, 2, 3)).all()
+
+
+def test_features_are_no_part_of_a_run(
+    silos: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They lie outside of its folder, and no file there has a record's features."""
+    run = make_config(HEAD, EVENED, {"participation": {"rounds": 2}}, general=LOTS)
+    make_features(run, data_dir=silos[0], out_dir=tmp_path / "features")
+    features = np.load(tmp_path / "features" / FEATURES)
+    monkeypatch.chdir(tmp_path)
+    place = run_stages(run, silos, tmp_path)
+    assert not (place / run.features_folder).exists()
+    assert len(features[0].tobytes()) == 60 * 4
+    found = files_of(place)
+    assert not any(FEATURES in name for name in found)
+    for content in found.values():
+        assert not any(row.tobytes() in content for row in features)

@@ -1,0 +1,217 @@
+"""No file of a private run tells who took part.
+
+Two runs of one configuration draw other cohorts (or lots). All contributions are zero
+and the noise is the same, so their releases are equal. What differs between the two
+folders then follows from who took part.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfedbench.method import Method
+from dpsum import participation
+from dpsum.private_sum import PlainSum, PrivateSum
+from tests.dpfedbench.federation.conftest import (
+    LOTS,
+    federation,  # noqa: F401
+    make_config,
+    silos,  # noqa: F401
+)
+from tests.workflow.test_scripts import call
+from workflow_jobs.manifests import seal
+
+SHORT = {
+    "participation": {"cohort": 12, "rounds": 4},
+    "validation": {"every": 2, "tasks": 4, "ensemble": 2},
+}
+RUNS = {
+    "balls-and-bins": make_config(SHORT, {"participation": {"kind": "balls-and-bins"}}),
+    "Poisson": make_config(SHORT, {"participation": {"kind": "poisson"}}),
+    "differences": make_config(
+        {
+            "method": "dp-fedavg",
+            "client_update": {"kind": "model-difference", "inner_rate": 0.1},
+            "clipping": {"kind": "constant"},
+            "participation": {"kind": "poisson", "cohort": 2, "rounds": 4},
+        },
+        general=LOTS,
+    ),
+    "lots": make_config(
+        {"participation": {"rounds": 4}, "validation": {"every": 2}}, general=LOTS
+    ),
+}
+WITHOUT_PRIVACY = make_config(
+    SHORT, {"method": "maml", "participation": {"kind": "poisson"}}
+)
+
+OF_THE_MACHINE = {
+    "benchmark/configure.tsv": "written before the training",
+    "benchmark/meta_test.tsv": "its stage reads the released model and public data",
+    "benchmark/account.tsv": "its stage reads the ledger and the partition",
+    "logs/meta_test.log": "has the rate of that stage",
+}
+"""Files that may differ, with the reason; each measures time or memory of a stage that
+does not know who took part.
+"""
+
+
+def add_nothing(add: Any) -> Any:
+    """Return an `add` that leaves the sum as it was: each contribution counts as zero."""
+
+    def zero(limit: Any, total: np.ndarray, norms: np.ndarray) -> None:
+        before = total.copy()
+        add(limit, total, norms)
+        total[...] = before
+
+    return zero
+
+
+def run_stages(run: Method, places: Any, folder: Path) -> Path:
+    """Run the scripts of the workflow for one run; return the run's folder."""
+    results = folder / "results"
+    data = results / "data" / run.dataset
+    clients = results / "clients" / run.clients_folder
+    for source, target in zip(places, (data, clients), strict=True):
+        shutil.copytree(source, target)
+        seal("rule", sorted(path for path in target.iterdir() if path.is_file()))
+    place = Path("results") / "runs" / run.folder
+    config = [place / "config.yaml"]
+    inside = [path.relative_to(folder) for path in (data, clients)]
+    tables = [*sorted(data.glob("*.csv")), data / "summary.json"]
+    images = {
+        "images": inside[0] / "images.npy",
+        "data": [path.relative_to(folder) for path in tables],
+    }
+    partition = {
+        "clients": inside[1] / "clients.npz",
+        "summary": inside[1] / "summary.json",
+    }
+    machine = {"machine": {"checkpoint_seconds": 0, "device": "cpu", "kernels": "off"}}
+    trained = {
+        "model": place / "model.safetensors",
+        "history": place / "history.csv",
+        "ledger": place / "ledger.jsonl",
+        "training": place / "training.json",
+    }
+    call(
+        "configure",
+        place,
+        params={"run": run.plain()},
+        output={"config": config[0]},
+        wildcards=None,
+    )
+    call(
+        "train",
+        place,
+        input={"config": config} | images | partition,
+        output=trained,
+        config=machine,
+    )
+    call(
+        "meta_test",
+        place,
+        input={"config": config, "model": trained["model"]} | images,
+        output={"metrics": place / "metrics.json"},
+        config=machine,
+    )
+    shared = {"clients": [partition["clients"]]} if run.client_data == "tasks" else {}
+    ledger = {name: trained[name] for name in ("ledger", "training")}
+    call(
+        "account",
+        place,
+        input={"config": config} | ledger | shared,
+        output={"account": place / "privacy.json"},
+        params={"search": None},
+    )
+    return folder / place
+
+
+def count_all_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on each contribution to a sum counts as zero."""
+    for kind in (PrivateSum, PlainSum):
+        add_by = kind.add_by
+
+        def adding(self: Any, add: Any, count: int, add_by: Any = add_by) -> np.ndarray:
+            norms: np.ndarray = add_by(self, add_nothing(add), count)
+            return norms
+
+        monkeypatch.setattr(kind, "add_by", adding)
+
+
+def files_of(place: Path) -> dict[str, bytes]:
+    """Return the files below a folder by name."""
+    return {
+        path.relative_to(place).as_posix(): path.read_bytes()
+        for path in sorted(place.rglob("*"))
+        if path.is_file()
+    }
+
+
+def files_of_two_runs(
+    run: Method, places: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[dict[str, bytes]], list[list[Any]]]:
+    """Return the files of both runs by name, and each run's cohorts and the streams
+    that it drew from.
+    """
+    draw = participation.stream
+    files: list[dict[str, bytes]] = []
+    drawn: list[list[Any]] = []
+    count_all_as_zero(monkeypatch)
+    for name in ("first", "other"):
+        asked: set[str] = set()
+
+        def other_stream(
+            seed: Any, purpose: str, *rest: Any, name: str = name, asked: Any = asked
+        ) -> Any:
+            asked.add(f"{purpose} of the {name}")
+            return draw(seed, f"{purpose} of the {name}", *rest)
+
+        monkeypatch.setattr(participation, "stream", other_stream)
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        place = run_stages(run, places, folder)
+        files.append(files_of(place))
+        plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
+        cohorts = [plan.cohort(index) for index in range(run.participation.rounds)]
+        drawn.append([[cohort.tolist() for cohort in cohorts], sorted(asked)])
+    return files, drawn
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_files_of_a_private_run_do_not_depend_on_who_took_part(
+    federation: Any,  # noqa: F811
+    silos: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    run = RUNS[name]
+    places = silos if run.client_data == "records" else federation
+    (one, other), drawn = files_of_two_runs(run, places, tmp_path, monkeypatch)
+    for _, asked in drawn:
+        assert any(stream.startswith(("participation", "lot")) for stream in asked)
+    if name != "lots":  # whose clients are there in each round
+        assert drawn[0][0] != drawn[1][0]
+    assert one.keys() == other.keys()
+    wanted = {"history.csv", "training.json", "ledger.jsonl", "logs/train.log"}
+    wanted |= {"manifest/train-model.sha256", "privacy.json", "metrics.json"}
+    assert wanted <= one.keys() and "benchmark/train.tsv" not in one
+    differing = {key for key in one if one[key] != other[key]}
+    assert differing <= OF_THE_MACHINE.keys()
+
+
+def test_the_comparison_finds_what_a_run_without_privacy_tells(
+    federation: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its history has losses of the cohort, whose contributions are zero here too."""
+    (one, other), _ = files_of_two_runs(
+        WITHOUT_PRIVACY, federation, tmp_path, monkeypatch
+    )
+    assert one["history.csv"] != other["history.csv"]

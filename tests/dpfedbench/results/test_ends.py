@@ -1,0 +1,185 @@
+"""Fixtures in which both ends of ε, the claim, and two units' audits differ: each place
+shows the right one.
+"""
+
+import csv
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpfedbench.experiments.plan import Plan
+from dpfedbench.results import formats, page, privacy, tables
+from dpfedbench.results.summary import each_row
+from tests.dpfedbench.results.conftest import (
+    Cells,
+    Site,
+    private_configurations,
+    runs_of,
+    with_accounts,
+)
+from tests.dpfedbench.results.test_page import Read
+
+CLAIMED, HOLDS = (
+    {"epsilon_low": 1.25, "epsilon_high": 2.0},
+    {"epsilon_low": 3.0, "epsilon_high": 5.0},
+)
+
+
+@pytest.fixture(scope="module")
+def entry(plan: Plan) -> Cells:
+    """DP-AGR as it is in Table 2."""
+    return next(
+        one
+        for one in private_configurations(plan)
+        if one[0]["method"] == "dp-agr" and "table2" in {cell["item"] for cell in one}
+    )
+
+
+@pytest.fixture(scope="module")
+def changed(site: Site, entry: Cells, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site's results folder, where that account has two ends for either profile."""
+    folder = tmp_path_factory.mktemp("ends") / "results"
+    shutil.copytree(site.folder, folder)
+    with_accounts(folder, runs_of(entry), as_claimed=CLAIMED, holds=HOLDS)
+    return folder
+
+
+def test_a_tables_csv_has_high_ends_and_people_see_both(
+    site: Site, entry: Cells, changed: Path
+) -> None:
+    (item,) = [
+        made.item
+        for made in site.items
+        if made.item is not None and made.item.kind == "table"
+    ]
+    table = tables.read(item, changed, site.arguments["published"])
+    at = next(
+        at
+        for at, row in enumerate(each_row(table.rows))
+        if set(row.runs) == set(runs_of(entry))
+    )
+    row = list(csv.DictReader(io.StringIO(formats.csv_text(tables.tidy(table)))))[at]
+    assert (row["epsilon_claimed"], row["epsilon_holds"]) == ("2", "5")
+    shown = tables.listing(table).rows[at]
+    assert (shown["ε claimed"].text, shown["ε that holds"].text) == (
+        "1.25 to 2",
+        "3 to 5",
+    )
+    assert (shown["ε claimed"].key, shown["ε that holds"].key) == (
+        2.0,
+        5.0,
+    )  # what the page sorts by
+
+
+def test_the_table_of_privacy_has_both_ends(
+    site: Site, entry: Cells, changed: Path
+) -> None:
+    row = privacy.tidy(privacy.read(entry, changed, site.arguments["published"])).iloc[
+        0
+    ]
+    ends = (
+        "epsilon_claimed",
+        "epsilon_holds_low",
+        "epsilon_holds_high",
+        "epsilon_audited",
+    )
+    assert tuple(row[name] for name in ends) == (2.0, 3.0, 5.0, 0.8)
+    assert row["ci_low"] < row["accuracy"] < row["ci_high"] and row["seeds"] == 3
+
+
+def test_the_pages_filter_and_its_block_of_runs_show_what_holds(
+    site: Site, entry: Cells, changed: Path
+) -> None:
+    texts = [
+        page.make(
+            site.items,
+            **(
+                site.arguments | {"private": entry, "results": folder, "folder": folder}
+            ),
+        )
+        for folder in (site.folder, changed)
+    ]
+    before, now = map(Read, texts)
+    marked = [
+        [
+            (tag, attrs["data-facets"])
+            for tag, attrs in page_.tags
+            if "data-facets" in attrs
+        ]
+        for page_ in (before, now)
+    ]
+    places = []
+    for (_, old), (tag, new) in zip(*marked, strict=True):
+        moved = [
+            facet
+            for facet in json.loads(new or "")
+            if facet not in json.loads(old or "")
+        ]
+        assert all(facet == ["dp-fedmeta", "glyphs", "dp-agr", 5.0] for facet in moved)
+        places += [tag] * bool(moved)
+    # The answer and the frontier that open it, Table 2, the table of privacy, both
+    # figures that draw it, and its runs.
+    assert places == ["tr", "figure", "tr", "tr", "figure", "figure", "details"]
+    block = re.search(
+        rf'id="run-{Path(entry[0]["run"]).parent.name}".*?</summary>',
+        texts[1],
+        flags=re.S,
+    )
+    assert block is not None and "ε claimed 1.25 to 2 (void), holds 3 to 5" in block[0]
+    headings, row = next(table for table in now.tables if "ε audited" in table[0])
+    assert [
+        row[headings.index(f"ε {name}")] for name in ("claimed", "holds", "audited")
+    ] == ["2", "3 to 5", "0.8"]
+
+
+def test_each_unit_of_a_row_has_its_own_account_and_audit(
+    plan: Plan, results: Path, published: Path, tmp_path: Path
+) -> None:
+    entry = next(
+        one for one in private_configurations(plan) if one[0]["method"] == "dp-agrlr"
+    )
+    for folder in {*runs_of(entry), entry[0]["audited_run"]}:
+        shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
+    for folder in {*runs_of(entry), entry[0]["audited_run"]}:
+        edit(
+            tmp_path / "runs" / folder / "audit.json",
+            "also",
+            epsilon=0.25,
+            method="own",
+        )
+        account = tmp_path / "runs" / folder / "privacy.json"
+        found = json.loads(account.read_text(encoding="utf-8"))
+        found["also"][0]["noise_multiplier"] = 7.0 + int(
+            folder[-1]
+        )  # the least noise of all seeds is told
+        for name, epsilon in (("as_claimed", 2.5), ("holds", 2.75)):
+            found["also"][0]["profiles"][name] |= {
+                "epsilon_low": epsilon,
+                "epsilon_high": epsilon,
+            }
+        account.write_text(json.dumps(found), encoding="utf-8")
+    rows = privacy.tidy(privacy.read(entry, tmp_path, published)).set_index("unit")
+    columns = [
+        "epsilon_claimed",
+        "epsilon_holds_high",
+        "epsilon_audited",
+        "noise_multiplier",
+    ]
+    assert rows.loc["client", columns].tolist() == [1.5, 4.887, 0.8, 1.0]
+    assert rows.loc["record", columns].tolist() == [2.5, 2.75, 0.25, 7.0]
+    assert rows["audit"].tolist() == [
+        "f-DP by ranks, 95 % confidence",
+        "own, 95 % confidence",
+    ]
+
+
+def edit(path: Path, key: str, **given: Any) -> None:
+    """Change values of the first of a JSON file's list."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    found[key][0] |= given
+    path.write_text(json.dumps(found), encoding="utf-8")

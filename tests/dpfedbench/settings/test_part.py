@@ -1,0 +1,306 @@
+"""Settings: refusals in one line, text that stands for values, families found by place,
+identity.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.part import Part, Settings, kind_of, kinds_of, setting
+from tests.dpfedbench.settings.family import Rule, SharedRule
+from tests.dpfedbench.settings.family.moving import Moving, Odd
+from tests.dpfedbench.settings.family.still import Still
+
+
+class Server(Settings):
+    rate: float = setting(0.1, gt=0, le=1)
+    steps: int = setting(ge=1)
+    stop: bool = True
+    seeds: tuple[int, ...] = (0,)
+
+
+class Toy(Settings):
+    name: ClassVar[str] = "toy"
+    server: Server
+    clipping: SharedRule | None
+    title: str | None = None
+    any_rule: Rule = Still(threshold=1)
+    two: Still | Odd | None = None
+    more: dict[str, Server] = {}  # noqa: RUF012
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    return {"server": {"steps": 3}, "clipping": {"kind": "moving"}} | changes
+
+
+def refusal(cls: type[Settings], given: Any, where: str = "") -> str:
+    with pytest.raises(BenchError) as caught:
+        cls.read(given, where)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_family_is_what_lies_at_its_place() -> None:
+    assert kinds_of(Rule) == {"moving": Moving, "odd": Odd, "still": Still}
+    assert kinds_of(SharedRule) == {"moving": Moving, "still": Still}
+    assert (
+        kind_of(Still) == "still"
+        and kind_of(SharedRule) is None
+        and kind_of(Server) is None
+    )
+
+
+def test_a_kind_chooses_the_part_and_text_stands_for_it() -> None:
+    toy = Toy.read(values(any_rule="odd", two={"kind": "odd", "inner": "moving"}))
+    assert isinstance(toy.clipping, Moving) and toy.any_rule == Odd()
+    assert toy.two == Odd(inner=Moving())
+    assert Toy.read(values(clipping=None)).clipping is None
+    assert Toy.read(values(clipping="null")).clipping is None
+    assert Toy.read(values(clipping=Still(threshold=2))).clipping == Still(threshold=2)
+
+
+def test_a_place_of_ones_own_leads_every_key() -> None:
+    assert refusal(Toy, values(server={}), "run.toy").startswith(
+        "run.toy.server.steps is missing"
+    )
+    assert refusal(Toy, 3, "run.toy") == "run.toy is 3: expected a group of keys"
+
+
+def test_a_plain_class_beside_the_settings_does_not_loosen_their_keys() -> None:
+    """A dataclass that has the behaviour has defaults too, which are attributes of the
+    class.
+    """
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Behaviour:
+        rate: float = 0.7
+        steps: int = 3
+
+    class Both(Server, Behaviour):
+        more: int = setting(1, ge=1)
+
+    assert Both(steps=2).rate == 0.1 and Both(steps=2, more=4).more == 4
+    for values, said in (
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": 1, "rate": 3.0}, "rate is 3"),
+        ({}, "steps is missing"),
+    ):
+        with pytest.raises(BenchError, match=f"^{said}"):
+            Both(**values)
+
+
+def test_a_section_that_is_made_directly_is_checked_too() -> None:
+    with pytest.raises(BenchError, match="rate is 2"):
+        Server(steps=1, rate=2)
+    with pytest.raises(
+        BenchError, match="unknown key stepz: the nearest known key is steps"
+    ):
+        Server(stepz=1)
+    with pytest.raises(BenchError, match="steps is missing"):
+        Server()
+    with pytest.raises(BenchError, match="rate is 3"):
+        Server(steps=1).replace(rate=3)
+    assert Server(steps=1).replace(rate=0.5) == Server(steps=1, rate=0.5)
+
+
+def test_text_stands_for_what_the_key_wants() -> None:
+    toy = Toy.read(
+        {
+            "server": {
+                "rate": "1e-6",
+                "steps": "3",
+                "stop": "False",
+                "seeds": ["0", 1.0],
+            },
+            "clipping": {"kind": "moving", "threshold": "null"},
+            "title": "null",
+            "two": {"kind": "odd", "order": "1"},
+        }
+    )
+    assert toy.server == Server(rate=1e-6, steps=3, stop=False, seeds=(0, 1))
+    assert toy.clipping == Moving() and toy.title is None and toy.two == Odd(order=1)
+    assert Toy.read(values(title="1")).title == "1"
+
+
+def test_off_is_a_word_where_one_is_wanted() -> None:
+    """YAML reads it as a truth value."""
+
+    class Switch(Settings):
+        kernels: Literal["auto", "off"] = "auto"
+
+    assert (
+        Switch.read({"kernels": False}).kernels
+        == "off"
+        == Switch(kernels="off").kernels
+    )
+    assert refusal(Switch, {"kernels": True}).startswith('kernels is "True": ')
+
+
+def test_one_value_written_in_two_ways_is_one() -> None:
+    one, other = (
+        Server.read({"rate": 1, "steps": 3.0}),
+        Server.read({"rate": 1.0, "steps": 3}),
+    )
+    assert one == other and one.plain() == other.plain()
+    assert repr(one.plain()["rate"]) == "1.0" and repr(one.plain()["steps"]) == "3"
+
+
+def test_plain_values_read_back_to_an_equal_one() -> None:
+    toy = Toy.read(
+        values(two={"kind": "odd", "inner": "moving"}, more={"a": {"steps": 2}})
+    )
+    assert Toy.read(toy.plain()) == toy
+    assert toy.plain()["server"] == {
+        "rate": 0.1,
+        "steps": 3,
+        "stop": True,
+        "seeds": [0],
+    }
+
+
+def test_identity_is_what_differs_from_the_defaults_at_introduction() -> None:
+    class Before(Settings):
+        a: int
+        rule: Rule = Moving()
+
+    class After(Settings):
+        a: int
+        rule: Rule = Moving(window=5)
+        new: int = 7
+        changed: int = setting(3, introduced=2)
+
+    assert Before.read({"a": 1}).identity() == {"a": 1}
+    assert After.read(
+        {"a": 1, "changed": 2, "rule": {"kind": "moving", "window": 5}}
+    ).identity() == {"a": 1}
+    assert After.read({"a": 1}).identity() == {"a": 1, "changed": 3}
+    assert Before.read(
+        {"a": 1, "rule": {"kind": "moving", "window": 5}}
+    ).identity() == {
+        "a": 1,
+        "rule": {"kind": "moving", "window": 5},
+    }
+    assert Before.read({"a": 1, "rule": "odd"}).identity() == {
+        "a": 1,
+        "rule": {"kind": "odd"},
+    }
+
+
+def family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str
+) -> type[Part]:
+    name = f"made_up_{tmp_path.name}"
+    folder = tmp_path / name
+    folder.mkdir()
+    head = (
+        "from typing import ClassVar, Literal\nfrom dpfedbench.settings.part import"
+        " Part, setting\n"
+    )
+    base = (
+        f"class Base(Part):\n    place: ClassVar[str] = '{name}'\n    rate: float ="
+        " 1.0\n"
+    )
+    (folder / "__init__.py").write_text(head + base, encoding="utf-8")
+    for module, text in modules.items():
+        (folder / f"{module}.py").write_text(
+            f"{head}from {name} import Base\n{text}", encoding="utf-8"
+        )
+    monkeypatch.syspath_prepend(tmp_path)
+    import importlib
+
+    importlib.invalidate_caches()
+    base_class: type[Part] = importlib.import_module(name).Base
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    return base_class
+
+
+PART = "class {}(Base):\n    kind: Literal['{}'] = '{}'\n"
+
+
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [
+        (
+            {"a": PART.format("A", "x", "x"), "b": PART.format("B", "x", "x")},
+            r"\.a and .*\.b both have a part of kin",
+        ),
+        (
+            {"a": PART.format("A", "x", "x") + "    check: int = 1\n"},
+            "has a key 'check', which shadows Section.check",
+        ),
+        (
+            {"a": PART.format("A", "x", "x") + "    place: int = 1\n"},
+            "has a key 'place', which shadows",
+        ),
+    ],
+)
+def test_a_faulty_family_is_refused_in_one_line(
+    modules: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = family(tmp_path, monkeypatch, **modules)
+    with pytest.raises(BenchError, match=said) as caught:
+        kinds_of(base)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_with_a_leading_underscore_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = family(
+        tmp_path,
+        monkeypatch,
+        a=PART.format("A", "x", "x"),
+        _shared="import no_such_module",
+    )
+    assert list(kinds_of(base)) == ["x"]
+
+
+def test_a_part_may_have_a_default_or_fewer_values_of_its_own_for_a_key_of_its_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = family(
+        tmp_path,
+        monkeypatch,
+        a=PART.format("A", "x", "x") + "    rate: float = setting(2.0, gt=1)\n",
+    )
+    assert kinds_of(base)["x"]().plain() == {"kind": "x", "rate": 2.0}  # type: ignore[call-arg]
+
+
+def test_a_dataclass_that_gives_a_part_its_behaviour_leaves_its_keys_alone() -> None:
+    """Default, bounds and text of a key are the section's, also in classes below that
+    extend another dataclass.
+    """
+
+    @dataclasses.dataclass(frozen=True)
+    class Behaviour:
+        threshold: float | None = 0.5
+
+    class More(Behaviour):
+        pass
+
+    class Base(Part, Behaviour):
+        place: ClassVar[str] = "tests.dpfedbench.settings.family"
+        threshold: float | None = setting(None, gt=0, doc="C")
+
+    class Below(Base, More):
+        kind: Literal["below"] = "below"
+
+    assert (
+        Below().threshold is None and Below.model_fields["threshold"].description == "C"
+    )
+    assert Below.read({"kind": "below", "threshold": 2}).threshold == 2
+    with pytest.raises(BenchError, match="threshold is -1"):
+        Below.read({"kind": "below", "threshold": -1})
+
+
+def test_the_literal_of_a_kind_is_checked() -> None:
+    class Named(Part):
+        place: ClassVar[str] = "tests.dpfedbench.settings.family"
+        kind: Literal["named"] = "named"
+
+    with pytest.raises(BenchError, match="kind is"):
+        Named.read({"kind": "other"})

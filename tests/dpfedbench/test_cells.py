@@ -1,0 +1,122 @@
+"""One small experiment: what a cell's runs and tests are made of, and which runs share
+an audit.
+"""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from dpfedbench.experiments.configuration import Configuration
+from dpfedbench.experiments.expand import make_plan
+from dpfedbench.experiments.plan import audited_as
+from tests.dpfedbench.federation.conftest import LOTS, RUN, make_config
+
+FIGURE = """
+experiments:
+  mine:
+    title: Mine
+    variants: {noisy: {noise: {multiplier: 5.0}, budget: {delta: 1.0e-7}}}
+    tasks: {letters: {dataset: glyphs}}
+    figures:
+      one:
+        title: one
+        kind: sweep
+        task: letters
+        seeds: [4, 2, 7]
+        test: {steps: 9, rate: 0.3}
+        x: {key: test.shots, values: [2, 3], label: shots}
+        y: {label: accuracy}
+        series:
+          plain: {method: maml}
+          own: {method: dp-agr, use: noisy, run: {budget: {delta: 1.0e-6}}, test: {steps: 1, shots: 8}}
+"""
+
+
+def test_a_cells_own_overlays_and_tests_win_and_each_seed_has_its_run() -> None:
+    """Of tests: the figure's, then the series', then the swept value; of runs: the
+    variants', then the series'.
+    """
+    given = {
+        key: value
+        for key, value in RUN.items()
+        if key not in ("method", "seed", "dataset")
+    }
+    found = make_plan(Configuration.read({"run": given} | yaml.safe_load(FIGURE)))
+    cells: list[Any] = list(found.items["mine", "one"].cells)
+    assert [(cell.series, cell.x) for cell in cells] == [
+        ("plain", 2),
+        ("plain", 3),
+        ("own", 2),
+        ("own", 3),
+    ]
+    for cell in cells:
+        assert (
+            [run.seed for run in cell.runs]
+            == [test.seed for test in cell.tests]
+            == [4, 2, 7]
+        )
+        for run, test in zip(cell.runs, cell.tests, strict=True):
+            assert (
+                test.folder != run.folder
+                and test.task.shots == cell.x
+                and run.task.shots == 1
+            )
+            wanted = (1, 0.3) if cell.series == "own" else (9, 0.3)
+            assert (test.evaluation.steps, test.evaluation.rate) == wanted
+    own = cells[2].runs[0]
+    assert (own.noise.multiplier, own.budget.delta) == (5.0, 1e-6)
+    assert len(found.runs) == 6 and len(found.tests) == 12
+
+
+SGD = {"optimizer": {"kind": "sgd", "momentum": 0.5}}
+AGRLR: dict[str, Any] = {"method": "dp-agrlr"}
+
+
+@pytest.mark.parametrize(
+    ("run", "change", "shared"),
+    [
+        ({}, {"server": {"rate": 0.5}}, True),
+        ({}, {"client_update": {"inner_steps": 3}}, True),
+        ({}, {"dataset": "omniglot"}, True),
+        ({}, {"clients": {"count": 96}}, False),
+        ({}, {"participation": {"rounds": 6}}, False),
+        ({"method": "dp-agr-ftrl"}, {"server": SGD}, False),
+        ({"method": "dp-agr-ftrl"}, {"noise": {"factorisation": "square-root"}}, False),
+        (AGRLR, {"clients": {"query_per_class": 3}}, False),
+        (AGRLR, {"task": {"ways": 2}}, False),
+        (AGRLR, {"client_update": {"inner_steps": 3}}, False),
+        (AGRLR, {"within_task": {"delta": 1e-4}}, False),
+        (AGRLR, {"evaluation": {"steps": 3}}, True),
+        (
+            {"method": "dp-reptile"},
+            {"client_update": {"batches": "disjoint", "inner_steps": 3}},
+            False,
+        ),
+    ],
+)
+def test_runs_share_an_audit_where_their_mechanism_is_the_same(
+    run: dict[str, Any], change: dict[str, Any], shared: bool
+) -> None:
+    assert (
+        audited_as(make_config(run)) == audited_as(make_config(run, change))
+    ) is shared
+
+
+@pytest.mark.parametrize(
+    ("change", "shared"),
+    [
+        ({"evaluation": {"every": 0}}, True),
+        ({"clients": {"fragments": 40}}, False),
+        ({"clients": {"count": 2}}, False),
+        ({"dataset": "mnist"}, False),
+        ({"client_update": {"inner_steps": 2}}, False),
+    ],
+)
+def test_so_do_runs_whose_clients_hold_records(
+    change: dict[str, Any], shared: bool
+) -> None:
+    runs = [
+        make_config({"method": "dp-fl"}, *more, general=LOTS) for more in ([], [change])
+    ]
+    assert (audited_as(runs[0]) == audited_as(runs[1])) is shared

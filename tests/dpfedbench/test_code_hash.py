@@ -1,0 +1,159 @@
+"""The hash of the packages that a cheap rule depends on."""
+
+import importlib
+import re
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpfedbench.experiments import code_hash as hashing
+from dpfedbench.experiments.code_hash import PACKAGES, SOURCES, code_hash
+from dpfedbench.papers import read_run_file
+from dpfedbench.settings import plugin_sources
+from tests.dpfedbench.federation.conftest import federation, silos  # noqa: F401
+from tests.test_integrity import finished, there  # noqa: F401
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_RESULT = re.compile(
+    r"dpfedbench/(errors|files|lazy|plugins|results/(format|manifests))\.py"
+    r"|dpsum/(files|progress|terminal|lazy)\.py|workflow_jobs/\w+\.py"
+)
+"""Files on which no result depends: reading, writing, progress, jobs and the registry
+of plugins (the plugins' own files are in every hash).
+"""
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree of sources with one rule `account` that uses two of three packages."""
+    for package in ("dpsum", "dpfedbench/parts", "dpfedbench/results"):
+        (tmp_path / package / "sub").mkdir(parents=True)
+        (tmp_path / package / "sub" / "module.py").write_text("1")
+    monkeypatch.setattr(hashing, "SOURCES", tmp_path)
+    monkeypatch.setattr(hashing, "PACKAGES", {"account": ("dpsum", "dpfedbench/parts")})
+    hashing._hash_package.cache_clear()
+    yield tmp_path
+    hashing._hash_package.cache_clear()
+
+
+def hash_again(*files: Path) -> str:
+    hashing._hash_package.cache_clear()
+    return code_hash("account", files)
+
+
+def test_code_hash_follows_its_packages_and_files_alone(
+    sources: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "account.py"
+    script.write_text("1")
+    before = hash_again(script)
+    assert re.fullmatch("[0-9a-f]{12}", before)
+    (sources / "dpfedbench/results/sub/module.py").write_text("2")
+    compiled = sources / "dpsum/sub/__pycache__"
+    compiled.mkdir()
+    (compiled / "module.pyc").write_text("by Python")
+    (compiled / "module.loop-1.py311.nbi").write_text("by numba")
+    assert hash_again(script) == before
+
+    changed = {before}
+    for path in (
+        script,
+        sources / "dpsum/sub/module.py",
+        sources / "dpfedbench/parts/sub/module.py",
+        sources / "dpsum/template.html",
+    ):
+        path.write_text("2")
+        changed.add(hash_again(script))
+    (sources / "dpsum/sub/module.py").rename(sources / "dpsum/sub/renamed.py")
+    changed.add(hash_again(script))
+    assert len(changed) == 6
+
+
+def test_code_hash_follows_plugins_and_what_they_import(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = hash_again()
+    (tmp_path / "accountant_plugin.py").write_text("import accountant_table\n")
+    (tmp_path / "accountant_table.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugin = importlib.import_module("accountant_plugin")
+    monkeypatch.setattr(plugin_sources, "modules", lambda: [plugin])
+    hashes = [before, hash_again()]
+    for name in ("accountant_plugin", "accountant_table"):
+        path = tmp_path / f"{name}.py"
+        path.write_text(f"{path.read_text()}# edited\n")
+        hashes.append(hash_again())
+    assert len(set(hashes)) == 4
+
+
+def test_every_package_of_the_table_is_there() -> None:
+    for rule, packages in PACKAGES.items():
+        assert (ROOT / "workflow" / "scripts" / f"{rule}.py").is_file()
+        for package in packages:
+            path = SOURCES / package
+            assert path.is_file() or (path / "__init__.py").is_file()
+
+
+def test_every_rule_with_a_code_hash_is_in_the_table_and_training_is_not() -> None:
+    rules = "".join(path.read_text() for path in ROOT.glob("workflow/rules/*.smk"))
+    assert set(re.findall(r'code_of\(\s*"(\w+)"', rules)) == set(PACKAGES)
+    assert not {"train", "prepare", "partition", "features", "configure"} & set(
+        PACKAGES
+    )
+
+
+def test_every_package_of_the_table_exists() -> None:
+    """A package that was moved would else be hashed as an empty folder."""
+    packages = {package for used in PACKAGES.values() for package in used}
+    assert [name for name in packages if not (SOURCES / name).exists()] == []
+
+
+def watch_calls(action: Callable[[], Any]) -> set[str]:
+    """Return the files of our packages of which a function is called."""
+    called: set[Path] = set()
+
+    def watch(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            called.add(Path(frame.f_code.co_filename))
+
+    threading.setprofile(watch)
+    sys.setprofile(watch)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return {
+        path.relative_to(SOURCES).as_posix()
+        for path in called
+        if SOURCES in path.parents
+    }
+
+
+@pytest.mark.parametrize("stage", ["meta_test", "account", "audit"])
+def test_every_function_that_a_stage_calls_is_in_its_packages(
+    there: Path,  # noqa: F811
+    stage: str,
+) -> None:
+    """But functions that modules call while they are imported, or that read the run's
+    configuration.
+    """
+    import tests.test_integrity as runs
+
+    getattr(runs, stage)()  # so that everything is imported
+    reading = watch_calls(lambda: read_run_file(runs.PLACE / "config.yaml"))
+    called = watch_calls(getattr(runs, stage))
+    outside = [
+        name
+        for name in sorted(called - reading)
+        if not f"{name}/".startswith(
+            tuple(f"{package}/" for package in PACKAGES[stage])
+        )
+        and not NO_RESULT.fullmatch(name)
+    ]
+    assert len(called) > 12
+    assert outside == []

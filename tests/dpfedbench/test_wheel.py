@@ -1,0 +1,158 @@
+"""A wheel holds all that the library reads, so that it works outside a checkout."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+USE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import dpfedbench
+from dpfedbench.papers import METHODS, read_run
+assert dpfedbench.__file__.startswith(sys.argv[1]), dpfedbench.__file__
+clients = {"count": 20, "examples_per_class": 2, "support_per_class": 1, "query_per_class": 1}
+run = {"method": "maml", "seed": 0, "dataset": "glyphs", "task": {"ways": 5, "shots": 1}, "clients": clients}
+run |= {"model": "conv4", "participation": {"kind": "one-pass", "cohort": 10, "rounds": 2}}
+print(read_run(run).server.kind, len(METHODS))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel's content, built without a network: setting up the environment left the
+    build backend in uv's cache.
+    """
+    uv, folder = shutil.which("uv"), tmp_path_factory.mktemp("wheel")
+    if uv is None:
+        pytest.skip("uv is not on the path")
+    command = [
+        uv,
+        "build",
+        "--wheel",
+        "--offline",
+        "--quiet",
+        "--out-dir",
+        str(folder),
+        str(ROOT),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "network was disabled" in done.stderr:
+        pytest.skip(
+            "the build backend is not in uv's cache, and the tests use no network"
+        )
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    zipfile.ZipFile(built).extractall(folder / "content")
+    return folder / "content"
+
+
+def test_it_holds_every_file_of_the_packages(wheel: Path) -> None:
+    wanted = {path.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*.py")}
+    wanted |= {
+        path.relative_to(ROOT / "src")
+        for path in (ROOT / "src" / "dpfedbench").rglob("*.txt")
+    }
+    assert all((wheel / path).is_file() for path in wanted)
+
+
+def test_it_reads_a_run_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", USE, str(wheel)]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("step ")
+
+
+def test_it_brings_the_workflow(wheel: Path, tmp_path: Path) -> None:
+    """`dpfedbench run --preset smoke` in an empty folder: every job is planned by what
+    is in the wheel alone.
+    """
+    assert {path.name for path in (wheel / "dpsum").glob("*.py")} >= {
+        "ledger.py",
+        "private_sum.py",
+    }
+    code = "import sys; from dpfedbench.command import main; sys.exit(main())"
+    found = {
+        key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"
+    }
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "run",
+        "--preset",
+        "smoke",
+        "--dry-run",
+        "--quiet",
+        "rules",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=found | {"PYTHONPATH": str(wheel)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    planned = dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, flags=re.M))
+    assert (
+        int(planned["train"]) > 10
+        and planned["train"] == planned["account"]
+        and planned["page"] == "1"
+    )
+    profile = "dpfedbench/workflow/profiles/default"
+    assert f"Using workflow specific profile {wheel / profile}" in done.stderr
+    (entry,) = wheel.glob("*.dist-info/entry_points.txt")
+    assert "dpfedbench = dpfedbench.command:main" in entry.read_text(encoding="utf-8")
+
+
+def test_its_workflow_is_run_by_its_own_package(wheel: Path, tmp_path: Path) -> None:
+    """A job's script imports the library of the wheel, and not that of a checkout."""
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"two words {number}", encoding="utf-8")
+    own = (
+        f"{{reader: text-folder, licence: MIT, options: {{folder: '{tmp_path}', words:"
+        " 3}}"
+    )
+    (tmp_path / "seen.yaml").write_text(
+        f"datasets: {{mine: {own}}}\n", encoding="utf-8"
+    )
+    code = "import sys; from dpfedbench.command import main; sys.exit(main())"
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "run",
+        "results/data/mine/summary.json",
+        "--configfile",
+        "seen.yaml",
+    ]
+    environment = {
+        key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"
+    }
+    environment |= {
+        "PYTHONPATH": str(wheel),
+        "PYTHONVERBOSE": "",
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "results" / "data" / "mine" / "images.npy").exists()
+    compiled = wheel / "dpfedbench" / "data" / "__pycache__"
+    assert any(path.name.startswith("text_folder.") for path in compiled.glob("*.pyc"))

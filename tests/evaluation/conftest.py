@@ -1,5 +1,0 @@
-"""The small federations of the tests of rounds."""
-
-from tests.federation.conftest import federation, silos
-
-__all__ = ["federation", "silos"]

@@ -1,5 +1,0 @@
-"""The small federation of the tests of rounds, for those of methods that train."""
-
-from tests.federation.conftest import federation
-
-__all__ = ["federation"]
