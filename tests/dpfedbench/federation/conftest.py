@@ -5,8 +5,10 @@ configurations.
 import collections
 import json
 import multiprocessing
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -17,10 +19,13 @@ from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
+from dpfedbench.models.gradients import Choice, Measured
 from dpfedbench.papers import METHODS, read_run
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.settings.layers import lay, merge, resolve
-from dpsum.ledger import Ledger
+from dpsum import randomness
+from dpsum.ledger import Ledger, read_ledger
+from dpsum.private_sum import PrivateSum
 from tests.partitions import make_fragments, make_partition
 
 RUN = {
@@ -171,11 +176,12 @@ def forking():
     return context
 
 
-def train(config, places, run_dir, threads=1, checkpoint_seconds=1e9, **more):
-    """Train and test a run on (data folder, clients folder); returns the files that
-    must not depend on the machine.
+def train(config, folders, run_dir, threads=1, checkpoint_seconds=1e9, **options):
+    """Train and test a run on (data folder, clients folder).
+
+    Returns the files that must not depend on the machine.
     """
-    data, clients = places
+    data, clients = folders
     engine.train(
         config,
         data_dir=data,
@@ -183,7 +189,7 @@ def train(config, places, run_dir, threads=1, checkpoint_seconds=1e9, **more):
         run_dir=run_dir,
         threads=threads,
         checkpoint_seconds=checkpoint_seconds,
-        **more,
+        **options,
     )
     evaluate(
         config,
@@ -191,29 +197,76 @@ def train(config, places, run_dir, threads=1, checkpoint_seconds=1e9, **more):
         model_path=run_dir / "model.safetensors",
         out_path=run_dir / "metrics.json",
     )
-    return {
-        name: (run_dir / name).read_bytes()
-        for name in ("model.safetensors", "ledger.jsonl", "metrics.json")
-    }
+    names = ("model.safetensors", "ledger.jsonl", "metrics.json")
+    return {name: (run_dir / name).read_bytes() for name in names}
+
+
+def ledger_in(run_dir):
+    return read_ledger(run_dir / "ledger.jsonl")
+
+
+def history_in(run_dir):
+    return pd.read_csv(run_dir / "history.csv")
+
+
+def training_in(run_dir):
+    return json.loads((run_dir / "training.json").read_text())
 
 
 def accounted(config, run_dir, clients_dir=None):
-    """What privacy.json has of a finished run."""
+    """Return the account of a finished run, as privacy.json has it."""
     account_run(config, run_dir, run_dir / "privacy.json", clients_dir=clients_dir)
     return json.loads((run_dir / "privacy.json").read_text())
 
 
-def rounds_of(config, places, folder, **more):
-    """The rounds of a run, to be taken one by one; the ledger is in `folder`."""
-    data, clients = places
-    folder.mkdir(exist_ok=True)
+def proven(config, run_dir):
+    """Return the proven end of the account: status, epsilon_low, epsilon_high."""
+    return accounted(config, run_dir)["profiles"]["holds"]
+
+
+def rounds_of(config, folders, run_dir, **options):
+    """Return the rounds of a run, to be taken one by one; the ledger is in `run_dir`."""
+    data, clients = folders
+    run_dir.mkdir(exist_ok=True)
     return engine.Rounds.of(
         config,
         data_dir=data,
         clients_dir=clients,
-        ledger=Ledger(folder / "ledger.jsonl"),
-        **more,
+        ledger=Ledger(run_dir / "ledger.jsonl"),
+        **options,
     )
+
+
+def remove_noise(monkeypatch):
+    """From now on private sums are clipped and released without noise."""
+    monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
+
+
+def watch_releases(monkeypatch):
+    """Return a list that receives each private sum and its release from now on."""
+    releases = []
+    release = PrivateSum.release
+
+    def watched(self, generator):
+        vector = release(self, generator)
+        releases.append((self, vector.copy()))
+        return vector
+
+    monkeypatch.setattr(PrivateSum, "release", watched)
+    return releases
+
+
+def watch_streams(monkeypatch):
+    """Return a list that receives the name of each random stream from now on."""
+    names = []
+    stream = randomness.stream
+
+    def watched(*name):
+        names.append(name)
+        return stream(*name)
+
+    monkeypatch.setattr(randomness, "stream", watched)
+    return names
 
 
 def assert_drawn_anew(drawn, rate):
@@ -223,41 +276,41 @@ def assert_drawn_anew(drawn, rate):
     """
     assert stats.binomtest(int(drawn.sum()), drawn.size, rate).pvalue > 1e-3
     for axis in range(3):
-        each = np.moveaxis(drawn, axis, 0)
-        others = [(each[:1], each[at : at + 1]) for at in range(1, min(len(each), 3))]
-        for one, other in (*others, (each[: len(each) // 2 * 2 : 2], each[1::2])):
-            assert (
-                stats.binomtest(int((one & other).sum()), one.size, rate**2).pvalue
-                > 1e-3
-            )
+        samples = np.moveaxis(drawn, axis, 0)
+        pairs = [
+            (samples[:1], samples[at : at + 1]) for at in range(1, min(len(samples), 3))
+        ]
+        even = len(samples) // 2 * 2
+        pairs.append((samples[:even:2], samples[1::2]))
+        for first, second in pairs:
+            common = int((first & second).sum())
+            assert stats.binomtest(common, first.size, rate**2).pvalue > 1e-3
 
 
 class Flat:
-    """In place of a network: so many weights, all zero at the start."""
+    """Stand-in for a network: so many weights, all zero at the start."""
 
     def __init__(self, dimension):
-        self.dimension, self.blocks = (
-            dimension,
-            collections.defaultdict(lambda: slice(0, dimension)),
-        )
+        self.dimension = dimension
+        self.blocks = collections.defaultdict(lambda: slice(0, dimension))
 
     def initial(self, generator):
         return np.zeros(self.dimension, np.float32)
 
 
 class Given(Clients):
-    """Clients whose contributions are given [clients, d]."""
+    """Clients with fixed contributions [clients, d]."""
 
     def __init__(self, rows):
         self.rows = torch.from_numpy(np.asarray(rows, np.float32))
 
     def contributions(self, theta, cohort, index):
-        nothing = np.zeros(len(cohort))
-        yield self.rows[torch.from_numpy(cohort)], nothing, nothing
+        zeros = np.zeros(len(cohort))
+        yield self.rows[torch.from_numpy(cohort)], zeros, zeros
 
 
 def given_rounds(config, gradients, observer=None):
-    """The rounds of a run over given contributions [clients, d]; its book's ledger is a
+    """Return the rounds of a run over fixed contributions [clients, d]; the ledger is a
     list.
     """
     return engine.Rounds(
@@ -273,8 +326,8 @@ def given_rounds(config, gradients, observer=None):
 
 
 def seen_of(config, gradients):
-    """What everyone sees of a run over given contributions: (ledger lines, what left
-    over the denominator) by round.
+    """Return what everyone sees of a run over fixed contributions, by round: (ledger
+    lines, releases over the denominator).
     """
     seen = []
     rounds = given_rounds(
@@ -282,12 +335,47 @@ def seen_of(config, gradients):
         gradients,
         observer=lambda line, left: seen.append((line, left[0][1].copy())),
     )
-    found = []
+    by_round = []
     for index in range(config.participation.rounds):
         seen.clear()
         rounds.round(index)
-        found.append(([line for line, _ in seen], [value for _, value in seen]))
-    return found
+        by_round.append(([line for line, _ in seen], [mean for _, mean in seen]))
+    return by_round
+
+
+class RecordRows:
+    """Stand-in for gradients: a record is its number, its gradient the row of it."""
+
+    device = "cpu"
+
+    def __init__(self, rows):
+        self.rows = torch.from_numpy(np.asarray(rows, np.float32))
+
+    def add_each(self, theta, images, labels, total, *, block=""):
+        rows = self.rows[torch.from_numpy(images[:, 0].astype(np.int64))]
+        zeros = np.zeros(len(rows))
+        return Measured(zeros, zeros, zeros + 1), total.add(rows)
+
+
+def rounds_of_rows(config, rows, observer=None, gradients=RecordRows):
+    """Return the rounds of clients whose records have these gradients, float [clients,
+    records, d]; the ledger is a list.
+    """
+    clients, records, dimension = np.shape(rows)
+    numbers = np.arange(clients * records).reshape(clients, records, 1)
+    held = SimpleNamespace(
+        images=list(numbers), labels=[np.full(records, k) for k in range(clients)]
+    )
+    flat = np.reshape(rows, (-1, dimension))
+    return engine.Rounds(
+        config,
+        net=Flat(dimension),
+        held=held,
+        gradients=Choice("given", lambda: gradients(flat), "cpu"),
+        measures=NoMeasures(),
+        ledger=[],
+        observer=observer,
+    )
 
 
 @pytest.fixture(scope="session")

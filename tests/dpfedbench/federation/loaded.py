@@ -15,6 +15,6 @@ __all__ = ["engine"]
 
 for _, name, _ in pkgutil.walk_packages(dpkernels.__path__, "dpkernels."):
     importlib.import_module(name)
-for name in ("test_checkpoint", "test_engine", "test_processes"):
+for name in ("test_checkpoint", "test_processes", "test_restart"):
     importlib.import_module(f"tests.dpfedbench.federation.{name}")
 compiled.load_all()

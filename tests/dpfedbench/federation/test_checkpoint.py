@@ -152,3 +152,13 @@ def test_what_the_first_one_finished_is_not_trained_again(
     (tmp_path / "training.json").unlink()
     train()
     assert model.stat().st_mtime_ns != written
+
+
+def test_a_foreign_checkpoint_is_refused(
+    federation: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config({"participation": {"rounds": 2}})
+    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 1)):
+        train(config, federation, tmp_path, checkpoint_seconds=0)
+    with pytest.raises(BenchError, match="belongs to another run"):
+        train(make_config({"participation": {"rounds": 3}}), federation, tmp_path)

@@ -10,7 +10,6 @@ from safetensors.numpy import load_file
 
 from dpfedbench.data.holdings import Records
 from dpfedbench.data.records import load_records
-from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import held_out
 from dpfedbench.federation.rounds import Rounds
 from dpsum.ledger import Ledger
@@ -136,23 +135,3 @@ def test_directions_are_of_the_public_split_alone(silos, tmp_path):
         for name in ("evened", "plain")
     ]
     assert holds[0] == holds[1] > 0
-
-
-def test_directions_of_private_or_too_few_records_are_refused():
-    with pytest.raises(
-        BenchError,
-        match=r"^model\.features\.evened is 5, but validation\.public is false",
-    ):
-        make_config(HEAD, EVENED, {"validation": {"public": False}}, general=LOTS)
-    with pytest.raises(
-        BenchError, match=r"^model\.features\.evened is 5, but 5 public records"
-    ):
-        make_config(HEAD, EVENED, {"validation": {"tasks": 5}}, general=LOTS)
-
-
-def test_few_shot_tasks_are_refused():
-    with pytest.raises(
-        BenchError,
-        match=r"^model\.kind is linear, which computes the features of records once",
-    ):
-        make_config({"model": {"kind": "linear"}})

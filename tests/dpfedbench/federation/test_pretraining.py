@@ -12,7 +12,6 @@ from dpfedbench.audit.report import audit
 from dpfedbench.data.images import RawImages, load_dataset
 from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_any_records
-from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.models.members import load_members
 from dpsum.accounting import renyi
@@ -204,53 +203,3 @@ def test_the_audit_takes_one_holder(images, tmp_path):
     assert found["canaries"] == 30 and found["status"].startswith(
         "not above"
     )  # three quarters of 40
-
-
-@pytest.mark.parametrize("method", ["transfer", "dp-transfer"])
-@pytest.mark.parametrize(
-    ("overlay", "line"),
-    [
-        (
-            {"model": {"normalisation": "batch"}},
-            "model conv4 ties a record's gradient to the others of its batch, but ",
-        ),
-        (
-            {"validation": {"every": 2}},
-            (
-                "validation.every and evaluation.every need a model that is tested"
-                " without adaptation"
-            ),
-        ),
-        (
-            {"participation": {"kind": "one-pass", "cohort": 1, "rounds": 1}},
-            ('participation.kind is "one-pass"'),
-        ),
-        (
-            {"task": {"shots": 0}},
-            "task.shots is 0, which does not go with client_update.kind local-steps",
-        ),
-        (
-            {"clients": {"partition": "shared"}},
-            "clients.partition is shared, which does not go with ",
-        ),
-    ],
-)
-def test_bad_input_is_one_line(method, overlay, line):
-    with pytest.raises(BenchError) as caught:
-        make_config(overlay, method=method)
-    assert str(caught.value).startswith(line.format(method=method)) and "\n" not in str(
-        caught.value
-    )
-
-
-def test_a_model_that_is_used_as_it_is_has_no_meta_test():
-    config = conftest.make_config(general=conftest.LOTS)
-    assert not config.pretrains and config.client_data == "records"
-    with pytest.raises(
-        BenchError,
-        match=(
-            r"^test is a meta-test's, but this run's model is used as it is: leave"
-            r" it out"
-        ),
-    ):
-        config.tested_at(shots=5)

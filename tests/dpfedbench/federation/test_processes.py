@@ -2,17 +2,14 @@
 refused.
 """
 
-import csv
 import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
 
-import numpy as np
 import psutil
 import pytest
 from torch import distributed
@@ -23,7 +20,15 @@ from dpfedbench.federation.processes import Lost, Processes, joined
 from dpfedbench.files import write_text
 from workflow_jobs import launch
 
-from .conftest import DIFFERENCE, LOTS, PLAIN, forking, make_config
+from .conftest import (
+    DIFFERENCE,
+    LOTS,
+    PLAIN,
+    forking,
+    history_in,
+    make_config,
+    training_in,
+)
 from .test_search import SEARCH
 from .test_within_task import AGRLR, LOCAL, SAMPLE
 
@@ -66,14 +71,9 @@ CASES = {
 }
 
 
-def port():
-    """One that nobody listens on."""
-    return launch._free_port()
-
-
-def member(rank, count, at, jobs, out=None):
-    """What each process of `start` does: all jobs, with the others; the first keeps
-    what it is refused in `out`.
+def member(rank, count, at, jobs, refusal=None):
+    """Take part in all jobs, as each process of `start` does; the first process keeps
+    what it is refused in the file `refusal`.
     """
     os.environ |= {
         "RANK": str(rank),
@@ -82,69 +82,62 @@ def member(rank, count, at, jobs, out=None):
         "MASTER_PORT": str(at),
     }
     with joined() as processes:
-        for config, (data, clients), run_dir, more in jobs:
-            given = more if isinstance(more, dict) else more[rank]
+        for configs, (data, clients), run_dir, seconds in jobs:
             try:
                 engine.train(
-                    given.get("config", config),
-                    data_dir=given.get("data", data),
+                    configs[rank] if isinstance(configs, tuple) else configs,
+                    data_dir=data,
                     clients_dir=clients,
                     run_dir=run_dir,
                     processes=processes,
-                    checkpoint_seconds=given.get("every", 1e9),
+                    checkpoint_seconds=seconds,
                 )
             except BenchError as error:
-                if processes.first and out:
-                    out.write_text(str(error))
+                if processes.first and refusal:
+                    refusal.write_text(str(error))
                 raise SystemExit(1) from error
 
 
-def start(count, jobs, out=None, target=member):
-    """So many processes that take these jobs together."""
-    context, at = forking(), port()
-    started = [
-        context.Process(target=target, args=(rank, count, at, jobs, out))
+def start(count, jobs, refusal=None, target=member):
+    """Start processes that take these jobs together."""
+    context = forking()
+    at = launch._free_port()
+    processes = [
+        context.Process(target=target, args=(rank, count, at, jobs, refusal))
         for rank in range(count)
     ]
-    for process in started:
+    for process in processes:
         process.start()
-    return started
+    return processes
 
 
-def ended(started, seconds=120):
-    """Their exit codes."""
+def exit_codes(processes, seconds=120):
     deadline = time.monotonic() + seconds
-    for process in started:
+    for process in processes:
         process.join(max(deadline - time.monotonic(), 0))
-    codes = [process.exitcode for process in started]
-    for process in started:
+    codes = [process.exitcode for process in processes]
+    for process in processes:
         process.kill()
     assert None not in codes, "a process did not end"
     return codes
 
 
 def results(run_dir):
-    """What must not depend on who computed it: model, ledger, and the history without
-    the clock's column.
+    """Return what must not depend on who computed it: model, ledger, and the history
+    without the clock's column.
     """
-    with open(run_dir / "history.csv", newline="") as file:
-        history = [
-            {key: value for key, value in row.items() if key != "seconds"}
-            for row in csv.DictReader(file)
-        ]
-    return [
-        (run_dir / name).read_bytes() for name in ("model.safetensors", "ledger.jsonl")
-    ], history
+    names = ("model.safetensors", "ledger.jsonl")
+    history = history_in(run_dir).drop(columns="seconds").to_csv()
+    return [(run_dir / name).read_bytes() for name in names], history
 
 
-def alone(name, places, run_dir, threads=1):
-    config = CASES[name][1]
+def alone(name, folders, run_dir):
+    data, clients = folders
     engine.train(
-        config,
-        data_dir=places[0],
-        clients_dir=places[1],
+        CASES[name][1],
+        data_dir=data,
+        clients_dir=clients,
         run_dir=run_dir,
-        threads=threads,
         checkpoint_seconds=1e9,
     )
     return results(run_dir)
@@ -152,87 +145,71 @@ def alone(name, places, run_dir, threads=1):
 
 @pytest.fixture(scope="module")
 def together_(federation, silos, tmp_path_factory):
-    """The folders of every case as two processes have made it, and where its data
-    are.
-    """
-    root, places = (
-        tmp_path_factory.mktemp("two"),
-        {"federation": federation, "silos": silos},
-    )
+    """The folder of every case as two processes have trained it, and its data."""
+    root = tmp_path_factory.mktemp("two")
+    fixtures = {"federation": federation, "silos": silos}
+    folders = {name: fixtures[fixture] for name, (fixture, _) in CASES.items()}
     jobs = [
-        (config, places[held], root / name, {})
-        for name, (held, config) in CASES.items()
+        (config, folders[name], root / name, 1e9) for name, (_, config) in CASES.items()
     ]
-    assert ended(start(2, jobs)) == [0, 0]
-    return root, {name: places[held] for name, (held, _) in CASES.items()}
+    assert exit_codes(start(2, jobs)) == [0, 0]
+    return root, folders
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_end_with_the_bits_of_one(name, together_, tmp_path):
-    root, places = together_
-    assert alone(name, places[name], tmp_path / "one") == results(root / name)
-    assert json.loads((root / name / "training.json").read_text())["processes"] == 2
+    root, folders = together_
+    assert alone(name, folders[name], tmp_path / "one") == results(root / name)
+    assert training_in(root / name)["processes"] == 2
 
 
-def test_two_processes_end_with_the_bits_of_two_threads(together_, tmp_path):
-    root, places = together_
-    for name in ("tasks", "records", "search"):
-        assert alone(name, places[name], tmp_path / name, threads=2) == results(
-            root / name
-        )
+def train_slowly(*args):
+    round_of = engine._Training._round
+
+    def slow(self, index):
+        time.sleep(0.05)
+        return round_of(self, index)
+
+    engine._Training._round = slow
+    member(*args)
 
 
-def slowly(rank, count, at, jobs, out):
-    step = engine._Training._round
-    engine._Training._round = lambda self, index: (time.sleep(0.05), step(self, index))[
-        1
-    ]
-    member(rank, count, at, jobs, out)
-
-
-@pytest.mark.parametrize("name", ["tasks", "records", "search"])
+@pytest.mark.parametrize("name", ["tasks", "search"])
 def test_either_is_killed_and_the_next_go_on_to_the_same_bits(
     name, together_, tmp_path
 ):
-    """By turns the first and the second of two, at random moments; three go on where
-    two were, and one ends it.
+    """The second of two is killed at a random moment, then the first of three; one
+    process ends the run.
     """
-    root, places = together_
-    run_dir, config, moments = tmp_path / "run", CASES[name][1], random.Random(name)
-    state, before = run_dir / "checkpoint" / "state.pt", None
+    root, folders = together_
+    run_dir = tmp_path / "run"
+    moments = random.Random(name)
+    state = run_dir / "checkpoint" / "state.pt"
+    job = CASES[name][1], folders[name], run_dir, 0
+    before = None
     for count, victim in ((2, 1), (3, 0)):
-        started = start(
-            count, [(config, places[name], run_dir, {"every": 0})], target=slowly
-        )
+        processes = start(count, [job], target=train_slowly)
         deadline = time.monotonic() + 120
         while not state.exists() or state.stat().st_mtime_ns == before:
-            assert time.monotonic() < deadline and started[0].is_alive()
+            assert time.monotonic() < deadline and processes[0].is_alive()
             time.sleep(0.005)
         time.sleep(moments.uniform(0, 0.06))
-        before = state.stat().st_mtime_ns
-        os.kill(started[victim].pid, signal.SIGKILL)
-        codes = ended(
-            started
-            # a survivor notices when it next says something, which a busy machine may delay
-        )
+        os.kill(processes[victim].pid, signal.SIGKILL)
+        codes = exit_codes(processes)
         assert codes[victim] == -signal.SIGKILL and all(codes)
         before = state.stat().st_mtime_ns
-    assert alone(name, places[name], run_dir) == results(root / name)
-    assert json.loads((run_dir / "training.json").read_text())["resumed"] == 2
+    assert alone(name, folders[name], run_dir) == results(root / name)
+    assert training_in(run_dir)["resumed"] == 2
 
 
 def test_a_survivor_waits_for_nobody(monkeypatch):
     """To leave the group can wait for what is under way with a process that is gone; a
     process that exits does not.
     """
-    environment = {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port()),
-    }
-    for key, value in environment.items():
-        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(launch._free_port()))
     with pytest.raises(Lost), joined():
         raise Lost
     assert distributed.is_initialized()
@@ -241,27 +218,23 @@ def test_a_survivor_waits_for_nobody(monkeypatch):
 
 def test_processes_that_would_not_train_the_same_are_refused(federation, tmp_path):
     config = CASES["tasks"][1]
-    jobs = [
-        (config, federation, tmp_path / "run", ({}, {"config": config.replace(seed=1)}))
-    ]
-    assert ended(start(2, jobs, tmp_path / "said")) == [1, 1]
-    said = (tmp_path / "said").read_text()
-    assert "process 1 on " in said and "another configuration than process 0" in said
+    job = (config, config.replace(seed=1)), federation, tmp_path / "run", 1e9
+    assert exit_codes(start(2, [job], tmp_path / "refusal")) == [1, 1]
+    refusal = (tmp_path / "refusal").read_text()
+    assert "another configuration than process 0" in refusal
     assert not (tmp_path / "run").exists()
 
 
-def test_other_data_and_other_code_are_named(federation, tmp_path, monkeypatch):
+def test_other_data_and_other_code_are_named(federation):
     class Two(Processes):
         def collected(self, value):
-            own = value[1]
-            return [value, ("far", own | {str(federation[0]): "other", "torch": "0"})]
+            changed = value[1] | {str(federation[0]): "other", "torch": "0"}
+            return [value, ("far", changed)]
 
-    with pytest.raises(
-        BenchError,
-        match=r"process 1 on far has another torch, .*data than process 0 on",
-    ):
-        together.check_agree(Two(0, 2), CASES["tasks"][1], "cpu", federation)
-    together.check_agree(Processes(), CASES["tasks"][1], "cpu", federation)
+    config = CASES["tasks"][1]
+    with pytest.raises(BenchError, match=r"far has another torch, .*data than process"):
+        together.check_agree(Two(0, 2), config, "cpu", federation)
+    together.check_agree(Processes(), config, "cpu", federation)
 
 
 @pytest.mark.parametrize(
@@ -281,27 +254,28 @@ def test_more_processes_than_clients_of_a_round_are_refused(name, most):
     make_config({"method": "random"}).check_processes(64)
 
 
-def test_blocks_are_a_cohort_in_its_order_and_even():
-    def blocks_of(length, size, count):
-        return Processes(0, count).blocks(length, size, fixed=False)
+@pytest.mark.parametrize(
+    ("length", "size", "count"), [(0, 8, 2), (3, 8, 2), (100, 8, 3), (1, 8, 4)]
+)
+def test_blocks_are_a_cohort_in_its_order_and_even(length, size, count):
+    places = list(range(length))
+    for fixed in (False, True):
+        blocks = Processes(0, count).blocks(length, size, fixed=fixed)
+        assert [at for block in blocks for at in places[block]] == places
+        assert all(len(places[block]) <= size for block in blocks)
+    blocks = Processes(0, count).blocks(length, size, fixed=False)
+    shares = [
+        sum(len(places[block]) for block in blocks[rank::count])
+        for rank in range(count)
+    ]
+    assert max(shares) - min(shares) <= -(-length // (size * count))
 
-    for length, size, count in ((0, 8, 2), (3, 8, 2), (100, 8, 3), (1, 8, 4)):
-        for fixed in (False, True):
-            blocks = Processes(0, count).blocks(length, size, fixed=fixed)
-            assert np.concatenate(
-                [np.arange(length)[b] for b in blocks] or [[]]
-            ).tolist() == list(range(length))
-            assert all(b.stop - b.start <= size for b in blocks)
-        parts = [
-            sum(
-                b.stop - b.start
-                for b in Processes(0, count).blocks(length, size, fixed=False)[r::count]
-            )
-            for r in range(count)
-        ]
-        assert max(parts) - min(parts) <= -(-length // (size * count))
-    fixed = [Processes(0, count).blocks(600, 256, fixed=True) for count in (1, 8)]
-    assert fixed[0] == fixed[1]
+
+def test_fixed_blocks_do_not_depend_on_the_number_of_processes():
+    alone, eight = (
+        Processes(0, count).blocks(600, 256, fixed=True) for count in (1, 8)
+    )
+    assert alone == eight
 
 
 JOB = """
@@ -394,55 +368,3 @@ def test_a_job_of_two_processes_is_killed_in_parts_and_goes_on(silos, tmp_path):
     )
     assert results(job.run_dir) == results(tmp_path / "one")
     assert "going on after" in (tmp_path / "train.log").read_text(encoding="utf-8")
-
-
-def test_a_line_of_a_process_is_one_write(tmp_path):
-    """All processes share a pipe: where a line's end is written by itself, the line of
-    another comes between.
-    """
-    given = {
-        "config": str(tmp_path / "nowhere.yaml"),
-        "references": [],
-        "device": "cpu",
-        "log": str(tmp_path / "log"),
-    }
-    # Of a datagram socket each write is a message of its own.
-    reader, writer = socket.socketpair(type=socket.SOCK_DGRAM)
-    environment = os.environ | {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port()),
-    }
-    environment["PYTHONUNBUFFERED"] = "1"
-    with reader, writer:
-        command = [sys.executable, "-m", "workflow_jobs.member", json.dumps(given)]
-        run = subprocess.run(
-            command, stdout=writer, env=environment, timeout=120, check=False
-        )
-        reader.setblocking(False)
-        said = []
-        while True:
-            try:
-                said.append(reader.recv(1 << 16).decode())
-            except BlockingIOError:
-                break
-    assert (
-        run.returncode == 1
-        and said[-1].startswith(launch.ERROR)
-        and "nowhere" in said[-1]
-    )
-    assert all(line.endswith("\n") and line.count("\n") == 1 for line in said)
-
-
-def test_what_the_processes_are_refused_is_one_line(federation, tmp_path):
-    job = Job(
-        CASES["tasks"][1], federation, tmp_path, clients_dir=str(tmp_path / "nowhere")
-    )
-    code, lines = job.end()
-    assert (
-        code == 1
-        and len(lines) == 1
-        and lines[0].startswith("train: ")
-        and "nowhere" in lines[0]
-    ), lines

@@ -20,7 +20,6 @@ from dpfedbench.papers.dp_fnas.released_search import (
     noised_kernels,
 )
 from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS
-from dpsum.clipping import ClippingRule
 from dpsum.ledger import read_ledger
 
 from . import conftest
@@ -299,26 +298,14 @@ def test_empty_lot_releases_noise(silos, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("overlay", "line"),
+    ("overlay", "message"),
     [
         ({"reading": "as-published"}, "set it to search-steps, or reading to"),
         ({"clients": {"count": 4}}, "each search an architecture of their own"),
-        ({"clipping": {"threshold": 1.0}}, "set it to null"),
-        ({"clipping": {"groups": "tensors"}}, "by-kernel has groups of its own"),
-        (
-            {"clipping": {"kind": "constant", "threshold": 0.1}},
-            "set clipping.kind to by-kernel",
-        ),
-        ({"client_update": {"kind": "search-steps"}}, "is for released-search-steps"),
-        ({"client_update": {"weights": {"optimizer": "adam"}}}, "set it to sgd"),
+        ({"clipping": {"kind": "constant", "threshold": 0.1}}, "set clipping.kind to"),
         ({"budget": {"epsilon": 2.0}}, "set budget.epsilon to null"),
     ],
 )
-def test_what_the_released_code_does_not_do_is_refused_in_one_line(overlay, line):
-    with pytest.raises(BenchError) as caught:
+def test_what_the_released_code_does_not_do_is_refused(overlay, message):
+    with pytest.raises(BenchError, match=message):
         make_config(overlay)
-    assert line in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_other_rules_claim_what_their_noise_is():
-    assert ClippingRule().claimed_ratio(3.0) == 1.0

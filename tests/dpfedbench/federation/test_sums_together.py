@@ -1,21 +1,25 @@
 """Two private sums of one unit: one budget, one history and one account, of the
 composition of both.
 
-The methods are written here as a reader would in a file. Expected values are the
-Gaussian mechanism's trade-off (Balle and Wang 2018, Theorem 8), solved here by itself,
-with mu^2 = z_1^-2 + z_2^-2, or dp-accounting's.
+Expected values are the Gaussian mechanism's trade-off (Balle and Wang 2018, Theorem 8),
+solved here, with mu^2 = z_1^-2 + z_2^-2, or dp-accounting's.
 """
 
 import dataclasses
 import functools
-import json
 import math
 from typing import ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from dp_accounting import (
+    GaussianDpEvent,
+    NeighboringRelation,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
+from dp_accounting.pld import PLDAccountant
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -35,28 +39,33 @@ from dpfedbench.parts.noise.noise import Decaying, Fixed
 from dpfedbench.parts.participation.cohorts import OnePass
 from dpfedbench.settings.part import setting
 from dpsum.accounting.account import account
-from dpsum.ledger import read_ledger
 from dpsum.mechanism import Mechanism
 from dpsum.sums import Sum, together
 from tests.dpsum.accounting.test_own_records import release
 
-from .conftest import LOTS, accounted, given_rounds, make_config, rounds_of, train
+from .conftest import (
+    LOTS,
+    accounted,
+    history_in,
+    ledger_in,
+    make_config,
+    proven,
+    rounds_of,
+    train,
+    training_in,
+)
 from .test_book import rounds_without_data
 
 DELTA = 1e-6
 
 
 def gaussian(z, delta=DELTA):
-    """Epsilon of one Gaussian release, from the two error rates of the best test at
-    each threshold.
-    """
+    """Return epsilon of one Gaussian release, by its trade-off curve."""
 
     def excess(epsilon):
-        return (
-            norm.cdf(0.5 / z - epsilon * z)
-            - math.exp(epsilon) * norm.cdf(-0.5 / z - epsilon * z)
-            - delta
-        )
+        first = norm.cdf(0.5 / z - epsilon * z)
+        second = norm.cdf(-0.5 / z - epsilon * z)
+        return first - math.exp(epsilon) * second - delta
 
     return brentq(excess, 0.0, 60.0, xtol=1e-12)
 
@@ -65,15 +74,25 @@ def joint(*multipliers):
     return sum(z**-2 for z in multipliers) ** -0.5
 
 
+def test_gaussian_has_the_values_that_the_docstrings_below_state():
+    stated = {1.0: 4.887, 1.2: 3.9757, 2.3: 1.9340, joint(1.0, 2.0): 5.5509}
+    for z, epsilon in stated.items():
+        assert gaussian(z) == pytest.approx(epsilon, abs=1e-3)
+    assert gaussian(joint(0.9801, 2.0)) == pytest.approx(5.6547, abs=1e-4)
+
+
+# A method with a second sum over the cohort, and one with a second sum over each lot
+
+
 class _Asked(Clients):
     """Clients of whom a second sum is taken before they send."""
 
     def __init__(self, setup):
-        self._dimension, plan = setup.net.dimension, setup.plan
+        self._dimension = setup.net.dimension
         self._entry = setup.enter(
             setup.own[0],
-            sampler=plan.describe(),
-            denominator=plan.denominator,
+            sampler=setup.plan.describe(),
+            denominator=setup.plan.denominator,
             dimension=2,
             indices=("round",),
         )
@@ -83,24 +102,16 @@ class _Asked(Clients):
         total.add(torch.ones((len(cohort), 2)))
         self._entry.end(total)
         self._entry.write(index)
-        yield (
-            torch.full((len(cohort), self._dimension), 0.1),
-            np.zeros(len(cohort)),
-            np.zeros(len(cohort)),
-        )
+        zeros = np.zeros(len(cohort))
+        yield torch.full((len(cohort), self._dimension), 0.1), zeros, zeros
 
 
 class Asked(Maml):
     kind: Literal["asked"] = "asked"
 
     def samplers(self, run, records):
-        return {
-            "second-sum": (
-                run.participation.plan(
-                    clients=run.clients.count, seed=run.seed
-                ).describe()
-            )
-        }
+        plan = run.participation.plan(clients=run.clients.count, seed=run.seed)
+        return {"second-sum": plan.describe()}
 
     def clients(self, setup):
         return _Asked(setup)
@@ -149,6 +160,7 @@ class TwoOfLots(PartyMethod):
     budget: Budget = Budget(profile="holds")
 
     def own_sums(self):
+        noises = {self.client_update.sends: self.noise, "second-sum": self.second_noise}
         return tuple(
             Sum(
                 name=name,
@@ -159,10 +171,7 @@ class TwoOfLots(PartyMethod):
                 budget=self.budget,
                 stream=name,
             )
-            for name, noise in (
-                (self.client_update.sends, self.noise),
-                ("second-sum", self.second_noise),
-            )
+            for name, noise in noises.items()
         )
 
 
@@ -172,101 +181,80 @@ def methods(monkeypatch):
         monkeypatch.setitem(METHODS, cls.name, cls)
 
 
-def two_sums(z, other, budget, **more):
-    values = {
-        key: value
-        for key, value in make_config().plain().items()
-        if key != "client_update"
-    }
+def two_sums(z, second, budget, **sections):
+    values = make_config().plain()
+    del values["client_update"]
     values |= {
+        "method": "two-sums",
         "clipping": {"kind": "constant", "threshold": 0.5},
         "validation": {"every": 0},
+        "noise": {"multiplier": z},
+        "second_noise": {"multiplier": second},
+        "budget": {"delta": DELTA, "profile": "holds"} | budget,
     }
-    noise = {"noise": {"multiplier": z}, "second_noise": {"multiplier": other}}
-    return TwoSums.read(
-        values
-        | noise
-        | {
-            "method": "two-sums",
-            "budget": {"delta": DELTA, "profile": "holds"} | budget,
-        }
-        | more
-    )
+    return TwoSums.read(values | sections)
+
+
+def of_lots(**parts):
+    values = make_config({"method": "dp-cells"}, general=LOTS).plain()
+    for key in ("client_update", "clipping", "noise"):
+        del values[key]
+    values |= {
+        "method": "two-of-lots",
+        "model": {"kind": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
+        "budget": {"epsilon": 2.0, "delta": 1e-4, "profile": "holds"},
+    }
+    return TwoOfLots.read(values | parts)
 
 
 def test_history_and_account_are_of_both_sums(federation, tmp_path):
     """z = 1 and z = 2 at 1e-6: 5.55, where the worse of the two by itself has 4.89."""
     config = two_sums(1.0, 2.0, {"epsilon": 6.0})
     train(config, federation, tmp_path)
-    wanted = gaussian(joint(1.0, 2.0))
-    assert wanted == pytest.approx(5.5509, abs=1e-4) and gaussian(1.0) == pytest.approx(
-        4.887, abs=1e-3
-    )
-    history = pd.read_csv(tmp_path / "history.csv")["epsilon_holds"]
-    holds = accounted(config, tmp_path)["profiles"]["holds"]
-    assert history.tolist() == pytest.approx([wanted] * 12, rel=1e-9)
-    assert (
-        holds["epsilon_high"] == holds["epsilon_low"] == pytest.approx(wanted, rel=1e-9)
-    )
+    expected = gaussian(joint(1.0, 2.0))
+    history = history_in(tmp_path)["epsilon_holds"]
+    assert history.tolist() == pytest.approx([expected] * 12, rel=1e-9)
+    holds = proven(config, tmp_path)
+    assert holds["epsilon_low"] == holds["epsilon_high"]
+    assert holds["epsilon_high"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_budget_that_the_two_exceed_together_is_spent_by_the_first_round(
-    federation, tmp_path
+@pytest.mark.parametrize(
+    ("z", "second", "message"),
+    [
+        (1.0, 2.0, r"the budget of epsilon 5\.0 is spent by the first round"),
+        (None, 0.5, r"together one of noise multiplier 0\.9801, and those that are"),
+    ],
+)
+def test_a_budget_that_both_sums_exceed_is_refused(
+    federation, tmp_path, z, second, message
 ):
-    """5 is enough for each by itself."""
-    with pytest.raises(
-        BenchError, match=r"the budget of epsilon 5\.0 is spent by the first round"
-    ):
-        train(two_sums(1.0, 2.0, {"epsilon": 5.0}), federation, tmp_path)
+    """5 is enough for each of z = 1 and z = 2; z = 0.5 leaves nothing for the other."""
+    with pytest.raises(BenchError, match=message):
+        train(two_sums(z, second, {"epsilon": 5.0}), federation, tmp_path)
 
 
-@pytest.mark.parametrize(("z", "other"), [(None, 2.0), (2.0, None), (None, None)])
+@pytest.mark.parametrize(("z", "second"), [(None, 2.0), (2.0, None), (None, None)])
 def test_noise_that_follows_from_a_budget_leaves_room_for_the_other_sum(
-    federation, tmp_path, z, other
+    federation, tmp_path, z, second
 ):
-    """Alone z would be 0.9801, which has 5.65 with the other; the ledger has to agree
-    with what is calibrated anew.
-    """
-    assert gaussian(joint(0.9801, 2.0)) == pytest.approx(5.6547, abs=1e-4)
-    config = two_sums(z, other, {"epsilon": 5.0})
+    """Alone z would be 0.9801, which has 5.65 with the other."""
+    config = two_sums(z, second, {"epsilon": 5.0})
     train(config, federation, tmp_path)
-    found = accounted(config, tmp_path)
-    ledger = [
-        json.loads(line)
-        for line in (tmp_path / "ledger.jsonl").read_text().splitlines()
-    ]
-    used = {line["name"]: line["noise_multiplier"] for line in ledger}
-    assert len(ledger) == 24 and found["rounds"] == 12
-    assert (z or used["query-gradient-sum"], other or used["second-sum"]) == tuple(
-        used[n] for n in ("query-gradient-sum", "second-sum")
-    )
-    spent = gaussian(joint(*used.values()))
+    ledger = ledger_in(tmp_path)
+    assert len(ledger) == 24
+    used = {line.name: line.noise_multiplier for line in ledger}
+    first_z, second_z = used["query-gradient-sum"], used["second-sum"]
+    assert z in (None, first_z) and second in (None, second_z)
+    if z is second is None:
+        assert first_z == second_z
+    spent = gaussian(joint(first_z, second_z))
     assert 5.0 * (1 - 1e-3) <= spent <= 5.0
-    assert found["profiles"]["holds"]["epsilon_high"] == pytest.approx(spent, rel=1e-9)
-    if z is other is None:
-        assert used["second-sum"] == used["query-gradient-sum"]
-
-
-def test_a_sum_that_leaves_nothing_is_one_line():
-    with pytest.raises(
-        BenchError,
-        match=(
-            r"together one of noise multiplier 0\.9801, and those that are given have"
-            r" 0\.5"
-        ),
-    ):
-        given_rounds(two_sums(None, 0.5, {"epsilon": 5.0}), np.zeros((48, 3)))
+    assert proven(config, tmp_path)["epsilon_high"] == pytest.approx(spent, rel=1e-9)
 
 
 def test_sampled_rounds_stop_before_both_exceed_the_budget(federation, tmp_path):
     """Against dp-accounting's composition of one Gaussian of the joint multiplier."""
-    from dp_accounting import (
-        GaussianDpEvent,
-        NeighboringRelation,
-        PoissonSampledDpEvent,
-        SelfComposedDpEvent,
-    )
-    from dp_accounting.pld import PLDAccountant
 
     def spent(rounds):
         accountant = PLDAccountant(
@@ -275,39 +263,20 @@ def test_sampled_rounds_stop_before_both_exceed_the_budget(federation, tmp_path)
         event = PoissonSampledDpEvent(4 / 48, GaussianDpEvent(joint(1.0, 1.5)))
         return accountant.compose(SelfComposedDpEvent(event, rounds)).get_epsilon(1e-3)
 
-    plan = {"participation": {"kind": "poisson", "cohort": 4, "rounds": 12}}
-    config = two_sums(1.0, 1.5, {"epsilon": 1.5, "delta": 1e-3}, **plan)
+    plan = {"kind": "poisson", "cohort": 4, "rounds": 12}
+    budget = {"epsilon": 1.5, "delta": 1e-3}
+    config = two_sums(1.0, 1.5, budget, participation=plan)
     train(config, federation, tmp_path)
-    done = json.loads((tmp_path / "training.json").read_text())["rounds_run"]
-    last = pd.read_csv(tmp_path / "history.csv")["epsilon_holds"].iloc[-1]
+    done = training_in(tmp_path)["rounds_run"]
+    last = history_in(tmp_path)["epsilon_holds"].iloc[-1]
     assert 0 < done < 12 and spent(done) <= 1.5 + 1e-3 < spent(done + 1)
     assert last == pytest.approx(spent(done), abs=2e-3)
-    assert accounted(config, tmp_path)["profiles"]["holds"][
-        "epsilon_high"
-    ] == pytest.approx(last, rel=1e-9)
-
-
-# Lots, and noise that moves
-
-
-def of_lots(**parts):
-    values = {
-        key: value
-        for key, value in (
-            make_config({"method": "dp-cells"}, general=LOTS).plain().items()
-        )
-        if key not in ("client_update", "clipping", "noise", "budget", "model")
-    }
-    budget = {"epsilon": 2.0, "delta": 1e-4, "profile": "holds"}
-    model = {"kind": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5}
-    return TwoOfLots.read(
-        values | {"method": "two-of-lots", "model": model, "budget": budget} | parts
-    )
+    assert proven(config, tmp_path)["epsilon_high"] == pytest.approx(last, rel=1e-9)
 
 
 def moment(z, order, rate=8 / 100):
-    """The Renyi divergence of a sampled Gaussian at a whole order (Mironov et al. 2019,
-    Section 3.3).
+    """Return the Renyi divergence of a sampled Gaussian at a whole order (Mironov et
+    al. 2019, Section 3.3).
     """
     terms = (
         math.comb(order, k)
@@ -319,45 +288,39 @@ def moment(z, order, rate=8 / 100):
     return math.log(math.fsum(terms)) / (order - 1)
 
 
-def test_noise_that_moves_is_kept_together_with_a_sum_beside_it(silos, tmp_path):
+def divergence_of(epsilon, delta, order):
+    """Solve Canonne, Kamath and Steinke 2020, Proposition 12, for the divergence."""
+    logarithms = (math.log(delta) + math.log(order)) / (order - 1)
+    return epsilon + logarithms - math.log1p(-1 / order)
+
+
+def test_noise_that_moves_shares_a_filter_with_a_sum_beside_it(silos, tmp_path):
     """One lot in the filter is both sums' at the one order that is best for the first
     lot.
     """
-    decay = {"noise": {"kind": "decaying", "multiplier": 4.0, "decay": 0.8, "falls": 1}}
-    config = of_lots(
-        **decay, participation={"kind": "poisson-lots", "cohort": 8, "rounds": 200}
-    )
+    decay = {"kind": "decaying", "multiplier": 4.0, "decay": 0.8, "falls": 1}
+    plan = {"kind": "poisson-lots", "cohort": 8, "rounds": 200}
+    config = of_lots(noise=decay, participation=plan)
     train(config, silos, tmp_path)
-    ledger = [
-        json.loads(line)
-        for line in (tmp_path / "ledger.jsonl").read_text().splitlines()
-    ]
-    rounds = [
-        (ledger[2 * t]["noise_multiplier"], ledger[2 * t + 1]["noise_multiplier"])
-        for t in range(len(ledger) // 2)
-    ]
-    assert (
-        len({z for z, _ in rounds}) > 1
-        and {other for _, other in rounds} == {3.0}
-        and len(rounds) < 200
-    )
+    multipliers = [line.noise_multiplier for line in ledger_in(tmp_path)]
+    rounds = list(zip(multipliers[::2], multipliers[1::2], strict=True))
+    assert len(set(multipliers[::2])) > 1 and set(multipliers[1::2]) == {3.0}
+    assert len(rounds) < 200
 
-    def budget(
-        a,
-    ):  # Canonne, Kamath and Steinke 2020, Proposition 12, solved for the divergence
-        return (
-            2.0 + math.log(1e-4) / (a - 1) - math.log1p(-1 / a) + math.log(a) / (a - 1)
-        )
+    def cost(pair, order):
+        return moment(joint(*pair), order)
 
-    order = max(range(2, 65), key=lambda a: budget(a) / moment(joint(*rounds[0]), a))
-    spent = sum(moment(joint(*each), order) for each in rounds)
-    assert (
-        spent <= budget(order) < spent + moment(joint(rounds[-1][0] * 0.8, 3.0), order)
+    order = max(
+        range(2, 65),
+        key=lambda order: divergence_of(2.0, 1e-4, order) / cost(rounds[0], order),
     )
-    holds = accounted(config, tmp_path)["profiles"]["holds"]
-    assert holds["status"] == "proved" and holds["epsilon_high"] == pytest.approx(
-        2.0, abs=1e-9
-    )
+    limit = divergence_of(2.0, 1e-4, order)
+    spent = sum(cost(pair, order) for pair in rounds)
+    following = cost((rounds[-1][0] * 0.8, 3.0), order)
+    assert spent <= limit < spent + following
+    holds = proven(config, tmp_path)
+    assert holds["status"] == "proved"
+    assert holds["epsilon_high"] == pytest.approx(2.0, abs=1e-9)
 
 
 def test_two_lots_of_the_same_records_are_not_taken_for_one(
@@ -373,92 +336,49 @@ def test_two_lots_of_the_same_records_are_not_taken_for_one(
         )
 
     monkeypatch.setattr(TwoPhases, "lots", lots)
-    with pytest.raises(
-        BenchError,
-        match=(
-            r"^gradient-sum and second-sum read the same records but draw lots of"
-            r" their own"
-        ),
-    ):
+    with pytest.raises(BenchError, match="read the same records but draw lots of"):
         rounds_of(of_lots(), silos, tmp_path)
 
 
 # Plans that no analysis composes
 
 
-def private(name, **more):
+def private(name, **fields):
     values = {
         "unit": "client",
         "observer": "everyone",
         "stream": name,
         "clipping": Constant(),
         "noise": Fixed(),
+        "budget": Budget(delta=1e-3, profile="holds"),
     }
-    return Sum(
-        name=name, **values | {"budget": Budget(delta=1e-3, profile="holds")} | more
-    )
+    return Sum(name=name, **values | fields)
 
 
-OWN = {
+WITHIN = {
     "unit": "record",
     "within_task": DpMamlSample.model_fields["within_task"].default,
     "budget": None,
 }
+HALF = {"unit": "record", "part": "half"}
+SERVER = {"observer": "server"}
+NOT_COMPOSED = [
+    ({}, {"unit": "record"}, "a .of clients. and b .of records. have two budgets"),
+    ({}, {"budget": Budget(delta=1e-4, profile="holds")}, "have two budgets"),
+    ({}, {"noise": Correlated()}, "but have gaussian and correlated-gaussian noise"),
+    ({}, {"adjacency": "replace-one"}, "but are for zero-out and replace-one adj"),
+    ({"noise": Decaying()}, {"noise": Decaying()}, "but the cost of both is known"),
+    ({"unit": "record"}, HALF, "b is of a part of the records and others of all"),
+    (HALF, WITHIN | {"part": "half"}, r"read the same records \(the half\) but"),
+    ({}, WITHIN | {"observer": "everyone"}, "from everyone and a clients from every"),
+    (SERVER, WITHIN | SERVER, "records from server and a clients from s"),
+]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "line"),
-    [
-        ({}, {"unit": "record"}, "a .of clients. and b .of records. have two budgets"),
-        (
-            {},
-            {"budget": Budget(delta=1e-4, profile="holds")},
-            "a .of clients. and b .of clients. have two budgets",
-        ),
-        (
-            {},
-            {"noise": Correlated()},
-            (
-                "a and b read the same clients but have gaussian and"
-                " correlated-gaussian noise"
-            ),
-        ),
-        (
-            {},
-            {"adjacency": "replace-one"},
-            "a and b read the same clients but are for zero-out and replace-one adj",
-        ),
-        (
-            {"noise": Decaying()},
-            {"noise": Decaying()},
-            "a and b read the same clients but the cost of both is known",
-        ),
-        (
-            {"unit": "record"},
-            {"unit": "record", "part": "half"},
-            r"b is of a part of the records and others of all",
-        ),
-        (
-            {"unit": "record", "part": "half"},
-            OWN | {"part": "half"},
-            r"a and b read the same records \(the half\) but",
-        ),
-        (
-            {},
-            OWN | {"observer": "everyone"},
-            "b protects records from everyone and a clients from everyone: no ",
-        ),
-        (
-            {"observer": "server"},
-            OWN | {"observer": "server"},
-            "b protects records from server and a clients from s",
-        ),
-    ],
-)
-def test_sums_that_no_analysis_composes_are_one_line(first, second, line):
-    with pytest.raises(BenchError, match=line) as caught:
+@pytest.mark.parametrize(("first", "second", "message"), NOT_COMPOSED)
+def test_sums_that_no_analysis_composes_are_refused(first, second, message):
+    with pytest.raises(BenchError, match=message):
         together([private("a", **first), private("b", **second)])
-    assert "\n" not in str(caught.value)
 
 
 def test_only_disjoint_parts_are_apart():
@@ -469,64 +389,49 @@ def test_only_disjoint_parts_are_apart():
     def names(*sums):
         return [[one.name for one in group.sums] for group in together(sums)]
 
-    halves = [private(name, unit="record", part=name) for name in ("left", "right")]
-    assert names(*halves) == [["left"], ["right"]]
-    assert names(
-        private("a"), private("b"), Sum(name="c", unit="client", observer="everyone")
-    ) == [["a", "b"]]
-    assert names(private("a"), private("b", observer="server")) == [["a", "b"]]
-    assert names(private("a"), private("b", **OWN | {"observer": "server"})) == [
-        ["a"],
-        ["b"],
-    ]
-    assert names(private("a"), private("b", noise=Decaying())) == [["b", "a"]]
+    left, right = (
+        private(part, unit="record", part=part) for part in ("left", "right")
+    )
+    plain = Sum(name="c", unit="client", observer="everyone")
+    first = private("a")
+    assert names(left, right) == [["left"], ["right"]]
+    assert names(first, private("b"), plain) == [["a", "b"]]
+    assert names(first, private("b", **SERVER)) == [["a", "b"]]
+    assert names(first, private("b", **WITHIN | SERVER)) == [["a"], ["b"]]
+    assert names(first, private("b", noise=Decaying())) == [["b", "a"]]
 
 
 def test_sums_of_two_samplers_are_refused_before_the_first_round():
-    budget, plan = (
-        dpsum.Budget(),
-        OnePass(cohort=4, rounds=12).plan(clients=48, seed=0).describe(),
+    budget = dpsum.Budget()
+    plan = OnePass(cohort=4, rounds=12).plan(clients=48, seed=0).describe()
+    enter = functools.partial(
+        Mechanism.of, budget=budget, ledger=[], seed=0, denominator=4.0, dimension=3
     )
-    enter = functools.partial(Mechanism.of, budget=budget, ledger=[], seed=0)
-    for name, rate in (("a", 4 / 48), ("b", 1 / 48)):
-        enter(
-            private(name), sampler=plan | {"rate": rate}, denominator=4.0, dimension=3
-        )
-    with pytest.raises(
-        BenchError,
-        match=(
-            r"^a and b read the same clients but are not sampled alike: no analysis"
-            r" compos"
-        ),
-    ):
+    enter(private("a"), sampler=plan)
+    enter(private("b"), sampler=plan | {"rate": 1 / 48})
+    with pytest.raises(BenchError, match="same clients but are not sampled alike"):
         budget.allows(1)
 
 
 def test_a_sum_for_the_server_alone_counts_against_the_server(federation, tmp_path):
     """It sees both, and everyone else no more than it."""
-    config = two_sums(1.0, 2.0, {})
-    train(config, federation, tmp_path)
+    train(two_sums(1.0, 2.0, {}), federation, tmp_path)
     lines = [
-        (
-            dataclasses.replace(line, observer="server")
-            if line.name == "second-sum"
-            else line
-        )
-        for line in read_ledger(tmp_path / "ledger.jsonl")
+        dataclasses.replace(line, **SERVER) if line.name == "second-sum" else line
+        for line in ledger_in(tmp_path)
     ]
     holds = account(lines, delta=DELTA, claims={}).profiles["holds"]
-    assert holds.observer == "server" and holds.epsilon_high == pytest.approx(
-        gaussian(joint(1.0, 2.0)), rel=1e-9
-    )
+    expected = gaussian(joint(1.0, 2.0))
+    assert holds.observer == "server"
+    assert holds.epsilon_high == pytest.approx(expected, rel=1e-9)
 
 
 # Sample-level DP-MAML: support and query examples
 
 
 def sample(*overlays):
-    return make_config(
-        {"method": "dp-maml-sample", "validation": {"every": 0}}, *overlays
-    )
+    base = {"method": "dp-maml-sample", "validation": {"every": 0}}
+    return make_config(base, *overlays)
 
 
 NOISE = {
@@ -539,90 +444,57 @@ def test_one_delta_for_all_that_is_compared(federation, tmp_path):
     """A support example has 3.976 at 1e-6, and 1.816 at 1e-2; a query example 1.934 at
     1e-6.
     """
-    wanted = gaussian(1.2)
-    assert wanted == pytest.approx(3.9757, abs=1e-4) and gaussian(2.3) == pytest.approx(
-        1.9340, abs=1e-4
-    )
     config = sample(NOISE, {"budget": {"delta": DELTA}})
     assert config.own_delta == config.delta == DELTA
     train(config, federation, tmp_path)
-    found = accounted(config, tmp_path)
-    for name in ("holds", "as_claimed"):
-        assert found["profiles"][name]["delta"] == DELTA
-        assert found["profiles"][name]["epsilon_high"] >= wanted * (1 - 1e-9)
-    assert found["profiles"]["holds"]["epsilon_high"] == pytest.approx(wanted, rel=1e-9)
-    history = pd.read_csv(tmp_path / "history.csv")
-    assert (
-        history["epsilon_holds"].iloc[-1] == found["profiles"]["holds"]["epsilon_high"]
-    )
-    assert (
-        history["epsilon_claimed"].iloc[-1]
-        == found["profiles"]["as_claimed"]["epsilon_high"]
-    )
+    profiles = accounted(config, tmp_path)["profiles"]
+    last = history_in(tmp_path).iloc[-1]
+    for name, column in (
+        ("holds", "epsilon_holds"),
+        ("as_claimed", "epsilon_claimed"),
+    ):
+        assert profiles[name]["delta"] == DELTA
+        assert profiles[name]["epsilon_high"] == last[column]
+        assert last[column] >= gaussian(1.2) * (1 - 1e-9)
+    holds = profiles["holds"]["epsilon_high"]
+    assert holds == pytest.approx(gaussian(1.2), rel=1e-9)
 
 
 def test_a_budget_is_for_support_examples_too():
     """3 is enough for the query examples, 4 for both."""
+    budget = {"budget": {"delta": DELTA, "epsilon": 3.0}}
     with pytest.raises(
-        BenchError,
-        match=(
-            r"^support-gradient-sum costs a record epsilon 3\.976 at budget\.delta"
-            r" 1e-06, "
-        ),
+        BenchError, match=r"^support-gradient-sum costs .* epsilon 3\.9"
     ):
-        rounds_without_data(sample(NOISE, {"budget": {"delta": DELTA, "epsilon": 3.0}}))
-    assert rounds_without_data(
-        sample(NOISE, {"budget": {"delta": DELTA, "epsilon": 4.0}})
-    ).budget.allows(12)
+        rounds_without_data(sample(NOISE, budget))
+    budget["budget"]["epsilon"] = 4.0
+    assert rounds_without_data(sample(NOISE, budget)).budget.allows(12)
 
 
 def test_own_releases_that_everyone_sees_tell_secret_rounds(federation, tmp_path):
     """By balls-and-bins the server's sum would have 2.652 at z = 1, and 4.887 where
-    rounds are known.
+    rounds are known. Refused from the plan, and from the ledger alone.
     """
-    kind = "balls-and-bins"
-    with pytest.raises(
-        BenchError,
-        match=(
-            rf"^each client's {SUPPORT} is seen by everyone, which tells the rounds"
-            rf" that {kind}"
-        ),
-    ):
-        sample({"participation": {"kind": kind}})
-    # A client's examples against the server, and clients against everyone, who does not
-    # see the former.
-    make_config({"method": "dp-agrlr", "participation": {"kind": kind}})
-    # And from the ledger alone.
-    config = sample()
-    train(config, federation, tmp_path)
-    lines = [
-        (
-            line
-            if line.name == SUPPORT
-            else dataclasses.replace(line, sampler=line.sampler | {"kind": kind})
-        )
-        for line in read_ledger(tmp_path / "ledger.jsonl")
-    ]
-    with pytest.raises(
-        BenchError, match=f"is seen by everyone, which tells the rounds that {kind}"
-    ):
+    secret = {"participation": {"kind": "balls-and-bins"}}
+    message = "is seen by everyone, which tells the rounds that balls-and-bins"
+    with pytest.raises(BenchError, match=message):
+        sample(secret)
+    make_config({"method": "dp-agrlr"}, secret)  # whose own releases the server sees
+    train(sample(), federation, tmp_path)
+    lines = []
+    for line in ledger_in(tmp_path):
+        if line.name != SUPPORT:
+            sampler = line.sampler | {"kind": "balls-and-bins"}
+            line = dataclasses.replace(line, sampler=sampler)
+        lines.append(line)
+    with pytest.raises(BenchError, match=message):
         account(lines, delta=1e-5, claims={})
 
 
 def test_own_sums_over_the_same_examples_are_not_taken_for_disjoint():
-    """Two names that read all of a client's examples: the worse of them says nothing of
-    both.
-    """
     twice = [release("task-gradient-sum", 1.0), release("another-sum", 1.0)]
-    with pytest.raises(
-        BenchError,
-        match=(
-            r"^task-gradient-sum and another-sum read the same records but are not"
-            r" sampled"
-        ),
-    ):
+    with pytest.raises(BenchError, match="read the same records but are not sampled"):
         account(twice, delta=1e-5, claims={})
     apart = [dataclasses.replace(line, part=line.name) for line in twice]
-    assert account(apart, delta=1e-5, claims={}).profiles[
-        "holds"
-    ].epsilon_high == pytest.approx(gaussian(1.0, 1e-5))
+    holds = account(apart, delta=1e-5, claims={}).profiles["holds"]
+    assert holds.epsilon_high == pytest.approx(gaussian(1.0, 1e-5))
