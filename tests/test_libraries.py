@@ -40,7 +40,7 @@ class Watched:
         one = dpsum.Mechanism(
             name="sum", unit="client", observer="everyone", dimension=3, ledger="probe.jsonl", seed=0,
             participation=dpsum.OnePass(units=9, cohort=9, rounds=1), clipping=dpsum.Constant(1.0),
-            noise=dpsum.Independent(1.0),
+            noise=dpsum.Gaussian(1.0),
         )
         total = one.open(0)
         total.add(np.ones((9, 3)))

@@ -17,9 +17,10 @@ from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
-from dpfedbench.settings.families import Shape, kind_of, shapes, tag_of
+from dpfedbench.settings.families import Shape, is_section, kind_of, shapes, tag_of
+from dpfedbench.settings.library import fields_of
 from dpfedbench.settings.messages import LOWER_CASE, shown
-from dpfedbench.settings.part import Settings
+from dpfedbench.settings.part import Settings, plain
 from dpfedbench.settings.run import Run
 from dpfedbench.settings.values import json_schema, members
 
@@ -182,7 +183,7 @@ def _first_line(cls: type[Settings]) -> str:
 def _table(cls: type[Settings], keys: list[str] | None = None) -> str:
     """Key, type with bounds, default, meaning and the paper's value."""
     lines = ["| key | value | default | meaning | paper |", "|---|---|---|---|---|"]
-    for key, field in cls.model_fields.items():
+    for key, field in fields_of(cls).items():
         if (key == tag_of([cls]) and kind_of(cls)) or (
             keys is not None and key not in keys
         ):
@@ -206,11 +207,11 @@ def _table(cls: type[Settings], keys: list[str] | None = None) -> str:
 
 
 def _default(value: Any) -> str:
-    if isinstance(value, Settings):
-        plain = value.plain()
+    if is_section(type(value)):
+        values = plain(value)
         return (
-            plain["kind"]
-            if list(plain) == ["kind"]
+            values["kind"]
+            if list(values) == ["kind"]
             else kind_of(type(value)) or "its defaults"
         )
     return shown(list(value) if isinstance(value, tuple) else value)
@@ -242,8 +243,8 @@ def schemas() -> dict[str, dict[str, Any]]:
 def _object(classes: list[type[Settings]], *, required: bool) -> dict[str, Any]:
     """The schema of a section, or of several taken together."""
     keys: dict[str, dict[str, Any]] = {}
-    for key in dict.fromkeys(key for cls in classes for key in cls.model_fields):
-        having = [cls for cls in classes if key in cls.model_fields]
+    for key in dict.fromkeys(key for cls in classes for key in fields_of(cls)):
+        having = [cls for cls in classes if key in fields_of(cls)]
         inner = {one: None for cls in having for one in _classes(shapes(cls)[key])}
         shape = shapes(having[0])[key]
         if inner:
@@ -251,7 +252,7 @@ def _object(classes: list[type[Settings]], *, required: bool) -> dict[str, Any]:
                 _object([cls], required=required) for cls in inner
             ]
             kinds = [kind for kind in map(kind_of, inner) if kind] + [
-                text for cls in inner for text in cls.short
+                text for cls in inner for text in getattr(cls, "short", ())
             ]
             options += [{"enum": kinds}] if kinds else []
             options += (
@@ -264,12 +265,12 @@ def _object(classes: list[type[Settings]], *, required: bool) -> dict[str, Any]:
             keys[key] = _container(shape, required=required)
         else:
             keys[key] = json_schema(having[0], key)
-        meaning = having[0].model_fields[key].description
+        meaning = fields_of(having[0])[key].description
         if meaning:
             keys[key] = {"description": meaning, **keys[key]}
-    needed = [key for key in keys if all(key in cls.model_fields for cls in classes)]
+    needed = [key for key in keys if all(key in fields_of(cls) for cls in classes)]
     needed = [
-        key for key in needed if classes[0].model_fields[key].is_required() and required
+        key for key in needed if fields_of(classes[0])[key].is_required() and required
     ]
     return {"type": "object", "additionalProperties": False, "properties": keys} | (
         {"required": needed} if needed else {}

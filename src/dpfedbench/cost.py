@@ -27,12 +27,13 @@ from dpfedbench.models.gradients import device_of
 from dpfedbench.models.kernels import processor
 from dpfedbench.parts.budget import Budget, OwnSum
 from dpfedbench.parts.clipping.rule import ClippingRule
-from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.results import formats
-from dpfedbench.settings.part import Section
+from dpfedbench.settings.families import is_section
+from dpfedbench.settings.part import plain
+from dpsum.noise import Noise
 
 _LONG = 0.3
 """Seconds that are long enough to be timed."""
@@ -98,8 +99,8 @@ def kind_of(run: Method) -> str:
     }
     for key in type(run).model_fields:
         value = run.model.without_references() if key == "model" else getattr(run, key)
-        if isinstance(value, Section) and not isinstance(value, _SMALL):
-            kind[key] = _sizes(value.plain())
+        if is_section(type(value)) and not isinstance(value, _SMALL):
+            kind[key] = _sizes(plain(value))
     if tasks:
         kind["clients"] = [run.clients.support_per_class, run.clients.query_per_class]
     kind["measured"] = [run.validation.every > 0, run.evaluation.every > 0]

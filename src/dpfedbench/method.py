@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.errors import BenchError
+from dpfedbench.parts.compatibility import check_part
 from dpfedbench.parts.proof_assumptions import check_plan
 from dpfedbench.results.manifests import mend
 from dpfedbench.settings.breach import Breach
@@ -79,7 +80,7 @@ class Method(Run):
         These are the file of the network, and the files of the classes of the method
         and its parts.
         """
-        own = digest_classes(type(one) for one in (self, *self.sections))
+        own = digest_classes(type(one) for one in (self, *self.components))
         return " ".join(filter(None, (self.version, self.model.text, own)))
 
     @property
@@ -353,6 +354,8 @@ class Method(Run):
 
     def check(self) -> None:
         if self.trained:
+            for component in self.components:
+                check_part(self, component)
             self._check_data()
             self._check_records()
             self._check_sums()

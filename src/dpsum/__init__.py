@@ -5,7 +5,7 @@ accountants.
 
     rounds = dpsum.BallsAndBins(units=16_000, cohort=400, rounds=40)
     mechanism = dpsum.Mechanism(name="update", unit="client", observer="everyone", dimension=d, participation=rounds,
-                                clipping=dpsum.Constant(0.5), noise=dpsum.Independent(0.992), ledger="ledger.jsonl")
+                                clipping=dpsum.Constant(0.5), noise=dpsum.Gaussian(0.992), ledger="ledger.jsonl")
     for t in range(40):
         total = mechanism.open(t)
         for client in rounds.cohort(t):
@@ -39,7 +39,7 @@ _NAMES = {
         "PrivateQuantile",
         "RuleByGroup",
     ),
-    "correlated_noise": ("Correlated",),
+    "correlated_noise": ("Correlated", "Factorised"),
     "errors": ("DpsumError", "NoAccountWarning"),
     "group_clipping": (
         "CoordinateGroups",
@@ -49,7 +49,8 @@ _NAMES = {
     ),
     "ledger": ("Ledger", "Release", "read_ledger"),
     "mechanism": ("Mechanism",),
-    "noise": ("Decaying", "Independent", "Noise"),
+    "noise": ("Decaying", "Gaussian", "Noise"),
+    "parameters": ("parameter",),
     "participation": (
         "BallsAndBins",
         "Everyone",

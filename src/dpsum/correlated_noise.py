@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dpsum.errors import DpsumError
+from dpsum.factorisations import Factorisation, SquareRoot, scaled
 from dpsum.lazy import np
 from dpsum.noise import Noise
+from dpsum.parameters import parameter
 from dpsum.sampling import Sampler, Sampling
 from dpsum.triangular import inverted
 
@@ -104,6 +107,7 @@ class Correlated(Encoded):
 
     def __post_init__(self) -> None:
         """Check the encoder, which the sensitivity follows from."""
+        super().__post_init__()
         weights = np.asarray(self.weights, dtype=float)
         if (
             weights.ndim != 2
@@ -126,3 +130,64 @@ class Correlated(Encoded):
 
     def inverse(self) -> np.ndarray:
         return self.weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Factorised(Encoded):
+    """Noise of deviation z C on each coordinate of the encoded sums, by a factorisation
+    for the planned rounds.
+
+    Attributes:
+        step: the server's step, which some encoders follow (`Factorisation.weights`).
+        separation: the least number of rounds between two rounds of one unit.
+        participations: the most rounds that a unit is in.
+    """
+
+    kind: ClassVar[str] = "correlated"
+
+    multiplier: float | None = parameter(
+        1.0,
+        ge=1e-3,
+        le=1e6,
+        doc=(
+            "z: deviation of the encoded sums' noise over C; null: the least that the"
+            " budget allows"
+        ),
+    )
+    factorisation: Factorisation = parameter(SquareRoot(), doc="which encoder")
+    rounds: int | None = parameter(
+        None, ge=1, le=10_000, doc="rounds that the encoder is for; null: those planned"
+    )
+    step: Any = None
+    separation: int = 1
+    participations: int = 1
+
+    def planned(self, rounds: int, step: Any, apart: tuple[int, int]) -> Factorised:
+        """Return the noise of a run.
+
+        Args:
+            rounds: that are planned.
+            step: the server's.
+            apart: the separation and the number of participations of a unit.
+        """
+        separation, participations = apart
+        return dataclasses.replace(
+            self,
+            rounds=self.rounds or max(rounds, 1),
+            step=step,
+            separation=separation,
+            participations=participations,
+        )
+
+    def inverse(self) -> np.ndarray:
+        return _weights(self)
+
+
+@functools.lru_cache(maxsize=16)
+def _weights(noise: Factorised) -> np.ndarray:
+    weights = noise.factorisation.weights(noise.rounds or 0, noise.step)
+    if noise.participations == 1:
+        return weights
+    return scaled(
+        weights, separation=noise.separation, participations=noise.participations
+    )

@@ -11,11 +11,13 @@ until its largest column has norm 1.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from dpsum.lazy import Lazy, np
+from dpsum.parameters import check_bounds, parameter
 from dpsum.triangular import inverted
 
 if TYPE_CHECKING:
@@ -47,6 +49,108 @@ MOST = 2000
 """Rounds up to which `optimised` is computed: each step of the search takes the
 eigenvalues of a [T, T] matrix.
 """
+
+
+class LinearStep(Protocol):
+    """A server's step that is linear in the released means."""
+
+    def response(self, rounds: int) -> np.ndarray:
+        """Return how far the model has moved after each round for a unit in the mean of
+        each, float64 [after, of].
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Factorisation:
+    """Base of the factorisations.
+
+    Attributes:
+        kind: its name in a configuration.
+    """
+
+    kind: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        """Check the bounds of all parameters."""
+        check_bounds(self)
+
+    def weights(self, rounds: int, step: LinearStep) -> np.ndarray:
+        """Return C^-1, lower triangular, float64 [T, T]; no column of its inverse C has
+        a norm above 1.
+
+        Row t says how round t's noise combines the independent draws of rounds 0 to t.
+        The bits are the same on any number of threads.
+
+        Args:
+            rounds: T.
+            step: the server's.
+        """
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class SquareRoot(Factorisation):
+    """The encoder A^(1/2) with A all ones, whole or banded; see
+    `dpsum.factorisations.square_root`.
+
+    Fichtenberger, Henzinger and Upadhyay, Constant Matters, ICML 2023.
+    """
+
+    kind: ClassVar[str] = "square-root"
+
+    band: int | None = parameter(
+        None,
+        ge=1,
+        doc="draws that a round's noise combines at most; null: those of all rounds",
+    )
+
+    def weights(self, rounds: int, step: LinearStep) -> np.ndarray:
+        return square_root(rounds, band=self.band)
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimised(Factorisation):
+    """The encoder C of least total squared error of all models, |A C^-1|_F^2 at columns
+    of norm 1.
+
+    `prefix`: A is all ones. `server`: A is what the server's own step makes of a unit
+    in each round's mean, momentum and schedule included; its step has to be linear.
+    """
+
+    kind: ClassVar[str] = "optimised"
+
+    workload: Literal["prefix", "server"] = parameter(
+        "prefix", doc="what A is: prefix sums, or the server's steps"
+    )
+
+    def weights(self, rounds: int, step: LinearStep) -> np.ndarray:
+        return optimised(self.moved(rounds, step))
+
+    def moved(self, rounds: int, step: LinearStep) -> np.ndarray:
+        """Return A, float64 [T, T]."""
+        if self.workload == "prefix":
+            return np.tril(np.ones((rounds, rounds)))
+        return step.response(rounds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Banded(Optimised):
+    """The `optimised` factorisation with so few diagonals in the encoder that a
+    client's columns do not overlap.
+
+    That is so where its rounds are at least `bands` apart: its k participations then
+    move the releases by the root of k. More bands are accounted for by their overlap,
+    and cost more noise (Choquette-Choo et al. 2023).
+    """
+
+    kind: ClassVar[str] = "banded"
+
+    bands: int = parameter(
+        8, ge=1, le=MOST, doc="diagonals of the encoder, the main one among them"
+    )
+
+    def weights(self, rounds: int, step: LinearStep) -> np.ndarray:
+        return banded(self.moved(rounds, step), self.bands)
 
 
 def square_root(rounds: int, *, band: int | None = None) -> np.ndarray:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
+from dpsum.parameters import check_bounds, parameter
 from dpsum.private_sum import PrivateSum
 from dpsum.sampling import Sampler
 
@@ -43,26 +44,41 @@ class Noise:
     """Base of the kinds of noise.
 
     Attributes:
-        multiplier: z, deviation over the sensitivity; None: the least that a budget
-            allows.
+        kind: its name in a configuration; "": it cannot be chosen there.
         mechanism: the ledger's name.
         follows_loss: whether the multiplier follows a validation loss, so that it is
             not known before the run.
         one_by_one: whether its sum takes each unit's message by itself.
         by_dimension: whether noise and sensitivity over C follow from the number of
             coordinates.
+        public_columns: what its sums tell in public beside the release, for the history
+            of a training (`PrivateSum.told`).
 
     Raises:
-        DpsumError: when a class is made that changes what is drawn or summed under a
-            mechanism that it did not name.
+        DpsumError: a parameter is out of bounds; or a class is made that changes what
+            is drawn or summed under a mechanism that it did not name.
     """
 
+    kind: ClassVar[str] = ""
     mechanism: ClassVar[str] = "gaussian"
     follows_loss: ClassVar[bool] = False
     one_by_one: ClassVar[bool] = False
     by_dimension: ClassVar[bool] = False
+    public_columns: ClassVar[tuple[str, ...]] = ()
 
-    multiplier: float | None = 1.0
+    multiplier: float | None = parameter(
+        1.0,
+        ge=1e-3,
+        le=1e7,
+        doc=(
+            "z: noise standard deviation over C; null: the least that the budget allows"
+        ),
+        paper="1",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the bounds of all parameters."""
+        check_bounds(self)
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a class that would take another code's proof for its own, since it
@@ -168,8 +184,10 @@ class Noise:
 
 
 @dataclasses.dataclass(frozen=True)
-class Independent(Noise):
-    """Gaussian noise of deviation z times the sensitivity, drawn anew in each round."""
+class Gaussian(Noise):
+    """Independent Gaussian noise of deviation z C in each round."""
+
+    kind: ClassVar[str] = "fixed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,10 +196,22 @@ class Decaying(Noise):
     `decay` (Adap DP-FL, IV-B).
     """
 
+    kind: ClassVar[str] = "decaying"
     follows_loss: ClassVar[bool] = True
 
-    decay: float = 0.9999
-    falls: int = 3
+    multiplier: float | None = parameter(
+        6.0,
+        ge=1e-3,
+        le=1e6,
+        doc="z of the first round",
+        paper="6 (MNIST), 4 (Fashion-MNIST)",
+    )
+    decay: float = parameter(
+        0.9999, gt=0, lt=1, doc="beta", paper="0.9999 (MNIST), 0.9998 (Fashion-MNIST)"
+    )
+    falls: int = parameter(
+        3, ge=1, le=1_000_000, doc="falls in a row of the validation loss", paper="3"
+    )
 
     @property
     def fall(self) -> tuple[float, int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from dpsum.noise import Noise
+from dpsum.parameters import parameter
 from dpsum.private_sum import PrivateSum
 from dpsum.secure import Lattice, SecureSum
 
@@ -22,24 +23,61 @@ class Skellam(Noise):
     none, and its account has a divergence term of its own (Kairouz et al. 2021).
     Agarwal, Kairouz and Liu 2021, The Skellam Mechanism for Differentially Private
     Federated Learning.
-
-    Attributes:
-        bits: of a coordinate; clients' messages are added modulo 2^bits.
-        deviations: of a coordinate of the sum, that half the modulus holds.
-        dropped: share of each cohort that drops out, and its noise with it.
-        dropped_at_most, colluding: shares of a cohort whose noise is not counted, since
-            it may drop out, or tell the server: the others add more.
     """
 
+    kind: ClassVar[str] = "skellam"
     mechanism: ClassVar[str] = "skellam"
     by_dimension: ClassVar[bool] = True
     one_by_one: ClassVar[bool] = True
+    public_columns: ClassVar[tuple[str, ...]] = ("wrapped", "dropped")
 
-    bits: int = 16
-    deviations: float = 4.0
-    dropped: float = 0.0
-    dropped_at_most: float = 0.0
-    colluding: float = 0.0
+    multiplier: float | None = parameter(
+        1.0,
+        ge=1e-3,
+        le=1e4,
+        doc=(
+            "z: deviation of the noise that is counted, over the sensitivity after"
+            " rounding; null: the least that the budget allows"
+        ),
+    )
+    bits: int = parameter(
+        16,
+        ge=2,
+        le=20,
+        doc="of a coordinate: clients' messages are added modulo 2^bits",
+        paper="16",
+    )
+    deviations: float = parameter(
+        4.0,
+        ge=1,
+        le=100,
+        doc="of a coordinate of the sum, that half the modulus holds",
+        paper="4",
+    )
+    dropped: float = parameter(
+        0.0,
+        ge=0,
+        lt=1,
+        doc="share of each cohort that drops out, and its noise with it",
+    )
+    dropped_at_most: float = parameter(
+        0.0,
+        ge=0,
+        lt=1,
+        doc=(
+            "share of a cohort whose noise is not counted since it may drop out: the"
+            " others add more"
+        ),
+    )
+    colluding: float = parameter(
+        0.0,
+        ge=0,
+        lt=0.5,
+        doc=(
+            "share of a cohort whose noise is not counted since it may tell the server:"
+            " below half"
+        ),
+    )
 
     def gone(self, cohort: int) -> int:
         """Return the number of clients of a cohort that drop out."""

@@ -27,7 +27,7 @@ def write_ledger(tmp_path):
             dimension=3,
             participation=plan,
             clipping=dpsum.Constant(0.5),
-            noise=dpsum.Independent(noise_multiplier),
+            noise=dpsum.Gaussian(noise_multiplier),
             ledger=tmp_path / name,
         )
         for index in range(rounds):

@@ -33,7 +33,7 @@ def mechanism(path, *, groups=None, threshold=0.5, noise=None, clipping=None, **
         dimension=3,
         participation=dpsum.OnePass(units=8, cohort=4, rounds=2, seed=1),
         clipping=clipping or dpsum.Constant(threshold),
-        noise=noise or dpsum.Independent(1.0),
+        noise=noise or dpsum.Gaussian(1.0),
         ledger=path,
         seed=3,
         groups=groups,
@@ -228,7 +228,7 @@ def test_account_under_sampling_is_that_of_the_flat_multiplier(tmp_path, partici
             dimension=8,
             participation=participation,
             clipping=dpsum.Constant(0.2),
-            noise=dpsum.Independent(z),
+            noise=dpsum.Gaussian(z),
             ledger=tmp_path / name,
             **more,
         )
@@ -258,7 +258,7 @@ def test_account_at_the_published_scale_by_tensor(tmp_path, tensors, proven):
         dimension=tensors,
         participation=dpsum.OnePass(units=400_000, cohort=1600, rounds=250, seed=1),
         clipping=dpsum.Constant(0.2),
-        noise=dpsum.Independent(1.0),
+        noise=dpsum.Gaussian(1.0),
         ledger=tmp_path / "ledger",
         groups=CoordinateGroups(tuple(range(tensors + 1)), "per-group"),
     )
@@ -354,7 +354,7 @@ def test_private_quantile_of_groups_claims_the_configured_multiplier(tmp_path):
 def test_calibration_keeps_the_proven_epsilon(tmp_path, noise):
     made = mechanism(
         tmp_path / "ledger",
-        noise=dpsum.Independent(None),
+        noise=dpsum.Gaussian(None),
         budget=dpsum.Budget(epsilon=1.0, delta=1e-5),
         groups=CoordinateGroups((0, 1, 2, 3), noise),
     )

@@ -235,7 +235,7 @@ def test_no_contribution_stops_a_round_under_any_rule(rule, tmp_path):
         dimension=3,
         participation=participation,
         clipping=rule,
-        noise=dpsum.Independent(1.0),
+        noise=dpsum.Gaussian(1.0),
         ledger=tmp_path / "ledger.jsonl",
         seed=0,
     )

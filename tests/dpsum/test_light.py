@@ -56,7 +56,7 @@ import sys
 
 import dpsum
 
-for name in ("Mechanism", "Independent", "Constant", "Poisson", "Ledger", "account"):
+for name in ("Mechanism", "Gaussian", "Constant", "Poisson", "Ledger", "account"):
     getattr(dpsum, name)
 print(*sorted(name for name in sys.modules if name.startswith("dpsum")))
 """

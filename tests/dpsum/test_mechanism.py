@@ -27,7 +27,7 @@ def mechanism(**changed: Any) -> dpsum.Mechanism:
         "dimension": D,
         "clipping": dpsum.Constant(0.5),
         "participation": dpsum.OnePass(units=40, cohort=10, rounds=4, seed=0),
-        "noise": dpsum.Independent(1.0),
+        "noise": dpsum.Gaussian(1.0),
         "seed": 0,
     }
     return dpsum.Mechanism(**values | changed)
@@ -54,7 +54,7 @@ def test_a_loop_of_ones_own_has_an_account(tmp_path: Path) -> None:
     """One known round a client: epsilon is that of one Gaussian, whatever the number of
     rounds.
     """
-    made = mechanism(ledger=tmp_path / "ledger.jsonl", noise=dpsum.Independent(2.0))
+    made = mechanism(ledger=tmp_path / "ledger.jsonl", noise=dpsum.Gaussian(2.0))
     released = trained(made)
     lines = dpsum.read_ledger(made.ledger.path)
     assert [line.round for line in lines] == [0, 1, 2, 3] and lines[
@@ -80,9 +80,7 @@ def test_mechanisms_of_one_budget_are_one_gaussian_a_round() -> None:
     shared = {"budget": budget, "ledger": dpsum.Ledger(Path("/dev/null"))}
     one, two = (
         mechanism(**shared),
-        mechanism(
-            **shared, name="second", stream="other", noise=dpsum.Independent(2.0)
-        ),
+        mechanism(**shared, name="second", stream="other", noise=dpsum.Gaussian(2.0)),
     )
     spent = budget.spent(4)["epsilon_holds"]
     assert spent == pytest.approx(5.551, abs=5e-4) and delta_of(
@@ -92,13 +90,13 @@ def test_mechanisms_of_one_budget_are_one_gaussian_a_round() -> None:
     short = dpsum.Budget(epsilon=5.5, delta=1e-6)
     shared = {"budget": short, "ledger": dpsum.Ledger(Path("/dev/null"))}
     mechanism(**shared)
-    mechanism(**shared, name="second", stream="other", noise=dpsum.Independent(2.0))
+    mechanism(**shared, name="second", stream="other", noise=dpsum.Gaussian(2.0))
     assert not short.allows(1)
 
 
 def test_a_multiplier_is_found_from_a_budget() -> None:
     made = mechanism(
-        noise=dpsum.Independent(None),
+        noise=dpsum.Gaussian(None),
         budget=dpsum.Budget(epsilon=2.0),
         ledger=dpsum.Ledger(Path("/dev/null")),
     )
@@ -150,7 +148,7 @@ def test_correlated_noise_is_the_encoders() -> None:
     stream draws.
     """
     weights = dpsum.factorisations.square_root(4)
-    kinds = dpsum.Independent(1.0), dpsum.Correlated(1.0, weights)
+    kinds = dpsum.Gaussian(1.0), dpsum.Correlated(1.0, weights)
     apart, together = (
         mechanism(
             ledger=dpsum.Ledger(Path("/dev/null")),
@@ -213,13 +211,11 @@ def test_what_is_no_contribution_is_refused_in_one_line(given: Any, said: str) -
 
 
 def test_values_that_are_not_finite_count_as_zero_and_are_counted() -> None:
-    made = mechanism(
-        ledger=dpsum.Ledger(Path("/dev/null")), noise=dpsum.Independent(1e-6)
-    )
+    made = mechanism(ledger=dpsum.Ledger(Path("/dev/null")), noise=dpsum.Gaussian(1e-3))
     total = made.open(0)
     norms = total.add([[0.3, 0.0, 0.0], [np.nan, 1.0, 0.0], [np.inf, 0.0, 0.0]])
     assert norms[0] == pytest.approx(0.3) and not np.isfinite(norms[1:]).any()
-    np.testing.assert_allclose(made.release(total), [0.3, 0, 0], atol=1e-5)
+    np.testing.assert_allclose(made.release(total), [0.3, 0, 0], atol=0.01)
     assert made.non_finite == 2
 
 
@@ -300,7 +296,7 @@ def test_what_cannot_be_a_mechanism_is_refused(tmp_path: Path) -> None:
         dpsum.DpsumError,
         match=r"^update has no noise multiplier: give one, or a budget",
     ):
-        mechanism(ledger=made.ledger, noise=dpsum.Independent(None))
+        mechanism(ledger=made.ledger, noise=dpsum.Gaussian(None))
     with pytest.raises(
         dpsum.DpsumError, match=r"clipping.threshold is null: give a first threshold"
     ):

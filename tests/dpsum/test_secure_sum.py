@@ -14,12 +14,12 @@ import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.rule import Constant
-from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.cohorts import OnePass
 from dpsum.mechanism import Mechanism
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 from dpsum.secure import Lattice, SecureSum, rotated, rounded
+from dpsum.skellam_noise import Skellam
 from dpsum.sums import Sum
 
 LEVEL = 1e-3  # of each statistical test, with fixed seeds

@@ -170,7 +170,11 @@ class Rounds:
         self.theta = torch.from_numpy(weights.copy())
         self._state = self.step.begin(self.theta)
         norms = () if run.private or self.clients.served == "records" else NORMS
-        told = () if self.server.sum.noise is None else self.server.sum.noise.columns
+        told = (
+            ()
+            if self.server.sum.noise is None
+            else self.server.sum.noise.public_columns
+        )
         by_group = () if self.server.groups is None else GROUP_THRESHOLDS
         own = run.client.columns(run)
         self.columns = (*measures.columns, *own, *told, *by_group, *norms)

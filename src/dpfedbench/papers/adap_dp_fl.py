@@ -29,12 +29,12 @@ from typing import ClassVar, Literal
 from dpfedbench.errors import BenchError
 from dpfedbench.papers.shared import LocalRecordMethod
 from dpfedbench.parts.clipping.rule import Constant, LotRule
-from dpfedbench.parts.noise.noise import Fixed, Noise
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
 from dpsum import clipping
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD
+from dpsum.noise import Gaussian, Noise
 
 
 class AdapDpFl(LocalRecordMethod):
@@ -64,7 +64,7 @@ class DpFl(LocalRecordMethod):
     defaults = {"clipping": {"kind": "constant"}, "noise": {"kind": "fixed"}}
 
     clipping: Constant = Constant()
-    noise: Fixed = Fixed()
+    noise: Gaussian = Gaussian()
 
 
 class MeanNormRule(LotRule):

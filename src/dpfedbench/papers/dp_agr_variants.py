@@ -2,7 +2,7 @@
 
 Correlated noise needs neither sampling nor a secret. The rounds are those of DP-AGR
 (one pass over blocks that an observer may know), but the server's noise of a round
-takes back part of what earlier rounds added (`parts.noise.correlated`), since a model
+takes back part of what earlier rounds added (`dpsum.correlated_noise`), since a model
 sees the sum of all rounds and not each by itself. Each client is in one round, so all
 releases together are one Gaussian release of multiplier z over the encoder's largest
 column norm, which is scaled to 1; in several passes (min-separation) it is the change
@@ -26,10 +26,10 @@ import dataclasses
 from dpfedbench.papers.dp_fedmeta import DpAgr
 from dpfedbench.parts.clipping.percentiles import PercentileOfReleases
 from dpfedbench.parts.clipping.rule import Constant
-from dpfedbench.parts.noise.correlated import Correlated
-from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.cohorts import BallsAndBins, MinSeparation, OnePass
 from dpsum.accounting.claims import Claim, one_release
+from dpsum.correlated_noise import Factorised
+from dpsum.skellam_noise import Skellam
 from dpsum.sums import Sum
 
 
@@ -62,7 +62,7 @@ class DpAgrFtrl(DpAgr):
 
     participation: OnePass | MinSeparation | BallsAndBins = OnePass()  # type: ignore[assignment]  # some of the family
     clipping: Constant = Constant()
-    noise: Correlated = Correlated()  # type: ignore[assignment]  # another of the family
+    noise: Factorised = Factorised()  # type: ignore[assignment]  # another of the family
 
     def server_sum(self) -> Sum:
         separation = self.participation.apart(self.clients.count)

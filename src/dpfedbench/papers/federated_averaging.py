@@ -62,7 +62,6 @@ from dpfedbench.parts.client_updates.model_difference import (
     ModelDifferenceClients,
 )
 from dpfedbench.parts.clipping.rule import CohortRule, Constant
-from dpfedbench.parts.noise.noise import Fixed
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.participation.cohorts import (
     BallsAndBins,
@@ -75,6 +74,7 @@ from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.server_step import Average, Step
 from dpfedbench.settings.part import setting
 from dpsum.accounting.claims import POISSON_MOMENTS
+from dpsum.noise import Gaussian
 from dpsum.sums import Sum
 
 if TYPE_CHECKING:
@@ -318,11 +318,11 @@ class DpScaffold(DpFedAvg):
 
     participation: Poisson | ShuffledEpochs | MinSeparation = Poisson()
     client_update: Scaffold = Scaffold()
-    noise: Fixed = Fixed()
+    noise: Gaussian = Gaussian()
     control_clipping: Constant = setting(
         Constant(), doc="of what control variates move by"
     )
-    control_noise: Fixed = setting(Fixed(), doc="of their sum")
+    control_noise: Gaussian = setting(Gaussian(), doc="of their sum")
 
     def further_sums(self) -> tuple[Sum, ...]:
         control_sum = Sum(

@@ -18,11 +18,11 @@ from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.clipping.percentiles import PercentileOfReleases
 from dpfedbench.parts.clipping.rule import CohortRule, Constant, LotRule
-from dpfedbench.parts.noise.noise import Decaying, Fixed
 from dpfedbench.parts.participation.cohorts import Cohorts, OnePass
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.server_step import Average, Step
 from dpfedbench.parts.transforms.transform import AsTheyAre, Transform
+from dpsum.noise import Decaying, Gaussian
 from dpsum.sums import Sum
 
 
@@ -35,7 +35,7 @@ class ClientLevelMethod(Method):
     participation: Cohorts = OnePass()
     transform: Transform = AsTheyAre()
     clipping: CohortRule = PercentileOfReleases()
-    noise: Fixed = Fixed()
+    noise: Gaussian = Gaussian()
     budget: Budget = Budget()
     server: Step = Step()
 
@@ -62,7 +62,7 @@ class LocalRecordMethod(Method):
     client_update: LocalSteps = LocalSteps()
     transform: Transform = AsTheyAre()
     clipping: LotRule = Constant()
-    noise: Fixed | Decaying = Fixed()
+    noise: Gaussian | Decaying = Gaussian()
     budget: Budget = Budget()
     server: Average = Average()
 

@@ -11,12 +11,12 @@ import pydantic
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import Constant
-from dpfedbench.parts.noise.noise import Fixed, Noise
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.part import Section, setting
 from dpfedbench.settings.run import Run
 from dpsum.accounting.claims import Claims
+from dpsum.noise import Gaussian, Noise
 from dpsum.sums import Sum
 
 
@@ -134,7 +134,7 @@ class OwnSum(Section):
             observer=observer,
             stream=name,
             clipping=Constant(threshold=self.threshold),
-            noise=Fixed(multiplier=self.multiplier),
+            noise=Gaussian(multiplier=self.multiplier),
             within_task=self,
         )
 

@@ -20,6 +20,7 @@ import pydantic
 
 from dpfedbench import plugins
 from dpfedbench.errors import BenchError
+from dpfedbench.settings.library import Family, family_of, fields_of
 from dpfedbench.settings.messages import dotted, nearest
 from dpfedbench.settings.values import bare, members
 
@@ -36,7 +37,14 @@ PAPERS = "dpfedbench.papers"
 
 def is_part(cls: Any) -> bool:
     """Whether a section is a part, or a base of parts."""
-    return hasattr(cls, "tag")
+    return hasattr(cls, "tag") or family_of(cls) is not None
+
+
+def is_section(cls: Any) -> bool:
+    """Whether a class is a section of a configuration, or a part of `dpsum`."""
+    if family_of(cls) is not None:
+        return True
+    return isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
 
 
 @functools.cache
@@ -44,6 +52,8 @@ def kind_of(cls: Model) -> str | None:
     """The kind of a part's class; None for the base of a family, and for a section that
     is no part.
     """
+    if family_of(cls) is not None:
+        return str(vars(cls).get("kind", "")) or None
     if not is_part(cls) or cls.tag not in inspect.get_annotations(cls):
         return None
     return str(cls.model_fields[cls.tag].default)
@@ -60,16 +70,25 @@ def kinds_of(base: type[Base]) -> dict[str, type[Base]]:
     Raises:
         BenchError: two parts have one kind.
     """
-    root = next(cls for cls in reversed(base.__mro__) if getattr(cls, "place", ""))
+    root = _root(base)
     return {kind: cls for kind, cls in _family(root).items() if issubclass(cls, base)}  # type: ignore[arg-type]
+
+
+def _root(cls: Model) -> Model:
+    """Return the base of the family that a part belongs to."""
+    family = family_of(cls)
+    if family is not None:
+        return family.root
+    return next(base for base in reversed(cls.__mro__) if getattr(base, "place", ""))
 
 
 @plugins.cached
 def _family(root: Model) -> dict[str, Model]:
     """Return all parts of a family by kind, given the family's base."""
+    family_in_library = family_of(root) or Family(root, (root.__module__,), root.place)
     modules = [
-        importlib.import_module(root.__module__),
-        *modules_in(root.place),
+        *map(importlib.import_module, family_in_library.modules),
+        *modules_in(family_in_library.place),
         *modules_in(PAPERS),
     ]
     family: dict[str, Model] = {}
@@ -149,8 +168,7 @@ class Shape:
         """
         parts: dict[str, Model] = {}
         for cls in self.sections:
-            roots = [above for above in cls.__mro__ if getattr(above, "place", "")]
-            parts |= kinds_of(roots[-1]) if roots else {}
+            parts |= kinds_of(_root(cls)) if is_part(cls) else {}
         return parts | self.parts
 
 
@@ -159,18 +177,14 @@ def shapes(cls: Model) -> dict[str, Shape]:
     """Return the schema of each key of a section."""
     return {
         key: _shape(field.annotation, field.default)
-        for key, field in cls.model_fields.items()
+        for key, field in fields_of(cls).items()
     }
 
 
 def _shape(annotation: Any, default: Any = None) -> Shape:
     choices = [bare(choice) for choice in members(annotation)]
     options = [choice for choice in choices if choice is not NoneType]
-    sections: tuple[Model, ...] = tuple(
-        cls
-        for cls in options
-        if isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
-    )
+    sections: tuple[Model, ...] = tuple(filter(is_section, options))
     item, named = None, False
     if len(options) == 1 and not sections:
         origin, inner = typing.get_origin(options[0]), typing.get_args(options[0])
@@ -183,7 +197,7 @@ def _shape(annotation: Any, default: Any = None) -> Shape:
                 inner[-2] if origin is tuple and inner[-1] is ... else inner[-1]
             )
             named = issubclass(origin, Mapping)
-    unsaid = next((cls.unsaid for cls in sections if is_part(cls)), "")
+    unsaid = next((getattr(cls, "unsaid", "") for cls in sections if is_part(cls)), "")
     of_default: Model = type(default)
     kind = kind_of(of_default) if is_part(of_default) else unsaid or None
     return Shape(annotation, NoneType in choices, sections, item, named, kind)
@@ -197,7 +211,8 @@ def label(cls: Model) -> str:
 
 def tag_of(classes: Sequence[Model]) -> str:
     """The key by which the parts of a family say their kind."""
-    return next((cls.tag for cls in classes if is_part(cls)), "kind")
+    tags = (getattr(cls, "tag", "kind") for cls in classes if is_part(cls))
+    return next(tags, "kind")
 
 
 def spelled_out(value: Any, tag: str) -> Any:
@@ -209,7 +224,7 @@ def chosen(shape: Shape, value: Any) -> Model | None:
     """The class that the values at a place ask for; None where they do not say, or say
     something that is not there.
     """
-    if isinstance(value, pydantic.BaseModel):
+    if is_section(type(value)):
         return type(value)
     parts = shape.parts
     if not parts:
@@ -220,7 +235,7 @@ def chosen(shape: Shape, value: Any) -> Model | None:
     if shape.tag in value:
         return parts.get(str(value[shape.tag]))
     implied = [
-        cls for cls in parts.values() if cls.implied_by and cls.implied_by in value
+        cls for cls in parts.values() if getattr(cls, "implied_by", None) in value
     ]
     if implied:
         return implied[0]

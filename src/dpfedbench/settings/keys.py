@@ -4,7 +4,6 @@ that it inherits.
 
 import copy
 import dataclasses
-import functools
 import inspect
 from typing import Any
 
@@ -117,20 +116,3 @@ def keep_inherited(cls: Any) -> None:
                     key: field.annotation,
                 }
                 setattr(cls, key, copy.copy(field))
-
-
-@functools.cache
-def introduced(cls: Any) -> dict[str, Any]:
-    """For each key, its default at its introduction; `NOTHING` where it had none."""
-    defaults: dict[str, Any] = {}
-    for key, field in cls.model_fields.items():
-        extra = (
-            field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        )
-        default = (
-            NOTHING
-            if field.is_required()
-            else field.get_default(call_default_factory=True)
-        )
-        defaults[key] = extra.get("introduced", default)
-    return defaults

@@ -10,6 +10,7 @@ part.
 Every fault is a `BenchError` of one line with the full name of the key.
 """
 
+import functools
 import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Never, Self
@@ -18,17 +19,21 @@ import pydantic
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.breach import Breach
-from dpfedbench.settings.families import Shape, chosen, label, spelled_out, unknown_key
+from dpfedbench.settings.families import (
+    Shape,
+    chosen,
+    is_section,
+    label,
+    spelled_out,
+    tag_of,
+    unknown_key,
+)
 from dpfedbench.settings.families import kind_of as kind_of
 from dpfedbench.settings.families import kinds_of as kinds_of
 from dpfedbench.settings.families import shapes as shapes
-from dpfedbench.settings.keys import (
-    NOTHING,
-    introduced,
-    keep_inherited,
-    refuse_shadowing,
-)
+from dpfedbench.settings.keys import NOTHING, keep_inherited, refuse_shadowing
 from dpfedbench.settings.keys import setting as setting
+from dpfedbench.settings.library import STRICT, family_of, fields_of, schema_of
 from dpfedbench.settings.messages import describe, dotted, no_group, unknown_kind
 from dpfedbench.settings.values import convert, members
 
@@ -45,14 +50,7 @@ class Settings(pydantic.BaseModel):
         BenchError: an unknown or missing key, or a value out of bounds.
     """
 
-    model_config = pydantic.ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        validate_default=True,
-        protected_namespaces=(),
-    )
+    model_config = STRICT
 
     short: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Texts that may stand in place of a section, and what each stands for."""
@@ -90,21 +88,14 @@ class Settings(pydantic.BaseModel):
         """Plain values of all keys, as config.yaml holds them; `read` makes an equal
         instance of them.
         """
-        return self.model_dump(mode="json", serialize_as_any=True)
+        values: dict[str, Any] = plain(self)
+        return values
 
     def identity(self) -> dict[str, Any]:
         """The plain values that differ from the defaults at their keys' introduction; a
         part's kind, but `unsaid`.
         """
-        differing, plain = dict[str, Any](), self.plain()
-        tag, unsaid = getattr(self, "tag", "kind"), getattr(self, "unsaid", "")
-        for key, before in introduced(type(self)).items():
-            value = getattr(self, key)
-            if value != unsaid if key == tag else before is NOTHING or value != before:
-                differing[key] = (
-                    value.identity() if isinstance(value, Settings) else plain[key]
-                )
-        return differing
+        return _identity(self)
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other values at some keys, checked like any.
@@ -172,11 +163,56 @@ class Part(Section):
         kind: str
 
 
+def plain(value: Any) -> Any:
+    """Return a section, or a value at a key, as plain values for YAML and JSON."""
+    if is_section(type(value)):
+        return {key: plain(getattr(value, key)) for key in fields_of(type(value))}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def _identity(section: Any) -> dict[str, Any]:
+    tag = tag_of([type(section)])
+    unsaid = getattr(section, "unsaid", "")
+    differing: dict[str, Any] = {}
+    cls: Any = type(section)
+    for key, before in introduced(cls).items():
+        value = getattr(section, key)
+        differs = before is NOTHING or value != before
+        if key == tag:
+            differs = value != unsaid
+        if differs:
+            is_inner = is_section(type(value))
+            differing[key] = _identity(value) if is_inner else plain(value)
+    return differing
+
+
+@functools.cache
+def introduced(cls: Any) -> dict[str, Any]:
+    """For each key, its default at its introduction; `NOTHING` where it had none."""
+    fields = fields_of(cls)
+    defaults: dict[str, Any] = {}
+    for key, field in fields.items():
+        extra = (
+            field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        )
+        default = (
+            NOTHING
+            if field.is_required()
+            else field.get_default(call_default_factory=True)
+        )
+        defaults[key] = extra.get("introduced", default)
+    return defaults
+
+
 def _check_keys(cls: type[Settings], values: Mapping[str, Any], where: str) -> None:
     """Refuse keys that a section does not have."""
     former = getattr(cls, "former", {})
     for key, value in values.items():
-        if key in cls.model_fields:
+        if key in fields_of(cls):
             continue
         if key not in former or value != former[key]:
             raise BenchError(unknown_key([cls], str(key), where))
@@ -186,7 +222,7 @@ def _read(cls: Any, values: Any, where: str) -> Any:
     if isinstance(values, cls):
         return values
     if isinstance(values, str):
-        values = cls.short.get(values, values)
+        values = getattr(cls, "short", {}).get(values, values)
     if not isinstance(values, Mapping):
         raise BenchError(no_group(where or "the configuration", values))
     _check_keys(cls, values, where)
@@ -196,7 +232,17 @@ def _read(cls: Any, values: Any, where: str) -> Any:
         for key, value in values.items()
         if key in keys
     }
+    if family_of(cls) is not None:
+        return _build(cls, made, where)
     return _fill(cls.__new__(cls), made, where)
+
+
+def _build(cls: Any, values: Mapping[str, Any], where: str) -> Any:
+    """Return an instance of a dataclass of `dpsum`, given checked values of its keys."""
+    checked = _fill(schema_of(cls).__new__(schema_of(cls)), values, where)
+    return cls(
+        **{key: getattr(checked, key) for key in fields_of(cls) if key != "kind"}
+    )
 
 
 def _read_at(shape: Shape, value: Any, where: str) -> Any:
@@ -226,20 +272,20 @@ def _read_at(shape: Shape, value: Any, where: str) -> Any:
     return value
 
 
-def _read_part(shape: Shape, value: Any, where: str) -> Settings:
+def _read_part(shape: Shape, value: Any, where: str) -> Any:
     """Read the section or part at a key."""
     cls = chosen(shape, value)
     parts = shape.parts
     if not parts and cls is not None:
-        return _read(cls, value, where)  # type: ignore[no-any-return]
-    if isinstance(value, Settings) and cls in parts.values():
-        return value
-    if isinstance(value, Settings):
+        return _read(cls, value, where)
+    if is_section(type(value)):
+        if cls in parts.values():
+            return value
         value = label(type(value))
     value = spelled_out(value, shape.tag)
     if cls is None or not isinstance(value, Mapping):
         raise BenchError(unknown_kind(where, value, shape.tag, parts))
-    return _read(cls, {shape.tag: kind_of(cls)} | dict(value), where)  # type: ignore[no-any-return]
+    return _read(cls, {shape.tag: kind_of(cls)} | dict(value), where)
 
 
 def _fill(instance: Any, values: Mapping[str, Any], where: str) -> Any:

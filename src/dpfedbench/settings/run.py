@@ -14,6 +14,8 @@ import yaml
 from dpfedbench.errors import BenchError
 from dpfedbench.files import text_of
 from dpfedbench.lazy import np
+from dpfedbench.settings.families import is_section
+from dpfedbench.settings.library import fields_of
 from dpfedbench.settings.messages import LOWER_CASE
 from dpfedbench.settings.part import Part, Section, Settings, setting
 from dpfedbench.settings.sections import Clients, Evaluation, Validation
@@ -24,7 +26,7 @@ from dpsum.accounting.claims import Claims
 from dpsum.randomness import stream
 from dpsum.sums import Sum
 
-Kind = TypeVar("Kind", bound=Section)
+Kind = TypeVar("Kind")
 
 
 class Task(Section):
@@ -264,8 +266,11 @@ class Run(Settings):
 
     def model_post_init(self, _: Any) -> None:
         """Ask every section what has to hold between it and the rest."""
-        for section in self.sections:
-            section.check(self)  # type: ignore[arg-type]  # what each section asks of is a run
+        for component in self.components:
+            # Parts of `dpsum` know no run; a part that extends one may check it.
+            check = getattr(component, "check", None)
+            if check is not None:
+                check(self)
         self.check()
 
     def check(self) -> None:
@@ -276,15 +281,22 @@ class Run(Settings):
         """
 
     @property
-    def sections(self) -> tuple[Section, ...]:
-        """All sections and parts, those within others too: the method's own first, then
-        those of every run.
+    def components(self) -> tuple[Any, ...]:
+        """All sections and parts, those within others and those of `dpsum` too: the
+        method's own first, then those of every run.
         """
         own = [key for key in type(self).model_fields if key not in Run.model_fields]
         return tuple(
-            section
+            component
             for key in (*own, *Run.model_fields)
-            for section in _within(getattr(self, key))
+            for component in _within(getattr(self, key))
+        )
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The components that are sections, and so may say something of the run."""
+        return tuple(
+            component for component in self.components if isinstance(component, Section)
         )
 
     def find(self, family: type[Kind]) -> Kind | None:
@@ -464,10 +476,10 @@ class Run(Settings):
         return text
 
 
-def _within(value: Any) -> Iterator[Section]:
-    if isinstance(value, Section):
+def _within(value: Any) -> Iterator[Any]:
+    if is_section(type(value)):
         yield value
-        for key in type(value).model_fields:
+        for key in fields_of(type(value)):
             yield from _within(getattr(value, key))
 
 

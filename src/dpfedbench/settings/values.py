@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from dpfedbench.errors import BenchError
+from dpfedbench.settings.library import fields_of
 from dpfedbench.settings.messages import describe, dotted, shown
 
 LONGEST_TEXT = 1000
@@ -144,8 +145,8 @@ def bare(annotation: Any) -> Any:
 
 
 @functools.cache
-def _adapter(cls: type[pydantic.BaseModel], key: str) -> pydantic.TypeAdapter[Any]:
-    field = cls.model_fields[key]
+def _adapter(cls: type, key: str) -> pydantic.TypeAdapter[Any]:
+    field = fields_of(cls)[key]
     annotation: Any = field.annotation
     if field.metadata:
         annotation = Annotated[(annotation, *field.metadata)]
@@ -154,9 +155,7 @@ def _adapter(cls: type[pydantic.BaseModel], key: str) -> pydantic.TypeAdapter[An
     )
 
 
-def value_fault(
-    cls: type[pydantic.BaseModel], key: str, value: Any, name: str
-) -> str | None:
+def value_fault(cls: type, key: str, value: Any, name: str) -> str | None:
     """Return the message about a value that a key of a section cannot have, or None.
 
     Args:
@@ -165,7 +164,7 @@ def value_fault(
         value: the value.
         name: the full name of the key.
     """
-    value = convert(cls.model_fields[key].annotation, value)
+    value = convert(fields_of(cls)[key].annotation, value)
     try:
         _adapter(cls, key).validate_python(value)
     except pydantic.ValidationError as error:
@@ -173,6 +172,6 @@ def value_fault(
     return None
 
 
-def json_schema(cls: type[pydantic.BaseModel], key: str) -> dict[str, Any]:
+def json_schema(cls: type, key: str) -> dict[str, Any]:
     """Return the JSON schema of a value at a key."""
     return _adapter(cls, key).json_schema()

@@ -9,11 +9,11 @@ import pytest
 
 from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.noise.correlated import Planned, _weights
-from dpfedbench.parts.noise.noise import Noise
 from dpsum import mechanism
 from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.correlated_noise import Factorised, _weights
 from dpsum.factorisations import inverted
+from dpsum.noise import Noise
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 
@@ -132,12 +132,12 @@ def started_again(self, stream_of, index, dimension):
     return honest(self, lambda at: stream_of(at % 4), index, dimension)
 
 
-honest = Planned.standard
+honest = Factorised.standard
 
 
 @pytest.mark.parametrize("mutant", [unscaled, reused, taken_back_whole, started_again])
 def test_the_audit_catches(monkeypatch, mutant):
-    monkeypatch.setattr(Planned, "standard", mutant)
+    monkeypatch.setattr(Factorised, "standard", mutant)
     assert audited(make_config(LONG))[0].epsilon > HOLDS
 
 
@@ -153,9 +153,9 @@ def test_the_audit_catches_correlated_noise_that_is_accounted_for_as_independent
     """
     norm = float(_weights(make_config(LONG).server_sum().noise)[0, 0])
     scaled_down = lambda self, index: [w / norm for w in weights(self, index)]  # noqa: E731
-    weights = Planned.combines
-    monkeypatch.setattr(Planned, "combines", scaled_down)
-    monkeypatch.setattr(Planned, "mechanism", "gaussian")
+    weights = Factorised.combines
+    monkeypatch.setattr(Factorised, "combines", scaled_down)
+    monkeypatch.setattr(Factorised, "mechanism", "gaussian")
     config = make_config(LONG)
     found = experiment(config, canaries=6000)
     assert {line.mechanism for line in found.releases} == {"gaussian"}
@@ -205,14 +205,14 @@ def test_the_audit_catches_an_encoder_that_is_scaled_for_one_participation(monke
     def once(planned):
         return planned.factorisation.weights(planned.rounds, planned.step)
 
-    monkeypatch.setattr("dpfedbench.parts.noise.correlated._weights", once)
-    monkeypatch.setattr(Planned, "sampled", Noise.sampled)
+    monkeypatch.setattr("dpsum.correlated_noise._weights", once)
+    monkeypatch.setattr(Factorised, "sampled", Noise.sampled)
     assert audited(make_config(SEVERAL))[0].epsilon > HOLDS
 
 
 def test_without_the_mutation_of_the_budget_that_encoder_is_refused(monkeypatch):
     monkeypatch.setattr(
-        "dpfedbench.parts.noise.correlated._weights",
+        "dpsum.correlated_noise._weights",
         lambda planned: planned.factorisation.weights(planned.rounds, planned.step),
     )
     with pytest.raises(
@@ -231,7 +231,7 @@ def test_a_band_more_than_rounds_lie_apart_is_not_scaled_by_the_root_of_its_part
     """
     banded = {"factorisation": {"kind": "banded", "bands": bands, "workload": "server"}}
     monkeypatch.setattr(
-        "dpfedbench.parts.noise.correlated._weights",
+        "dpsum.correlated_noise._weights",
         lambda planned: (
             2.0
             * (1 + 1e-9)
@@ -282,7 +282,7 @@ def test_the_audit_of_secret_rounds_catches_half_the_noise(monkeypatch):
     def quiet(self, stream_of, index, dimension):
         return honest(self, stream_of, index, dimension) / 2
 
-    monkeypatch.setattr(Planned, "standard", quiet)
+    monkeypatch.setattr(Factorised, "standard", quiet)
     holds, shown = secret_rounds()
     assert shown > holds
 

@@ -19,10 +19,10 @@ from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
 from dpfedbench.parts.clipping.rule import Constant
-from dpfedbench.parts.noise.noise import Fixed
 from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.parts.participation.cohorts import OnePass
 from dpsum.mechanism import Mechanism
+from dpsum.noise import Gaussian
 from dpsum.private_sum import PlainSum
 from dpsum.sums import Sum
 from tests.dpfedbench.papers.test_refusals import RUNS
@@ -62,7 +62,7 @@ def create():
 def private_sum(name="first", **fields):
     values = {
         "clipping": Constant(),
-        "noise": Fixed(),
+        "noise": Gaussian(),
         "budget": Budget(delta=1e-3, profile="holds"),
     }
     return Sum(name=name, unit="client", observer="everyone", **values | fields)
@@ -81,7 +81,7 @@ def test_two_private_sums_of_one_stream_are_refused(create):
 def test_two_sums_may_not_share_the_noise_of_their_counts(create):
     """The difference of two counts would have no noise at all."""
     rule = PrivateQuantile(count_noise=3.0)
-    noise = Fixed(multiplier=2.0)
+    noise = Gaussian(multiplier=2.0)
     first, second = (
         private_sum(name, stream=name, clipping=rule, noise=noise, budget=None)
         for name in ("first", "second")

@@ -11,7 +11,6 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.noise.noise import Decaying
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum.accounting import calibration
 from dpsum.accounting.account import account
@@ -22,6 +21,7 @@ from dpsum.accounting.filters import HOLDING_ORDERS
 from dpsum.accounting.renyi import epsilon_of, renyi
 from dpsum.clipping import Constant
 from dpsum.ledger import read_ledger
+from dpsum.noise import Decaying
 from dpsum.sums import Sum, Together
 from tests.dpsum.test_ledger import EVENT
 

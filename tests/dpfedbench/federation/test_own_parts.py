@@ -13,8 +13,8 @@ from dpfedbench.federation.accounts import account_of
 from dpfedbench.papers import METHODS
 from dpfedbench.papers.dp_fedmeta import DpAgr
 from dpfedbench.parts.clipping.rule import CohortRule, Constant
-from dpfedbench.parts.noise.noise import Fixed, Noise
 from dpfedbench.settings.part import setting
+from dpsum.noise import Gaussian, Noise
 
 from .conftest import given_rounds, make_config, seen_of
 
@@ -59,7 +59,7 @@ class Correlated(Noise):
         )
 
 
-class Careless(Fixed):
+class Careless(Gaussian):
     """The same with the accounting of independent noise: who edits only the noise."""
 
     kind: Literal["careless"] = "careless"

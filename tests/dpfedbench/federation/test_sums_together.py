@@ -34,12 +34,12 @@ from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.parts.client_updates.maml import SUPPORT, Maml
 from dpfedbench.parts.client_updates.summed_steps import SummedSteps
 from dpfedbench.parts.clipping.rule import Constant
-from dpfedbench.parts.noise.correlated import Correlated
-from dpfedbench.parts.noise.noise import Decaying, Fixed
 from dpfedbench.parts.participation.cohorts import OnePass
 from dpfedbench.settings.part import setting
 from dpsum.accounting.account import account
+from dpsum.correlated_noise import Factorised
 from dpsum.mechanism import Mechanism
+from dpsum.noise import Decaying, Gaussian
 from dpsum.sums import Sum, together
 from tests.dpsum.accounting.test_own_records import release
 
@@ -123,7 +123,7 @@ class TwoSums(DpAgr):
     name: ClassVar[str] = "two-sums"
     title: ClassVar[str] = "Two sums"
     client_update: Asked = Asked()
-    second_noise: Fixed = setting(Fixed(multiplier=2.0), doc="of the second sum")
+    second_noise: Gaussian = setting(Gaussian(multiplier=2.0), doc="of the second sum")
 
     def own_sums(self):
         second = Sum(
@@ -153,9 +153,9 @@ class TwoOfLots(PartyMethod):
     title: ClassVar[str] = "Two sums of a lot"
     client_update: TwoPhases = TwoPhases()
     clipping: Constant = Constant(threshold=1.0)
-    noise: Fixed | Decaying = Fixed()
-    second_noise: Fixed | Decaying = setting(
-        Fixed(multiplier=3.0), doc="of the second sum"
+    noise: Gaussian | Decaying = Gaussian()
+    second_noise: Gaussian | Decaying = setting(
+        Gaussian(multiplier=3.0), doc="of the second sum"
     )
     budget: Budget = Budget(profile="holds")
 
@@ -349,7 +349,7 @@ def private(name, **fields):
         "observer": "everyone",
         "stream": name,
         "clipping": Constant(),
-        "noise": Fixed(),
+        "noise": Gaussian(),
         "budget": Budget(delta=1e-3, profile="holds"),
     }
     return Sum(name=name, **values | fields)
@@ -365,7 +365,7 @@ SERVER = {"observer": "server"}
 NOT_COMPOSED = [
     ({}, {"unit": "record"}, "a .of clients. and b .of records. have two budgets"),
     ({}, {"budget": Budget(delta=1e-4, profile="holds")}, "have two budgets"),
-    ({}, {"noise": Correlated()}, "but have gaussian and correlated-gaussian noise"),
+    ({}, {"noise": Factorised()}, "but have gaussian and correlated-gaussian noise"),
     ({}, {"adjacency": "replace-one"}, "but are for zero-out and replace-one adj"),
     ({"noise": Decaying()}, {"noise": Decaying()}, "but the cost of both is known"),
     ({"unit": "record"}, HALF, "b is of a part of the records and others of all"),

@@ -11,13 +11,12 @@ import torch
 from scipy import stats
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.factorisations.factorisation import SquareRoot
-from dpfedbench.parts.factorisations.optimised import Optimised
-from dpfedbench.parts.noise.correlated import Correlated
+from dpfedbench.parts.compatibility import check_part
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.factorisations import inverted
+from dpsum.correlated_noise import Factorised
+from dpsum.factorisations import Optimised, SquareRoot, inverted
 from dpsum.ledger import read_ledger
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
@@ -40,7 +39,8 @@ RUN = {
 
 
 def planned(factorisation, rounds=ROUNDS):
-    return Correlated(multiplier=1.0, factorisation=factorisation).planned(rounds, STEP)
+    noise = Factorised(multiplier=1.0, factorisation=factorisation)
+    return noise.planned(rounds, STEP, (1, 1))
 
 
 def drawn(noise, seed=0, dimension=WIDE):
@@ -330,5 +330,5 @@ def test_bad_values_are_one_line(overlay, line):
 def test_a_method_that_takes_more_is_refused_by_the_noise_itself(overlay, line):
     run = make_config({"method": "dp-agr"}, overlay)
     with pytest.raises(BenchError) as caught:
-        Correlated().check(run)
+        check_part(run, Factorised())
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)

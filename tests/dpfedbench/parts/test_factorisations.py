@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.factorisations.banded import Banded
-from dpfedbench.parts.factorisations.factorisation import Factorisation, SquareRoot
-from dpfedbench.parts.factorisations.optimised import Optimised, response
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.schedules.schedule import Cosine
 from dpfedbench.parts.server.server_step import Step
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.repeated_participation import sensitivity
-from dpsum.factorisations import inverted
+from dpsum.factorisations import Banded, Factorisation, Optimised, SquareRoot, inverted
 from tests.dpfedbench.federation.conftest import make_config
 
 STEP = Step(rate=1.0, optimizer=Sgd(momentum=0.9))
@@ -98,7 +95,7 @@ def test_the_optimised_has_jax_privacys_error(workload):
     """Of both none is below the least there is; ours is found to a part in a
     thousand.
     """
-    moved = np.tril(np.ones((20, 20))) if workload == "prefix" else response(STEP, 20)
+    moved = np.tril(np.ones((20, 20))) if workload == "prefix" else STEP.response(20)
     error = ((moved @ Optimised(workload=workload).weights(20, STEP)) ** 2).sum() / 20
     least = DENSE[workload, 20]
     assert least * (1 - 1e-5) < error < least * (1 + 1e-3)
@@ -107,7 +104,7 @@ def test_the_optimised_has_jax_privacys_error(workload):
 def test_the_optimised_is_better_than_the_square_root():
     for workload, moved in (
         ("prefix", np.tril(np.ones((30, 30)))),
-        ("server", response(STEP, 30)),
+        ("server", STEP.response(30)),
     ):
         errors = [
             ((moved @ one.weights(30, STEP)) ** 2).sum()
@@ -121,8 +118,7 @@ def test_threads_change_no_bit():
     loaded.
     """
     code = (
-        "from dpfedbench.parts.factorisations.banded import Banded; from"
-        " dpfedbench.parts.factorisations.optimised import Optimised; from"
+        "from dpsum.factorisations import Banded, Optimised; from"
         " dpfedbench.parts.server.server_step import Step; import hashlib, sys; found ="
         " (one.weights(120, Step()).tobytes() for one in (Optimised(),"
         " Banded(bands=20))); print(*(hashlib.sha256(one).hexdigest() for one in"
@@ -188,7 +184,7 @@ def test_more_bands_leave_less_noise_and_cost_their_overlap():
     """Ten rounds apart, four participations: ten bands move a client by 2, the eleventh
     moves it further.
     """
-    moved, errors = response(STEP, 40), []
+    moved, errors = STEP.response(40), []
     for bands in (1, 3, 10, 40):
         errors.append(
             (
@@ -215,14 +211,14 @@ def test_what_the_servers_steps_make_of_a_unit():
     more.
     """
     step = Step(rate=2.0, optimizer=Sgd(momentum=0.5))
-    assert response(step, 3).tolist() == [[2, 0, 0], [3, 2, 0], [3.5, 3, 2]]
+    assert step.response(3).tolist() == [[2, 0, 0], [3, 2, 0], [3.5, 3, 2]]
     falling = Step(rate=2.0, optimizer=Sgd(), schedule=Cosine())
-    assert response(falling, 2) == pytest.approx(np.array([[2, 0], [2, 1]]))
+    assert falling.response(2) == pytest.approx(np.array([[2, 0], [2, 1]]))
 
 
 def test_a_schedule_that_falls_to_nothing_is_covered():
     step = Step(rate=1.0, optimizer=Sgd(momentum=0.9), schedule=Cosine())
-    moved = response(step, 60)
+    moved = step.response(60)
     errors = [
         ((moved @ one.weights(60, step)) ** 2).sum()
         for one in (Optimised(workload="server"), SquareRoot())

@@ -10,17 +10,17 @@ from dpfedbench.papers.adap_dp_fl import NoisedMeanNorm
 from dpfedbench.parts import noise as noise_parts
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.rule import Constant
-from dpfedbench.parts.noise.correlated import Planned
-from dpfedbench.parts.noise.noise import Decaying, Fixed, Noise
-from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings import families
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
 from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
 from dpsum.accounting.claims import WHOLE_ORDERS
+from dpsum.correlated_noise import Factorised
+from dpsum.noise import Decaying, Gaussian, Noise
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
+from dpsum.skellam_noise import Skellam
 from dpsum.sums import Sum, Together
 from tests.dpfedbench.federation.conftest import LOTS, make_config
 
@@ -59,7 +59,7 @@ def test_independent_noise_is_drawn_from_the_rounds_own_stream():
         asked.append(index)
         return stream(3, "noise", index)
 
-    for noise in (Fixed(), Decaying()):
+    for noise in (Gaussian(), Decaying()):
         drawn = noise.standard(stream_of, 7, 50)
         assert drawn.dtype == np.float64 and np.array_equal(
             drawn, stream(3, "noise", 7).standard_normal(50)
@@ -93,22 +93,22 @@ class LaplaceDraws:
     ("bases", "changed", "said"),
     [
         (
-            (Fixed,),
+            (Gaussian,),
             {"standard": laplace},
             "standard of its own, but the mechanism 'gaussian' of Noise",
         ),
         (
-            (Fixed,),
+            (Gaussian,),
             {"private_sum": times_ten},
             "private_sum of its own, but the mechanism 'gaussian' of Noise",
         ),
         (
-            (LaplaceDraws, Fixed),
+            (LaplaceDraws, Gaussian),
             {},
             "standard of its own, but the mechanism 'gaussian'",
         ),
         (
-            (Fixed,),
+            (Gaussian,),
             {"combines": lambda self, index: [1.0]},
             "combines of its own, but the mechanism 'gaussian'",
         ),
@@ -118,22 +118,22 @@ class LaplaceDraws:
             "secure of its own, but the mechanism 'skellam'",
         ),
         (
-            (Planned,),
+            (Factorised,),
             {"standard": laplace},
             "standard of its own, but the mechanism 'correlated-gaussian' of Encoded",
         ),
         (
-            (Fixed,),
+            (Gaussian,),
             {"standard": laplace, "mechanism": "gaussian"},
             "both name the mechanism 'gaussian': give one of",
         ),
         (
-            (Planned,),
+            (Factorised,),
             {"mechanism": "gaussian"},
             "and dpsum.noise both name the mechanism 'gaussian'",
         ),
         (
-            (Fixed,),
+            (Gaussian,),
             {"mechanism": "skellam"},
             "and dpsum.skellam_noise both name the mechanism 'skellam'",
         ),
@@ -148,7 +148,7 @@ def test_what_draws_or_sums_otherwise_names_a_mechanism_of_its_own(
 
 
 def test_a_mechanism_of_ones_own_is_taken_and_has_no_analysis():
-    class Laplace(Fixed):
+    class Laplace(Gaussian):
         mechanism: ClassVar[str] = "laplace"
         standard = laplace
 
@@ -170,10 +170,9 @@ def test_a_plan_is_refused_with_one_line(tmp_path, monkeypatch):
     looks there.
     """
     (tmp_path / "laplacian.py").write_text(
-        "from typing import Literal\n"
-        "from dpfedbench.parts.noise.noise import Fixed\n"
-        "class Laplacian(Fixed):\n"
-        "    kind: Literal['laplacian'] = 'laplacian'\n"
+        "from dpsum.noise import Gaussian\n"
+        "class Laplacian(Gaussian):\n"
+        "    kind = 'laplacian'\n"
         "    def standard(self, stream_of, index, dimension):\n"
         "        return stream_of(index).laplace(scale=0.5**0.5, size=dimension)\n"
     )
@@ -206,21 +205,22 @@ def test_noise_decays_after_three_falls_in_a_row():
 
 def test_noise_that_stays_follows_no_loss():
     for uncounted in (0, 1):
-        budget = plan(Fixed(multiplier=2.0), uncounted=uncounted)
+        budget = plan(Gaussian(multiplier=2.0), uncounted=uncounted)
         for loss in range(20, 0, -1):
             budget.observe(float(loss))
         assert budget.noise_multiplier == 2.0
-    assert type(plan(Fixed(multiplier=2.0))) is BudgetPlan
+    assert type(plan(Gaussian(multiplier=2.0))) is BudgetPlan
 
 
 def test_a_null_multiplier_is_the_least_that_the_budget_allows():
     """With one per cent less noise the budget is exceeded."""
     budget = Budget(epsilon=1.0, delta=1e-4, profile="holds")
-    found = plan(Fixed(multiplier=None), budget)
+    found = plan(Gaussian(multiplier=None), budget)
     assert found.lots_allowed == 12
-    assert plan(Fixed(multiplier=found.noise_multiplier), budget).lots_allowed == 12
+    assert plan(Gaussian(multiplier=found.noise_multiplier), budget).lots_allowed == 12
     assert (
-        plan(Fixed(multiplier=0.99 * found.noise_multiplier), budget).lots_allowed < 12
+        plan(Gaussian(multiplier=0.99 * found.noise_multiplier), budget).lots_allowed
+        < 12
     )
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
-from dpfedbench.parts.noise.skellam import Skellam
+from dpfedbench.parts.compatibility import check_part
 from dpsum import randomness
 from dpsum.accounting.analyses.skellam import FACTOR
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import read_ledger
+from dpsum.skellam_noise import Skellam
 from tests.dpfedbench.federation.conftest import (
     accounted,
     federation,  # noqa: F401
@@ -219,7 +220,7 @@ def test_a_method_that_takes_more_is_refused_by_the_noise_itself():
                 rf"^participation\.kind is {kind}, but the server of a secure sum knows"
             ),
         ):
-            Skellam().check(run)
+            check_part(run, Skellam())
 
 
 def test_several_processes_are_refused_before_anything_is_started():

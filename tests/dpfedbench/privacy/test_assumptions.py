@@ -24,11 +24,11 @@ from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
-from dpfedbench.parts.noise.noise import Fixed
-from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.cohorts import FixedSize, OnePass
 from dpfedbench.parts.transforms.transform import Transform
 from dpsum.clipping import Constant, PercentileOfReleases
+from dpsum.noise import Gaussian
+from dpsum.skellam_noise import Skellam
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, Flat, make_config
 
 PAGE = Path(__file__).parents[3] / "docs/privacy.md"
@@ -166,7 +166,7 @@ def zero_out_local_update():
 
 
 def private_loss_drives_noise():
-    class Following(Fixed):
+    class Following(Gaussian):
         kind: Literal["following"] = "following"
         follows_loss: ClassVar[bool] = True
 
@@ -210,7 +210,7 @@ def borrowed_sampler_name():
 
 
 def borrowed_noise_name():
-    class Half(dpsum.Independent):
+    class Half(dpsum.Gaussian):
         def standard(self, stream_of, index, dimension):
             return super().standard(stream_of, index, dimension) / 2
 
@@ -223,7 +223,7 @@ def mechanism(**given):
         "dimension": 2,
         "participation": dpsum.OnePass(units=10, cohort=5, rounds=2),
         "clipping": Constant(threshold=1.0),
-        "noise": dpsum.Independent(multiplier=1.0),
+        "noise": dpsum.Gaussian(multiplier=1.0),
         "ledger": LEDGER[0],
     }
     return dpsum.Mechanism(**values | given).noise_multiplier
@@ -292,7 +292,7 @@ def raw_norms_kept_by_a_rule():
         dimension=2,
         participation=dpsum.OnePass(units=10, cohort=5, rounds=2),
         clipping=Keeping(threshold=1.0, count_noise=5.0),
-        noise=dpsum.Independent(multiplier=1.0),
+        noise=dpsum.Gaussian(multiplier=1.0),
         ledger=LEDGER[0],
     )
     total = made.open(0)

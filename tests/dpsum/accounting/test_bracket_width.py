@@ -20,7 +20,7 @@ def ledger_of(participation, z, path):
         dimension=2,
         participation=participation,
         clipping=dpsum.Constant(1.0),
-        noise=dpsum.Independent(z),
+        noise=dpsum.Gaussian(z),
         ledger=path,
         seed=1,
     )

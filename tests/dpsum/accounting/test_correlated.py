@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.factorisations.factorisation import SquareRoot
 from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.account import account
 from dpsum.accounting.accountant import Events
@@ -18,6 +17,7 @@ from dpsum.accounting.calibration import calibrate, epsilon_after
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
+from dpsum.factorisations import SquareRoot
 from dpsum.ledger import Ledger, Release, read_ledger
 
 MECHANISM, Z, C, DELTA = "correlated-gaussian", 2.0, 0.5, 1e-6

@@ -86,7 +86,7 @@ PAIRS = [(way, noise) for way in PARTICIPATIONS for noise in NOISES]
 def test_the_public_classes_are_found():
     """A list that is empty by mistake would let everything pass."""
     assert {dpsum.Everyone, dpsum.Passes, dpsum.FixedSize} <= set(PARTICIPATIONS)
-    assert {dpsum.Independent, dpsum.Correlated, dpsum.Skellam} <= set(NOISES)
+    assert {dpsum.Gaussian, dpsum.Correlated, dpsum.Skellam} <= set(NOISES)
 
 
 @pytest.mark.parametrize(("way", "noise"), PAIRS)
@@ -154,7 +154,7 @@ def test_the_exact_values_are_those_of_the_public_report():
 @pytest.mark.parametrize("name", WHOLE)
 def test_sampling_that_is_none_is_a_gaussian_in_every_profile(name, tmp_path):
     """z = 1 in three rounds of all units: mu = sqrt(3), twice it for replace-one."""
-    draw(WHOLE[name], dpsum.Independent(1.0), tmp_path / "ledger")
+    draw(WHOLE[name], dpsum.Gaussian(1.0), tmp_path / "ledger")
     lines = read_ledger(tmp_path / "ledger")
     context = AccountContext(
         images=None
@@ -178,7 +178,7 @@ def test_sampling_that_is_none_is_a_gaussian_in_every_profile(name, tmp_path):
 
 @pytest.mark.parametrize("name", ONCE)
 def test_one_known_round_is_one_gaussian(name, tmp_path):
-    draw(ONCE[name], dpsum.Independent(1.0), tmp_path / "ledger")
+    draw(ONCE[name], dpsum.Gaussian(1.0), tmp_path / "ledger")
     said = account(tmp_path / "ledger", delta=DELTA)
     for profile, mu in (("holds", 1.0), ("replace_one", 2.0)):
         wanted = pytest.approx(exact(mu), rel=1e-9)
@@ -195,7 +195,7 @@ def test_balls_and_bins_of_one_round_has_the_same_for_correlated_noise(tmp_path)
 
 
 def test_secret_batches_of_all_units_hide_nothing(tmp_path):
-    draw(WHOLE["shuffled-epochs"], dpsum.Independent(1.0), tmp_path / "ledger")
+    draw(WHOLE["shuffled-epochs"], dpsum.Gaussian(1.0), tmp_path / "ledger")
     text = (tmp_path / "ledger").read_text().replace('"known"', '"secret"')
     lines = _unchained(text, tmp_path / "secret")
     entry = account(lines, delta=DELTA).profiles["holds"]
@@ -214,7 +214,7 @@ def _unchained(text: str, path: Any) -> Any:
 
 
 def test_a_search_of_one_run_is_that_run(tmp_path):
-    draw(participation_of(dpsum.Poisson), dpsum.Independent(1.0), tmp_path / "ledger")
+    draw(participation_of(dpsum.Poisson), dpsum.Gaussian(1.0), tmp_path / "ledger")
     search = Search(runs=1, data="private", number="fixed")
     context = AccountContext(search=search, own_streams=True)
     said = account(tmp_path / "ledger", delta=DELTA, given=context)

@@ -14,9 +14,9 @@ from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.client_updates.batch_steps import BatchSteps
 from dpfedbench.parts.client_updates.summed_steps import SummedSteps
 from dpfedbench.parts.clipping.rule import Constant
-from dpfedbench.parts.noise.noise import Fixed
 from dpfedbench.settings.part import setting
 from dpsum.accounting.claims import GDP_OF_HALVES
+from dpsum.noise import Gaussian
 from dpsum.sums import Sum
 
 
@@ -77,12 +77,12 @@ class DpFnas(Fnas):
     clipping: Constant | ByKernel = setting(
         Constant(threshold=1.0), doc="of the weights' gradients, R_G", paper="0.01"
     )
-    noise: Fixed = setting(Fixed(), doc="of the weights' sum, sigma", paper="1")
+    noise: Gaussian = setting(Gaussian(), doc="of the weights' sum, sigma", paper="1")
     architecture_clipping: Constant = setting(
         Constant(threshold=0.1), doc="of the architecture's gradients, R_H", paper="0.1"
     )
-    architecture_noise: Fixed = setting(
-        Fixed(), doc="of the architecture's sum, tau", paper="1"
+    architecture_noise: Gaussian = setting(
+        Gaussian(), doc="of the architecture's sum, tau", paper="1"
     )
     budget: Budget = Budget()
 
@@ -177,7 +177,7 @@ class DpCells(Cells):
 
     client_update: SummedSteps = SummedSteps()
     clipping: Constant = Constant(threshold=1.0)
-    noise: Fixed = Fixed()
+    noise: Gaussian = Gaussian()
     budget: Budget = Budget()
 
     def own_sums(self) -> tuple[Sum, ...]:

@@ -6,11 +6,11 @@ from typing import Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import CohortRule, LotRule
-from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
 from dpsum import clipping
+from dpsum.noise import Noise
 
 
 class PrivateQuantile(CohortRule, LotRule, clipping.PrivateQuantile):

@@ -1,3 +1,1 @@
-"""Factorisations: which encoder makes one round's noise cancel part of earlier rounds',
-one file each.
-"""
+"""Further factorisations, one file each. Those of `dpsum.factorisations` need none."""

@@ -1,3 +1,3 @@
-"""Noise: what is added to a private sum, and how its multiplier moves, one file
-each.
+"""Further noises, one file each. Those of `dpsum.noise`, `dpsum.correlated_noise` and
+`dpsum.skellam_noise` need none.
 """

@@ -25,6 +25,20 @@ class ServerStep(Part):
         """Whether what all steps together move is linear in the released means."""
         return False
 
+    def response(self, rounds: int) -> np.ndarray:
+        """Return how far the model has moved after each round for a unit in the mean of
+        each, float64 [after, of].
+        """
+        model = torch.zeros(rounds, dtype=torch.float64)
+        state = self.begin(model)
+        moved = np.zeros((rounds, rounds))
+        for index in range(rounds):
+            unit = torch.zeros(rounds, dtype=torch.float64)
+            unit[index] = 1.0
+            self.step(model, unit, state, index=index, rounds=rounds)
+            moved[index] = -model.numpy()
+        return moved
+
     def begin(self, theta: torch.Tensor) -> State:
         """The state before the first step."""
         return {}

@@ -1,0 +1,120 @@
+"""Rules between the parts of a run that `dpsum` defines: which noise goes with which
+participation, clipping rule, server step and validation.
+
+`check_part` has the rules of each class. Rules that the privacy proofs assume
+of any part are in `proof_assumptions`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dpfedbench.errors import BenchError
+from dpfedbench.parts.clipping.rule import ClippingRule
+from dpfedbench.parts.participation.participation import Participation
+from dpfedbench.parts.server.server_step import ServerStep, Step
+from dpfedbench.settings.run import Run
+from dpsum.correlated_noise import Factorised
+from dpsum.factorisations import MOST, Optimised
+from dpsum.noise import Decaying
+from dpsum.skellam_noise import Skellam
+
+
+def check_part(run: Run, part: Any) -> None:
+    """Check a part of `dpsum` against the other parts of its run.
+
+    Raises:
+        BenchError: they do not go together; says which keys, and how to mend them.
+    """
+    for cls, check in _CHECKS.items():
+        if isinstance(part, cls):
+            check(run, part)
+
+
+def _check_decaying(run: Run, noise: Decaying) -> None:
+    if not run.validation.public:
+        raise BenchError(
+            "validation.public is false, but its loss drives the noise (noise.kind"
+            " decaying): what it tells of private records is in no account; take"
+            " public records, or noise.kind fixed"
+        )
+    if not run.validation.every:
+        raise BenchError(
+            "noise.kind is decaying, but validation.every is 0: set it to 1"
+        )
+    if noise.multiplier is None:
+        raise BenchError(
+            "noise.multiplier is null, but noise that decays needs a first value:"
+            " give one"
+        )
+
+
+def _check_factorised(run: Run, noise: Factorised) -> None:
+    plan = run.part(Participation)
+    rule = run.part(ClippingRule)
+    if not plan.correlated:
+        raise BenchError(
+            f"participation.kind is {plan.kind}, but correlated noise is accounted"
+            " for where each client's rounds are known, or where each is in one"
+            " secret round: take one-pass, min-separation or balls-and-bins, or"
+            " noise.kind fixed"
+        )
+    if noise.rounds is not None and noise.rounds < plan.rounds:
+        raise BenchError(
+            f"noise.rounds is {noise.rounds}, fewer than participation.rounds"
+            f" ({plan.rounds}): a factorisation has to be for all planned rounds;"
+            " raise it, or set it to null"
+        )
+    if rule.kind != "constant":
+        raise BenchError(
+            f"clipping.kind is {rule.kind}, but correlated noise takes back"
+            " what rounds at the same threshold added: take constant"
+        )
+
+
+def _check_optimised(run: Run, factorisation: Optimised) -> None:
+    rounds = run.part(Participation).rounds
+    if rounds > MOST:
+        raise BenchError(
+            f"participation.rounds is {rounds}, but the factorisation"
+            f" {factorisation.kind} is found for at most {MOST}: take"
+            " noise.factorisation.kind square-root"
+        )
+    if factorisation.workload == "server" and not run.part(ServerStep).linear:
+        optimizer = run.part(Step).optimizer
+        raise BenchError(
+            "noise.factorisation.workload is server, but server.optimizer"
+            f" {optimizer.kind} takes steps that are not linear in the sums: take"
+            " sgd, or workload prefix"
+        )
+
+
+def _check_skellam(run: Run, noise: Skellam) -> None:
+    plan = run.part(Participation)
+    if not (plan.once and plan.known):
+        raise BenchError(
+            f"participation.kind is {plan.kind}, but the server of a secure sum"
+            " knows who takes part, and the account covers one known round for"
+            " each client: take one-pass"
+        )
+    if noise.gone(plan.cohort) > math.floor(noise.dropped_at_most * plan.cohort + 1e-9):
+        raise BenchError(
+            f"noise.dropped is {noise.dropped}, more than noise.dropped_at_most"
+            f" ({noise.dropped_at_most}): those who stay would add less noise than"
+            " the account counts; raise noise.dropped_at_most"
+        )
+    if noise.counted(plan.cohort) < 1:
+        raise BenchError(
+            "noise.dropped_at_most and noise.colluding leave no share of"
+            f" {plan.cohort} clients' noise to count: lower them"
+        )
+
+
+_CHECKS: Mapping[type, Callable[[Run, Any], None]] = {
+    Decaying: _check_decaying,
+    Factorised: _check_factorised,
+    Optimised: _check_optimised,
+    Skellam: _check_skellam,
+}

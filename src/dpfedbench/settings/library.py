@@ -1,0 +1,89 @@
+"""Configuration schema of the frozen dataclasses of `dpsum`.
+
+A noise or factorisation of `dpsum` is a part of a configuration as it is: its fields
+that are declared by `dpsum.parameters.parameter` are the keys, its `kind` names it.
+"""
+
+import dataclasses
+import functools
+import typing
+from typing import Any, Literal
+
+import pydantic
+from pydantic.fields import FieldInfo
+
+from dpfedbench.settings.keys import setting
+from dpsum.factorisations import Factorisation
+from dpsum.noise import Noise
+
+STRICT = pydantic.ConfigDict(
+    frozen=True,
+    extra="forbid",
+    strict=True,
+    allow_inf_nan=False,
+    validate_default=True,
+    protected_namespaces=(),
+)
+"""How all sections of a configuration are validated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A family of parts in `dpsum`.
+
+    Attributes:
+        root: the base class of its parts.
+        modules: the modules of `dpsum` that define them.
+        place: the package of `dpfedbench` in which further parts may lie.
+    """
+
+    root: type
+    modules: tuple[str, ...]
+    place: str
+
+
+FAMILIES = (
+    Family(
+        Noise,
+        ("dpsum.noise", "dpsum.correlated_noise", "dpsum.skellam_noise"),
+        "dpfedbench.parts.noise",
+    ),
+    Family(Factorisation, ("dpsum.factorisations",), "dpfedbench.parts.factorisations"),
+)
+
+
+def family_of(cls: Any) -> Family | None:
+    """Return the family of `dpsum` that a class belongs to; None where it is in none."""
+    if not isinstance(cls, type):
+        return None
+    return next((family for family in FAMILIES if issubclass(cls, family.root)), None)
+
+
+def fields_of(cls: Any) -> dict[str, FieldInfo]:
+    """Return the keys of a section or of a dataclass of `dpsum`."""
+    schema = cls if family_of(cls) is None else schema_of(cls)
+    fields: dict[str, FieldInfo] = schema.model_fields
+    return fields
+
+
+@functools.cache
+def schema_of(cls: Any) -> type[pydantic.BaseModel]:
+    """Return the pydantic model with the keys of a dataclass of `dpsum`."""
+    hints = typing.get_type_hints(cls)
+    keys: dict[str, Any] = {}
+    if cls.kind:
+        keys["kind"] = (Literal[cls.kind], cls.kind)
+    for field in dataclasses.fields(cls):
+        if "doc" not in field.metadata:
+            continue
+        metadata = field.metadata
+        info = setting(
+            field.default,
+            doc=metadata["doc"],
+            paper=metadata["paper"],
+            **metadata["bounds"],
+        )
+        keys[field.name] = (hints[field.name], info)
+    return pydantic.create_model(
+        cls.__name__, __config__=STRICT, __module__=cls.__module__, **keys
+    )

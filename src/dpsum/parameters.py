@@ -1,0 +1,69 @@
+"""Parameters: fields of a frozen dataclass with their bounds and documentation.
+
+Clipping rules and noises declare their parameters once, here in `dpsum`. The benchmark
+builds its configuration schema and `docs/configuration.md` from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any
+
+from dpsum.errors import DpsumError
+
+BOUNDS = {
+    "gt": (operator.gt, "above"),
+    "ge": (operator.ge, "at least"),
+    "lt": (operator.lt, "below"),
+    "le": (operator.le, "at most"),
+}
+"""The comparison of each bound, and how a message words it."""
+
+
+def parameter(
+    default: Any,
+    *,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+    doc: str = "",
+    paper: str = "",
+    kw_only: bool = False,
+) -> Any:
+    """Return a dataclass field with bounds and documentation.
+
+    Args:
+        default: its value where none is given.
+        gt: the value has to be above this; so for `ge` (at least), `lt` (below) and
+            `le` (at most). None is never out of bounds.
+        ge: see `gt`.
+        lt: see `gt`.
+        le: see `gt`.
+        doc: what it means.
+        paper: the paper's value, where there is one.
+        kw_only: whether it is given by name only.
+    """
+    bounds = {"gt": gt, "ge": ge, "lt": lt, "le": le}
+    return dataclasses.field(
+        default=default,
+        kw_only=kw_only,
+        metadata={"doc": doc, "paper": paper, "bounds": bounds},
+    )
+
+
+def check_bounds(instance: Any) -> None:
+    """Check the parameters of a dataclass instance against their bounds.
+
+    Raises:
+        DpsumError: a number is out of its bounds, or not finite.
+    """
+    for field in dataclasses.fields(instance):
+        value = getattr(instance, field.name)
+        if not isinstance(value, (int, float)):
+            continue
+        for name, bound in field.metadata.get("bounds", {}).items():
+            compare, words = BOUNDS[name]
+            if bound is not None and not compare(value, bound):
+                raise DpsumError(f"{field.name} is {value}: expected {words} {bound:g}")
