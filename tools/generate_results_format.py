@@ -101,7 +101,7 @@ a list is JSON text. A setting that has numbers in some runs and texts in others
 """
 
 
-def table_of(columns: tuple[Column, ...]) -> str:
+def table_of(columns: list[Column]) -> str:
     """Return a Markdown table of columns."""
     rows = [
         f"| `{column.name}` | {column.type} | {column.meaning} |" for column in columns

@@ -24,7 +24,6 @@ from dpfedbench.papers import read_run_file
 from dpfedbench.results.audits import mark_account
 from dpfedbench.results.curves import read_history
 from dpfedbench.results.format import refuse_newer
-from dpfedbench.results.history_svg import QUANTITIES
 from dpfedbench.results.load import checked_path
 from dpfedbench.results.manifests import checked
 from dpfedbench.results.runs_table import read_account, read_audits
@@ -38,6 +37,23 @@ if TYPE_CHECKING:
     from dpfedbench.evaluation.predictor import Predictor
     from dpfedbench.models.net import Array
     from dpsum.accounting.profiles import Entry
+
+QUANTITIES = {
+    "test_accuracy": "test accuracy, %",
+    "validation_accuracy": "validation accuracy, %",
+    "test_loss": "test loss",
+    "validation_loss": "validation loss",
+    "loss": "training loss",
+    "released_norm": "norm of the release",
+    "norm_q50": "median norm of a client's gradient",
+    "threshold": "clipping threshold C",
+    "noise_multiplier": "noise multiplier",
+    "epsilon_claimed": "claimed ε so far",
+    "epsilon_holds": "proven ε so far",
+}
+"""Columns of a history, with their names for readers; what says most about a run comes
+first.
+"""
 
 
 def open_run(folder: str | Path) -> FinishedRun:

@@ -183,7 +183,7 @@ rule page:
         gpu=0,
     params:
         shown=PLANNED.page_items(),
-        private=PLANNED.cell_records(),
+        cells=PLANNED.cell_records(),
         papers=PLANNED.page_papers(*PAPERS),
         code=code_of("page"),
     script:
@@ -203,6 +203,6 @@ use rule page as page_of_paper with:
         f"{REPORT}/logs/page-{{paper}}.log",
     params:
         shown=lambda wildcards: PLANNED.page_items(wildcards.paper),
-        private=lambda wildcards: PLANNED.cell_records(wildcards.paper),
+        cells=lambda wildcards: PLANNED.cell_records(wildcards.paper),
         papers=lambda wildcards: PLANNED.page_papers(wildcards.paper),
         code=code_of("page"),

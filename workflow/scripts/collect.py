@@ -18,4 +18,4 @@ if __name__ == "__main__":
         cells = runs_table.collect_cells("results", snakemake.params.cells, runs)
         output = snakemake.output
         runs_table.write_runs(runs, Path(output.runs), Path(output.csv))
-        runs_table.write_cells(cells, Path(output.cells))
+        runs_table.write_frame(cells, Path(output.cells))

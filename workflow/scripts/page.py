@@ -29,7 +29,7 @@ if __name__ == "__main__":
         ]
         text = make(
             products,
-            private=snakemake.params.private,
+            cells=snakemake.params.cells,
             results="results",
             folder=folder,
             provenance=Path(snakemake.input.provenance[0]),

@@ -16,4 +16,4 @@ if __name__ == "__main__":
         item = Item(**snakemake.params.description)
         table = tables.read(item, "results", snakemake.input.published)
         write_text(csv, formats.csv_text(tables.tidy(table)))
-        write_text(markdown, tables.to_markdown(table, command))
+        write_text(markdown, tables.listing(table).markdown(command))

@@ -17,13 +17,14 @@ NOTHING = "–"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Formatted:
-    """A value for readers: its text, a note in small print, and the key that it is
-    sorted by (None comes last).
+    """A value for readers: its text, a note in small print, the key that it is sorted
+    by (None comes last), and links behind the text, which only the page shows.
     """
 
     text: str
     note: str = ""
     key: float | str | None = None
+    links: Sequence[tuple[str, str]] = ()
 
     @property
     def line(self) -> str:
@@ -45,8 +46,10 @@ class Listing:
         """
         texts = [[value.line for value in row.values()] for row in self.rows]
         table = [*markdown_table(list(self.rows[0]), texts), ""] if self.rows else []
-        notes = [f"- {note}" for note in (*self.notes, f"Made by `{command}`.")]
-        return "\n".join([f"# {self.title}", "", *table, *notes, ""])
+        notes = [
+            f"- {escaped(note)}" for note in (*self.notes, f"Made by `{command}`.")
+        ]
+        return "\n".join([f"# {escaped(self.title)}", "", *table, *notes, ""])
 
 
 def format_text(text: str, note: str = "") -> Formatted:
@@ -121,6 +124,19 @@ def format_milliseconds(interval: Interval) -> Formatted:
         return format_number(interval.mean, note="one seed")
     spread = f"{max(interval.low, 0.0):.3g} to {interval.high:.3g}"
     return format_number(interval.mean, note=spread)
+
+
+def format_duration(seconds: float) -> Formatted:
+    """Format a time in the unit that suits it."""
+    if math.isnan(seconds):
+        return Formatted(text=NOTHING)
+    if seconds >= 5400:
+        text = f"{seconds / 3600:.1f} h"
+    elif seconds >= 90:
+        text = f"{seconds / 60:.0f} min"
+    else:
+        text = f"{seconds:.0f} s"
+    return Formatted(text=text, key=float(seconds))
 
 
 def plural(count: int | str, noun: str) -> str:

@@ -1,20 +1,21 @@
-"""The page of results: one HTML file with every table and figure, an index of the runs,
-and their provenance.
+"""The page of results: one HTML file with the ranking of methods at a given ε, every
+table and figure, all configurations, and their provenance.
 
 The file stands by itself: style, script and figures are in it, and its policy lets a
-browser load nothing from outside it. Only the files of the runs, the CSV files and the
-original images are links, relative to the page, so that a results folder can be moved
-as a whole.
+browser load nothing from outside it. Only the folders of the runs, the CSV files and
+the original images are links, relative to the page, so that a results folder can be
+moved as a whole.
 """
 
 import base64
 import dataclasses
 import io
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import pandas as pd
@@ -22,32 +23,41 @@ from PIL import Image, UnidentifiedImageError
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable, read_json
-from dpfedbench.results import answer, formats, frontier, privacy, tables
+from dpfedbench.results import answer, privacy, tables
 from dpfedbench.results.audits import count_audits, mark_rows
-from dpfedbench.results.formats import NOTHING, Formatted, Listing, plural
-from dpfedbench.results.items import Item
-from dpfedbench.results.page_runs import (
-    Entry,
-    Facet,
-    Links,
-    anchor_of,
-    link_to,
-    read_configurations,
-    read_entry,
-    run_anchor,
+from dpfedbench.results.configurations import read_configurations
+from dpfedbench.results.formats import (
+    NOTHING,
+    Formatted,
+    Listing,
+    format_accuracy,
+    format_duration,
+    format_epsilon,
+    format_number,
+    format_text,
+    plural,
 )
-from dpfedbench.results.runs_table import collect_runs
+from dpfedbench.results.items import Item
 from dpfedbench.results.summary import each_row, row_interval
 
-COLUMN_ORDER = (
-    *("method", "data", "task", "accuracy", "time", "ε claimed", "ε that holds"),
-    *("published", "δ", "unit"),
-)
-"""The columns of a table of a paper; others come last."""
+GENERAL = {"answer": answer.TITLE, "privacy": privacy.TITLE, "frontier": "Frontiers"}
+"""Titles of the tables and figures of all papers."""
+
 ALWAYS_COLUMNS = re.compile(r"method|accuracy|ε|published|seeds|status")
 """Headings that stay columns; another column that is the same in every row becomes a
 sentence above the table.
 """
+
+RUNS_NOTES = (
+    "A row is one configuration with all its seeds. A configuration that protects two"
+    " units has a row for each.",
+    "Claimed ε: the paper's accounting, applied to the run made here. Proven ε: what"
+    " holds for the sampler that ran and for the observer; ∞: no finite ε. Audited ε: a"
+    " lower bound at 95 % confidence.",
+    "Times of private runs with secret cohorts are not told, since they would reveal"
+    " how many clients took part. Cohort: clients a round, or records a lot, as"
+    " configured or expected.",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,70 +73,38 @@ class Product:
     item: Item | None
 
     @property
-    def anchor(self) -> str:
-        """Its place on the page, e.g. "tables-dp-fedmeta-table2"."""
-        return anchor_of(self.path)
+    def name(self) -> str:
+        """The name of its file, such as `table2`."""
+        return Path(self.path).stem
 
     @property
-    def is_table(self) -> bool:
-        """Whether it is a table."""
-        return self.path.startswith("tables/")
+    def anchor(self) -> str:
+        """Its place on the page, e.g. "tables-dp-fedmeta-table2"."""
+        return re.sub(r"[^\w-]+", "-", str(Path(self.path).with_suffix("")))
 
+    @property
+    def title(self) -> str:
+        """The title for readers."""
+        return GENERAL[self.name] if self.item is None else self.item.title
 
-class Row(NamedTuple):
-    """A row of a table; `anchor` is the place of its runs on the page, or ""."""
-
-    fields: Sequence[Formatted]
-    facets: Sequence[Facet]
-    anchor: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table as the page shows it; `constants` are the columns that are the same in
-    every row, as sentences.
-    """
-
-    product: Product
-    title: str
-    headings: Sequence[str]
-    rows: Sequence[Row]
-    leading: bool
-    constants: Sequence[str]
-    notes: Sequence[str]
-    links: Links
-
-    def numeric(self, column: int) -> bool:
-        """Whether a column holds numbers, which are right-aligned; up to half may be
-        words such as "not printed".
-        """
-        keys = [row.fields[column].key for row in self.rows]
-        known = [key for key in keys if key is not None]
-        numbers = [key for key in known if isinstance(key, float)]
-        return bool(known) and 2 * len(numbers) >= len(known)
-
-
-class Figure(NamedTuple):
-    """A figure as the page shows it: `source` is the image itself, as a data URI;
-    without facets no filter hides it.
-    """
-
-    product: Product
-    title: str
-    source: str
-    width: int
-    height: int
-    alt: str
-    caption: str
-    links: Links
-    facets: Sequence[Facet]
-    leading: bool
+    def links(self, folder: Path) -> list[tuple[str, str]]:
+        """Return its files in several formats, as links from the page's folder."""
+        path = Path(self.path)
+        files = {
+            suffix[1:].upper(): path.with_suffix(suffix)
+            for suffix in (".csv", ".md", ".png")
+        }
+        return [
+            (kind, file.as_posix())
+            for kind, file in files.items()
+            if (folder / file).exists()
+        ]
 
 
 def make(
     products: Sequence[Product],
     *,
-    private: Sequence[Mapping[str, Any]],
+    cells: Sequence[Mapping[str, Any]],
     results: str | Path,
     folder: str | Path,
     published: str | Path,
@@ -139,7 +117,7 @@ def make(
 
     Args:
         products: every table and figure.
-        private: the private cells, for the tables of privacy and of answers.
+        cells: all cells of the page's papers, as `items.Item.cells`.
         results: the results folder, which holds the runs.
         folder: the folder of the page, with tables/ and figures/ in it.
         published: the published numbers.
@@ -152,184 +130,218 @@ def make(
         BenchError: a file that the page shows is missing or damaged.
     """
     results, folder = Path(results), Path(folder)
-    items = [product.item for product in products if product.item is not None]
-    rows = read_configurations(items, results)
-    audit_count = count_audits(rows)
-    rows = mark_rows(rows, audit_count)
-    names = [run for row in each_row(rows) for run in row.runs]
-    runs = collect_runs(results, names).set_index("run")
-    entries = [read_entry(row, runs, results, folder) for row in each_row(rows)]
-    titles = {name: paper["title"] for name, paper in papers.items()}
-    private_rows = pd.DataFrame()
-    if any(product.is_table and product.item is None for product in products):
-        private_rows = privacy.read(private, results, published)
-
-    shown_tables = []
-    shown_figures = []
     for product in products:
         check_readable(folder / product.path)
-        if not product.is_table:
-            shown_figures.append(_figure(product, folder, rows))
-        elif product.item is None:
-            shown_tables.append(_general_table(product, folder, private_rows, titles))
-        else:
+    rows = read_configurations(cells, results)
+    private = privacy.explain(rows, results, published)
+    audit_count = count_audits(rows)
+    rows = mark_rows(rows, audit_count)
+    shown_tables = []
+    for product in products:
+        if product.item is not None and product.path.startswith("tables/"):
             table = tables.read(
                 product.item, results, published, marked=True, audit_count=audit_count
             )
             shown_tables.append(_paper_table(product, table, folder))
-    leading = [table for table in shown_tables if table.leading] or shown_tables[:1]
-    leading_figures = [figure for figure in shown_figures if figure.leading]
-    facets = [facet for entry in entries for facet in entry.facets]
-    facets += [facet for figure in shown_figures for facet in figure.facets]
-    facets += [
-        facet for table in shown_tables for row in table.rows for facet in row.facets
+        elif product.path == "tables/answer.csv":
+            shown_tables.append(_answer_table(product, private, papers, folder))
+    figures = [
+        _figure(product, folder, rows)
+        for product in products
+        if product.path.startswith("figures/")
     ]
-    made_with = read_json(provenance or folder / "provenance.json")
-    datasets_used = sorted(set(rows["dataset"])) if len(rows) else []
-    return str(
-        _environment()
-        .get_template("page.html")
-        .render(
-            leading_tables=leading,
-            leading_figures=leading_figures,
-            tables=[table for table in shown_tables if table not in leading],
-            figures=[
-                figure for figure in shown_figures if figure not in leading_figures
-            ],
-            runs=entries,
-            count=len(names),
-            seconds=sum(entry.seconds or 0 for entry in entries),
-            untimed=sum(len(entry.seeds) for entry in entries if entry.seconds is None),
-            papers={
-                name: papers[name]
-                for name in dict.fromkeys(facet.paper for facet in facets)
-                if name in papers
-            },
-            choices=_choices(facets, titles, entries),
-            used=datasets_used,
-            datasets=[row for row in datasets if row["name"] in datasets_used],
-            provenance=made_with,
-            stand_ins=_stand_ins(made_with.get("stand_ins", {})),
-            trained_with=list(dict.fromkeys(_machine(row) for row in each_row(runs))),
-            notices=list(
-                dict.fromkeys(text for entry in entries for text in entry.row.notices)
-            ),
-            made=made,
-            formats=formats,
-            row_interval=row_interval,
-        )
-    )
-
-
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    provenance_facts = read_json(provenance or folder / "provenance.json")
+    used = sorted(set(rows["dataset"])) if len(rows) else []
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _choices(
-    facets: Sequence[Facet], titles: Mapping[str, str], entries: Sequence[Entry]
-) -> dict[str, dict[str, str]]:
-    """Return the choices of each filter, with their titles."""
-    methods = {entry.row.method: entry.row.title for entry in entries}
-    choices = {}
-    for name, known in {"paper": titles, "dataset": {}, "method": methods}.items():
-        values = sorted({getattr(facet, name) for facet in facets} - {""})
-        choices[name] = {value: known.get(value, value) for value in values}
-    return choices
-
-
-def _machine(row: Any) -> str:
-    """Return where and with what a run was trained, as it wrote itself.
-
-    Args:
-        row: of the run, in the frame of runs.
-    """
-    device = "unknown" if pd.isna(row.device) else row.device
-    machine = "unknown" if pd.isna(row.machine) else row.machine
-    return f"{device}, {machine}: {row.versions}"
+    return environment.get_template("page.html").render(
+        tables=shown_tables,
+        figures=figures,
+        runs=_runs_table(rows, results, folder),
+        run_count=sum(row.seeds for row in each_row(rows.drop_duplicates("folder"))),
+        seconds=format_duration(rows.get("seconds", pd.Series(dtype=float)).sum()),
+        choices=_choices(rows),
+        filters=_filters(rows, papers),
+        papers=papers,
+        used=used,
+        datasets=[row for row in datasets if row["name"] in used],
+        provenance=provenance_facts,
+        stand_ins=_stand_ins(provenance_facts.get("stand_ins", {})),
+        notices=list(
+            dict.fromkeys(text for row in each_row(rows) for text in row.notices)
+        ),
+        made=made,
+        links=[
+            (product.title, product.links(folder))
+            for product in products
+            if product.item is None
+        ],
+    )
 
 
 # Tables
 
 
-def _general_table(
-    product: Product, folder: Path, private: pd.DataFrame, titles: Mapping[str, str]
-) -> Table:
-    """Return a table of all papers: the answer, the frontier, or that of privacy."""
-    name = Path(product.path).stem
-    if name == "frontier":
-        drawn = pd.read_csv(folder / product.path)
-        ends = drawn["epsilon_holds"]
-        row_links = [
-            (Facet("", *of), "")
-            for of in zip(
-                drawn["dataset"],
-                drawn["method"],
-                [end if math.isfinite(end) else None for end in ends],
-                strict=True,
-            )
+def _paper_table(product: Product, table: tables.Table, folder: Path) -> dict[str, Any]:
+    """Return a table of a paper."""
+    return _table(
+        tables.listing(table),
+        anchor=product.anchor,
+        facets=[
+            _facets([product.path.split("/")[1]], row) for row in each_row(table.rows)
+        ],
+        targets=[_run_anchor(row) for row in each_row(table.rows)],
+        command=product.command,
+        links=product.links(folder),
+    )
+
+
+def _answer_table(
+    product: Product,
+    private: pd.DataFrame,
+    papers: Mapping[str, Mapping[str, str]],
+    folder: Path,
+) -> dict[str, Any]:
+    """Return the table of what papers claim and what is proven."""
+    answers = answer.choose(private)
+    published = [next(each_row(private.loc[[chosen.published]])) for chosen in answers]
+    titles = {name: paper["title"] for name, paper in papers.items()}
+    return _table(
+        answer.listing(private, answers, titles),
+        anchor=product.anchor,
+        facets=[
+            _facets([chosen.paper], row)
+            for chosen, row in zip(answers, published, strict=True)
+        ],
+        targets=[_run_anchor(row) for row in published],
+        command=product.command,
+        links=product.links(folder),
+        is_leading=True,
+    )
+
+
+def _runs_table(rows: pd.DataFrame, results: Path, folder: Path) -> dict[str, Any]:
+    """Return the table of all configurations, from which the page's script also ranks
+    the methods.
+    """
+    listed = []
+    for row in each_row(rows):
+        places = [(Path(run).name.removeprefix("seed"), run) for run in row.runs]
+        seed_links = [
+            (seed, Path(os.path.relpath(results / "runs" / run, folder)).as_posix())
+            for seed, run in places
         ]
-        return _table(product, frontier.listing(drawn), row_links, folder)
-    if name == "answer":
-        answers = answer.choose(private)
-        listing = answer.listing(private, answers, titles)
-        row_links = []
-        for chosen in answers:
-            row = next(each_row(private.loc[[chosen.published]]))
-            row_links.append((Facet.of(row, chosen.paper), run_anchor(row.folder)))
-        return _table(product, listing, row_links, folder)
-    row_links = [(Facet.of(row), "") for row in each_row(private)]
-    return _table(product, privacy.page_listing(private), row_links, folder)
-
-
-def _paper_table(product: Product, table: tables.Table, folder: Path) -> Table:
-    """Return a table of a paper, with its columns in the page's order."""
-
-    def place(heading: str) -> int:
-        name = heading.split(",")[0]
-        if name in COLUMN_ORDER:
-            return COLUMN_ORDER.index(name)
-        return len(COLUMN_ORDER)
-
-    listing = tables.listing(table)
-    rows = [
-        {name: fields[name] for name in sorted(fields, key=place)}
-        for fields in listing.rows
-    ]
-    row_links = [
-        (Facet.of(row, product.path.split("/")[1]), run_anchor(row.folder))
-        for row in each_row(table.rows)
-    ]
-    return _table(product, dataclasses.replace(listing, rows=rows), row_links, folder)
+        shown_in: dict[str, list[str]] = {}
+        for paper, item, *_ in dict.fromkeys(cell[:2] for cell in row.shown_in):
+            shown_in.setdefault(paper, []).append(item)
+        names = [f"{paper}: {', '.join(items)}" for paper, items in shown_in.items()]
+        listed.append(
+            {
+                "method": format_text(row.title, _variant(row)),
+                "data": format_text(f"{row.dataset}, {row.tested}"),
+                "unit": format_text(row.unit),
+                "accuracy, %": format_accuracy(row_interval(row)),
+                "claimed ε": format_epsilon(row, "claimed"),
+                "proven ε": format_epsilon(row, "proven"),
+                "audited ε": format_number(row.epsilon_audited),
+                "δ": format_number(row.delta, "g"),
+                "observer": format_text(row.observer),
+                "cohort": format_number(row.cohort, ",.0f"),
+                "rounds": format_number(row.rounds, ",.0f"),
+                "training": format_duration(row.seconds),
+                "seeds": Formatted(text="", links=seed_links, key=float(row.seeds)),
+                "shown in": format_text("; ".join(names)),
+            }
+        )
+    return _table(
+        Listing(title="All configurations", rows=listed, notes=RUNS_NOTES),
+        anchor="all-configurations",
+        facets=[
+            _facets(dict.fromkeys(shown[0] for shown in row.shown_in), row)
+            for row in each_row(rows)
+        ],
+        anchors=[
+            _run_anchor(row) if is_first else ""
+            for row, is_first in zip(
+                each_row(rows), ~rows.duplicated("folder"), strict=True
+            )
+        ],
+        questions=[
+            {
+                "task": f"{row.dataset}, {row.tested}",
+                "unit": row.unit,
+                "group": row.group,
+                "epsilon": _finite(row.epsilon_proven_high)
+                if row.proven_status == "proved"
+                else None,
+            }
+            for row in each_row(rows)
+        ],
+    )
 
 
 def _table(
-    product: Product,
     listing: Listing,
-    row_links: Iterable[tuple[Facet, str]],
-    folder: Path,
-) -> Table:
+    *,
+    anchor: str,
+    facets: Sequence[list[Any]],
+    targets: Sequence[str] = (),
+    anchors: Sequence[str] = (),
+    questions: Sequence[Mapping[str, Any] | None] = (),
+    command: str = "",
+    links: Sequence[tuple[str, str]] = (),
+    is_leading: bool = False,
+) -> dict[str, Any]:
+    """Return what the template needs of a table.
+
+    Args:
+        listing: its rows.
+        anchor: its place on the page.
+        facets: of each row, what the page can be filtered by.
+        targets: of each row, the place that its first cell links to.
+        anchors: of each row, its own place on the page.
+        questions: of each row, what decides whether the ranking shows it.
+        command: what makes the table.
+        links: its files.
+        is_leading: whether it stands at the top of the page.
+    """
     headings, constants = _divide_columns(listing.rows)
+    count = len(listing.rows)
+    fields = [[row[name] for name in headings] for row in listing.rows]
     rows = [
-        Row([fields[name] for name in headings], [facet], anchor)
-        for fields, (facet, anchor) in zip(listing.rows, row_links, strict=True)
+        {
+            "fields": of_row,
+            "facets": facet,
+            "target": target,
+            "id": own,
+            "question": question,
+        }
+        for of_row, facet, target, own, question in zip(
+            fields,
+            facets,
+            targets or [""] * count,
+            anchors or [""] * count,
+            questions or [None] * count,
+            strict=True,
+        )
     ]
-    is_answer = product.item is None and Path(product.path).stem == "answer"
-    return Table(
-        product=product,
-        title=listing.title,
-        headings=headings,
-        rows=rows,
-        leading=is_answer and bool(rows),
-        constants=constants,
-        notes=listing.notes,
-        links=_links(product, folder, {".csv": "CSV", ".md": "Markdown"}),
-    )
+    return {
+        "anchor": anchor,
+        "title": listing.title,
+        "headings": headings,
+        "numeric": [_is_numeric(column) for column in zip(*fields, strict=True)],
+        "rows": rows,
+        "constants": constants,
+        "notes": listing.notes,
+        "command": command,
+        "links": links,
+        "is_leading": is_leading,
+    }
 
 
 def _divide_columns(
@@ -350,38 +362,95 @@ def _divide_columns(
     return headings, constants
 
 
+def _is_numeric(column: Iterable[Formatted]) -> bool:
+    """Whether a column holds numbers, which are right-aligned; up to half may be words
+    such as "not printed".
+    """
+    known = [field.key for field in column if field.key is not None]
+    numbers = [key for key in known if isinstance(key, float)]
+    return bool(known) and 2 * len(numbers) >= len(known)
+
+
+# Filters and the ranking
+
+
+def _facets(papers: Iterable[str], row: Any) -> list[Any]:
+    """Return what a row is filtered by: [paper, data set, method, proven ε or None]."""
+    epsilon = _finite(row.epsilon_proven_high)
+    return [[paper, row.dataset, row.method, epsilon] for paper in papers]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _filters(
+    rows: pd.DataFrame, papers: Mapping[str, Mapping[str, str]]
+) -> dict[str, dict[str, str]]:
+    """Return the choices of each filter, with their titles."""
+    if not len(rows):
+        return {"paper": {}, "dataset": {}, "method": {}}
+    titles = rows.sort_values("method").drop_duplicates("method")
+    return {
+        "paper": {name: paper["title"] for name, paper in papers.items()},
+        "dataset": {name: name for name in sorted(set(rows["dataset"]))},
+        "method": dict(zip(titles["method"], titles["title"], strict=True)),
+    }
+
+
+def _choices(rows: pd.DataFrame) -> list[tuple[str, list[str]]]:
+    """Return the data sets and tasks that some private configuration was tested on,
+    those with most of them first, each with its protected units.
+    """
+    if not len(rows):
+        return []
+    private = rows[rows["unit"] != ""]
+    tasks = private["dataset"] + ", " + private["tested"]
+    return [
+        (task, sorted(set(private.loc[tasks == task, "unit"])))
+        for task in tasks.value_counts().index
+    ]
+
+
+def _run_anchor(row: Any) -> str:
+    return f"run-{Path(row.folder).name}"
+
+
+def _variant(row: Any) -> str:
+    """Return what a table calls the configuration, where that says more than the
+    method's name.
+    """
+    is_plain = row.variant.casefold() in (row.title.casefold(), row.method)
+    return "" if is_plain else str(row.variant)
+
+
 # Figures
 
 
-def _figure(product: Product, folder: Path, rows: pd.DataFrame) -> Figure:
-    path = folder / product.path
-    source, width, height = _embedded(path)
-    where = ""
-    if path.with_suffix(".csv").exists():
-        where = " The numbers drawn are in the CSV file beside it."
-    title = privacy.TITLE
-    alt = f"{title}.{where}"
-    caption = ""
-    facets: list[Facet] = []
+def _figure(product: Product, folder: Path, rows: pd.DataFrame) -> dict[str, Any]:
+    source, width, height = _embedded(folder / product.path)
     item = product.item
+    alt, caption, facets = product.title, "", list[list[Any]]()
     if item is not None:
-        title = item.title
         axes = f"{item.spec['y']['label']} over {item.spec['x']['label']}"
-        alt = f"Chart of {axes}: {'; '.join(item.unique('label'))}.{where}"
+        alt = f"Chart of {axes}: {'; '.join(item.unique('label'))}."
         caption = _caption(item)
-        facets = _facets(item, rows)
-    return Figure(
-        product=product,
-        title=title,
-        source=source,
-        width=width,
-        height=height,
-        alt=alt,
-        caption=caption,
-        links=_links(product, folder, {".png": "PNG", ".csv": "CSV"}),
-        facets=facets,
-        leading=item is not None and item.kind == "frontier",
-    )
+        folders = {str(Path(cell["run"] or "").parent) for cell in item.cells}
+        shown = rows[rows["folder"].isin(folders)]
+        facets = [
+            facet for row in each_row(shown) for facet in _facets([item.paper], row)
+        ]
+    return {
+        "product": product,
+        "links": product.links(folder),
+        "source": source,
+        "width": width,
+        "height": height,
+        "alt": alt,
+        "caption": caption,
+        "facets": facets,
+        "is_leading": item is not None and item.kind == "frontier",
+    }
 
 
 def _caption(item: Item) -> str:
@@ -391,15 +460,6 @@ def _caption(item: Item) -> str:
     numbers = [cell["cell"] for cell in item.cells]
     seeds = max(numbers.count(number) for number in set(numbers))
     return f"Measured on {', '.join(data)}, {plural(seeds, 'seed')}."
-
-
-def _facets(item: Item, rows: pd.DataFrame) -> list[Facet]:
-    """Return what a figure is filtered by: the facets of the runs that it shows."""
-    if item.kind == "account":
-        return [Facet(item.paper, "", item.cells[0]["method"], None)]
-    folders = {str(Path(cell["run"]).parent) for cell in item.cells}
-    shown = rows[rows["folder"].isin(folders)]
-    return [Facet.of(row, item.paper) for row in each_row(shown)]
 
 
 def _embedded(path: Path) -> tuple[str, int, int]:
@@ -416,10 +476,6 @@ def _embedded(path: Path) -> tuple[str, int, int]:
                 packed, "WEBP", lossless=True, method=1, quality=20
             )
             width, height = image.size
-    except FileNotFoundError as error:
-        raise BenchError(
-            f"{path} is missing: run the workflow again to make it"
-        ) from error
     except (UnidentifiedImageError, OSError) as error:
         raise BenchError(
             f"{path} is no whole image ({error}): delete it and run the workflow again"
@@ -439,10 +495,3 @@ def _stand_ins(replaced: Mapping[str, str]) -> str:
         f"{measured} stands in for {' and '.join(names)}"
         for measured, names in originals.items()
     )
-
-
-def _links(product: Product, folder: Path, kinds: Mapping[str, str]) -> Links:
-    """Return a file and those beside it, by their kinds."""
-    path = folder / product.path
-    files = [(kind, path.with_suffix(suffix)) for suffix, kind in kinds.items()]
-    return [(kind, link_to(file, folder)) for kind, file in files if file.exists()]

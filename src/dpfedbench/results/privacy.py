@@ -17,6 +17,7 @@ import pandas as pd
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import finished_ledger
 from dpfedbench.results.audits import mark_rows
+from dpfedbench.results.configurations import read_configurations
 from dpfedbench.results.formats import (
     Formatted,
     Listing,
@@ -26,48 +27,17 @@ from dpfedbench.results.formats import (
     status_of,
 )
 from dpfedbench.results.published import read_published
-from dpfedbench.results.summary import each_row, read_rows
+from dpfedbench.results.summary import each_row
 from dpsum.ledger import check_same_mechanism
 
-TITLE = "Three ε: as claimed, that holds, audited"
+TITLE = "Three ε: claimed, proven, audited"
 PRINTED_ITEM = "epsilon"
 """The item of config/published.csv under which a paper's printed ε stand; x is the
 noise multiplier.
 """
 
 
-def configurations(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the private configurations that some cells show, one mapping for each run.
-
-    A configuration has the name of the first table that shows it, or of the first
-    figure without one, and the seeds of all. `shown_in` lists (paper, item, series,
-    repairs) of its table cells.
-    """
-    private = [cell for cell in cells if cell["private"] and cell["kind"] != "account"]
-    private.sort(key=lambda cell: not cell["kind"].endswith("table"))
-    by_folder: dict[str, list[Mapping[str, Any]]] = {}
-    for cell in private:
-        by_folder.setdefault(str(Path(cell["run"]).parent), []).append(cell)
-    rows = []
-    for number, (_, of_folder) in enumerate(by_folder.items()):
-        first = of_folder[0]
-        appearances = [
-            (cell["paper"], cell["item"], cell["series"], cell["repairs"])
-            for cell in of_folder
-            if cell["kind"] == "table"
-        ]
-        seeds = {cell["seed"]: cell["run"] for cell in reversed(of_folder)}
-        shared = {
-            **first,
-            "item": PRINTED_ITEM,
-            "cell": number,
-            "variant": first["variant"] or first["label"],
-            "test": "",
-            "shown_in": tuple(dict.fromkeys(appearances)),
-        }
-        for seed in sorted(seeds):
-            rows.append({**shared, "seed": seed, "run": seeds[seed]})
-    return rows
+_OTHER_MECHANISM = "of another mechanism than the ledger's"
 
 
 def read(
@@ -81,18 +51,38 @@ def read(
         published: the file of published numbers.
 
     Returns:
-        The columns of `summary.summarize`, and further `shown_in`, `repaired` (whether
-        it repairs a claim that has no proof), `printed` (the paper's ε or NaN), `audit`
-        (how the bound was found), `audit_note` and `reason` (what each number rests
-        on).
+        As `explain`.
 
     Raises:
         BenchError: a file of a run is missing or damaged, or the mechanism of its
             ledger is not the one audited.
     """
-    rows = read_rows(results, configurations(cells), by_unit=True)
+    private = [cell for cell in cells if cell["private"]]
+    return explain(read_configurations(private, results), results, published)
+
+
+def explain(
+    rows: pd.DataFrame, results: str | Path, published: str | Path
+) -> pd.DataFrame:
+    """Return the private ones of some rows, with what each of their ε rests on.
+
+    Args:
+        rows: as `configurations.read_configurations`.
+        results: the results folder.
+        published: the file of published numbers.
+
+    Returns:
+        The columns of `rows`, with the table cells alone in `shown_in` (paper, item,
+        series, repairs), and further `repaired` (whether it repairs a claim that
+        has no proof), `printed` (the paper's ε or NaN), `audit` (how the bound was
+        found) and `reason` (what each number rests on).
+
+    Raises:
+        BenchError: an audit is missing, or is of another mechanism.
+    """
     if not len(rows):
         return rows
+    rows = rows[rows["unit"] != ""].reset_index(drop=True)
     for row in each_row(rows):
         _check_audit(row, Path(results, "runs"))
     printed = {
@@ -102,20 +92,28 @@ def read(
     rows = mark_rows(rows)
     rows["accounted_multiplier"] = rows["accounted_multiplier"].replace(0, math.inf)
     rows["accounted_multiplier"] = rows["accounted_multiplier"].fillna(math.inf)
-    rows["repaired"] = [
-        any(repairs for *_, repairs in cells) for cells in rows["shown_in"]
-    ]
+    rows["shown_in"] = rows["shown_in"].map(_table_cells)
+    rows["repaired"] = [any(cell[3] for cell in cells) for cells in rows["shown_in"]]
     rows["printed"] = [_printed(row, printed[row.paper]) for row in each_row(rows)]
-    rows["audit_note"] = [
-        "of another mechanism than the ledger's" if is_other else ""
-        for is_other in rows["audit_saw_another_mechanism"]
-    ]
-    rows["audit"] = [
-        f"{row.audit_method}, {100 * row.audit_confidence:g} % confidence"
-        for row in each_row(rows)
-    ]
+    rows["audit"] = [_audit(row) for row in each_row(rows)]
     rows["reason"] = [_reason(row) for row in each_row(rows)]
     return rows
+
+
+def _table_cells(shown_in: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Return (paper, item, series, repairs) of those cells that tables show."""
+    return tuple(
+        (paper, item, series, repairs)
+        for paper, item, kind, series, repairs in shown_in
+        if kind == "table"
+    )
+
+
+def _audit(row: Any) -> str:
+    text = f"{row.audit_method}, {100 * row.audit_confidence:g} % confidence"
+    if row.audit_saw_another_mechanism:
+        text += f", {_OTHER_MECHANISM}"
+    return text
 
 
 def _check_audit(row: Any, runs: Path) -> None:
@@ -171,98 +169,62 @@ def _reason(row: Any) -> str:
     return "; ".join(sentences)
 
 
+_CSV_COLUMNS = {
+    **{name: name for name in ("paper", "method", "variant", "role")},
+    **{name: name for name in ("dataset", "task", "unit", "adjacency", "observer")},
+    "delta": "delta",
+    "accounted_multiplier": "noise_multiplier",
+    "printed": "epsilon_printed",
+    "epsilon_claimed": "epsilon_claimed",
+    "claimed_status": "claimed_status",
+    "epsilon_proven_low": "epsilon_holds_low",
+    "epsilon_proven_high": "epsilon_holds_high",
+    "proven_status": "holds_status",
+    "epsilon_audited": "epsilon_audited",
+    "epsilon_ideal_audit": "epsilon_ideal",
+    "audit": "audit",
+    "epsilon_image_level": "epsilon_image_level",
+    "accuracy": "accuracy",
+    "accuracy_low": "ci_low",
+    "accuracy_high": "ci_high",
+    **{name: name for name in ("seeds", "reason", "runs")},
+}
+"""The columns of rows that the CSV has, and their names there."""
+
+
 def tidy(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the table for programs; its CSV has no empty cell: "none" stands where
     there is nothing.
     """
-    return pd.DataFrame(
-        {
-            "paper": row.paper,
-            "method": row.method,
-            "variant": row.variant,
-            "role": "repaired" if row.repaired else "published",
-            "dataset": row.dataset,
-            "task": row.task,
-            "unit": row.unit,
-            "adjacency": row.adjacency,
-            "observer": row.observer,
-            "delta": row.delta,
-            "noise_multiplier": row.accounted_multiplier,
-            "epsilon_printed": _number_or(row.printed, "not printed"),
-            "epsilon_claimed": row.epsilon_claimed,
-            "claimed_status": status_of(row, "claimed"),
-            "epsilon_holds_low": row.epsilon_proven_low,
-            "epsilon_holds_high": row.epsilon_proven_high,
-            "holds_status": status_of(row, "proven"),
-            "epsilon_audited": row.epsilon_audited,
-            "epsilon_ideal": _number_or(row.epsilon_ideal_audit, "none"),
-            "audit": f"{row.audit}, {row.audit_note}" if row.audit_note else row.audit,
-            "epsilon_image_level": _number_or(row.epsilon_image_level, "none"),
-            "accuracy": row.accuracy,
-            "ci_low": row.accuracy_low,
-            "ci_high": row.accuracy_high,
-            "seeds": row.seeds,
-            "reason": row.reason,
-            "runs": f"results/runs/{row.folder}",
-        }
-        for row in each_row(rows)
+    if not len(rows):
+        return pd.DataFrame(columns=list(_CSV_COLUMNS.values()))
+    table = rows.assign(
+        role=rows["repaired"].map({True: "repaired", False: "published"}),
+        claimed_status=[status_of(row, "claimed") for row in each_row(rows)],
+        proven_status=[status_of(row, "proven") for row in each_row(rows)],
+        printed=_filled(rows["printed"], "not printed"),
+        epsilon_ideal_audit=_filled(rows["epsilon_ideal_audit"], "none"),
+        epsilon_image_level=_filled(rows["epsilon_image_level"], "none"),
+        runs="results/runs/" + rows["folder"],
     )
+    return table[list(_CSV_COLUMNS)].rename(columns=_CSV_COLUMNS)
 
 
-def _number_or(value: float, text: str) -> float | str:
-    return text if math.isnan(value) else value
-
-
-_PAGE_COLUMNS = (
-    *("method", "dataset", "task", "accuracy", "epsilon_printed", "epsilon_claimed"),
-    *("epsilon_holds", "epsilon_audited", "epsilon_ideal", "epsilon_image_level"),
-    *("claimed_status", "holds_status", "paper", "role", "unit", "adjacency"),
-    *("observer", "delta", "noise_multiplier", "audit", "ci", "seeds", "reason"),
-    "runs",
-)
-
-
-def page_listing(rows: pd.DataFrame) -> Listing:
-    """Return all columns of the CSV, for the page."""
-    listed = []
-    records = tidy(rows).to_dict("records")
-    for row, record in zip(each_row(rows), records, strict=True):
-        fields = {
-            str(name): (
-                format_text(value)
-                if isinstance(value, str)
-                else format_number(value, ".4g", nothing="none")
-            )
-            for name, value in record.items()
-        }
-        fields["method"] = format_text(row.title, row.variant)
-        fields["epsilon_holds"] = format_range(
-            row.epsilon_proven_low, row.epsilon_proven_high, ".4g", nothing="none"
-        )
-        fields["epsilon_audited"] = format_number(
-            row.epsilon_audited, ".4g", nothing="none", note=row.audit_note
-        )
-        fields["ci"] = format_range(row.accuracy_low, row.accuracy_high, ".4g")
-        listed.append({_heading(name): fields[name] for name in _PAGE_COLUMNS})
-    return Listing(title=TITLE, rows=listed, notes=NOTES)
-
-
-def _heading(column: str) -> str:
-    words = column.replace("_", " ")
-    return words.replace("epsilon", "ε").replace("delta", "δ")
+def _filled(values: pd.Series, text: str) -> pd.Series:
+    return values.astype(object).where(values.notna(), text)
 
 
 NOTES = (
     (
-        "ε printed: the number in the paper, at the paper's scale. ε recomputed as"
-        " claimed: the paper's accounting, applied to the run made here. ε that holds:"
-        " proved for the sampler that ran and for the observer. ε audited: a lower"
-        " bound from canaries, with 95 % confidence; a low bound proves nothing. Ideal"
+        "Printed ε: the number in the paper, at the paper's scale. Claimed ε: the"
+        " paper's accounting, applied to the run made here. Proven ε: what is proved"
+        " for the sampler that ran and for the observer. Audited ε: a lower bound"
+        " from canaries, with 95 % confidence; a low bound proves nothing. Ideal"
         " attacker: the bound that the best possible attacker reaches in half of all"
         " audits with as many canaries. docs/privacy.md explains each."
     ),
     (
-        "Audited above what holds: the lower bound exceeds the ε. With correct code"
+        "Audited above what is proven: the lower bound exceeds the ε. With correct code"
         " this happens by chance in one audit of twenty, so expect it in a few of many"
         " rows; the row says how often correct code has such a bound. Refuted: of a"
         " hundred tables like this one, fewer than one would have such a row by chance."
@@ -278,9 +240,7 @@ NOTES = (
 def listing(rows: pd.DataFrame) -> Listing:
     """Return the columns that fit a page of text, for readers."""
     listed = [_fields(row) for row in each_row(rows)]
-    return Listing(
-        title="Three ε beside every private number", rows=listed, notes=NOTES
-    )
+    return Listing(title=TITLE, rows=listed, notes=NOTES)
 
 
 def _fields(row: Any) -> dict[str, Formatted]:
@@ -293,12 +253,13 @@ def _fields(row: Any) -> dict[str, Formatted]:
         "unit": format_text(row.unit),
         "δ": format_number(row.delta, "g"),
         "z": format_number(row.accounted_multiplier),
-        "ε printed": format_number(row.printed, nothing="not printed"),
-        "ε recomputed as claimed": format_number(
-            row.epsilon_claimed, note=status_of(row, "claimed")
+        "printed ε": format_number(row.printed, nothing="not printed"),
+        "claimed ε": format_number(row.epsilon_claimed, note=status_of(row, "claimed")),
+        "proven ε": format_text(f"{proven.text} ({status_of(row, 'proven')})"),
+        "audited ε, at least": format_number(
+            row.epsilon_audited,
+            note=_OTHER_MECHANISM if row.audit_saw_another_mechanism else "",
         ),
-        "ε that holds": format_text(f"{proven.text} ({status_of(row, 'proven')})"),
-        "ε audited, at least": format_number(row.epsilon_audited, note=row.audit_note),
         "of an ideal attacker": format_number(row.epsilon_ideal_audit, nothing="none"),
         "accuracy, %": format_number(row.accuracy, ".1f"),
     }

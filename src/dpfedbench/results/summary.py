@@ -9,7 +9,9 @@ columns of `columns.CELLS` that all seeds of a cell share, and these:
 - `test_count`: tested tasks or records of all seeds.
 - `milliseconds`, `validation_accuracy`, each with `_low` and `_high`: intervals over
   seeds; NaN where a seed has no value.
-- `parameters`, `seconds`: means over seeds; NaN where a seed has no value.
+- `parameters`, `seconds`: means over seeds; NaN where a seed has no value. `rounds`:
+  the mean number of rounds that were run. `cohort`: configured clients or records a
+  round.
 - `unit`, `delta`, `adjacency`, `observer` and each ε with status and explanation: those
   of the seed with the largest ε, since seeds differ where one stopped earlier.
 - `claimed_excess`, `proven_excess`: what an audit says against an ε (`audits.mark`).
@@ -21,48 +23,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_interval
-from dpfedbench.results.columns import CELLS, PRIVACY, UNIT_PREFIXES
+from dpfedbench.results.columns import CELLS, PRIVACY, UNIT_PREFIXES, names
 from dpfedbench.results.runs_table import SEPARATOR, collect_cells, collect_runs
 
-_OF_SEED = (
-    "seed",
-    "run",
-    "accuracy",
-    "accuracy_low",
-    "accuracy_high",
-    "test_count",
-    "task_accuracies",
-)
-_CLAIMED = (
-    "epsilon_claimed_low",
-    "epsilon_claimed",
-    "claimed_status",
-    "claimed_explanation",
-)
-_PROVEN = (
-    "adjacency",
-    "observer",
-    "epsilon_proven_low",
-    "epsilon_proven_high",
-    "proven_status",
-    "proven_explanation",
-)
-_IMAGE_LEVEL = ("epsilon_image_level", "image_level_explanation")
-_AUDIT = (
-    "epsilon_audited",
-    "audit_confidence",
-    "audit_method",
-    "audit_reason",
-    "audit_chance",
-    "epsilon_ideal_audit",
-    "epsilon_proven_at_audit",
-    "audit_saw_another_mechanism",
-)
-_TEXTS = {column.name for column in (*CELLS, *PRIVACY) if column.type == "text"}
+_OF_SEED = {
+    *("seed", "run", "test_count", "task_accuracies"),
+    *("accuracy", "accuracy_low", "accuracy_high"),
+}
+"""Columns of cells that seeds do not share."""
+_OF_LARGEST = {
+    "epsilon_claimed": ["epsilon_claimed_low", "claimed_status", "claimed_explanation"],
+    "epsilon_proven_high": [
+        *("adjacency", "observer", "epsilon_proven_low"),
+        *("proven_status", "proven_explanation"),
+    ],
+    "epsilon_image_level": ["image_level_explanation"],
+}
+"""Each ε, and the columns that are those of the seed with the largest."""
+_TEXTS = {column.name for column in [*CELLS, *PRIVACY] if column.type == "text"}
 
 
 def read_rows(
@@ -82,8 +65,8 @@ def read_rows(
     audited_runs = {
         cell["run"]: cell["audited_run"] for cell in cells if cell.get("audited_run")
     }
-    names = [cell["run"] for cell in cells]
-    runs = collect_runs(results, names, audited_runs=audited_runs)
+    run_names = [cell["run"] for cell in cells]
+    runs = collect_runs(results, run_names, audited_runs=audited_runs)
     return summarize(collect_cells(results, cells, runs), runs, by_unit=by_unit)
 
 
@@ -107,7 +90,7 @@ def summarize(
         row = _shared_columns(seeds) | _training_columns(of_runs)
         row |= _accuracy_columns(seeds)
         for prefix in UNIT_PREFIXES if by_unit else UNIT_PREFIXES[:1]:
-            unit = _unit(of_runs, prefix)
+            unit = _unit_columns(of_runs, prefix)
             if unit["unit"] or not prefix:
                 rows.append(row | unit)
     return pd.DataFrame(rows)
@@ -125,31 +108,23 @@ def row_interval(row: Any, name: str = "accuracy") -> Interval:
     return Interval(mean=value, low=low, high=high, count=row.seeds, over=over)
 
 
-def _interval_columns(name: str, interval: Interval) -> dict[str, float]:
-    return {
-        name: interval.mean,
-        f"{name}_low": interval.low,
-        f"{name}_high": interval.high,
-    }
-
-
 def _shared_columns(seeds: pd.DataFrame) -> dict[str, Any]:
-    first = seeds.iloc[0]
-    names = [column.name for column in CELLS if column.name not in _OF_SEED]
-    known = {column.name for column in CELLS}
-    further = [str(name) for name in seeds if name not in known]
-    row = {name: _plain(name, first[name]) for name in [*names, *further]}
-    row["x"] = float(first["x"])
-    row["runs"] = tuple(seeds["run"])
-    row["seeds"] = len(seeds)
-    row["folder"] = str(Path(first["run"]).parent)
-    return row
+    shared = {
+        str(name): _plain(str(name), value)
+        for name, value in seeds.iloc[0].items()
+        if name not in _OF_SEED
+    }
+    return shared | {
+        "x": float(seeds["x"].iloc[0]),
+        "runs": tuple(seeds["run"]),
+        "seeds": len(seeds),
+        "folder": str(Path(seeds["run"].iloc[0]).parent),
+    }
 
 
 def _training_columns(runs: pd.DataFrame) -> dict[str, Any]:
     times = runs["milliseconds_per_client"].fillna(runs["milliseconds_per_record"])
-    notices = [text for text in runs["notices"].fillna("") if text]
-    every_notice = [part for text in notices for part in text.split(SEPARATOR)]
+    notices = SEPARATOR.join(text for text in runs["notices"].fillna("") if text)
     return {
         **_interval_columns("milliseconds", _over_seeds(times)),
         **_interval_columns(
@@ -157,8 +132,15 @@ def _training_columns(runs: pd.DataFrame) -> dict[str, Any]:
         ),
         "parameters": runs["parameters"].astype(float).mean(skipna=False),
         "seconds": runs["seconds"].astype(float).mean(skipna=False),
-        "notices": tuple(dict.fromkeys(every_notice)),
+        "rounds": runs["rounds_run"].astype(float).mean(),
+        "cohort": float(
+            runs.get("participation.cohort", _MISSING).astype(float).iloc[0]
+        ),
+        "notices": tuple(dict.fromkeys(notices.split(SEPARATOR))) if notices else (),
     }
+
+
+_MISSING = pd.Series([math.nan])
 
 
 def _over_seeds(values: pd.Series) -> Interval:
@@ -169,19 +151,29 @@ def _over_seeds(values: pd.Series) -> Interval:
     return mean_interval([float(value) for value in values], over="seeds")
 
 
+def _interval_columns(name: str, interval: Interval) -> dict[str, float]:
+    return {
+        name: interval.mean,
+        f"{name}_low": interval.low,
+        f"{name}_high": interval.high,
+    }
+
+
 def _accuracy_columns(seeds: pd.DataFrame) -> dict[str, Any]:
     """Return accuracy and interval, of a single seed over its own tasks or records."""
     first = seeds.iloc[0]
+    accuracies = tuple(seeds["accuracy"].astype(float))
     if first["test_unit"] == "task":
-        tasks = [list(map(float, of_seed)) for of_seed in seeds["task_accuracies"]]
-        interval = seeds_interval(tasks)
+        of_tasks = [list(map(float, of_seed)) for of_seed in seeds["task_accuracies"]]
+        interval = seeds_interval(of_tasks)
     elif len(seeds) > 1:
-        interval = mean_interval(list(seeds["accuracy"].astype(float)), over="seeds")
+        interval = mean_interval(list(accuracies), over="seeds")
     else:
+        ends = first[["accuracy_low", "accuracy_high"]].astype(float)
         interval = Interval(
-            mean=float(first["accuracy"]),
-            low=_float(first["accuracy_low"]),
-            high=_float(first["accuracy_high"]),
+            mean=accuracies[0],
+            low=ends.iloc[0],
+            high=ends.iloc[1],
             count=int(first["test_count"]),
             over="records",
         )
@@ -189,13 +181,13 @@ def _accuracy_columns(seeds: pd.DataFrame) -> dict[str, Any]:
         **_interval_columns("accuracy", interval),
         "interval_over": interval.over,
         "test_count": int(seeds["test_count"].sum()),
-        "accuracies": tuple(seeds["accuracy"].astype(float)),
+        "accuracies": accuracies,
     }
 
 
-def _unit(runs: pd.DataFrame, prefix: str) -> dict[str, Any]:
+def _unit_columns(runs: pd.DataFrame, prefix: str) -> dict[str, Any]:
     """Return the privacy columns of one unit, of the worst seed for each ε."""
-    named = {f"{prefix}{name}": name for name in _names_of_unit()}
+    named = {f"{prefix}{name}": name for name in names(PRIVACY)}
     account = runs[list(named)].rename(columns=named)
     protected = account[account["unit"].notna()]
     if len(protected.drop_duplicates(["unit", "delta"])) > 1:
@@ -204,48 +196,22 @@ def _unit(runs: pd.DataFrame, prefix: str) -> dict[str, Any]:
             " delete that folder and run again"
         )
     first = account.iloc[0]
-    row = {
-        "unit": _plain("unit", first["unit"]),
-        "delta": _float(first["delta"]) if len(protected) else math.nan,
-        "accounted_multiplier": account["accounted_multiplier"].astype(float).min(),
-    }
-    for largest, names in (
-        ("epsilon_claimed", _CLAIMED),
-        ("epsilon_proven_high", _PROVEN),
-        ("epsilon_image_level", _IMAGE_LEVEL),
-    ):
-        worst = _row_of_largest(account, largest)
-        row |= {name: _plain(name, worst[name]) for name in names}
-    row |= {name: _plain(name, first[name]) for name in _AUDIT}
+    row = {name: _plain(name, first[name]) for name in named.values()}
+    if not row["unit"]:
+        row["delta"] = math.nan
+    row["accounted_multiplier"] = account["accounted_multiplier"].astype(float).min()
+    for largest, further in _OF_LARGEST.items():
+        values = account[largest].astype(float).fillna(-math.inf).to_numpy()
+        worst = account.iloc[int(np.argmax(values))]
+        row |= {name: _plain(name, worst[name]) for name in [largest, *further]}
     for name in ("claimed", "proven"):
         row[f"{name}_status"] = row[f"{name}_status"] or "none"
         row[f"{name}_excess"] = ""
     return row
 
 
-def _names_of_unit() -> list[str]:
-    return [
-        *("unit", "delta", "accounted_multiplier"),
-        *(*_CLAIMED, *_PROVEN, *_IMAGE_LEVEL, *_AUDIT),
-    ]
-
-
-def _row_of_largest(account: pd.DataFrame, column: str) -> Any:
-    """Return the first row with the largest value; without a value, the first row."""
-    values = account[column].astype(float).reset_index(drop=True)
-    if values.isna().all():
-        return account.iloc[0]
-    return account.iloc[int(values.fillna(-math.inf).to_numpy().argmax())]
-
-
-def _float(value: Any) -> float:
-    return math.nan if pd.isna(value) else float(value)
-
-
 def _plain(name: str, value: Any) -> Any:
     """Return a value of a frame; a missing text is empty, a missing number NaN."""
-    if isinstance(value, list | tuple | dict):
+    if isinstance(value, list | tuple | dict | np.ndarray) or not pd.isna(value):
         return value
-    if pd.isna(value):
-        return "" if name in _TEXTS else math.nan
-    return value
+    return "" if name in _TEXTS else math.nan

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,11 @@ from dpfedbench.results.audits import mark_rows
 from dpfedbench.results.formats import (
     Formatted,
     Listing,
-    escaped,
     format_accuracy,
     format_epsilon,
     format_milliseconds,
     format_number,
     format_text,
-    markdown_table,
     notice_sentences,
     plural,
     span,
@@ -219,18 +218,17 @@ def _fields(table: Table, row: Any) -> dict[str, Formatted]:
     value = Interval(
         mean=row.value, low=row.value_low, high=row.value_high, count=0, over=""
     )
-    method = f"{row.title}, {row.variant}" if row.variant else row.title
+    format_value = format_milliseconds if table.is_of_time else format_accuracy
     fields = {
+        "method": format_text(row.title, row.variant),
         "data": format_text(row.dataset),
         "task": format_text(row.task),
-        "method": format_text(method),
-        table.value_heading: (
-            format_milliseconds(value) if table.is_of_time else format_accuracy(value)
-        ),
+        table.value_heading: format_value(value),
     }
     if table.is_searched:
+        accuracy = format_accuracy(row_interval(row))
         fields["accuracy, % at the meta-test, of the chosen"] = (
-            format_accuracy(row_interval(row)) if row.chosen else format_text("")
+            accuracy if row.chosen else format_text("")
         )
     published_notes = []
     if not math.isnan(row.spread):
@@ -238,13 +236,13 @@ def _fields(table: Table, row: Any) -> dict[str, Formatted]:
     if not math.isnan(row.published) and not row.comparable:
         published_notes.append("not comparable")
     fields |= {
-        "ε claimed": format_epsilon(row, "claimed"),
-        "ε that holds": format_epsilon(row, "proven"),
-        "δ": format_number(row.delta, "g"),
-        "unit": format_text(row.unit),
+        "claimed ε": format_epsilon(row, "claimed"),
+        "proven ε": format_epsilon(row, "proven"),
         f"published, {'ms' if table.is_of_time else '%'}": format_number(
             row.published, "g", note=", ".join(published_notes)
         ),
+        "δ": format_number(row.delta, "g"),
+        "unit": format_text(row.unit),
     }
     for name in table.item.spec.get("columns", ()):
         heading, column = _EXTRA_COLUMNS[name]
@@ -252,107 +250,70 @@ def _fields(table: Table, row: Any) -> dict[str, Formatted]:
     return fields
 
 
-def to_markdown(table: Table, command: str) -> str:
-    """Return the table in Markdown: what was measured, how sure and how private it is,
-    and how to make it again.
-    """
-    rows = [_fields(table, row) for row in each_row(table.rows)]
-    texts = []
-    for row in rows:
-        fields = {name: value.line for name, value in row.items()}
-        measured = row[table.value_heading]
-        fields[table.value_heading] = f"**{measured.text}** ({measured.note})"
-        texts.append(list(fields.values()))
-    lines = [
-        f"# {escaped(table.item.title)}",
-        "",
-        *markdown_table(list(rows[0]), texts),
-        "",
-        *(f"- {escaped(note)}" for note in notes(table)),
-        *("", "Made by", "", f"    {command}", "", "from", ""),
-    ]
-    for row in each_row(table.rows):
-        lines.append(f"- {escaped(_place(row))}: `{_folders(row)}`")
-    return "\n".join(lines) + "\n"
-
-
 def notes(table: Table) -> list[str]:
     """Return what a reader of the table has to know, a sentence each."""
     rows = table.rows
-    sentences = [_time_note() if table.is_of_time else _accuracy_note(table)]
-    if not table.is_of_time:
-        intervals = set(rows["interval_over"])
-        kinds = [text for kind, text in _INTERVALS.items() if kind in intervals]
-        sentences.append(
-            f"The interval is {'. In rows of one seed it is '.join(kinds)}."
-        )
+    sentences = []
     if table.reference:
-        sentences.insert(
-            0,
+        sentences.append(
             f"Values are shares of the accuracy of {table.reference}, seed by seed;"
-            " so is the interval.",
+            " so is the interval."
         )
+    if table.is_of_time:
+        sentences.append(_TIME_NOTE)
+    else:
+        sentences += _accuracy_notes(table)
     sentences.append(
         "A row without a claim of privacy has – for ε, and nothing in the CSV. Of a"
         " range the CSV has the upper end."
     )
     if not table.marked and (rows["unit"] != "").any():
         sentences.append(
-            "An ε that holds is proved unless another word stands beside it. The table"
-            " of privacy and the page say whether an audit exceeds it."
+            "A proven ε is proved unless another word stands beside it. The table of"
+            " privacy and the page say whether an audit exceeds it."
         )
     for row in each_row(rows):
-        for heading, explanation in (
-            ("ε claimed", row.claimed_explanation),
-            ("ε that holds", row.proven_explanation),
-        ):
-            if explanation:
-                sentences.append(f"{heading}, {row.title}: {explanation.rstrip('.')}.")
-    sentences += notice_sentences((_place(row), row.notices) for row in each_row(rows))
-    for row in each_row(rows):
+        if row.claimed_explanation:
+            sentences.append(f"Claimed ε, {row.title}: {row.claimed_explanation}.")
+        if row.proven_explanation:
+            sentences.append(f"Proven ε, {row.title}: {row.proven_explanation}.")
         if row.mismatch and not math.isnan(row.published):
             sentences.append(
                 f"Not comparable with the published value: {row.mismatch}."
             )
-    return list(dict.fromkeys(sentences))
+    sentences += notice_sentences((_name(row), row.notices) for row in each_row(rows))
+    return list(dict.fromkeys(text.replace("..", ".") for text in sentences))
 
 
-def _time_note() -> str:
-    return (
-        "Time is that of a training round, divided by its number of clients, without"
-        " validation. It was measured on the machine and with the threads that"
-        " training.json names; the papers used other machines."
-    )
+_TIME_NOTE = (
+    "Time is that of a training round, divided by its number of clients, without"
+    " validation. It was measured on the machine and with the threads that"
+    " training.json names; the papers used other machines."
+)
 
 
-def _accuracy_note(table: Table) -> str:
+def _accuracy_notes(table: Table) -> Iterator[str]:
     rows = table.rows
     counted = rows["test_unit"].iloc[0]
     seeds = plural(span(rows["seeds"]), "seed")
-    tasks = plural(span(rows["test_count"] // rows["seeds"]), counted)
-    note = (
+    count = plural(span(rows["test_count"] // rows["seeds"]), counted)
+    if table.is_searched:
+        yield (
+            "Each method was searched with at most"
+            f" {plural(rows['searched'].max(), 'run')}. The settings with the best"
+            " accuracy on the validation tasks are chosen, and only their meta-test is"
+            " read."
+        )
+    yield (
         f"Accuracy is the mean of the per-seed means over the test {counted}s"
-        f" ({seeds}, {tasks} each)."
+        f" ({seeds}, {count} each)."
     )
-    if not table.is_searched:
-        return note
-    return (
-        f"Each method was searched with at most {plural(rows['searched'].max(), 'run')}."
-        " The settings with the best accuracy on the validation tasks are chosen, and"
-        f" only their meta-test is read. {note}"
-    )
+    intervals = set(rows["interval_over"])
+    kinds = [text for kind, text in _INTERVALS.items() if kind in intervals]
+    yield f"The interval is {'. In rows of one seed it is '.join(kinds)}."
 
 
-def _place(row: Any) -> str:
+def _name(row: Any) -> str:
     """Return data, task, method and variant, as a text."""
     variant = f" ({row.variant})" if row.variant else ""
     return f"{row.dataset} {row.task}, {row.title}{variant}"
-
-
-def _folders(row: Any) -> str:
-    """Return the runs' common folder, with the seeds in braces as a shell writes
-    them.
-    """
-    seeds = [Path(run).name.removeprefix("seed") for run in row.runs]
-    names = f"seed{seeds[0]}" if len(seeds) == 1 else f"seed{{{','.join(seeds)}}}"
-    return f"results/runs/{row.folder}/{names}"

@@ -335,9 +335,8 @@ def site(
             path = path.with_suffix(".csv")
             table = tables.read(item, folder, published)
             path.write_text(formats.csv_text(tables.tidy(table)), encoding="utf-8")
-            path.with_suffix(".md").write_text(
-                tables.to_markdown(table, "it"), encoding="utf-8"
-            )
+            text = tables.listing(table).markdown("it")
+            path.with_suffix(".md").write_text(text, encoding="utf-8")
         else:
             path = path.with_suffix(".png")
             drawing, drawn = figures.make(item, folder, published)
@@ -391,7 +390,10 @@ def site(
     }
     datasets = [{"name": "glyphs", "version": "1", "source": "drawn", "licence": "MIT"}]
     arguments = {
-        "private": [cell for cells in private for cell in cells],
+        "cells": [
+            *(cell for cells in private for cell in cells),
+            *(cell for product in items if product.item for cell in product.item.cells),
+        ],
         "results": folder,
         "folder": folder,
         "published": published,

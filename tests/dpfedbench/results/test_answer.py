@@ -153,7 +153,7 @@ def test_a_claim_that_holds_needs_no_repair() -> None:
     rows = [valid, row("worse", 70, (1.0, 1.0))]
     assert answers(rows) == [("dp-fedmeta", "published", "published")]
     (shown,) = listing(rows).rows
-    assert shown["best valid repair"].text == "none needed: the claim holds"
+    assert shown["best valid repair"].text == "none needed: the claim is proven"
 
 
 def test_what_a_repair_mends_answers_for_its_paper() -> None:
@@ -184,15 +184,13 @@ def test_without_a_claim_the_table_says_why_it_is_empty() -> None:
 def test_the_row_says_claim_range_accuracy_and_repair() -> None:
     rows = [PUBLISHED, row("low", 70, (1.4, 1.5))]
     (shown,) = listing(rows, {"dp-fedmeta": "DP-FedMeta"}).rows
-    assert {
-        name: value.line.replace("\u00a0", " ") for name, value in shown.items()
-    } == {
+    assert {name: value.line for name, value in shown.items()} == {
         "paper": "DP-FedMeta (DP-AGR; glyphs, 5-way 1-shot; of a client, δ = 1e-06)",
-        "ε claimed": "3.5 (printed: 1.5)",
-        "ε that holds": "4.8 to 4.9",
+        "claimed ε": "3.5 (printed: 1.5)",
+        "proven ε": "4.8 to 4.9",
         "reaches, %": "85.0 (84.0 to 86.0)",
         "repair reaches, %": "70.0 (69.0 to 71.0)",
-        "best valid repair": "low (ε = 1.5 holds)",
+        "best valid repair": "low (proven ε = 1.5)",
     }
     (record,) = tidy(rows).to_dict("records")
     assert (

@@ -195,7 +195,7 @@ def test_a_table_of_a_paper_and_the_page_mark_it(
     read = tables.read(item, results, published, marked=True)
     fields = tables.listing(read).rows
     shown = {
-        row.method: line["ε that holds"].line
+        row.method: line["proven ε"].line
         for row, line in zip(each_row(read.rows), fields, strict=True)
     }
     assert (
@@ -205,11 +205,11 @@ def test_a_table_of_a_paper_and_the_page_mark_it(
     assert shown["maml"] == "–" and shown["dp-reptile"] == "4.89"
     # The file of the table does not wait for audits, and says where they are.
     where = "The table of privacy and the page say whether an audit exceeds it."
-    alone = tables.to_markdown(tables.read(item, results, published), "it")
+    alone = tables.listing(tables.read(item, results, published)).markdown("it")
     assert (
         where in alone
         and LEAK not in alone
-        and where not in tables.to_markdown(read, "it")
+        and where not in tables.listing(read).markdown("it")
     )
     shutil.copytree(site.folder / "tables", results / "tables")
     shutil.copy(site.folder / "provenance.json", results)
@@ -220,7 +220,7 @@ def test_a_table_of_a_paper_and_the_page_mark_it(
         made,
         **site.arguments
         | {
-            "private": [cell for entry in entries for cell in entry],
+            "cells": [cell for entry in entries for cell in entry],
             "results": results,
             "folder": results,
         },
@@ -240,10 +240,10 @@ def test_the_answer_takes_no_repair_that_is_refuted_and_marks_what_is_above() ->
     assert tidy(rows)["repair_variant"].tolist() == ["better"]
     assert tidy(rows)["repair_holds_status"].tolist() == [f"proved, {BY_CHANCE}"]
     (fields,) = listing(rows).rows
-    assert fields["best valid repair"].note == f"ε\u00a0=\u00a01.5 holds, {BY_CHANCE}"
+    assert fields["best valid repair"].note == f"proven ε = 1.5, {BY_CHANCE}"
     excess = LEAK.removeprefix("refuted, ")
     published = {**PUBLISHED, "proven_status": "refuted", "proven_excess": excess}
-    assert listing([published]).rows[0]["ε that holds"].note == LEAK
+    assert listing([published]).rows[0]["proven ε"].note == LEAK
 
 
 def test_an_account_in_python_says_it_of_every_profile(

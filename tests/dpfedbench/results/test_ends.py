@@ -5,7 +5,6 @@ shows the right one.
 import csv
 import io
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.results import formats, page, privacy, tables
+from dpfedbench.results import formats, privacy, tables
 from dpfedbench.results.summary import each_row
 from tests.dpfedbench.results.conftest import (
     Cells,
@@ -22,7 +21,6 @@ from tests.dpfedbench.results.conftest import (
     runs_of,
     with_accounts,
 )
-from tests.dpfedbench.results.test_page import Read
 
 CLAIMED, HOLDS = (
     {"epsilon_low": 1.25, "epsilon_high": 2.0},
@@ -66,11 +64,11 @@ def test_a_tables_csv_has_high_ends_and_people_see_both(
     row = list(csv.DictReader(io.StringIO(formats.csv_text(tables.tidy(table)))))[at]
     assert (row["epsilon_claimed"], row["epsilon_holds"]) == ("2", "5")
     shown = tables.listing(table).rows[at]
-    assert (shown["ε claimed"].text, shown["ε that holds"].text) == (
+    assert (shown["claimed ε"].text, shown["proven ε"].text) == (
         "1.25 to 2",
         "3 to 5",
     )
-    assert (shown["ε claimed"].key, shown["ε that holds"].key) == (
+    assert (shown["claimed ε"].key, shown["proven ε"].key) == (
         2.0,
         5.0,
     )  # what the page sorts by
@@ -90,51 +88,6 @@ def test_the_table_of_privacy_has_both_ends(
     )
     assert tuple(row[name] for name in ends) == (2.0, 3.0, 5.0, 0.8)
     assert row["ci_low"] < row["accuracy"] < row["ci_high"] and row["seeds"] == 3
-
-
-def test_the_pages_filter_and_its_block_of_runs_show_what_holds(
-    site: Site, entry: Cells, changed: Path
-) -> None:
-    texts = [
-        page.make(
-            site.items,
-            **(
-                site.arguments | {"private": entry, "results": folder, "folder": folder}
-            ),
-        )
-        for folder in (site.folder, changed)
-    ]
-    before, now = map(Read, texts)
-    marked = [
-        [
-            (tag, attrs["data-facets"])
-            for tag, attrs in page_.tags
-            if "data-facets" in attrs
-        ]
-        for page_ in (before, now)
-    ]
-    places = []
-    for (_, old), (tag, new) in zip(*marked, strict=True):
-        moved = [
-            facet
-            for facet in json.loads(new or "")
-            if facet not in json.loads(old or "")
-        ]
-        assert all(facet == ["dp-fedmeta", "glyphs", "dp-agr", 5.0] for facet in moved)
-        places += [tag] * bool(moved)
-    # The answer and the frontier that open it, Table 2, the table of privacy, both
-    # figures that draw it, and its runs.
-    assert places == ["tr", "figure", "tr", "tr", "figure", "figure", "details"]
-    block = re.search(
-        rf'id="run-{Path(entry[0]["run"]).parent.name}".*?</summary>',
-        texts[1],
-        flags=re.S,
-    )
-    assert block is not None and "ε claimed 1.25 to 2 (void), holds 3 to 5" in block[0]
-    headings, row = next(table for table in now.tables if "ε audited" in table[0])
-    assert [
-        row[headings.index(f"ε {name}")] for name in ("claimed", "holds", "audited")
-    ] == ["2", "3 to 5", "0.8"]
 
 
 def test_each_unit_of_a_row_has_its_own_account_and_audit(

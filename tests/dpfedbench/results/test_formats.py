@@ -46,7 +46,7 @@ def test_html_in_titles_is_text_in_markdown(
     hostile = "<img src=x onerror=alert(1)>\n\n<script>|alert(1)</script>"
     item = changed_cells(item, variant=hostile)
     item = dataclasses.replace(item, spec=item.spec | {"title": hostile})
-    text = tables.to_markdown(tables.read(item, results, published), "snakemake")
+    text = tables.listing(tables.read(item, results, published)).markdown("snakemake")
     assert "<img" not in text and "<script" not in text
     assert (
         text.splitlines()[0]

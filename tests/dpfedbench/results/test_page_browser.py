@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dpfedbench.results.configurations import rank, read_configurations
 from tests.dpfedbench.results.conftest import Site
 
 playwright = pytest.importorskip(
@@ -81,52 +82,94 @@ def methods(tab: Any, table: str) -> list[str]:
 
 
 TABLE = "tables-dp-fedmeta-table2"
+VIEWPORTS = pytest.mark.parametrize(
+    "viewport", [PHONE, DESKTOP, WIDE], ids=["phone", "desktop", "wide"]
+)
+
+
+@VIEWPORTS
+def test_first_screen_answers_which_method(
+    opened: Open, viewport: dict[str, int]
+) -> None:
+    tab = opened(viewport)
+    for query in ("h1", ".question form", ".ranking tbody tr >> nth=0"):
+        box = tab.locator(query).bounding_box()
+        assert box["y"] + box["height"] <= viewport["height"], query
+        assert box["x"] + box["width"] <= viewport["width"], query
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(
-    "viewport", [PHONE, DESKTOP, WIDE], ids=["phone", "desktop", "wide"]
-)
-def test_the_first_screen_holds_what_was_run_and_the_answer(
-    opened: Open, viewport: dict[str, int], scheme: str
-) -> None:
-    tab = opened(viewport, color_scheme=scheme)
-    boxes = {
-        name: tab.locator(query).bounding_box()
-        for name, query in {
-            "title": "h1",
-            "what was run": "header p",
-            "answer": "#tables-answer table",
-        }.items()
-    }
-    for name, box in boxes.items():
-        assert (
-            box["y"] + box["height"] <= viewport["height"]
-            and box["x"] + box["width"] <= viewport["width"]
-        ), name
-    # There is room for five papers.
-    row = tab.locator("#tables-answer tbody tr").first.bounding_box()
-    assert viewport["height"] - row["y"] >= 5 * row["height"]
-    # The first table does not scroll sideways, and the frontier is the first figure.
-    answer = tab.locator("#tables-answer .scroll")
-    assert answer.evaluate("(element) => element.scrollWidth <= element.clientWidth")
-    assert (
-        tab.locator("figure").first.get_attribute("id") == "figures-dp-fedmeta-frontier"
+def test_page_follows_the_colour_scheme(opened: Open, scheme: str) -> None:
+    ground = opened(color_scheme=scheme).evaluate(
+        "getComputedStyle(document.body).backgroundColor"
     )
-    assert "on glyphs" in tab.locator("header p").inner_text()
-    dark = (
-        tab.evaluate("getComputedStyle(document.body).backgroundColor")
-        != "rgb(255, 255, 255)"
+    assert (ground != "rgb(255, 255, 255)") == (scheme == "dark")
+
+
+def ranked(tab: Any) -> list[list[str]]:
+    """Return the text of each cell of the ranking."""
+    rows = tab.locator(".ranking tbody tr").all()
+    return [row.locator("th, td").all_inner_texts() for row in rows]
+
+
+def choose_epsilon(tab: Any, exponent: float) -> None:
+    tab.locator(".question input[name=epsilon]").evaluate(
+        "(range, value) => { range.value = value;"
+        " range.dispatchEvent(new Event('input', { bubbles: true })); }",
+        exponent,
     )
-    assert dark == (scheme == "dark")
+
+
+def test_ranking_equals_that_in_python(opened: Open, site: Site) -> None:
+    """At ε = 2, 4 and 8, of the accounts that the fixture wrote (4.887 / z, one 1.51)."""
+    tab = opened()
+    tab.locator(".question select[name=task]").select_option("glyphs, 5-way 1-shot")
+    rows = read_configurations(site.arguments["cells"], site.folder)
+    counts = []
+    for exponent in (1, 2, 3):
+        choose_epsilon(tab, exponent)
+        expected = rank(
+            rows,
+            dataset="glyphs",
+            task="5-way 1-shot",
+            unit="client",
+            epsilon=2.0**exponent,
+        )
+        private = expected[expected["group"] == "private"]
+        places = [row for row in ranked(tab) if row[0].isdigit()]
+        accuracies = [float(row[2].split()[0]) for row in places]
+        assert accuracies == [round(value, 1) for value in private["accuracy"][:8]]
+        counts.append(len(private))
+        others = [row[0] for row in ranked(tab) if not row[0].isdigit()]
+        assert others[0] == "no private data" and others[-1] == "not private"
+    assert 1 <= counts[0] <= counts[1] < counts[2]
+
+
+def test_ranking_says_where_no_configuration_keeps_the_epsilon(opened: Open) -> None:
+    tab = opened()
+    tab.locator(".question select[name=task]").select_option("glyphs, 5-way 1-shot")
+    choose_epsilon(tab, -1)
+    remark = tab.locator(".question .once").inner_text()
+    # 4.887 / 4, of the configuration with four times the noise.
+    assert remark.startswith(
+        "No configuration keeps this ε; the least proven one is 1.22."
+    )
+
+
+def test_ranking_leads_to_the_row_of_its_configuration(opened: Open) -> None:
+    tab = opened(reduced_motion="reduce")
+    link = tab.locator(".ranking tbody a").first
+    link.click()
+    target = tab.locator(str(link.get_attribute("href")))
+    playwright.expect(target).to_be_in_viewport()
+    assert target.locator("a").first.get_attribute("href").endswith("config.yaml")
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])
-def test_the_body_never_scrolls_sideways(opened: Open, width: int) -> None:
+def test_body_never_scrolls_sideways(opened: Open, width: int) -> None:
     tab = opened({"width": width, "height": 800})
     tab.evaluate(
-        "document.querySelectorAll('details').forEach((element) => { element.open ="
-        " true; })"
+        "document.querySelectorAll('details').forEach((one) => one.open = true)"
     )
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.locator("img").evaluate_all(
@@ -134,15 +177,11 @@ def test_the_body_never_scrolls_sideways(opened: Open, width: int) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "viewport", [PHONE, DESKTOP, WIDE], ids=["phone", "desktop", "wide"]
-)
-def test_text_in_figures_can_be_read_at_the_size_that_is_shown(
+@VIEWPORTS
+def test_text_in_figures_is_at_least_nine_pixels_high(
     opened: Open, viewport: dict[str, int]
 ) -> None:
-    """Figures have 160 pixels an inch and text of 7.5 points or more, which is to be at
-    least 9 pixels high.
-    """
+    """Figures have 160 pixels an inch and text of 7.5 points or more."""
     images = opened(viewport).locator("figure.item img")
     scales = images.evaluate_all(
         "(all) => all.map((image) => image.width / image.naturalWidth)"
@@ -150,144 +189,89 @@ def test_text_in_figures_can_be_read_at_the_size_that_is_shown(
     assert len(scales) == 4 and all(7.5 * 160 / 72 * scale >= 9 for scale in scales)
 
 
-def test_a_long_reason_is_folded_until_it_is_asked_for(opened: Open) -> None:
+def test_filter_by_method_keeps_its_rows_and_figures(opened: Open) -> None:
     tab = opened()
-    reason = tab.locator("#tables-privacy td.long")
-    low = reason.bounding_box()["height"]
-    assert reason.count() == 1 and "same chance" not in reason.inner_text()
-    reason.locator("summary").click()
-    assert (
-        reason.inner_text().count("same chance") >= 4
-        and reason.bounding_box()["height"] > low
-    )
-
-
-def test_a_filter_by_method_keeps_its_rows_figures_and_runs(opened: Open) -> None:
-    tab = opened()
-    everything = {
-        query: len(shown(tab, query))
-        for query in ("tbody tr[data-facets]", "figure.item", ".run")
-    }
-    tab.get_by_label("Method").select_option("maml")
+    filters = tab.locator(".filters")
+    queries = ("tbody tr[data-facets]", "figure.item")
+    everything = {query: len(shown(tab, query)) for query in queries}
+    filters.get_by_label("Method").select_option("maml")
     assert methods(tab, TABLE) == ["Non-private MAML"] * 2
-    assert (
-        methods(tab, "tables-privacy") == []
-        and not tab.locator("#tables-privacy").is_visible()
-    )
     assert not tab.locator("#tables-answer").is_visible()
-    # The frontier and Figure 2b show MAML, 4b does not; the figure of privacy cannot be
-    # filtered.
+    # Figure 2b shows MAML, 4b does not; the figure of privacy cannot be filtered.
     assert not tab.locator("#figures-dp-fedmeta-figure4b").is_visible()
-    assert (
-        tab.locator("#figures-dp-fedmeta-figure2b").is_visible()
-        and tab.locator("#figures-privacy").is_visible()
-    )
-    # Two tasks of Table 2 in batches of 8, and Figure 2b's MAML in larger cohorts.
-    assert all("MAML" in text for text in shown(tab, ".run .name"))
-    assert len(shown(tab, ".run")) == 3
-    said = tab.locator(".filters output").inner_text()
-    assert said.startswith(
-        f"3 of {everything['tbody tr[data-facets]']} rows, 3 of 4 figures, 3 of "
-    )
-    tab.get_by_role("button", name="Show all").click()
-    playwright.expect(tab.locator(".filters output")).to_have_text(
-        "everything is shown"
-    )  # a moment after the click
-    assert {query: len(shown(tab, query)) for query in everything} == everything
+    assert tab.locator("#figures-dp-fedmeta-figure2b").is_visible()
+    assert tab.locator("#figures-privacy").is_visible()
+    assert all("MAML" in text for text in methods(tab, "all-configurations"))
+    playwright.expect(filters.locator("output")).to_contain_text("3 of 4 figures")
+    filters.get_by_role("button", name="Show all").click()
+    playwright.expect(filters.locator("output")).to_have_text("everything is shown")
+    assert {query: len(shown(tab, query)) for query in queries} == everything
 
 
 def test_filters_by_paper_data_set_and_epsilon(opened: Open) -> None:
     tab = opened()
+    table = "all-configurations"
     tab.locator("select[name=paper]").select_option("adap-dp-fl")
-    assert methods(tab, TABLE) == [] and len(methods(tab, "tables-privacy")) == 1
+    assert methods(tab, TABLE) == [] and len(methods(tab, table)) == 1
     tab.locator("select[name=paper]").select_option("")
-    tab.locator("select[name=dataset]").select_option("glyphs")
-    assert len(methods(tab, "tables-privacy")) == 3
+    tab.locator("select[name=dataset]").select_option("digits")
+    assert len(methods(tab, table)) == 1
     tab.locator("select[name=dataset]").select_option("")
     # At most 2: neither 4.887, nor infinity, nor what claims nothing.
-    tab.get_by_label("ε that holds, at most").fill("2")
-    assert methods(tab, "tables-privacy") == ["DP-AGR\nPoisson"]
-    assert methods(tab, TABLE) == []
+    tab.locator(".filters input[name=epsilon]").fill("2")
+    assert methods(tab, table) == ["DP-AGR\nPoisson", "DP-AGR\nz=4"]
 
 
-def test_a_head_sorts_up_then_down_by_mouse_and_keyboard(opened: Open) -> None:
+def test_head_sorts_up_then_down_by_mouse_and_keyboard(opened: Open) -> None:
     tab = opened()
     head = tab.locator(f"#{TABLE} thead th", has_text="published")
     column = f"#{TABLE} tbody td:nth-child(6)"
-    before = [float(text.split()[0]) for text in shown(tab, column)]
+
+    def numbers() -> list[float]:
+        return [float(text.split()[0]) for text in shown(tab, column)]
+
+    before = numbers()
     assert head.get_attribute("aria-sort") is None
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "ascending"
-    assert [float(text.split()[0]) for text in shown(tab, column)] == sorted(before)
+    assert numbers() == sorted(before)
     head.get_by_role("button").focus()
     tab.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "descending"
-    assert [float(text.split()[0]) for text in shown(tab, column)] == sorted(
-        before, reverse=True
-    )
-    # By another column: one aria-sort in the table, and rows without a value last both
-    # ways.
-    holds = tab.locator(f"#{TABLE} thead th", has_text="holds")
+    assert numbers() == sorted(before, reverse=True)
+    # Rows without a value stand last both ways, and one column alone is sorted.
+    proven = tab.locator(f"#{TABLE} thead th", has_text="proven")
     for _ in range(2):
-        holds.get_by_role("button").click()
-        assert [
-            text == "–" for text in shown(tab, f"#{TABLE} tbody td:nth-child(5)")
-        ] == [False] * 6 + [True] * 4
+        proven.get_by_role("button").click()
+        values = shown(tab, f"#{TABLE} tbody td:nth-child(5)")
+        assert [value == "–" for value in values] == [False] * 6 + [True] * 4
     assert tab.locator(f"#{TABLE} [aria-sort]").count() == 1
 
 
 def test_infinity_sorts_above_every_number(opened: Open) -> None:
     tab = opened()
-    tab.locator("#tables-privacy thead th", has_text="ε holds").get_by_role(
-        "button"
-    ).click()
-    assert shown(tab, "#tables-privacy tbody td:nth-child(6)") == [
-        "1.49 to 1.51",
-        "4.887",
-        "4.887",
-        "4.887 to ∞",
-    ]
+    table = "#all-configurations"
+    heads = tab.locator(f"{table} thead th").all_inner_texts()
+    column = next(place for place, text in enumerate(heads) if "proven" in text)
+    tab.locator(f"{table} thead th").nth(column).get_by_role("button").click()
+    values = shown(tab, f"{table} tbody tr > :nth-child({column + 1})")
+    finite = [text for text in values if text != "–"]
+    assert finite[0] == "1.22" and "∞" in finite[-1]
 
 
-def test_a_row_leads_to_its_run_which_opens(opened: Open) -> None:
+def test_link_to_a_hidden_row_undoes_the_filter(opened: Open) -> None:
     tab = opened(reduced_motion="reduce")
-    link = tab.locator(f"#{TABLE} tbody a", has_text="DP-AGR").first
-    run = tab.locator(str(link.get_attribute("href")))
-    assert run.get_attribute("open") is None
-    link.click()
-    playwright.expect(run).to_have_attribute("open", "")
-    playwright.expect(run.locator("svg.history").first).to_be_in_viewport()
-    assert run.locator("a", has_text="ledger.jsonl").count() == 3
-    run.locator("summary", has_text="Configuration").click()
-    playwright.expect(run.get_by_text("kind: percentile-of-releases")).to_be_visible()
-    # Closed by hand, the same link opens it again, though the address does not change.
-    run.locator("summary").first.click()
-    assert run.get_attribute("open") is None
-    link.click()
-    playwright.expect(run).to_have_attribute("open", "")
+    links = tab.locator(f"#{TABLE} tbody a", has_text="MAML")
+    anchor = str(links.first.get_attribute("href"))
+    tab.locator(".filters").get_by_label("Method").select_option("dp-agr")
+    assert not tab.locator(anchor).is_visible()
+    tab.evaluate("(anchor) => { location.hash = anchor; }", anchor)
+    playwright.expect(tab.locator(anchor)).to_be_visible()
+    assert tab.locator("select[name=method]").input_value() == ""
 
 
-def test_an_address_with_a_run_opens_it_and_a_link_undoes_a_filter_that_hides_its_target(
-    opened: Open,
-) -> None:
-    anchor = (
-        opened()
-        .locator(f"#{TABLE} tbody a", has_text="MAML")
-        .first.get_attribute("href")
-    )
-    tab = opened(fragment=str(anchor), reduced_motion="reduce")
-    playwright.expect(tab.locator(str(anchor))).to_have_attribute("open", "")
-    tab.get_by_label("Method").select_option("dp-agr")
-    assert not tab.locator(str(anchor)).is_visible()
-    tab.evaluate("(anchor) => { location.hash = ''; location.hash = anchor; }", anchor)
-    playwright.expect(tab.locator(str(anchor))).to_be_visible()
-    assert tab.get_by_label("Method").input_value() == ""
-
-
-def test_the_policy_stops_a_request(browser: Any, site: Site) -> None:
-    """Were there ever a link to an outside image on the page, it would not be asked
-    for.
-    """
+def test_policy_stops_a_request(browser: Any, site: Site) -> None:
+    """An image from outside, were it ever on the page, would not be asked for."""
     tab = browser.new_page()
     requests: list[str] = []
     tab.on("requestfinished", lambda request: requests.append(request.url))
@@ -296,11 +280,14 @@ def test_the_policy_stops_a_request(browser: Any, site: Site) -> None:
             addEventListener("securitypolicyviolation", (event) => resolve(event.effectiveDirective));
             document.body.append(Object.assign(new Image(), { src: "http://127.0.0.1:9/x.png" }));
         })""")
-    assert violated == "img-src" and not any(url.startswith("http") for url in requests)
+    assert violated == "img-src"
+    assert not any(url.startswith("http") for url in requests)
     tab.close()
 
 
-def test_without_a_script_everything_is_there(opened: Open) -> None:
+def test_without_a_script_all_tables_are_there(opened: Open) -> None:
     tab = opened(java_script_enabled=False)
     assert not tab.locator(".filters").is_visible()
-    assert len(methods(tab, TABLE)) == 10 and tab.locator(".run").first.is_visible()
+    assert len(methods(tab, TABLE)) == 10
+    assert methods(tab, "all-configurations")
+    assert "needs JavaScript" in tab.locator(".question").inner_text()

@@ -15,10 +15,11 @@ import yaml
 import dpfedbench
 from dpfedbench.errors import BenchError
 from dpfedbench.results.columns import CELLS, TEST, UNIT_PREFIXES, run_columns
+from dpfedbench.results.columns import names as column_names
 from dpfedbench.results.runs_table import (
     collect_cells,
     collect_runs,
-    write_cells,
+    write_frame,
     write_runs,
 )
 from tools.generate_results_format import PAGE, results_format_page
@@ -160,7 +161,7 @@ def test_collect_cells_takes_the_accuracy_of_the_cells_own_test(
         [40.0, 60.0],
         [70.0, 80.0, 75.0],
     ]
-    assert [column.name for column in CELLS] == list(cells)
+    assert column_names(CELLS) == list(cells)
     path.write_text("{}", encoding="utf-8")
     with pytest.raises(BenchError, match=r"at-5shot\.json lacks 'per_task'"):
         collect_cells(
@@ -347,11 +348,11 @@ def without_prefix(name: str) -> str:
 def test_results_format_page_is_that_of_the_columns(frame: pd.DataFrame) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == results_format_page(), "run tools/generate_results_format.py"
-    names = [column.name for column in run_columns()]
+    names = run_columns()
     assert list(frame.reset_index())[: len(names)] == names
     undocumented = [
         name
-        for name in [*names, *(column.name for column in CELLS)]
+        for name in [*names, *column_names(CELLS)]
         if f"| `{without_prefix(name)}` |" not in page
     ]
     assert undocumented == []
@@ -371,7 +372,7 @@ def test_results_format_examples_run_as_printed(
     ]
     names = ("item", "cell", "series", "x", "run")
     records = [dict(zip(names, place, strict=True)) for place in places]
-    write_cells(
+    write_frame(
         collect_cells(results, [full_record(**one) for one in records], frame),
         results / "cells.parquet",
     )

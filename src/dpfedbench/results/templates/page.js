@@ -28,6 +28,67 @@
     });
   }
 
+  // The ranking: of the rows of all configurations, those of the chosen task whose proven ε is small enough, the
+  // most accurate first; then what needs no private data, and what is not private.
+  const question = document.querySelector(".question form");
+  if (question) {
+    const configurations = all("tr[data-question]").map((row) => ({ row, ...JSON.parse(row.dataset.question) }));
+    const heads = all("thead th", document.querySelector("#all-configurations")).map((head) => head.textContent);
+    const field = (row, name) => row.cells[heads.indexOf(name)];
+    const table = document.querySelector(".ranking");
+    const remark = document.querySelector(".question .once");
+    const { task, unit, epsilon, limit } = question.elements;
+    const accuracy = ({ row }) => Number(field(row, "accuracy, %").dataset.key);
+    const copied = (row, name) => {
+      const cell = document.createElement("td");
+      const source = field(row, name);
+      cell.dataset.label = name;
+      if (name !== "method") cell.className = "number";
+      if (source) cell.append(...[...source.childNodes].map((node) => node.cloneNode(true)));
+      return cell;
+    };
+    const line = ({ row, group }, place) => {
+      const shown = document.createElement("tr");
+      shown.className = place ? "" : "baseline";
+      const first = document.createElement("th");
+      first.scope = "row";
+      first.textContent = place || group;
+      const cells = ["method", "accuracy, %", "proven ε", "cohort", "rounds", "training"].map((name) => copied(row, name));
+      const link = document.createElement("a");
+      link.href = `#${row.id || row.previousElementSibling.id}`;
+      link.append(...all("span", cells[0]));
+      cells[0].prepend(link);
+      shown.append(first, ...cells);
+      return shown;
+    };
+    const rank = () => {
+      const most = 2 ** Number(epsilon.value);
+      limit.textContent = Number(most.toPrecision(2));
+      const ofTask = configurations.filter((one) => one.task === task.value);
+      const ordered = (rows) => rows.sort((a, b) => accuracy(b) - accuracy(a));
+      const keep = ordered(ofTask.filter((one) => one.unit === unit.value && one.epsilon !== null && one.epsilon <= most));
+      const of = (group) => ordered(ofTask.filter((one) => one.group === group));
+      const baselines = [...of("no private data"), ...of("not private").slice(0, 3)];
+      table.tBodies[0].replaceChildren(
+        ...keep.slice(0, 8).map((one, index) => line(one, index + 1)), ...baselines.map((one) => line(one, 0)));
+      const least = Math.min(...ofTask.filter((one) => one.unit === unit.value && one.epsilon !== null).map((one) => one.epsilon));
+      const none = Number.isFinite(least) ? `No configuration keeps this ε; the least proven one is ${Number(least.toPrecision(3))}.`
+        : "Nothing finite is proven for this unit.";
+      remark.textContent = (keep.length ? `${keep.length} configurations keep this ε${keep.length > 8 ? ", the best 8 are shown" : ""}.` : none)
+        + " The account does not cover a choice made by this list. Times that would reveal secret cohorts are not told.";
+    };
+    const offerUnits = () => {
+      const units = task.selectedOptions[0].dataset.units.split(" ");
+      unit.replaceChildren(...units.map((name) => new Option(name, name)));
+      rank();
+    };
+    task.addEventListener("input", offerUnits);
+    question.addEventListener("input", rank);
+    question.addEventListener("submit", (event) => event.preventDefault());
+    offerUnits();
+    question.hidden = table.hidden = false;
+  }
+
   // Filters: a thing is shown if any of its facets [paper, data set, method, ε or null] fits all that was
   // chosen, and always if it has none.
   const filters = document.querySelector(".filters");
@@ -45,7 +106,7 @@
     for (const { element, facets } of things) element.hidden = facets.length > 0 && !facets.some(fits);
     for (const section of all("section.item")) section.hidden = all("tbody tr", section).every((row) => row.hidden);
     const narrowed = [...form.elements].some((element) => element.value);
-    const kinds = { ".sortable tbody tr": "rows", "figure.item": "figures", ".run": "configurations" };
+    const kinds = { "section:not(#all-configurations) > .scroll > .sortable tbody tr": "rows", "figure.item": "figures", "#all-configurations tbody tr": "configurations" };
     const shown = Object.entries(kinds).map(([query, name]) => count(query, name)).join(", ");
     filters.querySelector("output").textContent = narrowed ? shown : "everything is shown";
   };
@@ -56,7 +117,7 @@
   filters.open = matchMedia("(min-width: 60rem)").matches;
   apply();
 
-  // A link to a run opens it; if the filter hides what a link leads to, everything is shown again.
+  // If the filter hides what a link leads to, everything is shown again.
   const arrive = () => {
     const target = document.getElementById(location.hash.slice(1));
     if (!target) return;
@@ -64,7 +125,6 @@
       form.reset();
       apply();
     }
-    if (target.tagName === "DETAILS") target.open = true;
     target.scrollIntoView();
   };
   addEventListener("hashchange", arrive);
