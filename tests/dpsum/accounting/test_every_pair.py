@@ -16,8 +16,6 @@ import pytest
 import dpsum
 from dpsum import factorisations
 from dpsum.accounting.account import account
-from dpsum.accounting.accountant import Events
-from dpsum.accounting.analyses import find
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.tuning import Search
@@ -245,20 +243,3 @@ def test_everyone_with_noise_that_everyone_moves_too_far_is_refused(tmp_path):
 def test_everyone_of_a_part_is_refused():
     with pytest.raises(dpsum.DpsumError, match="2 of 6 units"):
         dpsum.Everyone(units=6, cohort=2, rounds=3)
-
-
-def test_fixed_draws_of_one_unit_are_that_unit_each_time():
-    """Four draws of the only unit, two rounds at z = 8: mu = 4 sqrt(2) / 8."""
-    sampler = {
-        "kind": "fixed-draws",
-        "clients": 1,
-        "cohort": 4,
-        "rounds": 2,
-        "rate": 4.0,
-    }
-    events = Events.planned(((8.0, 2),), sampler)
-    accountant = find("gaussian", "fixed-draws")
-    wanted = pytest.approx(exact(2**0.5 / 2), rel=1e-9)
-    assert accountant.bracket(events, DELTA) == (wanted, wanted)
-    wanted = pytest.approx(exact(2**0.5), rel=1e-9)
-    assert accountant.replaced(events, DELTA) == (wanted, wanted)

@@ -20,11 +20,11 @@ from dpfedbench.errors import BenchError
 from dpsum.accounting import analyses
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses import poisson
-from dpsum.accounting.analyses.known_rounds import secret_batches
 from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.repeated_participation import heaviest, sensitivity
+from dpwatch.accountants.secret_batches import secret_batches
 from tests.dpsum.accounting import test_samplers
 
 DELTA = 1e-6

@@ -24,7 +24,9 @@ _added: dict[type[Accountant], None] = {}
 
 
 def add(accountant: type[Accountant]) -> None:
-    """Add the accountant of a pair that has none here."""
+    """Add the accountant of a pair that has none here, or a subclass of the one that is
+    here, which takes its place.
+    """
     _added[accountant] = None
     _known.cache_clear()
 
@@ -52,7 +54,7 @@ def _known() -> dict[tuple[str, str], Accountant]:
         pair = getattr(cls, "pair", None)
         if pair is None:
             continue
-        if pair in accountants:
+        if pair in accountants and not issubclass(cls, type(accountants[pair])):
             raise DpsumError(
                 f"{cls.__module__} and {type(accountants[pair]).__module__} are both"
                 f" for {pair}: keep one"

@@ -11,9 +11,11 @@ import pytest
 from scipy.stats import binom, norm
 
 from dpsum.accounting import analyses
-from dpsum.accounting.analyses import fixed_draws, fixed_size
+from dpsum.accounting.accountant import Events
+from dpsum.accounting.analyses import fixed_size
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.errors import DpsumError
+from dpwatch.accountants import fixed_draws
 
 
 def integral(
@@ -99,6 +101,15 @@ def test_a_unit_that_is_alone_is_in_every_draw() -> None:
     )
     assert fixed_draws.lower_epsilon(((10.0, 3),), 1, 4, 1e-5) == pytest.approx(
         wanted, rel=1e-9
+    )
+    sampler = {"kind": "fixed-draws", "clients": 1, "cohort": 4, "rounds": 3, "rate": 4}
+    events = Events.planned(((10.0, 3),), sampler)
+    accountant = analyses.find("gaussian", "fixed-draws")
+    assert accountant.bracket(events, 1e-5)[1] == pytest.approx(wanted, rel=1e-9)
+    replaced = gaussian_epsilon(10.0 / (8 * math.sqrt(3)), 1e-5)
+    assert accountant.replaced(events, 1e-5) == (
+        pytest.approx(replaced, rel=1e-9),
+        pytest.approx(replaced, rel=1e-9),
     )
 
 
