@@ -16,13 +16,12 @@ import torch
 from dp_accounting.rdp import compute_epsilon
 from scipy.special import gammaln, log_ndtr, logsumexp
 
-from dpfedbench.parts.clipping.percentiles import PercentileOfReleases
-from dpfedbench.parts.clipping.rule import Seen
 from dpsum.accounting import renyi
 from dpsum.accounting.analyses import balls_and_bins, poisson
 from dpsum.accounting.calibration import calibrate, epsilon_after, rounds_allowed
 from dpsum.accounting.claims import POISSON_MOMENTS, TF_PRIVACY_ORDERS, WHOLE_ORDERS
 from dpsum.accounting.gaussian import Schedule, gaussian_epsilon, joint_multiplier
+from dpsum.clipping import PercentileOfReleases, Seen
 
 DP_ACCOUNTING_ORDERS = (
     *(1 + x / 10.0 for x in range(1, 100)),

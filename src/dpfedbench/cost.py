@@ -26,13 +26,14 @@ from dpfedbench.method import Method
 from dpfedbench.models.gradients import device_of
 from dpfedbench.models.kernels import processor
 from dpfedbench.parts.budget import Budget, OwnSum
-from dpfedbench.parts.clipping.rule import ClippingRule
+from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.results import formats
 from dpfedbench.settings.families import is_section
 from dpfedbench.settings.part import plain
+from dpsum.clipping import ClippingRule
 from dpsum.noise import Noise
 
 _LONG = 0.3
@@ -161,7 +162,7 @@ class Clock:
         """The rounds of a run on its data; a threshold or cells that another run finds
         are made up.
         """
-        referenced = any(sum_.clipping and sum_.clipping.reference for sum_ in run.sums)
+        referenced = any(isinstance(sum_.clipping, ReferenceRule) for sum_ in run.sums)
         places: dict[str, Any] = {
             "data_dir": self.results / "data" / run.dataset,
             "clients_dir": self.results / "clients" / run.clients_folder,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.errors import BenchError
+from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.parts.compatibility import check_part
 from dpfedbench.parts.proof_assumptions import check_plan
 from dpfedbench.results.manifests import mend
@@ -185,11 +186,10 @@ class Method(Run):
 
     @property
     def references(self) -> dict[str, Run]:
-        rules = [sum_.clipping for sum_ in self.sums if sum_.clipping is not None]
         asked: list[Mapping[str, Run]] = [
             {rule.reference_file: self._as(self.known[rule.reference])}
-            for rule in rules
-            if rule.reference
+            for rule in (sum_.clipping for sum_ in self.sums)
+            if isinstance(rule, ReferenceRule)
         ]
         runs: dict[str, Run] = {}
         for files in (

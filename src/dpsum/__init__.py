@@ -30,7 +30,9 @@ _NAMES = {
     "clipping": (
         "ByFactor",
         "ClippingRule",
+        "CohortRule",
         "Constant",
+        "LotRule",
         "MeanOfRawNorms",
         "NoisedMeanNorm",
         "NormOfRelease",

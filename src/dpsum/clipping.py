@@ -12,11 +12,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from dpsum.group_clipping import CoordinateGroups
 from dpsum.lazy import np
 from dpsum.norms import LARGEST, check_range
+from dpsum.parameters import parameter
 
 SMALLEST_THRESHOLD = 1e-20
 """Some rules shrink C without end; below this the products z C would leave the range of
@@ -89,20 +90,52 @@ class Seen:
 class ClippingRule:
     """Base of the rules.
 
+    `threshold` may also be a list with one threshold for each group of coordinates.
+
     Attributes:
-        threshold: C of the first round, or one for each group of coordinates; None
-            where whoever takes the sum finds it.
+        kind: its name in a configuration; "": it cannot be chosen there.
         private: whether it reads only what was released.
         reason: why it is not, for the ledger.
+        notice: why it is not, for people.
+        finds_threshold: whether `threshold` may be None, since the first threshold
+            comes from elsewhere.
         uncounted: whether it makes a release that costs more than the multiplier of the
             sum says (`Extra.within`).
     """
 
+    kind: ClassVar[str] = ""
     private: ClassVar[bool] = True
     reason: ClassVar[str] = ""
+    notice: ClassVar[str] = ""
+    finds_threshold: ClassVar[bool] = False
     uncounted: ClassVar[bool] = False
 
-    threshold: Any = 0.5
+    threshold: float | None = parameter(
+        0.5,
+        ge=SMALLEST_THRESHOLD,
+        le=LARGEST_THRESHOLD,
+        doc="C of the first round",
+        paper="0.2 (DP-FedMeta's released code)",
+    )
+    groups: Literal["all", "layers", "tensors"] = parameter(
+        "all",
+        doc=(
+            "what is clipped to a threshold of its own: all coordinates together, each"
+            " layer, or each tensor; `threshold` is then that of each group"
+        ),
+        paper="layers (DP-MAML, 5.2.1); tensors (DP-FedMeta's released code)",
+        kw_only=True,
+    )
+    noise_by_group: Literal["joint", "per-group", "equal-shares"] = parameter(
+        "joint",
+        doc=(
+            "how `noise.multiplier` z is read for m groups of thresholds C_g: deviation"
+            " z sqrt(sum C_g^2), z C_g (which protects like z / sqrt(m)), or z sqrt(m)"
+            " C_g"
+        ),
+        paper="per-group",
+        kw_only=True,
+    )
 
     @property
     def moves(self) -> bool:
@@ -146,6 +179,16 @@ class ClippingRule:
 
     def observe(self, state: State, seen: Seen) -> None:
         """Move the threshold."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CohortRule(ClippingRule):
+    """A rule for a sum over a cohort's clients."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LotRule(ClippingRule):
+    """A rule for a sum over a lot of records."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,12 +297,14 @@ def within_range(threshold: float) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant(ClippingRule):
+class Constant(CohortRule, LotRule):
     """C stays as it is."""
+
+    kind: ClassVar[str] = "constant"
 
 
 @dataclasses.dataclass(frozen=True)
-class PrivateQuantile(ClippingRule):
+class PrivateQuantile(CohortRule, LotRule):
     """C goes to the `percentile` of the norms by geometric steps: C <- C exp(-rate (b -
     gamma)).
 
@@ -270,18 +315,33 @@ class PrivateQuantile(ClippingRule):
     z_sum^-2 + (2 sigma_b)^-2; z_sum is raised until that is the configured z (Andrew et
     al. 2019, Algorithm 1 and Theorem 1).
 
-    Attributes:
-        percentile: 100 gamma.
-        never_rising: whether a new C is taken only if it is not above the old one.
-        quantile_rate: eta_C of the geometric steps.
-        count_noise: sigma_b, deviation of the noise on the count; None: a twentieth of
-            the cohort or lot.
+    Of records each client has a C of its own, which goes to the quantile of its own
+    records. Lots are small: let `count_noise` (sigma_b) be well above half of the noise
+    multiplier.
     """
 
-    percentile: float = 90.0
-    never_rising: bool = True
-    quantile_rate: float = 0.2
-    count_noise: float | None = None
+    kind: ClassVar[str] = "private-quantile"
+
+    percentile: float = parameter(90.0, ge=0, le=100, doc="100 gamma: which quantile")
+    never_rising: bool = parameter(
+        True, doc="take a new C only if it is not above the old one"
+    )
+    quantile_rate: float = parameter(
+        0.2,
+        gt=0,
+        le=10,
+        doc="eta_C of the geometric steps",
+        paper="0.2 (Andrew et al. 2019)",
+    )
+    count_noise: float | None = parameter(
+        None,
+        gt=0,
+        le=1e9,
+        doc=(
+            "deviation of the noise on its count of norms below C; null: a twentieth of"
+            " the cohort or lot"
+        ),
+    )
 
     def deviation(self, cohort: float) -> float:
         """sigma_b for a cohort of so many units."""
@@ -324,10 +384,27 @@ class PrivateQuantile(ClippingRule):
 
 
 @dataclasses.dataclass(frozen=True)
-class ByFactor(ClippingRule):
+class ByFactor(LotRule):
     """C is `factor` times a mean norm (Adap DP-FL, eq. 6 to 8)."""
 
-    factor: float = 1.0
+    finds_threshold: ClassVar[bool] = True
+
+    threshold: float | None = parameter(
+        None,
+        ge=SMALLEST_THRESHOLD,
+        le=LARGEST_THRESHOLD,
+        doc=(
+            "C of the first round; null: the mean gradient norm of the initial model on"
+            " random data"
+        ),
+    )
+    factor: float = parameter(
+        1.0,
+        ge=1e-6,
+        le=1e6,
+        doc="alpha, times the mean norm",
+        paper="1 (MNIST), 0.01 (Fashion-MNIST)",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,6 +416,8 @@ class NormOfRelease(ByFactor):
     so C grows or shrinks from round to round by at least factor z sqrt(d) / L, whatever
     the gradients are.
     """
+
+    kind: ClassVar[str] = "norm-of-release"
 
     def observe(self, state: State, seen: Seen) -> None:
         state["threshold"] = within_range(
@@ -355,6 +434,7 @@ class NoisedMeanNorm(ByFactor):
     of standard deviation z C on their sum. The paper does not count it.
     """
 
+    kind: ClassVar[str] = "noised-mean-norm"
     uncounted: ClassVar[bool] = True
 
     def extra(
@@ -390,8 +470,10 @@ class MeanOfRawNorms(ByFactor):
     lasts. An empty lot keeps C.
     """
 
+    kind: ClassVar[str] = "mean-of-raw-norms"
     private: ClassVar[bool] = False
     reason: ClassVar[str] = "MeanOfRawNorms sets the threshold from raw norms"
+    notice: ClassVar[str] = "the clipping threshold reads raw norms: not private"
 
     def observe(self, state: State, seen: Seen) -> None:
         assert seen.raw_norms is not None
@@ -404,17 +486,25 @@ class MeanOfRawNorms(ByFactor):
 
 
 @dataclasses.dataclass(frozen=True)
-class Percentile(ClippingRule):
+class Percentile(CohortRule):
     """C is a percentile of the values in a sliding window of rounds (DP-FedMeta, eq.
     2), constant until it is full.
 
-    The window has `window` rounds (W) and moves by one (the paper's step Delta W = 1).
-    Where `never_rising`, a new C is taken only if it is not above the old one.
+    The window moves by one round (the paper's step Delta W = 1).
     """
 
-    percentile: float = 90.0
-    window: int = 3
-    never_rising: bool = True
+    percentile: float = parameter(
+        90.0, ge=0, le=100, doc="k: which percentile", paper="90"
+    )
+    window: int = parameter(
+        3, ge=1, le=1_000_000, doc="W: rounds that are looked back upon"
+    )
+    never_rising: bool = parameter(
+        True,
+        doc=(
+            "take a new C only if it is not above the old one (Section 3.1's smoothing)"
+        ),
+    )
 
     def begin(self, threshold: float) -> State:
         return super().begin(threshold) | {"rounds": []}
@@ -440,7 +530,7 @@ class Percentile(ClippingRule):
 
 @dataclasses.dataclass(frozen=True)
 class PercentileOfReleases(Percentile):
-    """The percentile of the norms of what was released.
+    """The percentile of the norms of what was released: DP-FedMeta's rule as printed.
 
     `form` "mean": of the released mean (Algorithm 2, line 8, divides by L). With z C
     noise on each of d coordinates that norm is at least about z C sqrt(d) / L, so C
@@ -449,7 +539,11 @@ class PercentileOfReleases(Percentile):
     never moves.
     """
 
-    form: str = "sum"
+    kind: ClassVar[str] = "percentile-of-releases"
+
+    form: Literal["mean", "sum"] = parameter(
+        "sum", doc="whether a release's norm is that of the mean or of the sum"
+    )
 
     def observe(self, state: State, seen: Seen) -> None:
         norm = seen.released_norm
@@ -458,12 +552,16 @@ class PercentileOfReleases(Percentile):
 
 @dataclasses.dataclass(frozen=True)
 class PercentileOfRawNorms(Percentile):
-    """The percentile of the units' own norms, before clipping: the next release shows
-    it, unprotected. Not private.
+    """The percentile of the clients' own norms, before clipping: the next release shows
+    it, unprotected by noise.
+
+    The rule of DP-FedMeta's released code and of DP-MAML (Section 5.2.1). Not private.
     """
 
+    kind: ClassVar[str] = "percentile-of-raw-norms"
     private: ClassVar[bool] = False
     reason: ClassVar[str] = "PercentileOfRawNorms sets the threshold from raw norms"
+    notice: ClassVar[str] = "the clipping threshold reads raw norms: not private"
 
     def observe(self, state: State, seen: Seen) -> None:
         assert seen.raw_norms is not None

@@ -265,15 +265,20 @@ def test_digest_module_counts_relative_imports_within_an_installed_package(
         ("import mine.no_such", "ModuleNotFoundError: No module named 'mine.no_such'"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
         (
-            "from dpfedbench.parts.clipping.rule import Constant\n"
-            "class Mine(Constant):\n    observe: int = 1\n",
-            r"TypeError: mine\.Mine has a key 'observe', which shadows",
+            "from dpfedbench.parts.optimizers.optimizer import Optimizer\n"
+            "class Mine(Optimizer):\n    begin: int = 1\n",
+            r"TypeError: mine\.Mine has a key 'begin', which shadows",
+        ),
+        (
+            "from dpsum.clipping import Constant\n"
+            "class Mine(Constant):\n    kind = 'mine'\n    factor: float = 1.0\n",
+            r"DpsumError: mine\.Mine has a key 'factor', but is no dataclass: put",
         ),
         (
             "from typing import Literal\n"
-            "from dpfedbench.parts.clipping.rule import Constant\n"
+            "from dpsum.clipping import Constant\n"
             "class Mine(Constant):\n    kind: Literal['constant'] = 'constant'\n",
-            r"DpsumError: .*rule and mine both have a part of kind 'constant'",
+            r"DpsumError: .*clipping and mine both have a part of kind 'constant'",
         ),
         (
             "from dpfedbench.papers.dp_fedmeta import DpAgr\n"
@@ -319,7 +324,7 @@ def test_use_plugins_imports_at_any_time_and_forgets_what_failed(
     tell = """
 import dpfedbench
 from dpfedbench.papers import METHODS
-from dpfedbench.parts.clipping.rule import ClippingRule
+from dpsum.clipping import ClippingRule
 from dpfedbench.settings.part import kinds_of
 before = set(kinds_of(ClippingRule)), set(METHODS)
 try:
@@ -344,7 +349,7 @@ class Mine(OnePassAccountant):
     pair = "mine", "one-pass"
 """
 ATTACK = """
-from dpfedbench.parts.clipping.rule import Constant
+from dpsum.clipping import Constant
 
 RULE = Constant
 
@@ -363,7 +368,7 @@ print(known("mine", "one-pass"))
 import dpfedbench.papers
 print(known("mine", "one-pass"), type(find("mine", "one-pass")).__module__)
 from dpfedbench.audit.attacks import score_of
-from dpfedbench.parts.clipping.rule import Constant
+from dpsum.clipping import Constant
 print(score_of(None, Constant(threshold=1.0), records=7, first=1.0))
 """
     found = call(tell, folder=tmp_path, named="mine")

@@ -13,8 +13,8 @@ from scipy.linalg import hadamard
 import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.participation.cohorts import OnePass
+from dpsum.clipping import Constant
 from dpsum.mechanism import Mechanism
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream

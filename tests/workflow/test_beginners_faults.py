@@ -38,17 +38,17 @@ class Mine(ClientLevelMethod):
     client_update: Maml = Maml()
 """
 RULE = """
-from typing import Literal
-from dpfedbench.parts.clipping.rule import CohortRule, Seen, State
+from typing import ClassVar
+from dpsum.clipping import CohortRule, Seen, State
 
 
 class Mine(CohortRule):
-    kind: Literal["mine"] = "mine"
+    kind: ClassVar[str] = "mine"
 
     def observe(self, state: State, seen: Seen) -> None:
         state["threshold"] *= 0.5
 """
-KIND = '    kind: Literal["mine"] = "mine"\n'
+KIND = '    kind: ClassVar[str] = "mine"\n'
 
 
 def lines(done: subprocess.CompletedProcess[str]) -> list[str]:

@@ -30,6 +30,7 @@ from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.files import write_json
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
+from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpsum.accounting.account import others, seen_by
 from dpsum.accounting.accountant import rounds_of, schedule_of
 from dpsum.accounting.analyses import find, of, own_records
@@ -398,9 +399,8 @@ def _audit_served(
     bounds = bounds_of(
         experiment, family, delta=delta, confidence=confidence, seed=seed
     )
-    if (
-        not rule.private and not rule.reference
-    ):  # what comes from another run does not leak from round to round
+    # What comes from another run does not leak from round to round.
+    if not rule.private and not isinstance(rule, ReferenceRule):
         leak = leak_of(
             run,
             rule,

@@ -31,6 +31,7 @@ from dpfedbench.models.gradients import Choice
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts import proof_assumptions
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
+from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.results.format import GROUP_THRESHOLDS, NORMS
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger
@@ -44,7 +45,7 @@ def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None
     none.
     """
     for rule in (sum_.clipping for sum_ in run.sums):
-        if rule is not None and rule.reference:
+        if isinstance(rule, ReferenceRule):
             name = rule.reference_file
             if name not in references:
                 raise BenchError(

@@ -24,10 +24,9 @@ so that blocks are known: one pass.
 import dataclasses
 
 from dpfedbench.papers.dp_fedmeta import DpAgr
-from dpfedbench.parts.clipping.percentiles import PercentileOfReleases
-from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.participation.cohorts import BallsAndBins, MinSeparation, OnePass
 from dpsum.accounting.claims import Claim, one_release
+from dpsum.clipping import Constant, PercentileOfReleases
 from dpsum.correlated_noise import Factorised
 from dpsum.skellam_noise import Skellam
 from dpsum.sums import Sum

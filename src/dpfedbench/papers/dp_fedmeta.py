@@ -28,7 +28,7 @@ sums that it is in: one, or all inner steps where there are several.
 
 The server is trusted, and releases the noisy sum of step 3. Text and released code
 differ in step 5: the code takes the percentile of the clients' raw norms
-(`parts.clipping.percentiles`).
+(`dpsum.clipping`).
 """
 
 from dpfedbench.method import Method

@@ -61,7 +61,6 @@ from dpfedbench.parts.client_updates.model_difference import (
     ModelDifference,
     ModelDifferenceClients,
 )
-from dpfedbench.parts.clipping.rule import CohortRule, Constant
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.participation.cohorts import (
     BallsAndBins,
@@ -74,6 +73,7 @@ from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.server_step import Average, Step
 from dpfedbench.settings.part import setting
 from dpsum.accounting.claims import POISSON_MOMENTS
+from dpsum.clipping import CohortRule, Constant
 from dpsum.noise import Gaussian
 from dpsum.sums import Sum
 

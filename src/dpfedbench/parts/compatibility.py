@@ -1,5 +1,5 @@
-"""Rules between the parts of a run that `dpsum` defines: which noise goes with which
-participation, clipping rule, server step and validation.
+"""Rules between the parts of a run that `dpsum` defines: which clipping rule and
+noise go with which participation, server step and validation.
 
 `check_part` has the rules of each class. Rules that the privacy proofs assume
 of any part are in `proof_assumptions`.
@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep, Step
 from dpfedbench.settings.run import Run
+from dpsum.clipping import INDICATOR, ClippingRule, NoisedMeanNorm, PrivateQuantile
 from dpsum.correlated_noise import Factorised
 from dpsum.factorisations import MOST, Optimised
-from dpsum.noise import Decaying
+from dpsum.noise import Decaying, Noise
 from dpsum.skellam_noise import Skellam
 
 
@@ -31,6 +31,44 @@ def check_part(run: Run, part: Any) -> None:
     for cls, check in _CHECKS.items():
         if isinstance(part, cls):
             check(run, part)
+
+
+def _check_clipping(run: Run, rule: ClippingRule) -> None:
+    if rule.groups == "all" and rule.noise_by_group != "joint":
+        raise BenchError(
+            f"clipping.noise_by_group is {rule.noise_by_group}, but clipping.groups is"
+            " all, so there is one group: set groups to layers or tensors"
+        )
+    if rule.groups != "all" and rule.threshold is None:
+        raise BenchError(
+            f"clipping.groups is {rule.groups}, but the rule {rule.kind} finds one"
+            " threshold of all coordinates: give clipping.threshold, of each group"
+        )
+    if rule.threshold is None and not rule.finds_threshold:
+        raise BenchError(
+            f"clipping.threshold is null: the rule {rule.kind} needs a first threshold"
+        )
+
+
+def _check_noised_mean_norm(run: Run, rule: NoisedMeanNorm) -> None:
+    if run.part(Noise).multiplier is None:
+        raise BenchError(
+            "noise.multiplier is null, but noised-mean-norm is a release more a"
+            " lot: give a multiplier"
+        )
+
+
+def _check_private_quantile(run: Run, rule: PrivateQuantile) -> None:
+    multiplier = run.part(Noise).multiplier
+    deviation = rule.deviation(run.part(Participation).cohort)
+    if multiplier is None or deviation / INDICATOR > multiplier:
+        return
+    reading = "null, so a twentieth of the cohort, " if rule.count_noise is None else ""
+    raise BenchError(
+        f"clipping.count_noise is {reading}{deviation:g}: private-quantile needs"
+        f" more than half of noise.multiplier ({multiplier:g}), or the count"
+        " alone costs all that may be spent"
+    )
 
 
 def _check_decaying(run: Run, noise: Decaying) -> None:
@@ -113,6 +151,9 @@ def _check_skellam(run: Run, noise: Skellam) -> None:
 
 
 _CHECKS: Mapping[type, Callable[[Run, Any], None]] = {
+    ClippingRule: _check_clipping,
+    NoisedMeanNorm: _check_noised_mean_norm,
+    PrivateQuantile: _check_private_quantile,
     Decaying: _check_decaying,
     Factorised: _check_factorised,
     Optimised: _check_optimised,

@@ -20,7 +20,7 @@ import pydantic
 
 from dpfedbench import plugins
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.library import Family, family_of, fields_of
+from dpfedbench.settings.library import Family, check_decorated, family_of, fields_of
 from dpfedbench.settings.messages import dotted, nearest
 from dpfedbench.settings.values import bare, members
 
@@ -70,11 +70,11 @@ def kinds_of(base: type[Base]) -> dict[str, type[Base]]:
     Raises:
         BenchError: two parts have one kind.
     """
-    root = _root(base)
+    root = root_of(base)
     return {kind: cls for kind, cls in _family(root).items() if issubclass(cls, base)}  # type: ignore[arg-type]
 
 
-def _root(cls: Model) -> Model:
+def root_of(cls: Model) -> Model:
     """Return the base of the family that a part belongs to."""
     family = family_of(cls)
     if family is not None:
@@ -96,6 +96,8 @@ def _family(root: Model) -> dict[str, Model]:
         kind = kind_of(cls)
         if kind is None:
             continue
+        if family_of(cls) is not None:
+            check_decorated(cls)
         if kind in family:
             both = f"{family[kind].__module__} and {cls.__module__}"
             raise BenchError(
@@ -168,7 +170,7 @@ class Shape:
         """
         parts: dict[str, Model] = {}
         for cls in self.sections:
-            parts |= kinds_of(_root(cls)) if is_part(cls) else {}
+            parts |= kinds_of(root_of(cls)) if is_part(cls) else {}
         return parts | self.parts
 
 

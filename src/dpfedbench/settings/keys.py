@@ -2,8 +2,6 @@
 that it inherits.
 """
 
-import copy
-import dataclasses
 import inspect
 from typing import Any
 
@@ -72,11 +70,7 @@ def refuse_shadowing(cls: Any) -> None:
         if key == getattr(cls, "tag", "kind") or "ClassVar" in str(annotation):
             continue
         for base in cls.__mro__[1:-1]:
-            # A section may set the fields of a dataclass that gives it its behaviour.
-            fields = {
-                **getattr(base, "model_fields", {}),
-                **getattr(base, "__dataclass_fields__", {}),
-            }
+            fields = getattr(base, "model_fields", {})
             if key not in fields and (
                 key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())
             ):
@@ -92,27 +86,3 @@ def refuse_shadowing(cls: Any) -> None:
                         f"{said}: that is no key, write {key}: ClassVar[...] = ..."
                     )
                 raise BenchError(f"{said}: give it another name")
-
-
-def keep_inherited(cls: Any) -> None:
-    """Keep the bounds of inherited keys where a dataclass that gives the behaviour has
-    a field of that name.
-
-    pydantic would take the dataclass's default for a new value of the key, and lose
-    what `setting` said.
-    """
-    own = inspect.get_annotations(cls)
-    plain = {
-        key
-        for base in cls.__mro__
-        if dataclasses.is_dataclass(base)
-        for key in base.__dataclass_fields__
-    }
-    for base in reversed(cls.__mro__[1:]):
-        for key, field in getattr(base, "__pydantic_fields__", {}).items():
-            if key in plain and key not in own:
-                cls.__annotations__ = {
-                    **inspect.get_annotations(cls),
-                    key: field.annotation,
-                }
-                setattr(cls, key, copy.copy(field))

@@ -1,18 +1,21 @@
 """Configuration schema of the frozen dataclasses of `dpsum`.
 
-A noise or factorisation of `dpsum` is a part of a configuration as it is: its fields
+A clipping rule, noise or factorisation of `dpsum` is a part of a configuration as it is: its fields
 that are declared by `dpsum.parameters.parameter` are the keys, its `kind` names it.
 """
 
 import dataclasses
 import functools
+import inspect
 import typing
 from typing import Any, Literal
 
 import pydantic
 from pydantic.fields import FieldInfo
 
+from dpfedbench.errors import BenchError
 from dpfedbench.settings.keys import setting
+from dpsum.clipping import ClippingRule
 from dpsum.factorisations import Factorisation
 from dpsum.noise import Noise
 
@@ -43,6 +46,7 @@ class Family:
 
 
 FAMILIES = (
+    Family(ClippingRule, ("dpsum.clipping",), "dpfedbench.parts.clipping"),
     Family(
         Noise,
         ("dpsum.noise", "dpsum.correlated_noise", "dpsum.skellam_noise"),
@@ -87,3 +91,20 @@ def schema_of(cls: Any) -> type[pydantic.BaseModel]:
     return pydantic.create_model(
         cls.__name__, __config__=STRICT, __module__=cls.__module__, **keys
     )
+
+
+def check_decorated(cls: Any) -> None:
+    """Refuse a class with a parameter that is not decorated as a dataclass, so that the
+    parameter would be ignored.
+
+    Raises:
+        BenchError: names the class and the parameter.
+    """
+    declared = {field.name for field in dataclasses.fields(cls)} | {"kind"}
+    for key, annotation in inspect.get_annotations(cls).items():
+        if key not in declared and "ClassVar" not in str(annotation):
+            raise BenchError(
+                f"{cls.__module__}.{cls.__name__} has a key {key!r}, but is no"
+                " dataclass: put @dataclasses.dataclass(frozen=True) above it, or write"
+                f" {key}: ClassVar[...] = ... where it is no key"
+            )

@@ -31,7 +31,7 @@ from dpfedbench.settings.families import (
 from dpfedbench.settings.families import kind_of as kind_of
 from dpfedbench.settings.families import kinds_of as kinds_of
 from dpfedbench.settings.families import shapes as shapes
-from dpfedbench.settings.keys import NOTHING, keep_inherited, refuse_shadowing
+from dpfedbench.settings.keys import NOTHING, refuse_shadowing
 from dpfedbench.settings.keys import setting as setting
 from dpfedbench.settings.library import STRICT, family_of, fields_of, schema_of
 from dpfedbench.settings.messages import describe, dotted, no_group, unknown_kind
@@ -69,7 +69,6 @@ class Settings(pydantic.BaseModel):
         """
         super().__init_subclass__(**options)
         refuse_shadowing(cls)
-        keep_inherited(cls)
 
     @classmethod
     def read(cls, values: Any, where: str = "") -> Self:

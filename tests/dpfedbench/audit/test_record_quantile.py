@@ -22,13 +22,13 @@ from dpfedbench.audit.canaries import (
 )
 from dpfedbench.audit.report import audit, bounds_of, family_of
 from dpfedbench.audit.units import LARGE, Units
-from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
 from dpsum import mechanism
 from dpsum.accounting.analyses import find
 from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.audit.bounds import guess_surest, one_run_dp
 from dpsum.audit.ranks import Family
+from dpsum.clipping import PrivateQuantile
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 

@@ -17,10 +17,9 @@ from dpfedbench.federation.rounds import Rounds
 from dpfedbench.models.gradients import Choice, Measured
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
-from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.parts.participation.cohorts import OnePass
+from dpsum.clipping import Constant, PrivateQuantile
 from dpsum.mechanism import Mechanism
 from dpsum.noise import Gaussian
 from dpsum.private_sum import PlainSum

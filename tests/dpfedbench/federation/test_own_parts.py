@@ -2,8 +2,9 @@
 them, and what is claimed.
 """
 
+import dataclasses
 import itertools
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of
 from dpfedbench.papers import METHODS
 from dpfedbench.papers.dp_fedmeta import DpAgr
-from dpfedbench.parts.clipping.rule import CohortRule, Constant
-from dpfedbench.settings.part import setting
+from dpsum.clipping import CohortRule, Constant
 from dpsum.noise import Gaussian, Noise
+from dpsum.parameters import parameter
 
 from .conftest import given_rounds, make_config, seen_of
 
@@ -40,12 +41,13 @@ class SpendsNothing:
         return {}
 
 
+@dataclasses.dataclass(frozen=True)
 class Correlated(Noise):
     """Each round's noise takes back a half of the one before."""
 
-    kind: Literal["correlated"] = "correlated"
+    kind: ClassVar[str] = "correlated"
     mechanism: ClassVar[str] = "correlated"
-    multiplier: float | None = setting(1.0, gt=0)
+    multiplier: float | None = parameter(1.0, gt=0)
 
     def plan(self, budget, **given):
         return SpendsNothing(self.multiplier)
@@ -62,7 +64,7 @@ class Correlated(Noise):
 class Careless(Gaussian):
     """The same with the accounting of independent noise: who edits only the noise."""
 
-    kind: Literal["careless"] = "careless"
+    kind: ClassVar[str] = "careless"
     mechanism: ClassVar[str] = "correlated"
     standard = Correlated.standard
 
@@ -70,7 +72,7 @@ class Careless(Gaussian):
 class Halving(CohortRule):
     """C is halved after each round."""
 
-    kind: Literal["halving"] = "halving"
+    kind: ClassVar[str] = "halving"
 
     def observe(self, state, seen):
         state["threshold"] /= 2
@@ -183,7 +185,7 @@ def test_a_rule_that_says_it_reads_raw_norms_has_no_finite_epsilon():
     """
 
     class Peeking(Halving):
-        kind: Literal["peeking"] = "peeking"
+        kind: ClassVar[str] = "peeking"
         private: ClassVar[bool] = False
         reason: ClassVar[str] = "it looks"
 

@@ -20,7 +20,6 @@ from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.papers import METHODS, read_run
-from dpfedbench.papers.adap_dp_fl import NormOfRelease
 from dpfedbench.papers.dp_fnas.methods import DpFnas
 from dpfedbench.papers.dp_fnas.search_steps import (
     ARCHITECTURE,
@@ -29,6 +28,7 @@ from dpfedbench.papers.dp_fnas.search_steps import (
 )
 from dpfedbench.parts.client_updates.summed_steps import Parties
 from dpsum.accounting.account import account
+from dpsum.clipping import NormOfRelease
 from dpsum.ledger import chain_of
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream

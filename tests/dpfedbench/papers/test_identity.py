@@ -11,8 +11,10 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.expand import named
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run
+from dpfedbench.settings.families import is_part, is_section, root_of, tag_of
 from dpfedbench.settings.layers import set_key
-from dpfedbench.settings.part import Section, kinds_of, shapes
+from dpfedbench.settings.library import fields_of
+from dpfedbench.settings.part import kinds_of, plain, shapes
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, make_config
 from tests.dpfedbench.federation.test_text import RUN as TEXT
 
@@ -213,7 +215,7 @@ FIXED_BY_OTHERS = {
     ("Average", "kind"),
     ("Step", "kind"),
     ("PoissonLots", "kind"),
-    ("Correlated", "kind"),
+    ("Factorised", "kind"),
     ("Skellam", "kind"),
     ("Scaffold", "kind"),
     ("SummedSteps", "kind"),
@@ -281,27 +283,24 @@ def others(value: Any) -> list[Any]:
     )
 
 
-def other_kinds(part: Section) -> Iterator[dict[str, Any]]:
+def other_kinds(part: Any) -> Iterator[dict[str, Any]]:
     """The part's values under the other kinds of its family, as far as these have
     them.
     """
-    family = next(
-        base for base in reversed(type(part).__mro__) if getattr(base, "place", "")
-    )
-    for kind, cls in kinds_of(family).items():
+    for kind, cls in kinds_of(root_of(type(part))).items():
         if cls is not type(part):
             yield {
                 key: value
-                for key, value in part.plain().items()
-                if key in cls.model_fields
-            } | {cls.tag: kind}
+                for key, value in plain(part).items()
+                if key in fields_of(cls)
+            } | {tag_of([cls]): kind}
 
 
-def sections(value: Section, prefix: str = "") -> Iterator[tuple[str, Section]]:
+def sections(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """A section and those within it, by dotted key."""
     yield prefix, value
-    for key in type(value).model_fields:
-        if isinstance(getattr(value, key), Section):
+    for key in fields_of(type(value)):
+        if is_section(type(getattr(value, key))):
             yield from sections(getattr(value, key), f"{prefix}{key}.")
 
 
@@ -321,24 +320,24 @@ def changes(name: str) -> dict[tuple[str, str], tuple[str, Method]]:
     every = [
         (prefix, part)
         for start, section in top
-        if isinstance(section, Section)
+        if is_section(type(section))
         for prefix, part in sections(section, start)
     ]
     for prefix, section in [("", run), *every]:
-        for key in type(section).model_fields:
+        for key in fields_of(type(section)):
             value = getattr(section, key)
-            if isinstance(value, Section) or prefix + key == "method":
+            if is_section(type(value)) or prefix + key == "method":
                 continue
             for other in (
                 other_kinds(section)
-                if key == getattr(section, "tag", "kind")
+                if key == tag_of([type(section)])
                 else others(value)
             ):
                 if other == value:
                     continue
                 where = (
                     prefix.removesuffix(".")
-                    if key == getattr(section, "tag", "kind")
+                    if key == tag_of([type(section)])
                     else prefix + key
                 )
                 try:
@@ -378,27 +377,18 @@ def test_results_are_of_the_methods_version_and_of_the_text_of_ones_own_module(
 
 
 def test_every_key_of_every_part_was_changed() -> None:
-    tried = {type(part) for run in BASES.values() for part in run.sections}
-    families = {
-        base
-        for part in tried
-        for base in part.__mro__
-        if "place" in vars(base) and base.place
-    }
-    assert len(families) >= 7
+    tried = {type(part) for run in BASES.values() for part in run.components}
+    families = {root_of(part) for part in tried if is_part(part)}
+    assert len(families) >= 10
     for base in families:
         assert set(kinds_of(base).values()) <= tried, base
     moved = {key for name in BASES for key in changes(name)}
     assert {
         (part.__name__, key)
         for part in tried
-        for key in part.model_fields
-        if not is_section(part, key)
+        for key in fields_of(part)
+        if not shapes(part)[key].sections
     } - moved <= (FIXED_BY_OTHERS)
-
-
-def is_section(part: type[Section], key: str) -> bool:
-    return bool(shapes(part)[key].sections)
 
 
 def test_two_schedules_that_differ_in_their_end_alone_are_two_runs() -> None:
@@ -413,7 +403,10 @@ def test_a_key_that_no_part_reads_makes_no_second_run() -> None:
     """There is none: a constant threshold has no percentile, and MAML has no
     optimiser.
     """
-    assert "percentile" not in own(BASES["dp-agr constant"])["clipping"].plain()
+    assert (
+        "percentile"
+        not in own(BASES["dp-agr constant"])["clipping"].__dataclass_fields__
+    )
     assert (
         make_config({"clipping": {"kind": "constant"}}).key
         == BASES["dp-agr constant"].key

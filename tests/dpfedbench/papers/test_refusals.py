@@ -7,7 +7,7 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.papers import METHODS
-from dpfedbench.settings.part import kinds_of, shapes
+from dpfedbench.settings.part import kinds_of, plain, shapes
 from dpfedbench.settings.run import Run
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, RUN, make_config
 
@@ -50,7 +50,7 @@ def kinds(run: Any) -> dict[str, Any]:
     the section's own values.
     """
     return {
-        key: {"kind": part.kind} if hasattr(part, "kind") else part.plain()
+        key: {"kind": part.kind} if hasattr(part, "kind") else plain(part)
         for key, part in own(run).items()
     }
 

@@ -9,19 +9,20 @@ import pytest
 import torch
 
 from dpfedbench.errors import BenchError
-from dpfedbench.papers.adap_dp_fl import (
+from dpfedbench.settings.part import kinds_of
+from dpsum.clipping import (
+    LARGEST_THRESHOLD,
+    SMALLEST_THRESHOLD,
+    ClippingRule,
+    Constant,
     MeanOfRawNorms,
     NoisedMeanNorm,
     NormOfRelease,
-)
-from dpfedbench.parts.clipping.percentiles import (
     PercentileOfRawNorms,
     PercentileOfReleases,
+    PrivateQuantile,
+    Seen,
 )
-from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
-from dpfedbench.parts.clipping.rule import ClippingRule, Constant
-from dpfedbench.settings.part import kinds_of
-from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, Seen
 from tests.dpfedbench.federation.conftest import LOTS, make_config
 
 MOVING = {"percentile": 90.0, "window": 3, "never_rising": False}

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.papers.adap_dp_fl import NoisedMeanNorm
 from dpfedbench.parts import noise as noise_parts
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings import families
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
 from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
 from dpsum.accounting.claims import WHOLE_ORDERS
+from dpsum.clipping import Constant, NoisedMeanNorm
 from dpsum.correlated_noise import Factorised
 from dpsum.noise import Decaying, Gaussian, Noise
 from dpsum.private_sum import PrivateSum

@@ -23,10 +23,9 @@ from dpfedbench.parts.budget import OwnUpdate
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
-from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
 from dpfedbench.parts.participation.cohorts import FixedSize, OnePass
 from dpfedbench.parts.transforms.transform import Transform
-from dpsum.clipping import Constant, PercentileOfReleases
+from dpsum.clipping import Constant, PercentileOfReleases, PrivateQuantile
 from dpsum.noise import Gaussian
 from dpsum.skellam_noise import Skellam
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, Flat, make_config

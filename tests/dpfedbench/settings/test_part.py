@@ -2,7 +2,6 @@
 identity.
 """
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -68,29 +67,6 @@ def test_a_place_of_ones_own_leads_every_key() -> None:
         "run.toy.server.steps is missing"
     )
     assert refusal(Toy, 3, "run.toy") == "run.toy is 3: expected a group of keys"
-
-
-def test_a_plain_class_beside_the_settings_does_not_loosen_their_keys() -> None:
-    """A dataclass that has the behaviour has defaults too, which are attributes of the
-    class.
-    """
-
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Behaviour:
-        rate: float = 0.7
-        steps: int = 3
-
-    class Both(Server, Behaviour):
-        more: int = setting(1, ge=1)
-
-    assert Both(steps=2).rate == 0.1 and Both(steps=2, more=4).more == 4
-    for values, said in (
-        ({"steps": 0}, "steps is 0"),
-        ({"steps": 1, "rate": 3.0}, "rate is 3"),
-        ({}, "steps is missing"),
-    ):
-        with pytest.raises(BenchError, match=f"^{said}"):
-            Both(**values)
 
 
 def test_a_section_that_is_made_directly_is_checked_too() -> None:
@@ -268,33 +244,6 @@ def test_a_part_may_have_a_default_or_fewer_values_of_its_own_for_a_key_of_its_b
         a=PART.format("A", "x", "x") + "    rate: float = setting(2.0, gt=1)\n",
     )
     assert kinds_of(base)["x"]().plain() == {"kind": "x", "rate": 2.0}  # type: ignore[call-arg]
-
-
-def test_a_dataclass_that_gives_a_part_its_behaviour_leaves_its_keys_alone() -> None:
-    """Default, bounds and text of a key are the section's, also in classes below that
-    extend another dataclass.
-    """
-
-    @dataclasses.dataclass(frozen=True)
-    class Behaviour:
-        threshold: float | None = 0.5
-
-    class More(Behaviour):
-        pass
-
-    class Base(Part, Behaviour):
-        place: ClassVar[str] = "tests.dpfedbench.settings.family"
-        threshold: float | None = setting(None, gt=0, doc="C")
-
-    class Below(Base, More):
-        kind: Literal["below"] = "below"
-
-    assert (
-        Below().threshold is None and Below.model_fields["threshold"].description == "C"
-    )
-    assert Below.read({"kind": "below", "threshold": 2}).threshold == 2
-    with pytest.raises(BenchError, match="threshold is -1"):
-        Below.read({"kind": "below", "threshold": -1})
 
 
 def test_the_literal_of_a_kind_is_checked() -> None:

@@ -26,9 +26,9 @@ from dpfedbench import plugins
 from dpfedbench.audit.canaries import Coordinates, audit_seed
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
-from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.settings.families import modules_in
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
+from dpsum.clipping import ClippingRule
 from dpsum.ledger import Release
 from dpsum.progress import Progress
 from dpsum.randomness import stream

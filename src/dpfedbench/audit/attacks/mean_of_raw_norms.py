@@ -12,7 +12,7 @@ from dpfedbench.audit.attacks import Score, Spread
 from dpfedbench.audit.canaries import RecordSource, run_rounds
 from dpfedbench.audit.units import LARGE, Units
 from dpfedbench.method import Method
-from dpfedbench.papers.adap_dp_fl import MeanOfRawNorms
+from dpsum.clipping import MeanOfRawNorms
 
 RULE = MeanOfRawNorms
 

@@ -14,8 +14,8 @@ from dpfedbench.audit.attacks import Score, Spread
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
-from dpfedbench.parts.clipping.percentiles import PercentileOfRawNorms
 from dpsum.accounting.analyses import find
+from dpsum.clipping import PercentileOfRawNorms
 
 RULE = PercentileOfRawNorms
 

@@ -1,16 +1,17 @@
 """Clipping of one mean gradient, kernel by kernel, as DP-FNAS's released code has it."""
 
+import dataclasses
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.client_update import ClientUpdate
-from dpfedbench.parts.clipping.rule import ClippingRule
-from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
-from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD
+from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, ClippingRule
+from dpsum.parameters import parameter
 
 
+@dataclasses.dataclass(frozen=True)
 class ByKernel(ClippingRule):
     """Each kernel of a lot's mean gradient is clipped to C, and the deviation of the
     noise is z C^2 in place of z C.
@@ -19,16 +20,16 @@ class ByKernel(ClippingRule):
     is its `sensitivity`, which no contribution exceeds.
     """
 
-    kind: Literal["by-kernel"] = "by-kernel"
+    kind: ClassVar[str] = "by-kernel"
     finds_threshold: ClassVar[bool] = True
 
-    threshold: float | None = setting(
+    threshold: float | None = parameter(
         None,
         ge=SMALLEST_THRESHOLD,
         le=LARGEST_THRESHOLD,
         doc="null: twice C times the square root of the number of kernels",
     )
-    kernel_norm: float = setting(
+    kernel_norm: float = parameter(
         0.01,
         ge=1e-10,
         le=1e10,
@@ -37,6 +38,7 @@ class ByKernel(ClippingRule):
     )
 
     def check(self, run: Run) -> None:
+        """Refuse other client updates, groups, and a threshold that is given."""
         kind = run.part(ClientUpdate).kind
         if kind != "released-search-steps":
             raise BenchError(
@@ -48,7 +50,6 @@ class ByKernel(ClippingRule):
                 f"clipping.groups is {self.groups}, but by-kernel has groups of its own:"
                 " set it to all"
             )
-        super().check(run)
         if self.threshold is not None:
             raise BenchError(
                 f"clipping.threshold is {self.threshold:g}, but by-kernel finds it from"

@@ -13,9 +13,9 @@ from dpfedbench.papers.shared import PartyMethod
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.client_updates.batch_steps import BatchSteps
 from dpfedbench.parts.client_updates.summed_steps import SummedSteps
-from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.settings.part import setting
 from dpsum.accounting.claims import GDP_OF_HALVES
+from dpsum.clipping import Constant
 from dpsum.noise import Gaussian
 from dpsum.sums import Sum
 

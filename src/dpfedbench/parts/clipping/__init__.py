@@ -1,1 +1,1 @@
-"""Clipping rules: how the threshold of a private sum moves, one file each."""
+"""Further clipping rules, one file each. Those of `dpsum.clipping` need none."""

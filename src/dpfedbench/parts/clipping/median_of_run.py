@@ -3,20 +3,22 @@ privacy. Not private.
 """
 
 import csv
+import dataclasses
 import math
 import statistics
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.client_update import ClientUpdate
-from dpfedbench.parts.clipping.rule import CohortRule
-from dpfedbench.settings.part import setting
+from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.settings.run import Run
 from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD
+from dpsum.parameters import parameter
 
 
-class MedianOfRun(CohortRule):
+@dataclasses.dataclass(frozen=True)
+class MedianOfRun(ReferenceRule):
     """C stays at the median norm of a run without privacy (DP-FedMeta, Section 6.1;
     DP-MAML, Section 5.2.1).
 
@@ -24,7 +26,7 @@ class MedianOfRun(CohortRule):
     that no noise protects.
     """
 
-    kind: Literal["median-of-run"] = "median-of-run"
+    kind: ClassVar[str] = "median-of-run"
     private: ClassVar[bool] = False
     reason: ClassVar[str] = (
         "the threshold is the median of gradient norms that no release protects, those"
@@ -35,8 +37,7 @@ class MedianOfRun(CohortRule):
     )
     reference: ClassVar[str] = "maml"
     reference_file: ClassVar[str] = "history.csv"
-    finds_threshold: ClassVar[bool] = True
-    threshold: float | None = setting(
+    threshold: float | None = parameter(
         None,
         ge=SMALLEST_THRESHOLD,
         le=LARGEST_THRESHOLD,
@@ -44,7 +45,7 @@ class MedianOfRun(CohortRule):
     )
 
     def check(self, run: Run) -> None:
-        super().check(run)
+        """Refuse other clients than the reference's, and a threshold that is given."""
         if run.part(ClientUpdate).kind != "maml":
             raise BenchError(
                 "clipping.kind median-of-run is for client_update.kind maml"

@@ -10,10 +10,10 @@ number is the server's learning rate here.
 from typing import Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
+from dpsum.clipping import ClippingRule
 
 
 class Automatic(Transform):
