@@ -4,6 +4,7 @@ Snakemake.
 dpfedbench run [--preset NAME] [targets and options of Snakemake]
 dpfedbench histories tensorboard FOLDER [RESULTS]     logs finished runs for TensorBoard
 dpfedbench histories mlflow EXPERIMENT [RESULTS]      the same for MLflow
+dpfedbench compare A B      prints what differs between two archives or results folders
 dpfedbench where            prints the Snakefile's place, for `module` of another Snakefile
 """
 
@@ -22,7 +23,8 @@ USAGE = (
     " go to the folder results/ here. For example: dpfedbench run --preset smoke"
     " --dry-run. dpfedbench where prints the place of its Snakefile; dpfedbench"
     " histories tensorboard FOLDER [RESULTS] and histories mlflow EXPERIMENT [RESULTS]"
-    " log finished runs"
+    " log finished runs; compare A B prints what differs between two results.zip or"
+    " results folders"
 )
 _FILES = ("--configfile", "--configfiles")
 
@@ -94,6 +96,19 @@ def _histories(given: Sequence[str]) -> int:
     return 0
 
 
+def _compare(given: Sequence[str]) -> int:
+    """Print what differs between two archives or results folders; 1 where something
+    does.
+    """
+    if len(given) != 2:
+        raise BenchError(USAGE)
+    from dpfedbench.results.archive import compare
+
+    lines = list(compare(*given))
+    print("\n".join(lines) or "no cell differs beyond its interval")
+    return int(bool(lines))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Become Snakemake; the exit code where that cannot be."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -108,6 +123,8 @@ def _run(given: Sequence[str]) -> int:
             return 0
         if given[:1] == ["histories"]:
             return _histories(given[1:])
+        if given[:1] == ["compare"]:
+            return _compare(given[1:])
         words = snakemake_words(given)
     except BenchError as error:
         print(error, file=sys.stderr)

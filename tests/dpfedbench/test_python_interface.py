@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -472,6 +473,14 @@ BAD_CALLS: dict[str, Any] = {
     "load_runs, a number": lambda run: dpfedbench.load_runs(3),  # type: ignore[arg-type]
     "load_runs, none": lambda run: dpfedbench.load_runs(None),  # type: ignore[arg-type]
     "load_cells, no folder": lambda run: dpfedbench.load_cells("no such folder"),
+    "load_configurations, no folder": lambda run: dpfedbench.load_configurations("no"),
+    "rank, no such task": lambda run: dpfedbench.rank(
+        pd.DataFrame({"dataset": ["digits"], "tested": ["10 classes"]}),
+        dataset="glyphs",
+        task="5-way 1-shot",
+        unit="client",
+        epsilon=2.0,
+    ),
     "cohort, no round": lambda run: run.cohort(0),
     "use_plugins, a number": lambda run: dpfedbench.use_plugins(3),  # type: ignore[arg-type]
     "use_plugins, a file": lambda run: dpfedbench.use_plugins("mine.py/"),

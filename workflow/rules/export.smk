@@ -1,7 +1,7 @@
-"""From finished runs to what a paper prints: figures in PDF.
+"""From finished runs to what is shared: figures in PDF, and all results without models as one archive.
 
-Requires what the figures themselves require. Makes export/PAPER/NAME.pdf below results/, or below results/PRESET/, and
-nothing that is not asked for by name.
+Requires what the figures themselves require. Makes export/PAPER/NAME.pdf and results.zip below results/, or below
+results/PRESET/, and nothing that is not asked for by name.
 """
 
 
@@ -33,3 +33,27 @@ rule export_figure:
         code=code_of("export_figure"),
     script:
         "../scripts/export_figure.py"
+
+
+rule archive:
+    """Pack frames, tables, figures, page and provenance into one archive, for `dpfedbench compare`."""
+    input:
+        PLANNED.targets(),
+        rules.collect.output,
+        rules.page.output,
+        rules.provenance.output,
+    output:
+        f"{REPORT}/results.zip",
+    log:
+        f"{REPORT}/logs/archive.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=5,
+        gpu=0,
+    params:
+        code=code_of("archive"),
+    script:
+        "../scripts/archive.py"

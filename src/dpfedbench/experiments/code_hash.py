@@ -59,6 +59,7 @@ PACKAGES = {
     "page": _REPORT,
     "libraries_table": _REPORT,
     "collect": _REPORT,
+    "archive": ("dpfedbench/results",),
     # Watches and audits another library's training.
     "library": ("dpsum", "dpwatch"),
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from dpfedbench.errors import BenchError
 from dpfedbench.papers import METHODS
 from dpfedbench.results.columns import TEST, names
 from dpfedbench.results.load import load_cells, load_runs
@@ -56,11 +57,14 @@ def configurations(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def read_configurations(
-    cells: Iterable[Mapping[str, Any]], results: str | Path
+    cells: Iterable[Mapping[str, Any]],
+    results: str | Path,
+    runs: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Return one row for each configuration and each unit that it protects.
 
-    The columns are those of `summary.summarize`, `shown_in`, and `group`: "private",
+    `runs` is the frame of their runs, where it has been collected already. The columns
+    of a row are those of `summary.summarize`, `shown_in`, and `group`: "private",
     "no private data" (nothing was trained on the clients) or "not private".
 
     Raises:
@@ -69,7 +73,7 @@ def read_configurations(
     records = configurations(cells)
     if not records:
         return pd.DataFrame()
-    return with_groups(read_rows(results, records, by_unit=True))
+    return with_groups(read_rows(results, records, by_unit=True, runs=runs))
 
 
 def load_configurations(results: str | Path = "results") -> pd.DataFrame:
@@ -115,8 +119,17 @@ def rank(
         task: task of the test, such as `5-way 1-shot`.
         unit: `client` or `record`.
         epsilon: the largest ε that is accepted.
+
+    Raises:
+        BenchError: nothing was tested on that data set and task.
     """
     of_task = rows[(rows["dataset"] == dataset) & (rows["tested"] == task)]
+    if not len(of_task):
+        known = sorted(set(zip(rows["dataset"], rows["tested"], strict=True)))
+        raise BenchError(
+            f"no configuration was tested on {dataset}, {task}: there are"
+            f" {'; '.join(map(', '.join, known))}"
+        )
     keeps_epsilon = (
         (of_task["unit"] == unit)
         & (of_task["proven_status"] == "proved")

@@ -38,7 +38,7 @@ from dpfedbench.results.formats import (
     plural,
 )
 from dpfedbench.results.items import Item
-from dpfedbench.results.summary import each_row, row_interval
+from dpfedbench.results.summary import collect_runs_of, each_row, row_interval
 
 GENERAL = {"answer": answer.TITLE, "privacy": privacy.TITLE, "frontier": "Frontiers"}
 """Titles of the tables and figures of all papers."""
@@ -132,7 +132,10 @@ def make(
     results, folder = Path(results), Path(folder)
     for product in products:
         check_readable(folder / product.path)
-    rows = read_configurations(cells, results)
+    shown = [product.item for product in products if product.item is not None]
+    of_items = [cell for item in shown for cell in item.cells if cell["run"]]
+    runs = collect_runs_of(results, [*cells, *of_items])
+    rows = read_configurations(cells, results, runs)
     private = privacy.explain(rows, results, published)
     audit_count = count_audits(rows)
     rows = mark_rows(rows, audit_count)
@@ -140,7 +143,12 @@ def make(
     for product in products:
         if product.item is not None and product.path.startswith("tables/"):
             table = tables.read(
-                product.item, results, published, marked=True, audit_count=audit_count
+                product.item,
+                results,
+                published,
+                marked=True,
+                audit_count=audit_count,
+                runs=runs,
             )
             shown_tables.append(_paper_table(product, table, folder))
         elif product.path == "tables/answer.csv":
@@ -271,15 +279,11 @@ def _runs_table(rows: pd.DataFrame, results: Path, folder: Path) -> dict[str, An
                 each_row(rows), ~rows.duplicated("folder"), strict=True
             )
         ],
-        questions=[
-            {
-                "task": f"{row.dataset}, {row.tested}",
-                "unit": row.unit,
-                "group": row.group,
-                "epsilon": _finite(row.epsilon_proven_high)
-                if row.proven_status == "proved"
-                else None,
-            }
+        groups=[
+            (
+                row.group,
+                row.epsilon_proven_high if row.proven_status == "proved" else "",
+            )
             for row in each_row(rows)
         ],
     )
@@ -292,7 +296,7 @@ def _table(
     facets: Sequence[list[Any]],
     targets: Sequence[str] = (),
     anchors: Sequence[str] = (),
-    questions: Sequence[Mapping[str, Any] | None] = (),
+    groups: Sequence[tuple[str, float | str] | None] = (),
     command: str = "",
     links: Sequence[tuple[str, str]] = (),
     is_leading: bool = False,
@@ -305,12 +309,15 @@ def _table(
         facets: of each row, what the page can be filtered by.
         targets: of each row, the place that its first cell links to.
         anchors: of each row, its own place on the page.
-        questions: of each row, what decides whether the ranking shows it.
+        groups: of each row, its group and proven ε, for the ranking; its table keeps
+            all columns.
         command: what makes the table.
         links: its files.
         is_leading: whether it stands at the top of the page.
     """
-    headings, constants = _divide_columns(listing.rows)
+    headings, constants = _divide_columns(
+        listing.rows, keep_all=bool(groups) or len(listing.rows) == 1
+    )
     count = len(listing.rows)
     fields = [[row[name] for name in headings] for row in listing.rows]
     rows = [
@@ -319,14 +326,14 @@ def _table(
             "facets": facet,
             "target": target,
             "id": own,
-            "question": question,
+            "group": group,
         }
-        for of_row, facet, target, own, question in zip(
+        for of_row, facet, target, own, group in zip(
             fields,
             facets,
             targets or [""] * count,
             anchors or [""] * count,
-            questions or [None] * count,
+            groups or [None] * count,
             strict=True,
         )
     ]
@@ -345,16 +352,16 @@ def _table(
 
 
 def _divide_columns(
-    rows: Sequence[Mapping[str, Formatted]],
+    rows: Sequence[Mapping[str, Formatted]], *, keep_all: bool
 ) -> tuple[list[str], list[str]]:
     """Return the columns to show; and, as sentences, those that are the same in every
-    row.
+    row, unless all are kept.
     """
     headings, constants = [], []
     for name in rows[0] if rows else ():
         texts = {row[name].text for row in rows}
         known = texts - {NOTHING}
-        if len(rows) == 1 or len(known) > 1 or ALWAYS_COLUMNS.search(name):
+        if keep_all or len(known) > 1 or ALWAYS_COLUMNS.search(name):
             headings.append(name)
         elif known:
             where = " where there is one" if NOTHING in texts else ""

@@ -19,17 +19,19 @@ columns of `columns.CELLS` that all seeds of a cell share, and these:
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_interval
 from dpfedbench.results.columns import CELLS, PRIVACY, UNIT_PREFIXES, names
 from dpfedbench.results.runs_table import SEPARATOR, collect_cells, collect_runs
+
+Record = dict[str, Any]
+"""A row of a frame: values by the names of the columns."""
 
 _OF_SEED = {
     *("seed", "run", "test_count", "task_accuracies"),
@@ -49,7 +51,11 @@ _TEXTS = {column.name for column in [*CELLS, *PRIVACY] if column.type == "text"}
 
 
 def read_rows(
-    results: str | Path, cells: Iterable[Mapping[str, Any]], *, by_unit: bool = False
+    results: str | Path,
+    cells: Iterable[Mapping[str, Any]],
+    *,
+    by_unit: bool = False,
+    runs: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Read the runs of some cells and summarise them.
 
@@ -57,17 +63,31 @@ def read_rows(
         results: the results folder.
         cells: as `items.Item.cells`.
         by_unit: as of `summarize`.
+        runs: the frame of these and perhaps other runs; None: it is collected.
 
     Raises:
         BenchError: a file of a run is missing or damaged, or seeds disagree.
     """
     cells = list(cells)
-    audited_runs = {
-        cell["run"]: cell["audited_run"] for cell in cells if cell.get("audited_run")
-    }
-    run_names = [cell["run"] for cell in cells]
-    runs = collect_runs(results, run_names, audited_runs=audited_runs)
+    if runs is None:
+        runs = collect_runs_of(results, cells)
     return summarize(collect_cells(results, cells, runs), runs, by_unit=by_unit)
+
+
+def collect_runs_of(
+    results: str | Path, cells: Iterable[Mapping[str, Any]]
+) -> pd.DataFrame:
+    """Return the frame of the runs that some cells show.
+
+    Raises:
+        BenchError: a file of a run is missing or damaged.
+    """
+    audited_runs = {cell["run"]: cell.get("audited_run") for cell in cells}
+    return collect_runs(
+        results,
+        audited_runs,
+        audited_runs={run: name for run, name in audited_runs.items() if name},
+    )
 
 
 def summarize(
@@ -83,10 +103,14 @@ def summarize(
     Raises:
         BenchError: the seeds of a cell differ in δ or unit.
     """
-    by_run = runs.set_index("run")
+    runs_by_name = {record["run"]: record for record in _records(runs)}
+    seeds_of_cells: dict[tuple[Any, ...], list[Record]] = {}
+    for record in _records(cells):
+        key = (record["paper"], record["item"], record["cell"])
+        seeds_of_cells.setdefault(key, []).append(record)
     rows = []
-    for _, seeds in cells.groupby(["paper", "item", "cell"], sort=False):
-        of_runs = by_run.loc[seeds["run"]]
+    for seeds in seeds_of_cells.values():
+        of_runs = [runs_by_name[seed["run"]] for seed in seeds]
         row = _shared_columns(seeds) | _training_columns(of_runs)
         row |= _accuracy_columns(seeds)
         for prefix in UNIT_PREFIXES if by_unit else UNIT_PREFIXES[:1]:
@@ -94,6 +118,18 @@ def summarize(
             if unit["unit"] or not prefix:
                 rows.append(row | unit)
     return pd.DataFrame(rows)
+
+
+def _records(frame: pd.DataFrame) -> Iterator[Record]:
+    """Yield the rows of a frame; a missing text is empty, a missing number NaN."""
+    columns = {}
+    for name in frame:
+        unit_name = str(name).removeprefix("second_").removeprefix("third_")
+        missing = "" if unit_name in _TEXTS else math.nan
+        values = frame[name].astype(object)
+        columns[str(name)] = values.where(values.notna(), missing).to_list()
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
 
 
 def each_row(frame: pd.DataFrame) -> Iterator[Any]:
@@ -108,47 +144,46 @@ def row_interval(row: Any, name: str = "accuracy") -> Interval:
     return Interval(mean=value, low=low, high=high, count=row.seeds, over=over)
 
 
-def _shared_columns(seeds: pd.DataFrame) -> dict[str, Any]:
-    shared = {
-        str(name): _plain(str(name), value)
-        for name, value in seeds.iloc[0].items()
-        if name not in _OF_SEED
-    }
+def _shared_columns(seeds: Sequence[Record]) -> Record:
+    first = seeds[0]
+    shared = {name: value for name, value in first.items() if name not in _OF_SEED}
     return shared | {
-        "x": float(seeds["x"].iloc[0]),
-        "runs": tuple(seeds["run"]),
+        "runs": tuple(seed["run"] for seed in seeds),
         "seeds": len(seeds),
-        "folder": str(Path(seeds["run"].iloc[0]).parent),
+        "folder": str(Path(first["run"]).parent),
     }
 
 
-def _training_columns(runs: pd.DataFrame) -> dict[str, Any]:
-    times = runs["milliseconds_per_client"].fillna(runs["milliseconds_per_record"])
-    notices = SEPARATOR.join(text for text in runs["notices"].fillna("") if text)
+def _training_columns(runs: Sequence[Record]) -> Record:
+    times = [
+        run["milliseconds_per_client"]
+        if not math.isnan(run["milliseconds_per_client"])
+        else run["milliseconds_per_record"]
+        for run in runs
+    ]
+    notices = [text for run in runs for text in run["notices"].split(SEPARATOR) if text]
+    validation = [run["validation_accuracy"] for run in runs]
     return {
         **_interval_columns("milliseconds", _over_seeds(times)),
-        **_interval_columns(
-            "validation_accuracy", _over_seeds(runs["validation_accuracy"])
-        ),
-        "parameters": runs["parameters"].astype(float).mean(skipna=False),
-        "seconds": runs["seconds"].astype(float).mean(skipna=False),
-        "rounds": runs["rounds_run"].astype(float).mean(),
-        "cohort": float(
-            runs.get("participation.cohort", _MISSING).astype(float).iloc[0]
-        ),
-        "notices": tuple(dict.fromkeys(notices.split(SEPARATOR))) if notices else (),
+        **_interval_columns("validation_accuracy", _over_seeds(validation)),
+        "parameters": _mean(runs, "parameters"),
+        "seconds": _mean(runs, "seconds"),
+        "rounds": _mean(runs, "rounds_run"),
+        "cohort": float(runs[0].get("participation.cohort", math.nan)),
+        "notices": tuple(dict.fromkeys(notices)),
     }
 
 
-_MISSING = pd.Series([math.nan])
+def _mean(runs: Sequence[Record], name: str) -> float:
+    return sum(float(run[name]) for run in runs) / len(runs)
 
 
-def _over_seeds(values: pd.Series) -> Interval:
-    if values.isna().any():
+def _over_seeds(values: list[float]) -> Interval:
+    if any(map(math.isnan, values)):
         return Interval(
             mean=math.nan, low=math.nan, high=math.nan, count=0, over="seeds"
         )
-    return mean_interval([float(value) for value in values], over="seeds")
+    return mean_interval(values, over="seeds")
 
 
 def _interval_columns(name: str, interval: Interval) -> dict[str, float]:
@@ -159,59 +194,57 @@ def _interval_columns(name: str, interval: Interval) -> dict[str, float]:
     }
 
 
-def _accuracy_columns(seeds: pd.DataFrame) -> dict[str, Any]:
+def _accuracy_columns(seeds: Sequence[Record]) -> Record:
     """Return accuracy and interval, of a single seed over its own tasks or records."""
-    first = seeds.iloc[0]
-    accuracies = tuple(seeds["accuracy"].astype(float))
+    first = seeds[0]
+    accuracies = [float(seed["accuracy"]) for seed in seeds]
     if first["test_unit"] == "task":
-        of_tasks = [list(map(float, of_seed)) for of_seed in seeds["task_accuracies"]]
+        of_tasks = [list(map(float, seed["task_accuracies"])) for seed in seeds]
         interval = seeds_interval(of_tasks)
     elif len(seeds) > 1:
-        interval = mean_interval(list(accuracies), over="seeds")
+        interval = mean_interval(accuracies, over="seeds")
     else:
-        ends = first[["accuracy_low", "accuracy_high"]].astype(float)
         interval = Interval(
             mean=accuracies[0],
-            low=ends.iloc[0],
-            high=ends.iloc[1],
+            low=float(first["accuracy_low"]),
+            high=float(first["accuracy_high"]),
             count=int(first["test_count"]),
             over="records",
         )
     return {
         **_interval_columns("accuracy", interval),
         "interval_over": interval.over,
-        "test_count": int(seeds["test_count"].sum()),
-        "accuracies": accuracies,
+        "test_count": sum(int(seed["test_count"]) for seed in seeds),
+        "accuracies": tuple(accuracies),
     }
 
 
-def _unit_columns(runs: pd.DataFrame, prefix: str) -> dict[str, Any]:
+def _unit_columns(runs: Sequence[Record], prefix: str) -> Record:
     """Return the privacy columns of one unit, of the worst seed for each ε."""
-    named = {f"{prefix}{name}": name for name in names(PRIVACY)}
-    account = runs[list(named)].rename(columns=named)
-    protected = account[account["unit"].notna()]
-    if len(protected.drop_duplicates(["unit", "delta"])) > 1:
+    accounts = [
+        {name: run[f"{prefix}{name}"] for name in names(PRIVACY)} for run in runs
+    ]
+    protected = [account for account in accounts if account["unit"]]
+    if len({(account["unit"], account["delta"]) for account in protected}) > 1:
         raise BenchError(
-            f"the seeds of {Path(str(runs.index[0])).parent} differ in delta or unit:"
+            f"the seeds of {Path(runs[0]['run']).parent} differ in delta or unit:"
             " delete that folder and run again"
         )
-    first = account.iloc[0]
-    row = {name: _plain(name, first[name]) for name in named.values()}
+    row = dict(accounts[0])
     if not row["unit"]:
         row["delta"] = math.nan
-    row["accounted_multiplier"] = account["accounted_multiplier"].astype(float).min()
+    multipliers = [account["accounted_multiplier"] for account in accounts]
+    known = [value for value in multipliers if not math.isnan(value)]
+    row["accounted_multiplier"] = min(known, default=math.nan)
     for largest, further in _OF_LARGEST.items():
-        values = account[largest].astype(float).fillna(-math.inf).to_numpy()
-        worst = account.iloc[int(np.argmax(values))]
-        row |= {name: _plain(name, worst[name]) for name in [largest, *further]}
+        worst = max(accounts, key=lambda account: _known(account[largest]))
+        row |= {name: worst[name] for name in [largest, *further]}
     for name in ("claimed", "proven"):
         row[f"{name}_status"] = row[f"{name}_status"] or "none"
         row[f"{name}_excess"] = ""
     return row
 
 
-def _plain(name: str, value: Any) -> Any:
-    """Return a value of a frame; a missing text is empty, a missing number NaN."""
-    if isinstance(value, list | tuple | dict | np.ndarray) or not pd.isna(value):
-        return value
-    return "" if name in _TEXTS else math.nan
+def _known(epsilon: float) -> float:
+    """Return an ε for a comparison in which a missing one is the smallest."""
+    return -math.inf if math.isnan(epsilon) else epsilon

@@ -106,6 +106,7 @@ def read(
     *,
     marked: bool = False,
     audit_count: int | None = None,
+    runs: pd.DataFrame | None = None,
 ) -> Table:
     """Read a table's runs and the published numbers.
 
@@ -116,11 +117,12 @@ def read(
         marked: whether to mark an ε that its audit exceeds. The audits must be there
             then; without them a note says where they are.
         audit_count: audits shown in the same place; None: those of this table.
+        runs: the frame of its runs, where it has been collected already.
 
     Raises:
         BenchError: a file is missing or damaged, or a run has no value to show.
     """
-    rows = read_rows(results, item.cells)
+    rows = read_rows(results, item.cells, runs=runs)
     if marked:
         rows = mark_rows(rows, audit_count)
     return query(item, rows, read_published(published, item.paper, item.name), marked)

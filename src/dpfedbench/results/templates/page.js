@@ -2,6 +2,9 @@
 (() => {
   const all = (query, root = document) => [...root.querySelectorAll(query)];
 
+  // The key that a cell is sorted by: its text, unless another is given.
+  const key = (cell) => cell.dataset.key ?? cell.textContent;
+
   // Tables: a button in each column's head sorts, first upwards; what has no value goes last either way.
   for (const table of all("table.sortable")) {
     const heads = all("thead th", table);
@@ -11,7 +14,7 @@
       button.type = "button";
       button.append(...head.childNodes);
       head.append(button);
-      const value = (row) => row.cells[column].dataset.key;
+      const value = (row) => key(row.cells[column]);
       button.addEventListener("click", () => {
         const up = head.getAttribute("aria-sort") !== "ascending";
         heads.forEach((other) => other.removeAttribute("aria-sort"));
@@ -32,13 +35,15 @@
   // most accurate first; then what needs no private data, and what is not private.
   const question = document.querySelector(".question form");
   if (question) {
-    const configurations = all("tr[data-question]").map((row) => ({ row, ...JSON.parse(row.dataset.question) }));
     const heads = all("thead th", document.querySelector("#all-configurations")).map((head) => head.textContent);
     const field = (row, name) => row.cells[heads.indexOf(name)];
+    const configurations = all("tr[data-group]").map((row) => ({
+      row, task: field(row, "data").textContent, unit: field(row, "unit").textContent, group: row.dataset.group,
+      epsilon: ["", "inf"].includes(row.dataset.proven) ? null : Number(row.dataset.proven) }));
     const table = document.querySelector(".ranking");
     const remark = document.querySelector(".question .once");
     const { task, unit, epsilon, limit } = question.elements;
-    const accuracy = ({ row }) => Number(field(row, "accuracy, %").dataset.key);
+    const accuracy = ({ row }) => Number(key(field(row, "accuracy, %")));
     const copied = (row, name) => {
       const cell = document.createElement("td");
       const source = field(row, name);
@@ -56,7 +61,7 @@
       const cells = ["method", "accuracy, %", "proven ε", "cohort", "rounds", "training"].map((name) => copied(row, name));
       const link = document.createElement("a");
       link.href = `#${row.id || row.previousElementSibling.id}`;
-      link.append(...all("span", cells[0]));
+      link.append(cells[0].firstChild);
       cells[0].prepend(link);
       shown.append(first, ...cells);
       return shown;

@@ -1,0 +1,122 @@
+"""Time to collect 2,000 runs into one frame, and the size of the page that shows them.
+
+python benchmarks/results_page.py RESULTS [--runs 2000]
+
+RESULTS is the results folder of a finished default run. Its runs are linked again and
+again under other keys, until there are as many as asked for. The folder is not changed.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.expand import make_plan
+from dpfedbench.results.items import Item
+from dpfedbench.results.page import Product, make
+from dpfedbench.results.runs_table import collect_runs
+
+CONFIG = Path(__file__).resolve().parents[1] / "config"
+
+
+def main() -> None:
+    """Print the seconds and the size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--runs", type=int, default=2000)
+    arguments = parser.parse_args()
+    files = [CONFIG / "config.yaml", *sorted((CONFIG / "experiments").glob("*.yaml"))]
+    texts = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
+    configuration = Configuration.read(overlaid(*texts))
+    plan = make_plan(configuration)
+    audited_runs = plan.audited_runs()
+    items = [item.describe(audited_runs) for item in plan.items.values()]
+    cells = [cell for item in items for cell in item["cells"] if cell["run"]]
+    with tempfile.TemporaryDirectory() as place:
+        results = Path(place, "results")
+        results.mkdir()
+        for name in ("tables", "figures", "provenance.json"):
+            (results / name).symlink_to((arguments.results / name).resolve())
+        runs = sorted(plan.runs)
+        copies = list(link_runs(arguments.results, results, runs, arguments.runs))
+        names = [run for copy in copies for run in copy.values()]
+        start = time.perf_counter()
+        collect_runs(results, names)
+        print(f"collecting {len(names)} runs: {time.perf_counter() - start:.1f} s")
+        every_cell = [
+            {**cell, "run": copy[cell["run"]], "audited_run": ""} | audited(cell, copy)
+            for copy in copies
+            for cell in cells
+            if cell["run"] in copy
+        ]
+        start = time.perf_counter()
+        html = make(
+            list(products(items, results)),
+            cells=every_cell,
+            results=results,
+            folder=results,
+            published=CONFIG / "published.csv",
+            papers={
+                name: {"title": paper.title, "source": paper.source}
+                for name, paper in configuration.experiments.items()
+                if paper
+            },
+            datasets=[],
+            made="now",
+        )
+        size = len(html.encode()) / 1e6
+        print(f"page: {size:.2f} MB in {time.perf_counter() - start:.1f} s")
+
+
+def audited(cell: dict[str, Any], copy: dict[str, str]) -> dict[str, str]:
+    """Return the run whose audit stands for a cell, by its name in the copy."""
+    audited_run = cell["audited_run"]
+    return {"audited_run": copy[audited_run]} if audited_run in copy else {}
+
+
+def link_runs(
+    source: Path, results: Path, runs: list[str], count: int
+) -> Iterator[dict[str, str]]:
+    """Yield copies of all runs, each as {run: its name in the copy}, until there are
+    `count` in all.
+    """
+    left = count
+    number = 0
+    while left > 0:
+        copy = {}
+        for run in runs[:left]:
+            *parents, key, seed = Path(run).parts
+            name = Path(*parents, f"{int(key, 16) + number:010x}"[-10:], seed)
+            if number == 0:
+                name = Path(run)
+            target = results / "runs" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.symlink((source / "runs" / run).resolve(), target)
+            copy[run] = name.as_posix()
+        yield copy
+        left -= len(copy)
+        number += 1
+
+
+def products(items: list[dict[str, Any]], results: Path) -> Iterator[Product]:
+    """Yield the tables and figures of a results folder."""
+    for name in ("tables/answer.csv", "figures/privacy.png"):
+        yield Product(path=name, command=f"snakemake {name}", item=None)
+    for description in items:
+        item = Item(**json.loads(json.dumps(description)))
+        is_table = item.kind == "table"
+        folder, suffix = ("tables", "csv") if is_table else ("figures", "png")
+        path = f"{folder}/{item.paper}/{item.name}.{suffix}"
+        if (results / path).exists():
+            yield Product(path=path, command=f"snakemake {path}", item=item)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""A results folder as one file to share, and the comparison of two of them.
+
+The archive has the frames of runs and cells, all tables and figures, the page and the
+provenance, without models, ledgers or data.
+"""
+
+import io
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpfedbench.errors import BenchError
+from dpfedbench.files import atomic_path
+from dpfedbench.results.formats import format_accuracy, format_range
+from dpfedbench.results.load import load_cells, load_runs
+from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE
+from dpfedbench.results.summary import each_row, row_interval, summarize
+
+_CELL = ["paper", "item", "series", "dataset", "tested", "x"]
+"""Columns that say which cell of a table or figure a row is."""
+_FIXED_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def write_archive(folder: str | Path, files: Iterable[str | Path], path: Path) -> None:
+    """Write files of a results folder into a ZIP archive: the same bytes each time.
+
+    Args:
+        folder: the results folder, from which names in the archive are relative.
+        files: the files to pack.
+        path: of the archive.
+    """
+    with (
+        atomic_path(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for file in sorted(map(Path, files)):
+            entry = zipfile.ZipInfo(file.relative_to(folder).as_posix(), _FIXED_DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, file.read_bytes())
+
+
+def compare(first: str | Path, second: str | Path) -> Iterator[str]:
+    """Yield one line for each cell of a table or figure that differs between two
+    results: an archive or a folder each.
+
+    Accuracies differ where their 95 % intervals do not overlap. Two ε differ where the
+    ranges between their low and high ends do not overlap by 1 % of the smaller. Cells
+    that only one of the two has are named together at the end.
+
+    Raises:
+        BenchError: one of them is no archive or results folder.
+    """
+    rows = [read_cells(path).set_index(_CELL) for path in (first, second)]
+    shared = rows[0].index.intersection(rows[1].index, sort=False)
+    pairs = (
+        each_row(frame.loc[shared].assign(position=range(len(shared))))
+        for frame in rows
+    )
+    for name, left, right in zip(shared, *pairs, strict=True):
+        for quantity, shown_left, shown_right in _differences(left, right):
+            cell = ", ".join(str(part) for part in name if not pd.isna(part))
+            yield f"{cell}: {quantity} {shown_left} and {shown_right}"
+    for path, frame in zip((first, second), rows, strict=True):
+        alone = frame.index.difference(shared)
+        items = sorted({f"{paper} {item}" for paper, item, *_ in alone})
+        if items:
+            yield f"only in {path}: {len(alone)} cells of {', '.join(items)}"
+
+
+def read_cells(path: str | Path) -> pd.DataFrame:
+    """Return one row for each cell of an archive or results folder, as
+    `summary.summarize`.
+
+    Raises:
+        BenchError: it is no archive or results folder.
+    """
+    if Path(path).is_dir():
+        runs, cells = load_runs(path), load_cells(path)
+    else:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                runs, cells = (
+                    pd.read_parquet(io.BytesIO(archive.read(name)))
+                    for name in (RUNS_FILE, CELLS_FILE)
+                )
+        except (OSError, KeyError, zipfile.BadZipFile) as error:
+            raise BenchError(
+                f"{path} is no archive of results ({error}): make one with `snakemake"
+                " --cores all results/results.zip`"
+            ) from error
+    try:
+        rows = summarize(cells, runs)
+    except KeyError as error:
+        raise BenchError(
+            f"{path} was written by another version of dpfedbench: its frames have no"
+            f" column {error}"
+        ) from error
+    return rows.drop_duplicates(_CELL)
+
+
+def _differences(left: Any, right: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield each quantity in which two cells differ, with both values for readers."""
+    intervals = [row_interval(row) for row in (left, right)]
+    ranges = [
+        (interval.low, interval.high)
+        if np.isfinite(interval.low)
+        else (interval.mean, interval.mean)
+        for interval in intervals
+    ]
+    if not _overlap(ranges[0], ranges[1]):
+        shown = [format_accuracy(interval).line for interval in intervals]
+        yield "accuracy", shown[0], shown[1]
+    for quantity, low, high in (
+        ("claimed ε", "epsilon_claimed_low", "epsilon_claimed"),
+        ("proven ε", "epsilon_proven_low", "epsilon_proven_high"),
+    ):
+        ends = [(getattr(row, low), getattr(row, high)) for row in (left, right)]
+        if not _overlap(ends[0], ends[1], slack=0.01):
+            shown = [format_range(*pair).text for pair in ends]
+            yield quantity, shown[0], shown[1]
+
+
+def _overlap(
+    left: tuple[float, float], right: tuple[float, float], slack: float = 0.0
+) -> bool:
+    """Whether two ranges overlap, up to a share of the smaller upper end. Two missing
+    ranges do; a missing and a known one do not.
+    """
+    if np.isnan(left[1]) or np.isnan(right[1]):
+        return bool(np.isnan(left[1]) and np.isnan(right[1]))
+    margin = (
+        slack * min(left[1], right[1])
+        if np.isfinite([left[1], right[1]]).any()
+        else 0.0
+    )
+    return max(left[0], right[0]) <= min(left[1], right[1]) + margin
