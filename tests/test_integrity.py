@@ -642,7 +642,7 @@ def test_a_budget_has_the_noise_that_it_is_calibrated_to(tmp_path: Path) -> None
         {"noise": {"multiplier": None}, "budget": {"epsilon": 3.0, "profile": "holds"}}
     )
     sampler = run.participation.plan(clients=48, seed=0).describe()
-    (sum_,) = run.sums
+    (sum_,) = run.sums()
     z = (
         Together((sum_,))
         .plan(sampler, claims=run.claims, counted=True, stepwise=False)

@@ -94,7 +94,7 @@ def kind_of(run: Method) -> str:
     kind: dict[str, Any] = {
         "sums": [
             (sum_.name, sum_.unit, getattr(sum_.noise, "mechanism", "gaussian"))
-            for sum_ in run.sums
+            for sum_ in run.sums()
         ],
         "data": [run.dataset, run.within_records, run.pretrains],
     }
@@ -149,7 +149,7 @@ class Clock:
         """
         stops = any(
             sum_.budget and sum_.budget.stop and sum_.budget.epsilon is not None
-            for sum_ in run.sums
+            for sum_ in run.sums()
         )
         rounds = int(run.participation.rounds)
         return (
@@ -162,7 +162,9 @@ class Clock:
         """The rounds of a run on its data; a threshold or cells that another run finds
         are made up.
         """
-        referenced = any(isinstance(sum_.clipping, ReferenceRule) for sum_ in run.sums)
+        referenced = any(
+            isinstance(sum_.clipping, ReferenceRule) for sum_ in run.sums()
+        )
         places: dict[str, Any] = {
             "data_dir": self.results / "data" / run.dataset,
             "clients_dir": self.results / "clients" / run.clients_folder,
@@ -187,7 +189,7 @@ class Clock:
             else run.validation.tasks
         )
         # Noise in shares of clients is enough in a whole cohort alone.
-        whole = any(sum_.noise and sum_.noise.one_by_one for sum_ in run.sums)
+        whole = any(sum_.noise and sum_.noise.one_by_one for sum_ in run.sums())
         cohort = (
             min(run.participation.cohort, _MOST) if whole else run.participation.cohort
         )
@@ -265,7 +267,7 @@ def _stated(run: Method) -> bool:
     """Whether the configuration says the noise of all sums, and no budget has to."""
     return all(
         sum_.noise is None or getattr(sum_.noise, "multiplier", None) is not None
-        for sum_ in run.sums
+        for sum_ in run.sums()
     )
 
 

@@ -24,7 +24,7 @@ from dpfedbench.settings.plugin_sources import digest_classes
 from dpfedbench.settings.run import Run, read_yaml
 from dpsum.accounting.claims import Claims, counting_clients
 from dpsum.accounting.units import tells_rounds
-from dpsum.sums import Sum, together
+from dpsum.sums import together
 
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
@@ -45,8 +45,7 @@ class Method(Run):
     A method that is trained says by the types of its fields which `participation` it
     takes (who takes part in which round), which `client_update` (what each client
     computes and sends) and which `server` (the step that the server makes of the sum).
-    Its sums are `own_sums`, `server_sum`, and `further_sums` where clients send more
-    than one thing.
+    Its sums, those of the server and of each client, are one list: `sums`.
     """
 
     name: ClassVar[str] = ""
@@ -106,21 +105,13 @@ class Method(Run):
         return self.client.client_data if self.trained else "tasks"
 
     @property
-    def sums(self) -> tuple[Sum, ...]:
-        return (
-            (*self.own_sums(), *self.further_sums(), self.server_sum())
-            if self.trained
-            else ()
-        )
-
-    @property
     def private(self) -> bool:
-        return any(sum_.private for sum_ in self.sums)
+        return any(sum_.private for sum_ in self.sums())
 
     @property
     def counted_claims(self) -> Claims:
         """The accounting of the method's paper, of as many clients as it counts."""
-        for sum_ in self.sums:
+        for sum_ in self.sums():
             clients = getattr(sum_.budget, "counted_clients", None)
             if clients is not None:
                 return counting_clients(self.claims, clients)
@@ -141,7 +132,7 @@ class Method(Run):
             BenchError: says how many there can be.
         """
         if count > 1 and any(
-            sum_.noise is not None and sum_.noise.one_by_one for sum_ in self.sums
+            sum_.noise is not None and sum_.noise.one_by_one for sum_ in self.sums()
         ):
             raise BenchError(
                 f"machine.processes is {count}, but the sum of {self.folder} takes each"
@@ -160,7 +151,9 @@ class Method(Run):
         """The delta at which epsilon is given: of the server's sum, else of the
         clients' own; None without privacy.
         """
-        return next((sum_.delta for sum_ in reversed(self.sums) if sum_.private), None)
+        return next(
+            (sum_.delta for sum_ in reversed(self.sums()) if sum_.private), None
+        )
 
     @property
     def own_delta(self) -> float | None:
@@ -171,14 +164,14 @@ class Method(Run):
         are compared.
         """
         own = next(
-            (sum_ for sum_ in self.sums if sum_.private and sum_.within_task), None
+            (sum_ for sum_ in self.sums() if sum_.private and sum_.within_task), None
         )
         if own is None:
             return None
         return next(
             (
                 sum_.delta
-                for sum_ in self.sums
+                for sum_ in self.sums()
                 if sum_.budget is not None and sum_.unit == own.unit
             ),
             own.delta,
@@ -188,7 +181,7 @@ class Method(Run):
     def references(self) -> dict[str, Run]:
         asked: list[Mapping[str, Run]] = [
             {rule.reference_file: self._as(self.known[rule.reference])}
-            for rule in (sum_.clipping for sum_ in self.sums)
+            for rule in (sum_.clipping for sum_ in self.sums())
             if isinstance(rule, ReferenceRule)
         ]
         runs: dict[str, Run] = {}
@@ -254,7 +247,7 @@ class Method(Run):
 
     def _takes_records(self) -> bool:
         """Return whether a sum is over single records."""
-        by_unit = any(sum_.unit == "record" for sum_ in self.sums)
+        by_unit = any(sum_.unit == "record" for sum_ in self.sums())
         return self.client.by_record or by_unit
 
     def _coupled_records(self) -> tuple[Breach, ...]:
@@ -327,10 +320,10 @@ class Method(Run):
         """
         if not self.private:
             return ()
-        said, server = ["simulated privacy: the noise seed is public"], self.sums[-1]
+        said, server = ["simulated privacy: the noise seed is public"], self.sums()[-1]
         said += [
             sum_.clipping.notice
-            for sum_ in self.sums
+            for sum_ in self.sums()
             if sum_.clipping is not None and sum_.clipping.notice
         ]
         if (
@@ -363,8 +356,8 @@ class Method(Run):
                 self,
                 client=self.client,
                 participation=self.participation,
-                sums=self.sums,
-                own=self.own_sums(),
+                sums=self.sums(),
+                own=self.client_sums,
             )
         self._check_reading()
 
@@ -375,13 +368,13 @@ class Method(Run):
             if breaches:
                 raise BenchError(breaches[0].refusal)
             return
-        rules = [sum_.clipping for sum_ in self.sums if sum_.private]
+        rules = [sum_.clipping for sum_ in self.sums() if sum_.private]
         if not breaches and all(rule is None or rule.private for rule in rules):
             raise BenchError(
                 f"reading is as-released, but this run of {self.name} does nothing that"
                 " its account does not cover: leave reading out"
             )
-        for sum_ in self.sums:
+        for sum_ in self.sums():
             budget = sum_.budget
             if budget is not None and budget.epsilon is not None and budget.stop:
                 raise BenchError(
@@ -405,7 +398,7 @@ class Method(Run):
                 " different numbers of records, but those of client_update.kind"
                 f" {self.client.kind} hold as many each: take another partition"
             )
-        for sum_ in () if clients.alike else self.own_sums():
+        for sum_ in () if clients.alike else self.client_sums:
             if sum_.clipping is not None and sum_.clipping.moves:
                 raise BenchError(
                     f"clipping.kind is {sum_.clipping.kind}, which compares a lot's"
@@ -431,7 +424,7 @@ class Method(Run):
         coupled = self._coupled_records()
         if coupled and not self.client.couples_records:
             raise BenchError(coupled[0].refusal)
-        within = [sum_ for sum_ in self.own_sums() if sum_.within_task is not None]
+        within = [sum_ for sum_ in self.client_sums if sum_.within_task is not None]
         if within and not self.participation.once:
             raise BenchError(
                 f"participation.kind is {self.participation.kind}, but within_task"
@@ -441,9 +434,15 @@ class Method(Run):
 
     def _check_sums(self) -> None:
         """Refuse sums that have no account together though they read the same units."""
-        together(self.sums)
+        together(self.sums())
+        if self.sums()[-1].taken_by != "server":
+            raise BenchError(
+                f"the last of the sums of {self.name} is not taken by the server, but"
+                " the server moves the model by the last one: list the clients' sums"
+                " first"
+            )
         self._check_groups()
-        sums, server = self.further_sums(), self.server_sum()
+        sums, server = self.further_sums, self.server_sum
         if tuple(sum_.name for sum_ in sums) != self.client.sends_too:
             raise BenchError(
                 f"the clients of client_update.kind {self.client.kind} also send"
@@ -463,7 +462,7 @@ class Method(Run):
                 )
         own = [
             sum_
-            for sum_ in self.own_sums()
+            for sum_ in self.client_sums
             if sum_.private and sum_.within_task is not None
         ]
         if any(sum_.within_task != own[0].within_task for sum_ in own):
@@ -473,7 +472,7 @@ class Method(Run):
             )
         limits = [
             sum_.budget.epsilon
-            for sum_ in self.sums
+            for sum_ in self.sums()
             if sum_.private and sum_.budget is not None
         ]
         if (
@@ -488,7 +487,7 @@ class Method(Run):
             )
         unlimited = [
             sum_
-            for sum_ in self.sums
+            for sum_ in self.sums()
             if sum_.budget is not None and sum_.budget.epsilon is None
         ]
         if any(sum_.private and sum_.noise.multiplier is None for sum_ in unlimited):
@@ -502,8 +501,8 @@ class Method(Run):
 
     def _check_groups(self) -> None:
         """Refuse groups of coordinates where no analysis or no code is of them."""
-        own = [sum_.name for sum_ in self.own_sums()]
-        for sum_ in self.sums:
+        own = [sum_.name for sum_ in self.client_sums]
+        for sum_ in self.sums():
             if not sum_.private or sum_.clipping.groups == "all":
                 continue
             where = f"clipping.groups is {sum_.clipping.groups}, but"

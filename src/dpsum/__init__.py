@@ -68,7 +68,7 @@ _NAMES = {
     "private_sum": ("PrivateSum",),
     "sampling": ("Sampling",),
     "skellam_noise": ("Skellam",),
-    "sums": ("Sum",),
+    "sums": ("SumSpec",),
     "total": ("Arithmetic", "Released", "Total"),
 }
 """Public names by the module that has them."""

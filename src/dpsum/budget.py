@@ -14,13 +14,13 @@ from dpsum.accounting.claims import Claims
 from dpsum.accounting.units import cannot_compose
 from dpsum.errors import DpsumError
 from dpsum.sampling import Sampling
-from dpsum.sums import Sum, together
+from dpsum.sums import SumSpec, together
 
 
 class Spender(Protocol):
     """Members of a mechanism that its budget reads; see `Mechanism`."""
 
-    sum: Sum
+    sum: SumSpec
     sampler: Sampling
     holders: int
     per_round: int
@@ -68,7 +68,7 @@ class Budget:
         claims: Claims | None = None,
         unaccounted: Sequence[str] = (),
         unaccounted_units: Mapping[str, Sequence[str]] | None = None,
-        sums: Sequence[Sum] = (),
+        sums: Sequence[SumSpec] = (),
     ) -> None:
         if epsilon is not None and not epsilon > 0:
             raise DpsumError(

@@ -31,7 +31,7 @@ from dpsum.participation import check_name
 from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import Seed, fresh, streams
 from dpsum.sampling import Sampler, Sampling
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 from dpsum.total import Arithmetic, Observer, Released, Total
 
 
@@ -66,7 +66,7 @@ class Mechanism:
         budget: what may be spent; mechanisms that are given one budget share it, and no
             round beyond it is released. Needed where z is to be found. None: nothing is
             limited, and the account says what was spent.
-        adjacency, stream, part, added: as of `Sum`; no two mechanisms of a budget or a
+        adjacency, stream, part, added: as of `SumSpec`; no two mechanisms of a budget or a
             ledger share a stream of noise.
         holders: how many holders each take a sum and keep a threshold of their own; 0:
             there is one sum a round.
@@ -116,7 +116,7 @@ class Mechanism:
         arithmetic: Arithmetic | None = None,
         groups: CoordinateGroups | None = None,
     ) -> None:
-        described = Sum(
+        described = SumSpec(
             name=name,
             unit=unit,
             observer=observer,
@@ -154,7 +154,7 @@ class Mechanism:
         self._warn_without_account()
 
     @classmethod
-    def of(cls, described: Sum, **how: Any) -> Mechanism:
+    def of(cls, described: SumSpec, **how: Any) -> Mechanism:
         """A mechanism of a sum that is described already; further arguments as of
         `_set`.
         """
@@ -164,7 +164,7 @@ class Mechanism:
 
     def _set(
         self,
-        described: Sum,
+        described: SumSpec,
         *,
         budget: Budget,
         sampler: Sampler,
@@ -625,7 +625,7 @@ class Mechanism:
 
 
 def _check_groups(
-    described: Sum, groups: CoordinateGroups, *, dimension: int, holders: int
+    described: SumSpec, groups: CoordinateGroups, *, dimension: int, holders: int
 ) -> None:
     """Refuse groups that do not fit the sum, or that no analysis is of."""
     mechanism = described.noise.mechanism

@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sum:
+class SumSpec:
     """A sum that a server or a client takes.
 
     Attributes:
         name: of what it releases, in the ledger.
         unit: whose contribution is protected: "client" or "record".
         observer: who sees the release: "server" or "everyone".
+        taken_by: who adds up: "server", or "client" where each client takes a sum of
+            its own.
         clipping, noise: a `ClippingRule` and a `Noise`, or what extends them; both None
             where the sum is handed out as it is, and nothing is claimed of it.
         transform: what is done to each contribution by itself before it is clipped:
@@ -49,6 +51,7 @@ class Sum:
     name: str
     unit: str
     observer: str
+    taken_by: str = "server"
     clipping: Any = None
     noise: Any = None
     transform: Any = None
@@ -99,7 +102,7 @@ class Together:
     The first is the one that `moves`, if any does.
     """
 
-    sums: tuple[Sum, ...]
+    sums: tuple[SumSpec, ...]
 
     def plan(
         self,
@@ -149,7 +152,7 @@ class Together:
         )
 
 
-def together(sums: Sequence[Sum]) -> list[Together]:
+def together(sums: Sequence[SumSpec]) -> list[Together]:
     """The private sums of a run in groups that compose, one for each part of a unit
     that they read.
 
@@ -203,7 +206,7 @@ def together(sums: Sequence[Sum]) -> list[Together]:
     return groups
 
 
-def check_parts(sum_: Sum) -> None:
+def check_parts(sum_: SumSpec) -> None:
     """Refuse a clipping rule that the analyses of a private sum's noise do not cover.
 
     Raises:
@@ -229,7 +232,7 @@ def check_parts(sum_: Sum) -> None:
         )
 
 
-def _apart(first: Sum, second: Sum) -> str:
+def _apart(first: SumSpec, second: SumSpec) -> str:
     """Why no analysis composes two sums of the same units; "" where one does if they
     are sampled alike.
     """

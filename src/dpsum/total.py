@@ -12,7 +12,7 @@ import numpy as np
 from dpsum.clipping import Extra, State
 from dpsum.ledger import Release
 from dpsum.private_sum import PrivateSum
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Total:
         raw: the contributions' own norms, for a rule that is not private; else empty.
     """
 
-    described: Sum
+    described: SumSpec
     arithmetic: Arithmetic
     rule: Any
     dimension: int

@@ -252,7 +252,7 @@ def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> N
     """
     checked = {}
     for run in planned(preset).runs.values():
-        server = run.sums[-1] if run.sums else None
+        server = run.sums()[-1] if run.sums() else None
         if (
             server is None
             or server.budget is None
@@ -616,7 +616,9 @@ def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) ->
         ):
             assert getattr(own, section, None) == getattr(other, section, None)
         assert own.clients.count == other.clients.count
-        records = [sum_ for sum_ in own.sums if sum_.private and sum_.unit == "record"]
+        records = [
+            sum_ for sum_ in own.sums() if sum_.private and sum_.unit == "record"
+        ]
         if records:
             assert own.task.ways == other.task.ways
             assert own.clients.support_per_class == other.clients.support_per_class

@@ -20,7 +20,7 @@ from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 from dpsum.secure import Lattice, SecureSum, rotated, rounded
 from dpsum.skellam_noise import Skellam
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 LEVEL = 1e-3  # of each statistical test, with fixed seeds
 C, Z, CLIENTS = 0.5, 1.0, 10
@@ -394,7 +394,7 @@ def test_rounds_draw_their_own():
     three of ten clients, with a chance below 1e-9; independent noise of 128 coordinates
     correlates by 0.5 with one below 1e-7.
     """
-    sum_ = Sum(
+    sum_ = SumSpec(
         name="sum",
         unit="client",
         observer="server",

@@ -35,7 +35,7 @@ from dpsum.clipping import Extra
 from dpsum.ledger import Ledger, Release
 from dpsum.progress import Progress
 from dpsum.randomness import stream
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 from dpsum.total import Observer
 
 _STEPS = 1000
@@ -158,7 +158,7 @@ def run_rounds(
         plan: in place of the run's participation plan.
     """
     if isinstance(source, ClientSource):
-        source.messages = 1 + len(run.further_sums())
+        source.messages = 1 + len(run.further_sums)
     # The observer is shown each line as it is written; a file of them would be made and
     # removed thousands of times.
     made = Rounds(
@@ -208,7 +208,7 @@ class Experiment:
     ideal: Drawn | None = None
 
 
-def extra_of(sum_: Sum, threshold: float) -> Extra | None:
+def extra_of(sum_: SumSpec, threshold: float) -> Extra | None:
     """The release that a sum's rule makes beside it."""
     rule = sum_.clipping
     return (
@@ -218,7 +218,7 @@ def extra_of(sum_: Sum, threshold: float) -> Extra | None:
     )
 
 
-def lines_of(sum_: Sum, releases: Sequence[Release]) -> list[Release]:
+def lines_of(sum_: SumSpec, releases: Sequence[Release]) -> list[Release]:
     """The ledger's lines of a sum, and of what its rule releases beside it."""
     extra = extra_of(sum_, 1.0)
     return [line for line in releases if line.name in (sum_.name, extra and extra.name)]
@@ -226,7 +226,7 @@ def lines_of(sum_: Sum, releases: Sequence[Release]) -> list[Release]:
 
 def one_run(
     run: Method,
-    sum_: Sum,
+    sum_: SumSpec,
     *,
     seed: int,
     canaries: int,
@@ -271,7 +271,7 @@ def one_run(
     """
     run = run.replace(seed=seed)
     assert sum_.noise is not None
-    own_sums, clients = run.own_sums(), run.clients.count
+    own_sums, clients = run.client_sums, run.clients.count
     own, holders, each = sum_ in own_sums, 1, canaries
     sizes = [records] * clients if isinstance(records, int) else list(records)
     if own:

@@ -72,7 +72,7 @@ def _released(
         net=model,
         held=held,
         gradients=gradients_of(held),
-        own=run.own_sums(),
+        own=run.client_sums,
         enter=enter,
         plan=run.participation.plan(clients=run.clients.count, seed=run.seed),
     )

@@ -40,7 +40,7 @@ from dpsum.audit.ranks import Family, rank_test
 from dpsum.ledger import Release, check_same_mechanism
 from dpsum.progress import Progress
 from dpsum.randomness import stream
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 CANARIES = 4000
 _MORE = 4
@@ -171,7 +171,7 @@ def audit(
             find(*pair)
     except BenchError as error:
         return nothing | {"reason": str(error)}
-    lines = [(sum_, lines_of(sum_, releases)) for sum_ in run.sums if sum_.private]
+    lines = [(sum_, lines_of(sum_, releases)) for sum_ in run.sums() if sum_.private]
     if not all(own for _, own in lines) or sum(len(own) for _, own in lines) != len(
         releases
     ):
@@ -319,7 +319,7 @@ def own_family(releases: Sequence[Release], delta: float) -> Family:
 
 def _audit_served(
     run: Method,
-    sum_: Sum,
+    sum_: SumSpec,
     releases: Sequence[Release],
     *,
     canaries: int,
@@ -333,7 +333,7 @@ def _audit_served(
     """
     rule, delta, seed = sum_.clipping, sum_.delta, audit_seed(run)
     assert rule is not None and delta is not None
-    first, rounds, own = releases[0], rounds_of(releases), sum_ in run.own_sums()
+    first, rounds, own = releases[0], rounds_of(releases), sum_ in run.client_sums
     steps = int(first.sampler["rounds"]) // run.participation.rounds
     threshold = float(np.atleast_1d(first.threshold)[0])
     records = first.sampler.get("sizes") or int(first.sampler.get("records", 0))
@@ -424,7 +424,7 @@ def _groups_in(line: Release) -> int:
     return 1 if line.groups is None else len(line.groups["thresholds"])
 
 
-def _charged(sum_: Sum, threshold: float, events: Sequence[Release]) -> float:
+def _charged(sum_: SumSpec, threshold: float, events: Sequence[Release]) -> float:
     """z that the budget was charged for in a round: of the sum, or of both releases if
     the sum pays for the rule.
     """

@@ -156,7 +156,7 @@ def _mechanism(run: Method) -> dict[str, Any]:
     """
     plan, server = (
         getattr(run, "participation", None),
-        run.sums[-1] if run.sums else None,
+        run.sums()[-1] if run.sums() else None,
     )
     cohort, rounds = getattr(plan, "cohort", 0), getattr(plan, "rounds", 0)
     noise, clipping = (
@@ -187,7 +187,7 @@ def audited_as(run: Method) -> str:
     data, their model and what they compute are in it. Noise that follows a loss is each
     run's own.
     """
-    private = [sum_ for sum_ in run.sums if sum_.private]
+    private = [sum_ for sum_ in run.sums() if sum_.private]
     if any(sum_.noise is not None and sum_.noise.follows_loss for sum_ in private):
         return run.key
     kept: dict[str, Any] = {

@@ -140,7 +140,7 @@ def account_of(
     records = run.client_data == "records"
     apart = records or run.task.text is not None
     shared = bool(releases) and not apart and clients_dir is not None
-    budgeted = [sum_ for sum_ in run.sums if sum_.private and sum_.budget is not None]
+    budgeted = [sum_ for sum_ in run.sums() if sum_.private and sum_.budget is not None]
     noise: Any = next(
         (
             sum_.noise
@@ -168,7 +168,7 @@ def account_of(
         groups=next(
             (
                 groups
-                for sum_ in run.sums
+                for sum_ in run.sums()
                 if (groups := getattr(sum_.within_task, "groups", ()))
             ),
             (),

@@ -20,7 +20,7 @@ from dpsum.accounting.gaussian import rest_multiplier
 from dpsum.clipping import RuleByGroup
 from dpsum.group_clipping import CoordinateGroups
 from dpsum.ledger import Release
-from dpsum.sums import Sum, together
+from dpsum.sums import SumSpec, together
 
 Samplers = Mapping[str, Mapping[str, Any]]
 
@@ -35,7 +35,7 @@ def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
     named = dict[str, list[Release]]()
     for line in releases:
         named.setdefault(line.name, []).append(line)
-    private = [sum_ for sum_ in run.sums if sum_.private]
+    private = [sum_ for sum_ in run.sums() if sum_.private]
     if private:
         budgets = [sum_.budget for sum_ in private if sum_.budget is not None]
         if not any(budget.epsilon is not None and budget.stop for budget in budgets):
@@ -64,7 +64,7 @@ def _same(what: str, stated: Any, expected: Any) -> None:
         )
 
 
-def _layout(sum_: Sum, lines: Sequence[Release]) -> CoordinateGroups | None:
+def _layout(sum_: SumSpec, lines: Sequence[Release]) -> CoordinateGroups | None:
     """Return the groups of coordinates of a sum: where they lie is in its ledger, the
     reading of the noise in its configuration; None where it has none.
     """
@@ -89,10 +89,10 @@ def _samplers(run: Method, releases: Sequence[Release]) -> Samplers:
         if "records" in line.sampler
     )
     records = next(held, 1)
-    private = [sum_.name for sum_ in run.own_sums() if sum_.private]
+    private = [sum_.name for sum_ in run.client_sums if sum_.private]
     own = run.client.samplers(run, records) if private else {}
     plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
-    served = (run.server_sum(), *run.further_sums())
+    served = (run.server_sum, *run.further_sums)
     return {name: own[name] for name in private} | {
         sum_.name: plan.describe() for sum_ in served
     }
@@ -139,7 +139,7 @@ class _Checked:
     def __init__(
         self,
         run: Method,
-        sum_: Sum,
+        sum_: SumSpec,
         samplers: Samplers,
         rounds: int,
         layouts: Mapping[str, CoordinateGroups | None],
@@ -151,7 +151,7 @@ class _Checked:
         self.lines = rounds * self.sampler["rounds"] // max(run.participation.rounds, 1)
         self.multiplier = self._multiplier(samplers)
 
-    def _ratio(self, sum_: Sum) -> float:
+    def _ratio(self, sum_: SumSpec) -> float:
         """Return a sum's configured multiplier over the proven one."""
         layout = self._layouts[sum_.name]
         if layout is not None:
@@ -168,14 +168,14 @@ class _Checked:
         if given is not None:
             own = {
                 sum_.name: samplers[sum_.name]
-                for sum_ in self.run.sums
+                for sum_ in self.run.sums()
                 if sum_.within_task is not None
             }
             return given.noise_multiplier(own, self.run.claims) / self._ratio(self.sum)
         if noise.multiplier is not None:
             return noise.multiplier / self._ratio(self.sum)
         group = next(
-            group for group in together(self.run.sums) if self.sum in group.sums
+            group for group in together(self.run.sums()) if self.sum in group.sums
         )
         plan = group.plan(
             self.sampler,

@@ -183,7 +183,7 @@ class _Training:
         if planned and not self.budget.allows(1):
             limit, *_ = (
                 sum_.budget.epsilon
-                for sum_ in self.config.sums
+                for sum_ in self.config.sums()
                 if sum_.budget is not None
             )
             raise BenchError(

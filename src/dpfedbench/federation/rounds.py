@@ -44,7 +44,7 @@ def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None
     """The threshold of a rule that finds it in another run; None where there is
     none.
     """
-    for rule in (sum_.clipping for sum_ in run.sums):
+    for rule in (sum_.clipping for sum_ in run.sums()):
         if isinstance(rule, ReferenceRule):
             name = rule.reference_file
             if name not in references:
@@ -115,7 +115,7 @@ class Rounds:
         self.ledger = ledger
         self.budget = Budget(
             claims=run.counted_claims,
-            sums=run.sums,
+            sums=run.sums(),
             unaccounted=tuple(
                 dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))
             ),
@@ -134,7 +134,7 @@ class Rounds:
             net=net,
             held=held,
             gradients=gradients,
-            own=run.own_sums(),
+            own=run.client_sums,
             enter=self._enter,
             plan=self.plan,
             threads=threads,
@@ -148,8 +148,8 @@ class Rounds:
                 self.clients,
                 client=run.client,
                 participation=run.participation,
-                server=run.server_sum(),
-                own=run.own_sums(),
+                server=run.server_sum,
+                own=run.client_sums,
                 taken=[mechanism.sum.name for mechanism in self.budget.mechanisms],
             )
         self.server = self._enter_server(setup)
@@ -164,7 +164,7 @@ class Rounds:
                 cohort=self.plan.denominator,
                 groups=setup.groups_of(sum_),
             )
-            for sum_ in run.further_sums()
+            for sum_ in run.further_sums
         ]
         self.budget.settle()
         self._elsewhere = 0
@@ -207,7 +207,7 @@ class Rounds:
         weights = run.initial.weights(run, net, references or {})
         gradients = choose(net, device=device, enabled=kernels)
         by_record = (
-            any(sum_.private and sum_.unit == "record" for sum_ in run.sums)
+            any(sum_.private and sum_.unit == "record" for sum_ in run.sums())
             or run.within_records
         )
         # A kernel's network is known, and the settings have said which one; to load
@@ -245,7 +245,7 @@ class Rounds:
     def _enter_server(self, setup: Setup) -> Mechanism:
         first = setup.first
         denominator = self.plan.denominator * self.clients.each
-        server_sum = self.run.server_sum()
+        server_sum = self.run.server_sum
         return self._enter(
             server_sum,
             sampler=self.plan.describe(),

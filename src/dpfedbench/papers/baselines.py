@@ -20,7 +20,7 @@ from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.server_step import Average
 from dpfedbench.settings.run import RandomInitial
 from dpsum.accounting.claims import WHOLE_ORDERS
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 
 class RandomInit(Method):
@@ -103,11 +103,16 @@ class Transfer(Method):
     client_update: LocalSteps = LocalSteps()
     server: Average = Average()
 
-    def own_sums(self) -> tuple[Sum, ...]:
-        return (Sum(name=self.client_update.sends, unit="record", observer="everyone"),)
-
-    def server_sum(self) -> Sum:
-        return Sum(name="model-mean", unit="record", observer="everyone")
+    def sums(self) -> list[SumSpec]:
+        return [
+            SumSpec(
+                name=self.client_update.sends,
+                unit="record",
+                taken_by="client",
+                observer="everyone",
+            ),
+            SumSpec(name="model-mean", unit="record", observer="everyone"),
+        ]
 
 
 class DpTransfer(LocalRecordMethod):

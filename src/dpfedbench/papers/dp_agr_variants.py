@@ -29,7 +29,7 @@ from dpsum.accounting.claims import Claim, one_release
 from dpsum.clipping import Constant, PercentileOfReleases
 from dpsum.correlated_noise import Factorised
 from dpsum.skellam_noise import Skellam
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 
 class DpAgrFtrl(DpAgr):
@@ -63,10 +63,11 @@ class DpAgrFtrl(DpAgr):
     clipping: Constant = Constant()
     noise: Factorised = Factorised()  # type: ignore[assignment]  # another of the family
 
-    def server_sum(self) -> Sum:
+    def sums(self) -> list[SumSpec]:
+        (gradient_sum,) = super().sums()
         separation = self.participation.apart(self.clients.count)
         noise = self.noise.planned(self.participation.rounds, self.server, separation)
-        return dataclasses.replace(super().server_sum(), noise=noise)
+        return [dataclasses.replace(gradient_sum, noise=noise)]
 
 
 class DpAgrSecagg(DpAgr):
@@ -87,5 +88,6 @@ class DpAgrSecagg(DpAgr):
     clipping: Constant | PercentileOfReleases = Constant()  # type: ignore[assignment]
     noise: Skellam = Skellam()  # type: ignore[assignment]  # another of the family
 
-    def server_sum(self) -> Sum:
-        return dataclasses.replace(super().server_sum(), observer="server")
+    def sums(self) -> list[SumSpec]:
+        (gradient_sum,) = super().sums()
+        return [dataclasses.replace(gradient_sum, observer="server")]

@@ -38,7 +38,7 @@ from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT, Maml
 from dpfedbench.parts.participation.cohorts import Cohorts, OnePass
 from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 
 class NonPrivateMaml(Method):
@@ -54,8 +54,15 @@ class NonPrivateMaml(Method):
     client_update: Maml = Maml()
     server: Step = Step()
 
-    def server_sum(self) -> Sum:
-        return Sum(name=self.client_update.sends, unit="client", observer="everyone")
+    def sums(self) -> list[SumSpec]:
+        return [
+            SumSpec(
+                name=self.client_update.sends,
+                unit="client",
+                taken_by="server",
+                observer="everyone",
+            )
+        ]
 
 
 class DpAgr(ClientLevelMethod):
@@ -111,9 +118,11 @@ class DpAgrlr(DpAgr):
 
     within_task: SupportAndQuery = SupportAndQuery()
 
-    def own_sums(self) -> tuple[Sum, ...]:
+    def sums(self) -> list[SumSpec]:
+        """Return each client's sums (Algorithm 3), then the server's of DP-AGR."""
         section = self.within_task
-        support = section.sum(SUPPORT, observer="server")
+        support_sum = section.sum(SUPPORT, observer="server")
+        query_sum = section.sum(QUERY, observer="server")
         if section.query_gradient == "exact":
-            return (support,)
-        return (support, section.sum(QUERY, observer="server"))
+            return [support_sum, *super().sums()]
+        return [support_sum, query_sum, *super().sums()]

@@ -36,7 +36,7 @@ from dpfedbench.papers.shared import ClientLevelMethod
 from dpfedbench.parts.budget import WithinTask
 from dpfedbench.parts.client_updates.maml import SUPPORT, Maml
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 
 class DpMaml(ClientLevelMethod):
@@ -90,8 +90,12 @@ class DpMamlSample(ClientLevelMethod):
     client_update: Maml = Maml()
     within_task: WithinTask = WithinTask()
 
-    def own_sums(self) -> tuple[Sum, ...]:
-        return (self.within_task.sum(SUPPORT, observer="everyone"),)
-
-    def server_sum(self) -> Sum:
-        return dataclasses.replace(super().server_sum(), unit="record")
+    def sums(self) -> list[SumSpec]:
+        """Return each client's sum of the inner loop, then the server's over query
+        examples.
+        """
+        (query_sum,) = super().sums()
+        return [
+            self.within_task.sum(SUPPORT, observer="everyone"),
+            dataclasses.replace(query_sum, unit="record"),
+        ]

@@ -75,7 +75,7 @@ from dpfedbench.settings.part import setting
 from dpsum.accounting.claims import POISSON_MOMENTS
 from dpsum.clipping import CohortRule, Constant
 from dpsum.noise import Gaussian
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.settings.run import Run
@@ -136,7 +136,7 @@ class ScaffoldClients(ModelDifferenceClients):
         super().__init__(update, setup)
         self._processes = setup.processes
         self._whole_rate = update.inner_steps * update.inner_rate
-        sums = {sum_.name: sum_ for sum_ in setup.run.sums}
+        sums = {sum_.name: sum_ for sum_ in setup.run.sums()}
         rule = sums[CONTROL].clipping if CONTROL in sums else None
         self._threshold = math.inf if rule is None else float(rule.threshold)
         self._server_control = np.zeros(self.dimension, np.float32)
@@ -265,20 +265,22 @@ class FedAvg(Method):
             )
         super().check()
 
-    def own_sums(self) -> tuple[Sum, ...]:
-        if isinstance(self.client_update, ModelDifference):
-            return ()
-        return (Sum(name=self.client_update.sends, unit="record", observer="server"),)
-
-    def further_sums(self) -> tuple[Sum, ...]:
-        return tuple(
-            Sum(name=name, unit="client", observer="everyone")
-            for name in self.client_update.sends_too
-        )
-
-    def server_sum(self) -> Sum:
-        name = "model-mean" if self.own_sums() else self.client_update.sends
-        return Sum(name=name, unit="client", observer="everyone")
+    def sums(self) -> list[SumSpec]:
+        update = self.client_update
+        if isinstance(update, LocalSteps):
+            return [
+                SumSpec(
+                    name=update.sends,
+                    unit="record",
+                    taken_by="client",
+                    observer="server",
+                ),
+                SumSpec(name="model-mean", unit="client", observer="everyone"),
+            ]
+        return [
+            SumSpec(name=name, unit="client", taken_by="server", observer="everyone")
+            for name in (*update.sends_too, update.sends)
+        ]
 
 
 class DpFedAvg(ClientLevelMethod):
@@ -324,14 +326,16 @@ class DpScaffold(DpFedAvg):
     )
     control_noise: Gaussian = setting(Gaussian(), doc="of their sum")
 
-    def further_sums(self) -> tuple[Sum, ...]:
-        control_sum = Sum(
+    def sums(self) -> list[SumSpec]:
+        """Return the sum of the control variates, then that of the model differences."""
+        control_sum = SumSpec(
             name=CONTROL,
             unit="client",
+            taken_by="server",
             observer="everyone",
             clipping=self.control_clipping,
             noise=self.control_noise,
             budget=self.budget,
             stream="control-noise",
         )
-        return (control_sum,)
+        return [control_sum, *super().sums()]

@@ -59,7 +59,7 @@ from dpsum import participation
 from dpsum.accounting.claims import REPTILE_STEPS
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
@@ -293,8 +293,15 @@ class NonPrivateReptile(Method):
     client_update: Reptile = Reptile()
     server: Step = Step()
 
-    def server_sum(self) -> Sum:
-        return Sum(name=self.client_update.sends, unit="client", observer="everyone")
+    def sums(self) -> list[SumSpec]:
+        return [
+            SumSpec(
+                name=self.client_update.sends,
+                unit="client",
+                taken_by="server",
+                observer="everyone",
+            )
+        ]
 
 
 class DpReptile(NonPrivateReptile):
@@ -317,8 +324,8 @@ class DpReptile(NonPrivateReptile):
 
     within_task: WithinTask = WithinTask()
 
-    def own_sums(self) -> tuple[Sum, ...]:
-        return (self.within_task.sum(TASK, observer="server"),)
+    def sums(self) -> list[SumSpec]:
+        return [self.within_task.sum(TASK, observer="server"), *super().sums()]
 
 
 class LocalReptile(NonPrivateReptile):
@@ -345,5 +352,5 @@ class LocalReptile(NonPrivateReptile):
     def client(self) -> NoisedUpdate:
         return NoisedUpdate(update=self.client_update)  # type: ignore[call-arg]  # it has no kind
 
-    def own_sums(self) -> tuple[Sum, ...]:
-        return (self.own_update.sum(OWN_UPDATE, observer="server"),)
+    def sums(self) -> list[SumSpec]:
+        return [self.own_update.sum(OWN_UPDATE, observer="server"), *super().sums()]

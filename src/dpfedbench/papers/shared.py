@@ -7,7 +7,7 @@
 | `PartyMethod` | each party, for every step that all take together | a lot of its records |
 
 A method states which parts it accepts by the types of its fields, and which sums are
-taken by `own_sums` (a client's) and `server_sum`.
+taken, by whom and with which protection, in one list: `sums`.
 """
 
 from typing import ClassVar
@@ -22,7 +22,7 @@ from dpfedbench.parts.server.server_step import Average, Step
 from dpfedbench.parts.transforms.transform import AsTheyAre, Transform
 from dpsum.clipping import CohortRule, Constant, LotRule, PercentileOfReleases
 from dpsum.noise import Decaying, Gaussian
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 
 class ClientLevelMethod(Method):
@@ -38,16 +38,20 @@ class ClientLevelMethod(Method):
     budget: Budget = Budget()
     server: Step = Step()
 
-    def server_sum(self) -> Sum:
-        return Sum(
-            name=self.client_update.sends,
-            unit="client",
-            observer="everyone",
-            clipping=self.clipping,
-            noise=self.noise,
-            budget=self.budget,
-            transform=self.transform,
-        )
+    def sums(self) -> list[SumSpec]:
+        """Return the one sum of a round."""
+        return [
+            SumSpec(
+                name=self.client_update.sends,
+                unit="client",
+                taken_by="server",
+                observer="everyone",
+                clipping=self.clipping,
+                noise=self.noise,
+                budget=self.budget,
+                transform=self.transform,
+            )
+        ]
 
 
 class LocalRecordMethod(Method):
@@ -65,20 +69,20 @@ class LocalRecordMethod(Method):
     budget: Budget = Budget()
     server: Average = Average()
 
-    def own_sums(self) -> tuple[Sum, ...]:
-        gradient_sum = Sum(
+    def sums(self) -> list[SumSpec]:
+        """Return each client's sum over a lot, then the mean of the models."""
+        gradient_sum = SumSpec(
             name=self.client_update.sends,
             unit="record",
+            taken_by="client",
             observer=self.observer,
             clipping=self.clipping,
             noise=self.noise,
             budget=self.budget,
             transform=self.transform,
         )
-        return (gradient_sum,)
-
-    def server_sum(self) -> Sum:
-        return Sum(name="model-mean", unit="record", observer="everyone")
+        model_mean = SumSpec(name="model-mean", unit="record", observer="everyone")
+        return [gradient_sum, model_mean]
 
 
 class PartyMethod(Method):
@@ -104,7 +108,7 @@ class PartyMethod(Method):
                     " that claim no privacy: set it to null, the clipping rule has the"
                     " threshold"
                 )
-        for party_sum in self.own_sums():
+        for party_sum in self.client_sums:
             rule = party_sum.clipping
             if rule is not None and rule.moves:
                 raise BenchError(
@@ -114,5 +118,11 @@ class PartyMethod(Method):
                     " sum over parties: take constant"
                 )
 
-    def server_sum(self) -> Sum:
-        return Sum(name="model", unit="record", observer="everyone")
+    def sums(self) -> list[SumSpec]:
+        """Return the sums of each party, then the model that all share."""
+        model = SumSpec(name="model", unit="record", observer="everyone")
+        return [*self.party_sums(), model]
+
+    def party_sums(self) -> list[SumSpec]:
+        """Return the sums that each party takes over its records, in their order."""
+        raise NotImplementedError

@@ -17,7 +17,7 @@ from dpfedbench.settings.run import Run
 from dpsum.accounting.claims import Claims
 from dpsum.clipping import Constant
 from dpsum.noise import Gaussian, Noise
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 
 class Budget(Section):
@@ -61,7 +61,7 @@ class Budget(Section):
         if (
             not self.stop
             or self.profile != "holds"
-            or (run.clients.holds == "records" and run.own_sums())
+            or (run.clients.holds == "records" and run.client_sums)
         ):
             return
         rate = 1.0 if plan.known else plan.cohort / run.clients.count
@@ -126,11 +126,12 @@ class OwnSum(Section):
         if self.multiplier is None:
             _check_profile(self.section, self.profile, run)
 
-    def sum(self, name: str, *, observer: str) -> Sum:
+    def sum(self, name: str, *, observer: str) -> SumSpec:
         """One of these sums, by the name of what it releases."""
-        return Sum(
+        return SumSpec(
             name=name,
             unit="record",
+            taken_by="client",
             observer=observer,
             stream=name,
             clipping=Constant(threshold=self.threshold),
@@ -204,7 +205,7 @@ class WithinTask(OwnSum):
                 f" the multiplier says, but {self.section}.multiplier is null: give it"
             )
 
-    def sum(self, name: str, *, observer: str) -> Sum:
+    def sum(self, name: str, *, observer: str) -> SumSpec:
         rule = Constant(
             threshold=self.threshold,
             groups=self.clipping_groups,
@@ -249,7 +250,7 @@ class OwnUpdate(OwnSum):
 
     section: ClassVar[str] = "own_update"
 
-    def sum(self, name: str, *, observer: str) -> Sum:
+    def sum(self, name: str, *, observer: str) -> SumSpec:
         own = super().sum(name, observer=observer)
         return dataclasses.replace(own, unit="client", adjacency="replace-one")
 

@@ -14,7 +14,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.results.format import NORMS
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.settings.run import Run
@@ -25,8 +25,8 @@ def check_plan(
     *,
     client: ClientUpdate,
     participation: Participation,
-    sums: Sequence[Sum],
-    own: Sequence[Sum],
+    sums: Sequence[SumSpec],
+    own: Sequence[SumSpec],
 ) -> None:
     """Refuse a run whose parts do not have what the proofs of its sums assume.
 
@@ -67,8 +67,8 @@ def check_clients(
     *,
     client: ClientUpdate,
     participation: Participation,
-    server: Sum,
-    own: Iterable[Sum],
+    server: SumSpec,
+    own: Iterable[SumSpec],
     taken: Iterable[str],
 ) -> None:
     """Refuse clients that do not do what the proofs assume, once they are made.
@@ -137,7 +137,7 @@ def declared(part: Any, name: str, made_by: str) -> Any:
 
 
 def _check_client_state(
-    client: ClientUpdate, participation: Participation, private: Sequence[Sum]
+    client: ClientUpdate, participation: Participation, private: Sequence[SumSpec]
 ) -> None:
     keeps = declared(client, "keeps_state", "clients")
     if keeps is False:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import ClientByClient, Setup, Stream
 from dpsum.sampling import Sampler
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients, Measured
@@ -55,7 +55,7 @@ class TaskClients(ClientByClient):
         self.entries = {
             name: setup.enter(
                 own.get(name)
-                or Sum(name=name, unit="record", observer="server", stream=name),
+                or SumSpec(name=name, unit="record", observer="server", stream=name),
                 sampler=sampler,
                 denominator=float(sampler["cohort"]),
                 dimension=self.dimension,

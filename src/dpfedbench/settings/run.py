@@ -24,7 +24,7 @@ from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.yaml_files import check_text
 from dpsum.accounting.claims import Claims
 from dpsum.randomness import stream
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 Kind = TypeVar("Kind")
 
@@ -323,28 +323,30 @@ class Run(Settings):
         """Kind of data that clients hold: "tasks" (few-shot) or "records"."""
         return "tasks"
 
-    def own_sums(self) -> tuple[Sum, ...]:
-        """The sums that each client takes over its own records, in the order of a
-        round; none for most methods.
-        """
-        return ()
+    def sums(self) -> list[SumSpec]:
+        """Return all sums of a round: those that each client takes, in their order,
+        then those of the server.
 
-    def server_sum(self) -> Sum:
-        """The sum that the server takes over what the clients send."""
-        raise NotImplementedError("of methods that are trained")
-
-    def further_sums(self) -> tuple[Sum, ...]:
-        """The sums that the server takes of what clients send besides, in the order in
-        which they send it.
+        What is private, its notices, its budget and its audit follow from these. The
+        server's last sum is that of the message by which it moves the model. The ones
+        before it are of further messages, in the order in which clients send them.
         """
-        return ()
+        return []
 
     @property
-    def sums(self) -> tuple[Sum, ...]:
-        """All sums of a round; what is private, its notices, its budget and its audit
-        follow from these.
-        """
-        return ()
+    def client_sums(self) -> list[SumSpec]:
+        """The sums that each client takes over its own records."""
+        return [sum_ for sum_ in self.sums() if sum_.taken_by == "client"]
+
+    @property
+    def server_sum(self) -> SumSpec:
+        """The sum by which the server moves the model."""
+        return self.sums()[-1]
+
+    @property
+    def further_sums(self) -> list[SumSpec]:
+        """The server's sums of further messages."""
+        return [sum_ for sum_ in self.sums()[:-1] if sum_.taken_by == "server"]
 
     @property
     def references(self) -> dict[str, Run]:

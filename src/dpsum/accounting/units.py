@@ -1,7 +1,7 @@
 """Rules of composition: sums of a run that read the same units compose, sums that read
 disjoint parts of them take the maximum.
 
-A run's plan, its budgets and its account ask this one file, of `sums.Sum` and of ledger
+A run's plan, its budgets and its account ask this one file, of `sums.SumSpec` and of ledger
 lines alike. The rules:
 
 - Sums of the same unit compose, whoever sees them. Where one is for the server alone,

@@ -59,7 +59,7 @@ def make_config(*overlays):
 def audited_sum(config):
     """The server's private sum, or that of clients that hold records."""
     return next(
-        each for each in config.sums if each.private and each.within_task is None
+        each for each in config.sums() if each.private and each.within_task is None
     )
 
 

@@ -151,7 +151,7 @@ def test_the_audit_catches_correlated_noise_that_is_accounted_for_as_independent
     """z on each round's own draw, an encoder whose largest column is not 1, and an
     account of independent rounds.
     """
-    norm = float(_weights(make_config(LONG).server_sum().noise)[0, 0])
+    norm = float(_weights(make_config(LONG).server_sum.noise)[0, 0])
     scaled_down = lambda self, index: [w / norm for w in weights(self, index)]  # noqa: E731
     weights = Factorised.combines
     monkeypatch.setattr(Factorised, "combines", scaled_down)
@@ -288,7 +288,7 @@ def test_the_audit_of_secret_rounds_catches_half_the_noise(monkeypatch):
 
 
 def test_the_mutants_are_not_the_honest_noise():
-    noise = make_config(RUN).server_sum().noise
+    noise = make_config(RUN).server_sum.noise
     for mutant in (unscaled, reused, taken_back_whole, started_again):
         drawn = [
             one(noise, lambda at: stream(0, "noise", at), 5, 10)

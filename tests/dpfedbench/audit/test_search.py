@@ -47,7 +47,7 @@ def audited(monkeypatch, mutant, place, *, seen="", seed=0, **values):
     """
     monkeypatch.setattr(mechanism, "PrivateSum", mutant)
     run = make_config(SEARCH, {"clients": {"count": 3, "fragments": 9}})
-    sum_ = run.own_sums()[place]
+    sum_ = run.client_sums[place]
     found = one_run(
         run,
         sum_,

@@ -56,7 +56,7 @@ def test_a_training_has_the_same_bits_again_and_claims_nothing(silos, tmp_path):
     )
     assert all((one[name] == two[name]).all() for name in one)
     run = make_config()
-    assert not run.private and run.own_sums() == ()
+    assert not run.private and run.client_sums == ()
     moved = [name for name in one if name.endswith(".mean")]
     assert moved and all(np.abs(one[name]).max() > 0 for name in moved)
 

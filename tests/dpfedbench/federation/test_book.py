@@ -23,7 +23,7 @@ from dpsum.clipping import Constant, PrivateQuantile
 from dpsum.mechanism import Mechanism
 from dpsum.noise import Gaussian
 from dpsum.private_sum import PlainSum
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 from tests.dpfedbench.papers.test_refusals import RUNS
 
 from .conftest import (
@@ -40,7 +40,7 @@ from .conftest import (
 )
 
 SAMPLER = OnePass(cohort=4, rounds=12).plan(clients=48, seed=0).describe()
-PLAIN_SUM = Sum(name="plain", unit="client", observer="everyone")
+PLAIN_SUM = SumSpec(name="plain", unit="client", observer="everyone")
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def private_sum(name="first", **fields):
         "noise": Gaussian(),
         "budget": Budget(delta=1e-3, profile="holds"),
     }
-    return Sum(name=name, unit="client", observer="everyone", **values | fields)
+    return SumSpec(name=name, unit="client", observer="everyone", **values | fields)
 
 
 def test_two_private_sums_of_one_stream_are_refused(create):
@@ -202,7 +202,7 @@ def rounds_without_data(config, observer=None):
         gather=gather,
     )
     sends_rows = getattr(config.client, "kind", "") == "model-difference"
-    if not config.own_sums() and config.client_data == "tasks":
+    if not config.client_sums and config.client_data == "tasks":
         sends_rows = True
     return Rounds(
         config,

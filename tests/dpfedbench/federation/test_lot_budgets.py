@@ -22,7 +22,7 @@ from dpsum.accounting.renyi import epsilon_of, renyi
 from dpsum.clipping import Constant
 from dpsum.ledger import read_ledger
 from dpsum.noise import Decaying
-from dpsum.sums import Sum, Together
+from dpsum.sums import SumSpec, Together
 from tests.dpsum.test_ledger import EVENT
 
 from .conftest import accounted, rounds_of, stop_before, train
@@ -276,7 +276,7 @@ def test_the_order_of_a_filter_is_chosen_before_the_first_lot():
     multipliers.pop()
 
     budget = Budget(epsilon=limit, delta=delta, profile="holds")
-    sum_ = Sum(
+    sum_ = SumSpec(
         name="sum",
         unit="record",
         observer="server",

@@ -2,6 +2,7 @@
 what must not get around them.
 """
 
+import dataclasses
 from typing import ClassVar
 
 import numpy as np
@@ -155,23 +156,31 @@ def test_a_budget_that_counts_one_of_the_sums_is_noticed(silos, tmp_path, monkey
 class Forgets(DpScaffold):
     name: ClassVar[str] = "forgets"
 
-    def further_sums(self):
-        return ()
+    def sums(self):
+        return super().sums()[1:]
 
 
 class Bare(DpScaffold):
     name: ClassVar[str] = "bare"
 
-    def further_sums(self):
-        return tuple(
-            type(total)(name=total.name, unit="client", observer="everyone")
-            for total in super().further_sums()
-        )
+    def sums(self):
+        control, model = super().sums()
+        bare = type(control)(name=control.name, unit="client", observer="everyone")
+        return [bare, model]
+
+
+class WrongOrder(DpScaffold):
+    name: ClassVar[str] = "wrong-order"
+
+    def sums(self):
+        control, model = super().sums()
+        return [control, dataclasses.replace(model, taken_by="client")]
 
 
 @pytest.mark.parametrize(
     ("method", "message"),
     [
+        (WrongOrder, "the last of the sums of wrong-order is not taken by the server"),
         (Forgets, f"also send {CONTROL}, but forgets takes further sums of nothing"),
         (Bare, f"{CONTROL} is of the same contributions as {MODEL}, which is private"),
     ],

@@ -115,7 +115,7 @@ def test_halves_are_disjoint_and_of_one_size():
     for client in range(4):
         halves = [
             run.client_update.places(sum_, seed=run.seed, client=client, records=100)
-            for sum_ in run.own_sums()
+            for sum_ in run.client_sums
         ]
         assert [len(half) for half in halves] == [50, 50]
         assert not set(halves[0]) & set(halves[1])
@@ -193,7 +193,7 @@ def divide_by_the_realised_lot(monkeypatch):
 
 def take_both_sums_of_one_half(monkeypatch):
     places = SearchSteps.places
-    first = make_config().own_sums()[0]
+    first = make_config().client_sums[0]
 
     def one_half(self, sum_, **named):
         return places(self, first, **named)

@@ -40,7 +40,7 @@ from dpsum.clipping import Constant
 from dpsum.correlated_noise import Factorised
 from dpsum.mechanism import Mechanism
 from dpsum.noise import Decaying, Gaussian
-from dpsum.sums import Sum, together
+from dpsum.sums import SumSpec, together
 from tests.dpsum.accounting.test_own_records import release
 
 from .conftest import (
@@ -125,17 +125,18 @@ class TwoSums(DpAgr):
     client_update: Asked = Asked()
     second_noise: Gaussian = setting(Gaussian(multiplier=2.0), doc="of the second sum")
 
-    def own_sums(self):
-        second = Sum(
+    def sums(self):
+        second = SumSpec(
             name="second-sum",
             unit="client",
+            taken_by="client",
             observer="everyone",
             clipping=Constant(threshold=1.0),
             noise=self.second_noise,
             budget=self.budget,
             stream="second-noise",
         )
-        return (second,)
+        return [second, *super().sums()]
 
 
 class TwoPhases(SummedSteps):
@@ -159,12 +160,13 @@ class TwoOfLots(PartyMethod):
     )
     budget: Budget = Budget(profile="holds")
 
-    def own_sums(self):
+    def party_sums(self):
         noises = {self.client_update.sends: self.noise, "second-sum": self.second_noise}
-        return tuple(
-            Sum(
+        return [
+            SumSpec(
                 name=name,
                 unit="record",
+                taken_by="client",
                 observer="server",
                 clipping=self.clipping,
                 noise=noise,
@@ -172,7 +174,7 @@ class TwoOfLots(PartyMethod):
                 stream=name,
             )
             for name, noise in noises.items()
-        )
+        ]
 
 
 @pytest.fixture(autouse=True)
@@ -352,7 +354,7 @@ def private(name, **fields):
         "noise": Gaussian(),
         "budget": Budget(delta=1e-3, profile="holds"),
     }
-    return Sum(name=name, **values | fields)
+    return SumSpec(name=name, **values | fields)
 
 
 WITHIN = {
@@ -392,7 +394,7 @@ def test_only_disjoint_parts_are_apart():
     left, right = (
         private(part, unit="record", part=part) for part in ("left", "right")
     )
-    plain = Sum(name="c", unit="client", observer="everyone")
+    plain = SumSpec(name="c", unit="client", observer="everyone")
     first = private("a")
     assert names(left, right) == [["left"], ["right"]]
     assert names(first, private("b"), plain) == [["a", "b"]]

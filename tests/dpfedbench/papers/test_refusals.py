@@ -61,10 +61,10 @@ def promises(run: Any) -> Any:
     """
     private = [
         (sum_.unit, sum_.observer, sum_.within_task is None)
-        for sum_ in run.sums
+        for sum_ in run.sums()
         if sum_.private
     ]
-    server = run.trained and run.server_sum().private
+    server = run.trained and run.server_sum.private
     return (
         private,
         run.private,

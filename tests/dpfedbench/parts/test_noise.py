@@ -20,7 +20,7 @@ from dpsum.noise import Decaying, Gaussian, Noise
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 from dpsum.skellam_noise import Skellam
-from dpsum.sums import Sum, Together
+from dpsum.sums import SumSpec, Together
 from tests.dpfedbench.federation.conftest import LOTS, make_config
 
 SAMPLER = (
@@ -33,7 +33,7 @@ GIVEN = {"claims": {"poisson-lots": WHOLE_ORDERS}, "counted": True, "stepwise": 
 
 def plan(noise, budget=None, *, uncounted=0):
     rule = NoisedMeanNorm() if uncounted else Constant()
-    sum_ = Sum(
+    sum_ = SumSpec(
         name="gradient-sum",
         unit="record",
         observer="server",

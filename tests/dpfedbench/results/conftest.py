@@ -138,7 +138,7 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
     }
     audit |= {"unit": "client", "observer": "everyone"}
     if (
-        run.own_delta and run.server_sum().private
+        run.own_delta and run.server_sum.private
     ):  # two-fold: each record is protected from the server as well
         own = {"unit": "record", "observer": "the server"}
         of_records = {name: profile | own for name, profile in profiles.items()}

@@ -307,7 +307,7 @@ def test_the_noise_is_the_least_that_keeps_what_is_asked(plan: Plan) -> None:
             sampler,
             budget.epsilon,
             budget.delta,
-            mechanism=run.sums[-1].noise.mechanism,
+            mechanism=run.sums()[-1].noise.mechanism,
         )
         for z, keeps in (
             (given, True),

@@ -30,7 +30,7 @@ def score(
             and see the next release.
     """
     noise, participation, rounds = (
-        run.server_sum().noise,
+        run.server_sum.noise,
         run.participation,
         rule.window + 1,
     )

@@ -92,7 +92,7 @@ class RunInitial(Initial):
                 f"initial.run is {first.folder}, which itself uses a private run: three"
                 " runs together have no analysis; start from another run"
             )
-        sums = [one for one in (*first.sums, *run.sums) if one.private]
+        sums = [one for one in (*first.sums(), *run.sums()) if one.private]
         alike = {
             (one.unit, one.adjacency, one.noise.mechanism, one.within_task is None)
             for one in sums

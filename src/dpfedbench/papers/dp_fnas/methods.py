@@ -17,7 +17,7 @@ from dpfedbench.settings.part import setting
 from dpsum.accounting.claims import GDP_OF_HALVES
 from dpsum.clipping import Constant
 from dpsum.noise import Gaussian
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 
 class Fnas(PartyMethod):
@@ -38,18 +38,19 @@ class Fnas(PartyMethod):
 
     client_update: SearchSteps = SearchSteps()
 
-    def own_sums(self) -> tuple[Sum, ...]:
-        return tuple(
-            Sum(
+    def party_sums(self) -> list[SumSpec]:
+        return [
+            SumSpec(
                 name=name,
                 unit="record",
+                taken_by="client",
                 observer="server",
                 stream=name,
                 part=half,
                 added=True,
             )
             for name, half in self.client_update.halves.items()
-        )
+        ]
 
 
 class DpFnas(Fnas):
@@ -95,9 +96,9 @@ class DpFnas(Fnas):
                 " released-search-steps clips by kernel: set clipping.kind to by-kernel"
             )
 
-    def own_sums(self) -> tuple[Sum, ...]:
+    def party_sums(self) -> list[SumSpec]:
         if isinstance(self.client_update, ReleasedSearchSteps):
-            return (self._released_sum(),)
+            return [self._released_sum()]
         protected: dict[str, dict[str, Any]] = {
             WEIGHTS: {"clipping": self.clipping, "noise": self.noise},
             ARCHITECTURE: {
@@ -105,16 +106,16 @@ class DpFnas(Fnas):
                 "noise": self.architecture_noise,
             },
         }
-        return tuple(
+        return [
             dataclasses.replace(half, budget=self.budget, **protected[half.name])
-            for half in super().own_sums()
-        )
+            for half in super().party_sums()
+        ]
 
-    def _released_sum(self) -> Sum:
+    def _released_sum(self) -> SumSpec:
         """Return the sum over one clipped mean gradient a lot, of the noised kernels
         alone.
         """
-        weights, _ = super().own_sums()
+        weights, _ = super().party_sums()
         return dataclasses.replace(
             weights, clipping=self.clipping, noise=self.noise, budget=self.budget
         )
@@ -139,22 +140,20 @@ class Cells(PartyMethod):
 
     client_update: SummedSteps | BatchSteps = SummedSteps()
 
-    def own_sums(self) -> tuple[Sum, ...]:
+    def sums(self) -> list[SumSpec]:
         if isinstance(self.client_update, BatchSteps):
-            return ()
-        return (
-            Sum(
-                name=self.client_update.sends,
-                unit="record",
-                observer="server",
-                added=True,
-            ),
-        )
+            return [SumSpec(name="model", unit="client", observer="everyone")]
+        return super().sums()
 
-    def server_sum(self) -> Sum:
-        if isinstance(self.client_update, BatchSteps):
-            return Sum(name="model", unit="client", observer="everyone")
-        return super().server_sum()
+    def party_sums(self) -> list[SumSpec]:
+        gradient_sum = SumSpec(
+            name=self.client_update.sends,
+            unit="record",
+            taken_by="client",
+            observer="server",
+            added=True,
+        )
+        return [gradient_sum]
 
 
 class DpCells(Cells):
@@ -180,9 +179,9 @@ class DpCells(Cells):
     noise: Gaussian = Gaussian()
     budget: Budget = Budget()
 
-    def own_sums(self) -> tuple[Sum, ...]:
-        (gradient_sum,) = super().own_sums()
+    def party_sums(self) -> list[SumSpec]:
+        (gradient_sum,) = super().party_sums()
         private_sum = dataclasses.replace(
             gradient_sum, clipping=self.clipping, noise=self.noise, budget=self.budget
         )
-        return (private_sum,)
+        return [private_sum]

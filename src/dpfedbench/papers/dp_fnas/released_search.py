@@ -39,7 +39,7 @@ from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.run import Run
 from dpsum import participation
 from dpsum.randomness import stream
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpsum.mechanism import Mechanism
@@ -187,7 +187,7 @@ class _Search(Clients):
         self._places = dict[str, np.ndarray]()
         self._lots = dict[str, participation.PoissonLots]()
         for name, half in update.halves.items():
-            of_half = Sum(name=name, unit="record", observer="server", part=half)
+            of_half = SumSpec(name=name, unit="record", observer="server", part=half)
             self._places[name] = update.places(
                 of_half, seed=run.seed, client=0, records=records
             )

@@ -23,7 +23,7 @@ from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
 from dpsum.randomness import stream
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
@@ -69,10 +69,12 @@ class SearchSteps(SummedUpdate):
             *super().columns(run),
         )
 
-    def block_of(self, sum_: Sum) -> str:
+    def block_of(self, sum_: SumSpec) -> str:
         return _BLOCKS[sum_.name]
 
-    def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
+    def places(
+        self, sum_: SumSpec, *, seed: int, client: int, records: int
+    ) -> np.ndarray:
         half = records // 2
         order = stream(seed, "halves", client).permutation(records)
         return np.sort(order[:half] if sum_.name == WEIGHTS else order[half : 2 * half])

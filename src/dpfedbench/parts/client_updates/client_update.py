@@ -14,7 +14,7 @@ from dpfedbench.settings.part import Part
 from dpfedbench.settings.run import Run
 from dpsum import participation
 from dpsum.sampling import Sampler
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Choice, Gradients, Workers
@@ -68,7 +68,7 @@ class Setup:
     net: Net
     held: Any
     gradients: Choice
-    own: Sequence[Sum]
+    own: Sequence[SumSpec]
     enter: Callable[..., Mechanism]
     plan: participation.Participation
     threads: int = 1
@@ -82,7 +82,7 @@ class Setup:
 
         return Workers(self.gradients, make, threads=self.threads)
 
-    def groups_of(self, sum_: Sum) -> CoordinateGroups | None:
+    def groups_of(self, sum_: SumSpec) -> CoordinateGroups | None:
         """Return the groups of coordinates that a sum clips; None: it clips all
         coordinates together.
         """
@@ -295,7 +295,9 @@ class ClientUpdate(Part):
         """Names of the tensors that adapting to a task moves; None: all."""
         return None
 
-    def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
+    def places(
+        self, sum_: SumSpec, *, seed: int, client: int, records: int
+    ) -> np.ndarray:
         """Return the places, ascending, of the records that a client's own sum is over:
         all of its records, or a part of them.
         """
@@ -312,7 +314,7 @@ class ClientUpdate(Part):
         """Whether few-shot clients take each example's gradient by itself, from that
         example alone.
         """
-        own = any(sum_.unit == "record" for sum_ in run.own_sums())
+        own = any(sum_.unit == "record" for sum_ in run.client_sums)
         alone = (
             self.by_record or own or (run.model.record_level and not self.mixes_records)
         )

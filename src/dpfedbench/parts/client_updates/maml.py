@@ -113,7 +113,7 @@ class QueryGradient(ClientUpdate):
         """Whether the server's sum is over single query examples, and not over
         clients.
         """
-        return run.server_sum().unit == "record"
+        return run.server_sum.unit == "record"
 
     def step_weights(self, index: int) -> np.ndarray | None:
         """Weight [inner_steps] of the query loss after each step in round `index`, from

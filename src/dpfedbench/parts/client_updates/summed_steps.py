@@ -35,7 +35,7 @@ from dpsum.accounting.units import cannot_compose
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
-from dpsum.sums import Sum
+from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 class SummedUpdate(ClientUpdate):
     """Base of the updates whose parties keep one model; each sum of a party
-    (`Run.own_sums`) is a phase of a round.
+    (`Run.client_sums`) is a phase of a round.
     """
 
     client_data = "records"
@@ -69,7 +69,7 @@ class SummedUpdate(ClientUpdate):
         """
         raise NotImplementedError
 
-    def block_of(self, sum_: Sum) -> str:
+    def block_of(self, sum_: SumSpec) -> str:
         """The block of the model that a sum is of; "": all of it."""
         return ""
 
@@ -80,7 +80,7 @@ class SummedUpdate(ClientUpdate):
         return lambda theta: {}
 
     def lots(
-        self, run: Run, sum_: Sum, *, clients: int, records: int
+        self, run: Run, sum_: SumSpec, *, clients: int, records: int
     ) -> participation.PoissonLots:
         """The lots of a sum, of so many clients that each hold so many records which it
         may read.
@@ -101,7 +101,7 @@ class SummedUpdate(ClientUpdate):
                     run, sum_, clients=run.clients.count, records=records
                 ).describe()
             )
-            for sum_ in run.own_sums()
+            for sum_ in run.client_sums
         }
 
     def columns(self, run: Run) -> tuple[str, ...]:
