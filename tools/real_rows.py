@@ -50,6 +50,21 @@ STANDS = (
     ("M108", "dp-fedmeta", "as-released", {"series": ["second-order"]}),
     ("M107", "dp-fedmeta", "as-released-seeds", {"series": ["five-steps"]}),
     ("M109", "dp-fedmeta", "as-released-seeds", {"series": ["exact-query"]}),
+    ("M110", "dp-fedmeta", "explanations", {"series": ["dp-agr", "rates"]}),
+    (
+        "M111",
+        "dp-fedmeta",
+        "baselines",
+        {
+            "series": [
+                "public-small-batches",
+                "public-start-small-batches",
+                "public-start-small-batches-slow",
+            ],
+            "seed": [0],
+        },
+    ),
+    ("M112", "dp-fnas", "as-released", {}),
     ("M62", "clients-that-differ", "records", {}),
     (
         "M62",
