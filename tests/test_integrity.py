@@ -23,7 +23,7 @@ from dpfedbench.results import manifests
 from dpfedbench.results.manifests import checked, listed
 from dpfedbench.verification import check_accounts, check_files
 from dpsum.ledger import chain_of
-from dpsum.sums import Together
+from dpsum.sums import CompositionGroup
 from tests.dpfedbench.federation.conftest import (
     LOTS,
     federation,  # noqa: F401
@@ -644,7 +644,7 @@ def test_a_budget_has_the_noise_that_it_is_calibrated_to(tmp_path: Path) -> None
     sampler = run.participation.plan(clients=48, seed=0).describe()
     (sum_,) = run.sums()
     z = (
-        Together((sum_,))
+        CompositionGroup((sum_,))
         .plan(sampler, claims=run.claims, counted=True, stepwise=False)
         .noise_multiplier
     )

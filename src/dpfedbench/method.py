@@ -24,7 +24,7 @@ from dpfedbench.settings.plugin_sources import digest_classes
 from dpfedbench.settings.run import Run, read_yaml
 from dpsum.accounting.claims import Claims, counting_clients
 from dpsum.accounting.units import tells_rounds
-from dpsum.sums import together
+from dpsum.sums import composition_groups
 
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
@@ -434,7 +434,7 @@ class Method(Run):
 
     def _check_sums(self) -> None:
         """Refuse sums that have no account together though they read the same units."""
-        together(self.sums())
+        composition_groups(self.sums())
         if self.sums()[-1].taken_by != "server":
             raise BenchError(
                 f"the last of the sums of {self.name} is not taken by the server, but"

@@ -69,7 +69,7 @@ _NAMES = {
     "sampling": ("Sampling",),
     "skellam_noise": ("Skellam",),
     "sums": ("SumSpec",),
-    "total": ("Arithmetic", "Released", "Total"),
+    "accumulator": ("Arithmetic", "Released", "Accumulator"),
 }
 """Public names by the module that has them."""
 

@@ -14,7 +14,7 @@ from dpsum.accounting.claims import Claims
 from dpsum.accounting.units import cannot_compose
 from dpsum.errors import DpsumError
 from dpsum.sampling import Sampling
-from dpsum.sums import SumSpec, together
+from dpsum.sums import SumSpec, composition_groups
 
 
 class Spender(Protocol):
@@ -144,7 +144,7 @@ class Budget:
         budget = next(
             (sum_ for sum_ in sums if sum_.private and sum_.budget is not None), None
         )
-        for group in together(sums):
+        for group in composition_groups(sums):
             names = [sum_.name for sum_ in group.sums]
             members = [spenders[name] for name in names if name in spenders]
             if not members:

@@ -314,6 +314,6 @@ class GroupedSum(PrivateSum):
         """Deviation of the noise on each coordinate, float64 [d]."""
         return np.repeat(self.noise_stds, np.diff(self.groups.boundaries))
 
-    def _noised(self, total: Any, generator: Any) -> Any:
-        noise = self.deviations * generator.standard_normal(self.dimension)
+    def _noised(self, total: Any, standard: Any) -> Any:
+        noise = self.deviations * standard
         return np.asarray(total + noise)

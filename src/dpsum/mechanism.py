@@ -10,7 +10,6 @@ participation `accounting.account` says which epsilon holds.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 
 from dpsum.accounting.analyses import find, known
 from dpsum.accounting.gaussian import rest_multiplier
+from dpsum.accumulator import Accumulator, Arithmetic, Observer, Released
 from dpsum.budget import Budget
 from dpsum.clipping import ClippingRule, Extra, RuleByGroup, Seen, State
 from dpsum.errors import DpsumError, NoAccountWarning
@@ -32,18 +32,6 @@ from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import Seed, fresh, streams
 from dpsum.sampling import Sampler, Sampling
 from dpsum.sums import SumSpec
-from dpsum.total import Arithmetic, Observer, Released, Total
-
-
-@dataclasses.dataclass(frozen=True)
-class _Drawn:
-    """Standard noise of one release that was drawn already, in place of a generator."""
-
-    values: np.ndarray
-
-    def standard_normal(self, size: int, /) -> np.ndarray:
-        assert size == len(self.values)
-        return self.values
 
 
 class Mechanism:
@@ -75,8 +63,8 @@ class Mechanism:
             all are clipped to one norm. `clipping.threshold` may be one for each.
 
     Attributes:
-        on_release: called with the `Total` and what is released, as it leaves; for an
-            audit.
+        on_release: called with the `Accumulator` and what is released, as it leaves;
+            for an audit.
         observer: shown each line of the ledger and what left (`Observer`); for an
             audit.
         non_finite: contributions that were not finite and counted as zero, since it was
@@ -92,7 +80,7 @@ class Mechanism:
             draws from.
     """
 
-    on_release: Callable[[Total, np.ndarray], None] | None = None
+    on_release: Callable[[Accumulator, np.ndarray], None] | None = None
     _stops = False  # whoever makes one by `of` asks the budget before each round
 
     def __init__(
@@ -301,7 +289,7 @@ class Mechanism:
         )
         return {self.sum.stream} | (set() if extra is None else {extra.stream})
 
-    def open(self, index: int, *, step: int = 0, holder: int = 0) -> Total:
+    def open(self, index: int, *, step: int = 0, holder: int = 0) -> Accumulator:
         """Take the sum of round `index` (from 0), of a local step and a holder where
         each holder takes its own.
 
@@ -320,7 +308,7 @@ class Mechanism:
         extra_sum = None
         if self.sum.private and (extra := self.extra_of(state)) is not None:
             extra_sum = self._new_extra_sum(extra, state)
-        return Total(
+        return Accumulator(
             described=self.sum,
             arithmetic=self.arithmetic,
             rule=self._rule,
@@ -334,7 +322,7 @@ class Mechanism:
             extra_sum=extra_sum,
         )
 
-    def release(self, total: Total) -> np.ndarray:
+    def release(self, total: Accumulator) -> np.ndarray:
         """End a sum: the noised sum, float64 [d]; it is in the ledger when this
         returns.
 
@@ -365,19 +353,23 @@ class Mechanism:
         self.write(total.round, total.step if self.holders else None)
         return released
 
-    def end(self, total: Total) -> np.ndarray:
+    def end(self, total: Accumulator) -> np.ndarray:
         """Like `release()`, but does not append to the ledger. Call `write()` once
         after all `end()` calls of a round.
         """
         rule = self._rule
         extra = None
-        released: np.ndarray = total.sum.release(self.noise_of(self.sum.stream, total))
+        released: np.ndarray = total.sum.release_with(
+            self.noise_of(self.sum.stream, total)
+        )
         with self._lock:
             self.non_finite += total.sum.non_finite
         if rule is None:
             return released
         if total.extra is not None and total.extra_sum is not None:
-            extra = total.extra_sum.release(self.noise_of(total.extra.stream, total))
+            extra = total.extra_sum.release_with(
+                self.noise_of(total.extra.stream, total)
+            )
         rule.observe(
             total.state,
             Seen(
@@ -491,9 +483,9 @@ class Mechanism:
             )(index),
         )
 
-    def noise_of(self, purpose: str, total: Total) -> Any:
-        """The source of a sum's noise; None where there is no noise, or where its units
-        bring it.
+    def noise_of(self, purpose: str, total: Accumulator) -> np.ndarray | None:
+        """Draw the noise of a release, of deviation 1 on each coordinate, float64 [d];
+        None where there is no noise, or where the units bring it.
         """
         noise = self.sum.noise
         if noise is None or (noise.one_by_one and purpose == self.sum.stream):
@@ -504,7 +496,7 @@ class Mechanism:
         if purpose != self.sum.stream:
             assert total.extra_sum is not None
             dimension = total.extra_sum.dimension
-        return _Drawn(noise.standard(named, total.round, dimension))
+        return noise.standard(named, total.round, dimension)
 
     # The ledger
 

@@ -24,7 +24,7 @@ from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from dpsum.accounting.budgets import BudgetPlan
-    from dpsum.accounting.context import Budget
+    from dpsum.accounting.context import BudgetLimits
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
 """What makes the noised sum, and what the ledger says of how: a mechanism's name stands
@@ -115,7 +115,7 @@ class Noise:
         """
         return 1.0, 3
 
-    def plan(self, budget: Budget, **given: Any) -> BudgetPlan:
+    def plan(self, budget: BudgetLimits, **given: Any) -> BudgetPlan:
         """Return the budget plan of this noise, round by round; `given` as of
         `BudgetPlan`.
 

@@ -159,20 +159,37 @@ class _Sum:
             raise RuntimeError("this sum was released: nothing can be added to it")
 
     def release(self, generator: Any) -> np.ndarray:
-        """The (noised) sum, float64 [d]; `generator` is numpy's, or whatever has its
-        `standard_normal`.
+        """Return the noised sum, float64 [d], with noise of a numpy generator.
 
-        RuntimeError where it was released before; a second release would be a second
-        mechanism.
+        Args:
+            generator: None where the sum needs no noise.
+
+        Raises:
+            RuntimeError: it was released before; a second release would be a second
+                mechanism.
+        """
+        if generator is None:
+            return self.release_with(None)
+        return self.release_with(generator.standard_normal(self.dimension))
+
+    def release_with(self, standard: Any) -> np.ndarray:
+        """Return the noised sum, float64 [d].
+
+        Args:
+            standard: noise of deviation 1 on each coordinate, float64 [d]; None where
+                the sum needs no noise.
+
+        Raises:
+            RuntimeError: see `release`.
         """
         if self._released:
             raise RuntimeError("this sum was released before")
         self._released = True
         total = self._total
         self._total = np.empty(0)
-        return self._noised(total, generator)
+        return self._noised(total, standard)
 
-    def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:
+    def _noised(self, total: np.ndarray, standard: Any) -> np.ndarray:
         return total
 
 
@@ -248,7 +265,5 @@ class PrivateSum(_Sum):
     def _limit(self) -> float:  # type: ignore[override]
         return self.threshold
 
-    def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:
-        return np.asarray(
-            total + self.noise_std * generator.standard_normal(self.dimension)
-        )
+    def _noised(self, total: np.ndarray, standard: Any) -> np.ndarray:
+        return np.asarray(total + self.noise_std * standard)

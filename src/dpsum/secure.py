@@ -292,7 +292,7 @@ class SecureSum(PrivateSum):
         rate = self.secure["share_variance"] / 2
         return generator.poisson(rate, size) - generator.poisson(rate, size)
 
-    def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:
+    def _noised(self, total: np.ndarray, standard: Any) -> np.ndarray:
         """The sum as the server saw it, with the noise in it, turned back."""
         if self._shares - self._colluding < self.lattice.counted:
             colluders_note = f", of whom {self._colluding} may tell theirs" * (

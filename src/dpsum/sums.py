@@ -1,6 +1,7 @@
 """Specifications of private sums: their units and observers, clipping and noise.
 
-Which sums of a training share one budget follows from what they read (`together`).
+Which sums of a training share one budget follows from what they read
+(`composition_groups`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dpsum.noise import Noise
 if TYPE_CHECKING:
     from dpsum.accounting.budgets import BudgetPlan
     from dpsum.accounting.claims import Claims
-    from dpsum.accounting.context import Budget
+    from dpsum.accounting.context import BudgetLimits
     from dpsum.sampling import Sampler
 
 
@@ -55,7 +56,7 @@ class SumSpec:
     clipping: Any = None
     noise: Any = None
     transform: Any = None
-    budget: Budget | None = None
+    budget: BudgetLimits | None = None
     within_task: Any = None
     adjacency: str = "zero-out"
     stream: str = "noise"
@@ -95,7 +96,7 @@ class SumSpec:
 
 
 @dataclasses.dataclass(frozen=True)
-class Together:
+class CompositionGroup:
     """The private sums of a run that read the same units: one budget, for the
     composition of all of them.
 
@@ -152,7 +153,7 @@ class Together:
         )
 
 
-def together(sums: Sequence[SumSpec]) -> list[Together]:
+def composition_groups(sums: Sequence[SumSpec]) -> list[CompositionGroup]:
     """The private sums of a run in groups that compose, one for each part of a unit
     that they read.
 
@@ -161,7 +162,7 @@ def together(sums: Sequence[SumSpec]) -> list[Together]:
             is compared has two budgets.
     """
     private = [sum_ for sum_ in sums if sum_.private]
-    groups = list[Together]()
+    groups = list[CompositionGroup]()
     twice = [
         sum_.name
         for sum_ in private
@@ -201,7 +202,9 @@ def together(sums: Sequence[SumSpec]) -> list[Together]:
                     )
                 )
             groups.append(
-                Together(tuple(sorted(same_part, key=lambda sum_: not sum_.moves)))
+                CompositionGroup(
+                    tuple(sorted(same_part, key=lambda sum_: not sum_.moves))
+                )
             )
     return groups
 

@@ -18,7 +18,7 @@ WORDS, RECORD, WIDTH, COUNT = 23, 10, 6, 9
 
 
 class Unnoised(PrivateSum):
-    def _noised(self, total: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def _noised(self, total: np.ndarray, standard: np.ndarray) -> np.ndarray:
         return total
 
 

@@ -30,13 +30,13 @@ from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice, Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
 from dpsum.accounting.analyses import find
+from dpsum.accumulator import Observer
 from dpsum.audit.ideal import Drawn
 from dpsum.clipping import Extra
 from dpsum.ledger import Ledger, Release
 from dpsum.progress import Progress
 from dpsum.randomness import stream
 from dpsum.sums import SumSpec
-from dpsum.total import Observer
 
 _STEPS = 1000
 """Lots, of all clients together, up to which more than one client is audited."""

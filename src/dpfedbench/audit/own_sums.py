@@ -27,14 +27,14 @@ from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.papers.gbml import NoisedClients
 from dpfedbench.parts.client_updates.client_update import Clients, Setup
 from dpsum.accounting.analyses import find
+from dpsum.accumulator import Accumulator
 from dpsum.audit.ideal import gaussian, secret
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger, Release
 from dpsum.mechanism import Mechanism
 from dpsum.randomness import stream
-from dpsum.total import Total
 
-Show = Callable[[Mechanism, Total, np.ndarray], None]
+Show = Callable[[Mechanism, Accumulator, np.ndarray], None]
 """Is given a mechanism, the total of one client and what it released of it."""
 
 
@@ -167,7 +167,7 @@ def one_run_of_examples(
         dict[float, list[float]](),
     )  # of known releases; z of those drawn at a rate
 
-    def show(mechanism: Mechanism, total: Total, released: np.ndarray) -> None:
+    def show(mechanism: Mechanism, total: Accumulator, released: np.ndarray) -> None:
         # Which examples were sampled in secret the observer does not know.
         assert mechanism.sum.noise is not None
         client, z = total.holder, total.sum.noise_multiplier
@@ -234,7 +234,7 @@ def one_run_of_updates(
         np.zeros(canaries),
     )
 
-    def show(mechanism: Mechanism, total: Total, released: np.ndarray) -> None:
+    def show(mechanism: Mechanism, total: Accumulator, released: np.ndarray) -> None:
         client, z = total.holder, total.sum.noise_multiplier
         # In units of the sensitivity: 1 along the coordinate, 0 against it, and noise
         # of deviation z.

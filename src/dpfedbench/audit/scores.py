@@ -17,9 +17,9 @@ from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
 from dpfedbench.audit.units import Coordinates
+from dpsum.accumulator import Released
 from dpsum.audit.ideal import Tally, gaussian
 from dpsum.ledger import Release
-from dpsum.total import Released
 
 _CLEARLY_LESS = 0.65
 """Measured over stated deviation of a group's noise below which the ledger is wrong:

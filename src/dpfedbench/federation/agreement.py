@@ -20,7 +20,7 @@ from dpsum.accounting.gaussian import rest_multiplier
 from dpsum.clipping import RuleByGroup
 from dpsum.group_clipping import CoordinateGroups
 from dpsum.ledger import Release
-from dpsum.sums import SumSpec, together
+from dpsum.sums import SumSpec, composition_groups
 
 Samplers = Mapping[str, Mapping[str, Any]]
 
@@ -175,7 +175,9 @@ class _Checked:
         if noise.multiplier is not None:
             return noise.multiplier / self._ratio(self.sum)
         group = next(
-            group for group in together(self.run.sums()) if self.sum in group.sums
+            group
+            for group in composition_groups(self.run.sums())
+            if self.sum in group.sums
         )
         plan = group.plan(
             self.sampler,

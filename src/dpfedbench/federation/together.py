@@ -111,8 +111,8 @@ def add_together(
 
     Args:
         processes: those of the training; each computes its own blocks.
-        total: the sum (`dpsum.mechanism.Total`), opened in every process; in the first
-            it has all contributions in the end.
+        total: the sum (`dpsum.accumulator.Accumulator`), opened in every process; in
+            the first it has all contributions in the end.
         stream_of: contributions and losses of some clients, in their order.
         cohort: the ids of all.
         blocks: of the cohort, in its order.

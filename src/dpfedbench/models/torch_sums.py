@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from dpfedbench.models.kernels import add_rows
+from dpsum.accumulator import Arithmetic
 from dpsum.group_clipping import CoordinateGroups
-from dpsum.total import Arithmetic
 
 
 def rows_of(contributions: torch.Tensor) -> np.ndarray:

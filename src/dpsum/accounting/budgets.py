@@ -14,7 +14,7 @@ import numpy as np
 from dpsum.accounting.analyses import find
 from dpsum.accounting.calibration import Given, calibrate, epsilon_after, rounds_allowed
 from dpsum.accounting.claims import NO_CLAIM, Claims
-from dpsum.accounting.context import Budget
+from dpsum.accounting.context import BudgetLimits
 from dpsum.accounting.filters import filter_order, orders_of
 from dpsum.accounting.gaussian import joint_multiplier, rounded_up
 from dpsum.accounting.renyi import HOLDING_ORDERS, epsilon_of, renyi
@@ -53,7 +53,7 @@ class BudgetPlan:
 
     def __init__(
         self,
-        budget: Budget,
+        budget: BudgetLimits,
         *,
         sampler: Sampler,
         multiplier: float | None,
@@ -179,7 +179,7 @@ class DecayingBudget(BudgetPlan):
 
     def __init__(
         self,
-        budget: Budget,
+        budget: BudgetLimits,
         *,
         sampler: Sampler,
         multiplier: float,
@@ -354,7 +354,7 @@ def _divided(multipliers: Sequence[float | None], ratios: Sequence[float]) -> li
     ]
 
 
-def _check_claimed(budget: Budget, claims: Claims) -> None:
+def _check_claimed(budget: BudgetLimits, claims: Claims) -> None:
     if budget.epsilon is not None and budget.profile == "as_claimed" and not claims:
         raise DpsumError(
             f"budget.profile is as_claimed, but {NO_CLAIM}: set it to holds"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dpsum.ledger import Release
 
 
-class Budget(Protocol):
+class BudgetLimits(Protocol):
     """Limits of a run; a configuration's section `budget` is one.
 
     `profile` is "as_claimed" or "holds"; `epsilon` None is no limit; `stop` says
@@ -56,7 +56,7 @@ class AccountContext:
     search: Search | None = None
     own_streams: bool = False
     chosen: bool = False
-    budget: Budget | None = None
+    budget: BudgetLimits | None = None
     adaptive: bool | None = None
     fall: tuple[float, int] | None = None
     groups: tuple[int, ...] = ()

@@ -31,7 +31,7 @@ from scipy.special import logsumexp
 
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.claims import Claim, Claims
-from dpsum.accounting.context import Budget
+from dpsum.accounting.context import BudgetLimits
 from dpsum.accounting.gaussian import Schedule, least_root
 from dpsum.accounting.renyi import HOLDING_ORDERS, renyi
 from dpsum.errors import DpsumError
@@ -132,7 +132,7 @@ def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:
     return bool(np.any(spent <= budgets * (1 + 1e-9) + 1e-12))
 
 
-def filter_of(events: Events, budget: Budget, claims: Claims) -> Filter | None:
+def filter_of(events: Events, budget: BudgetLimits, claims: Claims) -> Filter | None:
     """The filter that the budget of Poisson lots was, whose noise may follow a loss;
     None if it was not kept.
     """

@@ -167,15 +167,8 @@ def test_the_audit_catches_correlated_noise_that_is_accounted_for_as_independent
 
 def test_the_audit_catches_half_the_noise(monkeypatch):
     class Half(PrivateSum):
-        def _noised(self, total, generator):
-            return super()._noised(total, _Halved(generator))
-
-    class _Halved:
-        def __init__(self, generator):
-            self._generator = generator
-
-        def standard_normal(self, dimension):
-            return self._generator.standard_normal(dimension) / 2
+        def _noised(self, total, standard):
+            return super()._noised(total, standard / 2)
 
     monkeypatch.setattr(mechanism, "PrivateSum", Half)
     assert audited(make_config(RUN))[0].epsilon > HOLDS

@@ -158,8 +158,8 @@ def one_cohort(monkeypatch):
 
 def twice_the_noise(monkeypatch):
     class Loud(PrivateSum):
-        def _noised(self, total, generator):
-            noised = super()._noised(total, generator)
+        def _noised(self, total, standard):
+            noised = super()._noised(total, standard)
             return 2 * noised - total
 
     monkeypatch.setattr(mechanism, "PrivateSum", Loud)

@@ -34,23 +34,21 @@ class Honest(PrivateSum):
 
 
 class NoiseOverCohort(PrivateSum):
-    def _noised(self, total, generator):
-        return total + self.noise_std / COHORT * generator.standard_normal(
-            self.dimension
-        )
+    def _noised(self, total, standard):
+        return total + self.noise_std / COHORT * standard
 
 
 class HalfNoise(PrivateSum):
-    def _noised(self, total, generator):
-        return total + self.noise_std / 2 * generator.standard_normal(self.dimension)
+    def _noised(self, total, standard):
+        return total + self.noise_std / 2 * standard
 
 
 class SquaredThreshold(PrivateSum):
     """Deviation z C^2: too little below C = 1, too much above."""
 
-    def _noised(self, total, generator):
+    def _noised(self, total, standard):
         deviation = self.noise_multiplier * self.threshold**2
-        return total + deviation * generator.standard_normal(self.dimension)
+        return total + deviation * standard
 
 
 class NoClipping(PrivateSum):

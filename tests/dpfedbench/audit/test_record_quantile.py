@@ -197,8 +197,8 @@ def test_with_no_record_inserted_the_bound_is_zero(family):
 
 
 class CountWithoutNoise(PrivateSum):
-    def _noised(self, total, generator):
-        return total if self.dimension == 1 else super()._noised(total, generator)
+    def _noised(self, total, standard):
+        return total if self.dimension == 1 else super()._noised(total, standard)
 
 
 class CountOfNorms(PrivateSum):

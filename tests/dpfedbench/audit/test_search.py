@@ -35,8 +35,8 @@ class PartWithoutNoise(PrivateSum):
     out.
     """
 
-    def _noised(self, total, generator):
-        noise = self.noise_std * generator.standard_normal(self.dimension)
+    def _noised(self, total, standard):
+        noise = self.noise_std * standard
         noise[len(noise) // 2 :] = 0
         return total + noise
 

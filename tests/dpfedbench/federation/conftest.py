@@ -239,20 +239,20 @@ def rounds_of(config, folders, run_dir, **options):
 
 def remove_noise(monkeypatch):
     """From now on private sums are clipped and released without noise."""
-    monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
+    monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, standard: total)
 
 
 def watch_releases(monkeypatch):
     """Return a list that receives each private sum and its release from now on."""
     releases = []
-    release = PrivateSum.release
+    release = PrivateSum.release_with
 
-    def watched(self, generator):
-        vector = release(self, generator)
+    def watched(self, standard):
+        vector = release(self, standard)
         releases.append((self, vector.copy()))
         return vector
 
-    monkeypatch.setattr(PrivateSum, "release", watched)
+    monkeypatch.setattr(PrivateSum, "release_with", watched)
     return releases
 
 

@@ -38,7 +38,7 @@ def test_without_noise_and_clipping_it_is_the_plain_method(
     class Off(PrivateSum):
         _limit = math.inf
 
-        def _noised(self, total, generator):
+        def _noised(self, total, standard):
             return total
 
     plain = train(make_config(PLAIN), federation, tmp_path / "plain")

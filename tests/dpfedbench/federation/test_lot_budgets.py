@@ -22,7 +22,7 @@ from dpsum.accounting.renyi import epsilon_of, renyi
 from dpsum.clipping import Constant
 from dpsum.ledger import read_ledger
 from dpsum.noise import Decaying
-from dpsum.sums import SumSpec, Together
+from dpsum.sums import CompositionGroup, SumSpec
 from tests.dpsum.test_ledger import EVENT
 
 from .conftest import accounted, rounds_of, stop_before, train
@@ -284,7 +284,7 @@ def test_the_order_of_a_filter_is_chosen_before_the_first_lot():
         noise=Decaying(multiplier=4.0),
         clipping=Constant(threshold=1.0),
     )
-    plan = Together((sum_,)).plan(
+    plan = CompositionGroup((sum_,)).plan(
         sampler.describe(), claims=CLAIMS, counted=True, stepwise=True
     )
     for number, z in enumerate(multipliers):

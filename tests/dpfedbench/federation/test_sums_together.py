@@ -40,7 +40,7 @@ from dpsum.clipping import Constant
 from dpsum.correlated_noise import Factorised
 from dpsum.mechanism import Mechanism
 from dpsum.noise import Decaying, Gaussian
-from dpsum.sums import SumSpec, together
+from dpsum.sums import SumSpec, composition_groups
 from tests.dpsum.accounting.test_own_records import release
 
 from .conftest import (
@@ -380,7 +380,7 @@ NOT_COMPOSED = [
 @pytest.mark.parametrize(("first", "second", "message"), NOT_COMPOSED)
 def test_sums_that_no_analysis_composes_are_refused(first, second, message):
     with pytest.raises(BenchError, match=message):
-        together([private("a", **first), private("b", **second)])
+        composition_groups([private("a", **first), private("b", **second)])
 
 
 def test_only_disjoint_parts_are_apart():
@@ -389,7 +389,7 @@ def test_only_disjoint_parts_are_apart():
     """
 
     def names(*sums):
-        return [[one.name for one in group.sums] for group in together(sums)]
+        return [[one.name for one in group.sums] for group in composition_groups(sums)]
 
     left, right = (
         private(part, unit="record", part=part) for part in ("left", "right")

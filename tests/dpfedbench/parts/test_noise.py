@@ -20,7 +20,7 @@ from dpsum.noise import Decaying, Gaussian, Noise
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 from dpsum.skellam_noise import Skellam
-from dpsum.sums import SumSpec, Together
+from dpsum.sums import CompositionGroup, SumSpec
 from tests.dpfedbench.federation.conftest import LOTS, make_config
 
 SAMPLER = (
@@ -41,7 +41,7 @@ def plan(noise, budget=None, *, uncounted=0):
         noise=noise,
         budget=budget or Budget(delta=1e-4),
     )
-    return Together((sum_,)).plan(SAMPLER, **GIVEN)
+    return CompositionGroup((sum_,)).plan(SAMPLER, **GIVEN)
 
 
 def test_independent_noise_is_drawn_from_the_rounds_own_stream():
@@ -74,8 +74,8 @@ def laplace(self, stream_of, index, dimension):
 class TimesTen(PrivateSum):
     """Ten times the clipped total under the noise for one."""
 
-    def _noised(self, total, generator):
-        return super()._noised(10 * total, generator)
+    def _noised(self, total, standard):
+        return super()._noised(10 * total, standard)
 
 
 def times_ten(self, ordinary, *, streams, cohort, **values):

@@ -75,7 +75,7 @@ def test_an_average_is_the_mean_of_the_models():
     theta = torch.zeros(2)
     Average().step(
         theta,
-        Average().mean(torch.from_numpy(total.release()), 3.0),
+        Average().mean(torch.from_numpy(total.release_with()), 3.0),
         {},
         index=0,
         rounds=1,

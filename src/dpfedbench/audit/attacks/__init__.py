@@ -27,12 +27,12 @@ from dpfedbench.audit.canaries import Coordinates, audit_seed
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.settings.families import modules_in
+from dpsum.accumulator import Released
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
 from dpsum.clipping import ClippingRule
 from dpsum.ledger import Release
 from dpsum.progress import Progress
 from dpsum.randomness import stream
-from dpsum.total import Released
 
 PROBES = 200
 """Coordinates without gradients: the noise's deviation is known to one part in sqrt(2 x

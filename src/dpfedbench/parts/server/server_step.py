@@ -154,7 +154,7 @@ class _Models:
     def add(self, contributions: np.ndarray) -> None:
         self._models.append(contributions.copy())
 
-    def release(self, generator: None = None) -> np.ndarray:
+    def release_with(self, standard: None = None) -> np.ndarray:
         # By torch, whose mean in single precision has other last bits than numpy's.
         return (
             torch.cat([torch.from_numpy(models) for models in self._models])

@@ -57,7 +57,7 @@ it stands for what left.
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
-class Total:
+class Accumulator:
     """A sum that is being taken; `Mechanism.release` ends it.
 
     Attributes:
