@@ -117,7 +117,7 @@ def plan(given: argparse.Namespace) -> int:
         raise DpsumError(f"--delta is {given.delta}: it must lie between 0 and 1")
     kinds = [kind for mechanism, kind in analyses.pairs() if mechanism == "gaussian"]
     kinds = given.kind or [
-        kind for kind in kinds if not analyses.find("gaussian", kind).own
+        kind for kind in kinds if not analyses.find("gaussian", kind).within_task
     ]
     plans: list[dict[str, Any]] = []
     for kind in kinds:
@@ -192,7 +192,7 @@ def _sampler(analysis: Accountant, given: argparse.Namespace) -> dict[str, Any]:
 
     Where a unit's contribution may become any other it is in the release for certain.
     """
-    if analysis.own:
+    if analysis.within_task:
         raise DpsumError(
             f"{analysis.pair[1]} is of sums that clients take over their own examples:"
             " choose another kind"
@@ -388,8 +388,8 @@ def _audit_lines(audit: Audited) -> list[str]:
             f"{attack.observations:,}",
             _number(attack.bound.epsilon),
             _number(attack.bound.ideal),
-            _number(attack.bound.found["leak"]),
-            f"{attack.bound.found['chance_of_as_much']:.2g}",
+            _number(attack.bound.numbers["leak"]),
+            f"{attack.bound.numbers['chance_of_as_much']:.2g}",
         ]
         for attack in audit.attacks
     ]

@@ -452,7 +452,7 @@ def _entry(
     of several at most their number times as large.
     """
     headline, holds = bounds[0], math.inf if first.data_dependent_threshold else holds
-    chance = headline.found.get("chance_of_as_much", 1 - confidence)
+    chance = headline.numbers.get("chance_of_as_much", 1 - confidence)
     return {
         "epsilon": headline.epsilon,
         "epsilon_ideal": None if math.isnan(headline.ideal) else headline.ideal,
@@ -523,7 +523,10 @@ def _status(headline: Bound, holds: float, chance: float) -> str:
 
 
 def _plain(bound: Bound) -> dict[str, Any]:
-    values = dataclasses.asdict(bound)
+    values = {
+        "found" if name == "numbers" else name: value
+        for name, value in dataclasses.asdict(bound).items()
+    }
     return values | {
         name: None if math.isnan(values[name]) else values[name]
         for name in ("epsilon", "ideal")

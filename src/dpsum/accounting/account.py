@@ -194,84 +194,60 @@ def account(
     claims = claims or {}
     if not releases:
         return Account(delta=delta, reasons=dict.fromkeys(PROFILES, _NOTHING_PRIVATE))
-    kinds = {kind: analyses.find(*kind) for kind in dict.fromkeys(map(_kind, releases))}
     units = by_unit(releases)
     for unit, lines in units.items():
-        _check_composes(lines, kinds)
-        if (
-            len({event.observer for event in lines}) > 1
-        ):  # the server sees what everyone sees, too
+        _check_composes(lines)
+        if len({event.observer for event in lines}) > 1:
+            # The server sees what everyone sees, too.
             units[unit] = [
                 dataclasses.replace(event, observer="server") for event in lines
             ]
-    client_releases, served = (
-        [
-            event
-            for lines in units.values()
-            for event in lines
-            if kinds[_kind(event)].own is by_client
-        ]
-        for by_client in (True, False)
-    )
-    given = given or AccountContext()
-    own_events = [
-        event
-        for event in (*given.before, *releases)
-        if analyses.find(*_kind(event)).own
-    ]
-    if given.before and (
-        own_events or len({event.unit for event in (*given.before, *releases)}) > 1
-    ):
-        raise DpsumError(
-            "a run that rests on another's releases: no analysis of clients' own sums,"
-            " or of two units"
-        )
+    events = [event for lines in units.values() for event in lines]
+    client_releases = [event for event in events if _accountant_of(event).within_task]
+    served = [event for event in events if not _accountant_of(event).within_task]
+    context = given or AccountContext()
+    if context.before:
+        together = [*context.before, *releases]
+        several_units = len({event.unit for event in together}) > 1
+        if several_units or any(_accountant_of(e).within_task for e in together):
+            raise DpsumError(
+                "a run that rests on another's releases: no analysis of clients' own"
+                " sums, or of two units"
+            )
     # Only the server's noise may follow a loss.
-    given_own = dataclasses.replace(given, budget=None, adaptive=None, fall=None)
+    of_clients = dataclasses.replace(context, budget=None, adaptive=None, fall=None)
     if not served:
-        return _account_of(client_releases, delta, claims, given_own)
-    first = _served(served, delta, claims, dataclasses.replace(given, groups=()))
+        return _account_of(client_releases, delta, claims, of_clients)
+    first = _served(served, delta, claims, dataclasses.replace(context, groups=()))
     if not client_releases:
         return first
-    if (
-        len(units) == 1
-        # a unit is in the ones or in the others: what they come to is compared, so at one
-        # delta
-    ):
-        return _either(first, _account_of(client_releases, delta, claims, given_own))
-    return dataclasses.replace(
-        first,
-        also=(_account_of(client_releases, own_delta or delta, claims, given_own),),
-    )
+    if len(units) == 1:
+        # A unit is in either sum. The worse of both counts, so both are at one delta.
+        return _either(first, _account_of(client_releases, delta, claims, of_clients))
+    second = _account_of(client_releases, own_delta or delta, claims, of_clients)
+    return dataclasses.replace(first, also=(second,))
 
 
-def _kind(event: Release) -> tuple[str, str]:
-    return event.mechanism, event.sampler["kind"]
+def _accountant_of(event: Release) -> Accountant:
+    return analyses.find(event.mechanism, event.sampler["kind"])
 
 
-def _check_composes(
-    lines: Sequence[Release], kinds: Mapping[tuple[str, str], Accountant]
-) -> None:
+def _check_composes(lines: Sequence[Release]) -> None:
     """Refuse clients' own sums that read what another sum reads, or that tell rounds
     which the account needs secret.
     """
-    own_sums = {event.name: event for event in lines if kinds[_kind(event)].own}
-    for part, events in by_part(lines).items() if own_sums else ():
+    own_sums = {e.name: e for e in lines if _accountant_of(e).within_task}
+    if not own_sums:
+        return
+    for part, events in by_part(lines).items():
         names = list(dict.fromkeys(event.name for event in events))
-        if len(names) > 1 and any(name in own_sums for name in names):
+        if len(names) > 1 and not own_sums.keys().isdisjoint(names):
             raise DpsumError(cannot_compose(names[0], names[1], lines[0].unit, part))
-    secret = next(
-        (
-            event
-            for event in lines
-            if not kinds[_kind(event)].own and not kinds[_kind(event)].known
-        ),
-        None,
-    )
-    if own_sums and secret is not None:
-        raise DpsumError(
-            tells_rounds(next(iter(own_sums.values())), secret.sampler["kind"])
-        )
+    first_own_sum = next(iter(own_sums.values()))
+    for event in lines:
+        accountant = _accountant_of(event)
+        if not accountant.within_task and not accountant.known:
+            raise DpsumError(tells_rounds(first_own_sum, event.sampler["kind"]))
 
 
 def _account_of(

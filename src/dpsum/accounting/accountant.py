@@ -8,6 +8,7 @@ What it can say besides is optional.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from dpsum.accounting.gaussian import (
     exact_bracket,
     gaussian_deltas,
     joint_multiplier,
+    joint_or_only,
 )
 from dpsum.accounting.image_level import ImageUse
 from dpsum.errors import DpsumError
@@ -59,7 +61,7 @@ class Events:
         claimed: noise and sampler of the releases that the method's paper counts; of
             several the worst is claimed.
         uncounted: names of the releases that the paper does not count.
-        seen: what an accountant reads besides for itself; None of rounds that are
+        details: what an accountant reads besides for itself; None of rounds that are
             planned.
     """
 
@@ -68,7 +70,7 @@ class Events:
     multipliers: Sequence[float] = ()
     claimed: Sequence[tuple[Schedule, Sampling]] = ()
     uncounted: Sequence[str] = ()
-    seen: Any = None
+    details: Any = None
 
     @classmethod
     def planned(cls, schedule: Schedule, sampling: Sampler) -> Events:
@@ -101,7 +103,7 @@ class Events:
 
     def of_noise(self, schedule: Schedule) -> Events:
         """The same releases with other noise, of which nothing more is known."""
-        return dataclasses.replace(self, schedule=schedule, seen=None)
+        return dataclasses.replace(self, schedule=schedule, details=None)
 
 
 class Contradiction(DpsumError):
@@ -125,7 +127,7 @@ class Accountant:
         pair: what the ledger calls the noise, and the kind of its sampler.
         adjacency: that its releases are for, and what it says of them.
         known: whether the observer may know who is in which release.
-        own: whether its releases are those that few-shot clients make over their own
+        within_task: whether its releases are those that few-shot clients make over their own
             examples.
         shared_records: whether its records are examples that several simulated clients
             may hold.
@@ -136,18 +138,22 @@ class Accountant:
         records_too: whether that is "records" wherever the sampler has that key.
         explanation, images: what it takes for granted, for people; in `images` "{uses}"
             is the worst image's clients.
+        width: why the bracket is wide where it is, as a clause.
     """
 
     pair: ClassVar[tuple[str, str]]
     adjacency: ClassVar[str] = "zero-out"
     known: ClassVar[bool] = False
-    own: ClassVar[bool] = False
+    within_task: ClassVar[bool] = False
     shared_records: ClassVar[bool] = False
     follows_loss: ClassVar[bool] = False
     units: ClassVar[str] = "clients"
     records_too: ClassVar[bool] = False
     explanation: ClassVar[str]
     images: ClassVar[str] = ""
+    width: ClassVar[str] = (
+        "each end is a bound of its own, and the exact value is not known"
+    )
 
     def read(self, lines: Sequence[Release]) -> Events:
         """A ledger of this mechanism and sampler; DpsumError where `rounds_of` or
@@ -240,7 +246,7 @@ class Accountant:
         """Return why the bracket is wide, as a clause: said where it is
         (`fine_brackets.is_wide`).
         """
-        return "each end is a bound of its own, and the exact value is not known"
+        return self.width
 
     # What fits together in a sampler
 
@@ -317,12 +323,10 @@ def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
     """The noise of rounds as (z, rounds at it), ... in order; the releases of one round
     count as one Gaussian.
     """
-    releases_by_z: dict[float, int] = {}
-    for events in rounds:
-        multipliers = [event.noise_multiplier for event in events]
-        z = multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
-        releases_by_z[z] = releases_by_z.get(z, 0) + 1
-    return tuple(releases_by_z.items())
+    multipliers = [
+        joint_or_only([event.noise_multiplier for event in events]) for events in rounds
+    ]
+    return tuple(collections.Counter(multipliers).items())
 
 
 def claimed_schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:

@@ -16,7 +16,7 @@ from dpsum.accounting.calibration import Given, calibrate, epsilon_after, rounds
 from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.context import BudgetLimits
 from dpsum.accounting.filters import filter_order, orders_of
-from dpsum.accounting.gaussian import joint_multiplier, rounded_up
+from dpsum.accounting.gaussian import joint_multiplier, joint_or_only, rounded_up
 from dpsum.accounting.renyi import HOLDING_ORDERS, epsilon_of, renyi
 from dpsum.errors import DpsumError
 from dpsum.sampling import Sampler
@@ -94,7 +94,7 @@ class BudgetPlan:
         self.lots_allowed = int(sampler["rounds"])
         if budget.epsilon is not None and budget.stop:
             limits = budget.delta, budget.epsilon
-            together = self._together_under(budget.profile)
+            together = joint_or_only(self._counted(budget.profile))
             self.lots_allowed = rounds_allowed(
                 budget.profile, sampler, together, *limits, **self._given
             )
@@ -104,15 +104,12 @@ class BudgetPlan:
         """z of each sum of the next round, in the order of the sums."""
         return [self.noise_multiplier, *self.beside]
 
-    def _together_under(self, profile: str) -> float:
-        """Return the multiplier of all releases of a round as one release, as a profile
-        counts it.
-        """
-        multipliers = self.multipliers
+    def _counted(self, profile: str) -> list[float]:
+        """Return the multipliers of a round's releases as a profile counts them."""
         if profile == "as_claimed" and self._has_claim:
-            pairs = zip(multipliers, self._ratios, strict=True)
-            multipliers = [z * ratio for z, ratio in pairs]
-        return joint_multiplier(multipliers) if self.beside else multipliers[0]
+            pairs = zip(self.multipliers, self._ratios, strict=True)
+            return [z * ratio for z, ratio in pairs]
+        return self.multipliers
 
     def allows(self, releases: int) -> bool:
         """Whether epsilon is still within the budget after `releases` rounds (or lots)
@@ -140,7 +137,7 @@ class BudgetPlan:
         return epsilon_after(
             profile,
             self.sampler,
-            self._together_under(profile),
+            joint_or_only(self._counted(profile)),
             done,
             self.delta,
             **self._given,
@@ -208,8 +205,9 @@ class DecayingBudget(BudgetPlan):
         self.counted = counted
         self._ratios = tuple(ratios) or (1.0,) * (1 + len(beside))
         self._has_claim = sampler["kind"] in claims
-        given = [multiplier, *(z for z in beside if z is not None)]
-        self.noise_multiplier, *self.beside = _divided(given, self._ratios)
+        self.noise_multiplier, *self.beside = _divided(
+            (multiplier, *beside), self._ratios
+        )
         self.lots_allowed = int(sampler["rounds"])
         self._decay = decay
         self._falls = falls
@@ -230,25 +228,21 @@ class DecayingBudget(BudgetPlan):
             )
         # Of a claim that does not add up divergences nothing is known from lot to lot.
         follows = bool(claims) and (claim is None or bool(claim.orders))
-        self._claimed_orders, self._tight = (
-            orders_of("as_claimed", claim) if follows else ((), False)
-        )
-        self._spent, self._claimed = (
-            np.zeros(len(self._orders)),
-            np.zeros(len(self._claimed_orders)),
-        )
+        self._claimed_orders: tuple[float, ...] = ()
+        self._tight = False
+        if follows:
+            self._claimed_orders, self._tight = orders_of("as_claimed", claim)
+        self._spent = np.zeros(len(self._orders))
+        self._claimed = np.zeros(len(self._claimed_orders))
         self._lots = 0
         self._losses = list[float]()
         self._seen = 0
 
     def _cost(self, orders: tuple[float, ...], *, counted_in_full: bool) -> np.ndarray:
-        first, *beside = self.multipliers
-        if not counted_in_full and self._has_claim:
-            pairs = zip(self.multipliers, self._ratios, strict=True)
-            first, *beside = (z * ratio for z, ratio in pairs)
-        multipliers = [first] * (1 + self._extra if counted_in_full else 1) + beside
-        z = multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
-        return renyi(z, self.sampler["rate"], orders)
+        multipliers = self._counted("holds" if counted_in_full else "as_claimed")
+        if counted_in_full:
+            multipliers = [multipliers[0]] * self._extra + multipliers
+        return renyi(joint_or_only(multipliers), self.sampler["rate"], orders)
 
     def allows(self, releases: int) -> bool:
         """Whether lots up to `releases` in all, at the present noise, stay within the

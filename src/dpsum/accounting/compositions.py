@@ -162,9 +162,9 @@ def _grid(
     low, high = law.range(mass)
     first = math.floor(low / step)
     losses = (first + np.arange(math.ceil(high / step) - first + 1)) * step
-    *both, off = law.tails(losses)
+    *tails, off = law.tails(losses)
     lean = 1 + off if upper else np.maximum(1 - off, 0.0)
-    tail, other = (np.minimum(values * lean, 1.0) for values in both)
+    tail, second_tail = (np.minimum(values * lean, 1.0) for values in tails)
     inside = np.maximum(tail[:-1] - tail[1:], 0.0)
     weights = np.append(inside, 0.0)
     infinite = 0.0
@@ -173,13 +173,13 @@ def _grid(
         moved = -1.0 / math.expm1(-step)
         # With n, m the cell's mass under the first and second law: right = (n - e^l m)
         # / (1 - e^-step).
-        right = (inside - ratio[:-1] * (other[:-1] - other[1:])) * moved
+        right = (inside - ratio[:-1] * (second_tail[:-1] - second_tail[1:])) * moved
         # Each leaning term is off by at most twice its error; `other` may have left the
         # range of numbers.
         slack = (
             4
             * np.maximum(off[:-1], off[1:])
-            * (tail[:-1] + ratio[:-1] * other[:-1])
+            * (tail[:-1] + ratio[:-1] * second_tail[:-1])
             * moved
         )
         slack += 1e-300 * ratio[:-1]
@@ -302,9 +302,15 @@ class Composed(Accountant):
     """
 
     def end(
-        self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool
+        self,
+        schedule: Schedule,
+        sampling: Sampling,
+        delta: float,
+        *,
+        upper: bool,
+        adjacency: str = "zero-out",
     ) -> float:
-        """A proved end of epsilon, the upper or the lower one."""
+        """Return a proved end of epsilon, the upper or the lower one."""
         raise NotImplementedError("of a way of sampling")
 
     def gaussian(self, events: Events) -> float | None:

@@ -82,11 +82,11 @@ class _Halves:
     first: int
     points: np.ndarray
     mass: np.ndarray
-    other: np.ndarray
+    second: np.ndarray
     mass_off: np.ndarray
     other_off: np.ndarray
-    below: float
-    above: float
+    mass_below: float
+    mass_above: float
 
 
 def _halves(
@@ -102,11 +102,11 @@ def _halves(
         first=first,
         points=offset + np.arange(first, last + 1) * step,
         mass=np.maximum(tail[:-1] - tail[1:], 0.0),
-        other=np.maximum(second_tail[:-1] - second_tail[1:], 0.0),
+        second=np.maximum(second_tail[:-1] - second_tail[1:], 0.0),
         mass_off=tail_off[:-1] + tail_off[1:],
         other_off=other_off[:-1] + other_off[1:],
-        below=float(max(1.0 - tail[0] - tail_off[0], 0.0)),
-        above=float(max(tail[-1] - tail_off[-1], 0.0)),
+        mass_below=float(max(1.0 - tail[0] - tail_off[0], 0.0)),
+        mass_above=float(max(tail[-1] - tail_off[-1], 0.0)),
     )
 
 
@@ -116,7 +116,7 @@ def _bulk(halves: _Halves) -> float | None:
     at = int(np.argmax(mass))
     if mass[at] < 0.5:
         return None
-    second_mass = float(halves.other[2 * at] + halves.other[2 * at + 1])
+    second_mass = float(halves.second[2 * at] + halves.second[2 * at + 1])
     return math.log(float(mass[at]) / second_mass) if second_mass > 0 else None
 
 
@@ -146,7 +146,7 @@ def _merged(halves: _Halves) -> tuple[np.ndarray, float]:
         _least_excess(halves, lower_half, np.append(0.0, ratio[:-1]))[1:], 0.0
     )
     gap = ratio * (
-        halves.other[lower_half] * (1 + 4 * FUNCTION) + halves.other_off[lower_half]
+        halves.second[lower_half] * (1 + 4 * FUNCTION) + halves.other_off[lower_half]
     )
     gap += halves.mass_off[lower_half] - halves.mass[lower_half]
     known = (halves.points <= LARGEST).tolist()
@@ -170,14 +170,14 @@ def _merged(halves: _Halves) -> tuple[np.ndarray, float]:
     mass = np.maximum(halves.mass - halves.mass_off, 0.0)
     weights = mass[upper_half] + share_of * mass[lower_half]
     weights[:-1] += ((1 - share_of) * mass[lower_half])[1:]
-    weights[-1] += halves.above
+    weights[-1] += halves.mass_above
     return weights, surplus / max(float(weights[bulk]), 1e-3)
 
 
 def _least_excess(halves: _Halves, side: slice, ratio: np.ndarray) -> np.ndarray:
     """Return at least the mass on one side less `ratio` times the other law's."""
     excess = halves.mass[side] - halves.mass_off[side]
-    second_mass = halves.other[side] * (1 + 4 * FUNCTION) + halves.other_off[side]
+    second_mass = halves.second[side] * (1 + 4 * FUNCTION) + halves.other_off[side]
     return np.asarray(np.maximum(excess - ratio * second_mass, 0.0))
 
 
@@ -185,7 +185,7 @@ def _upper(law: RoundLaw, halves: _Halves, step: float, offset: float) -> _Grid:
     """Split each cell between two grid points; the cell is two half cells."""
     # Between points j and j + 1 lie the upper half of j and the lower half of j + 1.
     inside = halves.mass[1:-1:2] + halves.mass[2::2]
-    second_mass = halves.other[1:-1:2] + halves.other[2::2]
+    second_mass = halves.second[1:-1:2] + halves.second[2::2]
     inside_off = halves.mass_off[1:-1:2] + halves.mass_off[2::2]
     other_off = halves.other_off[1:-1:2] + halves.other_off[2::2]
     inside = inside + inside_off
@@ -198,9 +198,9 @@ def _upper(law: RoundLaw, halves: _Halves, step: float, offset: float) -> _Grid:
     weights = np.zeros(len(halves.points))
     weights[:-1] += inside - right
     weights[1:] += right
-    weights[0] += halves.mass[0] + halves.mass_off[0] + halves.below
+    weights[0] += halves.mass[0] + halves.mass_off[0] + halves.mass_below
     weights[0] += 4 * halves.mass_off[0]
-    infinite = halves.mass[-1] + halves.above + 4 * halves.mass_off[-1]
+    infinite = halves.mass[-1] + halves.mass_above + 4 * halves.mass_off[-1]
     loss = GridVariable(first=halves.first, weights=weights, step=step)
     return _Grid(loss, offset, float(infinite) + law.missing)
 
@@ -238,7 +238,7 @@ class _Sum:
         logs = [count * math.log1p(-min(grid.infinite, 0.5)) for grid, count in grids]
         self._infinite = -math.expm1(math.fsum(logs)) if upper else 0.0
 
-    def place(self, epsilon: float) -> float:
+    def position(self, epsilon: float) -> float:
         """Return where epsilon is on the grid, on the safe side of rounding."""
         slack = 1e-13 * (abs(self._offset) + abs(epsilon))
         return epsilon - self._offset + (-slack if self._upper else slack)
@@ -284,13 +284,13 @@ class _Sum:
                 break
             try:
                 tail = UpperTail(
-                    self._parts, around=self.place(near), kernel=LOSS, tilt=tilt
+                    self._parts, around=self.position(near), kernel=LOSS, tilt=tilt
                 )
             except WindowTooWide:
                 break
-            ratio = _log_ratio(tail.value(self.place(near))[0], delta)
+            ratio = _log_ratio(tail.value(self.position(near))[0], delta)
             end = DeltaEnd(
-                tail, upper=self._upper, place=self.place, extra=self._infinite
+                tail, upper=self._upper, position=self.position, extra=self._infinite
             )
             reach = _REACH / tail.theta
             root, passes = _root(end, delta, near, reach, self._upper)

@@ -146,6 +146,11 @@ def joint_multiplier(multipliers: Sequence[float]) -> float:
     return math.fsum(z**-2 for z in multipliers) ** -0.5
 
 
+def joint_or_only(multipliers: Sequence[float]) -> float:
+    """Return `joint_multiplier`, or the only multiplier as it is, to the bit."""
+    return multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
+
+
 def joint_of(schedule: Schedule) -> float:
     """Return the multiplier of all rounds of a schedule as one Gaussian release."""
     return float(sum(count / z**2 for z, count in schedule) ** -0.5)

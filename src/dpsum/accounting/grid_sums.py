@@ -281,7 +281,7 @@ class DeltaEnd:
     epsilon that the tail is made for.
 
     Args:
-        tail: of the losses, or of what they follow from, which is asked at `place` of
+        tail: of the losses, or of what they follow from, which is asked at `position` of
             an epsilon.
         upper: which end.
         extra: added to the tail's value at an upper end, for what the tail leaves out.
@@ -291,13 +291,13 @@ class DeltaEnd:
     tail: UpperTail
     _: KW_ONLY
     upper: bool
-    place: Callable[[float], float] = float
+    position: Callable[[float], float] = float
     extra: float = 0.0
     share: tuple[int, int] = (1, 1)
 
     def delta(self, epsilon: float) -> float:
         """The end of delta at epsilon."""
-        value, error = self.tail.value(self.place(epsilon))
+        value, error = self.tail.value(self.position(epsilon))
         counted, rounds = self.share
         if self.upper:
             return (value + error + self.extra) * counted / rounds
@@ -305,7 +305,7 @@ class DeltaEnd:
 
     def sharp(self, epsilon: float) -> bool:
         """Whether FFT errors are too small there to matter."""
-        value, error = self.tail.value(self.place(epsilon))
+        value, error = self.tail.value(self.position(epsilon))
         return error <= SHARP * value
 
 

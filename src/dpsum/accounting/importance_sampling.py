@@ -143,8 +143,10 @@ class _Counts:
         self._count = np.arange(order + 1)
         ran = order - self._count
         idle = math.log(rounds - self._done) if rounds > self._done else -math.inf
-        left = np.array([count * idle if count else 0.0 for count in self._count])
-        last = left - gammaln(self._count + 1.0) + chain.common / 2 * ran * (ran - 1)
+        idle_logs = np.array([count * idle if count else 0.0 for count in self._count])
+        last = (
+            idle_logs - gammaln(self._count + 1.0) + chain.common / 2 * ran * (ran - 1)
+        )
         values = np.broadcast_to(last, (len(self._levels), order + 1))
         self._values = [values]
         for index in reversed(range(self._done)):
@@ -241,10 +243,10 @@ class Pair:
         self._gram = gram
         self._diagonal = np.diag(gram).copy()
         self._doubt = DOUBT * delta / LOOKS / (4 * _STEPS)
-        below = gram[np.tril_indices(len(gram), -1)]
+        overlaps = gram[np.tril_indices(len(gram), -1)]
         commons = (
-            np.unique(np.quantile(below, np.linspace(0, 1, 9)))
-            if len(below)
+            np.unique(np.quantile(overlaps, np.linspace(0, 1, 9)))
+            if len(overlaps)
             else np.zeros(1)
         )
         chain = min(

@@ -234,16 +234,16 @@ class Profiles:
         )
         if own_bracket is not None:
             low, high = own_bracket
-            how = "replaced by any other, which has an analysis of its own"
+            method = "replaced by any other, which has an analysis of its own"
             reason = self.accountant.width_reason(self.events, self.delta)
         elif self.z:
             high = gaussian_epsilon(self.z / 2, self.delta)
-            how = "sensitivity 2C"
+            method = "sensitivity 2C"
             low = high if low == holds.epsilon_high else low
             reason = "the low end is that of a unit that is zeroed"
         else:
             high = max(low, group_epsilon(self._high, 2, self.delta))
-            how = "the high end zeroes the unit and then puts another in its place"
+            method = "the high end zeroes the unit and then puts another in its place"
             reason = (
                 "the low end is that of a unit that is zeroed, and the high end counts"
                 " its replacement as two changes"
@@ -252,7 +252,7 @@ class Profiles:
             low,
             high,
             holds.status,
-            f"{holds.explanation}; {how}{width_text(low, high, reason)}",
+            f"{holds.explanation}; {method}{width_text(low, high, reason)}",
             adjacency="replace-one",
         )
 
@@ -275,7 +275,7 @@ class Profiles:
             one_low = profiles["holds"].epsilon_low
             one_high = profiles["holds"].epsilon_high
             low = high if z and one_low == one_high > 0 else min(one_low, high)
-            how = (
+            method = (
                 "one Gaussian of sensitivity kC; exact"
                 if z
                 else "one unit is changed after another"
@@ -286,12 +286,15 @@ class Profiles:
                     size * math.exp(min((size - 1) * single_unit, 600.0)) * self.delta
                 )
                 void = ", which says nothing" if share >= 1 else ""
-                how += (
+                method += (
                     f"; claimed would be epsilon {size * single_unit:.4g} at delta"
                     f" {share:.3g}{void}"
                 )
             by_size[str(size)] = self._entry(
-                low, high, profiles["holds"].status, f"{size} {self.first.unit}s: {how}"
+                low,
+                high,
+                profiles["holds"].status,
+                f"{size} {self.first.unit}s: {method}",
             )
         return by_size
 
@@ -357,13 +360,13 @@ class Profiles:
                 f" each of them{remark}"
             )
             return self._entry(low, math.inf, "void", text)
-        how = "by Renyi divergences"
+        method = "by Renyi divergences"
         if not search.several:
             high = holds.epsilon_high
-            how = "is the same"
+            method = "is the same"
         elif search.number == "fixed" and self.z:
             high = gaussian_epsilon(self.z / search.runs**0.5, delta)
-            how = "as one Gaussian"
+            method = "as one Gaussian"
         elif self.filter is not None and self.floor is None:
             high = searched_epsilon(
                 self.filter.budgets, self.filter.orders, search, delta
@@ -374,7 +377,7 @@ class Profiles:
             )
             high = searched_epsilon(divergences, HOLDING_ORDERS, search, delta)
         every = "every run as private as this one, and of streams of its own"
-        text += f"; the low end is one run's, the high end {how}; {every}"
+        text += f"; the low end is one run's, the high end {method}; {every}"
         return self._entry(low, max(low, high), holds.status, text + remark)
 
 

@@ -47,7 +47,7 @@ def _renyi(
 
 
 def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
-    """log E_Q (P/Q)^order; infinity where its series is not summed in time.
+    """Return log E_Q (P/Q)^order; infinity where its series is not summed in time.
 
     It is dp-accounting's `_compute_log_a` to the bit, without what importing that
     package loads: a second a training.
@@ -55,53 +55,29 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
     z = noise_multiplier
     log_q = math.log(rate)
     log_rest = math.log1p(-rate)
-    if float(order).is_integer():
-        order = int(order)
-        total = -math.inf
-        for i in range(order + 1):
-            chosen = _log_choose(order, i) + i * log_q + (order - i) * log_rest
-            total = _log_add(total, chosen + (i * i - i) / (2 * (z**2)))
-        return total
+    whole = float(order).is_integer()
+    i = np.arange(order + 1 if whole else 1000.0)
+    j = order - i
+    choose = gammaln(order + 1) - gammaln(i + 1) - gammaln(j + 1)
+    lower_terms = choose + i * log_q + j * log_rest + (i * i - i) / (2 * z**2)
+    if whole:
+        return float(np.logaddexp.reduce(lower_terms))
     # The integral to either side of where both densities are equal, each a series.
     middle = z**2 * math.log(1 / rate - 1) + 0.5
-    lower_sum = upper_sum = last_below = last_above = -math.inf
-    for i in range(1000):
-        choose = _log_choose(order, i)
-        j = order - i
-        tail_below = math.log(0.5) + (
-            math.log(2) + log_ndtr(-((i - middle) / (math.sqrt(2) * z)) * 2**0.5)
-        )
-        tail_above = math.log(0.5) + (
-            math.log(2) + log_ndtr(-((middle - j) / (math.sqrt(2) * z)) * 2**0.5)
-        )
-        term_below = (
-            choose + i * log_q + j * log_rest + (i * i - i) / (2 * (z**2)) + tail_below
-        )
-        term_above = (
-            choose + j * log_q + i * log_rest + (j * j - j) / (2 * (z**2)) + tail_above
-        )
-        lower_sum = _log_add(lower_sum, term_below)
-        upper_sum = _log_add(upper_sum, term_above)
-        total = _log_add(lower_sum, upper_sum)
-        if (
-            term_below < last_below
-            and term_above < last_above
-            and max(term_below, term_above) < total - 30
-        ):
-            return total
-        last_below = term_below
-        last_above = term_above
-    return math.inf
+    upper_terms = choose + j * log_q + i * log_rest + (j * j - j) / (2 * z**2)
+    lower_terms = lower_terms + _log_normal_tail((i - middle) / (math.sqrt(2) * z))
+    upper_terms = upper_terms + _log_normal_tail((middle - j) / (math.sqrt(2) * z))
+    totals = np.logaddexp(
+        np.logaddexp.accumulate(lower_terms), np.logaddexp.accumulate(upper_terms)
+    )
+    falls = (np.diff(lower_terms) < 0) & (np.diff(upper_terms) < 0)
+    ends = falls & (np.maximum(lower_terms, upper_terms)[1:] < totals[1:] - 30)
+    return float(totals[1:][np.argmax(ends)]) if ends.any() else math.inf
 
 
-def _log_choose(n: float, k: float) -> float:
-    return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
-
-
-def _log_add(x: float, y: float) -> float:
-    less = min(x, y)
-    more = max(x, y)
-    return more if less == -math.inf else math.log1p(math.exp(less - more)) + more
+def _log_normal_tail(at: np.ndarray) -> np.ndarray:
+    """Return log erfc(at) / 2, rounded as dp-accounting rounds it."""
+    return np.asarray(math.log(0.5) + (math.log(2) + log_ndtr(-at * 2**0.5)))
 
 
 @lru_cache(maxsize=16)

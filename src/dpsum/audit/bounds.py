@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Bound:
         name: of the method.
         epsilon: the bound at the audit's delta; NaN where there is none.
         assumes: what must be true besides the experiment for the confidence to hold.
-        found: the numbers it was made of.
+        numbers: what it was computed from.
         reason: why there is no bound, or why it is as it is; else "".
         ideal: what the best attacker of the mechanism accounted for would show with as
             many observations, in half of all audits; NaN where that was not asked.
@@ -47,7 +48,7 @@ class Bound:
     name: str
     epsilon: float
     assumes: str
-    found: dict[str, Any]
+    numbers: dict[str, Any]
     reason: str = ""
     ideal: float = math.nan
     chances: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -60,13 +61,13 @@ class Guesses:
     """
 
     coins: int
-    made: int
+    guessed: int
     right: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.right <= self.made <= self.coins or self.coins < 1:
+        if not 0 <= self.right <= self.guessed <= self.coins or self.coins < 1:
             raise DpsumError(
-                f"an audit cannot have {self.right} right of {self.made} guesses of"
+                f"an audit cannot have {self.right} right of {self.guessed} guesses of"
                 f" {self.coins} coins"
             )
 
@@ -88,7 +89,7 @@ def guess(
     right = int(coins[order[len(order) - high :]].sum()) + int(
         (~coins[order[:low]]).sum()
     )
-    return Guesses(coins=len(coins), made=low + high, right=right)
+    return Guesses(coins=len(coins), guessed=low + high, right=right)
 
 
 def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Guesses:
@@ -111,7 +112,7 @@ def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
     delta)-DP mechanism (Theorem 5.2).
     """
     m = guesses.coins
-    guess_count = guesses.made
+    guess_count = guesses.guessed
     right = guesses.right
     rate = 1 / (1 + math.exp(-epsilon))
     tail = float(binomial_tail(right - 1, guess_count, rate))
@@ -148,7 +149,11 @@ def one_run_dp(guesses: Guesses, *, delta: float, confidence: float) -> Bound:
         name="one-run (eps, delta)-DP",
         epsilon=epsilon,
         assumes="nothing of the mechanism",
-        found=dataclasses.asdict(guesses),
+        numbers={
+            "coins": guesses.coins,
+            "made": guesses.guessed,
+            "right": guesses.right,
+        },
         reason=reason,
     )
 
@@ -174,45 +179,38 @@ def clopper_pearson(
     """
     name = "Clopper-Pearson"
     assumes = "scores are independent"
-    sides = [generator.permutation(scores) for scores in (present, absent)]
-    cuts = [math.floor(choosing * len(scores)) for scores in sides]
-    if (
-        min(cuts) < 1
-        or min(len(side) - cut for side, cut in zip(sides, cuts, strict=True)) < 1
-    ):
+    chosen_on, held_out = [], []
+    for scores in (present, absent):
+        shuffled = generator.permutation(scores)
+        cut = math.floor(choosing * len(shuffled))
+        chosen_on.append(shuffled[:cut])
+        held_out.append(shuffled[cut:])
+    if min(map(len, chosen_on + held_out)) < 1:
         return Bound(
             name=name,
             epsilon=math.nan,
             assumes=assumes,
-            found={},
+            numbers={},
             reason="too few scores to split",
         )
-    chosen_on = [side[:cut] for side, cut in zip(sides, cuts, strict=True)]
-    held_out = [side[cut:] for side, cut in zip(sides, cuts, strict=True)]
-    threshold, above = _best_threshold(
-        *chosen_on,
-        sizes=(len(held_out[0]), len(held_out[1])),
-        delta=delta,
-        tau=1 - confidence,
+    tau = 1 - confidence
+    sizes = [len(side) for side in held_out]
+    threshold, present_is_alarm = _best_threshold(
+        *chosen_on, sizes=sizes, delta=delta, tau=tau
     )
-    if above:
-        hits = int((held_out[0] > threshold).sum())
-        alarms = int((held_out[1] > threshold).sum())
-        trials = len(held_out[0])
-        nulls = len(held_out[1])
-    else:
-        hits = int((held_out[1] <= threshold).sum())
-        alarms = int((held_out[0] <= threshold).sum())
-        trials = len(held_out[1])
-        nulls = len(held_out[0])
+    counted = [int((side > threshold).sum()) for side in held_out]
+    if not present_is_alarm:
+        counted = [size - count for size, count in zip(sizes, counted, strict=True)]
+        counted.reverse()
+        sizes.reverse()
+    hits, alarms = counted
+    trials, nulls = sizes
     epsilon = float(
-        _of_counts(
-            np.array([hits]), trials, np.array([alarms]), nulls, delta, 1 - confidence
-        )[0]
+        _of_counts(np.array(hits), trials, np.array(alarms), nulls, delta, tau)
     )
     counts = {
         "threshold": threshold,
-        "says": "present" if above else "absent",
+        "says": "present" if present_is_alarm else "absent",
         "power": hits / trials,
         "false_alarms": alarms / nulls,
         "trials": trials,
@@ -223,7 +221,7 @@ def clopper_pearson(
         name=name,
         epsilon=max(epsilon, 0.0),
         assumes=assumes,
-        found=counts,
+        numbers=counts,
         reason=reason,
     )
 
@@ -232,11 +230,8 @@ def most_of(trials: int, nulls: int, *, delta: float, confidence: float) -> floa
     """The most that Clopper and Pearson's bound can say of so many scores: all hits,
     and no false alarm.
     """
-    return float(
-        _of_counts(
-            np.array([trials]), trials, np.array([0]), nulls, delta, 1 - confidence
-        )[0]
-    )
+    counts = np.array(trials), trials, np.array(0), nulls
+    return float(_of_counts(*counts, delta, 1 - confidence))
 
 
 def _of_counts(
@@ -264,7 +259,7 @@ def _best_threshold(
     present: np.ndarray,
     absent: np.ndarray,
     *,
-    sizes: tuple[int, int],
+    sizes: Sequence[int],
     delta: float,
     tau: float,
 ) -> tuple[float, bool]:
@@ -274,11 +269,11 @@ def _best_threshold(
     values = np.unique(np.concatenate([present, absent]))
     # Between the scores: what lies at one of them, others of the same world will soon
     # be above.
-    candidates, gaps = (
-        (values, np.zeros(1))
-        if len(values) == 1
-        else ((values[1:] + values[:-1]) / 2, np.diff(values))
-    )
+    candidates = values
+    gaps = np.zeros(1)
+    if len(values) > 1:
+        candidates = (values[1:] + values[:-1]) / 2
+        gaps = np.diff(values)
     if len(candidates) > 512:
         selected = np.linspace(0, len(candidates) - 1, 512).astype(int)
         candidates = candidates[selected]
@@ -288,25 +283,15 @@ def _best_threshold(
         for side in (present, absent)
     ]
 
-    def counts(rates: np.ndarray, size: int) -> np.ndarray:
-        return np.floor(rates * size)
+    def bound_of(
+        power: np.ndarray, trials: int, false: np.ndarray, nulls: int
+    ) -> np.ndarray:
+        hits = np.floor(power * trials)
+        return _of_counts(hits, trials, np.floor(false * nulls), nulls, delta, tau)
 
-    says_present = _of_counts(
-        counts(rates_above[0], sizes[0]),
-        sizes[0],
-        counts(rates_above[1], sizes[1]),
-        sizes[1],
-        delta,
-        tau,
-    )
-    says_absent = _of_counts(
-        counts(1 - rates_above[1], sizes[1]),
-        sizes[1],
-        counts(1 - rates_above[0], sizes[0]),
-        sizes[0],
-        delta,
-        tau,
-    )
+    present_above, absent_above = rates_above
+    says_present = bound_of(present_above, sizes[0], absent_above, sizes[1])
+    says_absent = bound_of(1 - absent_above, sizes[1], 1 - present_above, sizes[0])
     # Of all that are about as good the one in the widest gap: the best of many looks
     # better than it is.
     present_is_alarm = bool(says_present.max() >= says_absent.max())

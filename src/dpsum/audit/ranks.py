@@ -277,7 +277,7 @@ def rank_test(
             f"the trade-off curve is one of the family: {family.name}; canaries are"
             " released independently"
         ),
-        found={
+        numbers={
             "coins": len(coins),
             "present": int(coins.sum()),
             "leak": leak,

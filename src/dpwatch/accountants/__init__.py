@@ -8,4 +8,4 @@ from dpwatch.accountants.fixed_draws import FixedDrawsAccountant
 from dpwatch.accountants.secret_batches import SecretBatchesAccountant
 
 analyses.add(FixedDrawsAccountant)
-analyses.add(SecretBatchesAccountant)
+analyses.add(SecretBatchesAccountant, replaces=True)

@@ -173,17 +173,16 @@ class FixedDrawsAccountant(fixed_size.Redrawn):
         " in all rounds"
     )
 
+    width = (
+        "the low end is of one data set, whose other units contribute alike, and no"
+        " theory says what lies between it and the high end"
+    )
+
     def gaussian(self, events: Events) -> float | None:
         """With one unit alone, every draw of a round is that unit."""
         if int(events.sampling["clients"]) > 1:
             return None
         return joint_of(events.schedule) / int(events.sampling["cohort"])
-
-    def width_reason(self, events: Events, delta: float) -> str:
-        return (
-            "the low end is of one data set, whose other units contribute alike, and no"
-            " theory says what lies between it and the high end"
-        )
 
     def check(self, sampling: Sampler) -> None:
         """A cohort is a whole number of draws, and may have more than there are

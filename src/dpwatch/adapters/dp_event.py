@@ -253,7 +253,8 @@ def to_event(
     reading = analysis.read(releases)
     schedule = [(z / over, count) for z, count in reading.schedule]
     gaussian = (
-        first.mechanism in ("gaussian", "correlated-gaussian") and not analysis.own
+        first.mechanism in ("gaussian", "correlated-gaussian")
+        and not analysis.within_task
     )
     if gaussian and first.adjacency == "zero-out":
         if (multiplier := analysis.gaussian(reading)) is not None:

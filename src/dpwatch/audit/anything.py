@@ -120,7 +120,7 @@ class Audited:
     @property
     def worst(self) -> Attack:
         """The attack that showed the most."""
-        return max(self.attacks, key=lambda attack: attack.bound.found["leak"])
+        return max(self.attacks, key=lambda attack: attack.bound.numbers["leak"])
 
     @property
     def status(self) -> str:
@@ -159,8 +159,8 @@ class Audited:
             {
                 "name": attack.name,
                 "epsilon": attack.bound.epsilon,
-                "leak": attack.bound.found["leak"],
-                "chance": attack.bound.found["chance_of_as_much"],
+                "leak": attack.bound.numbers["leak"],
+                "chance": attack.bound.numbers["chance_of_as_much"],
                 "ideal": attack.bound.ideal,
                 "assumes": attack.bound.assumes,
                 "calls": attack.calls,
@@ -365,13 +365,14 @@ def audited(
         if whole is not None:
             add("over rounds", functools.partial(through, whole), whole)
     chance = min(
-        1.0, shares * min(attack.bound.found["chance_of_as_much"] for attack in results)
+        1.0,
+        shares * min(attack.bound.numbers["chance_of_as_much"] for attack in results),
     )
     return Audited(
         epsilon=max(attack.bound.epsilon for attack in results),
         claimed=claimed,
         ideal=max(attack.bound.ideal for attack in results),
-        leak=max(attack.bound.found["leak"] for attack in results),
+        leak=max(attack.bound.numbers["leak"] for attack in results),
         chance=chance,
         refuted=claimed is not None and chance < false_alarm,
         little=max(

@@ -92,7 +92,7 @@ def test_the_mean_of_raw_norms_is_flagged_and_its_control_is_not():
     clear = many_runs(score, control, runs=200, **AT)
     # In at least one of the eleven lots that are followed by another with a chance of 1
     # - 0.8^11 = 0.91.
-    assert flagged.found["power"] == pytest.approx(0.91, abs=0.08)
+    assert flagged.numbers["power"] == pytest.approx(0.91, abs=0.08)
     assert flagged.epsilon >= max(3.5, clear.epsilon + 1.5)
 
 

@@ -120,7 +120,7 @@ def test_of_the_worst_of_several_mechanisms_the_chance_is_all_of_theirs() -> Non
         counted_by_paper=True,
         data_dependent_threshold=False,
     )
-    bound = Bound(name="Clopper-Pearson", epsilon=2.0, assumes="", found={})
+    bound = Bound(name="Clopper-Pearson", epsilon=2.0, assumes="", numbers={})
     found = _entry([bound], release, 1.5, delta=1e-6, confidence=0.975)
     assert found["chance"] == pytest.approx(0.025)
     assert found["status"].startswith(

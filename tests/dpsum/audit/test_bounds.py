@@ -35,8 +35,8 @@ def test_guesses_are_the_surest():
     """
     scores = np.array([0.9, -2.0, 3.0, 0.0, -1.0, 2.0])
     coins = np.array([True, False, True, True, True, True])
-    assert guess(scores, coins, 4) == Guesses(coins=6, made=4, right=3)
-    assert guess(scores, coins, 3, both=False) == Guesses(coins=6, made=3, right=3)
+    assert guess(scores, coins, 4) == Guesses(coins=6, guessed=4, right=3)
+    assert guess(scores, coins, 3, both=False) == Guesses(coins=6, guessed=3, right=3)
     for secret, made in (
         (False, {4000: 400, 500: 100, 60: 60}),
         (True, {4000: 200, 500: 100, 60: 60}),
@@ -44,10 +44,10 @@ def test_guesses_are_the_surest():
         found = {
             n: guess_surest(np.zeros(n), np.zeros(n, bool), secret=secret) for n in made
         }
-        assert {n: guesses.made for n, guesses in found.items()} == made
+        assert {n: guesses.guessed for n, guesses in found.items()} == made
         assert found[60].right == (0 if secret else 30)
     with pytest.raises(BenchError, match="guesses"):
-        Guesses(coins=10, made=4, right=5)
+        Guesses(coins=10, guessed=4, right=5)
 
 
 def test_all_right_without_delta_is_the_binomial_by_hand():
@@ -56,12 +56,12 @@ def test_all_right_without_delta_is_the_binomial_by_hand():
     """
     p = 0.05 ** (1 / 100)
     found = one_run_dp(
-        Guesses(coins=200, made=100, right=100), delta=0.0, confidence=0.95
+        Guesses(coins=200, guessed=100, right=100), delta=0.0, confidence=0.95
     )
     assert found.epsilon == pytest.approx(math.log(p / (1 - p)), abs=1e-4)
     # Half of the guesses right is no evidence; delta makes evidence weaker.
-    assert one_run_dp(Guesses(coins=200, made=100, right=50), **AT).epsilon == 0
-    guesses = Guesses(coins=1000, made=100, right=90)
+    assert one_run_dp(Guesses(coins=200, guessed=100, right=50), **AT).epsilon == 0
+    guesses = Guesses(coins=1000, guessed=100, right=90)
     weaker = [
         one_run_dp(guesses, delta=delta, confidence=0.95).epsilon
         for delta in (0.0, 1e-5, 1e-3)
@@ -89,10 +89,10 @@ def test_clopper_pearson_is_scipys_limits_of_the_half_left_out():
     found = clopper_pearson(
         scores[coins], scores[~coins], generator=np.random.default_rng(0), **AT
     )
-    trials, nulls = found.found["trials"], found.found["nulls"]
+    trials, nulls = found.numbers["trials"], found.numbers["nulls"]
     hits, alarms = (
-        round(found.found["power"] * trials),
-        round(found.found["false_alarms"] * nulls),
+        round(found.numbers["power"] * trials),
+        round(found.numbers["false_alarms"] * nulls),
     )
     power = stats.binomtest(hits, trials).proportion_ci(0.95).low
     false = stats.binomtest(alarms, nulls).proportion_ci(0.95).high

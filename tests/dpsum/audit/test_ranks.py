@@ -257,7 +257,7 @@ def test_more_than_the_largest_leak_is_named_as_such():
         bound.epsilon == pytest.approx(gaussian_epsilon(0.5 / 1.5, 1e-6))
         and "higher" in bound.reason
     )
-    assert bound.found["chance_of_as_much"] < 1e-12
+    assert bound.numbers["chance_of_as_much"] < 1e-12
 
 
 def test_a_high_confidence_has_the_draws_it_takes():

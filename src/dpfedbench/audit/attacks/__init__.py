@@ -85,7 +85,11 @@ def leak_of(
         score = score_of(run, rule, records=records, first=first)
     except BenchError as error:
         return Bound(
-            name=_NAME, epsilon=math.nan, assumes=_ASSUMES, found={}, reason=str(error)
+            name=_NAME,
+            epsilon=math.nan,
+            assumes=_ASSUMES,
+            numbers={},
+            reason=str(error),
         )
     return many_runs(
         score, run, runs=runs, delta=delta, confidence=confidence, progress=True
@@ -155,7 +159,7 @@ def many_runs(
         choosing=_CHOOSING,
     )
     # What is not private has no trade-off curve: an ideal attacker is always right.
-    sides = (bound.found["trials"], bound.found["nulls"])
+    sides = (bound.numbers["trials"], bound.numbers["nulls"])
     return dataclasses.replace(
         bound,
         name=_NAME,

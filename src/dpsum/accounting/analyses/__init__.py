@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from dpsum.ledger import Release
 
 
-_added: dict[type[Accountant], None] = {}
+_added: dict[type[Accountant], bool] = {}
+"""Accountants of other packages, and whether each replaces one of this package."""
 
 
-def add(accountant: type[Accountant]) -> None:
-    """Add the accountant of a pair that has none here, or a subclass of the one that is
-    here, which takes its place.
+def add(accountant: type[Accountant], *, replaces: bool = False) -> None:
+    """Add the accountant of a pair that has none here; if it `replaces`, also of one
+    that has.
     """
-    _added[accountant] = None
+    _added[accountant] = replaces
     _known.cache_clear()
 
 
@@ -54,7 +55,7 @@ def _known() -> dict[tuple[str, str], Accountant]:
         pair = getattr(cls, "pair", None)
         if pair is None:
             continue
-        if pair in accountants and not issubclass(cls, type(accountants[pair])):
+        if pair in accountants and not _added.get(cls):
             raise DpsumError(
                 f"{cls.__module__} and {type(accountants[pair]).__module__} are both"
                 f" for {pair}: keep one"

@@ -213,15 +213,15 @@ def removal(
     where S has a heavy tail (small z).
     """
 
-    def place(epsilon: float) -> float:
+    def position(epsilon: float) -> float:
         return rounds * math.expm1(epsilon) + done
 
     rest = [(grid.one, done - 1)] if done > 1 else []
-    tail = UpperTail([(grid.biased, 1), *rest], around=place(near), kernel=RATIO)
+    tail = UpperTail([(grid.biased, 1), *rest], around=position(near), kernel=RATIO)
     return DeltaEnd(
         tail,
         upper=upper,
-        place=place,
+        position=position,
         extra=grid.excess if upper else 0.0,
         share=(done, rounds),
     )

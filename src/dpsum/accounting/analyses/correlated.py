@@ -63,20 +63,21 @@ class CorrelatedOnePassAccountant(OnePassAccountant):
 
     def read(self, lines: Sequence[Release]) -> Events:
         """Reads also C^T C over sigma^2, in units of the threshold, float64 [rounds,
-        rounds] (`seen`).
+        rounds] (`details`).
         """
         events = super().read(lines)
         gram = gram_of(lines)
         return _as_one(events, float(np.diag(gram).max()) ** -0.5, gram)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        if events.seen is None:
+        if events.details is None:
             raise DpsumError(
                 "the image level of correlated noise takes the ledger's weights, not z"
                 " alone"
             )
         low, high = (
-            _worst_square(use, gram) for gram in (events.seen, np.abs(events.seen))
+            _worst_square(use, gram)
+            for gram in (events.details, np.abs(events.details))
         )
         return epsilon_of_square(low, delta), epsilon_of_square(high, delta)
 
@@ -94,10 +95,14 @@ class CorrelatedMinSeparationAccountant(MinSeparationAccountant):
         " many in all, correlated noise: all releases are one Gaussian release of the"
         " encoder's columns of the worst such rounds, found from the ledger's weights"
     )
+    width = (
+        "a unit's worst rounds are too many to try all of them, and are bounded from"
+        " both sides"
+    )
 
     def read(self, lines: Sequence[Release]) -> Events:
         """Reads also the low end of how far a unit moves all releases, in deviations of
-        the noise (`seen`).
+        the noise (`details`).
         """
         events = Accountant.read(self, lines)
         low, high = sensitivity(gram_of(lines), *self.apart(events.sampling))
@@ -114,15 +119,9 @@ class CorrelatedMinSeparationAccountant(MinSeparationAccountant):
         high = gaussian_epsilon(self.gaussian(events), delta)
         return (
             high
-            if events.seen is None
-            else min(gaussian_epsilon(1 / events.seen, delta), high)
+            if events.details is None
+            else min(gaussian_epsilon(1 / events.details, delta), high)
         ), high
-
-    def width_reason(self, events: Events, delta: float) -> str:
-        return (
-            "a unit's worst rounds are too many to try all of them, and are bounded"
-            " from both sides"
-        )
 
 
 class CorrelatedEveryoneAccountant(CorrelatedMinSeparationAccountant):
@@ -143,7 +142,7 @@ class CorrelatedEveryoneAccountant(CorrelatedMinSeparationAccountant):
         return 1, int(sampling["rounds"])
 
 
-def _as_one(events: Events, multiplier: float, seen: object) -> Events:
+def _as_one(events: Events, multiplier: float, details: object) -> Events:
     """The events of rounds of constant noise that together have this multiplier."""
     rounds = len(events.multipliers)
     same = ((multiplier, rounds),)
@@ -152,7 +151,7 @@ def _as_one(events: Events, multiplier: float, seen: object) -> Events:
         schedule=same,
         claimed=((same, events.sampling),),
         multipliers=[multiplier] * rounds,
-        seen=seen,
+        details=details,
     )
 
 

@@ -49,7 +49,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from dpsum.accounting import importance_sampling
-from dpsum.accounting.accountant import EPSILONS, Curve, Events
+from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
 from dpsum.accounting.analyses import balls_and_bins
 from dpsum.accounting.analyses.correlated import encoder_of
 from dpsum.accounting.fine_brackets import is_wide
@@ -308,14 +308,14 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Reads also the smallest entry of C^T C over the largest (`seen`)."""
+        """Reads also the smallest entry of C^T C over the largest (`details`)."""
         events = super().read(lines)
         encoder, scale = encoder_of(lines)
         gram = encoder.T @ encoder
         return dataclasses.replace(
             events,
             schedule=((1 / scale, len(lines)),),
-            seen=float(gram.min() / gram.max()),
+            details=float(gram.min() / gram.max()),
             samplings=dict.fromkeys(events.samplings, self.sampling_of(lines)),
         )
 
@@ -339,16 +339,15 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
         low, high = _bracket(encoder, rounds, delta)
         # Contributions of one direction reach the pair if no entry of C^T C is below 0.
         return (
-            0.0 if events.seen is None or events.seen < -_ROUNDING else min(low, high)
+            0.0
+            if events.details is None or events.details < -_ROUNDING
+            else min(low, high)
         ), high
 
-    def high(self, events: Events, delta: float) -> float:
-        if self.gaussian(events) is not None:
-            return self.bracket(events, delta)[1]
-        return _bracket(*_of(events), delta)[1]
+    high = Accountant.high
 
     def width_reason(self, events: Events, delta: float) -> str:
-        if events.seen is None or events.seen < -_ROUNDING:
+        if events.details is None or events.details < -_ROUNDING:
             return (
                 "some columns of the encoder point away from each other, for which no"
                 " low end is known"
@@ -409,7 +408,7 @@ def _of(events: Events) -> tuple[np.ndarray, int]:
     planned = np.frombuffer(events.sampling.encoder)
     rounds = int(events.sampling["rounds"])
     size = math.isqrt(len(planned))
-    if events.seen is None:
+    if events.details is None:
         done = min(-(-done // (step := -(-rounds // 8))) * step, rounds, size)
     return planned.reshape(size, size)[:done, :done] / least, rounds
 

@@ -119,13 +119,17 @@ class _Pulled:
         """See `compositions.RoundLaw`."""
         x, off = self.where(-losses if self.turned else losses)
         sign = -1.0 if self.turned else 1.0
-        (nobody, *offs), one, two = (
+        (nobody, *offs), zeroed_tails, present_tails = (
             normal_tail(x, off, mean, self.z, sign) for mean in (0.0, 1.0, 2.0)
         )
         present, zeroed = (
-            (1 - self.q) * nobody + self.q * tail for tail, _ in (two, one)
+            (1 - self.q) * nobody + self.q * tail
+            for tail, _ in (present_tails, zeroed_tails)
         )
-        share = np.maximum(np.maximum(one[1], two[1]), offs[0]) + 4 * ROUNDING
+        share = (
+            np.maximum(np.maximum(zeroed_tails[1], present_tails[1]), offs[0])
+            + 4 * ROUNDING
+        )
         return (zeroed, present, share) if self.turned else (present, zeroed, share)
 
     def where(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -179,16 +183,16 @@ class _Dominating:
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         at = int(np.searchsorted(losses, 0.0))
-        both = zip(
+        halves_of_tails = zip(
             self._below.tails(losses[:at]), self._above.tails(losses[at:]), strict=True
         )
-        first, second, off = (np.concatenate(halves) for halves in both)
+        first, second, off = (np.concatenate(halves) for halves in halves_of_tails)
         return first, second, off
 
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
-        below = self._below.range(mass, most)
-        above = self._above.range(mass, most)
-        return min(below[0], 0.0), above[1]
+        lower = self._below.range(mass, most)
+        upper = self._above.range(mass, most)
+        return min(lower[0], 0.0), upper[1]
 
 
 class _OneDataSet:
@@ -215,22 +219,22 @@ class _OneDataSet:
         top = ratio + np.sqrt(np.maximum(spread, 0.0))
         with np.errstate(divide="ignore"):
             logs = np.log(2 * free / top), np.log(top / (2 * c))
-        below, above = (0.5 + square * log for log in logs)
+        lower, upper = (0.5 + square * log for log in logs)
         moved = [
             square * (8 * FUNCTION + FUNCTION * np.abs(log))
             + 4 * ROUNDING * (1 + square)
             for log in logs
         ]
         right, off = pair.where(losses)
-        above = np.where(losses < 0, above, right)
+        upper = np.where(losses < 0, upper, right)
         off = np.where(losses < 0, moved[1], off)
-        below = np.where(losses < 0, below, -np.inf)
+        lower = np.where(losses < 0, lower, -np.inf)
         moved[0] = np.where(losses < 0, moved[0], 0.0)
         chances = np.zeros(len(losses))
         for mean, share in ((0.0, 1 - pair.q), (2.0, pair.q)):
             sides = (
-                normal_tail(below, moved[0], mean, pair.z, -1.0),
-                normal_tail(above, off, mean, pair.z, 1.0),
+                normal_tail(lower, moved[0], mean, pair.z, -1.0),
+                normal_tail(upper, off, mean, pair.z, 1.0),
             )
             chances += share * sum(
                 tail * np.maximum(1 - error, 0.0) for tail, error in sides
@@ -364,35 +368,34 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
         return np.array(orders) / (2 * z**2)
     nodes, weights = _NODES
 
-    def panels(start: float) -> tuple[np.ndarray, np.ndarray]:
-        count = math.ceil((2.0 * most + 40.0 * z - start) / (0.5 * z))
-        middles = start + 0.5 * z * (np.arange(count) + 0.5)
-        x = (middles[:, None] + 0.25 * z * nodes).ravel()
-        return x, np.tile(np.log(0.25 * z * weights), count)
-
     def law(x: np.ndarray, mean: float) -> np.ndarray:
-        """log of (1 - q) N(0) + q N(mean)."""
+        """Return the log density of (1 - q) N(0) + q N(mean)."""
         normal = -(x**2) / (2 * z**2) - math.log(z * math.sqrt(2 * math.pi))
         return normal + np.logaddexp(
             math.log1p(-q), math.log(q) + mean * (x - mean / 2) / z**2
         )
 
-    far, far_logs = panels(1.5)
-    near, near_logs = panels(0.5)
-    pulled = law(far, 2.0) + far_logs, law(far, 2.0) - law(far, 1.0)
-    turned = law(far, 1.0) + far_logs, law(far, 1.0) - law(far, 2.0)
-    added = law(near, 1.0) + near_logs, law(near, 1.0) - law(near, 0.0)
-    removed = law(near, 0.0) + near_logs, law(near, 0.0) - law(near, 1.0)
+    def half(start: float, first: float, second: float) -> tuple[np.ndarray, ...]:
+        """Return logarithms of masses above `start`, and losses there."""
+        count = math.ceil((2.0 * most + 40.0 * z - start) / (0.5 * z))
+        middles = start + 0.5 * z * (np.arange(count) + 0.5)
+        x = (middles[:, None] + 0.25 * z * nodes).ravel()
+        logs = np.tile(np.log(0.25 * z * weights), count)
+        return law(x, first) + logs, law(x, first) - law(x, second)
+
+    pairs_of_halves = (
+        (half(1.5, 2.0, 1.0), half(0.5, 0.0, 1.0)),
+        (half(0.5, 1.0, 0.0), half(1.5, 1.0, 2.0)),
+    )
     moments = [
-        [_log_moment(halves, order) for order in orders]
-        for halves in ((pulled, removed), (added, turned))
+        [_log_moment(halves, order) for order in orders] for halves in pairs_of_halves
     ]
     return np.asarray(
         np.max(moments, axis=0) / (np.array(orders) - 1.0) * (1 + 1e-9) + 1e-10
     )
 
 
-def _log_moment(halves: Sequence[tuple[np.ndarray, np.ndarray]], order: int) -> float:
+def _log_moment(halves: Sequence[tuple[np.ndarray, ...]], order: int) -> float:
     """log E e^((a - 1) L) from logarithms of masses and losses of either side of 0; the
     rest of the mass is at 0.
     """
@@ -415,16 +418,8 @@ class Redrawn(Composed):
     different noise are composed as they were.
     """
 
-    def end(
-        self,
-        schedule: Schedule,
-        sampling: Sampling,
-        delta: float,
-        *,
-        upper: bool,
-        adjacency: str = ZERO_OUT,
-    ) -> float:
-        raise NotImplementedError("of a way of sampling")
+    def width_reason(self, events: Events, delta: float) -> str:
+        return self.width
 
     def replaced(self, events: Events, delta: float) -> Bracket:
         z = self.gaussian(events)
@@ -459,11 +454,10 @@ class FixedSizeAccountant(Redrawn):
         " value is not known"
     )
 
-    def width_reason(self, events: Events, delta: float) -> str:
-        return (
-            "the low end is of one data set and the high end of the dominating pair of"
-            " each round, and no theory says what lies between"
-        )
+    width = (
+        "the low end is of one data set and the high end of the dominating pair of each"
+        " round, and no theory says what lies between"
+    )
 
     def check_numbers(self, sampling: Sampling) -> None:
         """A cohort is of a whole number of units, and its share is the rate."""

@@ -152,6 +152,7 @@ class ShuffledEpochsAccountant(MinSeparationAccountant):
     explanation = (
         "disjoint batches in each epoch: a unit is in one Gaussian release an epoch"
     )
+    width = "no theory says how much secret batches of an epoch hide"
 
     def check_numbers(self, sampling: Sampling) -> None:
         """An epoch goes through the units once; the last of them may be left out, or
@@ -199,9 +200,6 @@ class ShuffledEpochsAccountant(MinSeparationAccountant):
 
     def high(self, events: Events, delta: float) -> float:
         return gaussian_epsilon(self.gaussian(events), delta)
-
-    def width_reason(self, events: Events, delta: float) -> str:
-        return "no theory says how much secret batches of an epoch hide"
 
     def explain(self, events: Events) -> str:
         if events.sampling["batches"] == "known":

@@ -134,7 +134,7 @@ class OwnRecordsAccountant(Accountant):
 
     pair = "gaussian", "own-records"
     known = True
-    own = True
+    within_task = True
     shared_records = True
     units = "records"
     explanation = (

@@ -217,7 +217,13 @@ class PoissonAccountant(Composed):
         return ends(least, events.rate, delta)
 
     def end(
-        self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool
+        self,
+        schedule: Schedule,
+        sampling: Sampling,
+        delta: float,
+        *,
+        upper: bool,
+        adjacency: str = "zero-out",
     ) -> float:
         return (upper_epsilon if upper else lower_epsilon)(
             schedule, float(sampling["rate"]), delta
@@ -286,7 +292,7 @@ class OwnRecordsPoissonAccountant(PoissonAccountant):
     """
 
     pair = "gaussian", "own-records-poisson"
-    own = True
+    within_task = True
     shared_records = True
     explanation = (
         "a client takes part once, and one of its examples is in each of its steps with"

@@ -130,13 +130,17 @@ class SkellamOnePassAccountant(OnePassAccountant):
         "every client that uses the image contributes zero; known blocks: at most one"
         " Gaussian for the worst image of this partition; the low end is one client's"
     )
+    width = (
+        "the high end is a Gaussian's, the low end that of Skellam noise on one"
+        " coordinate"
+    )
 
     def gaussian(self, events: Events) -> float:
         return events.ends[0] / FACTOR
 
     def read(self, lines: Sequence[Release]) -> Events:
         """Beside the rest the release whose client moves it most, over its noise
-        (`seen`).
+        (`details`).
         """
         events = super().read(lines)
         for number, event in enumerate(lines):
@@ -144,14 +148,14 @@ class SkellamOnePassAccountant(OnePassAccountant):
         worst = max(
             lines, key=lambda event: _alone(event)[1] / math.sqrt(_alone(event)[0])
         )
-        return dataclasses.replace(events, seen=worst)
+        return dataclasses.replace(events, details=worst)
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         high = gaussian_epsilon(self.gaussian(events), delta)
         return (
             0.0
-            if events.seen is None
-            else min(lower_epsilon(*_alone(events.seen), delta), high)
+            if events.details is None
+            else min(lower_epsilon(*_alone(events.details), delta), high)
         ), high
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
@@ -160,14 +164,8 @@ class SkellamOnePassAccountant(OnePassAccountant):
         high = gaussian_epsilon(square**-0.5 / FACTOR, delta) if square else 0.0
         return min(low, high), high
 
-    def width_reason(self, events: Events, delta: float) -> str:
-        return (
-            "the high end is a Gaussian's, the low end that of Skellam noise on one"
-            " coordinate"
-        )
-
     def explain(self, events: Events) -> str:
-        stated = events.seen.secure or {}
+        stated = events.details.secure or {}
         lost = stated["clients"] - stated["counted"]
         return (
             f"{self.explanation}; assumes secure aggregation that shows the server the"
