@@ -54,6 +54,21 @@ def usual_scale(largest: float) -> float:
 def clip(values: np.ndarray, norm: float, limit: float) -> np.ndarray:
     """Return a float64 vector [d] scaled down to the norm `limit`.
 
+    This is the reference definition of clipping: values times min(1, limit / norm).
+    Other forms compute the same faster. A test under `tests/` holds each equal:
+
+    | form | test |
+    |---|---|
+    | `dpsum.private_sum.add_rows` | `dpsum/test_clipping_forms.py` |
+    | `dpfedbench.models.kernels._add_rows_by_numpy` | `dpsum/test_clipping_forms.py` |
+    | `dpfedbench.models.torch_sums.add_on_device` | `dpsum/test_clipping_forms.py` |
+    | `dpkernels.clipped_sum.add_rows` | `dpsum/test_clipping_forms.py` |
+    | `dpsum.group_clipping.clip_groups` | `dpsum/test_clipping_forms.py` |
+    | `dpsum.group_clipping.add_rows_by_group` | `dpsum/test_group_clipping.py` |
+    | `dpsum.secure.SecureSum` | `dpsum/test_secure_sum.py` |
+    | `dpkernels.linear.LinearHeadGradients` | `dpkernels/test_linear.py` |
+    | `dpkernels.lstm.FastLstm` | `dpkernels/test_lstm.py` |
+
     Args:
         values: finite coordinates.
         norm: their `l2_norm`. A vector of norm at most `limit` is returned as it is.
