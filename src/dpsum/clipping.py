@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from dpsum.group_clipping import CoordinateGroups
 from dpsum.lazy import np
-from dpsum.norms import LARGEST, check_range
-from dpsum.parameters import parameter
+from dpsum.parameters import LARGEST, check_range, parameter
 
 SMALLEST_THRESHOLD = 1e-20
 """Some rules shrink C without end; below this the products z C would leave the range of

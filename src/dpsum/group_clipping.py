@@ -26,7 +26,8 @@ from typing import Any
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
-from dpsum.norms import check_range, clip, l2_norm
+from dpsum.norms import clip, l2_norm
+from dpsum.parameters import check_range
 from dpsum.private_sum import PrivateSum, add_rows, double
 
 NOISE_BY_GROUP = ("joint", "per-group", "equal-shares")

@@ -25,7 +25,7 @@ import numpy as np
 from dpsum.errors import DpsumError
 from dpsum.files import writing
 from dpsum.group_clipping import CoordinateGroups, joint_noise_multiplier
-from dpsum.norms import LARGEST
+from dpsum.parameters import LARGEST
 from dpsum.sampling import Sampling
 
 

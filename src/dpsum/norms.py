@@ -10,13 +10,7 @@ from __future__ import annotations
 import math
 import sys
 
-from dpsum.errors import DpsumError
 from dpsum.lazy import np
-
-LARGEST = 1e150
-"""The largest threshold, noise or denominator; 1 / LARGEST is the smallest. The squares
-of both are ordinary numbers.
-"""
 
 _LOW = 1e-145
 _HIGH = 1e145
@@ -82,16 +76,3 @@ def clip(values: np.ndarray, norm: float, limit: float) -> np.ndarray:
     # largest double.
     scaled = values / np.max(np.abs(values))
     return np.asarray((limit / l2_norm(scaled)) * scaled)
-
-
-def check_range(name: str, value: float) -> None:
-    """Refuse a threshold or a deviation that no ledger can hold.
-
-    Raises:
-        DpsumError: it is not a number from 1e-150 to 1e150.
-    """
-    if not 1 / LARGEST <= value <= LARGEST:
-        raise DpsumError(
-            f"{name} is {value}: it must be finite and above 0, from {1 / LARGEST:g} to"
-            f" {LARGEST:g}"
-        )

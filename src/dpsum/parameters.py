@@ -12,6 +12,11 @@ from typing import Any
 
 from dpsum.errors import DpsumError
 
+LARGEST = 1e150
+"""The largest threshold, noise or denominator; 1 / LARGEST is the smallest. The squares
+of both are ordinary numbers.
+"""
+
 BOUNDS = {
     "gt": (operator.gt, "above"),
     "ge": (operator.ge, "at least"),
@@ -67,3 +72,16 @@ def check_bounds(instance: Any) -> None:
             compare, words = BOUNDS[name]
             if bound is not None and not compare(value, bound):
                 raise DpsumError(f"{field.name} is {value}: expected {words} {bound:g}")
+
+
+def check_range(name: str, value: float) -> None:
+    """Refuse a threshold or a deviation that no ledger can hold.
+
+    Raises:
+        DpsumError: it is not a number from 1e-150 to 1e150.
+    """
+    if not 1 / LARGEST <= value <= LARGEST:
+        raise DpsumError(
+            f"{name} is {value}: it must be finite and above 0, from {1 / LARGEST:g} to"
+            f" {LARGEST:g}"
+        )

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
-from dpsum.norms import check_range, clip, l2_norm
+from dpsum.norms import clip, l2_norm
+from dpsum.parameters import check_range
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

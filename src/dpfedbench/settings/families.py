@@ -20,7 +20,12 @@ import pydantic
 
 from dpfedbench import plugins
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.library import Family, check_decorated, family_of, fields_of
+from dpfedbench.settings.library import (
+    LibraryFamily,
+    check_decorated,
+    family_of,
+    fields_of,
+)
 from dpfedbench.settings.messages import dotted, nearest
 from dpfedbench.settings.values import bare, members
 
@@ -85,7 +90,9 @@ def root_of(cls: Model) -> Model:
 @plugins.cached
 def _family(root: Model) -> dict[str, Model]:
     """Return all parts of a family by kind, given the family's base."""
-    family_in_library = family_of(root) or Family(root, (root.__module__,), root.place)
+    family_in_library = family_of(root) or LibraryFamily(
+        root, (root.__module__,), root.place
+    )
     modules = [
         *map(importlib.import_module, family_in_library.modules),
         *modules_in(family_in_library.place),

@@ -31,7 +31,7 @@ STRICT = pydantic.ConfigDict(
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
+class LibraryFamily:
     """A family of parts in `dpsum`.
 
     Attributes:
@@ -46,17 +46,19 @@ class Family:
 
 
 FAMILIES = (
-    Family(ClippingRule, ("dpsum.clipping",), "dpfedbench.parts.clipping"),
-    Family(
+    LibraryFamily(ClippingRule, ("dpsum.clipping",), "dpfedbench.parts.clipping"),
+    LibraryFamily(
         Noise,
         ("dpsum.noise", "dpsum.correlated_noise", "dpsum.skellam_noise"),
         "dpfedbench.parts.noise",
     ),
-    Family(Factorisation, ("dpsum.factorisations",), "dpfedbench.parts.factorisations"),
+    LibraryFamily(
+        Factorisation, ("dpsum.factorisations",), "dpfedbench.parts.factorisations"
+    ),
 )
 
 
-def family_of(cls: Any) -> Family | None:
+def family_of(cls: Any) -> LibraryFamily | None:
     """Return the family of `dpsum` that a class belongs to; None where it is in none."""
     if not isinstance(cls, type):
         return None

@@ -63,7 +63,7 @@ from dpsum.accounting.claims import Claim
 from dpsum.accounting.profiles import Entry
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
-from dpsum.norms import check_range
+from dpsum.parameters import check_range
 from dpwatch.adapters.torch_loader import Draws, States, check
 from dpwatch.adapters.watch import Watch, check_scale
 

@@ -28,7 +28,8 @@ from dpsum.accounting.claims import Claim
 from dpsum.accounting.context import AccountContext
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release, chain_of, read_ledger
-from dpsum.norms import LARGEST, check_range, usual_scale
+from dpsum.norms import usual_scale
+from dpsum.parameters import LARGEST, check_range
 from dpsum.sampling import Sampling
 from dpwatch.audit.anything import Audited, audited
 
