@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -294,37 +295,40 @@ def rows_of(copy: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(handle))
 
 
-def test_a_new_method_is_in_its_table(followed: Path) -> None:
+def summary_of(copy: Path, name: str) -> dict[str, Any]:
+    path = copy / "results" / "data" / name / "summary.json"
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def releases_of(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "ledger.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def config_of(run: Path) -> Any:
+    return yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+
+
+def test_a_new_method_is_in_its_table_and_figure(followed: Path) -> None:
+    """Poisson cohorts of 4 of 10 in 4 rounds at z = 1: less than four plain Gaussians of
+    all clients, mu = 2, whose epsilon at delta = 1e-3 solves Phi(-e/2 + 1) - exp(e)
+    Phi(-e/2 - 1) = 1e-3.
+    """
     (row,) = rows_of(followed, "dp-fedavgm/table1")
-    assert (row["method"], row["dataset"], row["unit"]) == (
-        "dp-fedavgm",
-        "shapes",
-        "client",
-    )
-    assert 0 <= float(row["value"]) <= 100
-    # Poisson cohorts of 4 of 10 in 4 rounds at z = 1: less than four plain Gaussians of
-    # all clients, mu = 2, whose epsilon at delta = 1e-3 solves Phi(-e/2 + 1) - exp(e)
-    # Phi(-e/2 - 1) = 1e-3.
+    assert (row["method"], row["dataset"]) == ("dp-fedavgm", "shapes")
+    assert row["unit"] == "client" and 0 <= float(row["value"]) <= 100
     assert 0 < float(row["epsilon_holds"]) < 7.5813
     assert row["epsilon_claimed"] == ""  # its file states no claim
-    assert "| DP-FedAvgM |" in (
-        followed / "results/tables/dp-fedavgm/table1.md"
-    ).read_text("utf-8")
-
-
-def test_what_comes_for_free_came(followed: Path) -> None:
+    table = followed / "results/tables/dp-fedavgm/table1.md"
+    assert "| DP-FedAvgM |" in table.read_text("utf-8")
     (run,) = (followed / "results" / "runs" / "dp-fedavgm").glob("*/*/*/seed0")
-    releases = [
-        json.loads(line)
-        for line in (run / "ledger.jsonl").read_text("utf-8").splitlines()
-    ]
+    releases = releases_of(run)
     assert [event["name"] for event in releases] == ["model-difference-sum"] * 4
     assert {event["sampler"]["kind"] for event in releases} == {"poisson"}
-    config = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
-    assert (
-        config["server"]["optimizer"] == {"kind": "sgd", "momentum": 0.9}
-        and config["server"]["rate"] == 0.2
-    )
+    server = config_of(run)["server"]
+    assert server["optimizer"] == {"kind": "sgd", "momentum": 0.9}
+    assert server["rate"] == 0.2
     drawn = followed / "results" / "figures" / "dp-fedavgm" / "figure1"
     assert drawn.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     with open(drawn.with_suffix(".csv"), newline="", encoding="utf-8") as handle:
@@ -335,28 +339,17 @@ def test_a_folder_of_pictures_is_in_its_table(followed: Path) -> None:
     (row,) = rows_of(followed, "shapes/table1")
     assert (row["dataset"], row["method"], row["unit"]) == ("shapes", "dp-fl", "record")
     assert math.isfinite(float(row["epsilon_holds"]))
-    summary = json.loads(
-        (followed / "results" / "data" / "shapes" / "summary.json").read_text("utf-8")
-    )
+    summary = summary_of(followed, "shapes")
     assert summary["split_records"] == {"train": 200, "test": 40}
-    assert summary["source_sizes"] == {"40x32": 240} and summary["image_shape"] == [
-        28,
-        28,
-        1,
-    ]
+    assert summary["source_sizes"] == {"40x32": 240}
+    assert summary["image_shape"] == [28, 28, 1]
 
 
 def test_a_data_set_of_a_module_is_in_its_table(followed: Path) -> None:
     (row,) = rows_of(followed, "stripes/table1")
-    assert (row["dataset"], row["task"], row["method"]) == (
-        "stripes",
-        "5-way 1-shot",
-        "dp-agr",
-    )
-    summary = json.loads(
-        (followed / "results" / "data" / "stripes" / "summary.json").read_text("utf-8")
-    )
-    assert summary["split_classes"] == {"train": 24, "validation": 6, "test": 6}
+    assert (row["dataset"], row["task"]) == ("stripes", "5-way 1-shot")
+    splits = summary_of(followed, "stripes")["split_classes"]
+    assert splits == {"train": 24, "validation": 6, "test": 6}
 
 
 def test_new_parts_are_in_their_table_and_did_what_they_say(followed: Path) -> None:
@@ -364,63 +357,44 @@ def test_new_parts_are_in_their_table_and_did_what_they_say(followed: Path) -> N
     at delta = 1e-6 is 4.89.
     """
     (row,) = rows_of(followed, "dp-anil/table1")
-    assert (row["method"], row["unit"], row["epsilon_claimed"]) == (
-        "dp-anil",
-        "client",
-        "",
-    )
+    assert (row["method"], row["unit"]) == ("dp-anil", "client")
+    assert row["epsilon_claimed"] == ""
     assert round(float(row["epsilon_holds"]), 2) == 4.89
     (run,) = (followed / "results" / "runs" / "dp-anil").glob("*/*/*/seed0")
-    releases = [
-        json.loads(line)
-        for line in (run / "ledger.jsonl").read_text("utf-8").splitlines()
-    ]
-    assert [event["threshold"] for event in releases] == pytest.approx(
-        [0.5 * 0.9**index for index in range(10)]
-    )
-    config = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    thresholds = [event["threshold"] for event in releases_of(run)]
+    assert thresholds == pytest.approx([0.5 * 0.9**index for index in range(10)])
+    config = config_of(run)
     assert config["client_update"]["kind"] == "anil"
     assert config["server"]["optimizer"] == {"kind": "yogi", "tau": 0.001}
 
 
 def test_a_new_model_is_in_tables_of_clients_and_of_records(followed: Path) -> None:
-    (letters,) = rows_of(followed, "resnet9/letters")
-    both = rows_of(followed, "resnet9/digits")
-    assert [(row["method"], row["unit"]) for row in (letters, *both)] == [
-        ("dp-agr", "client"),
-        ("dp-fl", "record"),
-        ("dp-fl", "record"),
+    rows = [
+        *rows_of(followed, "resnet9/letters"),
+        *rows_of(followed, "resnet9/digits"),
     ]
-    assert all(math.isfinite(float(row["epsilon_holds"])) for row in (letters, *both))
+    units = [(row["method"], row["unit"]) for row in rows]
+    assert units == [("dp-agr", "client"), ("dp-fl", "record"), ("dp-fl", "record")]
+    assert all(math.isfinite(float(row["epsilon_holds"])) for row in rows)
     runs = list((followed / "results" / "runs" / "dp-fl" / "shapes").glob("*/*/seed0"))
-    configured = [
-        yaml.safe_load((run / "config.yaml").read_text("utf-8"))["model"]
-        for run in runs
-    ]
-    assert sorted(model["kind"] for model in configured) == ["cnn", "module", "resnet9"]
-    made = [
-        json.loads((run / "training.json").read_text("utf-8"))["gradients"]
-        for run in runs
-    ]
-    assert sorted(made) == ["cnn", "torch", "torch"]
+    kinds = [config_of(run)["model"]["kind"] for run in runs]
+    assert sorted(kinds) == ["cnn", "module", "resnet9"]
+    trainings = [(run / "training.json").read_text("utf-8") for run in runs]
+    gradients = [json.loads(text)["gradients"] for text in trainings]
+    assert sorted(gradients) == ["cnn", "torch", "torch"]
 
 
 def test_what_was_added_is_audited(followed: Path) -> None:
-    """One-sided bounds at 95 %: one of twenty is a little above the epsilon that holds;
-    a fifth more is a leak.
+    """One-sided bounds at 95 %: one of twenty is a little above the proven epsilon; a
+    fifth more is a leak.
     """
     rows = rows_of(followed, "privacy")
-    added = {
-        ("dp-anil", "stripes"),
-        ("dp-agr", "stripes"),
-        ("dp-fl", "shapes"),
-        ("dp-fedavgm", "shapes"),
-    }
-    assert {(row["method"], row["dataset"]) for row in rows} == added
+    clients = {("dp-anil", "stripes"), ("dp-agr", "stripes"), ("dp-fedavgm", "shapes")}
+    found = {(row["method"], row["dataset"]) for row in rows}
+    assert found == clients | {("dp-fl", "shapes")}
     for row in rows:
-        assert (
-            0 <= float(row["epsilon_audited"]) < 1.2 * float(row["epsilon_holds_high"])
-        ), row
+        limit = 1.2 * float(row["epsilon_holds_high"])
+        assert 0 <= float(row["epsilon_audited"]) < limit, row
 
 
 def test_a_search_is_planned_with_as_many_runs_as_it_says(
@@ -437,25 +411,33 @@ def test_a_search_is_planned_with_as_many_runs_as_it_says(
     assert re.search(r"^train +4$", done.stdout + done.stderr, flags=re.M), done.stdout
 
 
-def refusals(copy: Path, trained: str, *said: dict[str, object]) -> list[str]:
-    """What stops the training of a page's run, found by method and data set, with
-    something else in it each time.
+REFUSE = """
+import json, sys, yaml
+from pathlib import Path
+from dpfedbench.errors import BenchError
+from dpfedbench.federation.engine import train
+from dpfedbench.papers import read_run
+
+values = yaml.safe_load(Path(sys.argv[1], "config.yaml").read_text())
+clients = Path("results/clients", read_run(values).clients_folder)
+for changes in json.loads(sys.argv[2]):
+    try:
+        run = read_run(values | changes)
+        data = Path("results/data", run.dataset)
+        train(run, data_dir=data, clients_dir=clients, run_dir=Path("local/refused"))
+        print("trained")
+    except BenchError as error:
+        print(error)
+"""
+
+
+def refusals(copy: Path, trained: str, *changes: dict[str, object]) -> list[str]:
+    """Return what stops the training of a page's run, for each change of its
+    configuration.
     """
-    code = (
-        "import json, sys, yaml; from pathlib import Path; from dpfedbench.errors"
-        " import BenchError;from dpfedbench.federation.engine import train; from"
-        " dpfedbench.papers import read_run;run = Path(sys.argv[1]); values ="
-        " yaml.safe_load((run / 'config.yaml').read_text())\nclients ="
-        " Path('results/clients', read_run(values).clients_folder)\nfor said in"
-        " json.loads(sys.argv[2]):\n    try:\n        made = read_run(values | said)\n "
-        "       data = Path('results/data', made.dataset)\n        train(made,"
-        " data_dir=data, clients_dir=clients, run_dir=Path('local/refused'))\n       "
-        " print('trained')\n    except BenchError as error:\n        print(error)\n"
-    )
     run = next((copy / "results" / "runs" / trained).glob("*/*/seed0"))
-    command = [sys.executable, "-c", code, str(run), json.dumps(said)]
     done = subprocess.run(
-        command,
+        [sys.executable, "-c", REFUSE, str(run), json.dumps(changes)],
         cwd=copy,
         env=environment(copy),
         capture_output=True,
@@ -506,31 +488,6 @@ def test_models_are_refused_as_printed(followed: Path) -> None:
     finally:
         networks.unlink()
     assert said == printed("add-a-model.md")
-
-
-def test_a_second_module_of_a_name_stops_the_workflow_with_one_line(
-    followed: Path, call_snakemake: Snakemake
-) -> None:
-    twin = followed / "src" / "dpfedbench" / "papers" / "twin.py"
-    twin.write_text(
-        "from dpfedbench.papers.shared import LocalRecordMethod\n\n\n"
-        "class Twin(LocalRecordMethod):\n"
-        "    name = 'dp-fl'\n"
-        "    title = 'Twin'\n"
-    )
-    try:
-        done = call_snakemake("--cores", "1", "--dry-run", folder=followed, fresh=True)
-    finally:
-        twin.unlink()
-    said = [
-        text
-        for text in done.stderr.splitlines()
-        if not text.startswith(("Using", "Config file"))
-    ]
-    assert done.returncode == 1 and said == [
-        "configuration: the methods in dpfedbench.papers.adap_dp_fl and"
-        " dpfedbench.papers.twin both have the name 'dp-fl': give one of them another"
-    ]
 
 
 def test_tour_names_places_that_exist() -> None:

@@ -2,6 +2,8 @@
 a line that names the file.
 """
 
+import dataclasses
+import itertools
 import json
 import runpy
 import shutil
@@ -10,16 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 import dpfedbench
 from dpfedbench import files
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.federation.agreement import check_agrees
-from dpfedbench.results import manifests
 from dpfedbench.results.manifests import checked, listed
 from dpfedbench.verification import check_accounts, check_files
 from dpsum.ledger import chain_of
@@ -31,6 +30,7 @@ from tests.dpfedbench.federation.conftest import (
     silos,  # noqa: F401
     train,
 )
+from tests.dpsum.test_ledger import EVENT
 from workflow_jobs.manifests import rule_job, seal
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"
@@ -248,8 +248,13 @@ def test_every_file_of_a_finished_run_is_sealed_and_holds(there: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("change", [flipped, cut, edited])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *zip(FILES, itertools.cycle([flipped, cut, edited]), strict=False),
+        *((name, edited) for name in ("ledger.jsonl", "privacy.json")),
+    ],
+)
 def test_a_changed_file_is_refused_by_every_reader(
     there: Path,
     name: str,
@@ -290,36 +295,6 @@ def read_all(run: Any) -> None:
     """All that a notebook may ask of a run."""
     run.history, run.metrics, run.training, run.ledger, run.account, run.trained  # noqa: B018
     checked(run.folder / "audit.json")  # which no notebook reads
-
-
-def test_every_script_is_a_rules_job() -> None:
-    """So that none reads or writes without checksums; but those that make no results
-    and read none as such.
-    """
-    without = {
-        path.stem
-        for path in SCRIPTS.glob("*.py")
-        if "with rule_job(" not in path.read_text()
-    }
-    # `rows` is run by `library.py`, which is a job, in the environment of another
-    # library.
-    assert without == {"rows", "verify"}
-
-
-def test_weights_that_are_no_numbers_are_refused(
-    there: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    weights = load_file(PLACE / "model.safetensors")
-    first = next(iter(weights))
-    save_file(
-        weights | {first: np.full_like(weights[first], np.nan)},
-        PLACE / "model.safetensors",
-    )
-    line = said(capsys, meta_test)
-    assert (
-        "model.safetensors is damaged or was edited" in line
-        and "--forcerun train" in line
-    )
 
 
 def test_a_file_without_a_checksum_is_refused(
@@ -448,53 +423,46 @@ def doubled(line: dict[str, Any]) -> None:
     line["noise_std"] *= 2
 
 
+def halved(*keys: str) -> Callable[[dict[str, Any]], None]:
+    def change(line: dict[str, Any]) -> None:
+        line.update({key: line[key] / 2 for key in keys})
+
+    return change
+
+
+def replaced(**values: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda line: line.update(values)
+
+
+def rarer(line: dict[str, Any]) -> None:
+    line["sampler"]["rate"] /= 100
+
+
+def secret(line: dict[str, Any]) -> None:
+    line["sampler"]["kind"] = "balls-and-bins"
+
+
+SUM = "query-gradient-sum"
+STD = "noise_std"
 CHANGES = {
-    "all z doubled": (
-        doubled,
-        r"in round 0 multipliers of query-gradient-sum of \(2.0,\)",
-    ),
-    "another sampler": (
-        lambda line: line["sampler"].update(kind="balls-and-bins"),
-        "a sampler of query-gradient-sum",
-    ),
-    "a hundredth of the rate": (
-        lambda line: line["sampler"].update(rate=line["sampler"]["rate"] / 100),
-        "'rate': ",
-    ),
-    "another unit": (
-        lambda line: line.update(unit="record"),
-        "a unit of query-gradient-sum of record",
-    ),
-    "another observer": (
-        lambda line: line.update(observer="server"),
-        "an? observer of query-gradient-sum of server",
-    ),
-    "another mechanism": (
-        lambda line: line.update(mechanism="laplace"),
-        "a mechanism of query-gradient-sum",
-    ),
-    "another name": (
-        lambda line: line.update(name="gradient-sum"),
-        "rounds of query-gradient-sum 0",
-    ),
+    "all z doubled": (doubled, rf"in round 0 multipliers of {SUM} of \(2.0,\)"),
+    "another sampler": (secret, f"a sampler of {SUM}"),
+    "a hundredth of the rate": (rarer, "'rate': "),
+    "another unit": (replaced(unit="record"), f"a unit of {SUM} of record"),
+    "another observer": (replaced(observer="server"), f"observer of {SUM} of server"),
+    "another mechanism": (replaced(mechanism="laplace"), f"a mechanism of {SUM}"),
+    "another name": (replaced(name="gradient-sum"), f"rounds of {SUM} 0"),
     "another threshold": (
-        lambda line: line.update(
-            {key: line[key] / 2 for key in ("threshold", "sensitivity", "noise_std")}
-        ),
-        r"a first threshold of query-gradient-sum of \{0\.25\}",
+        halved("threshold", "sensitivity", STD),
+        rf"a first threshold of {SUM} of \{{0\.25\}}",
     ),
-    "half the noise": (
-        lambda line: line.update(noise_std=line["noise_std"] / 2),
-        "a deviation of the noise of query-",
-    ),
+    "half the noise": (halved(STD), "a deviation of the noise of query-"),
     "half the sensitivity": (
-        lambda line: line.update(
-            {key: line[key] / 2 for key in ("sensitivity", "noise_std")}
-        ),
-        r"a sensitivity of query-gradient-sum of 0\.25",
+        halved("sensitivity", STD),
+        rf"a sensitivity of {SUM} of 0\.25",
     ),
     "the ledger of another seed": (
-        lambda line: line.update(noise_stream="1/noise/0"),
+        replaced(noise_stream="1/noise/0"),
         r"a stream of \['1', 'noise'\]",
     ),
 }
@@ -634,37 +602,30 @@ def test_what_reads_raw_norms_has_to_say_so(
         check_agrees(make_config({"method": "maml"}), releases, 1)
 
 
-def test_a_budget_has_the_noise_that_it_is_calibrated_to(tmp_path: Path) -> None:
+def test_a_budget_has_the_noise_that_it_is_calibrated_to() -> None:
     """Calibrated anew for the account: z that was raised would say less than epsilon
     3.
     """
-    run = make_config(
-        {"noise": {"multiplier": None}, "budget": {"epsilon": 3.0, "profile": "holds"}}
-    )
+    budget = {"epsilon": 3.0, "profile": "holds"}
+    run = make_config({"noise": {"multiplier": None}, "budget": budget})
     sampler = run.participation.plan(clients=48, seed=0).describe()
-    (sum_,) = run.sums()
-    z = (
-        CompositionGroup((sum_,))
-        .plan(sampler, claims=run.claims, counted=True, stepwise=False)
-        .noise_multiplier
+    plan = CompositionGroup(run.sums()).plan(
+        sampler, claims=run.claims, counted=True, stepwise=False
     )
-    from tests.dpsum.test_ledger import EVENT
+    z = plan.noise_multiplier
 
-    def release(index: int, z: float) -> Any:
-        import dataclasses
+    def ledger(z: float) -> list[Any]:
+        values = {"sampler": sampler, "noise_multiplier": z, "noise_std": 0.5 * z}
+        return [
+            dataclasses.replace(
+                EVENT, round=index, noise_stream=f"0/noise/{index}", **values
+            )
+            for index in range(12)
+        ]
 
-        return dataclasses.replace(
-            EVENT,
-            round=index,
-            sampler=sampler,
-            noise_multiplier=z,
-            noise_std=0.5 * z,
-            noise_stream=f"0/noise/{index}",
-        )
-
-    check_agrees(run, [release(index, z) for index in range(12)], 12)
+    check_agrees(run, ledger(z), 12)
     with pytest.raises(BenchError, match="multipliers of query-gradient-sum"):
-        check_agrees(run, [release(index, 1.01 * z) for index in range(12)], 12)
+        check_agrees(run, ledger(1.01 * z), 12)
 
 
 # The manifest itself
@@ -712,13 +673,3 @@ def test_a_job_that_fails_leaves_no_manifest_of_what_was(
     with pytest.raises(SystemExit), rule_job(snakemake("rule", Given(), made), "x"):
         raise BenchError("no")
     assert not listed(Path("results"))
-
-
-def test_jobs_of_one_folder_do_not_meet(tmp_path: Path) -> None:
-    for name in ("a.csv", "b.csv"):
-        files.write_text(tmp_path / name, name)
-        seal("table", [tmp_path / name])
-    assert (
-        set(listed(tmp_path)) == {"a.csv", "b.csv"}
-        and len(list((tmp_path / manifests.FOLDER).iterdir())) == 2
-    )

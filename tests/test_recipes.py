@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -145,11 +144,6 @@ def test_a_figure_has_a_point_for_each_series(followed: Path) -> None:
     assert agr["x"] == agr["epsilon_holds"] and math.isfinite(float(agr["x"]))
 
 
-def test_a_figure_is_exported_as_pdf(followed: Path) -> None:
-    drawn = (followed / "export" / "mine" / "noise.pdf").read_bytes()
-    assert drawn.startswith(b"%PDF-")
-
-
 def test_a_papers_target_has_its_table_of_privacy_and_its_page(followed: Path) -> None:
     table = rows(followed / "tables" / "mine" / "privacy.csv")
     assert {row["paper"] for row in table} == {"mine"} and len(
@@ -197,89 +191,6 @@ def test_documented_experiments_are_taken_with_a_preset(preset: str) -> None:
             list(plan.items[place].runs) == list(plain.items[place].runs)
             for place in places
         )
-
-
-def test_an_experiment_of_ones_own_in_the_repository_breaks_no_test(
-    tmp_path: Path,
-) -> None:
-    """Tests that plan the repository's own experiments look at those that they name,
-    whatever lies beside them.
-    """
-    for name in ("config", "tests"):
-        shutil.copytree(
-            ROOT / name,
-            tmp_path / name,
-            ignore=shutil.ignore_patterns("__pycache__", "golden"),
-        )
-    for name in ("src", "workflow", "Snakefile", "pyproject.toml", "docs"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "config" / "experiments" / "mine.yaml").write_text(
-        yaml.safe_dump(mine()), encoding="utf-8"
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "not paper and not without_what",
-    ]
-    command += [
-        "tests/dpfedbench/test_experiments.py",
-        "tests/test_targets.py",
-        "tests/dpfedbench/results/test_tables.py",
-    ]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-
-
-def test_an_axis_of_epsilon_is_short_for_a_whole_one() -> None:
-    found = configuration(mine()).experiments["mine"]
-    assert found is not None and found.figures["methods"] is not None
-    axis = found.figures["methods"].x
-    assert (axis.show, axis.scale, axis.key) == ("epsilon_holds", "log", None)
-
-
-@pytest.mark.parametrize(
-    ("figure", "said"),
-    [
-        (
-            {"kind": "history", "curves": {"threshold": {}}},
-            "x.show is epsilon_holds: a history figure has no ε for e",
-        ),
-        (
-            {"x": {"show": "epsilon_holds", "label": "ε", "key": "noise.multiplier"}},
-            "x.values is missing: a sweep fi",
-        ),
-        ({"x": "epsilon_hold"}, 'x is "epsilon_hold": expected a group of keys'),
-        (
-            {"x": {"show": "epsilon", "label": "ε"}},
-            'x.show is "epsilon"',
-        ),
-    ],
-)
-def test_an_axis_that_cannot_be_drawn_is_one_line(
-    figure: dict[str, Any], said: str
-) -> None:
-    given = {
-        "kind": "sweep",
-        "title": "t",
-        "task": "pictures",
-        "x": "epsilon_holds",
-        "y": {"label": "%"},
-    }
-    given |= {"series": {"a": {"method": "dp-agr"}}} | figure
-    file = overlaid(
-        mine(), {"experiments": {"mine": {"figures": {"methods": None, "one": given}}}}
-    )
-    with pytest.raises(
-        BenchError, match=re.escape(f"experiments.mine.figures.one.{said}")
-    ) as caught:
-        make_plan(configuration(file))
-    assert "\n" not in str(caught.value)
 
 
 def test_an_overlay_of_an_experiment_is_no_second_one(tmp_path: Path) -> None:

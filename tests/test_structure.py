@@ -1,4 +1,4 @@
-"""The modules form no import cycle, and each parameter `run` has a type."""
+"""The modules form no import cycle."""
 
 import ast
 import graphlib
@@ -79,21 +79,3 @@ def test_a_circle_is_found() -> None:
         " Z\ndef f():\n    import x.w\n"
     )
     assert imports(ast.parse(source), {"x.y", "x.w", "x"}) == {"x.y", "x.w"}
-
-
-@pytest.mark.parametrize("name", ["dpfedbench", "dpkernels", "dpsum", "dpwatch"])
-def test_a_run_has_its_type(name: str, trees: dict[Path, ast.Module]) -> None:
-    """Adapters are handed the runs of other libraries."""
-    untyped = []
-    for path in FILES:
-        if called(path).startswith(f"{name}.") and ".adapters." not in called(path):
-            for node in ast.walk(trees[path]):
-                if isinstance(node, ast.FunctionDef):
-                    takes = {
-                        one.arg: one.annotation
-                        for one in (*node.args.args, *node.args.kwonlyargs)
-                    }
-                    said = takes.get("run", ast.Name("typed"))
-                    if said is None or ast.unparse(said) in ("Any", "object"):
-                        untyped.append(f"{called(path)}.{node.name}")
-    assert untyped == []

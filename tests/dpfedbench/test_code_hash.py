@@ -106,12 +106,6 @@ def test_every_rule_with_a_code_hash_is_in_the_table_and_training_is_not() -> No
     )
 
 
-def test_every_package_of_the_table_exists() -> None:
-    """A package that was moved would else be hashed as an empty folder."""
-    packages = {package for used in PACKAGES.values() for package in used}
-    assert [name for name in packages if not (SOURCES / name).exists()] == []
-
-
 def watch_calls(action: Callable[[], Any]) -> set[str]:
     """Return the files of our packages of which a function is called."""
     called: set[Path] = set()

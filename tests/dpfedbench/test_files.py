@@ -67,29 +67,14 @@ def full(tmp_path: Path) -> Iterator[Path]:
 NUMBERS = np.zeros(1_000_000, np.float32)
 
 
-def numpys(path: Path) -> None:
-    with open(path, "wb") as handle:
-        np.save(handle, NUMBERS)
-
-
-def many_of_numpys(path: Path) -> None:
-    """Of so many numpy looks for room before it writes any, and the disk has some left
-    afterwards.
-    """
-    with open(path, "wb") as handle:
-        np.save(handle, np.zeros(8_000_000, np.float32))
-
-
 @pytest.mark.parametrize(
     "write",
     [
         lambda path: torch.save({"a": torch.from_numpy(NUMBERS)}, path),
         lambda path: save_file({"a": NUMBERS}, path),
-        numpys,
-        many_of_numpys,
-        lambda path: path.write_text("a" * 4_000_000),
+        lambda path: path.write_bytes(NUMBERS.tobytes()),
     ],
-    ids=["torch", "safetensors", "numpy", "numpy, much", "text"],
+    ids=["torch", "safetensors", "bytes"],
 )
 def test_a_full_disk_is_one_line_that_names_the_file(
     full: Path, write: Callable[[Path], None]
@@ -105,7 +90,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(
     assert not list(path.parent.iterdir())
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+@pytest.mark.parametrize("mask", [0o022, 0o077])
 def test_every_file_has_the_mode_that_new_files_have(tmp_path: Path, mask: int) -> None:
     """Whatever wrote it: safetensors makes files that nobody else can read, and so does
     tempfile.
@@ -125,39 +110,3 @@ def test_every_file_has_the_mode_that_new_files_have(tmp_path: Path, mask: int) 
         "model.safetensors": 0o666 & ~mask,
         "a.txt": 0o666 & ~mask,
     }
-
-
-def test_a_fault_that_is_no_disks_stays_what_it_is(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), atomic_path(tmp_path / "a"):
-        raise ZeroDivisionError
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("file/a.json", "a file lies where a folder belongs"),
-        (
-            "folder",
-            (
-                "a file lies where a folder belongs, or a folder where the file does;"
-                " move it away"
-            ),
-        ),
-        ("a" * 250 + "/b.json", ""),
-        ("a" * 300, "the path is too long, choose a shorter folder or name"),
-    ],
-)
-def test_a_place_that_takes_no_file_is_one_line(
-    tmp_path: Path, path: str, said: str
-) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    (tmp_path / "folder").mkdir()
-    if not said:
-        write_text(tmp_path / path, "fits")
-        return
-    with pytest.raises(BenchError) as caught:
-        write_text(tmp_path / path, "a")
-    assert str(caught.value).startswith(
-        f"cannot write {tmp_path / path}: "
-    ) and said in str(caught.value)

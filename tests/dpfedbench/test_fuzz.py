@@ -27,62 +27,15 @@ from tests.dpfedbench.test_experiments import configuration
 from tests.workflow.conftest import Call
 from tests.workflow.conftest import snakemake as snakemake
 
-HOSTILE: list[Any] = [
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    0.5,
-    -0.0,
-    3.7,
-    1e-300,
-    1e300,
-    -1e300,
-    10**30,
-    2**63,
-    float("nan"),
-    float("inf"),
-    "",
-    "null",
-    "1e9",
-    "nan",
-    "yes",
-    "x",
-    "../../../evil",
-    "/etc/passwd",
-    "a" * 300,
-    "a{b}",
-    "=cmd|' /C calc'!A0",
-    "<script>",
-    "$\\frac{$",
-    "a\nb",
-    "é\x00",
-    [],
-    [0.0],
-    [0, 0],
-    [[1]],
-    [None],
-    {},
-    {"kind": "nope"},
-    {"": 1},
-    {"kind": ["a"]},
-    {1: 2},
-    datetime.date(2020, 1, 1),
-]
-NAMES = [
-    "multiplyer",
-    "../evil",
-    "a{b}",
-    "A B",
-    "",
-    "2022",
-    "all",
-    "class",
-    "b" * 300,
-    "kind",
-]
+NUMBERS = [0, 1, -1, 0.5, -0.0, 3.7, 1e-300, 1e300, -1e300, 10**30, 2**63]
+TEXTS = ["", "null", "1e9", "nan", "yes", "x", "../../../evil", "/etc/passwd"]
+LETTERS = ["a" * 300, "a{b}", "=cmd|' /C calc'!A0", "<script>", "$\\frac{$", "a\nb"]
+LISTS = [[], [0.0], [0, 0], [[1]], [None], {}, {"kind": "nope"}, {"": 1}]
+HOSTILE: list[Any] = [None, True, False, *NUMBERS, float("nan"), float("inf")]
+HOSTILE += [*TEXTS, *LETTERS, "\u00e9\x00", *LISTS, {"kind": ["a"]}, {1: 2}]
+HOSTILE += [datetime.date(2020, 1, 1)]
+NAMES = ["multiplyer", "../evil", "a{b}", "A B", "", "2022", "all", "class", "kind"]
+NAMES += ["b" * 300]
 SMOKE = configuration("smoke")
 PAPERS = (
     "dp-fedmeta",
@@ -181,27 +134,8 @@ def test_the_workflow_says_what_the_plan_says(snakemake: Call, tmp_path: Path) -
 
 
 DEAR = {"inner_steps", "steps", "rounds", "tasks", "count", "filters", "cohort"}
-VALUES: list[Any] = [
-    None,
-    True,
-    0,
-    1,
-    2,
-    -1,
-    0.5,
-    1e-20,
-    1e-9,
-    1e3,
-    1e6,
-    1e20,
-    1e300,
-    "x",
-    "",
-    [],
-    {},
-    "null",
-    "2",
-]
+VALUES: list[Any] = [None, True, 0, 1, 2, -1, 0.5, 1e-20, 1e-9, 1e3, 1e6, 1e20, 1e300]
+VALUES += ["x", "", [], {}, "null", "2"]
 
 
 def test_runs_that_are_accepted_run_to_the_end(

@@ -71,44 +71,36 @@ def test_it_reads_a_run_outside_the_checkout(wheel: Path, tmp_path: Path) -> Non
     assert done.stdout.startswith("step ")
 
 
-def test_it_brings_the_workflow(wheel: Path, tmp_path: Path) -> None:
-    """`dpfedbench run --preset smoke` in an empty folder: every job is planned by what
-    is in the wheel alone.
-    """
-    assert {path.name for path in (wheel / "dpsum").glob("*.py")} >= {
-        "ledger.py",
-        "private_sum.py",
-    }
-    code = "import sys; from dpfedbench.command import main; sys.exit(main())"
-    found = {
+RUN = "import sys; from dpfedbench.command import main; sys.exit(main())"
+
+
+def run_command(
+    wheel: Path, folder: Path, *words: str
+) -> subprocess.CompletedProcess[str]:
+    """Call `dpfedbench run` of the wheel alone."""
+    environment = {
         key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"
     }
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "run",
-        "--preset",
-        "smoke",
-        "--dry-run",
-        "--quiet",
-        "rules",
-    ]
+    environment |= {"PYTHONPATH": str(wheel), "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=found | {"PYTHONPATH": str(wheel)},
+        [sys.executable, "-c", RUN, "run", *words],
+        cwd=folder,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_it_brings_the_workflow(wheel: Path, tmp_path: Path) -> None:
+    """In an empty folder every job is planned by what is in the wheel alone."""
+    quiet = ("--dry-run", "--quiet", "rules")
+    done = run_command(wheel, tmp_path, "--preset", "smoke", *quiet)
     planned = dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, flags=re.M))
-    assert (
-        int(planned["train"]) > 10
-        and planned["train"] == planned["account"]
-        and planned["page"] == "1"
-    )
+    assert int(planned["train"]) > 10 and planned["page"] == "1"
+    assert planned["train"] == planned["account"]
     profile = "dpfedbench/workflow/profiles/default"
     assert f"Using workflow specific profile {wheel / profile}" in done.stderr
     (entry,) = wheel.glob("*.dist-info/entry_points.txt")
@@ -119,40 +111,11 @@ def test_its_workflow_is_run_by_its_own_package(wheel: Path, tmp_path: Path) -> 
     """A job's script imports the library of the wheel, and not that of a checkout."""
     for number in range(4):
         (tmp_path / f"{number}.txt").write_text(f"two words {number}", encoding="utf-8")
-    own = (
-        f"{{reader: text-folder, licence: MIT, options: {{folder: '{tmp_path}', words:"
-        " 3}}"
-    )
-    (tmp_path / "seen.yaml").write_text(
-        f"datasets: {{mine: {own}}}\n", encoding="utf-8"
-    )
-    code = "import sys; from dpfedbench.command import main; sys.exit(main())"
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "run",
-        "results/data/mine/summary.json",
-        "--configfile",
-        "seen.yaml",
-    ]
-    environment = {
-        key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"
-    }
-    environment |= {
-        "PYTHONPATH": str(wheel),
-        "PYTHONVERBOSE": "",
-        "PYTHONDONTWRITEBYTECODE": "",
-    }
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    options = f"{{folder: '{tmp_path}', words: 3}}"
+    own = f"{{reader: text-folder, licence: MIT, options: {options}}}"
+    (tmp_path / "own.yaml").write_text(f"datasets: {{mine: {own}}}\n", encoding="utf-8")
+    target = "results/data/mine/summary.json"
+    run_command(wheel, tmp_path, target, "--configfile", "own.yaml")
     assert (tmp_path / "results" / "data" / "mine" / "images.npy").exists()
     compiled = wheel / "dpfedbench" / "data" / "__pycache__"
     assert any(path.name.startswith("text_folder.") for path in compiled.glob("*.pyc"))

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PRESETS = ROOT / "config" / "presets"
+SMOKE = ["--configfile", str(PRESETS / "smoke.yaml")]
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -25,18 +27,10 @@ def jobs(output: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_every_preset_has_a_dag(snakemake: Call, preset: str | None) -> None:
-    chosen = (
-        ["--configfile", str(ROOT / "config" / "presets" / f"{preset}.yaml")]
-        if preset
-        else []
-    )
-    done = snakemake("--dry-run", "--quiet", "rules", *chosen)
-    assert done.returncode == 0, done.stderr
-    found = jobs(done.stdout + done.stderr)
-    # A run is configured, trained, tested and accounted for once, whatever shows it.
-    assert (
-        found["configure"] == found["train"] == found["meta_test"] == found["account"]
-    )
+    """A run is configured, trained, tested and accounted for once, whatever shows it."""
+    found = planned(snakemake, preset=preset)
+    stages = ("configure", "train", "meta_test", "account")
+    assert len({found[stage] for stage in stages}) == 1
     for rule in ("provenance", "page", "privacy", "collect"):
         assert found[rule] == 1
     assert found["table"] >= 5 and found["figure"] >= 9 and found["prepare"] >= 2
@@ -45,93 +39,67 @@ def test_every_preset_has_a_dag(snakemake: Call, preset: str | None) -> None:
 
 
 def test_the_scale_preset_trains_three_runs_of_one_partition(snakemake: Call) -> None:
-    preset = str(ROOT / "config" / "presets" / "scale.yaml")
-    done = snakemake(
-        "dp_fedmeta", "--dry-run", "--quiet", "rules", "--configfile", preset
-    )
-    assert done.returncode == 0, done.stderr
-    found = jobs(done.stdout + done.stderr)
+    found = planned(snakemake, "dp_fedmeta", preset="scale")
     assert found["train"] == found["meta_test"] == found["account"] == 3
     assert found["prepare"] == found["partition"] == 1 and found["audited"] == 2
 
 
-@pytest.mark.parametrize("target", ["dp_fedmeta", "adap_dp_fl", "dp_maml"])
-def test_a_paper_is_a_target(snakemake: Call, target: str) -> None:
-    smoke = str(ROOT / "config" / "presets" / "smoke.yaml")
-    done = snakemake(target, "--dry-run", "--configfile", smoke)
+def planned(
+    snakemake: Call, *targets: str, preset: str | None = None
+) -> dict[str, int]:
+    """Return the jobs that a dry run plans, by rule."""
+    chosen = ["--configfile", str(PRESETS / f"{preset}.yaml")] if preset else []
+    done = snakemake(*targets, "--dry-run", "--quiet", "rules", *chosen)
     assert done.returncode == 0, done.stderr
-    said, paper = done.stdout + done.stderr, target.replace("_", "-")
-    found = jobs(said)
+    return jobs(done.stdout + done.stderr)
+
+
+def dry_run(snakemake: Call, *targets: str) -> str:
+    """Return what a dry run of the smoke preset says."""
+    done = snakemake(*targets, "--dry-run", *SMOKE)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("target", ["dp_fedmeta", "adap_dp_fl"])
+def test_a_paper_is_a_target(snakemake: Call, target: str) -> None:
+    """No run is trained, and none audited, that the paper does not show, but for the
+    model that rows of a public start begin from.
+    """
+    plan = dry_run(snakemake, target)
+    paper = target.replace("_", "-")
+    found = jobs(plan)
     assert "provenance" not in found and found["page_of_paper"] == found["privacy"] == 1
-    made = re.findall(r"output: results/smoke/(?:tables|figures)/([\w-]+)/", said)
+    made = re.findall(r"output: results/smoke/(?:tables|figures)/([\w-]+)/", plan)
     assert made and set(made) == {paper}
-    assert (
-        f"results/smoke/{paper}.html" in said
-        and f"results/smoke/tables/{paper}/privacy.csv" in said
-    )
-    # No run is trained, and none audited, that the paper does not show.
+    assert f"results/smoke/{paper}.html" in plan
+    assert f"results/smoke/tables/{paper}/privacy.csv" in plan
     assert found["audited"] > found["audit"] and found["account"] < 25
-    # The model that rows of a public start begin from is trained, and shown by another
-    # row.
     assert found["account"] <= found["train"] <= found["account"] + 1
 
 
 def test_the_frontier_is_a_target_and_audits_nothing(snakemake: Call) -> None:
-    done = snakemake(
-        "frontier",
-        "--dry-run",
-        "--configfile",
-        str(ROOT / "config" / "presets" / "smoke.yaml"),
-    )
-    assert done.returncode == 0, done.stderr
-    said = done.stdout + done.stderr
-    found = jobs(said)
+    plan = dry_run(snakemake, "frontier")
+    found = jobs(plan)
     assert found["frontier"] == found["frontier_table"] == found["figure"] == 1
-    assert found["train"] > 4 and found.keys().isdisjoint(
-        {"audit", "privacy", "page", "table"}
-    )
-    assert {
-        "results/smoke/figures/dp-fedmeta/frontier.png",
-        "results/smoke/tables/frontier.csv",
-    } <= set(re.findall(r"results/smoke/[\w./-]+", said))
+    assert found["train"] > 4
+    assert found.keys().isdisjoint({"audit", "privacy", "page", "table"})
+    made = set(re.findall(r"results/smoke/[\w./-]+", plan))
+    assert "results/smoke/figures/dp-fedmeta/frontier.png" in made
+    assert "results/smoke/tables/frontier.csv" in made
 
 
 def test_audits_take_trained_runs_ledgers_and_no_account(snakemake: Call) -> None:
-    smoke = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
-    done = snakemake("results/smoke/audits/dp-agr-1", "--dry-run", *smoke)
-    assert done.returncode == 0, done.stderr
-    said = done.stdout + done.stderr
-    found = jobs(said)
-    folders = re.findall(r"results/runs/(dp-agr/\S+?)/ledger\.jsonl", said)
-    assert (
-        found["train"] == found["configure"] == len(set(folders)) > 1
-        and found["audit"] == 1
-    )
-    assert found.keys() == {
-        "audit",
-        "configure",
-        "partition",
-        "prepare",
-        "train",
-        "total",
-    }
+    plan = dry_run(snakemake, "results/smoke/audits/dp-agr-1")
+    found = jobs(plan)
+    folders = re.findall(r"results/runs/(dp-agr/\S+?)/ledger\.jsonl", plan)
+    assert found["train"] == found["configure"] == len(set(folders)) > 1
+    before = {"configure", "partition", "prepare", "train"}
+    assert found.keys() == {"audit", "total"} | before
     # One that the table of privacy does not need, by itself.
-    done = snakemake("--dry-run", *smoke)
-    other = min(
-        re.findall(r"results/runs/(maml/\S+?/seed\d+)/", done.stdout + done.stderr)
-    )
-    done = snakemake(
-        f"results/runs/{other}/audit.json", "--dry-run", "--quiet", "rules", *smoke
-    )
-    assert jobs(done.stdout + done.stderr) == {
-        "audit": 1,
-        "audited": 1,
-        "configure": 1,
-        "partition": 1,
-        "prepare": 1,
-        "train": 1,
-        "total": 6,
-    }
+    plain = re.findall(r"results/runs/(maml/\S+?/seed\d+)/", dry_run(snakemake))
+    single = planned(snakemake, f"results/runs/{min(plain)}/audit.json", preset="smoke")
+    assert single == dict.fromkeys({"audit", "audited"} | before, 1) | {"total": 6}
 
 
 OWN = """
@@ -149,138 +117,41 @@ def test_an_experiment_may_lie_outside_the_repository(
     snakemake: Call, tmp_path: Path, folder: bool
 ) -> None:
     """Given by --configfile, or in a folder that the configuration names."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "mine.yaml").write_text(OWN, encoding="utf-8")
-    chosen = (
-        ["--config", "experiments_folder=own"]
-        if folder
-        else ["--configfile", str(tmp_path / "own" / "mine.yaml")]
-    )
-    done = snakemake("mine", "--dry-run", "--quiet", "rules", *chosen)
-    assert done.returncode == 0, done.stderr
-    found = jobs(done.stdout + done.stderr)
+    path = tmp_path / "own" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text(OWN, encoding="utf-8")
+    chosen = ["--configfile", str(path)]
+    if folder:
+        chosen = ["--config", "experiments_folder=own"]
+    found = planned(snakemake, "mine", *chosen)
     assert found["table"] == 1 and found["train"] == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        (
-            "dp-fedmeta",
-            (
-                "experiments.dp-fedmeta is made in dp-fedmeta.yaml and again in"
-                " mine.yaml: give yours another "
-            ),
-        ),
-    ],
-)
-def test_an_experiment_with_a_name_that_is_taken_is_one_line(
-    snakemake: Call, tmp_path: Path, name: str, said: str
-) -> None:
-    (tmp_path / "mine.yaml").write_text(
-        OWN.replace("  mine:", f"  {name}:"), encoding="utf-8"
-    )
-    done = snakemake("--dry-run", "--configfile", str(tmp_path / "mine.yaml"))
-    lines = [
-        text
-        for text in done.stderr.splitlines()
-        if not text.startswith(("Using", "Config file"))
-    ]
-    assert (
-        done.returncode == 1
-        and len(lines) == 1
-        and lines[0].startswith(f"configuration: {said}")
-    )
-
-
-def test_a_folder_of_experiments_that_is_not_there_is_one_line(snakemake: Call) -> None:
-    done = snakemake("--dry-run", "--config", "experiments_folder=nowhere")
-    said = [
-        text
-        for text in done.stderr.splitlines()
-        if not text.startswith(("Using", "Config file"))
-    ]
-    assert done.returncode == 1 and len(said) == 1
-    assert (
-        said[0].startswith("configuration: experiments_folder is nowhere, but ")
-        and "has no such folder" in said[0]
-    )
-
-
 def test_a_median_threshold_waits_for_its_run_without_privacy(snakemake: Call) -> None:
-    """Asked for alone, a constant threshold at that run's median trains both, the run
-    without privacy first.
+    """A constant threshold at that run's median trains both, the run without privacy
+    first.
     """
-    smoke = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
-    done = snakemake("results/smoke/figures/dp-maml/figure6a.png", "--dry-run", *smoke)
-    assert done.returncode == 0, done.stderr
-    trained = re.findall(
-        r"^rule train:\n    input: (.*)\n", done.stdout + done.stderr, flags=re.M
-    )
-    assert len(trained) == 4  # three private ones, and the run without
-    waiting = [line for line in trained if "history.csv" in line]
-    assert len(waiting) == 1 and "results/runs/maml/" in waiting[0]
+    plan = dry_run(snakemake, "results/smoke/figures/dp-maml/figure6a.png")
+    inputs = re.findall(r"^rule train:\n    input: (.*)\n", plan, flags=re.M)
+    assert len(inputs) == 4  # three private ones, and the run without
+    (waiting,) = [line for line in inputs if "history.csv" in line]
+    assert "results/runs/maml/" in waiting
 
 
 def test_a_figure_of_initialisations_trains_each_once_and_tests_it_at_every_shot(
     snakemake: Call,
 ) -> None:
-    done = snakemake(
-        "results/figures/dp-fedmeta/figure5.png", "--dry-run", "--quiet", "rules"
-    )
-    assert done.returncode == 0, done.stderr
-    found = jobs(done.stdout + done.stderr)
-    # Six initialisations, three shots.
-    assert (
-        found["train"] == found["meta_test"] == found["account"] == 6
-        and found["meta_test_at"] == 6 * 3
-    )
-    # The same data: the clients of 5-way tasks, and the one holder of all images.
+    """Six initialisations, three shots. In the second figures three are shared, and MAML
+    and DP-MAML are meta-trained at 1 and at 5 shots.
+    """
+    found = planned(snakemake, "results/figures/dp-fedmeta/figure5.png")
+    assert found["train"] == found["meta_test"] == found["account"] == 6
+    assert found["meta_test_at"] == 6 * 3
+    # The clients of 5-way tasks, and the one holder of all images.
     assert found["prepare"] == 1 and found["partition"] == 2 and found["figure"] == 1
     both = [f"results/figures/dp-maml/figure13{letter}.png" for letter in "ab"]
-    done = snakemake(*both, "--dry-run", "--quiet", "rules")
-    assert done.returncode == 0, done.stderr
-    found = jobs(done.stdout + done.stderr)
-    # Random and both pre-trained ones are shared; MAML and DP-MAML are meta-trained at
-    # 1 and at 5 shots.
-    assert (
-        found["train"] == 3 + 2 * 2
-        and found["meta_test_at"] == 7 * 3
-        and found["figure"] == 2
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        (
-            "run={noise: {multiplyer: 1}}",
-            "unknown key run.noise.multiplyer: the nearest known key is",
-        ),
-        (
-            "run={noise: {multiplier: 0}}",
-            "run.noise.multiplier is 0",
-        ),
-        ("seeds=[]", "seeds is []"),
-        (
-            "machine={kernels: offf}",
-            'machine.kernels is "offf"',
-        ),
-    ],
-)
-def test_a_bad_configuration_is_one_line(
-    snakemake: Call, given: str, line: str
-) -> None:
-    done = snakemake("--dry-run", "--config", given)
-    assert done.returncode == 1
-    # What Snakemake says of its files stands apart; there is no stack and no second
-    # line of ours.
-    said = [
-        text
-        for text in done.stderr.splitlines()
-        if not text.startswith(("Using", "Config file"))
-    ]
-    assert len(said) == 1 and said[0].startswith(f"configuration: {line}")
+    found = planned(snakemake, *both)
+    assert found["train"] == 3 + 2 * 2 and found["meta_test_at"] == 7 * 3
 
 
 def test_lint_is_clean(snakemake: Call) -> None:
@@ -289,18 +160,10 @@ def test_lint_is_clean(snakemake: Call) -> None:
 
 
 def test_the_format_is_snakefmts() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "snakefmt",
-        "--check",
-        str(ROOT / "Snakefile"),
-        str(ROOT / "workflow"),
-    ]
-    pytest.importorskip(
-        "snakefmt", reason="snakefmt is a development tool: uv sync installs it"
-    )
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    pytest.importorskip("snakefmt")
+    command = [sys.executable, "-m", "snakefmt", "--check"]
+    paths = [str(ROOT / "Snakefile"), str(ROOT / "workflow")]
+    done = subprocess.run([*command, *paths], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -312,24 +175,3 @@ def test_every_rule_says_what_it_does_and_keeps_a_log() -> None:
             assert re.match(r'\w+:\n    """', rule), rule
             for part in ("log:", "conda:", "threads:", "mem_mb=", "runtime=", "gpu="):
                 assert part in rule, (path.name, rule.split(":")[0], part)
-
-
-def test_every_table_and_figure_is_in_the_report() -> None:
-    found = 0
-    for path in (ROOT / "workflow" / "rules").glob("*.smk"):
-        text = path.read_text(encoding="utf-8")
-        for rule in re.findall(r"^    output:\n((?:        .*\n)+)", text, flags=re.M):
-            for output in re.finditer(
-                r'f"\{REPORT\}/(?:tables/[^"]*\.csv|figures/[^"]*\.png)",?\s*([^)]*)\)?',
-                rule,
-            ):
-                found += 1
-                assert rule[: output.start()].rstrip().endswith("report("), (
-                    path.name,
-                    output[0],
-                )
-                assert all(
-                    f"{part}=" in output[1]
-                    for part in ("caption", "category", "labels")
-                ), output[0]
-    assert found >= 6

@@ -7,11 +7,7 @@ environment and a figure in it.
 
 import ast
 import importlib.metadata
-import json
-import os
 import re
-import shutil
-import site
 import subprocess
 import sys
 import tomllib
@@ -96,54 +92,56 @@ def test_channels_are_conda_forge_alone() -> None:
         assert "nodefaults" not in path.read_text(encoding="utf-8")
 
 
+PLAN = """
+import sys
+sys.modules |= dict.fromkeys(sys.argv[2:])
+import yaml
+from pathlib import Path
+import dpfedbench.data
+import dpfedbench.experiments.targets
+import dpfedbench.results.format
+import workflow_jobs.cluster
+import workflow_jobs.jobs
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.datasets import known_datasets
+from dpfedbench.experiments.expand import make_plan
+
+root = Path(sys.argv[1])
+files = [root / "config" / "config.yaml", *root.glob("config/experiments/*.yaml")]
+options = {"folder": "x", "size": 28, "channels": 1}
+own = {"mine": {"reader": "image-folder", "options": options}}
+read = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
+configuration = Configuration.read(overlaid(*read, {"datasets": own}))
+datasets = known_datasets(dpfedbench.data.DATASETS_TABLE, configuration)
+plan = make_plan(configuration, datasets=datasets)
+print("mine" in datasets, len(plan.private_runs()) > 10)
+"""
+
+
 def test_a_plan_needs_nothing_but_snakemake() -> None:
     """As on a login node that has Snakemake alone: no package that Snakemake does not
-    bring with it.
-
-    `use_conda.py` calls the workflow from such an environment.
+    bring with it. `use_conda.py` calls the workflow from such an environment.
     """
     brought = {"snakemake"}
     for _ in range(12):  # what Snakemake requires, and what that requires
-        found = (
-            importlib.metadata.requires(name) or []
+        texts = [
+            text
             for name in brought
             if _installed(name)
-        )
+            for text in importlib.metadata.requires(name) or []
+        ]
         brought |= {
             re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0]
-            for texts in found
             for text in texts
             if "extra" not in text
         }
     rules, _ = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
     modules = {"pyyaml": "yaml", "pillow": "PIL"}
     absent = {modules.get(name, name) for name in rules if name not in brought}
-    assert {
-        "numpy",
-        "torch",
-        "pandas",
-        "scipy",
-        "numba",
-    } <= absent and "yaml" not in absent
-    code = (
-        f"import sys, yaml\nsys.modules |= dict.fromkeys({sorted(absent)!r})\nfrom"
-        " pathlib import Path\nfrom dpfedbench.experiments.configuration import"
-        " Configuration, overlaid\nfrom dpfedbench.experiments.datasets import"
-        " known_datasets\nfrom dpfedbench.experiments.expand import make_plan\nimport"
-        " dpfedbench.data\nimport workflow_jobs.cluster, workflow_jobs.jobs,"
-        " dpfedbench.results.format, dpfedbench.experiments.targets\nroot ="
-        f" Path({str(ROOT)!r})\nfiles = [root / 'config' / 'config.yaml',"
-        " *root.glob('config/experiments/*.yaml')]\nown = {'mine': {'reader':"
-        " 'image-folder', 'options': {'folder': 'x', 'size': 28, 'channels':"
-        " 1}}}\nread = [yaml.safe_load(file.read_text(encoding='utf-8')) for file"
-        " in files]\nconfiguration = Configuration.read(overlaid(*read, {'datasets':"
-        " own}))\nfound = known_datasets(dpfedbench.data.DATASETS_TABLE,"
-        " configuration)\nprint('mine' in found, len(make_plan(configuration,"
-        " datasets=found).private_runs()) > 10)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    assert {"numpy", "torch", "pandas", "scipy", "numba"} <= absent
+    assert "yaml" not in absent
+    command = [sys.executable, "-c", PLAN, str(ROOT), *sorted(absent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "True True\n", done.stderr
 
 
@@ -172,30 +170,6 @@ def test_a_checkouts_own_sources_come_first(
     done = snakemake(target, *SMOKE)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / target).is_file()
-
-
-def test_pytest_finds_the_package_where_it_is_not_installed() -> None:
-    """As in the environment of environment.yml: -S reads no .pth, so what is installed
-    here is not found.
-    """
-    code = (
-        f"import sys; sys.path += {site.getsitepackages()!r}; import pytest;"
-        " sys.exit(pytest.main(sys.argv[1:]))"
-    )
-    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [
-        sys.executable,
-        "-S",
-        "-c",
-        code,
-        "-p",
-        "no:cacheprovider",
-        "tests/dpfedbench/test_files.py",
-    ]
-    done = subprocess.run(
-        command, cwd=ROOT, env=kept, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # A module's name where it is not its distribution's, and what comes with another one
@@ -286,79 +260,3 @@ def test_every_rule_has_that_environment() -> None:
             assert (path.parent / script).is_file()
             count += 1
     assert count >= 9
-
-
-def test_scripts_find_the_package_where_it_is_not_installed(
-    snakemake: Call, tmp_path: Path
-) -> None:
-    """Under --use-conda src/ has to come from the Snakefile: Snakemake hands its own
-    search path on to scripts.
-    """
-    copy = tmp_path / "copy"
-    for name in ("workflow", "config", "profiles", "src"):
-        shutil.copytree(
-            ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    shutil.copy(ROOT / "Snakefile", copy)
-    told = (
-        "import json, pathlib,"
-        " sys\npathlib.Path(snakemake.output[0]).write_text(json.dumps(sys.path))\n"
-    )
-    (copy / "workflow" / "scripts" / "configure.py").write_text(told, encoding="utf-8")
-    plan = snakemake("--dry-run", *SMOKE, root=copy, directory=copy).stdout
-    target = re.findall(r"output: (\S+config\.yaml)$", plan, flags=re.M)[0]
-    done = snakemake(target, *SMOKE, root=copy, directory=copy)
-    assert done.returncode == 0, done.stderr
-    paths = json.loads((copy / target).read_text(encoding="utf-8"))
-    assert str(copy / "src") in paths
-    # With that path, and the environment's packages but no installed dpfedbench (-S
-    # reads no .pth), each script loads.
-    load = (
-        f"import sys; sys.path += {[*site.getsitepackages(), str(ROOT / 'src')]!r};"
-        " import runpy\n"
-    )
-    load += (
-        "for path in sys.argv[1:]: runpy.run_path(path)\nimport dpfedbench;"
-        " print(dpfedbench.__file__)"
-    )
-    scripts = map(str, sorted((ROOT / "workflow" / "scripts").glob("*.py")))
-    alone = subprocess.run(
-        [sys.executable, "-S", "-c", load, *scripts],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert alone.returncode == 0, alone.stderr
-    assert alone.stdout.strip() == str(ROOT / "src" / "dpfedbench" / "__init__.py")
-
-
-def test_the_container_file_is_the_set_up_of_the_readme() -> None:
-    """Its commands, and that what it copies and leaves out is right; the image itself
-    is not built by the tests.
-    """
-    text = (ROOT / "Containerfile").read_text(encoding="utf-8")
-    steps = [
-        line.split(None, 1)
-        for line in text.splitlines()
-        if line and not line.startswith("#")
-    ]
-    runs = " && ".join(words for kind, words in steps if kind == "RUN").split(" && ")
-    # The README: `pip install uv && uv run ...`; the gate: `uv sync` with the pins of
-    # pyproject.toml.
-    assert "pip install --no-cache-dir uv" in runs and "uv sync --no-cache" in runs
-    assert "uv sync" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    (base,) = (words for kind, words in steps if kind == "ARG")
-    release = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))[
-        "dependencies"
-    ][0]
-    assert base == f"BASE=docker.io/library/{release.replace('=', ':')}-slim"
-    assert [words for kind, words in steps if kind == "COPY"] == [". ."]
-    # What git does not keep stays outside, and nothing that it keeps; the clone itself
-    # says the revision.
-    ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").split()
-    assert {".venv", "results", "uv.lock", ".snakemake"} <= set(
-        ignored
-    ) and ".git" not in ignored
-    listed = ["git", "ls-files", "--", *ignored[:4]]
-    kept = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert not kept.stdout.split()

@@ -4,7 +4,6 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,13 +11,6 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 Call = Callable[..., subprocess.CompletedProcess[str]]
 SMOKE = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
-
-
-def profile(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(
-        (ROOT / "profiles" / name / "config.yaml").read_text(encoding="utf-8")
-    )
-    return found
 
 
 def asked(said: str) -> dict[str, dict[str, str]]:
@@ -96,22 +88,6 @@ def test_a_training_by_several_processes_is_one_job_of_as_many_tasks(
     assert "mpi" not in found["meta_test"] and found["meta_test"]["threads"] == "2"
 
 
-def test_the_slurm_profile_can_stand_alone(snakemake: Call) -> None:
-    """As a workflow profile it replaces profiles/default, whose settings it then needs
-    to have given for itself.
-    """
-    done = snakemake(
-        "--dry-run",
-        "--quiet",
-        "rules",
-        *SMOKE,
-        "--workflow-profile",
-        str(ROOT / "profiles" / "slurm"),
-    )
-    assert done.returncode == 0, done.stderr
-    assert "profiles/default" not in done.stderr
-
-
 def test_a_partition_and_an_account_reach_every_job_that_is_sent(
     snakemake: Call, tmp_path: Path
 ) -> None:
@@ -133,7 +109,8 @@ def test_the_slurm_profile_names_every_rule_that_is_sent_and_agrees_with_it() ->
     """The profile repeats the rules' own values for people to edit; a value that
     drifted would mislead them.
     """
-    found = profile("slurm")["set-resources"]
+    text = (ROOT / "profiles" / "slurm" / "config.yaml").read_text(encoding="utf-8")
+    found = yaml.safe_load(text)["set-resources"]
     stated = {}
     for path in (ROOT / "workflow" / "rules").glob("*.smk"):
         for text in re.split(r"^rule ", path.read_text(encoding="utf-8"), flags=re.M)[
@@ -152,27 +129,3 @@ def test_the_slurm_profile_names_every_rule_that_is_sent_and_agrees_with_it() ->
     assert found == {
         name: values for name, values in stated.items() if name not in local
     }
-
-
-@pytest.mark.parametrize("name", ["default", "slurm", "cluster"])
-def test_every_setting_has_a_comment(name: str) -> None:
-    lines = (
-        (ROOT / "profiles" / name / "config.yaml")
-        .read_text(encoding="utf-8")
-        .splitlines()
-    )
-    assert lines[0].startswith("# ")
-    for number, line in enumerate(lines):
-        if re.match(
-            r"[a-z-]+:", line
-        ):  # a key at the margin: a comment on it, before it or right below it
-            beside = (
-                "#" in line
-                or lines[number - 1].startswith("#")
-                or "#" in lines[number + 1]
-            )
-            block = any("#" in below for below in lines[number + 1 : number + 4])
-            alone = line.startswith(
-                ("cores:", "executor:", "set-threads:", "printshellcmds:")
-            )
-            assert beside or block or alone, f"{name}: {line} has no comment"

@@ -2,9 +2,6 @@
 the library.
 """
 
-import json
-import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,60 +11,21 @@ import pytest
 
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import Partition
-from dpfedbench.files import write_text
+from dpfedbench.files import read_json, write_text
 from dpfedbench.method import Method
 from tests.dpfedbench.federation.conftest import make_config, train
 from tests.partitions import made_clients, make_partition
+from tests.test_integrity import Given, Params
+from tests.test_integrity import call as call_script
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "workflow" / "scripts"
 Places = tuple[Path, Path]
 
 
-class Files(dict[str, Any]):
-    """A rule's input or output: named files, and all in order, of which some have one
-    name.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self:
-            return self[name]
-        raise AttributeError(name)
-
-    def __iter__(self) -> Iterator[Any]:
-        for value in self.values():
-            yield from value if isinstance(value, list) else [value]
-
-    def __getitem__(self, key: Any) -> Any:
-        return (
-            list(self.values())[key]
-            if isinstance(key, int)
-            else super().__getitem__(key)
-        )
-
-
-def call(name: str, place: Path, **given: Any) -> None:
-    """Run a script as Snakemake does, as the program and with its object."""
-    values = {
-        "rule": name,
-        "log": [str(place / "logs" / f"{name}.log")],
-        "threads": 1,
-        "params": Files(),
-        "input": {},
-        "config": {},
-    }
-    snakemake = SimpleNamespace(**values | given)
-    for key in ("input", "output", "params"):
-        setattr(snakemake, key, Files(getattr(snakemake, key)))
-    runpy.run_path(
-        str(SCRIPTS / f"{name}.py"),
-        init_globals={"snakemake": snakemake},
-        run_name="__main__",
-    )
-
-
-def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+def call(script: str, output: dict[str, Path], **values: Any) -> None:
+    """Run a rule's script as Snakemake does."""
+    inputs = Given(**values.pop("input"))
+    params = Params(**values.pop("params", {}))
+    call_script(script, inputs, Given(**output), params=params, **values)
 
 
 def placed(run: Method, folder: Path) -> Path:
@@ -95,58 +53,45 @@ def test_the_account_has_the_declared_search_and_the_partition(
     tmp_path: Path,
 ) -> None:
     _, place = finished
-    for name, search in (
-        ("none", None),
-        ("few", {"runs": 2, "data": "private"}),
-        ("many", {"runs": 9, "data": "private"}),
+    ledger = {
+        "config": [place / "config.yaml"],
+        "ledger": place / "ledger.jsonl",
+        "training": place / "training.json",
+    }
+    with_clients = ledger | {"clients": [federation[1] / "clients.npz"]}
+    few_runs, many_runs = ({"runs": runs, "data": "private"} for runs in (2, 9))
+    accounts = []
+    for number, (inputs, search) in enumerate(
+        ((ledger, None), (with_clients, few_runs), (with_clients, many_runs))
     ):
-        ledger = {"config": [place / "config.yaml"], "ledger": place / "ledger.jsonl"}
-        ledger |= {"training": place / "training.json"}
-        clients = {} if name == "none" else {"clients": [federation[1] / "clients.npz"]}
-        call(
-            "account",
-            tmp_path,
-            input=ledger | clients,
-            output={"account": tmp_path / name},
-            params={"search": search},
-        )
-    none, few, many = (
-        read(tmp_path / name)["profiles"] for name in ("none", "few", "many")
-    )
+        path = tmp_path / str(number) / "privacy.json"
+        params = {"search": search}
+        call("account", {"account": path}, input=inputs, params=params)
+        accounts.append(read_json(path)["profiles"])
+    none, few, many = accounts
     assert "tuning" not in none and "image_level" not in none
-    ends = [few["holds"], few["tuning"], many["tuning"]]
-    assert sorted({end["epsilon_high"] for end in ends}) == [
-        end["epsilon_high"] for end in ends
-    ]
-    assert few["image_level"]["epsilon_high"] > few["holds"]["epsilon_high"]
+    holds = few["holds"]["epsilon_high"]
+    assert holds < few["tuning"]["epsilon_high"] < many["tuning"]["epsilon_high"]
+    assert few["image_level"]["epsilon_high"] > holds
 
 
 def test_a_partition_has_the_rules_sizes_and_seed(
     federation: Places, tmp_path: Path
 ) -> None:
-    sizes: dict[str, Any] = {
-        "clients": 9,
-        "ways": 3,
-        "examples_per_class": 4,
-        "kind": "shared",
-        "seed": 5,
-    }
     part = made_clients("shared", count=9, examples_per_class=4)
     call(
         "partition",
-        tmp_path,
+        {"clients": tmp_path / "clients.npz"},
         input={"images": federation[0] / "images.npy"},
         params={"drawn_from": part.drawn_from(3), "text": part.text, "seed": 5},
-        output={"clients": tmp_path / "clients.npz"},
         wildcards=SimpleNamespace(dataset="glyphs", clients="nine"),
     )
-    found, wanted = (
-        Partition.load(tmp_path),
-        make_partition(load_dataset(federation[0]), **sizes),
-    )
-    assert np.array_equal(found.classes, wanted.classes) and np.array_equal(
-        found.examples, wanted.examples
-    )
+    sizes = {"clients": 9, "ways": 3, "examples_per_class": 4}
+    dataset = load_dataset(federation[0])
+    expected = make_partition(dataset, **sizes, kind="shared", seed=5)
+    found = Partition.load(tmp_path)
+    assert np.array_equal(found.classes, expected.classes)
+    assert np.array_equal(found.examples, expected.examples)
 
 
 def test_a_meta_test_is_the_one_that_the_figure_asks_for(
@@ -155,31 +100,25 @@ def test_a_meta_test_is_the_one_that_the_figure_asks_for(
     tmp_path: Path,
 ) -> None:
     run, place = finished
-    asked = {"shots": 2, "steps": 3, "rate": 0.2, "tasks": 5, "query_per_class": 4}
-    given = {"config": [place / "config.yaml"], "images": federation[0] / "images.npy"}
-    given |= {"model": place / "model.safetensors"}
-    for name, params in (("own", {}), ("other", {"test": asked})):
+    test = {"shots": 2, "steps": 3, "rate": 0.2, "tasks": 5, "query_per_class": 4}
+    inputs = {
+        "config": [place / "config.yaml"],
+        "images": federation[0] / "images.npy",
+        "model": place / "model.safetensors",
+    }
+    metrics = []
+    for name, params in (("own", {}), ("figure", {"test": test})):
+        path = tmp_path / name / "metrics.json"
         machine = {"machine": {"kernels": "off"}}
-        call(
-            "meta_test",
-            tmp_path,
-            input=given,
-            output={"metrics": tmp_path / name},
-            params=params,
-            config=machine,
-        )
-    own, other = read(tmp_path / "own"), read(tmp_path / "other")
+        output = {"metrics": path}
+        call("meta_test", output, input=inputs, params=params, config=machine)
+        metrics.append(read_json(path))
+    own, figure = metrics
     keys = ("shots", "steps", "tasks", "query_per_class")
-    assert [other[key] for key in keys] == [asked[key] for key in keys] and len(
-        other["per_task"]
-    ) == 5
-    test = run.evaluation
-    assert [own[key] for key in keys] == [
-        run.task.shots,
-        test.steps,
-        test.tasks,
-        test.query_per_class,
-    ]
+    assert [figure[key] for key in keys] == [test[key] for key in keys]
+    assert len(figure["per_task"]) == 5
+    of_run = {"shots": run.task.shots} | run.evaluation.plain()
+    assert [own[key] for key in keys] == [of_run[key] for key in keys]
 
 
 def test_a_training_has_the_machines_settings(
@@ -187,31 +126,24 @@ def test_a_training_has_the_machines_settings(
 ) -> None:
     run = make_config({"participation": {"rounds": 1}, "validation": {"every": 0}})
     place = placed(run, tmp_path)
-    given = {"config": [place / "config.yaml"], "images": federation[0] / "images.npy"}
-    given |= {"clients": federation[1] / "clients.npz"}
-    machine = {"machine": {"checkpoint_seconds": 60, "device": "cpu", "kernels": "off"}}
-    model = {"model": place / "model.safetensors"}
-    call("train", place, input=given, output=model, config=machine, threads=2)
-    found = read(place / "training.json")
-    assert (
-        found["threads"],
-        found["device"],
-        found["gradients"],
-        found["rounds_run"],
-    ) == (2, "cpu", "torch", 1)
-    one = (place / "model.safetensors").read_bytes()
-    machine["machine"] |= {"threads": 1, "processes": 2}
-    call("train", place, input=given, output=model, config=machine, threads=2)
-    found = read(place / "training.json")
-    assert (
-        found["processes"],
-        found["threads"],
-        found["gradients"],
-        found["rounds_run"],
-    ) == (2, 1, "torch", 1)
-    assert (place / "model.safetensors").read_bytes() == one
-    assert (
-        not (place / "logs" / "train-processes.log")
-        .read_text(encoding="utf-8")
-        .count("Traceback")
-    )
+    inputs = {
+        "config": [place / "config.yaml"],
+        "images": federation[0] / "images.npy",
+        "clients": federation[1] / "clients.npz",
+    }
+    output = {"model": place / "model.safetensors"}
+    machine = {"checkpoint_seconds": 60, "device": "cpu", "kernels": "off"}
+    models = []
+    for more, expected in (
+        ({}, {"threads": 2, "device": "cpu"}),
+        ({"threads": 1, "processes": 2}, {"threads": 1, "processes": 2}),
+    ):
+        config = {"machine": machine | more}
+        call("train", output, input=inputs, config=config, threads=2)
+        training = read_json(place / "training.json")
+        expected |= {"gradients": "torch", "rounds_run": 1}
+        assert {key: training[key] for key in expected} == expected
+        models.append(output["model"].read_bytes())
+    assert models[0] == models[1]
+    log = (place / "logs" / "train-processes.log").read_text(encoding="utf-8")
+    assert "Traceback" not in log

@@ -234,11 +234,6 @@ def test_two_at_once_start_one_warm_process(workflow: Workflow) -> None:
     )
 
 
-def test_without_leave_a_job_runs_by_itself(workflow: Workflow) -> None:
-    assert workflow.run(warm=False)[0] == 0
-    assert workflow.processes() == []
-
-
 @pytest.mark.parametrize("at_work", [True, False])
 def test_nothing_outlives_the_workflow(workflow: Workflow, at_work: bool) -> None:
     started = workflow.start("time.sleep(120)" if at_work else "pass")
@@ -326,18 +321,15 @@ def test_an_edited_source_never_runs_old_code(light: Path, tmp_path: Path) -> No
         workflow.end()
 
 
-@pytest.mark.parametrize(
-    "name", ["dpsum/lazy.py", "dpkernels/calls.py", "workflow_jobs/cluster.py"]
-)
 def test_an_edit_of_a_package_beside_starts_a_new_warm_process(
-    light: Path, tmp_path: Path, name: str
+    light: Path, tmp_path: Path
 ) -> None:
     package = shutil.copytree(light.parent, tmp_path / "edited") / "dpfedbench"
     workflow = Workflow(tmp_path, package)
     try:
         warm = workflow.run("pass")[3][1]
         assert workflow.run("pass")[3][1] == warm
-        source = package.parent / name
+        source = package.parent / "dpkernels/calls.py"
         source.parent.mkdir(exist_ok=True)
         before = source.read_text("utf-8") if source.exists() else ""
         source.write_text(f"{before}# edited\n", "utf-8")

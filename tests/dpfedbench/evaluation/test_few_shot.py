@@ -198,13 +198,3 @@ def test_tasks_that_are_computed_together_score_as_each_by_itself(
     for together in (found(3), found(8), found(3, threads=2)):
         assert np.array_equal(together.losses, alone.losses)
         assert np.array_equal(together.accuracies, alone.accuracies)
-
-
-def test_blocks_of_tasks_are_at_most_so_large_and_one_for_each_thread():
-    def sizes(*given):
-        return [list(block) for block in few_shot._blocks(*given)]
-
-    assert sizes(5, 2, 1) == [[0, 1], [2, 3], [4]]
-    assert sizes(5, 8, 2) == [[0, 1, 2], [3, 4]]
-    assert sizes(2, 8, 4) == [[0], [1]]
-    assert sizes(0, 8, 1) == []

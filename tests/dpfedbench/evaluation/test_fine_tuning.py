@@ -6,7 +6,6 @@ import torch
 
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
-from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.fine_tuning import fine_tune, minibatches
 from dpfedbench.models.choose import choose
 from dpsum.randomness import stream
@@ -134,12 +133,6 @@ def test_only_the_adapted_tensors_move(federation):
     assert moved[-size:].mean() > 0.9 and not moved[:-size].any()
 
 
-def test_a_minibatch_that_no_support_set_has_is_refused():
-    message = "evaluation.batch is 4, but a support set has 3 examples: lower it"
-    with pytest.raises(BenchError, match=message):
-        make_config({"evaluation": {"batch": 4}})
-
-
 def test_learnt_rates_are_not_those_of_another_optimiser(federation):
     """Adam's steps from the same weights are the same, whatever rates were learnt."""
     dataset = load_dataset(federation[0])
@@ -168,25 +161,18 @@ def test_learnt_rates_are_not_those_of_another_optimiser(federation):
     assert torch.equal(*tuned)
 
 
-def test_a_text_has_no_minibatches_of_images():
-    from tests.dpfedbench.federation.test_text import run_of
-
-    with pytest.raises(BenchError, match="are for few-shot tasks of images"):
-        run_of("dp-reptile", evaluation={"optimizer": "adam"})
-
-
 def test_the_tests_name_tells_optimisers_and_minibatches_apart():
-    runs = [
-        make_config({"evaluation": changes})
-        for changes in (
-            {},
-            {"optimizer": "adam"},
-            {"optimizer": "adam", "beta1": 0.0},
-            {"batch": 2},
-            {"batch": 3},
-        )
-    ]
-    assert len({run.test_name for run in runs}) == len({run.key for run in runs}) == 5
+    changes = (
+        {},
+        {"optimizer": "adam"},
+        {"optimizer": "adam", "beta1": 0.0},
+        {"optimizer": "adam", "schedule": "cosine"},
+        {"optimizer": "adam", "best_step": True},
+        {"batch": 2},
+        {"batch": 3},
+    )
+    runs = [make_config({"evaluation": change}) for change in changes]
+    assert len({run.test_name for run in runs}) == len({run.key for run in runs}) == 7
 
 
 def test_fine_tune_lets_the_rate_fall_on_a_cosine(federation):
@@ -230,22 +216,3 @@ def test_best_step_scores_the_step_with_most_right_answers(federation):
     found = scores(best, dataset, [theta]).accuracies
     assert np.array_equal(found, honest.max(axis=0))
     assert (found > honest[-1]).any()
-
-
-def test_schedule_and_best_step_are_other_tests_of_the_same_run():
-    run = make_config({"evaluation": {"optimizer": "adam"}})
-    tests = [
-        run.tested_at(),
-        run.tested_at(schedule="cosine"),
-        run.tested_at(best_step=True),
-        run.tested_at(schedule="cosine", best_step=True),
-    ]
-    assert len({test.test_name for test in tests}) == 4
-
-
-def test_a_text_has_no_best_step():
-    from tests.dpfedbench.federation.test_text import run_of
-
-    for changes in ({"schedule": "cosine"}, {"best_step": True}):
-        with pytest.raises(BenchError, match="are for few-shot tasks of images"):
-            run_of("dp-reptile", evaluation=changes)

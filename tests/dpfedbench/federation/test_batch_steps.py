@@ -56,7 +56,7 @@ def test_a_training_has_the_same_bits_again_and_claims_nothing(silos, tmp_path):
     )
     assert all((one[name] == two[name]).all() for name in one)
     run = make_config()
-    assert not run.private and run.client_sums == ()
+    assert not run.private and not run.client_sums
     moved = [name for name in one if name.endswith(".mean")]
     assert moved and all(np.abs(one[name]).max() > 0 for name in moved)
 
@@ -83,43 +83,34 @@ def test_a_round_is_a_step_along_the_parties_mean_gradient(silos, tmp_path):
     """By autograd, with torch's own statistics of each party's batch: without
     augmentation, drop path and the second classifier.
     """
-    run = make_config(
-        {"model": {"auxiliary": False}},
-        {
-            "client_update": {
-                "augmentation": {"crop": 0, "flip": False, "cutout": 0},
-                "drop_path": 0.0,
-            }
-        },
-    )
+    plain = {"crop": 0, "flip": False, "cutout": 0}
+    update = {"augmentation": plain, "drop_path": 0.0}
+    run = make_config({"model": {"auxiliary": False}, "client_update": update})
     rounds = rounds_of(run, silos, tmp_path)
     start = rounds.theta.clone()
     rounds.round(0)
     lots, held = rounds.clients._lots, rounds.clients._held
     gradients = []
     for client in range(4):
-        places = lots.lot(0, 0, client)
+        lot = lots.lot(0, 0, client)
         module = rounds.net.build()
         torch.nn.utils.vector_to_parameters(start.clone(), module.parameters())
         for layer in module.modules():
             if hasattr(layer, "uses_batch"):
                 layer.uses_batch = True
-        x = torch.from_numpy(held.images[client][places]).float().movedim(-1, 1) / 255
-        labels = torch.from_numpy(held.labels[client][places])
+        x = torch.from_numpy(held.images[client][lot]).float().movedim(-1, 1) / 255
+        labels = torch.from_numpy(held.labels[client][lot])
         functional.cross_entropy(module(x), labels).backward()
-        gradients.append(
-            torch.cat(
-                [
-                    torch.zeros(v.numel()) if v.grad is None else v.grad.flatten()
-                    for v in module.parameters()
-                ]
-            )
-        )
-    wanted = start - 0.1 * torch.stack(gradients).mean(dim=0)
+        parts = [
+            torch.zeros(weights.numel()) if weights.grad is None else weights.grad
+            for weights in module.parameters()
+        ]
+        gradients.append(torch.cat([part.flatten() for part in parts]))
+    expected = start - 0.1 * torch.stack(gradients).mean(dim=0)
     names = [name.rpartition(".")[2] for name in rounds.net.shapes]
     sizes = [int(np.prod(shape)) for shape in rounds.net.shapes.values()]
     learnt = np.repeat([name not in ("mean", "variance") for name in names], sizes)
-    assert torch.allclose(rounds.theta[learnt], wanted[learnt], atol=1e-6)
+    assert torch.allclose(rounds.theta[learnt], expected[learnt], atol=1e-6)
 
 
 def test_tests_read_images_as_they_are(silos, tmp_path, monkeypatch):

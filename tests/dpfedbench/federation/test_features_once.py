@@ -15,6 +15,8 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation import features as once
 from dpfedbench.evaluation.features import FEATURES, features_of, make_features
+from dpfedbench.federation import engine
+from dpfedbench.files import sha256
 
 from .conftest import LOTS, make_config, train
 from .test_linear_head import EVENED, HEAD
@@ -45,24 +47,17 @@ def test_a_run_has_the_same_bits(kind, silos, tmp_path, monkeypatch):
     monkeypatch.setattr(type(run.model), "prepared", None)
     with pytest.raises(TypeError):
         train(run, silos, tmp_path / "none")
-    from dpfedbench.federation import engine
-
-    engine.train(
-        run,
-        data_dir=silos[0],
-        clients_dir=silos[1],
-        run_dir=tmp_path / "once",
-        references=files,
-    )
-    place = tmp_path / "once"
+    once_dir = tmp_path / "once"
+    folders = {"data_dir": silos[0], "clients_dir": silos[1], "run_dir": once_dir}
+    engine.train(run, references=files, **folders)
     evaluate(
         run,
         data_dir=silos[0],
-        model_path=place / "model.safetensors",
-        out_path=place / "metrics.json",
+        model_path=once_dir / "model.safetensors",
+        out_path=once_dir / "metrics.json",
         references=files,
     )
-    assert {name: (place / name).read_bytes() for name in anew} == anew
+    assert {name: (once_dir / name).read_bytes() for name in anew} == anew
 
 
 @pytest.mark.parametrize("piece", [37, 1024])
@@ -84,106 +79,83 @@ def test_how_many_are_computed_together_changes_no_bit(
             assert own.dtype == read.dtype == np.float32
 
 
-def test_what_changes_the_features_has_another_folder_and_nothing_else_has():
-    """By the key of the folder, which the workflow's job is for."""
-    base = make_config(HEAD, EVENED, general=LOTS)
-    same = (
-        {"clipping": {"threshold": 0.1}},
-        {"model": {"bias": True}},
-        {"seed": 5},
-        {"validation": {"every": 2}},
-        {"clients": {"fragments": 40}},
-        SHORT,
-    )
-    for overlay in same:
-        assert (
-            make_config(HEAD, EVENED, overlay, general=LOTS).features_folder
-            == base.features_folder
-        ), overlay
-    others = (
-        {"model": {"features": {"evened": 4}}},
-        {"model": {"features": {"count": 61}}},
-        {"validation": {"tasks": 21}},
-        {"model": {"features": {"unit_length": False}}},
-        {"dataset": "mnist"},
-        KINDS["scattering"],
-    )
-    folders = {
-        make_config(HEAD, EVENED, overlay, general=LOTS).features_folder
-        for overlay in others
-    }
-    assert len(folders) == len(others) and base.features_folder not in folders
-    # Without evened directions the public records are not read.
-    plain = [
-        make_config(
-            HEAD, {"validation": {"tasks": tasks}}, general=LOTS
-        ).features_folder
-        for tasks in (20, 21)
-    ]
-    assert plain[0] == plain[1]
+def folder_of(*overlays):
+    return make_config(HEAD, *overlays, general=LOTS).features_folder
+
+
+SAME = (
+    {"clipping": {"threshold": 0.1}},
+    {"model": {"bias": True}},
+    {"seed": 5},
+    {"clients": {"fragments": 40}},
+)
+OTHERS = (
+    {"model": {"features": {"evened": 4}}},
+    {"model": {"features": {"count": 61}}},
+    {"validation": {"tasks": 21}},
+    {"model": {"features": {"unit_length": False}}},
+    {"dataset": "mnist"},
+    KINDS["scattering"],
+)
+
+
+def test_what_changes_the_features_has_another_folder_and_nothing_else_has(
+    monkeypatch,
+):
+    """Without evened directions the public records are not read. A higher version of the
+    map has another folder.
+    """
+    base = folder_of(EVENED)
+    assert {folder_of(EVENED, overlay) for overlay in SAME} == {base}
+    folders = {folder_of(EVENED, overlay) for overlay in OTHERS}
+    assert len(folders) == len(OTHERS) and base not in folders
+    assert folder_of({"validation": {"tasks": 21}}) == folder_of()
     assert make_config(general=LOTS).features_folder is None
-
-
-def test_a_higher_version_of_the_map_has_another_folder(monkeypatch):
-    run = make_config(HEAD, general=LOTS)
-    before = run.features_folder
-    monkeypatch.setattr(type(run.model.features), "version", "2")
-    assert make_config(HEAD, general=LOTS).features_folder != before
+    features = type(make_config(HEAD, general=LOTS).model.features)
+    monkeypatch.setattr(features, "version", "2")
+    assert folder_of(EVENED) != base
 
 
 def test_features_of_other_data_or_settings_and_damaged_ones_are_refused(
     silos, tmp_path
 ):
-    run, dataset = make_config(HEAD, EVENED, general=LOTS), load_records(silos[0])
-    files, places = made(run, silos, tmp_path / "features"), [np.arange(3)]
-    other = make_config(
-        HEAD, EVENED, {"model": {"features": {"evened": 4}}}, general=LOTS
+    run = make_config(HEAD, EVENED, general=LOTS)
+    dataset = load_records(silos[0])
+    files = made(run, silos, tmp_path / "features")
+    other = run.replace(
+        model=run.model.replace(features=run.model.features.replace(evened=4))
     )
-    with pytest.raises(
-        BenchError,
-        match=(
-            r"features\.npy was made of other data or settings than this run's: make it"
-        ),
-    ):
-        features_of(other, dataset, places, files)
-    changed = dataclasses.replace(
-        dataset, summary=dataset.summary | {"sha256": "0" * 64}
-    )
-    with pytest.raises(BenchError, match="was made of other data or settings"):
-        features_of(run, changed, places, files)
+    summary = dataset.summary | {"sha256": "0" * 64}
+    changed = dataclasses.replace(dataset, summary=summary)
+
+    def refused(run, dataset, message):
+        with pytest.raises(BenchError, match=message):
+            features_of(run, dataset, [np.arange(3)], files)
+
+    refused(other, dataset, "was made of other data or settings")
+    refused(run, changed, "was made of other data or settings")
     data = bytearray(files[FEATURES].read_bytes())
     data[-5] ^= 1
     files[FEATURES].write_bytes(data)
-    with pytest.raises(BenchError, match=r"features\.npy is damaged"):
-        features_of(run, dataset, places, files)
+    refused(run, dataset, r"features\.npy is damaged")
     files[FEATURES].unlink()
-    with pytest.raises(BenchError, match=r"features\.npy is missing"):
-        features_of(run, dataset, places, files)
+    refused(run, dataset, r"features\.npy is missing")
 
 
 def test_a_changed_image_makes_other_features(silos, tmp_path):
-    """A job that is killed leaves no file that is taken for whole; made again of a
-    changed pixel, one row differs.
-    """
+    """Of a changed pixel one row differs, once the data set's checksum is its own."""
     run = make_config(HEAD, general=LOTS)
-    first = np.load(made(run, silos, tmp_path / "one")[FEATURES])
+    first = np.load(made(run, silos, tmp_path / "first")[FEATURES])
     data = Path(shutil.copytree(silos[0], tmp_path / "data"))
     images = np.load(data / "images.npy")
     images[4] = 255 - images[4]
     np.save(data / "images.npy", images)
     with pytest.raises(BenchError, match="is damaged"):
-        make_features(run, data_dir=data, out_dir=tmp_path / "two")
-    assert not (tmp_path / "two").exists()
+        make_features(run, data_dir=data, out_dir=tmp_path / "second")
+    assert not (tmp_path / "second").exists()
     summary = json.loads((data / "summary.json").read_text())
-    from dpfedbench.files import sha256
-
-    (data / "summary.json").write_text(
-        json.dumps(summary | {"sha256": sha256(data / "images.npy")})
-    )
-    second = np.load(made(run, (data, None), tmp_path / "two")[FEATURES])
-    assert np.flatnonzero((first != second).any(axis=(1, 2, 3))).tolist() == [4]
-    said = [
-        json.loads((tmp_path / name / "features.json").read_text())["images"]
-        for name in ("one", "two")
-    ]
-    assert said[0] != said[1]
+    summary["sha256"] = sha256(data / "images.npy")
+    (data / "summary.json").write_text(json.dumps(summary))
+    second = np.load(made(run, (data, None), tmp_path / "second")[FEATURES])
+    rows = np.flatnonzero((first != second).any(axis=(1, 2, 3)))
+    assert rows.tolist() == [4]

@@ -329,14 +329,6 @@ def test_own_sums_by_tensor_have_the_account_of_their_noise(
     assert claimed["status"] == status
 
 
-class NoNoise:
-    """Stand-in for a source of noise."""
-
-    @staticmethod
-    def standard_normal(size):
-        return np.zeros(size)
-
-
 def test_own_sums_by_tensor_take_steps_along_gradients_clipped_by_tensor(
     federation, tmp_path
 ):
@@ -350,7 +342,7 @@ def test_own_sums_by_tensor_take_steps_along_gradients_clipped_by_tensor(
     }
     rounds = rounds_of(make_config(WITHIN_TASK, steps), federation, tmp_path)
     for entry in rounds.clients.entries.values():
-        entry.noise_of = lambda purpose, total: NoNoise()
+        entry.noise_of = lambda purpose, total: np.zeros(total.dimension)
     rng = np.random.default_rng(0)
     theta = rounds.net.initial(rng)
     theta = (theta + 0.1 * rng.standard_normal(len(theta))).astype(np.float32)

@@ -21,15 +21,22 @@ import pytest
 import torch
 
 from dpfedbench.data.records import load_any_records
-from dpfedbench.evaluation import evaluate
 from dpfedbench.federation import engine, rounds
 from dpfedbench.models.members import load_members
 from dpfedbench.models.net import Net
 from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
-from dpsum.ledger import read_ledger
 from dpsum.randomness import stream
 
-from .conftest import DIFFERENCE, LOTS, RUN, accounted, make_config
+from .conftest import (
+    DIFFERENCE,
+    LOTS,
+    RUN,
+    accounted,
+    ledger_in,
+    make_config,
+    train,
+    training_in,
+)
 
 SGD = {"server": {"optimizer": {"kind": "sgd"}, "rate": 0.1}}
 ROUNDS = {"participation": {"rounds": 3}, "validation": {"every": 3}}
@@ -41,163 +48,90 @@ QUIET = {
 thousand is an epsilon, too.
 """
 
+RECORD = {"model": {"normalisation": "record"}}
+WITHIN = {"within_task": {"multiplier": 0.05, "threshold": 1.0}}
+TRANSFER = {"participation": {"cohort": 8}, "validation": {"every": 0}}
+
+
+def case(
+    *overlays,
+    general=RUN,
+    fixture="federation",
+    kernel="conv4-record",
+    tolerance=1e-4,
+):
+    """A run, the fixture of its data, the name of its compiled passes, and how far apart
+    both models may be.
+    """
+    return overlays, general, fixture, kernel, tolerance
+
+
+BATCH = {"kernel": "conv4-batch"}
+IN_SILOS = {"general": LOTS, "fixture": "silos", "kernel": "cnn"}
+OWN_THRESHOLDS = {
+    "clipping": {"kind": "noised-mean-norm"},
+    "noise": {"multiplier": 0.05},
+}
 CASES = {
-    # Overlays, general values, whose clients, the kernels' name, how far apart.
-    "dp-agr": ([QUIET, SGD], RUN, "federation", "conv4-batch", 1e-4),
-    "dp-agr adam": ([QUIET], RUN, "federation", "conv4-batch", 1e-3),
-    "dp-agr first order, record normalisation": (
-        [
-            QUIET,
-            SGD,
-            {"model": {"normalisation": "record"}, "client_update": {"order": 1}},
-        ],
-        RUN,
-        "federation",
-        "conv4-record",
-        1e-4,
+    "dp-agr": case(QUIET, SGD, **BATCH),
+    "dp-agr adam": case(QUIET, tolerance=1e-3, **BATCH),
+    "dp-agr first order": case(QUIET, SGD, RECORD, {"client_update": {"order": 1}}),
+    "dp-agrlr": case({"method": "dp-agrlr"}, WITHIN, QUIET, SGD),
+    "dp-maml-sample": case({"method": "dp-maml-sample"}, WITHIN, QUIET, SGD),
+    "dp-reptile": case({"method": "dp-reptile"} | WITHIN, tolerance=1e-3),
+    "adap-dp-fl": case(QUIET, {"client_update": {"optimizer": "sgd"}}, **IN_SILOS),
+    "adap-dp-fl adam": case(OWN_THRESHOLDS, tolerance=1e-3, **IN_SILOS),
+    "dp-fedavg": case(
+        QUIET | {"noise": {"multiplier": 0.01}}, **IN_SILOS | {"general": DIFFERENCE}
     ),
-    "dp-agrlr": (
-        [
-            {
-                "method": "dp-agrlr",
-                "within_task": {"multiplier": 0.05, "threshold": 1.0},
-            },
-            QUIET,
-            SGD,
-        ],
-        RUN,
-        "federation",
-        "conv4-record",
-        1e-4,
-    ),
-    "dp-maml-sample": (
-        [
-            {
-                "method": "dp-maml-sample",
-                "within_task": {"multiplier": 0.05, "threshold": 1.0},
-            },
-            QUIET,
-            SGD,
-        ],
-        RUN,
-        "federation",
-        "conv4-record",
-        1e-4,
-    ),
-    "dp-reptile": (
-        [
-            {
-                "method": "dp-reptile",
-                "within_task": {"multiplier": 0.05, "threshold": 1.0},
-            }
-        ],
-        RUN,
-        "federation",
-        "conv4-record",
-        1e-3,
-    ),
-    "adap-dp-fl": (
-        [QUIET, {"client_update": {"optimizer": "sgd"}}],
-        LOTS,
-        "silos",
-        "cnn",
-        1e-4,
-    ),
-    "adap-dp-fl adam, its own thresholds": (
-        [{"clipping": {"kind": "noised-mean-norm"}, "noise": {"multiplier": 0.05}}],
-        LOTS,
-        "silos",
-        "cnn",
-        1e-3,
-    ),
-    "dp-fedavg": (
-        [{"method": "dp-fedavg"}, QUIET, {"noise": {"multiplier": 0.01}}],
-        DIFFERENCE,
-        "silos",
-        "cnn",
-        1e-4,
-    ),
-    "transfer": (
-        [
-            {
-                "method": "transfer",
-                "participation": {"cohort": 8},
-                "validation": {"every": 0},
-            }
-        ],
-        RUN,
-        "holder",
-        "conv4-record",
-        1e-3,
+    "transfer": case(
+        {"method": "transfer"} | TRANSFER, fixture="holder", tolerance=1e-3
     ),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_torch_path_agrees_with_the_kernels(name, request, tmp_path):
-    overlays, general, whose, kernel, tolerance = CASES[name]
-    validation = {"validation": {"every": 0}} if "transfer" in name else {}
-    config = make_config(
-        ROUNDS, {"validation": {"ensemble": 1}}, *overlays, validation, general=general
-    )
-    data, clients = request.getfixturevalue(whose)
-    found, said = {}, {}
-    for kernels in (True, False):
-        folder = tmp_path / ("kernels" if kernels else "torch")
-        engine.train(
-            config,
-            data_dir=data,
-            clients_dir=clients,
-            run_dir=folder,
-            kernels=kernels,
-            device="cpu",
-        )
-        evaluate(
-            config,
-            data_dir=data,
-            model_path=folder / "model.safetensors",
-            out_path=folder / "metrics.json",
-            kernels=kernels,
-        )
-        found[kernels] = folder
-        said[kernels] = json.loads((folder / "training.json").read_text())
-    assert said[True]["gradients"] == kernel and said[False]["gradients"] == "torch"
-
+def moved_and_apart(config, data, first, second):
+    """Return how far the first model moved, and how far the second is from it."""
     dataset = load_any_records(data)
     net = config.net(dataset.image_shape, len(dataset.class_names))
     initial = net.initial(stream(config.seed, "initial-weights"))
-    (ours,), (theirs,) = (
-        load_members(found[kernels] / "model.safetensors", net)
-        for kernels in (True, False)
+    (one,), (other,) = (
+        load_members(folder / "model.safetensors", net) for folder in (first, second)
     )
-    moved, apart = np.linalg.norm(ours - initial), np.linalg.norm(ours - theirs)
-    assert moved > 0 and apart <= tolerance * moved
+    return np.linalg.norm(one - initial), np.linalg.norm(one - other)
 
-    ledgers = [
-        read_ledger(found[kernels] / "ledger.jsonl") for kernels in (True, False)
-    ]
-    assert len(ledgers[0]) == len(ledgers[1])
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_torch_path_agrees_with_the_kernels(name, request, tmp_path):
+    overlays, general, fixture, kernel, tolerance = CASES[name]
+    ensemble = {"validation": {"ensemble": 1}}
+    last = {"validation": {"every": 0}} if name == "transfer" else {}
+    config = make_config(ROUNDS, ensemble, *overlays, last, general=general)
+    folders = request.getfixturevalue(fixture)
+    ledgers, accuracies, profiles = [], [], []
+    for gradients in (kernel, "torch"):
+        folder = tmp_path / gradients
+        kernels = gradients != "torch"
+        train(config, folders, folder, kernels=kernels, device="cpu")
+        assert training_in(folder)["gradients"] == gradients
+        ledgers.append(ledger_in(folder))
+        metrics = json.loads((folder / "metrics.json").read_text())
+        accuracies.append(metrics["accuracy"])
+        if config.private:
+            profiles.append(accounted(config, folder)["profiles"])
+    moved, apart = moved_and_apart(
+        config, folders[0], tmp_path / kernel, tmp_path / "torch"
+    )
+    assert moved > 0 and apart <= tolerance * moved
+    followed = ("threshold", "sensitivity", "noise_std")
     for one, other in zip(*ledgers, strict=True):
-        assert one.noise_stream == other.noise_stream
-        for field in ("threshold", "sensitivity", "noise_std"):
-            np.testing.assert_allclose(
-                getattr(one, field), getattr(other, field), rtol=1e-3
-            )
-        like = {
-            field: getattr(one, field)
-            for field in ("threshold", "sensitivity", "noise_std")
-        }
-        assert dataclasses.replace(other, **like) == one
-    if config.private:
-        accounts = [accounted(config, found[kernels]) for kernels in (True, False)]
-        assert accounts[0]["profiles"] == accounts[1]["profiles"]
-    accuracies = [
-        json.loads((found[kernels] / "metrics.json").read_text())["accuracy"]
-        for kernels in (True, False)
-    ]
-    assert accuracies[0] == pytest.approx(
-        accuracies[1], abs=6.0
-    )  # a few answers of a tiny test
+        values = {field: getattr(one, field) for field in followed}
+        for field, value in values.items():
+            np.testing.assert_allclose(value, getattr(other, field), rtol=1e-3)
+        assert dataclasses.replace(other, **values) == one
+    assert not config.private or profiles[0] == profiles[1]
+    # A few answers of a tiny test.
+    assert accuracies[0] == pytest.approx(accuracies[1], abs=6.0)
 
 
 DOUBLE = [name for name, case in CASES.items() if case[3].startswith("conv4")]
@@ -212,71 +146,60 @@ def test_whole_runs_agree_in_double_precision(
     name, device, request, tmp_path, monkeypatch
 ):
     """With the same noise, at each place of the private sum; on a CPU all tasks of a
-    chunk at once, as on a GPU.
+    chunk at once, as on a GPU. Clients' Adam wants single precision beside double.
     """
-    overlays, general, whose, kernel, _ = CASES[name]
-    validation = {"validation": {"every": 0}}
-    # Clients' Adam wants single precision beside double.
-    own = (
-        {"client_update": {"optimizer": "sgd", "inner_rate": 0.5}}
-        if name in ("dp-reptile", "transfer")
-        else {}
-    )
-    config = make_config(
-        {"participation": {"rounds": 3}}, *overlays, validation, own, general=general
-    )
-    data, clients = request.getfixturevalue(whose)
-    initial, members = Net.initial, dict[str, np.ndarray]()
-    monkeypatch.setattr(
-        rounds, "choose", functools.partial(rounds.choose, dtype=torch.float64)
-    )
-    monkeypatch.setattr(
-        Net, "initial", lambda self, rng: initial(self, rng).astype(np.float64)
-    )
-    monkeypatch.setattr(
-        engine,
-        "save_members",
-        lambda path, net, found: members.update({path.parent.name: found[0]}),
-    )
+    overlays, general, fixture, kernel, _ = CASES[name]
+    steps = {}
+    if name in ("dp-reptile", "transfer"):
+        steps = {"client_update": {"optimizer": "sgd", "inner_rate": 0.5}}
+    rounds_and_no_validation = {
+        "participation": {"rounds": 3},
+        "validation": {"every": 0},
+    }
+    config = make_config(*overlays, rounds_and_no_validation, steps, general=general)
+    data, clients = request.getfixturevalue(fixture)
+    initial = Net.initial
+    members = {}
+
+    def initial_in_double(self, rng):
+        return initial(self, rng).astype(np.float64)
+
+    def keep(path, net, found):
+        members[path.parent.name] = found[0]
+
+    double = functools.partial(rounds.choose, dtype=torch.float64)
+    monkeypatch.setattr(rounds, "choose", double)
+    monkeypatch.setattr(Net, "initial", initial_in_double)
+    monkeypatch.setattr(engine, "save_members", keep)
     if device == "cpu":
-        labels = functools.partial(torch.as_tensor, dtype=torch.int64)
-        monkeypatch.setattr(
-            TorchGradients,
-            "_at",
-            lambda self, theta, x, y, out, products, into: _AllAtOnce(
-                self, self._theta(theta), x.value, labels(y), out
-            ),
-        )
+
+        def all_at_once(self, theta, x, y, out, products, into):
+            labels = torch.as_tensor(y, dtype=torch.int64)
+            return _AllAtOnce(self, self._theta(theta), x.value, labels, out)
+
+        monkeypatch.setattr(TorchGradients, "_at", all_at_once)
     torch.set_default_dtype(torch.float64)
     try:
-        for kernels, where in ((True, "cpu"), (False, device)):
-            folder = tmp_path / ("kernels" if kernels else "torch")
+        for gradients, where in ((kernel, "cpu"), ("torch", device)):
+            folder = tmp_path / gradients
             engine.train(
                 config,
                 data_dir=data,
                 clients_dir=clients,
                 run_dir=folder,
-                kernels=kernels,
+                kernels=gradients != "torch",
                 device=where,
             )
-            training = json.loads((folder / "training.json").read_text())
-            assert (training["gradients"], training["device"]) == (
-                kernel if kernels else "torch",
-                where,
-            )
+            training = training_in(folder)
+            assert (training["gradients"], training["device"]) == (gradients, where)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert members["kernels"].dtype == np.float64
-    net = config.net(
-        load_any_records(data).image_shape, len(load_any_records(data).class_names)
-    )
-    assert (
-        np.abs(
-            members["kernels"] - net.initial(stream(config.seed, "initial-weights"))
-        ).max()
-        > 1e-3
-    )
-    np.testing.assert_allclose(members["torch"], members["kernels"], rtol=0, atol=1e-8)
+    assert members[kernel].dtype == np.float64
+    dataset = load_any_records(data)
+    net = config.net(dataset.image_shape, len(dataset.class_names))
+    start = net.initial(stream(config.seed, "initial-weights"))
+    assert np.abs(members[kernel] - start).max() > 1e-3
+    np.testing.assert_allclose(members["torch"], members[kernel], rtol=0, atol=1e-8)
 
 
 WITHOUT_DPKERNELS = """
@@ -299,27 +222,12 @@ def test_dpfedbench_imports_and_trains_without_dpkernels(federation, tmp_path):
     sum, to the float error of a sum in another order.
     """
     config = make_config(ROUNDS, QUIET, SGD, general=RUN)
-    data, clients = federation
-    arguments = [config.to_yaml(), str(data), str(clients), str(tmp_path / "without")]
+    without = tmp_path / "without"
+    arguments = [config.to_yaml(), *map(str, federation), str(without)]
     subprocess.run(
         [sys.executable, "-c", WITHOUT_DPKERNELS, json.dumps(arguments)], check=True
     )
-    engine.train(
-        config,
-        data_dir=data,
-        clients_dir=clients,
-        run_dir=tmp_path / "with",
-        kernels=False,
-        device="cpu",
-    )
-    dataset = load_any_records(data)
-    net = config.net(dataset.image_shape, len(dataset.class_names))
-    (without,), (compiled,) = (
-        load_members(tmp_path / name / "model.safetensors", net)
-        for name in ("without", "with")
-    )
-    initial = net.initial(stream(config.seed, "initial-weights"))
-    moved = np.linalg.norm(compiled - initial)
-    assert moved > 0 and np.linalg.norm(without - compiled) <= 1e-4 * moved
-    training = json.loads((tmp_path / "without" / "training.json").read_text())
-    assert training["gradients"] == "torch"
+    train(config, federation, tmp_path / "with", kernels=False, device="cpu")
+    moved, apart = moved_and_apart(config, federation[0], tmp_path / "with", without)
+    assert moved > 0 and apart <= 1e-4 * moved
+    assert training_in(without)["gradients"] == "torch"

@@ -110,111 +110,92 @@ def methods(monkeypatch):
         monkeypatch.setitem(METHODS, cls.name, cls)
 
 
-def test_noise_of_an_unknown_mechanism_prints_no_epsilon():
-    """The ledger says what the noise was, and no analysis is of it: one line instead of
-    a number.
-    """
-    run = run_of(OwnNoise)
+def ledger_of(run):
     rounds = given_rounds(run, np.full((48, 3), 0.1))
     for index in range(12):
         rounds.round(index)
-    ledger = rounds.ledger
+    return rounds.ledger
+
+
+UNKNOWN = r"^no analysis for correlated noise with the sampler 'one-pass'"
+
+
+def test_noise_of_an_unknown_mechanism_prints_no_epsilon():
+    """Nor where only the draw was edited: there before the first round, since the
+    budget's plan has no analysis.
+    """
+    run = run_of(OwnNoise)
+    ledger = ledger_of(run)
     assert {line.mechanism for line in ledger} == {"correlated"}
-    with pytest.raises(
-        BenchError,
-        match=(
-            r"^no analysis for correlated noise with the sampler 'one-pass', so no"
-            r" epsil"
-        ),
-    ):
+    with pytest.raises(BenchError, match=UNKNOWN):
         account_of(run, ledger)
-
-
-def test_who_edits_only_the_noise_gets_no_epsilon_either():
-    """Before the first round, since the budget's plan has no analysis."""
-    with pytest.raises(
-        BenchError,
-        match=r"^no analysis for correlated noise with the sampler 'one-pass'",
-    ):
-        given_rounds(
-            run_of(OwnNoise, noise={"kind": "careless", "multiplier": 1.0}),
-            np.zeros((48, 3)),
-        )
+    careless = run_of(OwnNoise, noise={"kind": "careless", "multiplier": 1.0})
+    with pytest.raises(BenchError, match=UNKNOWN):
+        given_rounds(careless, np.zeros((48, 3)))
 
 
 def test_noise_is_the_parts_own():
     """Zero gradients: what is released is the noise alone; round 1's less half of round
     0's by hand.
     """
-    own = [
-        float(values[0][0])
-        for _, values in seen_of(run_of(OwnNoise), np.zeros((48, 3)))
-    ]
     fixed = make_config({"clipping": {"kind": "constant"}})
-    fresh = [float(values[0][0]) for _, values in seen_of(fixed, np.zeros((48, 3)))]
-    assert own == pytest.approx(
-        [fresh[0], *(b - 0.5 * a for a, b in itertools.pairwise(fresh))]
+    found, fresh = (
+        [float(means[0][0]) for _, means in seen_of(run, np.zeros((48, 3)))]
+        for run in (run_of(OwnNoise), fixed)
     )
+    halves = [after - 0.5 * before for before, after in itertools.pairwise(fresh)]
+    assert found == pytest.approx([fresh[0], *halves])
 
 
 def test_a_rule_moves_the_threshold_and_needs_nothing_else():
-    """It reads nothing, so it is post-processing: the account holds as for any rule
-    that is private.
+    """It reads nothing, so it is post-processing: the account is that of any rule that
+    is private.
     """
     run = run_of(OwnRule)
-    rounds = given_rounds(run, np.full((48, 3), 0.1))
-    for index in range(12):
-        rounds.round(index)
-    assert [line.threshold for line in rounds.ledger] == [
-        0.5 * 0.5**index for index in range(12)
-    ]
-    found = account_of(run, rounds.ledger).profiles["holds"]
-    reference = given_rounds(make_config(), np.full((48, 3), 0.1))
-    for index in range(12):
-        reference.round(index)
-    assert found.status == "proved"
-    assert (
-        found.epsilon_high
-        == account_of(make_config(), reference.ledger).profiles["holds"].epsilon_high
+    ledger = ledger_of(run)
+    assert [line.threshold for line in ledger] == [0.5**n for n in range(1, 13)]
+    found, reference = (
+        account_of(config, lines).profiles["holds"]
+        for config, lines in ((run, ledger), (make_config(), ledger_of(make_config())))
     )
+    assert found.status == "proved"
+    assert found.epsilon_high == reference.epsilon_high
 
 
-def test_a_rule_that_says_it_reads_raw_norms_has_no_finite_epsilon():
-    """What it says of itself is in every line; and one that does not say so is not
-    shown any.
-    """
+class Peeking(Halving):
+    kind: ClassVar[str] = "peeking"
+    private: ClassVar[bool] = False
+    reason: ClassVar[str] = "it looks"
 
-    class Peeking(Halving):
-        kind: ClassVar[str] = "peeking"
-        private: ClassVar[bool] = False
-        reason: ClassVar[str] = "it looks"
 
-    class OwnPeeking(OwnRule):
-        name: ClassVar[str] = "own-peeking"
-        clipping: Peeking = Peeking(threshold=0.5)
+class OwnPeeking(OwnRule):
+    name: ClassVar[str] = "own-peeking"
+    clipping: Peeking = Peeking(threshold=0.5)
 
-    seen = []
-    for cls in (OwnRule, OwnPeeking):
-        rule = type(run_of(cls).clipping)
-        observe = rule.observe
-        rule.observe = lambda self, state, given, observe=observe: (
-            seen.append(given.raw_norms),
-            observe(self, state, given),
-        )
-        try:
-            rounds = given_rounds(run_of(cls), np.full((48, 3), 0.1))
-            rounds.round(0)
-        finally:
-            rule.observe = observe
+
+def test_a_rule_that_says_it_reads_raw_norms_has_no_finite_epsilon(monkeypatch):
+    """And one that does not say so is not shown any."""
+    norms = []
+    observe = Halving.observe
+
+    def watched(self, state, seen):
+        norms.append(seen.raw_norms)
+        observe(self, state, seen)
+
+    monkeypatch.setattr(Halving, "observe", watched)
+    for cls, status in ((OwnRule, "proved"), (OwnPeeking, "void")):
+        rounds = given_rounds(run_of(cls), np.full((48, 3), 0.1))
+        rounds.round(0)
         holds = account_of(run_of(cls), rounds.ledger).profiles["holds"]
-        assert (holds.status == "void") == (cls is OwnPeeking)
-    assert seen[0] is None and seen[1] == pytest.approx([0.1 * 3**0.5] * 4)
+        assert (holds.status == "void") == (status == "void")
+    assert norms[0] is None and norms[1] == pytest.approx([0.1 * 3**0.5] * 4)
 
 
 def test_parts_of_ones_own_make_runs_of_their_own():
-    assert (
-        run_of(OwnNoise).key
-        != run_of(OwnNoise, noise={"kind": "careless"}).key
-        != run_of(OwnRule).key
+    runs = (
+        run_of(OwnNoise),
+        run_of(OwnNoise, noise={"kind": "careless"}),
+        run_of(OwnRule),
     )
-    assert run_of(OwnNoise).key == run_of(OwnNoise, noise="correlated").key
+    assert len({run.key for run in runs}) == 3
+    assert run_of(OwnNoise, noise="correlated").key == runs[0].key

@@ -17,13 +17,11 @@ from dpfedbench.models.members import load_members
 from dpsum.accounting import renyi
 from dpsum.accounting.analyses import poisson
 from dpsum.accounting.claims import WHOLE_ORDERS
-from dpsum.ledger import read_ledger
-from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 from tests.partitions import make_fragments
 
 from . import conftest
-from .conftest import accounted, rounds_of, train
+from .conftest import accounted, ledger_in, remove_noise, rounds_of, train
 
 SPLITS = ("test", "train", "validation", "train", "test", "train", "test", "train")
 TRAINING = [1, 3, 5, 7]
@@ -62,58 +60,51 @@ def images(tmp_path_factory):
 def test_records_are_all_images_of_the_training_classes_and_labels_their_places(
     images, tmp_path
 ):
-    dataset, records = load_dataset(images[0]), load_any_records(images[0])
-    assert (
-        records.class_names == ("class1", "class3", "class5", "class7")
-        and len(records.splits["test"]) == 0
-    )
-    assert records.labels.tolist() == [
-        TRAINING.index(i) if i in TRAINING else -1 for i in range(8) for _ in range(10)
-    ]
-    held = RecordPartition.load(images[1]).records
-    assert held.shape == (1, 40) and sorted(held[0]) == [
-        10 * i + j for i in TRAINING for j in range(10)
-    ]
+    dataset = load_dataset(images[0])
+    records = load_any_records(images[0])
+    assert records.class_names == ("class1", "class3", "class5", "class7")
+    assert len(records.splits["test"]) == 0
+    labels = [TRAINING.index(i) if i in TRAINING else -1 for i in range(8)]
+    assert records.labels.tolist() == np.repeat(labels, EXAMPLES).tolist()
+    (held,) = RecordPartition.load(images[1]).records
+    assert sorted(held) == [10 * i + j for i in TRAINING for j in range(10)]
     rounds = rounds_of(make_config(), images, tmp_path)
     assert rounds.net.shapes["head.bias"] == (4,)
     held = rounds.clients._held
     for image, label in zip(held.images[0], held.labels[0], strict=True):
-        own = dataset.images[TRAINING[label]]
-        assert (own == image).all(axis=(1, 2, 3)).any()
+        of_class = dataset.images[TRAINING[label]]
+        assert (of_class == image).all(axis=(1, 2, 3)).any()
 
 
 def test_a_round_without_noise_is_an_adam_step_along_the_clipped_sum(
     images, tmp_path, monkeypatch
 ):
     """By autodiff of the same network on the same lots, with torch's own Adam."""
-    monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
+    remove_noise(monkeypatch)
     config = make_config({"clipping": {"threshold": 0.3}})
-    found = rounds_of(config, images, tmp_path)
+    rounds = rounds_of(config, images, tmp_path)
     records = load_any_records(images[0])
-    own, net = np.sort(RecordPartition.load(images[1]).records[0]), found.net
-    model = torch.nn.Parameter(
-        torch.from_numpy(net.initial(stream(0, "initial-weights")))
-    )
+    held = np.sort(RecordPartition.load(images[1]).records[0])
+    net = rounds.net
+    start = torch.from_numpy(net.initial(stream(0, "initial-weights")))
+    model = torch.nn.Parameter(start)
     optimizer = torch.optim.Adam([model], lr=0.004)
     lots = config.participation.lots(clients=1, seed=0, steps=1, records=40)
-
     for index in range(2):
         total = torch.zeros(net.dimension)
-        for record in own[lots.lot(index, 0, 0)]:
-            image = (
-                torch.from_numpy(np.array(records.images[record])[None]).float() / 255
-            )
+        for record in held[lots.lot(index, 0, 0)]:
+            pixels = torch.from_numpy(np.array(records.images[record])[None])
             label = torch.from_numpy(records.labels[record : record + 1])
-            loss = torch.nn.functional.cross_entropy(net.logits(model, image), label)
+            logits = net.logits(model, pixels.float() / 255)
+            loss = torch.nn.functional.cross_entropy(logits, label)
             (gradient,) = torch.autograd.grad(loss, model)
             total += gradient * min(1.0, 0.3 / float(gradient.norm()))
         model.grad = total / 8
         optimizer.step()
-        found.round(index)
+        rounds.round(index)
         # Adam's step is a ratio: where a gradient is near zero, rounding decides it.
-        assert (
-            torch.isclose(found.theta, model.detach(), atol=1e-4).float().mean() > 0.99
-        )
+        close = torch.isclose(rounds.theta, model.detach(), atol=1e-4)
+        assert close.float().mean() > 0.99
 
 
 def test_a_fresh_head_keeps_the_body_bit_for_bit(images, tmp_path, monkeypatch):
@@ -142,64 +133,47 @@ def test_a_fresh_head_keeps_the_body_bit_for_bit(images, tmp_path, monkeypatch):
 
 
 def test_one_trained_model_is_tested_at_several_shots(images, tmp_path):
-    run, config = tmp_path, make_config(method="transfer")
-    train(config, images, run)
-    assert (run / "ledger.jsonl").read_text() == ""
-    found = {}
+    config = make_config(method="transfer")
+    train(config, images, tmp_path)
+    assert ledger_in(tmp_path) == []
     for shots in (1, 5):
         test = config.tested_at(shots=shots, steps=3, tasks=4)
-        evaluate(
-            test,
-            data_dir=images[0],
-            model_path=run / "model.safetensors",
-            out_path=run / f"{test.test_name}",
-        )
-        found[shots] = json.loads((run / test.test_name).read_text())
-    assert sorted(path.name for path in run.glob("*query")) == [
-        "1shot-3steps-0.1rate-4tasks-3query",
-        "5shot-3steps-0.1rate-4tasks-3query",
-    ]
-    assert [found[shots]["shots"] for shots in (1, 5)] == [1, 5] and found[5][
-        "steps"
-    ] == 3
-    assert len(found[5]["per_task"]) == 4
+        assert test.test_name == f"{shots}shot-3steps-0.1rate-4tasks-3query"
+        path = tmp_path / test.test_name
+        model = tmp_path / "model.safetensors"
+        evaluate(test, data_dir=images[0], model_path=model, out_path=path)
+        found = json.loads(path.read_text())
+        assert (found["shots"], found["steps"]) == (shots, 3)
+        assert len(found["per_task"]) == 4
 
 
 def test_the_account_is_that_of_the_poisson_plan_and_an_image_the_unit(
     images, tmp_path
 ):
+    """z = 2, six lots of 8 of 40 records expected, delta 1e-5."""
     config = make_config()
     train(config, images, tmp_path)
-    releases = read_ledger(tmp_path / "ledger.jsonl")
-    assert len(releases) == 6
-    assert {
-        (each.unit, each.observer, each.noise_multiplier, each.denominator)
-        for each in releases
-    } == {("record", "everyone", 2.0, 8.0)}
+    ledger = ledger_in(tmp_path)
+    assert len(ledger) == 6
+    for line in ledger:
+        assert (line.unit, line.observer) == ("record", "everyone")
+        assert (line.noise_multiplier, line.denominator) == (2.0, 8.0)
     profiles = accounted(config, tmp_path)["profiles"]
-    # z = 2, six lots of 8 of 40 records expected, delta 1e-5.
-    claimed = renyi.renyi_epsilon(((2.0, 6),), 0.2, 1e-5, WHOLE_ORDERS.orders)
-    assert profiles["as_claimed"]["epsilon_high"] == pytest.approx(claimed, rel=1e-9)
-    assert profiles["holds"]["epsilon_high"] == pytest.approx(
-        poisson.upper_epsilon(((2.0, 6),), 0.2, 1e-5), rel=1e-9
-    )
-    assert profiles["holds"]["epsilon_high"] < claimed
-    assert {profiles[name]["status"] for name in ("as_claimed", "holds")} == {"proved"}
+    claim, holds = profiles["as_claimed"], profiles["holds"]
+    expected = renyi.renyi_epsilon(((2.0, 6),), 0.2, 1e-5, WHOLE_ORDERS.orders)
+    assert claim["epsilon_high"] == pytest.approx(expected, rel=1e-9)
+    tight = poisson.upper_epsilon(((2.0, 6),), 0.2, 1e-5)
+    assert holds["epsilon_high"] == pytest.approx(tight, rel=1e-9)
+    assert tight < expected and claim["status"] == holds["status"] == "proved"
 
 
 def test_the_audit_takes_one_holder(images, tmp_path):
-    """A bound with 95 % confidence, so above what holds in at most one of twenty seeds;
-    the seed is fixed.
+    """A bound with 95 % confidence, so above the proven epsilon in at most one of twenty
+    seeds; the seed is fixed. Three quarters of 40 records are canaries.
     """
     config = make_config({"noise": {"multiplier": 0.7}})
     train(config, images, tmp_path)
-    found = audit(config, read_ledger(tmp_path / "ledger.jsonl"))
-    assert (
-        found["unit"],
-        found["observer"],
-        found["clients_audited"],
-        found["rounds"],
-    ) == ("record", "everyone", 1, 6)
-    assert found["canaries"] == 30 and found["status"].startswith(
-        "not above"
-    )  # three quarters of 40
+    found = audit(config, ledger_in(tmp_path))
+    assert (found["unit"], found["observer"]) == ("record", "everyone")
+    assert (found["clients_audited"], found["rounds"]) == (1, 6)
+    assert found["canaries"] == 30 and found["status"].startswith("not above")

@@ -20,10 +20,9 @@ from dpfedbench.papers.dp_fnas.released_search import (
     noised_kernels,
 )
 from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS
-from dpsum.ledger import read_ledger
 
 from . import conftest
-from .conftest import LOTS, accounted, rounds_of, train
+from .conftest import LOTS, accounted, ledger_in, rounds_of, train
 from .test_search import SEARCH
 
 C = 0.5
@@ -43,14 +42,6 @@ edge two such convolutions.
 
 def make_config(*overlays):
     return conftest.make_config(SEARCH, RELEASED, *overlays, general=LOTS)
-
-
-class NoNoise:
-    """Stand-in for a source of noise."""
-
-    @staticmethod
-    def standard_normal(size):
-        return np.zeros(size)
 
 
 def test_noised_kernels_leave_out_pointwise_convolutions_and_the_stems_shift():
@@ -154,54 +145,43 @@ def test_round_without_noise_is_the_released_codes(
     above 5; between ends that are far apart the difference of gradients counts.
     """
     monkeypatch.setattr(released_search, "DIFFERENCE", length)
-    run = make_config(
-        {
-            "client_update": {
-                "weights": {
-                    "rate": 0.5,
-                    "optimizer": {"kind": "sgd", "momentum": 0.9},
-                    "decay": 0.1,
-                },
-                "architecture": {"rate": 3.0, "optimizer": "sgd"},
-            },
-            "architecture_noise": {"multiplier": 1e-3},
-            "architecture_clipping": {"threshold": 1e-6},
-        }
-    )
-    rounds = rounds_of(run, silos, tmp_path)
-    clients = rounds.clients
-    clients._mechanism.noise_of = lambda purpose, total: NoNoise()
-    kernels = hand_kernels(rounds.net)
-    rng = np.random.default_rng(0)
-    theta = rounds.net.initial(rng).astype(np.float32)
-    place = rounds.net.blocks["weights"]
-    classes, features = rounds.net.shapes["classifier.weight"]
-    last = slice(place.stop - classes * (features + 1), place.stop - classes)
-    theta[last] *= head
-    velocity = torch.zeros(rounds.net.blocks["weights"].stop, dtype=torch.float64)
+    momentum = {"kind": "sgd", "momentum": 0.9}
+    steps = {
+        "weights": {"rate": 0.5, "optimizer": momentum, "decay": 0.1},
+        "architecture": {"rate": 3.0, "optimizer": "sgd"},
+    }
+    overlay = {
+        "client_update": steps,
+        "architecture_noise": {"multiplier": 1e-3},
+        "architecture_clipping": {"threshold": 1e-6},
+    }
+    rounds = rounds_of(make_config(overlay), silos, tmp_path)
+    clients, net = rounds.clients, rounds.net
+    clients._mechanism.noise_of = lambda purpose, total: np.zeros(total.dimension)
+    theta = net.initial(np.random.default_rng(0)).astype(np.float32)
+    place = net.blocks["weights"]
+    classes, features = net.shapes["classifier.weight"]
+    theta[place.stop - classes * (features + 1) : place.stop - classes] *= head
+    velocity = torch.zeros(place.stop, dtype=torch.float64)
     images, labels = clients._held.images[0], clients._held.labels[0]
     norms = []
     for index in range(2):
-        lots = [
-            (images[chosen], labels[chosen].astype(np.int64))
-            for chosen in (
-                clients._lot(name, index) for name in (WEIGHTS, ARCHITECTURE)
-            )
-        ]
-        wanted, norm = reference_round(
-            rounds.net,
+        chosen = [clients._lot(name, index) for name in (WEIGHTS, ARCHITECTURE)]
+        lots = [(images[lot], labels[lot].astype(np.int64)) for lot in chosen]
+        model, norm = reference_round(
+            net,
             theta,
             *lots,
             rates=(0.5, 3.0),
-            kernels=kernels,
+            kernels=hand_kernels(net),
             velocity=velocity,
             length=length,
         )
         norms.append(norm)
         ((row, _, _),) = list(clients.contributions(theta, np.arange(1), index))
         moved = row[0].double() - torch.from_numpy(theta)
-        expected = wanted - torch.from_numpy(theta)
-        for block in rounds.net.blocks.values():
+        expected = model - torch.from_numpy(theta)
+        for block in net.blocks.values():
             gap = torch.linalg.norm(moved[block] - expected[block])
             assert gap < 2e-3 * torch.linalg.norm(expected[block])
         velocity = -expected[place] / 0.5
@@ -213,34 +193,28 @@ def test_noise_has_deviation_z_c_squared_and_is_on_kernels_alone(silos, tmp_path
     """Kolmogorov-Smirnov at a false-alarm rate of 1e-4, in 40 rounds of 326
     coordinates; it refuses z C, which is twice as much.
     """
-    multiplier = 1.5
-    run = make_config(
-        {"noise": {"multiplier": multiplier}, "participation": {"rounds": 40}}
-    )
+    z = 1.5
+    run = make_config({"noise": {"multiplier": z}, "participation": {"rounds": 40}})
     rounds = rounds_of(run, silos, tmp_path)
     clients = rounds.clients
     theta = rounds.net.initial(np.random.default_rng(0)).astype(np.float32)
     model = torch.from_numpy(theta)
     training = clients._lot(WEIGHTS, 0)
-    drawn = []
-    exact = None
-    noised = np.concatenate(
-        [np.arange(begin, end) for begin, end, _ in hand_kernels(rounds.net)]
+    released = np.stack(
+        [
+            clients._release_weights(model, training, index).numpy().copy()
+            for index in range(40)
+        ]
     )
-    for index in range(40):
-        released = clients._release_weights(model, training, index).numpy()
-        left = np.delete(released, noised)
-        assert exact is None or np.array_equal(left, exact)
-        exact = left
-        drawn.append(released[noised])
-    values = np.concatenate([one - drawn[0] for one in drawn[1:]]) / math.sqrt(2)
-    assert len(drawn[0]) == 326
-    spread = multiplier * C**2
-    assert stats.kstest(drawn[1] - drawn[0], "norm", (0, spread * 2**0.5)).pvalue > 1e-4
-    assert np.std(values) == pytest.approx(spread, rel=0.1)
-    double = stats.kstest(drawn[1] - drawn[0], "norm", (0, multiplier * C * 2**0.5))
-    assert double.pvalue < 1e-4
-    assert np.count_nonzero(exact)
+    places = [np.arange(begin, end) for begin, end, _ in hand_kernels(rounds.net)]
+    noised = np.concatenate(places)
+    assert len(noised) == 326
+    exact = np.delete(released, noised, axis=1)
+    assert (exact == exact[0]).all() and np.count_nonzero(exact[0])
+    differences = (released[1:, noised] - released[0, noised]) / math.sqrt(2)
+    assert np.std(differences) == pytest.approx(z * C**2, rel=0.1)
+    assert stats.kstest(differences[0], "norm", (0, z * C**2)).pvalue > 1e-4
+    assert stats.kstest(differences[0], "norm", (0, z * C)).pvalue < 1e-4
 
 
 def gdp_epsilon(mu, delta):
@@ -263,7 +237,7 @@ def test_ledger_has_what_was_done_and_nothing_is_proven(silos, tmp_path):
     """
     run = make_config()
     train(run, silos, tmp_path)
-    lines = read_ledger(tmp_path / "ledger.jsonl")
+    lines = ledger_in(tmp_path)
     assert len(lines) == 4
     for line in lines:
         assert (line.name, line.unit, line.part) == (WEIGHTS, "record", "training half")
@@ -275,13 +249,11 @@ def test_ledger_has_what_was_done_and_nothing_is_proven(silos, tmp_path):
         assert line.data_dependent_threshold
         assert line.reason == run.breaches[0].reason
     found = accounted(run, tmp_path, silos[1])
-    assert found["unit"] == "record"
-    for profile in ("as_claimed", "holds"):
-        assert found["profiles"][profile]["status"] == "void"
-    assert found["profiles"]["holds"]["epsilon_high"] == "inf"
+    claim, holds = (found["profiles"][name] for name in ("as_claimed", "holds"))
+    assert found["unit"] == "record" and claim["status"] == holds["status"] == "void"
+    assert holds["epsilon_high"] == "inf"
     mu = mpmath.mpf(8) / 50 * mpmath.sqrt(4 * mpmath.expm1(1))
-    claimed = found["profiles"]["as_claimed"]["epsilon_high"]
-    assert claimed == pytest.approx(gdp_epsilon(mu, 1e-4), rel=1e-6)
+    assert claim["epsilon_high"] == pytest.approx(gdp_epsilon(mu, 1e-4), rel=1e-6)
     report = audit(run, lines)
     assert report["status"] == "nothing to audit" and report["epsilon"] is None
 

@@ -85,54 +85,40 @@ def test_runs_that_may_share_their_numbers_have_no_finite_epsilon_together():
     )
     assert alone.self_compose(ROUNDS).get_epsilon_for_delta(1e-5) > 14.5
     shared = searched(own_streams=False)
-    assert (
-        shared.status == "void"
-        and math.isinf(shared.epsilon_high)
-        and "nothing finite holds" in shared.explanation
-    )
+    assert shared.status == "void" and math.isinf(shared.epsilon_high)
+    assert "nothing finite holds" in shared.explanation
     own = searched(own_streams=True)
     assert own.status == "proved" and own.epsilon_high == pytest.approx(1.382, abs=5e-4)
     one = searched(own_streams=False, search=Search(runs=1, data="private"))
     assert one.status == "proved" and one.epsilon_high < 1.382
-    several = searched(
-        own_streams=False, search=Search(runs=1, data="private", number="geometric")
-    )
-    assert several.status == "void"
+    several = Search(runs=1, data="private", number="geometric")
+    assert searched(own_streams=False, search=several).status == "void"
 
 
 def plan_of(*, search: bool = True, tuning=None, method="dp-agr"):
+    """Return the plan of a table with a search, and of one with one of its settings."""
     table = {"method": method}
     if search:
         table["search"] = {"values": {"server.rate": [0.01, 0.02, 0.04]}}
-    one = {"title": "t", "tasks": ["a"], "series": {"it": table}}
-    outside = {
-        "title": "t",
-        "tasks": ["a"],
-        "series": {"it": {"method": method, "run": {"server": {"rate": 0.02}}}},
+    chosen = {"method": method, "run": {"server": {"rate": 0.02}}}
+    tables = {
+        name: {"title": "t", "tasks": ["a"], "series": {"it": series}}
+        for name, series in (("one", table), ("two", chosen))
     }
-    general = {
-        key: value for key, value in RUN.items() if key not in ("method", "seed")
-    }
-    poisson = {
+    run = {key: value for key, value in RUN.items() if key not in ("method", "seed")}
+    run |= {
         "clients": RUN["clients"] | {"count": CLIENTS},
         "participation": {"kind": "poisson", "cohort": 10, "rounds": 20},
+        "validation": {"every": 4, "tasks": 4},
     }
-    return make_plan(
-        Configuration.read(
-            {
-                "seeds": [0, 1],
-                "run": general | poisson | {"validation": {"every": 4, "tasks": 4}},
-                "tuning": tuning or {},
-                "experiments": {
-                    "mine": {
-                        "title": "m",
-                        "tasks": {"a": {}},
-                        "tables": {"one": one, "two": outside},
-                    }
-                },
-            }
-        )
-    )
+    paper = {"title": "m", "tasks": {"a": {}}, "tables": tables}
+    values = {
+        "seeds": [0, 1],
+        "run": run,
+        "tuning": tuning or {},
+        "experiments": {"mine": paper},
+    }
+    return make_plan(Configuration.read(values))
 
 
 def runs_of(plan, name="one"):
@@ -166,22 +152,25 @@ def test_the_best_of_twelve_private_runs_by_a_public_score_costs_more_than_one()
 
 
 def test_only_runs_of_a_search_on_private_data_move():
+    """A run of the same settings outside the search keeps its key, and is another run."""
+
+    def streams(plan):
+        return {run.streams for run in plan.runs.values()}
+
     private, none = plan_of(), plan_of(search=False)
-    assert {run.streams for run in none.runs.values()} == {"shared"}
+    assert streams(none) == {"shared"}
     assert {run.stream_seed for run in none.runs.values()} == {0, 1}
-    assert {run.streams for run in runs_of(private)} == {"own"}
-    # A run of the same settings outside the search keeps its key, and is another run.
-    assert {run.streams for run in runs_of(private, "two")} == {"shared"}
-    assert set(none.runs) > {run.folder for run in runs_of(private, "two")}
-    assert set(private.searches) == {run.folder for run in runs_of(private)}
-    alike = {run.replace(streams="shared").key for run in runs_of(private)}
-    assert {run.key for run in runs_of(private, "two")} < alike
-    declared = plan_of(search=False, tuning={"dp-agr": {"runs": 12, "data": "private"}})
-    assert {run.streams for run in declared.runs.values()} == {"own"}
-    costless = plan_of(search=False, tuning={"dp-agr": {"runs": 12, "data": "public"}})
-    assert {run.streams for run in costless.runs.values()} == {"shared"}
-    plain = plan_of(method="maml")
-    assert {run.streams for run in plain.runs.values()} == {"shared"}
+    searched_runs, outside = runs_of(private), runs_of(private, "two")
+    assert {run.streams for run in searched_runs} == {"own"}
+    assert {run.streams for run in outside} == {"shared"}
+    assert {run.folder for run in outside} < set(none.runs)
+    assert set(private.searches) == {run.folder for run in searched_runs}
+    alike = {run.replace(streams="shared").key for run in searched_runs}
+    assert {run.key for run in outside} < alike
+    for data, expected in (("private", "own"), ("public", "shared")):
+        declared = {"dp-agr": {"runs": 12, "data": data}}
+        assert streams(plan_of(search=False, tuning=declared)) == {expected}
+    assert streams(plan_of(method="maml")) == {"shared"}
 
 
 def test_the_cohorts_of_two_runs_of_a_search_meet_as_seldom_as_chance_has_it():
@@ -194,17 +183,11 @@ def test_the_cohorts_of_two_runs_of_a_search_meet_as_seldom_as_chance_has_it():
     drawn = []
     for run in runs_of(plan_of()):
         plan = run.participation.plan(clients=CLIENTS, seed=run.stream_seed)
-        drawn.append(
-            {
-                (index, int(client))
-                for index in range(plan.rounds)
-                for client in plan.cohort(index)
-            }
-        )
+        cohorts = [plan.cohort(index).tolist() for index in range(plan.rounds)]
+        drawn.append({(at, k) for at, cohort in enumerate(cohorts) for k in cohort})
     assert len(drawn) == 6 and min(map(len, drawn)) > 100
-    assert (
-        max(len(one & other) for one, other in itertools.combinations(drawn, 2)) <= 16
-    )
+    common = [len(one & other) for one, other in itertools.combinations(drawn, 2)]
+    assert max(common) <= 16
 
 
 @pytest.mark.parametrize(("public", "alike"), [(True, True), (False, False)])

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from dpfedbench.audit.report import bounds_of, family_of
-from dpfedbench.errors import BenchError
 from dpsum.accounting.analyses import fixed_size
 from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.ledger import read_ledger
 from tests.dpfedbench.audit import conftest as audits
-from tests.dpfedbench.federation.conftest import accounted, make_config, train
+from tests.dpfedbench.federation.conftest import (
+    accounted,
+    ledger_in,
+    make_config,
+    train,
+)
 
 ROUNDS = {"cohort": 12, "rounds": 10}
 """48 clients in blocks of 12: two passes and a half."""
@@ -29,17 +32,14 @@ def held(overlay, federation, folder):
 def test_known_blocks_of_several_passes_are_a_gaussian_a_pass(
     kind, federation, tmp_path
 ):
+    """The paper says nothing of several passes, so the claim is the same."""
     found = held({"participation": {"kind": kind, **ROUNDS}}, federation, tmp_path)
     exact = gaussian_epsilon(2.0 / 3**0.5, 1e-3)
-    for name in ("as_claimed", "holds"):  # the paper says nothing of several passes
-        assert (
-            found[name]["epsilon_low"]
-            == found[name]["epsilon_high"]
-            == pytest.approx(exact, rel=1e-9)
-        )
-    assert found["replace_one"]["epsilon_high"] == pytest.approx(
-        gaussian_epsilon(1.0 / 3**0.5, 1e-3), rel=1e-9
-    )
+    for name in ("as_claimed", "holds"):
+        assert found[name]["epsilon_low"] == found[name]["epsilon_high"]
+        assert found[name]["epsilon_high"] == pytest.approx(exact, rel=1e-9)
+    replaced = gaussian_epsilon(1.0 / 3**0.5, 1e-3)
+    assert found["replace_one"]["epsilon_high"] == pytest.approx(replaced, rel=1e-9)
     assert found["image_level"]["epsilon_high"] > exact
 
 
@@ -49,30 +49,19 @@ def test_correlated_noise_over_several_passes_is_one_gaussian_of_z(
     """z is of all three participations: the encoder is divided by how far they move
     it.
     """
-    found = held(
-        {
-            "method": "dp-agr-ftrl",
-            "participation": {"kind": "min-separation", **ROUNDS},
-        },
-        federation,
-        tmp_path,
-    )
-    assert found["holds"]["epsilon_high"] == pytest.approx(
-        gaussian_epsilon(2.0, 1e-3), rel=1e-9
-    )
-    lines = read_ledger(tmp_path / "ledger.jsonl")
+    plan = {"kind": "min-separation", **ROUNDS}
+    overlay = {"method": "dp-agr-ftrl", "participation": plan}
+    holds = held(overlay, federation, tmp_path)["holds"]
+    expected = gaussian_epsilon(2.0, 1e-3)
+    assert holds["epsilon_high"] == pytest.approx(expected, rel=1e-9)
     weights = np.zeros((10, 10))
-    for index, line in enumerate(lines):
+    for index, line in enumerate(ledger_in(tmp_path)):
         weights[index, : index + 1] = line.combines
     encoder = np.linalg.inv(weights)
-    columns = [
-        np.linalg.norm(encoder[:, list(at)].sum(axis=1))
-        for at in ((0, 4, 8), (1, 5, 9), (2, 6), (3, 7))
-    ]
-    assert (
-        max(columns) == pytest.approx(1.0, rel=1e-6)
-        and np.linalg.norm(encoder, axis=0).max() < 0.7
-    )
+    rounds = ([0, 4, 8], [1, 5, 9], [2, 6], [3, 7])
+    moves = [np.linalg.norm(encoder[:, at].sum(axis=1)) for at in rounds]
+    assert max(moves) == pytest.approx(1.0, rel=1e-6)
+    assert np.linalg.norm(encoder, axis=0).max() < 0.7
 
 
 def test_correlated_noise_in_secret_rounds_costs_less_than_in_known_ones(
@@ -81,71 +70,43 @@ def test_correlated_noise_in_secret_rounds_costs_less_than_in_known_ones(
     """From the ledger's own weights: between the account of columns that do not overlap
     and that of known rounds.
     """
-    plan = {"kind": "balls-and-bins", "cohort": 4, "rounds": 12}
-    noise = {"multiplier": None, "factorisation": {"kind": "square-root"}}
-    overlay = {"method": "dp-agr-ftrl", "participation": plan, "noise": noise}
-    found = held(
-        overlay | {"budget": {"epsilon": 1.5, "delta": 1e-3}}, federation, tmp_path
-    )
-    lines = read_ledger(tmp_path / "ledger.jsonl")
+    overlay = {
+        "method": "dp-agr-ftrl",
+        "participation": {"kind": "balls-and-bins", "cohort": 4, "rounds": 12},
+        "noise": {"multiplier": None, "factorisation": {"kind": "square-root"}},
+        "budget": {"epsilon": 1.5, "delta": 1e-3},
+    }
+    found = held(overlay, federation, tmp_path)
+    lines = ledger_in(tmp_path)
     known = gaussian_epsilon(lines[0].noise_multiplier, 1e-3)
-    assert (
-        0
-        < found["holds"]["epsilon_low"]
-        < 1.49
-        < found["holds"]["epsilon_high"]
-        <= 1.5
-        < known
-    )
+    holds = found["holds"]
+    assert 0 < holds["epsilon_low"] < 1.49 < holds["epsilon_high"] <= 1.5 < known
     assert "encoder" not in lines[0].sampler and len(lines) == 12
-    assert (
-        found["replace_one"]["epsilon_high"] > 1.5
-        and found["image_level"]["epsilon_high"] > 1.5
-    )
+    for profile in ("replace_one", "image_level"):
+        assert found[profile]["epsilon_high"] > 1.5
 
 
 def test_fixed_sizes_cost_more_than_poissons_cohorts(federation, tmp_path):
-    found = held(
-        {"participation": {"kind": "fixed-size", **ROUNDS}},
-        federation,
-        tmp_path / "fixed",
+    fixed, poisson = (
+        held({"participation": {"kind": kind, **ROUNDS}}, federation, tmp_path / kind)[
+            "holds"
+        ]
+        for kind in ("fixed-size", "poisson")
     )
-    poisson = held(
-        {"participation": {"kind": "poisson", **ROUNDS}},
-        federation,
-        tmp_path / "poisson",
-    )
-    assert found["holds"]["epsilon_high"] == fixed_size.upper_epsilon(
-        ((2.0, 10),), 0.25, 1e-3
-    )
-    assert (
-        poisson["holds"]["epsilon_high"]
-        < found["holds"]["epsilon_low"]
-        < found["holds"]["epsilon_high"]
-    )
-    assert {
-        line.sampler["kind"]
-        for line in read_ledger(tmp_path / "fixed" / "ledger.jsonl")
-    } == {"fixed-size"}
+    expected = fixed_size.upper_epsilon(((2.0, 10),), 0.25, 1e-3)
+    assert fixed["epsilon_high"] == expected > fixed["epsilon_low"]
+    assert poisson["epsilon_high"] < fixed["epsilon_low"]
 
 
-def test_a_null_multiplier_meets_the_budget_over_all_passes(federation, tmp_path):
-    for kind in ("shuffled-epochs", "min-separation", "fixed-size"):
-        overlay = {
-            "noise": {"multiplier": None},
-            "budget": {"epsilon": 1.5, "delta": 1e-3},
-        }
-        found = held(
-            {"participation": {"kind": kind, **ROUNDS}} | overlay,
-            federation,
-            tmp_path / kind,
-        )
-        assert 1.49 < found["holds"]["epsilon_high"] <= 1.5
-
-
-def test_secret_cohorts_have_no_correlated_noise():
-    with pytest.raises(BenchError, match=r"^participation\.kind is .fixed-size."):
-        make_config({"method": "dp-agr-ftrl", "participation": "fixed-size"})
+@pytest.mark.parametrize("kind", ["shuffled-epochs", "min-separation", "fixed-size"])
+def test_a_null_multiplier_meets_the_budget_over_all_passes(kind, federation, tmp_path):
+    overlay = {
+        "noise": {"multiplier": None},
+        "budget": {"epsilon": 1.5, "delta": 1e-3},
+        "participation": {"kind": kind, **ROUNDS},
+    }
+    found = held(overlay, federation, tmp_path)
+    assert 1.49 < found["holds"]["epsilon_high"] <= 1.5
 
 
 @pytest.mark.parametrize("kind", ["shuffled-epochs", "min-separation", "fixed-size"])

@@ -69,6 +69,13 @@ OWN = {
 }
 
 
+LETTERS = "abcdefghij"
+OTHER = "hgfedxyzuv"
+"""The letters of another data set, the most frequent first; five of them are words of
+`tiny` as well.
+"""
+
+
 def run_of(method: str, **changes: Any) -> Method:
     values = RUN | {"method": method} | OWN[method] | changes
     if method == "random":
@@ -80,228 +87,164 @@ def run_of(method: str, **changes: Any) -> Method:
     return read_run(values)
 
 
+def make_data(folder: Path, letters: str = LETTERS) -> None:
+    data = tiny_texts(folder / "data", letters=letters)
+    partition = make_text_partition(data, clients=8, kind="disjoint", seed=0)
+    partition.save(folder / "clients")
+
+
 def trained(
-    folder: Path, run: Method, *, kernels: bool = True, threads: int = 1
+    folder: Path, run: Method, *, letters: str = LETTERS, **options: Any
 ) -> Path:
-    data = tiny_texts(folder / "data")
-    make_text_partition(data, clients=8, kind="disjoint", seed=0).save(
-        folder / "clients"
-    )
+    """Train a run on tiny texts; returns the run's folder."""
+    make_data(folder, letters)
     out = folder / "run"
     out.mkdir()
-    train(
-        run,
-        data_dir=folder / "data",
-        clients_dir=folder / "clients",
-        run_dir=out,
-        kernels=kernels,
-        threads=threads,
-        device="cpu",
-    )
+    folders = {"data_dir": folder / "data", "clients_dir": folder / "clients"}
+    train(run, run_dir=out, device="cpu", **folders, **options)
     return out
 
 
 def accounted(folder: Path, run: Method) -> Account:
-    return account_of(
-        run,
-        read_ledger(folder / "run" / "ledger.jsonl"),
-        clients_dir=folder / "clients",
-    )
+    ledger = read_ledger(folder / "run" / "ledger.jsonl")
+    return account_of(run, ledger, clients_dir=folder / "clients")
 
 
 def test_task_global_privacy_is_one_gaussian_for_each_record(tmp_path: Path) -> None:
+    """TensorFlow Privacy's accountant: one Gaussian of z = 0.51 at delta = 1e-3, and of
+    z/2.
+    """
     run = run_of("dp-reptile", within_task=WITHIN | {"groups": [2, 3]})
     trained(tmp_path, run)
     found = accounted(tmp_path, run)
-    ends = {
-        name: round(entry.epsilon_high, 4) for name, entry in found.profiles.items()
-    }
-    # The issue's figures: TensorFlow Privacy's accountant, one Gaussian of z = 0.51 at
-    # delta = 1e-3, and of z/2.
+    profiles = found.profiles
+    ends = {name: round(entry.epsilon_high, 4) for name, entry in profiles.items()}
     assert ends == {"as_claimed": 9.2209, "holds": 7.3866, "replace_one": 19.0747}
-    assert found.unit == "record" and found.profiles["holds"].observer == "server"
-    assert {
-        size: round(entry.epsilon_high, 2) for size, entry in found.groups.items()
-    } == {"2": 19.07, "3": 34.68}
+    assert found.unit == "record" and profiles["holds"].observer == "server"
+    groups = {
+        size: round(group.epsilon_high, 2) for size, group in found.groups.items()
+    }
+    assert groups == {"2": 19.07, "3": 34.68}
     assert "at delta 20.2, which says nothing" in found.groups["2"].explanation
 
 
 def test_local_privacy_is_of_all_that_a_client_holds(tmp_path: Path) -> None:
     run = run_of("local-reptile")
     trained(tmp_path, run)
-    (line, *_), found = (
-        read_ledger(tmp_path / "run" / "ledger.jsonl"),
-        accounted(tmp_path, run),
-    )
-    assert (line.unit, line.observer, line.adjacency) == (
-        "client",
-        "server",
-        "replace-one",
-    )
-    assert (
-        line.sensitivity == 2 * line.threshold
-        and line.noise_std == 0.51 * line.sensitivity
-    )
-    ends = {
-        name: (round(entry.epsilon_high, 4), entry.adjacency)
-        for name, entry in found.profiles.items()
-    }
-    assert ends == {
-        name: (value, "replace-one")
-        for name, value in {
-            "as_claimed": 9.2209,
-            "holds": 7.3866,
-            "replace_one": 7.3866,
-        }.items()
-    }
+    line, *_ = read_ledger(tmp_path / "run" / "ledger.jsonl")
+    assert (line.unit, line.observer) == ("client", "server")
+    assert line.adjacency == "replace-one"
+    assert line.sensitivity == 2 * line.threshold
+    assert line.noise_std == 0.51 * line.sensitivity
+    profiles = accounted(tmp_path, run).profiles
+    assert {entry.adjacency for entry in profiles.values()} == {"replace-one"}
+    ends = {name: round(entry.epsilon_high, 4) for name, entry in profiles.items()}
+    assert ends == {"as_claimed": 9.2209, "holds": 7.3866, "replace_one": 7.3866}
 
 
 @pytest.mark.parametrize("method", ["dp-reptile", "local-reptile"])
 def test_a_vocabulary_of_clients_words_leaves_nothing_finite(
     tmp_path: Path, method: str
 ) -> None:
-    task = {
-        "ways": 1,
-        "shots": 6,
-        "text": {**RUN["task"]["text"], "vocabulary": "private"},
-    }
-    run = run_of(method, task=task)
-    assert any(
-        "the vocabulary is taken from the clients' words" in notice
-        for notice in run.notices
-    )
+    text = RUN["task"]["text"] | {"vocabulary": "private"}
+    run = run_of(method, task=RUN["task"] | {"text": text})
+    notice = "the vocabulary is taken from the clients' words"
+    assert any(notice in line for line in run.notices)
+    assert not any("vocabulary" in line for line in run_of(method).notices)
     trained(tmp_path, run)
-    found = accounted(tmp_path, run)
-    assert found.profiles["holds"].epsilon_high == float("inf")
-    assert {entry.status for entry in found.profiles.values()} == {"void"}
-    assert "vocabulary" in found.profiles["holds"].explanation
-    assert not any("vocabulary" in notice for notice in run_of(method).notices)
-
-
-def test_what_the_holder_says_of_its_data_is_caught_whoever_made_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dpfedbench.data import text_tasks
-
-    made = text_tasks.KnownText.__init__
-
-    def tainted(self: Any, *arguments: Any) -> None:
-        made(self, *arguments)
-        self.unaccounted = ("something else was computed from private words",)
-
-    monkeypatch.setattr(text_tasks.KnownText, "__init__", tainted)
-    run = run_of("dp-reptile")
-    trained(tmp_path, run)
-    found = accounted(tmp_path, run)
-    assert found.profiles["holds"].epsilon_high == float("inf")
-    assert "something else was computed" in found.profiles["holds"].explanation
+    profiles = accounted(tmp_path, run).profiles
+    assert profiles["holds"].epsilon_high == float("inf")
+    assert "vocabulary" in profiles["holds"].explanation
+    assert {entry.status for entry in profiles.values()} == {"void"}
 
 
 @pytest.mark.parametrize("method", ["dp-reptile", "local-reptile", "reptile"])
 def test_neither_threads_nor_the_kernel_matter(tmp_path: Path, method: str) -> None:
-    run, found = run_of(method), []
-    for name, options in {
-        "one": {},
-        "two": {"threads": 2},
-        "torch": {"kernels": False},
-    }.items():
+    run = run_of(method)
+    weights = []
+    for name, threads, kernels in (("1", 1, True), ("2", 2, True), ("torch", 1, False)):
         (tmp_path / name).mkdir()
-        out = trained(tmp_path / name, run, **options)  # type: ignore[arg-type]
-        found.append(load_members(out / "model.safetensors", run.net((5,), 9))[0])
-    assert (found[0] == found[1]).all()
-    np.testing.assert_allclose(found[0], found[2], atol=1e-5)
+        out = trained(tmp_path / name, run, threads=threads, kernels=kernels)
+        weights.append(load_members(out / "model.safetensors", run.net((5,), 9))[0])
+    assert (weights[0] == weights[1]).all()
+    np.testing.assert_allclose(weights[0], weights[2], atol=1e-5)
+
+
+def metrics_of(folder: Path, run: Method) -> dict[str, Any]:
+    """Test a trained run, and return what metrics.json has."""
+    path = folder / "run" / "metrics.json"
+    model = folder / "run" / "model.safetensors"
+    evaluate(run, data_dir=folder / "data", model_path=model, out_path=path)
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
 
 
 def test_the_test_is_on_unseen_tasks_with_and_without_refining(tmp_path: Path) -> None:
     run = run_of("reptile")
-    out = trained(tmp_path, run)
-    evaluate(
-        run,
-        data_dir=tmp_path / "data",
-        model_path=out / "model.safetensors",
-        out_path=out / "metrics.json",
-    )
-    found = json.loads((out / "metrics.json").read_text())
+    trained(tmp_path, run)
+    found = metrics_of(tmp_path, run)
     assert found["tasks"] == 2 and len(found["per_task"]) == 2
-    assert 0 <= found["accuracy_before_refining"] <= 100 and found[
-        "accuracy"
-    ] == np.mean(found["per_task"])
+    assert found["accuracy"] == np.mean(found["per_task"])
+    assert 0 <= found["accuracy_before_refining"] <= 100
+    more = run.replace(evaluation=run.evaluation.replace(tasks=3))
+    with pytest.raises(BenchError, match=r"tasks is 3, but tiny has 2 test tasks"):
+        metrics_of(tmp_path, more)
 
 
 def test_tests_while_training_are_of_the_first_test_tasks_and_change_nothing(
     tmp_path: Path,
 ) -> None:
     plain = run_of("dp-reptile")
-    watched = plain.replace(
-        evaluation=plain.evaluation.replace(every=2, while_training=1)
-    )
-    out = {}
-    for name, run in (("plain", plain), ("watched", watched)):
+    watching = plain.evaluation.replace(every=2, while_training=1)
+    metrics = {}
+    for name, run in (
+        ("plain", plain),
+        ("watched", plain.replace(evaluation=watching)),
+    ):
         (tmp_path / name).mkdir()
-        out[name] = trained(tmp_path / name, run)
-        evaluate(
-            run,
-            data_dir=tmp_path / name / "data",
-            model_path=out[name] / "model.safetensors",
-            out_path=out[name] / "metrics.json",
-        )
+        trained(tmp_path / name, run)
+        metrics[name] = metrics_of(tmp_path / name, run)
+    folders = [tmp_path / name / "run" for name in metrics]
     for file in ("model.safetensors", "ledger.jsonl", "metrics.json"):
-        assert (out["plain"] / file).read_bytes() == (
-            out["watched"] / file
-        ).read_bytes()
-    history = read_history(out["watched"] / "history.csv")
+        assert len({(folder / file).read_bytes() for folder in folders}) == 1
+    plain_history, history = (read_history(path / "history.csv") for path in folders)
+    assert plain_history["test_accuracy"].isna().all()
     measured = history.dropna(subset=["test_accuracy"])
     assert measured["round"].tolist() == [2, 4]
-    final = json.loads((out["watched"] / "metrics.json").read_text())
-    assert measured["test_accuracy"].iloc[-1] == pytest.approx(final["per_task"][0])
+    first = metrics["watched"]["per_task"][0]
+    assert measured["test_accuracy"].iloc[-1] == pytest.approx(first)
     assert measured["test_accuracy_before_refining"].between(0, 100).all()
-    assert read_history(out["plain"] / "history.csv")["test_accuracy"].isna().all()
-
-
-OTHER = "hgfedxyzuv"
-"""The letters of another data set, the most frequent first; five of them are words of
-`tiny` as well.
-"""
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_start_from_other_texts_goes_over_word_by_word(
     tied: bool, tmp_path: Path
 ) -> None:
+    """Rows of words that both know are the first run's, others are random; row 0 is of
+    words that are not known, the embedding's last of the beginning of a record.
+    """
     model = RUN["model"] | {"tied": tied}
     words = {"task": RUN["task"] | {"text": RUN["task"]["text"] | {"words": 6}}}
     first = run_of("reptile", dataset="other", model=model, **words)
-    data = tiny_texts(tmp_path / "other" / "data", letters=OTHER)
-    make_text_partition(data, clients=8, kind="disjoint", seed=0).save(
-        tmp_path / "other" / "clients"
-    )
-    folders = {
-        "data_dir": tmp_path / "other" / "data",
-        "clients_dir": tmp_path / "other" / "clients",
-    }
-    train(first, run_dir=tmp_path / "other", device="cpu", **folders)
-    before = load_file(tmp_path / "other" / "model.safetensors")
+    trained(tmp_path / "other", first, letters=OTHER)
+    before = load_file(tmp_path / "other" / "run" / "model.safetensors")
 
     started = {"kind": "run", "run": named(first), "public": True}
     run = run_of("dp-reptile", model=model, initial=started)
-    data = tiny_texts(tmp_path / "data")
-    make_text_partition(data, clients=8, kind="disjoint", seed=0).save(
-        tmp_path / "clients"
-    )
+    make_data(tmp_path)
+    path = tmp_path / "other" / "run" / "model.safetensors"
     rounds = Rounds.of(
         run,
         data_dir=tmp_path / "data",
         clients_dir=tmp_path / "clients",
         ledger=Ledger(tmp_path / "ledger"),
-        references={"model.safetensors": tmp_path / "other" / "model.safetensors"},
+        references={"model.safetensors": path},
     )
-    known, others = (
-        rounds.net.words,
-        KnownText(load_texts(folders["data_dir"]), first.task.text).words,
-    )
-    assert (
-        len(known) == 8 and len(others) == 6 and 2 <= len(set(known) & set(others)) < 6
-    )
+    known = rounds.net.words
+    texts = load_texts(tmp_path / "other" / "data")
+    others = KnownText(texts, first.task.text).words
+    assert (len(known), len(others)) == (8, 6)
+    assert 2 <= len(set(known) & set(others)) < 6
     random = rounds.net.tensors(
         torch.from_numpy(rounds.net.initial(stream(0, "initial-weights")))
     )
@@ -310,35 +253,32 @@ def test_a_start_from_other_texts_goes_over_word_by_word(
         if name not in ("embedding", "softmax"):
             np.testing.assert_array_equal(tensor, old)
             continue
-        np.testing.assert_array_equal(tensor[0], old[0])  # words that are not known
+        np.testing.assert_array_equal(tensor[0], old[0])
         for row, word in enumerate(known, start=1):
-            same = old[1 + others.index(word)] if word in others else random[name][row]
-            np.testing.assert_array_equal(tensor[row], same, err_msg=word)
+            expected = random[name][row]
+            if word in others:
+                expected = old[1 + others.index(word)]
+            np.testing.assert_array_equal(tensor[row], expected, err_msg=word)
         if name == "embedding":
-            np.testing.assert_array_equal(
-                tensor[-1], old[-1]
-            )  # the beginning of a record
+            np.testing.assert_array_equal(tensor[-1], old[-1])
     assert run.unaccounted == ()
 
 
 def test_a_start_from_other_texts_needs_their_words_and_width(tmp_path: Path) -> None:
-    first, run = run_of("reptile", dataset="other"), run_of("reptile")
-    net = run.net((5,), 1)
+    wide_model = {"kind": "lstm", "width": 8}
+    path = tmp_path / "model.safetensors"
+    rng = np.random.default_rng(0)
+    net = run_of("reptile").net((5,), 1)
     net.words = tuple("abcdefgh")
-    weights = net.initial(np.random.default_rng(0))
-    save_members(tmp_path / "model.safetensors", run.net((5,), 1), [weights])
-    with pytest.raises(BenchError, match="does not say its model's words: delete it"):
-        load_by_word(tmp_path / "model.safetensors", net, weights)
-    wide = run_of("reptile", model={"kind": "lstm", "width": 8}).net((5,), 1)
+    weights = net.initial(rng)
+    save_members(path, run_of("reptile").net((5,), 1), [weights])
+    with pytest.raises(BenchError, match="does not say its model's words"):
+        load_by_word(path, net, weights)
+    wide = run_of("reptile", model=wide_model).net((5,), 1)
     wide.words = net.words
-    save_members(
-        tmp_path / "model.safetensors", wide, [wide.initial(np.random.default_rng(0))]
-    )
+    save_members(path, wide, [wide.initial(rng)])
     with pytest.raises(BenchError, match="do not fit this network"):
-        load_by_word(tmp_path / "model.safetensors", net, weights)
+        load_by_word(path, net, weights)
+    start = {"kind": "run", "run": named(run_of("reptile", dataset="other"))}
     with pytest.raises(BenchError, match="its model has other sizes"):
-        run_of(
-            "reptile",
-            model={"kind": "lstm", "width": 8},
-            initial={"kind": "run", "run": named(first)},
-        )
+        run_of("reptile", model=wide_model, initial=start)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,15 +84,6 @@ def test_files_tell_time_only_where_everybody_knows_who_takes_part(
             one["said"] != other["said"]
             and one["ledger.jsonl"] == other["ledger.jsonl"]
         )
-
-
-def test_a_training_has_no_benchmark_file():
-    """Its time would stand in the run's folder; of what reads released models alone it
-    may.
-    """
-    scripts = Path(__file__).resolve().parents[3] / "workflow" / "scripts"
-    assert "timed=False" in (scripts / "train.py").read_text(encoding="utf-8")
-    assert "timed" not in (scripts / "meta_test.py").read_text(encoding="utf-8")
 
 
 def test_a_log_does_not_say_when_its_job_began(tmp_path, monkeypatch):

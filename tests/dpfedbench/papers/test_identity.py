@@ -21,221 +21,173 @@ from tests.dpfedbench.federation.test_text import RUN as TEXT
 from .test_refusals import FILE, RUNS, own
 
 SGD = {"kind": "sgd", "momentum": 0.9}
+
+
+def few_shot(method: str = "dp-agr", **sections: Any) -> Method:
+    return make_config({"method": method} | sections)
+
+
+def lots(method: str = "adap-dp-fl", **sections: Any) -> Method:
+    return make_config({"method": method} | sections, general=LOTS)
+
+
+def differences(**sections: Any) -> Method:
+    return make_config({"method": "dp-fedavg"} | sections, general=DIFFERENCE)
+
+
+def text(**sections: Any) -> Method:
+    return read_run(TEXT | {"method": "reptile"} | sections)
+
+
+def kind(name: str, **values: Any) -> dict[str, Any]:
+    return {"kind": name} | values
+
+
+def cells(name: str, **values: Any) -> Method:
+    return lots("dp-cells", model={"genotype": kind(name, **values)})
+
+
+PAIR = [[["skip_connect", 0], ["skip_connect", 1]]] * 4
+QUANTILE = kind("private-quantile", count_noise=3.0)
+BY_LAYER = {"groups": "layers"}
+PRIVATE_WORDS = {"ways": 1, "shots": 6, "text": {"vocabulary": "private"}}
+OTHER_DATA = named(make_config({"method": "maml", "dataset": "other"}))
+MODULE = {"module": "own.net:Net", "arguments": {"width": 3}}
+PASSES = kind("passes", cohort=2, rounds=8)
+EXPONENTIAL = TEXT["server"] | {"schedule": kind("exponential", decay=0.1)}
+SQUARE_ROOT = {"factorisation": kind("square-root", band=4)}
 BASES: dict[str, Any] = {
     **RUNS,
+    "constant": few_shot(clipping=kind("constant")),
+    "raw norms": few_shot(clipping=kind("percentile-of-raw-norms")),
+    "quantile": few_shot(clipping=QUANTILE),
+    "median": few_shot(clipping=kind("median-of-run", threshold=None)),
     **{
-        f"dp-agr {kind}": make_config({"clipping": {"kind": kind} | more})
-        for kind, more in {
-            "constant": {},
-            "percentile-of-raw-norms": {},
-            "private-quantile": {"count_noise": 3.0},
-            "median-of-run": {"threshold": None},
-        }.items()
+        f"{name} by layer": few_shot(clipping=kind(name, **BY_LAYER))
+        for name in ("constant", "percentile-of-releases", "percentile-of-raw-norms")
     },
+    "quantile by layer": few_shot(clipping=QUANTILE | BY_LAYER | {"count_noise": 30.0}),
+    "three steps": few_shot("reptile", client_update={"inner_steps": 3}),
+    "own module": few_shot(model=MODULE),
+    "banded": few_shot("dp-agr-ftrl", noise={"factorisation": kind("banded")}),
+    "square root": few_shot("dp-agr-ftrl", noise=SQUARE_ROOT),
+    "dropping": few_shot("dp-agr-secagg", noise={"dropped_at_most": 0.5}),
     **{
-        f"dp-agr {kind} by layer": make_config(
-            {"clipping": {"kind": kind, "groups": "layers"} | more}
+        name: few_shot(participation=kind(name))
+        for name in (
+            "balls-and-bins",
+            "poisson",
+            "fixed-size",
+            "min-separation",
+            "shuffled-epochs",
         )
-        for kind, more in {
-            "constant": {},
-            "percentile-of-releases": {},
-            "percentile-of-raw-norms": {},
-            "private-quantile": {"count_noise": 30.0},
-        }.items()
     },
-    "reptile three steps": make_config(
-        {"method": "reptile", "client_update": {"inner_steps": 3}}
+    "server": few_shot(
+        server={"optimizer": SGD, "schedule": kind("cosine", final_rate=0.001)}
     ),
-    "dp-agr own module": make_config(
-        {"model": {"module": "own.net:Net", "arguments": {"width": 3}}}
+    "linear schedule": few_shot(server={"schedule": "linear"}),
+    "adam-bc": few_shot(server={"optimizer": "adam-bc"}),
+    **{
+        name: lots(clipping=kind(name))
+        for name in ("noised-mean-norm", "norm-of-release", "mean-of-raw-norms")
+    },
+    "quantile of records": lots(clipping=QUANTILE),
+    "decaying": lots(noise=kind("decaying")),
+    "local sgd": lots(client_update={"optimizer": SGD}),
+    "text": text(),
+    "text, passes": text(participation=PASSES),
+    "text, decay": text(server=EXPONENTIAL),
+    "text, private words": text(task=PRIVATE_WORDS),
+    "cells, same": cells("same"),
+    "cells, found": cells("found", search=named(RUNS["dp-fnas"])),
+    "cells, stated": cells("stated", normal=PAIR, reduction=PAIR),
+    "batch steps": lots("cells", client_update=kind("batch-steps")),
+    "started": few_shot(initial=kind("run", run=OTHER_DATA)),
+    "file": few_shot(initial=FILE),
+    "variant": few_shot(model=kind("conv4-variant")),
+    "dp-agrlr as released": few_shot(
+        "dp-agrlr",
+        reading="as-released",
+        client_update={"order": 2},
+        within_task={"query_gradient": "exact"},
     ),
-    "dp-agr-ftrl banded": make_config(
-        {"method": "dp-agr-ftrl", "noise": {"factorisation": {"kind": "banded"}}}
-    ),
-    "dp-agr-ftrl square-root": make_config(
-        {
-            "method": "dp-agr-ftrl",
-            "noise": {"factorisation": {"kind": "square-root", "band": 4}},
-        }
-    ),
-    "dp-agr-secagg dropping": make_config(
-        {"method": "dp-agr-secagg", "noise": {"dropped_at_most": 0.5}}
-    ),
-    "dp-agr bins": make_config({"participation": {"kind": "balls-and-bins"}}),
-    "dp-agr poisson": make_config({"participation": {"kind": "poisson"}}),
-    "dp-agr fixed-size": make_config({"participation": {"kind": "fixed-size"}}),
-    "dp-agr min-separation": make_config({"participation": {"kind": "min-separation"}}),
-    "dp-agr shuffled-epochs": make_config(
-        {"participation": {"kind": "shuffled-epochs"}}
-    ),
-    "dp-agr server": make_config(
-        {
-            "server": {
-                "optimizer": SGD,
-                "schedule": {"kind": "cosine", "final_rate": 0.001},
-            }
-        }
+    "dp-fnas as released": lots(
+        "dp-fnas",
+        reading="as-released",
+        clients={"count": 1},
+        client_update=kind("released-search-steps"),
+        clipping=kind("by-kernel", threshold=None),
     ),
     **{
-        f"adap-dp-fl {kind}": make_config(
-            {"clipping": {"kind": kind} | more}, general=LOTS
-        )
-        for kind, more in {
-            "noised-mean-norm": {},
-            "norm-of-release": {},
-            "mean-of-raw-norms": {},
-            "private-quantile": {"count_noise": 3.0},
-        }.items()
-    },
-    "adap-dp-fl decaying": make_config({"noise": {"kind": "decaying"}}, general=LOTS),
-    "adap-dp-fl sgd": make_config({"client_update": {"optimizer": SGD}}, general=LOTS),
-    **{
-        f"text {name}": read_run(TEXT | {"method": "reptile"} | more)
-        for name, more in {
-            "reptile": {},
-            "passes": {"participation": {"kind": "passes", "cohort": 2, "rounds": 8}},
-            "decay": {
-                "server": TEXT["server"]
-                | {"schedule": {"kind": "exponential", "decay": 0.1}}
-            },
-            "private": {
-                "task": {"ways": 1, "shots": 6, "text": {"vocabulary": "private"}}
-            },
-        }.items()
-    },
-    **{
-        f"dp-cells {kind}": make_config(
-            {"method": "dp-cells", "model": {"genotype": {"kind": kind} | more}},
-            general=LOTS,
-        )
-        for kind, more in {
-            "same": {},
-            "found": {"search": named(RUNS["dp-fnas"])},
-            "stated": {
-                kind: [[["skip_connect", 0], ["skip_connect", 1]]] * 4
-                for kind in ("normal", "reduction")
-            },
-        }.items()
-    },
-    "dp-agr started": make_config(
-        {
-            "initial": {
-                "kind": "run",
-                "run": named(make_config({"method": "maml", "dataset": "other"})),
-            }
-        }
-    ),
-    "dp-agr variant": make_config({"model": {"kind": "conv4-variant"}}),
-    "dp-agrlr as released": make_config(
-        {
-            "method": "dp-agrlr",
-            "reading": "as-released",
-            "client_update": {"order": 2},
-            "within_task": {"query_gradient": "exact"},
-        }
-    ),
-    "dp-fnas as released": make_config(
-        {
-            "method": "dp-fnas",
-            "reading": "as-released",
-            "clients": {"count": 1},
-            "client_update": {"kind": "released-search-steps"},
-            "clipping": {"kind": "by-kernel", "threshold": None},
-        },
-        general=LOTS,
-    ),
-    **{
-        f"{method} by layer": make_config(
-            {"method": method, "within_task": {"clipping_groups": "layers"}}
+        f"{method} by layer": few_shot(
+            method, within_task={"clipping_groups": "layers"}
         )
         for method in ("dp-agrlr", "dp-maml-sample")
     },
-    "dp-agr file": make_config({"initial": FILE}),
-    "dp-agr adam-bc": make_config({"server": {"optimizer": "adam-bc"}}),
-    "cells batch-steps": make_config(
-        {"method": "cells", "client_update": {"kind": "batch-steps"}}, general=LOTS
-    ),
-    "dp-agr linear": make_config({"server": {"schedule": "linear"}}),
-    "dp-agr automatic": make_config(
-        {"transform": "automatic", "clipping": {"kind": "constant", "threshold": 1}}
+    "automatic": few_shot(
+        transform="automatic", clipping=kind("constant", threshold=1)
     ),
     **{
-        f"dp-fl {kind}": make_config(
-            {
-                "method": "dp-fl",
-                "model": {"kind": "linear", "features": {"kind": kind} | more},
-            },
-            general=LOTS,
-        )
-        for kind, more in {"scattering": {}, "random": {}}.items()
+        name: lots("dp-fl", model=kind("linear", features=kind(name)))
+        for name in ("scattering", "random")
     },
-    "dp-fedavg adam": make_config(
-        {"method": "dp-fedavg", "client_update": {"optimizer": "adam"}},
-        general=DIFFERENCE,
-    ),
+    "local adam": differences(client_update={"optimizer": "adam"}),
+    "proximal": differences(client_update=kind("proximal")),
+    "dirichlet": differences(clients={"partition": "dirichlet", "concentration": 0.5}),
     **{
-        f"dp-agr {kind}": make_config({"clients": {"partition": kind}})
-        for kind in ("disjoint", "alphabets")
+        name: few_shot(clients={"partition": name})
+        for name in ("disjoint", "alphabets")
     },
-    "dp-fedavg dirichlet": make_config(
-        {
-            "method": "dp-fedavg",
-            "clients": {"partition": "dirichlet", "concentration": 0.5},
-        },
-        general=DIFFERENCE,
-    ),
-    "dp-fedavg proximal": make_config(
-        {"method": "dp-fedavg", "client_update": {"kind": "proximal"}},
-        general=DIFFERENCE,
-    ),
 }
 
 NODES = [[["sep_conv_3x3", 0], ["skip_connect", 1]]] * 4
 """Of a cell, other than those of the base."""
 
+NO_GROUPS = ("MedianOfRun", "MeanOfRawNorms", "NoisedMeanNorm", "NormOfRelease")
+# Another kind is refused, or needs what the base has not: a file, a run, a threshold.
+ONE_KIND = (
+    *("LstmModel", "LocalSteps", "ModelDifference", "Maml", "Reptile", "Average"),
+    *("Step", "PoissonLots", "Factorised", "Skellam", "Scaffold", "SummedSteps"),
+    *("SearchSteps", "ReleasedSearchSteps", "ByKernel", "DartsSearch"),
+    *("MedianOfRun", "RandomInitial", "AsTheyAre"),
+)
+
+
 FIXED_BY_OTHERS = {
     # A run with another value is refused, or is another method's.
-    ("MedianOfRun", "groups"),
-    ("MedianOfRun", "noise_by_group"),
-    ("MeanOfRawNorms", "groups"),
-    ("MeanOfRawNorms", "noise_by_group"),
-    ("NoisedMeanNorm", "groups"),
-    ("NoisedMeanNorm", "noise_by_group"),
-    ("NormOfRelease", "groups"),
-    ("NormOfRelease", "noise_by_group"),
-    ("MedianOfRun", "threshold"),
-    ("MedianOfRun", "kind"),
-    ("BallsAndBins", "cohort"),
-    ("BallsAndBins", "rounds"),
-    ("LstmModel", "kind"),
-    ("LocalSteps", "kind"),
-    ("ModelDifference", "kind"),
-    ("Maml", "kind"),
-    ("Reptile", "kind"),
-    ("Average", "kind"),
-    ("Step", "kind"),
-    ("PoissonLots", "kind"),
-    ("Factorised", "kind"),
-    ("Skellam", "kind"),
-    ("Scaffold", "kind"),
-    ("SummedSteps", "kind"),
-    ("SearchSteps", "kind"),
-    ("ReleasedSearchSteps", "kind"),
-    ("ByKernel", "kind"),
-    ("ByKernel", "threshold"),
-    ("ByKernel", "groups"),
-    ("ByKernel", "noise_by_group"),
-    ("DartsSearch", "kind"),
-    # Another kind needs what the base has not: a file, a run, a threshold of 1.
-    ("RandomInitial", "kind"),
-    ("AsTheyAre", "kind"),
-    ("Fragments", "partition"),
-    ("Dirichlet", "partition"),
+    *((name, "groups") for name in (*NO_GROUPS, "ByKernel")),
+    *((name, "noise_by_group") for name in (*NO_GROUPS, "ByKernel")),
+    *((name, "kind") for name in ONE_KIND),
+    *((name, "threshold") for name in ("MedianOfRun", "ByKernel")),
+    *(("BallsAndBins", key) for key in ("cohort", "rounds")),
+    *((name, "partition") for name in ("Fragments", "Dirichlet")),
 }
 
 
+NEIGHBOURS = {
+    "0" * 64: "1" * 64,
+    "own.net:Net": "own.net:Other",
+    "none": "quarter-turns",
+    "batch": "record",
+    "record": "batch",
+    "mean": "sum",
+    "sum": "mean",
+    "full": "disjoint",
+    "server": "prefix",
+    "sep_conv_3x3": "skip_connect",
+    "holds": "as_claimed",
+    "as_claimed": "holds",
+    "shared": "disjoint",
+    "relu": "leaky-relu",
+    "zero": "glorot",
+    "exact": "private",
+    "all": "layers",
+}
+KINDS = ["adam", "sgd", "constant", "cosine", "poisson", "balls-and-bins"]
+
+
 def others(value: Any) -> list[Any]:
-    """Other values that a key might take."""
+    """Return other values that a key might take."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, (int, float)):
@@ -245,42 +197,14 @@ def others(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return [[2], list(value)[:-1], NODES]
     if isinstance(value, dict):
-        return [
-            {**value, "width": 4},
-            {**value, "evaluation": {"tasks": 7}},
-            {**value, "noise": {"kind": "fixed", "multiplier": 3.0}},
-        ]
-    return {
-        "0" * 64: ["1" * 64],
-        "own.net:Net": ["own.net:Other"],
-        "none": ["quarter-turns"],
-        "batch": ["record"],
-        "record": ["batch"],
-        "mean": ["sum"],
-        "sum": ["mean"],
-        "full": ["disjoint"],
-        "server": ["prefix"],
-        "sep_conv_3x3": ["skip_connect"],
-        "holds": ["as_claimed"],
-        "as_claimed": ["holds"],
-        "shared": ["disjoint"],
-        "relu": ["leaky-relu"],
-        "zero": ["glorot"],
-        "exact": ["private"],
-        "all": ["layers"],
-        "joint": ["equal-shares", "per-group"],
-    }.get(
-        value,
-        [
-            f"{value}-other",
-            "adam",
-            "sgd",
-            "constant",
-            "cosine",
-            "poisson",
-            "balls-and-bins",
-        ],
-    )
+        noise = {"kind": "fixed", "multiplier": 3.0}
+        changes = {"width": 4}, {"evaluation": {"tasks": 7}}, {"noise": noise}
+        return [value | change for change in changes]
+    if value == "joint":
+        return ["equal-shares", "per-group"]
+    if value in NEIGHBOURS:
+        return [NEIGHBOURS[value]]
+    return [f"{value}-other", *KINDS]
 
 
 def other_kinds(part: Any) -> Iterator[dict[str, Any]]:
@@ -367,13 +291,14 @@ def test_results_are_of_the_methods_version_and_of_the_text_of_ones_own_module(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert all(run.made_by == run.version for run in BASES.values())
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "net.py").write_text("one")
-    run = BASES["dp-agr own module"]
-    first = run.made_by
+    module = tmp_path / "own" / "net.py"
+    module.parent.mkdir()
+    module.write_text("one")
+    run = BASES["own module"]
+    first, folder = run.made_by, run.folder
     assert first.startswith(f"{run.version} ")
-    (tmp_path / "own" / "net.py").write_text("two")
-    assert run.made_by != first and run.folder == BASES["dp-agr own module"].folder
+    module.write_text("two")
+    assert run.made_by != first and run.folder == folder
 
 
 def test_every_key_of_every_part_was_changed() -> None:
@@ -403,14 +328,7 @@ def test_a_key_that_no_part_reads_makes_no_second_run() -> None:
     """There is none: a constant threshold has no percentile, and MAML has no
     optimiser.
     """
-    assert (
-        "percentile"
-        not in own(BASES["dp-agr constant"])["clipping"].__dataclass_fields__
-    )
-    assert (
-        make_config({"clipping": {"kind": "constant"}}).key
-        == BASES["dp-agr constant"].key
-    )
+    assert "percentile" not in own(BASES["constant"])["clipping"].__dataclass_fields__
     for overlay in (
         {"clipping": {"kind": "constant", "percentile": 50}},
         {"client_update": {"optimizer": "sgd"}},

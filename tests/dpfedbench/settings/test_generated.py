@@ -34,11 +34,13 @@ def test_the_files_are_what_the_classes_say() -> None:
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_the_schemas_take_what_is_shipped(preset: str | None) -> None:
+    """The configuration, and a run of each method."""
     configuration = shipped(preset)
     jsonschema.Draft202012Validator(schemas()["config"]).validate(configuration)
-    run = jsonschema.Draft202012Validator(schemas()["run"])
-    for one in make_plan(Configuration.read(configuration)).runs.values():
-        run.validate(one.plain())
+    schema = jsonschema.Draft202012Validator(schemas()["run"])
+    plan = make_plan(Configuration.read(configuration))
+    for run in {run.method: run for run in plan.runs.values()}.values():
+        schema.validate(run.plain())
 
 
 def test_the_schemas_refuse_what_is_unknown() -> None:

@@ -62,13 +62,6 @@ def test_a_kind_chooses_the_part_and_text_stands_for_it() -> None:
     assert Toy.read(values(clipping=Still(threshold=2))).clipping == Still(threshold=2)
 
 
-def test_a_place_of_ones_own_leads_every_key() -> None:
-    assert refusal(Toy, values(server={}), "run.toy").startswith(
-        "run.toy.server.steps is missing"
-    )
-    assert refusal(Toy, 3, "run.toy") == "run.toy is 3: expected a group of keys"
-
-
 def test_a_section_that_is_made_directly_is_checked_too() -> None:
     with pytest.raises(BenchError, match="rate is 2"):
         Server(steps=1, rate=2)
@@ -223,18 +216,6 @@ def test_a_faulty_family_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_module_with_a_leading_underscore_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = family(
-        tmp_path,
-        monkeypatch,
-        a=PART.format("A", "x", "x"),
-        _shared="import no_such_module",
-    )
-    assert list(kinds_of(base)) == ["x"]
-
-
 def test_a_part_may_have_a_default_or_fewer_values_of_its_own_for_a_key_of_its_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,12 +225,3 @@ def test_a_part_may_have_a_default_or_fewer_values_of_its_own_for_a_key_of_its_b
         a=PART.format("A", "x", "x") + "    rate: float = setting(2.0, gt=1)\n",
     )
     assert kinds_of(base)["x"]().plain() == {"kind": "x", "rate": 2.0}  # type: ignore[call-arg]
-
-
-def test_the_literal_of_a_kind_is_checked() -> None:
-    class Named(Part):
-        place: ClassVar[str] = "tests.dpfedbench.settings.family"
-        kind: Literal["named"] = "named"
-
-    with pytest.raises(BenchError, match="kind is"):
-        Named.read({"kind": "other"})
