@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -297,21 +297,24 @@ def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
 
 
 class Composed(Accountant):
-    """Accounts for sampled rounds by their composition. A subclass has `end`; long
-    schedules are `grouped`.
+    """Accounts for sampled rounds by their composition. Long schedules are `grouped`.
+
+    Attributes:
+        ends_of: functions of (schedule, how units are drawn, delta) to the low and to
+            the high end of epsilon.
     """
 
-    def end(
-        self,
-        schedule: Schedule,
-        sampling: Sampling,
-        delta: float,
-        *,
-        upper: bool,
-        adjacency: str = "zero-out",
-    ) -> float:
+    ends_of: ClassVar[tuple[Callable[..., float], Callable[..., float]]]
+
+    def drawn(self, sampling: Sampling) -> tuple[float, ...]:
+        """Return how units are drawn, as `ends_of` takes it."""
+        return (float(sampling["rate"]),)
+
+    def end(self, events: Events, delta: float, *, upper: bool, **more: str) -> float:
         """Return a proved end of epsilon, the upper or the lower one."""
-        raise NotImplementedError("of a way of sampling")
+        schedule = grouped(events.schedule, least=upper)
+        drawn = self.drawn(events.sampling)
+        return self.ends_of[upper](schedule, *drawn, delta, **more)
 
     def gaussian(self, events: Events) -> float | None:
         """Sampling at rate 1 is none: all releases are one Gaussian."""
@@ -320,17 +323,12 @@ class Composed(Accountant):
     def bracket(self, events: Events, delta: float) -> Bracket:
         if self.gaussian(events) is not None:
             return super().bracket(events, delta)
-        low = self.end(
-            grouped(events.schedule, least=False), events.sampling, delta, upper=False
-        )
-        return low, self.high(events, delta)
+        return self.end(events, delta, upper=False), self.high(events, delta)
 
     def high(self, events: Events, delta: float) -> float:
         if self.gaussian(events) is not None:
             return super().bracket(events, delta)[1]
-        return self.end(
-            grouped(events.schedule, least=True), events.sampling, delta, upper=True
-        )
+        return self.end(events, delta, upper=True)
 
     def width_reason(self, events: Events, delta: float) -> str:
         if grouped(events.schedule, least=True) != events.schedule:

@@ -177,6 +177,7 @@ class FixedDrawsAccountant(fixed_size.Redrawn):
         "the low end is of one data set, whose other units contribute alike, and no"
         " theory says what lies between it and the high end"
     )
+    ends_of = lower_epsilon, upper_epsilon
 
     def gaussian(self, events: Events) -> float | None:
         """With one unit alone, every draw of a round is that unit."""
@@ -192,16 +193,5 @@ class FixedDrawsAccountant(fixed_size.Redrawn):
         self.check_whole(numbers, "clients", "cohort", "rounds")
         self.check_numbers(numbers)
 
-    def end(
-        self,
-        schedule: Schedule,
-        sampling: Sampling,
-        delta: float,
-        *,
-        upper: bool,
-        adjacency: str = fixed_size.ZERO_OUT,
-    ) -> float:
-        drawn = int(sampling["clients"]), int(sampling["cohort"])
-        return (upper_epsilon if upper else lower_epsilon)(
-            schedule, *drawn, delta, adjacency
-        )
+    def drawn(self, sampling: Sampling) -> tuple[float, ...]:
+        return int(sampling["clients"]), int(sampling["cohort"])

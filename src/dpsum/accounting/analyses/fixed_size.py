@@ -426,13 +426,7 @@ class Redrawn(Composed):
         if z is not None:
             return exact_bracket(z / 2, delta)
         low, high = (
-            self.end(
-                grouped(events.schedule, least=upper),
-                events.sampling,
-                delta,
-                upper=upper,
-                adjacency=REPLACE_ONE,
-            )
+            self.end(events, delta, upper=upper, adjacency=REPLACE_ONE)
             for upper in (False, True)
         )
         return low, high
@@ -453,6 +447,7 @@ class FixedSizeAccountant(Redrawn):
         " after another or by draws that are told, the low end by one client; the exact"
         " value is not known"
     )
+    ends_of = lower_epsilon, upper_epsilon
 
     width = (
         "the low end is of one data set and the high end of the dominating pair of each"
@@ -463,19 +458,6 @@ class FixedSizeAccountant(Redrawn):
         """A cohort is of a whole number of units, and its share is the rate."""
         super().check_numbers(sampling)
         self.check_whole(sampling, "cohort")
-
-    def end(
-        self,
-        schedule: Schedule,
-        sampling: Sampling,
-        delta: float,
-        *,
-        upper: bool,
-        adjacency: str = ZERO_OUT,
-    ) -> float:
-        return (upper_epsilon if upper else lower_epsilon)(
-            schedule, float(sampling["rate"]), delta, adjacency
-        )
 
     def curve(self, events: Events) -> Curve:
         return Curve(

@@ -208,6 +208,7 @@ class PoissonAccountant(Composed):
         " its own: a mixture of Gaussians over their number, composed over rounds, for"
         " the most used image"
     )
+    ends_of = lower_epsilon, upper_epsilon
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         least = grouped(events.schedule, least=True)
@@ -215,19 +216,6 @@ class PoissonAccountant(Composed):
         if self.gaussian(events) is not None or least != most:
             return super().bracket(events, delta)
         return ends(least, events.rate, delta)
-
-    def end(
-        self,
-        schedule: Schedule,
-        sampling: Sampling,
-        delta: float,
-        *,
-        upper: bool,
-        adjacency: str = "zero-out",
-    ) -> float:
-        return (upper_epsilon if upper else lower_epsilon)(
-            schedule, float(sampling["rate"]), delta
-        )
 
     def curve(self, events: Events) -> Curve:
         return Curve(
