@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from dpsum.accounting import analyses
-from dpsum.accounting.accountant import Accountant, Events
+from dpsum.accounting.accountant import Accountant
 from dpsum.accounting.analyses.poisson import PoissonAccountant, composed_ends
 from dpsum.accounting.claims import Claims
 from dpsum.accounting.context import AccountContext
@@ -104,9 +104,7 @@ class Account:
                 "reasons": dict(self.reasons),
                 "reason": _NOTHING_PRIVATE,
             }
-        values = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
-        }
+        values = dict(vars(self))
         for key in ("profiles", "groups"):
             values[key] = {
                 name: {
@@ -136,22 +134,14 @@ class Account:
         """
         try:
             known = {key: value for key, value in values.items() if key != "reason"}
-            profiles = {
-                name: _entry(entry) for name, entry in known["profiles"].items()
-            }
-            groups = {
-                name: _entry(entry) for name, entry in known.get("groups", {}).items()
-            }
-            also = tuple(
+            known.setdefault("groups", {})
+            for key in ("profiles", "groups"):
+                known[key] = {name: _entry(entry) for name, entry in known[key].items()}
+            known["also"] = tuple(
                 cls.from_json(account, where) for account in known.get("also", ())
             )
-            read = {
-                "profiles": profiles,
-                "groups": groups,
-                "also": also,
-                "notices": tuple(known.get("notices", ())),
-            }
-            return cls(**known | read)
+            known["notices"] = tuple(known.get("notices", ()))
+            return cls(**known)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DpsumError(
                 f"{where} is not an account ({error}): delete it and run the workflow"
@@ -348,15 +338,7 @@ def _after(
     brackets = []
     for part in dict.fromkeys(event.part for event in before):
         stages = ([event for event in before if event.part == part], releases)
-        brackets.append(
-            _both(
-                [
-                    (accountant := analyses.of(lines), accountant.read(lines))
-                    for lines in stages
-                ],
-                delta,
-            )
-        )
+        brackets.append(_both(stages, delta))
     low, high = (max(ends) for ends in zip(*brackets, strict=True))
     alone = last.profiles["holds"]
     uncovered = next((e.reason for e in before if e.data_dependent_threshold), "")
@@ -383,7 +365,7 @@ def _after(
     )
 
 
-def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
+def _both(ledgers: Sequence[Sequence[Release]], delta: float) -> Bracket:
     """Proved ends of epsilon of two runs' releases on the same units, whose draws are
     apart from one another.
 
@@ -395,27 +377,30 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
         DpsumError: noise that is not independent Gaussian from round to round, or no
             divergences of one of them.
     """
+    accountants = [analyses.of(lines) for lines in ledgers]
     names = " and of ".join(
-        f"{' noise and '.join(accountant.pair)}" for accountant, _ in stages
+        " noise and ".join(accountant.pair) for accountant in accountants
     )
     refusal = DpsumError(
         f"a run that rests on another's releases: no analysis of {names} together"
     )
-    if {(accountant.pair[0], accountant.adjacency) for accountant, _ in stages} != {
-        ("gaussian", "zero-out")
-    }:
-        raise refusal
-    if all(isinstance(accountant, PoissonAccountant) for accountant, _ in stages):
+    for accountant in accountants:
+        if (accountant.pair[0], accountant.adjacency) != ("gaussian", "zero-out"):
+            raise refusal
+    stages = [
+        (accountant, accountant.read(lines))
+        for accountant, lines in zip(accountants, ledgers, strict=True)
+    ]
+    if all(isinstance(accountant, PoissonAccountant) for accountant in accountants):
         return composed_ends(
             tuple((events.schedule, events.rate) for _, events in stages), delta
         )
     brackets = [accountant.bracket(events, delta) for accountant, events in stages]
     least = max(low for low, _ in brackets)
     multipliers = [accountant.gaussian(events) for accountant, events in stages]
-    if None not in multipliers:
-        high = gaussian_epsilon(
-            joint_multiplier([z for z in multipliers if z is not None]), delta
-        )
+    known = [z for z in multipliers if z is not None]
+    if len(known) == len(multipliers):
+        high = gaussian_epsilon(joint_multiplier(known), delta)
         # Of rounds of several z the unit that is worst off in one run need not be that
         # of the other.
         exact = all(low == most for low, most in brackets) and all(
