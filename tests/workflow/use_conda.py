@@ -101,7 +101,7 @@ def main(wanted: Path) -> None:
             for path in Path(folder, ".snakemake", "conda").iterdir()
             if path.is_dir()
         )
-        code = "import json; from dpfedbench.results.provenance import versions; "
+        code = "import json; from workflow_jobs.provenance import versions; "
         code += f"print(json.dumps(versions({str(ROOT)!r})))"
         run = [str(rules / "bin" / "python"), "-c", code]
         said = subprocess.run(

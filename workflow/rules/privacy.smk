@@ -35,7 +35,7 @@ rule privacy:
             caption="../report/answer.rst",
             category="Privacy",
             labels=PLANNED.privacy_labels(
-                "answer", "What papers claim, and what holds"
+                "answer", "What papers claim, and what is proven"
             ),
         ),
         answer_markdown=f"{REPORT}/tables/{{of}}answer.md",

@@ -8,7 +8,7 @@ from workflow_jobs.manifests import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "provenance"):
-        from dpfedbench.results.provenance import provenance
+        from workflow_jobs.provenance import provenance
 
         target = snakemake.wildcards.get("paper", "").replace("-", "_")
         command = (

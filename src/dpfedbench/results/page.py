@@ -13,6 +13,7 @@ import io
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -150,16 +151,16 @@ def make(
                 audit_count=audit_count,
                 runs=runs,
             )
-            shown_tables.append(_paper_table(product, table, folder))
+            of_paper = [[product.item.paper]] * len(table.rows)
+            listing = tables.listing(table)
+            shown_tables.append(_table(listing, table.rows, of_paper, product))
         elif product.path == "tables/answer.csv":
-            shown_tables.append(_answer_table(product, private, papers, folder))
-    figures = [
-        _figure(product, folder, rows)
-        for product in products
-        if product.path.startswith("figures/")
-    ]
-    provenance_facts = read_json(provenance or folder / "provenance.json")
-    used = sorted(set(rows["dataset"])) if len(rows) else []
+            answers = answer.choose(private)
+            titles = {name: paper["title"] for name, paper in papers.items()}
+            listing = answer.listing(private, answers, titles)
+            chosen = private.loc[[choice.published for choice in answers]]
+            of_answers = [[choice.paper] for choice in answers]
+            shown_tables.append(_table(listing, chosen, of_answers, product))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -169,88 +170,43 @@ def make(
     )
     return environment.get_template("page.html").render(
         tables=shown_tables,
-        figures=figures,
-        runs=_runs_table(rows, results, folder),
-        run_count=sum(row.seeds for row in each_row(rows.drop_duplicates("folder"))),
-        seconds=format_duration(rows.get("seconds", pd.Series(dtype=float)).sum()),
-        choices=_choices(rows),
-        filters=_filters(rows, papers),
-        papers=papers,
-        used=used,
-        datasets=[row for row in datasets if row["name"] in used],
-        provenance=provenance_facts,
-        stand_ins=_stand_ins(provenance_facts.get("stand_ins", {})),
-        notices=list(
-            dict.fromkeys(text for row in each_row(rows) for text in row.notices)
-        ),
-        made=made,
-        links=[
-            (product.title, product.links(folder))
+        figures=[
+            _figure(product, folder, rows)
             for product in products
-            if product.item is None
+            if product.path.startswith("figures/")
         ],
+        runs=_runs_table(rows, os.path.relpath(results / "runs", folder)),
+        rows=list(each_row(rows)),
+        seconds=format_duration(
+            sum(row.seconds for row in each_row(rows) if row.seconds > 0)
+        ),
+        tasks=_tasks(rows),
+        papers=papers,
+        datasets=datasets,
+        provenance=read_json(provenance or folder / "provenance.json"),
+        made=made,
+        products=products,
+        folder=folder,
     )
 
 
-# Tables
-
-
-def _paper_table(product: Product, table: tables.Table, folder: Path) -> dict[str, Any]:
-    """Return a table of a paper."""
-    return _table(
-        tables.listing(table),
-        anchor=product.anchor,
-        facets=[
-            _facets([product.path.split("/")[1]], row) for row in each_row(table.rows)
-        ],
-        targets=[_run_anchor(row) for row in each_row(table.rows)],
-        command=product.command,
-        links=product.links(folder),
-    )
-
-
-def _answer_table(
-    product: Product,
-    private: pd.DataFrame,
-    papers: Mapping[str, Mapping[str, str]],
-    folder: Path,
-) -> dict[str, Any]:
-    """Return the table of what papers claim and what is proven."""
-    answers = answer.choose(private)
-    published = [next(each_row(private.loc[[chosen.published]])) for chosen in answers]
-    titles = {name: paper["title"] for name, paper in papers.items()}
-    return _table(
-        answer.listing(private, answers, titles),
-        anchor=product.anchor,
-        facets=[
-            _facets([chosen.paper], row)
-            for chosen, row in zip(answers, published, strict=True)
-        ],
-        targets=[_run_anchor(row) for row in published],
-        command=product.command,
-        links=product.links(folder),
-        is_leading=True,
-    )
-
-
-def _runs_table(rows: pd.DataFrame, results: Path, folder: Path) -> dict[str, Any]:
+def _runs_table(rows: pd.DataFrame, runs_folder: str) -> dict[str, Any]:
     """Return the table of all configurations, from which the page's script also ranks
     the methods.
     """
     listed = []
     for row in each_row(rows):
-        places = [(Path(run).name.removeprefix("seed"), run) for run in row.runs]
+        variant = "" if row.variant in (row.title, row.method) else row.variant
         seed_links = [
-            (seed, Path(os.path.relpath(results / "runs" / run, folder)).as_posix())
-            for seed, run in places
+            (
+                Path(run).name.removeprefix("seed"),
+                f"{Path(runs_folder).as_posix()}/{run}",
+            )
+            for run in row.runs
         ]
-        shown_in: dict[str, list[str]] = {}
-        for paper, item, *_ in dict.fromkeys(cell[:2] for cell in row.shown_in):
-            shown_in.setdefault(paper, []).append(item)
-        names = [f"{paper}: {', '.join(items)}" for paper, items in shown_in.items()]
         listed.append(
             {
-                "method": format_text(row.title, _variant(row)),
+                "method": format_text(row.title, variant),
                 "data": format_text(f"{row.dataset}, {row.tested}"),
                 "unit": format_text(row.unit),
                 "accuracy, %": format_accuracy(row_interval(row)),
@@ -263,91 +219,58 @@ def _runs_table(rows: pd.DataFrame, results: Path, folder: Path) -> dict[str, An
                 "rounds": format_number(row.rounds, ",.0f"),
                 "training": format_duration(row.seconds),
                 "seeds": Formatted(text="", links=seed_links, key=float(row.seeds)),
-                "shown in": format_text("; ".join(names)),
+                "shown in": format_text(_items(row)),
             }
         )
-    return _table(
-        Listing(title="All configurations", rows=listed, notes=RUNS_NOTES),
-        anchor="all-configurations",
-        facets=[
-            _facets(dict.fromkeys(shown[0] for shown in row.shown_in), row)
-            for row in each_row(rows)
-        ],
-        anchors=[
-            _run_anchor(row) if is_first else ""
-            for row, is_first in zip(
-                each_row(rows), ~rows.duplicated("folder"), strict=True
-            )
-        ],
-        groups=[
-            (
-                row.group,
-                row.epsilon_proven_high if row.proven_status == "proved" else "",
-            )
-            for row in each_row(rows)
-        ],
-    )
+    papers = [
+        list(dict.fromkeys(cell[0] for cell in row.shown_in)) for row in each_row(rows)
+    ]
+    if len(rows):
+        rows = rows.assign(is_first=~rows.duplicated("folder"))
+    listing = Listing(title="All configurations", rows=listed, notes=RUNS_NOTES)
+    return _table(listing, rows, papers)
+
+
+def _items(row: Any) -> str:
+    """Return the tables and figures that show a row, by paper."""
+    items: dict[str, list[str]] = {}
+    for paper, item in dict.fromkeys(cell[:2] for cell in row.shown_in):
+        items.setdefault(paper, []).append(item)
+    return "; ".join(f"{paper}: {', '.join(names)}" for paper, names in items.items())
 
 
 def _table(
     listing: Listing,
-    *,
-    anchor: str,
-    facets: Sequence[list[Any]],
-    targets: Sequence[str] = (),
-    anchors: Sequence[str] = (),
-    groups: Sequence[tuple[str, float | str] | None] = (),
-    command: str = "",
-    links: Sequence[tuple[str, str]] = (),
-    is_leading: bool = False,
+    rows: pd.DataFrame,
+    papers: Sequence[Sequence[str]],
+    product: Product | None = None,
 ) -> dict[str, Any]:
     """Return what the template needs of a table.
 
     Args:
-        listing: its rows.
-        anchor: its place on the page.
-        facets: of each row, what the page can be filtered by.
-        targets: of each row, the place that its first cell links to.
-        anchors: of each row, its own place on the page.
-        groups: of each row, its group and proven ε, for the ranking; its table keeps
-            all columns.
-        command: what makes the table.
-        links: its files.
-        is_leading: whether it stands at the top of the page.
+        listing: the table as text.
+        rows: the frame that its rows are of.
+        papers: of each row, the papers that the page's filter shows it for.
+        product: its file; None for the table of all configurations, which keeps all
+            columns.
     """
     headings, constants = _divide_columns(
-        listing.rows, keep_all=bool(groups) or len(listing.rows) == 1
+        listing.rows, keep_all=product is None or len(listing.rows) == 1
     )
-    count = len(listing.rows)
     fields = [[row[name] for name in headings] for row in listing.rows]
-    rows = [
-        {
-            "fields": of_row,
-            "facets": facet,
-            "target": target,
-            "id": own,
-            "group": group,
-        }
-        for of_row, facet, target, own, group in zip(
-            fields,
-            facets,
-            targets or [""] * count,
-            anchors or [""] * count,
-            groups or [None] * count,
-            strict=True,
-        )
-    ]
     return {
-        "anchor": anchor,
+        "product": product,
         "title": listing.title,
         "headings": headings,
         "numeric": [_is_numeric(column) for column in zip(*fields, strict=True)],
-        "rows": rows,
+        "rows": [
+            {"fields": of_row, "source": row, "facets": _facets(of_papers, row)}
+            for of_row, row, of_papers in zip(
+                fields, each_row(rows), papers, strict=True
+            )
+        ],
         "constants": constants,
         "notes": listing.notes,
-        "command": command,
-        "links": links,
-        "is_leading": is_leading,
     }
 
 
@@ -378,63 +301,29 @@ def _is_numeric(column: Iterable[Formatted]) -> bool:
     return bool(known) and 2 * len(numbers) >= len(known)
 
 
-# Filters and the ranking
-
-
 def _facets(papers: Iterable[str], row: Any) -> list[Any]:
     """Return what a row is filtered by: [paper, data set, method, proven ε or None]."""
-    epsilon = _finite(row.epsilon_proven_high)
-    return [[paper, row.dataset, row.method, epsilon] for paper in papers]
+    epsilon = row.epsilon_proven_high
+    finite = epsilon if math.isfinite(epsilon) else None
+    return [[paper, row.dataset, row.method, finite] for paper in papers]
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _filters(
-    rows: pd.DataFrame, papers: Mapping[str, Mapping[str, str]]
-) -> dict[str, dict[str, str]]:
-    """Return the choices of each filter, with their titles."""
-    if not len(rows):
-        return {"paper": {}, "dataset": {}, "method": {}}
-    titles = rows.sort_values("method").drop_duplicates("method")
-    return {
-        "paper": {name: paper["title"] for name, paper in papers.items()},
-        "dataset": {name: name for name in sorted(set(rows["dataset"]))},
-        "method": dict(zip(titles["method"], titles["title"], strict=True)),
-    }
-
-
-def _choices(rows: pd.DataFrame) -> list[tuple[str, list[str]]]:
+def _tasks(rows: pd.DataFrame) -> dict[str, list[str]]:
     """Return the data sets and tasks that some private configuration was tested on,
     those with most of them first, each with its protected units.
     """
-    if not len(rows):
-        return []
-    private = rows[rows["unit"] != ""]
-    tasks = private["dataset"] + ", " + private["tested"]
-    return [
-        (task, sorted(set(private.loc[tasks == task, "unit"])))
-        for task in tasks.value_counts().index
-    ]
-
-
-def _run_anchor(row: Any) -> str:
-    return f"run-{Path(row.folder).name}"
-
-
-def _variant(row: Any) -> str:
-    """Return what a table calls the configuration, where that says more than the
-    method's name.
-    """
-    is_plain = row.variant.casefold() in (row.title.casefold(), row.method)
-    return "" if is_plain else str(row.variant)
-
-
-# Figures
+    private = [row for row in each_row(rows) if row.unit]
+    tasks = Counter(f"{row.dataset}, {row.tested}" for row in private)
+    return {
+        task: sorted(
+            {row.unit for row in private if f"{row.dataset}, {row.tested}" == task}
+        )
+        for task, _ in tasks.most_common()
+    }
 
 
 def _figure(product: Product, folder: Path, rows: pd.DataFrame) -> dict[str, Any]:
+    """Return what the template needs of a figure; without facets no filter hides it."""
     source, width, height = _embedded(folder / product.path)
     item = product.item
     alt, caption, facets = product.title, "", list[list[Any]]()
@@ -443,13 +332,11 @@ def _figure(product: Product, folder: Path, rows: pd.DataFrame) -> dict[str, Any
         alt = f"Chart of {axes}: {'; '.join(item.unique('label'))}."
         caption = _caption(item)
         folders = {str(Path(cell["run"] or "").parent) for cell in item.cells}
-        shown = rows[rows["folder"].isin(folders)]
-        facets = [
-            facet for row in each_row(shown) for facet in _facets([item.paper], row)
-        ]
+        for row in each_row(rows):
+            if row.folder in folders:
+                facets += _facets([item.paper], row)
     return {
         "product": product,
-        "links": product.links(folder),
         "source": source,
         "width": width,
         "height": height,
@@ -489,16 +376,3 @@ def _embedded(path: Path) -> tuple[str, int, int]:
         ) from error
     data = base64.b64encode(packed.getvalue()).decode()
     return f"data:image/webp;base64,{data}", width, height
-
-
-def _stand_ins(replaced: Mapping[str, str]) -> str:
-    """Return e.g. "digits stands in for mnist and fashion-mnist"; "" where nothing was
-    replaced.
-    """
-    originals: dict[str, list[str]] = {}
-    for original, measured in replaced.items():
-        originals.setdefault(measured, []).append(original)
-    return "; ".join(
-        f"{measured} stands in for {' and '.join(names)}"
-        for measured, names in originals.items()
-    )

@@ -19,8 +19,8 @@ from dpfedbench.files import write_json
 from dpfedbench.method import Method
 from dpfedbench.results import figures, formats, page, tables
 from dpfedbench.results.items import Item
-from dpfedbench.results.provenance import provenance
 from tests.shipped import parsed
+from workflow_jobs.provenance import provenance
 
 Cells = list[dict[str, Any]]
 

@@ -12,10 +12,10 @@ from snakemake.cli import get_argument_parser
 
 from dpfedbench import __version__
 from dpfedbench.files import read_json, write_json
-from dpfedbench.results.provenance import provenance, revision, versions
 from dpfedbench.settings.yaml_files import dropped_words
+from workflow_jobs.provenance import provenance, revision, versions
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_versions_are_of_the_direct_requirements(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_rules_environment_has_versions() -> None:
     """In it the package is not installed: -S reads no .pth."""
     places = [str(ROOT / "src"), *site.getsitepackages()]
     code = (
-        f"import sys; sys.path[:0] = {places!r}; from dpfedbench.results.provenance"
+        f"import sys; sys.path[:0] = {places!r}; from workflow_jobs.provenance"
         " import versions; "
     )
     done = subprocess.run(
