@@ -189,7 +189,9 @@ def test_ledger_and_account_of_a_run_by_tensor(federation, tmp_path):
 
 
 def test_groups_do_not_move_the_identity_of_a_run_without_them():
-    assert {"groups", "noise_by_group"}.isdisjoint(make_config().clipping.identity())
+    assert {"groups", "noise_by_group"}.isdisjoint(
+        make_config().identity().get("clipping", {})
+    )
     by_layer = make_config(BY_TENSOR, {"clipping": {"groups": "layers"}})
     assert make_config(BY_TENSOR).key != by_layer.key
     fields = {"clipping_groups", "noise_by_group"}

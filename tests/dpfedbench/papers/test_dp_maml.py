@@ -43,7 +43,7 @@ def test_it_is_what_the_text_says():
     """Section 5.2.1: the 90th percentile over two lots, and never above the last
     one.
     """
-    assert make_config(PUBLISHED).clipping.plain() == {
+    assert make_config(PUBLISHED).plain()["clipping"] == {
         "kind": "percentile-of-raw-norms",
         "threshold": 0.5,
         "percentile": 90,
