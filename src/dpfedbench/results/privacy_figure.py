@@ -178,7 +178,7 @@ def _draw_epsilons(axes: Axes, rows: pd.DataFrame, ends: tuple[float, float]) ->
             mark("ε that holds (upper end)", proven, place, 2)
         if row.epsilon_audited > 0:
             mark("audit: ε is at least", row.epsilon_audited, place, 4)
-        else:
+        elif row.epsilon_audited == 0:
             mark("audit: 0", low, place, 4)
     axes.set_xscale("log")
     axes.set_xlim(low / 1.15, edge * 1.15)
