@@ -318,7 +318,7 @@ def test_a_new_method_is_in_its_table_and_figure(followed: Path) -> None:
     (row,) = rows_of(followed, "dp-fedavgm/table1")
     assert (row["method"], row["dataset"]) == ("dp-fedavgm", "shapes")
     assert row["unit"] == "client" and 0 <= float(row["value"]) <= 100
-    assert 0 < float(row["epsilon_holds"]) < 7.5813
+    assert 0 < float(row["epsilon_proven"]) < 7.5813
     assert row["epsilon_claimed"] == ""  # its file states no claim
     table = followed / "results/tables/dp-fedavgm/table1.md"
     assert "| DP-FedAvgM |" in table.read_text("utf-8")
@@ -338,7 +338,7 @@ def test_a_new_method_is_in_its_table_and_figure(followed: Path) -> None:
 def test_a_folder_of_pictures_is_in_its_table(followed: Path) -> None:
     (row,) = rows_of(followed, "shapes/table1")
     assert (row["dataset"], row["method"], row["unit"]) == ("shapes", "dp-fl", "record")
-    assert math.isfinite(float(row["epsilon_holds"]))
+    assert math.isfinite(float(row["epsilon_proven"]))
     summary = summary_of(followed, "shapes")
     assert summary["split_records"] == {"train": 200, "test": 40}
     assert summary["source_sizes"] == {"40x32": 240}
@@ -359,7 +359,7 @@ def test_new_parts_are_in_their_table_and_did_what_they_say(followed: Path) -> N
     (row,) = rows_of(followed, "dp-anil/table1")
     assert (row["method"], row["unit"]) == ("dp-anil", "client")
     assert row["epsilon_claimed"] == ""
-    assert round(float(row["epsilon_holds"]), 2) == 4.89
+    assert round(float(row["epsilon_proven"]), 2) == 4.89
     (run,) = (followed / "results" / "runs" / "dp-anil").glob("*/*/*/seed0")
     thresholds = [event["threshold"] for event in releases_of(run)]
     assert thresholds == pytest.approx([0.5 * 0.9**index for index in range(10)])
@@ -375,7 +375,7 @@ def test_a_new_model_is_in_tables_of_clients_and_of_records(followed: Path) -> N
     ]
     units = [(row["method"], row["unit"]) for row in rows]
     assert units == [("dp-agr", "client"), ("dp-fl", "record"), ("dp-fl", "record")]
-    assert all(math.isfinite(float(row["epsilon_holds"])) for row in rows)
+    assert all(math.isfinite(float(row["epsilon_proven"])) for row in rows)
     runs = list((followed / "results" / "runs" / "dp-fl" / "shapes").glob("*/*/seed0"))
     kinds = [config_of(run)["model"]["kind"] for run in runs]
     assert sorted(kinds) == ["cnn", "module", "resnet9"]
@@ -393,7 +393,7 @@ def test_what_was_added_is_audited(followed: Path) -> None:
     found = {(row["method"], row["dataset"]) for row in rows}
     assert found == clients | {("dp-fl", "shapes")}
     for row in rows:
-        limit = 1.2 * float(row["epsilon_holds_high"])
+        limit = 1.2 * float(row["epsilon_proven_high"])
         assert 0 <= float(row["epsilon_audited"]) < limit, row
 
 

@@ -1,4 +1,4 @@
-"""What libraries claim and what holds: the target, its rows, and the committed page of
+"""What libraries claim and what is proven: the target, its rows, and the committed page of
 the runs that are recorded.
 """
 
@@ -185,7 +185,7 @@ def test_the_table_is_of_its_rows(tmp_path: Path) -> None:
     assert second == "one 1.2,A | B,a guide,0.5,70308.2,,1e-06,false,Because.,"
     lines = libraries.listing(found).markdown("make it").splitlines()
     assert (
-        lines[0] == "# What libraries claim and what holds"
+        lines[0] == "# What libraries claim and what is proven"
         and lines[-1] == "- Made by `make it`."
     )
     assert (

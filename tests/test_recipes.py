@@ -105,12 +105,12 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_own_pictures_are_in_their_table_under_the_real_preset(followed: Path) -> None:
     random, agr = rows(followed / "tables" / "mine" / "accuracy.csv")
     assert (random["method"], agr["method"]) == ("random", "dp-agr")
-    assert random["epsilon_holds"] == "" and {random["dataset"], agr["dataset"]} == {
+    assert random["epsilon_proven"] == "" and {random["dataset"], agr["dataset"]} == {
         "pictures"
     }
     # One-pass blocks at z = 1: every client is in at most one Gaussian release, 4.89 at
     # delta = 1e-6.
-    assert round(float(agr["epsilon_holds"]), 2) == 4.89 and agr["unit"] == "client"
+    assert round(float(agr["epsilon_proven"]), 2) == 4.89 and agr["unit"] == "client"
     summary = json.loads(
         (followed.parent / "data" / "pictures" / "summary.json").read_text(
             encoding="utf-8"
@@ -122,9 +122,9 @@ def test_own_pictures_are_in_their_table_under_the_real_preset(followed: Path) -
 def test_a_sweep_stands_over_the_epsilon_that_holds(followed: Path) -> None:
     low, high = rows(followed / "figures" / "mine" / "noise.csv")
     assert [round(float(row["x"]), 3) for row in (low, high)] == [
-        round(float(row["epsilon_holds"]), 3) for row in (low, high)
+        round(float(row["epsilon_proven"]), 3) for row in (low, high)
     ]
-    # z = 4 first: less than a quarter of what holds at z = 1, since delta is the same.
+    # z = 4 first: less than a quarter of what is proven at z = 1, since delta is the same.
     assert (
         0 < float(low["x"]) < float(high["x"]) / 4
         and round(float(high["x"]), 2) == 4.89
@@ -133,7 +133,7 @@ def test_a_sweep_stands_over_the_epsilon_that_holds(followed: Path) -> None:
 
 def test_noise_is_found_for_a_given_epsilon(followed: Path) -> None:
     (row,) = rows(followed / "figures" / "mine" / "calibrated.csv")
-    assert float(row["x"]) == 8 and 7.9 < float(row["epsilon_holds"]) <= 8.0
+    assert float(row["x"]) == 8 and 7.9 < float(row["epsilon_proven"]) <= 8.0
 
 
 def test_a_figure_has_a_point_for_each_series(followed: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_figure_has_a_point_for_each_series(followed: Path) -> None:
     assert (agr["series"], random["series"]) == ("dp-agr", "random") and random[
         "x"
     ] == ""
-    assert agr["x"] == agr["epsilon_holds"] and math.isfinite(float(agr["x"]))
+    assert agr["x"] == agr["epsilon_proven"] and math.isfinite(float(agr["x"]))
 
 
 def test_a_papers_target_has_its_table_of_privacy_and_its_page(followed: Path) -> None:
@@ -152,7 +152,9 @@ def test_a_papers_target_has_its_table_of_privacy_and_its_page(followed: Path) -
     for row in table:
         # One right audit in twenty is a little above it.
         assert (
-            0 <= float(row["epsilon_audited"]) <= 1.2 * float(row["epsilon_holds_high"])
+            0
+            <= float(row["epsilon_audited"])
+            <= 1.2 * float(row["epsilon_proven_high"])
         )
     page = (followed / "mine.html").read_text(encoding="utf-8")
     assert "My pictures" in page and "DP-FedMeta" not in page

@@ -29,7 +29,7 @@ def points(table: pd.DataFrame, item: Any) -> pd.DataFrame:
     return table.rename(
         columns={
             "epsilon_asked": "x",
-            "epsilon_holds": "epsilon_proven_high",
+            "epsilon_proven": "epsilon_proven_high",
             "value": "accuracy",
             "low": "accuracy_low",
             "high": "accuracy_high",

@@ -378,7 +378,7 @@ class Method(Run):
             budget = sum_.budget
             if budget is not None and budget.epsilon is not None and budget.stop:
                 raise BenchError(
-                    f"reading is as-released, of which no finite ε holds, but"
+                    f"reading is as-released, of which no finite ε is proven, but"
                     f" budget.epsilon is {budget.epsilon:g} and stops the training at"
                     " it: set budget.epsilon to null, or budget.stop to false"
                 )

@@ -49,7 +49,7 @@ QUANTITIES = {
     "threshold": "clipping threshold C",
     "noise_multiplier": "noise multiplier",
     "epsilon_claimed": "claimed ε so far",
-    "epsilon_holds": "proven ε so far",
+    "epsilon_proven": "proven ε so far",
 }
 """Columns of a history, with their names for readers; what says most about a run comes
 first.

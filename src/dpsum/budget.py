@@ -98,7 +98,7 @@ class Budget:
         self._shared: dict[int, tuple[list[str], BudgetPlan]] = {}
 
     def unaccounted_of(self, unit: str) -> tuple[str, ...]:
-        """Return why nothing finite holds of releases that protect `unit`."""
+        """Return why nothing finite is proven of releases that protect `unit`."""
         return (*self.unaccounted, *self._unaccounted_units.get(unit, ()))
 
     def join(self, mechanism: Spender) -> None:
@@ -264,7 +264,7 @@ class Budget:
             plan.spent(rounds * per_round) for plan, per_round in self._plans
         ]
         epsilon_pairs += self._own if rounds else [(0.0, 0.0)] * len(self._own)
-        names = ("epsilon_claimed", "epsilon_holds")
+        names = ("epsilon_claimed", "epsilon_proven")
         return {
             name: float(np.max(epsilons))
             for name, epsilons in zip(

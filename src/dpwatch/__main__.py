@@ -163,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="an audit's JSON, to stand beside the account in what is exported",
     )
-    ended(sub, "the epsilon that holds")
+    ended(sub, "the proven epsilon")
 
     sub = command(
         "plan",

@@ -361,7 +361,7 @@ def test_calibration_keeps_the_proven_epsilon(tmp_path, noise):
     released(made, ROWS, 2)
     holds = dpsum.account(tmp_path / "ledger", delta=1e-5).profiles["holds"]
     assert 0.99 < holds.epsilon_high <= 1.0
-    assert made.budget.spent(2)["epsilon_holds"] <= 1.0
+    assert made.budget.spent(2)["epsilon_proven"] <= 1.0
 
 
 def test_state_of_groups_goes_on_after_a_restart(tmp_path):

@@ -82,11 +82,11 @@ def test_mechanisms_of_one_budget_are_one_gaussian_a_round() -> None:
         mechanism(**shared),
         mechanism(**shared, name="second", stream="other", noise=dpsum.Gaussian(2.0)),
     )
-    spent = budget.spent(4)["epsilon_holds"]
+    spent = budget.spent(4)["epsilon_proven"]
     assert spent == pytest.approx(5.551, abs=5e-4) and delta_of(
         1.25**-0.5, spent
     ) == pytest.approx(1e-6, rel=1e-5)
-    assert one.allows(4) and two.spent(4)["epsilon_holds"] == spent
+    assert one.allows(4) and two.spent(4)["epsilon_proven"] == spent
     short = dpsum.Budget(epsilon=5.5, delta=1e-6)
     shared = {"budget": short, "ledger": dpsum.Ledger(Path("/dev/null"))}
     mechanism(**shared)
@@ -253,9 +253,9 @@ def test_nothing_is_released_beyond_the_budget() -> None:
     last = max(rounds for rounds in range(41) if made.allows(rounds))
     assert (
         0 < last < 40
-        and made.spent(last)["epsilon_holds"]
+        and made.spent(last)["epsilon_proven"]
         <= 5.0
-        < made.spent(last + 1)["epsilon_holds"]
+        < made.spent(last + 1)["epsilon_proven"]
     )
     trained(made, last)
     with pytest.raises(

@@ -87,7 +87,7 @@ def test_an_account_without_a_bound_is_written_as_text(report, write_ledger):
     found = export.report(account=dpsum.account(raw, delta=1e-5))
     jsonschema.validate(found, SCHEMA)
     assert found["account"]["profiles"]["holds"]["epsilon_high"] == "inf"
-    assert export.metrics(found)["privacy/epsilon_holds"] == math.inf
+    assert export.metrics(found)["privacy/epsilon_proven"] == math.inf
 
 
 def test_an_audit_is_read_again(report, tmp_path):
@@ -107,7 +107,7 @@ def test_metrics_reach_a_client_as_it_takes_them(report, monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "mlflow", client)
     export.to_mlflow(report, step=7)
-    assert logged["step"] == 7 and logged["privacy/epsilon_holds"] == pytest.approx(
+    assert logged["step"] == 7 and logged["privacy/epsilon_proven"] == pytest.approx(
         4.377, abs=1e-3
     )
     assert logged["privacy/audit_refuted"] == 0.0 and logged["privacy/rounds"] == 4

@@ -674,7 +674,7 @@ HISTORY = (
     "released_norm",
     "noise_multiplier",
     "epsilon_claimed",
-    "epsilon_holds",
+    "epsilon_proven",
     "validation_accuracy",
     "validation_loss",
     "test_accuracy",
@@ -685,7 +685,7 @@ HISTORY = (
 )
 AUDIT = (
     "epsilon",
-    "epsilon_holds",
+    "epsilon_proven",
     "confidence",
     "delta",
     "unit",
@@ -783,7 +783,7 @@ def found_of(folder: Path) -> dict[str, dict[str, Any]]:
         "weights_norm": math.sqrt(math.fsum(squares)),
         "accuracy": metrics["accuracy"],
         "epsilon_claimed": profiles.get("as_claimed", {}).get("epsilon_high"),
-        "epsilon_holds": profiles.get("holds", {}).get("epsilon_high"),
+        "epsilon_proven": profiles.get("holds", {}).get("epsilon_high"),
         "epsilon_audited": audited.get("epsilon"),
         "noise_multiplier": privacy.get("noise_multiplier"),
         "last_threshold": history[-1].get("threshold") if history else None,

@@ -1,4 +1,4 @@
-"""What other libraries claim and what holds: runs of the real libraries, and their table.
+"""What other libraries claim and what is proven: runs of the real libraries, and their table.
 
 No part of what is made by default: a library that is not installed here is taken from a package index. Makes
 results/libraries/LIBRARY.json for each file of workflow/scripts/libraries/, and the table of those that are chosen.
@@ -51,7 +51,7 @@ rule libraries_table:
             category="Privacy",
             labels={
                 "name": "libraries",
-                "title": "What libraries claim and what holds",
+                "title": "What libraries claim and what is proven",
             },
         ),
         markdown=f"{REPORT}/tables/libraries.md",

@@ -49,7 +49,7 @@ def row(
     Returns:
         These texts, delta, `claimed` and `audited` (None: there is none), `holds` (the
         upper end; None: nothing finite), and whether the claim is `right`, that is at
-        least what holds.
+        least what is proven.
     """
     account = watched.account(delta)
     if "as_claimed" in account.profiles:

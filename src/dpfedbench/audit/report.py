@@ -468,7 +468,7 @@ def _entry(
         "knows": _knows(first),
         "chance": chance,
         "status": _status(headline, holds, chance),
-        "epsilon_holds": holds,
+        "epsilon_proven": holds,
         "bounds": [_plain(bound) for bound in bounds],
     }
 
@@ -503,11 +503,11 @@ def _status(headline: Bound, holds: float, chance: float) -> str:
     if headline.epsilon > holds:
         if chance > _CHANCE:
             return (
-                f"above what holds ({holds:.4g}): a leak or chance; {100 * chance:.2g}"
+                f"above what is proven ({holds:.4g}): a leak or chance; {100 * chance:.2g}"
                 " % of audits of right code say so"
             )
         return (
-            f"ABOVE what holds ({holds:.4g}): the mechanism leaks more than its account"
+            f"ABOVE what is proven ({holds:.4g}): the mechanism leaks more than its account"
             " says"
         )
     if _is_another(headline):
@@ -517,7 +517,7 @@ def _status(headline: Bound, holds: float, chance: float) -> str:
             " code is said to be so in one audit of ten thousand"
         )
     return (
-        f"not above what holds ({holds:.4g}); a lower bound against one adversary, not"
+        f"not above what is proven ({holds:.4g}); a lower bound against one adversary, not"
         " a proof of privacy"
     )
 

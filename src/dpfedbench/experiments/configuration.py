@@ -315,13 +315,13 @@ class XAxis(Settings):
     short: ClassVar = {
         show: {"label": label, "show": show, "scale": "log"}
         for show, label in (
-            ("epsilon_holds", "ε that holds"),
-            ("epsilon_claimed", "ε as claimed"),
+            ("epsilon_proven", "proven ε"),
+            ("epsilon_claimed", "claimed ε"),
         )
     }
 
     label: str = setting(doc="of the axis")
-    show: Literal["value", "epsilon_claimed", "epsilon_holds"] = setting(
+    show: Literal["value", "epsilon_claimed", "epsilon_proven"] = setting(
         "value", doc="of a sweep: the swept value, or in its place the ε of each point"
     )
     key: str | None = setting(
@@ -352,7 +352,7 @@ class Figure(Settings):
 
     kind: Literal["sweep", "frontier", "history", "account"] = setting(
         doc=(
-            "sweep: accuracy over a key; frontier: over the epsilon that holds;"
+            "sweep: accuracy over a key; frontier: over the proven epsilon;"
             " history: columns of history.csv; account: delta by accounting alone"
         )
     )
@@ -362,7 +362,7 @@ class Figure(Settings):
     test: MetaTest | None = setting(None, doc="a meta-test in place of the runs' own")
     x: XAxis = setting(
         doc=(
-            "the horizontal axis; epsilon_holds or epsilon_claimed: accuracy over that"
+            "the horizontal axis; epsilon_proven or epsilon_claimed: accuracy over that"
             " ε, a point for each series"
         )
     )

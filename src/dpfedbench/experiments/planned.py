@@ -378,7 +378,7 @@ class Planned:
     def frontier_labels(self, wildcards: Wildcards) -> dict[str, str]:
         """Return the labels of the table of frontiers in the list."""
         data = (cell.runs[0].dataset for item in self._frontiers for cell in item.cells)
-        return _labels("frontier", "The frontier: accuracy over the ε that holds", data)
+        return _labels("frontier", "The frontier: accuracy over the proven ε", data)
 
 
 def _labels(name: str, title: str, data: Iterable[str]) -> dict[str, str]:

@@ -155,7 +155,7 @@ def account_of(
             image_use(run, clients_dir) if shared and clients_dir is not None else None
         ),
         no_images=(
-            "each record is at one client, whose account is what holds"
+            "each record is at one client, whose account is what is proven"
             if apart
             else "the run's partition was not given"
         ),

@@ -287,8 +287,8 @@ class _Training:
         words = []
         if not math.isnan(row.get("epsilon_claimed", math.nan)):
             words.append(f"epsilon claimed {row['epsilon_claimed']:.3g}")
-        if not math.isnan(row.get("epsilon_holds", math.nan)):
-            words.append(f"holds {row['epsilon_holds']:.3g}")
+        if not math.isnan(row.get("epsilon_proven", math.nan)):
+            words.append(f"proven {row['epsilon_proven']:.3g}")
         if "noise_multiplier" in row and self.rounds.clients.served == "records":
             words.append(f"z {row['noise_multiplier']:.3g}")
         if "loss" in row:

@@ -169,7 +169,7 @@ class WithinTask(OwnSum):
     groups: tuple[Annotated[int, pydantic.Field(ge=2, le=1_000_000)], ...] = setting(
         (),
         doc=(
-            "numbers of examples of a client for which the account says what holds of"
+            "numbers of examples of a client for which the account says what is proven of"
             " all of them together"
         ),
     )

@@ -63,16 +63,16 @@ _COLUMNS = {
     "delta": "delta",
     "printed": "epsilon_printed",
     "epsilon_claimed": "epsilon_claimed",
-    "epsilon_proven_low": "epsilon_holds_low",
-    "epsilon_proven_high": "epsilon_holds",
-    "proven_status": "holds_status",
+    "epsilon_proven_low": "epsilon_proven_low",
+    "epsilon_proven_high": "epsilon_proven",
+    "proven_status": "proven_status",
     "accuracy": "accuracy",
     "accuracy_low": "ci_low",
     "accuracy_high": "ci_high",
 }
 """The columns of rows that the CSV has, and their names there."""
 _REPAIR_COLUMNS = [
-    *("method", "variant", "epsilon_holds", "holds_status"),
+    *("method", "variant", "epsilon_proven", "proven_status"),
     *("accuracy", "ci_low", "ci_high"),
 ]
 

@@ -89,9 +89,7 @@ def mark(
         return status, ""
     if not bound > min(epsilon, proven_at_audit):
         return status, ""
-    excess = (
-        f"audited above what holds, as {100 * chance:.2g} % of audits of right code are"
-    )
+    excess = f"audited above what is proven, as {100 * chance:.2g} % of audits of right code are"
     is_refuted = chance * max(count, _FEWEST) <= LEVEL
     return ("refuted" if is_refuted else status), excess
 
@@ -121,7 +119,7 @@ def mark_account(
             entry.status,
             bound=float(audit["epsilon"]),
             chance=float(audit.get("chance", 1 - audit["confidence"])),
-            proven_at_audit=float(audit.get("epsilon_holds", math.inf)),
+            proven_at_audit=float(audit.get("epsilon_proven", math.inf)),
             count=1,
         )
         return dataclasses.replace(entry, status=with_excess(status, excess))

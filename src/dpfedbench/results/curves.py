@@ -27,7 +27,7 @@ from dpsum.accounting.calibration import delta_after
 
 COLUMNS = [
     *("dataset", "task", "series", "curve", "label", "x", "value", "low", "high"),
-    *("epsilon_claimed", "epsilon_holds", "delta", "unit", "source"),
+    *("epsilon_claimed", "epsilon_proven", "delta", "unit", "source"),
 ]
 _POINTS = 25
 """Rounds at which δ over the rounds is computed."""
@@ -41,7 +41,7 @@ def sweep_points(item: Item, rows: pd.DataFrame) -> pd.DataFrame:
     proven ε lies at infinity: the CSV has it, and the axis has no place for it.
     """
     shows = item.spec["x"].get("show", "value")
-    column = {"epsilon_holds": "epsilon_proven_high", "value": "x"}.get(shows, shows)
+    column = {"epsilon_proven": "epsilon_proven_high", "value": "x"}.get(shows, shows)
     curves = []
     for series, of_series in rows.groupby("series", sort=False):
         ordered = of_series.sort_values(column, kind="stable")
@@ -76,7 +76,7 @@ def _point(series: Any, curve: str, label: str, x: float) -> dict[str, Any]:
 def _epsilon_columns(row: Any) -> dict[str, Any]:
     return {
         "epsilon_claimed": row.epsilon_claimed,
-        "epsilon_holds": row.epsilon_proven_high,
+        "epsilon_proven": row.epsilon_proven_high,
         "delta": row.delta,
         "unit": row.unit,
         "claimed_text": format_epsilon(row, "claimed"),

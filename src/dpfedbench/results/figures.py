@@ -206,7 +206,7 @@ def _draw_curve(
 
 def _draw_epsilons(axes: Axes, curves: list[pd.DataFrame]) -> None:
     """Write rows of ε above the axes, where no curve is: for each curve one as claimed
-    and one that holds, at their x.
+    and one proven, at their x.
     """
     number = 0
     above = axes.get_xaxis_transform()
@@ -215,8 +215,8 @@ def _draw_epsilons(axes: Axes, curves: list[pd.DataFrame]) -> None:
             continue
         sign = SIGNS[index % len(SIGNS)]
         for heading, column in (
-            ("ε that holds", "proven_text"),
-            ("ε claimed", "claimed_text"),
+            ("proven ε", "proven_text"),
+            ("claimed ε", "claimed_text"),
         ):
             look: dict[str, Any] = {
                 "textcoords": "offset points",

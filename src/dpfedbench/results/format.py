@@ -12,7 +12,7 @@ from dpfedbench.files import read_json, write_json
 
 # Raise it when a file of a run, or its place, changes so that older code would read it
 # wrongly.
-FORMAT = 3
+FORMAT = 4
 NAME = "format.json"
 # Of dpfedbench; pyproject.toml reads it here, and so can an environment in which the
 # package is not installed.
@@ -26,7 +26,7 @@ HISTORY = (
     "released_norm",
     "noise_multiplier",
     "epsilon_claimed",
-    "epsilon_holds",
+    "epsilon_proven",
     "validation_accuracy",
     "seconds",
 )

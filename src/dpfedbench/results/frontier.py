@@ -79,10 +79,10 @@ def read(item: Item, results: str | Path) -> pd.DataFrame:
 
 
 def tidy(points: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each point: its place, what it claims, what holds, and its
+    """Return one row for each point: its place, what it claims, what is proven, and its
     accuracy with a 95 % interval.
 
-    `epsilon_asked` is the swept value, empty where nothing is swept; `epsilon_holds`
+    `epsilon_asked` is the swept value, empty where nothing is swept; `epsilon_proven`
     the upper end, inf for none.
     """
     names = {
@@ -92,8 +92,8 @@ def tidy(points: pd.DataFrame) -> pd.DataFrame:
         "delta": "delta",
         "x": "epsilon_asked",
         "epsilon_claimed": "epsilon_claimed",
-        "epsilon_proven_low": "epsilon_holds_low",
-        "epsilon_proven_high": "epsilon_holds",
+        "epsilon_proven_low": "epsilon_proven_low",
+        "epsilon_proven_high": "epsilon_proven",
         "accuracy": "value",
         "accuracy_low": "low",
         "accuracy_high": "high",
@@ -116,27 +116,27 @@ def listing(table: pd.DataFrame) -> Listing:
                 "task": format_text(row.task),
                 "role": format_text(row.role),
                 "accuracy, %": format_accuracy(interval),
-                "ε claimed": format_number(row.epsilon_claimed),
-                "ε that holds": format_range(row.epsilon_holds_low, row.epsilon_holds),
+                "claimed ε": format_number(row.epsilon_claimed),
+                "proven ε": format_range(row.epsilon_proven_low, row.epsilon_proven),
                 "unit": format_text(row.unit),
                 "δ": format_number(row.delta, "g"),
                 "seeds": format_number(row.seeds, "d"),
             }
         )
     return Listing(
-        title="The frontier: accuracy over the ε that holds", rows=rows, notes=_NOTES
+        title="The frontier: accuracy over the proven ε", rows=rows, notes=_NOTES
     )
 
 
 _NOTES = (
     (
         "Role curve: trained with calibrated noise, the least that keeps the ε asked"
-        " for. Role claim: run as published; ε claimed is the paper's accounting,"
+        " for. Role claim: run as published; claimed ε is the paper's accounting,"
         " applied to the run made here. Role level: trained without privacy, so that it"
         " has no ε."
     ),
     (
-        "ε that holds is that of the worst seed. Intervals are 95 % t intervals over"
+        "proven ε is that of the worst seed. Intervals are 95 % t intervals over"
         " seeds; with one seed they are over its test tasks. The table of privacy says"
         " whether an audit exceeds an ε."
     ),
@@ -207,7 +207,7 @@ def _notes(item: Item, points: pd.DataFrame) -> str:
         f"Measured on {', '.join(data)}, {seeds}. Bands and bars: 95 % t intervals"
         f" over {bands}.",
         "A hollow mark is a method as published, drawn at the ε that its paper claims.",
-        "Its arrow ends at the ε that holds; ∞: no finite ε holds.",
+        "Its arrow ends at the proven ε; ∞: no finite ε is proven.",
         *notice_sentences(zip(points["label"], points["notices"], strict=True)),
     ]
     return wrapped(dict.fromkeys(sentences), 130)

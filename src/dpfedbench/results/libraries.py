@@ -22,8 +22,8 @@ NOTES = (
         " small random stand-ins, on which no ε depends."
     ),
     (
-        "ε claimed is what the library's own accountant says. ε that holds is the upper"
-        " end that is proved for what ran; ∞: nothing finite is. ε audited is a lower"
+        "claimed ε is what the library's own accountant says. proven ε is the upper"
+        " end that is proved for what ran; ∞: nothing finite is. audited ε is a lower"
         " bound at 95 % confidence, by attacks on the code that clips, adds up and adds"
         " noise. The attacks do not try the sampling."
     ),
@@ -32,7 +32,7 @@ NOTES = (
         " that the run breaks, or that explains the number, the row quotes it."
     ),
     (
-        "What holds is of the models alone. Metrics that a library shows beside them"
+        "What is proven is of the models alone. Metrics that a library shows beside them"
         " without noise are taken to stay with the server, except in the row that says"
         " otherwise."
     ),
@@ -64,7 +64,9 @@ def read(paths: Iterable[str | Path]) -> pd.DataFrame:
 def listing(table: pd.DataFrame) -> Listing:
     """The table, as `read`, for people."""
     rows = [_fields(row) for row in table.to_dict("records")]
-    return Listing(title="What libraries claim and what holds", rows=rows, notes=NOTES)
+    return Listing(
+        title="What libraries claim and what is proven", rows=rows, notes=NOTES
+    )
 
 
 def _fields(row: dict[Any, Any]) -> dict[str, Formatted]:
@@ -72,11 +74,11 @@ def _fields(row: dict[Any, Any]) -> dict[str, Formatted]:
     quote = f" The library: “{row['quote']}”" if row["quote"] else ""
     return {
         "run": format_text(f"{row['what']} ({row['library']})"),
-        "ε claimed": format_number(row["claimed"]),
-        "ε that holds": format_number(
+        "claimed ε": format_number(row["claimed"]),
+        "proven ε": format_number(
             row["holds"], ".3g" if row["holds"] < 1000 else ",.0f"
         ),
-        "ε audited": (
+        "audited ε": (
             format_text(f"≥ {audited.text}") if audited.key is not None else audited
         ),
         "δ": format_number(row["delta"], "g"),

@@ -156,7 +156,7 @@ def _printed(row: Any, printed: pd.DataFrame) -> float:
 def _reason(row: Any) -> str:
     sentences = [
         f"claimed: {row.claimed_explanation}",
-        f"holds: {row.proven_explanation}",
+        f"proven: {row.proven_explanation}",
     ]
     if not math.isnan(row.epsilon_image_level):
         sentences.append(f"image level: {row.image_level_explanation}")
@@ -177,9 +177,9 @@ _CSV_COLUMNS = {
     "printed": "epsilon_printed",
     "epsilon_claimed": "epsilon_claimed",
     "claimed_status": "claimed_status",
-    "epsilon_proven_low": "epsilon_holds_low",
-    "epsilon_proven_high": "epsilon_holds_high",
-    "proven_status": "holds_status",
+    "epsilon_proven_low": "epsilon_proven_low",
+    "epsilon_proven_high": "epsilon_proven_high",
+    "proven_status": "proven_status",
     "epsilon_audited": "epsilon_audited",
     "epsilon_ideal_audit": "epsilon_ideal",
     "audit": "audit",
@@ -311,7 +311,7 @@ def drawn_numbers(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers of the figure."""
     columns = [
         *("paper", "method", "variant", "role", "dataset", "task", "unit", "delta"),
-        *("epsilon_claimed", "epsilon_holds_high", "epsilon_audited"),
+        *("epsilon_claimed", "epsilon_proven_high", "epsilon_audited"),
         *("accuracy", "ci_low", "ci_high", "seeds"),
     ]
     table = tidy(rows_of_figure(rows))[columns]

@@ -30,15 +30,15 @@ from dpfedbench.results.summary import each_row, row_interval
 
 _CLAIMED, _HOLDS, _AUDITED = COLOURS[0], COLOURS[1], COLOURS[2]
 _MARKS: dict[str, dict[str, Any]] = {
-    "ε as claimed": {
+    "claimed ε": {
         "marker": "o",
         "ms": 6.5,
         "mec": _CLAIMED,
         "mew": 1.5,
         "mfc": "none",
     },
-    "ε that holds (upper end)": {"marker": "s", "ms": 4.5, "color": _HOLDS},
-    "no finite ε holds": {"marker": ">", "ms": 6.5, "color": _HOLDS},
+    "proven ε (upper end)": {"marker": "s", "ms": 4.5, "color": _HOLDS},
+    "no finite ε is proven": {"marker": ">", "ms": 6.5, "color": _HOLDS},
     "audit: ε is at least": {"marker": "|", "ms": 9, "mew": 2.2, "color": _AUDITED},
     "audit: 0": {"marker": "<", "ms": 4.5, "mec": _AUDITED, "mfc": "none"},
     "accuracy": {"marker": "o", "ms": 5, "mec": _CLAIMED, "mfc": "none"},
@@ -84,9 +84,7 @@ def draw(table: pd.DataFrame, papers: Mapping[str, str] | None = None) -> Figure
             _draw_epsilons(left, rows, ends)
             _draw_accuracy(right, rows)
             _draw_heading(left, right, _heading((papers or {}).get(paper, paper), rows))
-    figure.suptitle(
-        "ε as claimed, ε that holds, ε as audited; and accuracy", fontsize=11
-    )
+    figure.suptitle("claimed ε, proven ε, audited ε; and accuracy", fontsize=11)
     handles = [
         Line2D([], [], linestyle="none", label=label, **look)
         for label, look in _MARKS.items()
@@ -171,11 +169,11 @@ def _draw_epsilons(axes: Axes, rows: pd.DataFrame, ends: tuple[float, float]) ->
         if known:
             look: dict[str, Any] = {"color": "#999999", "linewidth": 1.4, "zorder": 1}
             axes.plot([min(known), max(known)], [place, place], **look)
-        mark("ε as claimed", min(claimed, edge), place, 3)
+        mark("claimed ε", min(claimed, edge), place, 3)
         if math.isinf(proven):
-            mark("no finite ε holds", edge, place, 3)
+            mark("no finite ε is proven", edge, place, 3)
         else:
-            mark("ε that holds (upper end)", proven, place, 2)
+            mark("proven ε (upper end)", proven, place, 2)
         if row.epsilon_audited > 0:
             mark("audit: ε is at least", row.epsilon_audited, place, 4)
         elif row.epsilon_audited == 0:

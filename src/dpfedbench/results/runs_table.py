@@ -62,14 +62,14 @@ _AUDIT = {
     "method": "audit_method",
     "reason": "audit_reason",
     "epsilon_ideal": "epsilon_ideal_audit",
-    "epsilon_holds": "epsilon_proven_at_audit",
+    "epsilon_proven": "epsilon_proven_at_audit",
     "another_mechanism": "audit_saw_another_mechanism",
 }
 """Values of an audit, and the columns that they become."""
 
 _UNTOLD = {
     **dict.fromkeys(("status", "method", "reason", "epsilon_ideal")),
-    "epsilon_holds": math.inf,
+    "epsilon_proven": math.inf,
     "another_mechanism": False,
 }
 """Values that an audit need not have."""

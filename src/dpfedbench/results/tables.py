@@ -189,7 +189,7 @@ def tidy(table: Table) -> pd.DataFrame:
     """Return one row for each cell, for programs.
 
     `value` and its 95 % interval are accuracies in percent (or milliseconds for each
-    client); `epsilon_claimed` and `epsilon_holds` the upper ends of the claimed and the
+    client); `epsilon_claimed` and `epsilon_proven` the upper ends of the claimed and the
     proven ε, empty where no privacy is claimed; `unit` is whom ε protects; `published`
     the paper's number, and `comparable` whether ours was measured on its data at its
     scale.
@@ -198,7 +198,7 @@ def tidy(table: Table) -> pd.DataFrame:
         **{name: name for name in ("dataset", "task", "method", "variant", "value")},
         **{"value_low": "ci_low", "value_high": "ci_high", "seeds": "seeds"},
         "epsilon_claimed": "epsilon_claimed",
-        "epsilon_proven_high": "epsilon_holds",
+        "epsilon_proven_high": "epsilon_proven",
         **{name: name for name in ("delta", "unit", "published", "comparable")},
     }
     if table.is_searched:

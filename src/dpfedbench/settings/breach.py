@@ -15,7 +15,7 @@ class Breach:
     Attributes:
         unit: whose guarantee it breaks: "client" or "record".
         refusal: the message for a run that is refused, with the remedy.
-        reason: why no finite epsilon holds, for the ledger.
+        reason: why no finite epsilon is proven, for the ledger.
     """
 
     unit: Literal["client", "record"]

@@ -1,13 +1,13 @@
 """The account of a run: from its ledger to epsilon under each profile.
 
-- `as_claimed`: the accounting that the run's paper did (`claims`); what holds, for a
+- `as_claimed`: the accounting that the run's paper did (`claims`); what is proven, for a
   sampler that the paper does not account for.
 - `holds`: what the sampler and the observer justify (`analyses`).
 - `replace_one`: the same where a unit's contribution becomes any other and not zero, so
   that the sum moves by up to 2C.
-- `image_level`: what holds for one image, which many simulated clients may use
+- `image_level`: what is proven for one image, which many simulated clients may use
   (`image_level`).
-- `tuning`: what holds for a declared search for hyper-parameters, this run among them
+- `tuning`: what is proven for a declared search for hyper-parameters, this run among them
   (`tuning`).
 
 Where a profile says nothing of a run, the account has a reason in place of a number.
@@ -58,7 +58,7 @@ class Account:
         sampler: how the cohort was drawn.
         profiles: by the names of `PROFILES`; `reasons` say why each of the others has
             no number.
-        groups: what holds for several units at once, by their number.
+        groups: what is proven for several units at once, by their number.
         notices: what a reader must be told.
         also: the same of another unit or observer.
     """

@@ -32,7 +32,7 @@ class BudgetPlan:
         multiplier: z; None: the smallest that meets the budget.
         claims: the method's.
         mechanism: what the ledger will call the noise.
-        counted: whether every release has an event; without, no finite epsilon holds.
+        counted: whether every release has an event; without, no finite epsilon is proven.
         every_round: whether both epsilons are wanted after every round (slow for a long
             run of lots).
         beside: z of a round's other sums that read the same units; all that are None,
@@ -270,7 +270,7 @@ class DecayingBudget(BudgetPlan):
 
     def spent(self, done: int) -> tuple[float, float]:
         """Epsilon as claimed; infinity where a release has no event, else NaN: the
-        account says what holds.
+        account says what is proven.
         """
         claimed = math.nan
         if self._claimed_orders:

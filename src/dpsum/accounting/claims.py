@@ -84,7 +84,7 @@ class Claim:
 
 Claims = Mapping[str, Claim]
 """A method's claims by kind of sampler. Empty: its paper claims no epsilon. For a kind
-that is missing among others, what holds is claimed.
+that is missing among others, what is proven is claimed.
 """
 
 

@@ -1,4 +1,4 @@
-"""Renyi filters: what holds where the noise of a round was chosen by looking at earlier
+"""Renyi filters: what is proven where the noise of a round was chosen by looking at earlier
 releases.
 
 Composition theorems take the noise of every round as given. Where it follows a
@@ -58,7 +58,7 @@ def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], boo
     """The orders of a budget that is kept lot by lot, and whether its conversion is the
     tight one.
 
-    Without a claim what holds is claimed. DpsumError where the claim does not add up
+    Without a claim what is proven is claimed. DpsumError where the claim does not add up
     divergences.
     """
     if profile == "holds" or claim is None:
@@ -159,7 +159,7 @@ def floor_of(events: Events, fall: tuple[float, int]) -> Schedule | None:
 
     That is the schedule that falls at every chance, where it is not too far down: the
     noise may be multiplied by beta, at most once in so many lots (`fall`). A lot of
-    more noise tells no more than one of less, whatever went before, so that what holds
+    more noise tells no more than one of less, whatever went before, so that what is proven
     for this fixed schedule holds for any that stays above.
     """
     beta, every = fall

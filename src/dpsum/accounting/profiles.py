@@ -356,7 +356,7 @@ class Profiles:
         if search.several and not self.given.own_streams:
             text += (
                 "; its runs may have drawn the same cohorts and noise, which may"
-                " cancel between them: nothing finite holds; set streams to own for"
+                " cancel between them: nothing finite is proven; set streams to own for"
                 f" each of them{remark}"
             )
             return self._entry(low, math.inf, "void", text)

@@ -368,7 +368,7 @@ class TrainingWatch(Watch):
         )
 
     def account(self, delta: float) -> Account:
-        """Opacus's epsilon (`as_claimed`) beside what holds; a reason in place of a
+        """Opacus's epsilon (`as_claimed`) beside what is proven; a reason in place of a
         number where there is none.
 
         Raises:

@@ -162,7 +162,7 @@ def test_on_correct_code_the_bound_is_above_what_holds_no_oftener_than_it_says(n
     delta)-DP never, by its slack. (The threshold rules, which change nothing in what is
     scored but C, have 20 seeds, of which at most 6.)
 
-    Above what holds means that the family's member with the ledger's own noise is
+    Above what is proven means that the family's member with the ledger's own noise is
     refuted.
     """
     config = make_config({**SAMPLERS, **RULES}[name])

@@ -1,4 +1,4 @@
-"""The audit of correlated noise: below what holds on right code, nothing where nothing
+"""The audit of correlated noise: below what is proven on right code, nothing where nothing
 leaks, above it on mutants.
 """
 
@@ -262,7 +262,7 @@ def secret_rounds(*, confidence=0.95, **values):
 
 
 def test_secret_rounds_are_below_what_holds_and_shown_all_the_same():
-    """Right code is above what holds in at most one of twenty seeds; where no canary is
+    """Right code is above what is proven in at most one of twenty seeds; where no canary is
     inserted nothing shows.
     """
     holds, shown = secret_rounds()

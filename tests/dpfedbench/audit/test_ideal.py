@@ -3,7 +3,7 @@ and what else is.
 
 A bound far below it says that the audit's attack was on another mechanism than the
 ledger's. The mechanisms here leak other amounts than their accounts say, or as much,
-and no bound is above what holds.
+and no bound is above what is proven.
 """
 
 import numpy as np
@@ -188,13 +188,13 @@ def test_another_mechanism_than_the_ledgers_is_told(monkeypatch, name):
         ).releases
     right = audit(config, releases)
     assert not right["another_mechanism"] and right["status"].startswith(
-        "not above what holds"
+        "not above what is proven"
     )
     fault(monkeypatch)
     wrong = audit(config, releases)
     assert (
         wrong["another_mechanism"]
-        and wrong["epsilon"] < right["epsilon"] <= wrong["epsilon_holds"]
+        and wrong["epsilon"] < right["epsilon"] <= wrong["epsilon_proven"]
     )
     assert wrong["status"].startswith(
         "ANOTHER MECHANISM ran than the ledger's, of which the best attacker shows "

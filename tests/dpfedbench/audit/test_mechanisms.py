@@ -76,7 +76,7 @@ def test_the_private_quantile_repairs_the_percentile_of_raw_norms():
         "count_noise": 2.0,
     }
     repaired = make_config(TINY, {"clipping": clipping})
-    # What holds at z = 1 is 4.9; 200 runs a side could show 3.9.
+    # What is proven at z = 1 is 4.9; 200 runs a side could show 3.9.
     assert many_runs(percentile_score(repaired), repaired, runs=200, **AT).epsilon < 0.5
 
 

@@ -76,7 +76,7 @@ def test_a_run_with_a_private_vocabulary_is_audited_and_nothing_finite_holds():
     assert ran and all(
         line.data_dependent_threshold and "vocabulary" in line.reason for line in ran
     )
-    assert audit(private, ran, canaries=16)["epsilon_holds"] == math.inf
+    assert audit(private, ran, canaries=16)["epsilon_proven"] == math.inf
     local = read_run(
         RUN | {"method": "local-reptile"} | OWN["local-reptile"] | {"task": task}
     )

@@ -273,4 +273,4 @@ def test_a_runs_own_audit_takes_its_noise_from_both_releases(overlay):
     ]
     assert charged == pytest.approx(z or [1.0] * 10, rel=1e-12)
     found = audit(config, releases, canaries=150)
-    assert found["rounds"] == 10 and found["epsilon"] <= found["epsilon_holds"]
+    assert found["rounds"] == 10 and found["epsilon"] <= found["epsilon_proven"]

@@ -37,12 +37,12 @@ def test_what_it_says(overlay, tmp_path):
     releases = ledger_of(config)
     found = audit(config, releases, canaries=200)
     assert found["method"] == found["bounds"][0]["name"] == "f-DP by ranks"
-    assert found["epsilon"] == found["bounds"][0]["epsilon"] <= found["epsilon_holds"]
+    assert found["epsilon"] == found["bounds"][0]["epsilon"] <= found["epsilon_proven"]
     assert (
         0
         < found["epsilon_ideal"]
         == found["bounds"][0]["ideal"]
-        < found["epsilon_holds"]
+        < found["epsilon_proven"]
     )
     assert {"one-run (eps, delta)-DP", "Clopper-Pearson"} <= {
         b["name"] for b in found["bounds"]
@@ -178,10 +178,10 @@ def test_the_sample_level_is_audited_by_both_of_its_sums():
         False,
     }  # the server's, the clients'
     for part in parts:
-        assert part["epsilon_holds"] == pytest.approx(
+        assert part["epsilon_proven"] == pytest.approx(
             gaussian_epsilon(1.0, 1e-5), rel=1e-6
         )
-        assert 0.6 * part["epsilon_ideal"] < part["epsilon"] <= part["epsilon_holds"]
+        assert 0.6 * part["epsilon_ideal"] < part["epsilon"] <= part["epsilon_proven"]
         assert not part["another_mechanism"]
 
 
@@ -324,7 +324,7 @@ def test_a_threshold_from_raw_norms_is_audited_over_many_runs():
         found["method"] == "Clopper-Pearson over many runs"
         and 2 < found["epsilon"] <= found["epsilon_ideal"]
     )
-    assert found["epsilon_holds"] == float("inf")
+    assert found["epsilon_proven"] == float("inf")
     # Where the attack does not fit the plan, the one-run bound stands and the reason is
     # there.
     config = make_config(

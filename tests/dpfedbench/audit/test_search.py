@@ -42,7 +42,7 @@ class PartWithoutNoise(PrivateSum):
 
 
 def audited(monkeypatch, mutant, place, *, seen="", seed=0, **values):
-    """(headline, what holds) of one of the two sums, as the server or somebody else
+    """(headline, what is proven) of one of the two sums, as the server or somebody else
     sees it.
     """
     monkeypatch.setattr(mechanism, "PrivateSum", mutant)

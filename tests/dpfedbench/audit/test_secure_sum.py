@@ -1,4 +1,4 @@
-"""The audit of secure aggregation: below what holds on right code, nothing where
+"""The audit of secure aggregation: below what is proven on right code, nothing where
 nothing leaks, above it on mutants.
 """
 
@@ -193,4 +193,4 @@ def test_a_run_is_audited_with_as_many_coordinates_as_its_model():
     assert releases[0].secure["coordinates"] == 1024
     found = audit(config, releases, canaries=400)
     assert found["canaries"] == 300 and found["observer"] == "server"
-    assert found["status"].startswith("not above what holds (4.89")
+    assert found["status"].startswith("not above what is proven (4.89")

@@ -53,9 +53,9 @@ def test_training_stops_before_the_budget_would_be_exceeded(federation, tmp_path
     train(make_config(POISSON, budget), federation, tmp_path)
     training = training_in(tmp_path)
     assert training["stopped_by"] == "budget" and 0 < training["rounds_run"] < 12
-    assert history_in(tmp_path)["epsilon_holds"].iloc[-1] <= 1.0
+    assert history_in(tmp_path)["epsilon_proven"].iloc[-1] <= 1.0
     train(make_config(POISSON), federation, tmp_path / "more")
-    longer = history_in(tmp_path / "more")["epsilon_holds"]
+    longer = history_in(tmp_path / "more")["epsilon_proven"]
     assert longer.iloc[training["rounds_run"]] > 1.0
 
 

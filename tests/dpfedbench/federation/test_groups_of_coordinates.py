@@ -185,7 +185,7 @@ def test_ledger_and_account_of_a_run_by_tensor(federation, tmp_path):
     first = history_in(tmp_path).iloc[0]
     assert first["threshold"] == pytest.approx(0.2 * 14**0.5)
     assert first["threshold_least"] == first["threshold_most"] == 0.2
-    assert first["epsilon_holds"] == pytest.approx(holds)
+    assert first["epsilon_proven"] == pytest.approx(holds)
 
 
 def test_groups_do_not_move_the_identity_of_a_run_without_them():

@@ -41,7 +41,7 @@ def test_it_learns_under_the_account_of_its_lots(silos, tmp_path):
     assert (
         json.loads((tmp_path / "metrics.json").read_text())["accuracy"] > 30
     )  # of ten classes
-    # The features are no release: what holds is what the same lots and noise cost with
+    # The features are no release: what is proven is what the same lots and noise cost with
     # any model.
     network = make_config(
         HEAD

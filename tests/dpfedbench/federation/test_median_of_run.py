@@ -25,7 +25,7 @@ def test_the_reference_is_the_same_run_without_privacy():
     assert make_config(PLAIN).references == make_config().references == {}
 
 
-def test_its_threshold_is_the_median_of_that_runs_norms_and_no_epsilon_holds(
+def test_its_threshold_is_the_median_of_that_runs_norms_and_no_epsilon_proven(
     federation, tmp_path
 ):
     config = make_config(MEDIAN)
@@ -49,7 +49,7 @@ def test_its_threshold_is_the_median_of_that_runs_norms_and_no_epsilon_holds(
     holds = accounted(config, tmp_path / "private", federation[1])["profiles"]["holds"]
     assert holds["status"] == "void" and "without privacy" in holds["explanation"]
     assert (
-        pd.read_csv(tmp_path / "private" / "history.csv")["epsilon_holds"]
+        pd.read_csv(tmp_path / "private" / "history.csv")["epsilon_proven"]
         .map(math.isinf)
         .all()
     )
@@ -58,7 +58,7 @@ def test_its_threshold_is_the_median_of_that_runs_norms_and_no_epsilon_holds(
     ]
     assert any("median norm of a run without privacy" in text for text in notices)
     found = audit(config, ledger, canaries=20)
-    assert math.isinf(found["epsilon_holds"]) and found["epsilon"] >= 0
+    assert math.isinf(found["epsilon_proven"]) and found["epsilon"] >= 0
 
 
 def test_a_checkpoint_of_another_threshold_is_refused(

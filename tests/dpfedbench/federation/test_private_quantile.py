@@ -78,7 +78,7 @@ def test_both_releases_cost_what_the_configured_noise_does(federation, tmp_path,
     assert holds["status"] == "proved"
     for profile in ("as_claimed", "replace_one", "image_level"):
         assert math.isfinite(found["profiles"][profile]["epsilon_high"])
-    spent = history_in(tmp_path)["epsilon_holds"].iloc[-1]
+    spent = history_in(tmp_path)["epsilon_proven"].iloc[-1]
     assert spent == pytest.approx(holds["epsilon_high"], rel=1e-6)
 
 

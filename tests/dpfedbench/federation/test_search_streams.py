@@ -1,5 +1,5 @@
 """Runs of a search on private data draw apart from one another; of runs that do not,
-nothing finite holds together.
+nothing finite is proven together.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ def test_runs_that_may_share_their_numbers_have_no_finite_epsilon_together():
     assert alone.self_compose(ROUNDS).get_epsilon_for_delta(1e-5) > 14.5
     shared = searched(own_streams=False)
     assert shared.status == "void" and math.isinf(shared.epsilon_high)
-    assert "nothing finite holds" in shared.explanation
+    assert "nothing finite is proven" in shared.explanation
     own = searched(own_streams=True)
     assert own.status == "proved" and own.epsilon_high == pytest.approx(1.382, abs=5e-4)
     one = searched(own_streams=False, search=Search(runs=1, data="private"))

@@ -112,7 +112,7 @@ def test_a_null_multiplier_meets_the_budget_over_all_passes(kind, federation, tm
 @pytest.mark.parametrize("kind", ["shuffled-epochs", "min-separation", "fixed-size"])
 def test_audits_of_right_code_are_below_what_holds(kind):
     """The rank test at 95 %: of 20 seeds at most 6 above, or chance below 1e-4; some
-    show half of what holds.
+    show half of what is proven.
     """
     config = audits.make_config({"participation": {"kind": kind, "rounds": 20}})
     shown = []

@@ -91,7 +91,7 @@ def test_the_audit_finds_no_more_than_is_proven(unequal, tmp_path):
     run = make(plan)
     train(run, unequal, tmp_path)
     report = audit(run, ledger_in(tmp_path), canaries=200)
-    assert 0 < report["epsilon"] <= report["epsilon_holds"]
+    assert 0 < report["epsilon"] <= report["epsilon_proven"]
     assert not report["another_mechanism"] and report["clients_audited"] == 4
 
 

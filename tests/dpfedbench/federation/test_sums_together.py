@@ -214,7 +214,7 @@ def test_history_and_account_are_of_both_sums(federation, tmp_path):
     config = two_sums(1.0, 2.0, {"epsilon": 6.0})
     train(config, federation, tmp_path)
     expected = gaussian(joint(1.0, 2.0))
-    history = history_in(tmp_path)["epsilon_holds"]
+    history = history_in(tmp_path)["epsilon_proven"]
     assert history.tolist() == pytest.approx([expected] * 12, rel=1e-9)
     holds = proven(config, tmp_path)
     assert holds["epsilon_low"] == holds["epsilon_high"]
@@ -270,7 +270,7 @@ def test_sampled_rounds_stop_before_both_exceed_the_budget(federation, tmp_path)
     config = two_sums(1.0, 1.5, budget, participation=plan)
     train(config, federation, tmp_path)
     done = training_in(tmp_path)["rounds_run"]
-    last = history_in(tmp_path)["epsilon_holds"].iloc[-1]
+    last = history_in(tmp_path)["epsilon_proven"].iloc[-1]
     assert 0 < done < 12 and spent(done) <= 1.5 + 1e-3 < spent(done + 1)
     assert last == pytest.approx(spent(done), abs=2e-3)
     assert proven(config, tmp_path)["epsilon_high"] == pytest.approx(last, rel=1e-9)
@@ -452,7 +452,7 @@ def test_one_delta_for_all_that_is_compared(federation, tmp_path):
     profiles = accounted(config, tmp_path)["profiles"]
     last = history_in(tmp_path).iloc[-1]
     for name, column in (
-        ("holds", "epsilon_holds"),
+        ("holds", "epsilon_proven"),
         ("as_claimed", "epsilon_claimed"),
     ):
         assert profiles[name]["delta"] == DELTA

@@ -190,7 +190,7 @@ def test_breach_is_refused_in_a_run_as_published(name):
     [
         (
             {**BREACHES["exact query gradient"], "budget": {"epsilon": 50.0}},
-            "reading is as-released, of which no finite ε holds, but budget.epsilon is "
+            "reading is as-released, of which no finite ε is proven, but budget.epsilon is "
             "50 and stops the training at it: ",
         ),
         ({}, "reading is as-released, but this run of dp-agrlr does nothing that "),

@@ -195,12 +195,12 @@ def test_the_row_says_claim_range_accuracy_and_repair() -> None:
     (record,) = tidy(rows).to_dict("records")
     assert (
         record["epsilon_claimed"],
-        record["epsilon_holds_low"],
-        record["epsilon_holds"],
+        record["epsilon_proven_low"],
+        record["epsilon_proven"],
     ) == (3.5, 4.8, 4.9)
     assert (
         record["repair_variant"],
-        record["repair_epsilon_holds"],
+        record["repair_epsilon_proven"],
         record["repair_accuracy"],
     ) == ("low", 1.5, 70)
     (nothing,) = listing([PUBLISHED]).rows

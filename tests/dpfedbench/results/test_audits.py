@@ -1,4 +1,4 @@
-"""An audit above the ε that holds: what is said of it, in every place that shows that
+"""An audit above the proven ε: what is said of it, in every place that shows that
 ε, and how often by chance.
 """
 
@@ -28,8 +28,8 @@ from .test_answer import PUBLISHED, listing, row, tidy
 
 PROVED: dict[str, Any] = {"epsilon": 1.5, "status": "proved"}
 AUDIT: dict[str, Any] = {"bound": 1.6, "proven_at_audit": 1.5, "chance": 0.03}
-BY_CHANCE = "audited above what holds, as 3 % of audits of right code are"
-LEAK = "refuted, audited above what holds, as 1e-10 % of audits of right code are"
+BY_CHANCE = "audited above what is proven, as 3 % of audits of right code are"
+LEAK = "refuted, audited above what is proven, as 1e-10 % of audits of right code are"
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ LEAK = "refuted, audited above what holds, as 1e-10 % of audits of right code ar
         (
             {"chance": 5e-4},
             92,
-            "proved, audited above what holds, as 0.05 % of audits of right code are",
+            "proved, audited above what is proven, as 0.05 % of audits of right code are",
         ),
         (
             {"chance": 5e-4},
             9,
-            "refuted, audited above what holds, as 0.05 % of audits of right code are",
+            "refuted, audited above what is proven, as 0.05 % of audits of right code are",
         ),
         # Of its own seed's account, where another seed's is larger.
         ({"bound": 1.45, "proven_at_audit": 1.4}, 1, f"proved, {BY_CHANCE}"),
@@ -70,7 +70,7 @@ def test_an_audit_that_does_not_say_its_chance_has_the_one_that_is_stated(
     row = next(each_row(privacy.read(entry, tmp_path, published)))
     assert (row.proven_status, row.proven_excess) == (
         "proved",
-        "audited above what holds, as 5 % of audits of right code are",
+        "audited above what is proven, as 5 % of audits of right code are",
     )
 
 
@@ -124,7 +124,7 @@ def test_of_the_worst_of_several_mechanisms_the_chance_is_all_of_theirs() -> Non
     found = _entry([bound], release, 1.5, delta=1e-6, confidence=0.975)
     assert found["chance"] == pytest.approx(0.025)
     assert found["status"].startswith(
-        "above what holds (1.5): a leak or chance; 2.5 % of audits"
+        "above what is proven (1.5): a leak or chance; 2.5 % of audits"
     )
 
 
@@ -164,15 +164,15 @@ def test_the_table_of_privacy_leaves_no_proved_beside_it_unmarked(
     cells = [cell for entry in entries for cell in entry]
     rows = privacy.read(cells, results, published)
     table = privacy.tidy(rows)
-    above = table[table["epsilon_audited"] > table["epsilon_holds_high"]]
+    above = table[table["epsilon_audited"] > table["epsilon_proven_high"]]
     assert set(above["method"]) == {"dp-agr", "dp-agrlr"}
-    assert not (above[["holds_status", "claimed_status"]] == "proved").any().any()
-    assert set(above.loc[above["method"] == "dp-agr", "holds_status"]) == {LEAK}
-    assert set(above.loc[above["method"] == "dp-agrlr", "holds_status"]) == {
+    assert not (above[["proven_status", "claimed_status"]] == "proved").any().any()
+    assert set(above.loc[above["method"] == "dp-agr", "proven_status"]) == {LEAK}
+    assert set(above.loc[above["method"] == "dp-agrlr", "proven_status"]) == {
         f"proved, {BY_CHANCE}"
     }
     rest = table.drop(above.index)
-    assert set(rest["holds_status"]) == {"proved"}
+    assert set(rest["proven_status"]) == {"proved"}
     text = privacy.listing(rows).markdown("it")
     assert f"4.89 ({LEAK})" in text and f"4.89 (proved, {BY_CHANCE})" in text
     figure = privacy_figure.draw(rows)
@@ -238,7 +238,7 @@ def test_the_answer_takes_no_repair_that_is_refuted_and_marks_what_is_above() ->
     above = row("better", 84, (1.4, 1.5), proven_excess=BY_CHANCE)
     rows = [PUBLISHED, good, above]
     assert tidy(rows)["repair_variant"].tolist() == ["better"]
-    assert tidy(rows)["repair_holds_status"].tolist() == [f"proved, {BY_CHANCE}"]
+    assert tidy(rows)["repair_proven_status"].tolist() == [f"proved, {BY_CHANCE}"]
     (fields,) = listing(rows).rows
     assert fields["best valid repair"].note == f"proven ε = 1.5, {BY_CHANCE}"
     excess = LEAK.removeprefix("refuted, ")
@@ -249,7 +249,7 @@ def test_the_answer_takes_no_repair_that_is_refuted_and_marks_what_is_above() ->
 def test_an_account_in_python_says_it_of_every_profile(
     plan: Plan, results: Path, tmp_path: Path
 ) -> None:
-    """At another delta too, where it is set against what holds at the audit's own."""
+    """At another delta too, where it is set against what is proven at the audit's own."""
     shutil.copytree(results, tmp_path / "results")
     entry = next(
         entry
@@ -257,7 +257,9 @@ def test_an_account_in_python_says_it_of_every_profile(
         if entry[0]["method"] == "dp-agr"
     )
     with_accounts(tmp_path / "results", runs_of(entry), as_claimed={"status": "void"})
-    audited(tmp_path / "results", entry, epsilon=9.0, epsilon_holds=4.887, chance=1e-12)
+    audited(
+        tmp_path / "results", entry, epsilon=9.0, epsilon_proven=4.887, chance=1e-12
+    )
     run = tmp_path / "results" / "runs" / entry[0]["audited_run"]
     account = Account.from_json(json.loads((run / "privacy.json").read_text()))
     found = mark_account(account, read_audits(run / "audit.json"))

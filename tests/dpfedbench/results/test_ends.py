@@ -62,7 +62,7 @@ def test_a_tables_csv_has_high_ends_and_people_see_both(
         if set(row.runs) == set(runs_of(entry))
     )
     row = list(csv.DictReader(io.StringIO(formats.csv_text(tables.tidy(table)))))[at]
-    assert (row["epsilon_claimed"], row["epsilon_holds"]) == ("2", "5")
+    assert (row["epsilon_claimed"], row["epsilon_proven"]) == ("2", "5")
     shown = tables.listing(table).rows[at]
     assert (shown["claimed ε"].text, shown["proven ε"].text) == (
         "1.25 to 2",
@@ -82,8 +82,8 @@ def test_the_table_of_privacy_has_both_ends(
     ]
     ends = (
         "epsilon_claimed",
-        "epsilon_holds_low",
-        "epsilon_holds_high",
+        "epsilon_proven_low",
+        "epsilon_proven_high",
         "epsilon_audited",
     )
     assert tuple(row[name] for name in ends) == (2.0, 3.0, 5.0, 0.8)
@@ -119,7 +119,7 @@ def test_each_unit_of_a_row_has_its_own_account_and_audit(
     rows = privacy.tidy(privacy.read(entry, tmp_path, published)).set_index("unit")
     columns = [
         "epsilon_claimed",
-        "epsilon_holds_high",
+        "epsilon_proven_high",
         "epsilon_audited",
         "noise_multiplier",
     ]

@@ -105,10 +105,10 @@ def test_an_axis_that_moves_the_privacy_says_both_epsilons(
     with_noise, _ = figures.make(described("figure4b"), results, published)
     without, _ = figures.make(described("figure4a"), results, published)
     said = texts(with_noise).splitlines()
-    assert {"● ε claimed", "● ε that holds", "1.5", "4.89"} <= set(
+    assert {"● claimed ε", "● proven ε", "1.5", "4.89"} <= set(
         said
     ) and "δ = 1e-06" in texts(with_noise)
-    assert "ε claimed" not in texts(without)
+    assert "claimed ε" not in texts(without)
     # They stand above the axes, where no curve is, and none lies over another or over
     # the title.
     with_noise.draw_without_rendering()
@@ -172,7 +172,7 @@ def test_a_sweep_may_stand_over_the_epsilon_that_holds(
     holds.
     """
     item = described("figure4b")
-    for epsilon, at_one in (("epsilon_claimed", 1.5), ("epsilon_holds", 4.887)):
+    for epsilon, at_one in (("epsilon_claimed", 1.5), ("epsilon_proven", 4.887)):
         figure, drawn = figures.make(over(item, epsilon), results, published)
         line = drawn[(drawn["source"] == "measured") & drawn["x"].notna()]
         expected = sorted(
@@ -185,7 +185,7 @@ def test_a_sweep_may_stand_over_the_epsilon_that_holds(
             [x for x, _ in expected]
         )
         assert "ε at δ = 1e-06." in texts(figure) and not figure.axes[0].texts
-    # A point of which no finite ε holds is in the CSV, and in no place of the axis.
+    # A point of which no finite ε is proven is in the CSV, and in no place of the axis.
     shutil.copytree(results / "runs", tmp_path / "runs")
     for cell in item.cells:
         if cell["cell"] != 0:
@@ -194,7 +194,7 @@ def test_a_sweep_may_stand_over_the_epsilon_that_holds(
         account = json.loads(path.read_text(encoding="utf-8"))
         account["profiles"]["holds"]["epsilon_high"] = "inf"
         path.write_text(json.dumps(account), encoding="utf-8")
-    figure, drawn = figures.make(over(item, "epsilon_holds"), tmp_path, published)
+    figure, drawn = figures.make(over(item, "epsilon_proven"), tmp_path, published)
     assert (
         np.isinf(drawn["x"]).sum() == 1
         and np.isfinite(figure.axes[0].lines[0].get_xdata()).all()
@@ -215,7 +215,7 @@ def test_over_an_epsilon_what_claims_no_privacy_is_level(
     ]
     spec = {
         "title": "t",
-        "x": {"label": "ε that holds", "show": "epsilon_holds", "scale": "log"},
+        "x": {"label": "proven ε", "show": "epsilon_proven", "scale": "log"},
         "y": {"label": "%"},
     }
     figure, drawn = figures.make(
@@ -243,7 +243,7 @@ def test_the_numbers_of_a_figure_have_their_epsilons(
         )
     ]
     found = (
-        private[["epsilon_claimed", "epsilon_holds", "delta", "unit"]]
+        private[["epsilon_claimed", "epsilon_proven", "delta", "unit"]]
         .drop_duplicates()
         .to_numpy()
         .tolist()
@@ -252,7 +252,7 @@ def test_the_numbers_of_a_figure_have_their_epsilons(
     rest = drawn.drop(private.index)
     assert (
         len(rest)
-        and rest[["epsilon_claimed", "epsilon_holds", "delta"]].isna().all().all()
+        and rest[["epsilon_claimed", "epsilon_proven", "delta"]].isna().all().all()
         and not rest["unit"].fillna("").any()
     )
 

@@ -27,7 +27,7 @@ def cell(
     **units: tuple[Any, ...],
 ) -> dict[str, Any]:
     """A cell of one finished run of two tasks; for each unit (claimed, low and high end
-    of what holds, δ).
+    of what is proven, δ).
     """
     run = f"dp-agr/glyphs/5way-1shot/{series}-{x}/seed0"
     folder = results / "runs" / run
@@ -126,7 +126,7 @@ def item(tmp_path: Path) -> Item:
     )
     spec = {
         "title": "a frontier",
-        "x": {"label": "ε that holds"},
+        "x": {"label": "proven ε"},
         "y": {"label": "accuracy, %"},
     }
     item = Item(
@@ -144,8 +144,8 @@ def test_roles_follow_from_the_accounts(item: Item, tmp_path: Path) -> None:
             "unit",
             "epsilon_asked",
             "epsilon_claimed",
-            "epsilon_holds_low",
-            "epsilon_holds",
+            "epsilon_proven_low",
+            "epsilon_proven",
         ]
     ]
     nothing = -1.0  # in place of NaN, which equals nothing
@@ -210,7 +210,7 @@ def test_marks_arrows_and_curves_stand_where_the_accounts_say(
     }
     assert set(marks) == {(2.0, 75.0), (1.5, 72.0)}
     assert {mark.get_markerfacecolor() for mark in marks.values()} == {"white"}
-    # From the claim to what holds; without a finite ε beyond every finite one, with a
+    # From the claim to what is proven; without a finite ε beyond every finite one, with a
     # sign that says so.
     texts = [text for text in clients.texts if isinstance(text, Annotation)]
     arrows = {text.xyann: text.xy for text in texts if text.arrow_patch is not None}

@@ -154,7 +154,7 @@ def test_paper_table_equals_its_csv(site: Site, reader: PageReader) -> None:
     for shown, row in zip(table[1:], rows, strict=True):
         assert shown[1] == row["task"]
         assert shown[2].startswith(f"{float(row['value']):.1f} ")
-        epsilon = row["epsilon_holds"]
+        epsilon = row["epsilon_proven"]
         assert shown[4] == (f"{float(epsilon):.3g}" if epsilon else "–")
         assert shown[5] == f"{float(row['published']):g} not comparable"
 

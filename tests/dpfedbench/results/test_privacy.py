@@ -92,7 +92,7 @@ def test_a_configuration_that_a_table_shows_is_named_as_there(
     assert {kind for _, _, kind, *_ in named["z=2"][0]["shown_in"]} <= {
         *("sweep", "history", "frontier")
     }
-    repair = named["balls-and-bins, ε = 1.5 holds"][0]["shown_in"][0]
+    repair = named["balls-and-bins, proven ε = 1.5"][0]["shown_in"][0]
     assert repair[-1] == "published"
 
 
@@ -132,7 +132,7 @@ def test_no_cell_is_empty(entries: list[Cells], results: Path, published: Path) 
     assert (
         row["epsilon_printed"],
         row["epsilon_claimed"],
-        row["epsilon_holds_high"],
+        row["epsilon_proven_high"],
     ) == (1.5, 1.5, 4.887)
     assert (row["epsilon_audited"], row["audit"], row["seeds"]) == (
         0.8,

@@ -175,7 +175,7 @@ def test_an_account_names_what_it_is_of(kind):
         if profile != "replace_one":
             high = epsilon_after(profile, sampler(kind, 4000, 100, 40), 1.0, 25, 1e-5)
             assert row["epsilon_high"] == high
-    # A repaired variant claims what holds.
+    # A repaired variant claims what is proven.
     if kind != "one-pass":
         assert found["profiles"]["as_claimed"] == found["profiles"]["holds"]
 

@@ -1,4 +1,4 @@
-"""What DP-FNAS claims and what holds for it: halves, what other parties see, and
+"""What DP-FNAS claims and what is proven for it: halves, what other parties see, and
 training after a search.
 """
 

@@ -112,7 +112,7 @@ def test_a_paper_that_claims_nothing_of_own_sums_has_no_claim_and_no_budget_by_i
     one = {"a": participation.own_records(**PLAN, steps=1, batches="full")}
     with pytest.raises(BenchError, match="claims no epsilon"):
         own_records.calibrate(one, **given, claims={})
-    # Where the paper claims something of another sampler, what holds is claimed.
+    # Where the paper claims something of another sampler, what is proven is claimed.
     other = account(
         [release("support-gradient-sum", 2.0, steps=4)],
         {"one-pass": POISSON_MOMENTS},
@@ -288,7 +288,7 @@ POISSON = {"clients": 48, "rounds": 12, "records": 10, "steps": 5, "batches": "p
 
 
 def test_five_steps_of_a_fifth_of_the_records_are_dp_fedmetas_reading_of_gbml():
-    """z = 0.585 at q = 1/5: 9.4964 by TensorFlow Privacy's accountant; what holds by
+    """z = 0.585 at q = 1/5: 9.4964 by TensorFlow Privacy's accountant; what is proven by
     dp-accounting's.
     """
     from dp_accounting import (
@@ -331,7 +331,7 @@ def test_five_steps_of_a_fifth_of_the_records_are_dp_fedmetas_reading_of_gbml():
 
 
 def test_the_noise_of_poisson_steps_is_found_from_epsilon():
-    """The claim 9.5 needs z = 0.585, which has 9.4964; what holds needs less noise for
+    """The claim 9.5 needs z = 0.585, which has 9.4964; what is proven needs less noise for
     the same number.
     """
     sampler = {"a": participation.own_records(**POISSON)}

@@ -94,7 +94,7 @@ def test_deltas_are_those_of_epsilon():
                 float(values[0]) for values in deltas(np.array([epsilon]))
             )
             assert max(removal, addition) == pytest.approx(delta, rel=2e-3)
-    # Where noise is too little for a grid: what holds for one Gaussian, or for all of
+    # Where noise is too little for a grid: what is proven for one Gaussian, or for all of
     # them.
     near = balls_and_bins.upper_deltas(0.04, 20, 10, np.array([1.0]))
     assert near[0] == near[1] == pytest.approx(gaussian_delta(0.04, 1.0) / 2)

@@ -78,7 +78,7 @@ TREES = {
 @pytest.mark.parametrize("name", TREES)
 @pytest.mark.parametrize("unit", ["record", "client"])
 def test_account_of_a_tree(name: str, unit: str, tmp_path: Any) -> None:
-    """What holds for the lines is what dp_accounting says of the tree; and of the tree
+    """What is proven for the lines is what dp_accounting says of the tree; and of the tree
     of the lines.
     """
     releases = from_event(TREES[name], units=N, unit=unit, threshold=0.5)

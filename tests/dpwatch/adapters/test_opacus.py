@@ -363,7 +363,7 @@ def shuffled_subset(data: TensorDataset) -> dict[str, Any]:
 def test_epochs_are_no_poisson_samples(
     options: dict[str, Any], every: int, wanted: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    """Opacus keeps its Poisson account; here that claim is void, and what holds is of
+    """Opacus keeps its Poisson account; here that claim is void, and what is proven is of
     batches that each epoch cuts.
 
     Of E epochs of disjoint batches that the observer may know a record is in E Gaussian

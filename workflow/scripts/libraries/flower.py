@@ -160,7 +160,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         why=(
             "Flower says no ε. It updates the threshold before it adds the noise, so"
             " updates clipped to C get noise in proportion to the next C. Where the"
-            " threshold falls, that is too little. What holds is of the noise that was"
+            " threshold falls, that is too little. What is proven is of the noise that was"
             " added."
         ),
     )

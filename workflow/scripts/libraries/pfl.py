@@ -176,7 +176,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         ),
         why=(
             "Documented: the claim is of the deployment that is simulated, with 20"
-            " times the noise and 1,000,000 users. What holds is of the 1,000 users"
+            " times the noise and 1,000,000 users. What is proven is of the 1,000 users"
             " whose data were used."
         ),
         quote=(

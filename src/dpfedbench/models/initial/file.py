@@ -37,7 +37,7 @@ class FileInitial(Initial):
         False,
         doc=(
             "whether that is nobody's secret; false: it is private data without an"
-            " account, nothing finite holds"
+            " account, nothing finite is proven"
         ),
     )
 

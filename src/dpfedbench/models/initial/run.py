@@ -27,7 +27,7 @@ class RunInitial(Initial):
     - it trained on this run's clients, with privacy: both read the same clients, and
       the account is of both together. Their noise has to be drawn apart, so that this
       run's `streams` are its own;
-    - else it tells of private data without an account, and no finite epsilon holds.
+    - else it tells of private data without an account, and no finite epsilon is proven.
 
     A language model of another data set has other words: those that both models know
     take its rows, the others begin with this run's random ones.

@@ -30,7 +30,7 @@ class Vocabulary(Part):
     model gets its words.
 
     `private`: whether it reads clients' words. Then it is a release without an event,
-    and no finite epsilon holds of a run; `reason` says so for the ledger, and `notice`
+    and no finite epsilon is proven of a run; `reason` says so for the ledger, and `notice`
     for people. Clients' words exist for it only if it says so.
     """
 
@@ -83,7 +83,7 @@ class Private(Vocabulary):
     reason = "the model's vocabulary was taken from the clients' words"
     notice = (
         "the vocabulary is taken from the clients' words, which no event of the ledger"
-        " covers: no finite epsilon holds"
+        " covers: no finite epsilon is proven"
     )
 
     def choose(self, seen: SeenText, size: int) -> np.ndarray:
