@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dpfedbench import cost
-from dpfedbench.cost import Clock, Rate
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.records import load_any_records
+from dpfedbench.experiments import cost
+from dpfedbench.experiments.cost import Clock, Rate
 from dpsum.accounting.calibration import rounds_allowed
 from tests.dpfedbench.federation.conftest import federation
 from tests.dpfedbench.test_experiments import configuration, plan

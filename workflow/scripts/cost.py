@@ -8,7 +8,7 @@ from workflow_jobs.manifests import rule_job, seal
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "cost") as logger:
-        from dpfedbench.cost import Clock, report
+        from dpfedbench.experiments.cost import Clock, report
         from dpfedbench.papers import read_run
 
         machine, given = snakemake.config["machine"], snakemake.params
