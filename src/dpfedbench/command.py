@@ -111,9 +111,9 @@ def _compare(given: Sequence[str]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Become Snakemake; the exit code where that cannot be."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     write_utf8()
-    return written(lambda: _run(given))
+    return written(lambda: _run(words))
 
 
 def _run(given: Sequence[str]) -> int:

@@ -66,11 +66,11 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = _UNREAD.get(
+        message = _UNREAD.get(
             error.errno or 0,
             f"{{path}} cannot be read ({error.strerror or error}): check the disk",
         )
-        raise BenchError(said.format(path=path)) from error
+        raise BenchError(message.format(path=path)) from error
     except UnicodeDecodeError as error:
         raise BenchError(
             f"{path} is not UTF-8 text: delete it and run the workflow again"

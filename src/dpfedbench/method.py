@@ -80,8 +80,10 @@ class Method(Run):
         These are the file of the network, and the files of the classes of the method
         and its parts.
         """
-        own = digest_classes(type(one) for one in (self, *self.components))
-        return " ".join(filter(None, (self.version, self.model.text, own)))
+        plugin_digest = digest_classes(
+            type(component) for component in (self, *self.components)
+        )
+        return " ".join(filter(None, (self.version, self.model.text, plugin_digest)))
 
     @property
     def features_folder(self) -> str | None:
@@ -163,30 +165,30 @@ class Method(Run):
         It is the server's where the server's sum protects the same unit, since the two
         are compared.
         """
-        own = next(
+        client_sum = next(
             (sum_ for sum_ in self.sums() if sum_.private and sum_.within_task), None
         )
-        if own is None:
+        if client_sum is None:
             return None
         return next(
             (
                 sum_.delta
                 for sum_ in self.sums()
-                if sum_.budget is not None and sum_.unit == own.unit
+                if sum_.budget is not None and sum_.unit == client_sum.unit
             ),
-            own.delta,
+            client_sum.delta,
         )
 
     @property
     def references(self) -> dict[str, Run]:
-        asked: list[Mapping[str, Run]] = [
+        sum_references: list[Mapping[str, Run]] = [
             {rule.reference_file: self._as(self.known[rule.reference])}
             for rule in (sum_.clipping for sum_ in self.sums())
             if isinstance(rule, ReferenceRule)
         ]
         runs: dict[str, Run] = {}
         for files in (
-            *asked,
+            *sum_references,
             self.model.references(self),
             self.initial.references(self),
         ):
@@ -320,8 +322,9 @@ class Method(Run):
         """
         if not self.private:
             return ()
-        said, server = ["simulated privacy: the noise seed is public"], self.sums()[-1]
-        said += [
+        notices = ["simulated privacy: the noise seed is public"]
+        server = self.sums()[-1]
+        notices += [
             sum_.clipping.notice
             for sum_ in self.sums()
             if sum_.clipping is not None and sum_.clipping.notice
@@ -331,19 +334,19 @@ class Method(Run):
             and server.delta is not None
             and server.delta * self.clients.count >= 1
         ):
-            said.append(
+            notices.append(
                 f"delta {server.delta:g} is not below 1/{self.clients.count}, one over"
                 " the clients"
             )
         for section in self.sections:
-            said += section.notices(self)  # type: ignore[arg-type]
+            notices += section.notices(self)  # type: ignore[arg-type]
         if not self.task.shots:
             held_out = self.validation.tasks
-            said.append(
+            notices.append(
                 f"{held_out} records of the test part are a public validation split;"
                 " accuracy is on the rest"
             )
-        return tuple(said)
+        return tuple(notices)
 
     def check(self) -> None:
         if self.trained:
@@ -392,13 +395,13 @@ class Method(Run):
                 f" client_update.kind {self.client.kind}: take"
                 f" {' or '.join(clients.kinds(held))}, whose clients hold {held}"
             )
-        if not clients.alike and not self.client.any_size:
+        if not clients.equal_sizes and not self.client.any_size:
             raise BenchError(
                 f"clients.partition is {clients.partition}, whose clients hold"
                 " different numbers of records, but those of client_update.kind"
                 f" {self.client.kind} hold as many each: take another partition"
             )
-        for sum_ in () if clients.alike else self.client_sums:
+        for sum_ in () if clients.equal_sizes else self.client_sums:
             if sum_.clipping is not None and sum_.clipping.moves:
                 raise BenchError(
                     f"clipping.kind is {sum_.clipping.kind}, which compares a lot's"
@@ -460,14 +463,14 @@ class Method(Run):
                     f" is private: give it noise, the unit {server.unit} and the same"
                     " budget"
                 )
-        own = [
+        client_sums = [
             sum_
             for sum_ in self.client_sums
             if sum_.private and sum_.within_task is not None
         ]
-        if any(sum_.within_task != own[0].within_task for sum_ in own):
+        if any(sum_.within_task != client_sums[0].within_task for sum_ in client_sums):
             raise BenchError(
-                f"{own[0].name} and {own[-1].name} are clients' own sums of two"
+                f"{client_sums[0].name} and {client_sums[-1].name} are clients' own sums of two"
                 " sections: give both one"
             )
         limits = [
@@ -496,12 +499,17 @@ class Method(Run):
                 " follows from it"
             )
         plan = self.participation
-        if own and server.private and server.unit == own[0].unit and not plan.known:
-            raise BenchError(tells_rounds(own[0], plan.kind))
+        if (
+            client_sums
+            and server.private
+            and server.unit == client_sums[0].unit
+            and not plan.known
+        ):
+            raise BenchError(tells_rounds(client_sums[0], plan.kind))
 
     def _check_groups(self) -> None:
         """Refuse groups of coordinates where no analysis or no code is of them."""
-        own = [sum_.name for sum_ in self.client_sums]
+        names = [sum_.name for sum_ in self.client_sums]
         for sum_ in self.sums():
             if not sum_.private or sum_.clipping.groups == "all":
                 continue
@@ -511,7 +519,7 @@ class Method(Run):
                     f"{where} {sum_.noise.mechanism} noise has no analysis by groups:"
                     " set clipping.groups to all, or take another noise"
                 )
-            if sum_.name in own and sum_.within_task is None:
+            if sum_.name in names and sum_.within_task is None:
                 raise BenchError(
                     f"{where} {sum_.name} is a sum of each client's own, which is"
                     " clipped as a whole: set clipping.groups to all"
@@ -541,8 +549,8 @@ def read_run_file(path: Path | str) -> Method:
         BenchError: it is missing, damaged, of the former format, holds a bad value, or
             is another run's than its folder, whose name follows from what it says.
     """
-    run, place = read_run(read_yaml(path)), Path(path).resolve().parent
-    if place.parts[-5:] != Path(run.folder).parts:
+    run, folder = read_run(read_yaml(path)), Path(path).resolve().parent
+    if folder.parts[-5:] != Path(run.folder).parts:
         raise BenchError(
             f"{path} is in the wrong folder: its values belong to {run.folder}:"
             f" {mend(Path(path), 'configure')}"

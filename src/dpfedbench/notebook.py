@@ -66,14 +66,14 @@ def open_run(folder: str | Path) -> FinishedRun:
         BenchError: it is no run's folder, the run is not finished or damaged, or it is
             a newer or the former version's.
     """
-    place = Path(os.path.realpath(checked_path(folder)))
-    if not os.path.lexists(place / "config.yaml"):
+    path = Path(os.path.realpath(checked_path(folder)))
+    if not os.path.lexists(path / "config.yaml"):
         raise BenchError(
             f"{folder} is no run's folder: dpfedbench.load_runs(results) has those of a"
             " results folder"
         )
     run = FinishedRun(
-        folder=place, settings=read_run_file(checked(place / "config.yaml"))
+        folder=path, settings=read_run_file(checked(path / "config.yaml"))
     )
     refuse_newer(run.training, str(folder))
     return run
@@ -164,8 +164,8 @@ class FinishedRun:
         if not isinstance(delta, numbers.Real):
             raise BenchError(f"delta is {delta!r}: give a number between 0 and 1")
         clients = self._results / "clients" / self.settings.clients_folder
-        given = clients if (clients / "summary.json").exists() else None
-        for name in ("clients.npz", "summary.json") if given else ():
+        clients_dir = clients if (clients / "summary.json").exists() else None
+        for name in ("clients.npz", "summary.json") if clients_dir else ():
             checked(clients / name)
         references = self._references
         if "ledger.jsonl" in references:
@@ -175,7 +175,7 @@ class FinishedRun:
             account_of(
                 self.settings,
                 self.ledger,
-                clients_dir=given,
+                clients_dir=clients_dir,
                 delta=delta,
                 before=before,
             )
@@ -248,18 +248,18 @@ class FinishedRun:
         chosen = columns or [name for name in QUANTITIES if name in filled]
         if not chosen:
             raise BenchError("nothing was trained, so there is no history to plot")
-        figure, places = pyplot.subplots(
+        figure, grid = pyplot.subplots(
             len(chosen),
             sharex=True,
             squeeze=False,
             figsize=(6.4, 1 + 2 * len(chosen)),
             layout="constrained",
         )
-        for axes, name in zip(places.flat, chosen, strict=True):
+        for axes, name in zip(grid.flat, chosen, strict=True):
             measured = self.history.dropna(subset=[name])
             axes.plot(measured["round"], measured[name], marker=".")
             axes.set_ylabel(QUANTITIES.get(name, name))
-        places[-1, 0].set_xlabel("round")
+        grid[-1, 0].set_xlabel("round")
         return figure
 
     # The model
@@ -273,10 +273,10 @@ class FinishedRun:
         """Return the files of other runs that the model is made of; they lie below the
         same results folder.
         """
-        others = self.settings.model.references(self.settings)
+        references = self.settings.model.references(self.settings)
         return {
-            name: checked(self._results / "runs" / other.folder / name)
-            for name, other in others.items()
+            name: checked(self._results / "runs" / reference.folder / name)
+            for name, reference in references.items()
         }
 
     @property
@@ -299,13 +299,13 @@ class FinishedRun:
         """
         from dpfedbench.evaluation.predictor import trained
 
-        place = self._results / "data" / self.settings.dataset / "summary.json"
-        if not place.exists():
+        summary_path = self._results / "data" / self.settings.dataset / "summary.json"
+        if not summary_path.exists():
             raise BenchError(
-                f"{place} is missing: it has the shape of the model's inputs; run the"
+                f"{summary_path} is missing: it has the shape of the model's inputs; run the"
                 " workflow again to make it"
             )
-        summary = read_group(checked(place))
+        summary = read_group(checked(summary_path))
         path = checked(self.folder / "model.safetensors")
         return trained(self.settings, path, summary, self._references)
 

@@ -109,18 +109,20 @@ def load() -> None:
 
 def modules() -> list[ModuleType]:
     """Return the imported modules of all plugins, those inside of packages too."""
-    return list(dict.fromkeys(each for name in _plugins for each in _modules_of(name)))
+    return list(
+        dict.fromkeys(module for name in _plugins for module in _modules_of(name))
+    )
 
 
 def classes(base: Class) -> list[Class]:
     """Return the classes of all plugins that extend `base`."""
-    found = (
+    extending = (
         value
         for module in modules()
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, base) and not is_ours(value)
     )
-    return list(dict.fromkeys(found))  # type: ignore[arg-type]
+    return list(dict.fromkeys(extending))  # type: ignore[arg-type]
 
 
 def is_ours(thing: type | ModuleType) -> bool:

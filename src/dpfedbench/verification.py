@@ -68,8 +68,8 @@ def check_accounts(
 def _folders(results: Path) -> Iterator[Path]:
     """Yield each folder once, also where links lead to it more than once."""
     visited = set[str]()
-    for place, folders, _ in os.walk(results, onerror=_raise, followlinks=True):
-        real = os.path.realpath(place)
+    for folder, folders, _ in os.walk(results, onerror=_raise, followlinks=True):
+        real = os.path.realpath(folder)
         if real in visited:
             folders.clear()
             continue
@@ -79,7 +79,7 @@ def _folders(results: Path) -> Iterator[Path]:
             for name in folders
             if name not in _NOT_RESULTS and not name.startswith(".")
         )
-        yield Path(place)
+        yield Path(folder)
 
 
 def _raise(error: OSError) -> None:
@@ -115,8 +115,8 @@ def _check_account(path: Path, results: Path, searches: Mapping[str, Any]) -> No
 
 def _references(run: Method, results: Path) -> dict[str, Path]:
     return {
-        name: checked(results / "runs" / other.folder / name)
-        for name, other in run.references.items()
+        name: checked(results / "runs" / reference.folder / name)
+        for name, reference in run.references.items()
     }
 
 

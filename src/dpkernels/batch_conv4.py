@@ -117,15 +117,15 @@ class BatchConv4(TorchGradients):
         into: Point | None,
     ) -> Point:
         passes = self._of(x.shape[1])
-        places = None
+        points = None
         if (
             isinstance(into, BatchTasks)
             and into.passes is passes
             and len(into.places.floats) == len(theta)
         ):
-            places = into.places
+            points = into.places
         return BatchTasks(
-            passes, np.asarray(theta), x.value, np.asarray(y), np.asarray(out), places
+            passes, np.asarray(theta), x.value, np.asarray(y), np.asarray(out), points
         )
 
     def _logits(self, theta: Array, x: Inputs) -> np.ndarray:

@@ -55,16 +55,21 @@ class Call(NamedTuple):
         )
 
     def address(self, number: np.dtype) -> int:
-        """Where its code is; compiled, or read from numba's cache, if need be."""
-        wanted = self.types(number)
-        self.loop.compile(wanted)
-        found = self.loop.overloads[wanted]
-        return int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+        """Return the address of the loop's code, which is compiled or read from numba's
+        cache if need be."""
+        argument_types = self.types(number)
+        self.loop.compile(argument_types)
+        compiled_loop = self.loop.overloads[argument_types]
+        return int(
+            compiled_loop.library.get_pointer_to_function(
+                compiled_loop.fndesc.llvm_func_name
+            )
+        )
 
 
 def caller(place: int, call: Call) -> Any:
-    """What a compiled loop writes to call another by its address: caller(addresses,
-    (argument, ...)).
+    """Return the function by which a compiled loop calls another by its address:
+    caller(addresses, (argument, ...)).
 
     Args:
         place: where in the addresses its own is.
@@ -74,31 +79,34 @@ def caller(place: int, call: Call) -> Any:
 
     @intrinsic
     def enter(typing, addresses, arguments):
-        given = tuple(types.unliteral(one) for one in arguments)
-        if given not in (
+        actual = tuple(types.unliteral(argument) for argument in arguments)
+        if actual not in (
             call.types(np.dtype(np.float32)),
             call.types(np.dtype(np.float64)),
         ):
             raise TypingError(
-                f"{call.loop.__name__} takes {call.signature}, not {given}"
+                f"{call.loop.__name__} takes {call.signature}, not {actual}"
             )
 
         def code(context, builder, signature, values):
             convention = context.call_conv
             parts = [
                 context.cast(
-                    builder, builder.extract_value(values[1], i), arguments[i], given[i]
+                    builder,
+                    builder.extract_value(values[1], i),
+                    arguments[i],
+                    actual[i],
                 )
-                for i in range(len(given))
+                for i in range(len(actual))
             ]
-            kind = convention.get_function_type(types.none, given)
+            kind = convention.get_function_type(types.none, actual)
             address = _item(
                 context, builder, signature.args[0], values[0], 2 * FIRST_LOOP + place
             )
             result, raised = (
                 cgutils.alloca_once(builder, kind.args[i].pointee) for i in range(2)
             )
-            flat = convention._get_arg_packer(given).as_arguments(builder, parts)
+            flat = convention._get_arg_packer(actual).as_arguments(builder, parts)
             builder.call(
                 builder.inttoptr(address, kind.as_pointer()), [result, raised, *flat]
             )
@@ -120,14 +128,17 @@ def enter_c(_, address, arguments):
     """Call a C function that returns nothing: enter_c(address, (integer or pointer,
     ...)), pointers as integers.
     """
-    given = tuple(types.unliteral(one) for one in arguments)
+    plain_types = tuple(types.unliteral(argument) for argument in arguments)
 
     def code(context, builder, signature, values):
         parts = [
             context.cast(
-                builder, builder.extract_value(values[1], i), arguments[i], given[i]
+                builder,
+                builder.extract_value(values[1], i),
+                arguments[i],
+                plain_types[i],
             )
-            for i in range(len(given))
+            for i in range(len(plain_types))
         ]
         kind = ir.FunctionType(ir.VoidType(), [part.type for part in parts])
         builder.call(builder.inttoptr(values[0], kind.as_pointer()), parts)
@@ -138,7 +149,7 @@ def enter_c(_, address, arguments):
 
 @intrinsic
 def address_of(_, array):
-    """Where an array's memory begins."""
+    """Return the address at which an array's memory begins."""
 
     def code(context, builder, signature, values):
         data = context.make_array(signature.args[0])(context, builder, values[0]).data
@@ -173,11 +184,11 @@ def array_at(_, memory, table, part, dimensions):
         for length in reversed(shape):
             strides.insert(0, step)
             step = builder.mul(step, length)
-        found = context.make_array(kind)(context, builder)
+        view = context.make_array(kind)(context, builder)
         populate_array(
-            found, builder.gep(base, [start]), shape, strides, size, meminfo=None
+            view, builder.gep(base, [start]), shape, strides, size, meminfo=None
         )
-        return found._getvalue()
+        return view._getvalue()
 
     return kind(memory, table, part, dimensions), code
 
@@ -218,12 +229,12 @@ def _numpy_loop(function: np.ufunc, number: np.dtype) -> tuple[int, int]:
     """Address of numpy's loop for numbers of one type, and what has to be given to
     it.
     """
-    wanted = number.char * function.nin + "->" + number.char
-    place = function.types.index(
-        wanted
+    signature = number.char * function.nin + "->" + number.char
+    loop_index = function.types.index(
+        signature
     )  # the first of this type is the one that numpy takes
-    found = _Ufunc.from_address(id(function))
-    return int(found.functions[place] or 0), int(found.data[place] or 0)
+    ufunc = _Ufunc.from_address(id(function))
+    return int(ufunc.functions[loop_index] or 0), int(ufunc.data[loop_index] or 0)
 
 
 @functools.cache
@@ -241,8 +252,8 @@ def _mkl(name: str) -> int:
 
 
 def addresses(calls: list[Call], number: np.dtype) -> np.ndarray:
-    """Those of numpy's loops, torch's products and these loops, for the numbers of one
-    type.
+    """Return the addresses of numpy's loops, torch's products and these loops, for the
+    numbers of one type.
     """
     letter = {"f": "s", "d": "d"}[number.char]
     products = [_mkl(f"cblas_{letter}gemm_batch"), _mkl(f"{letter}gemm_")]
@@ -251,15 +262,13 @@ def addresses(calls: list[Call], number: np.dtype) -> np.ndarray:
     plain = [_numpy_loop(function, number) for function in _UFUNCS] + [
         (product, 0) for product in products
     ]
-    places = [first for first, _ in plain] + [second for _, second in plain]
+    loops_and_data = [first for first, _ in plain] + [second for _, second in plain]
     together((call.loop, call.types(number)) for call in calls)
-    return np.array(places + [call.address(number) for call in calls], np.int64)
+    return np.array(loops_and_data + [call.address(number) for call in calls], np.int64)
 
 
 class Native(NamedTuple):
-    """What numpy's loops and torch's products are called with; the memory of one
-    thread.
-    """
+    """Arguments of numpy's loops and torch's products: the memory of one thread."""
 
     addresses: np.ndarray
     words: np.ndarray
@@ -294,9 +303,10 @@ def _enter_numpy(native, function, sizes):
     """Call a loop of numpy's with what lies in `words`: three pointers, so many sizes,
     and strides.
     """
-    start, given = address_of(native.words), native.addresses[FIRST_LOOP + function]
+    start, loop_data = address_of(native.words), native.addresses[FIRST_LOOP + function]
     enter_c(
-        native.addresses[function], (start, start + 24, start + 24 + 8 * sizes, given)
+        native.addresses[function],
+        (start, start + 24, start + 24 + 8 * sizes, loop_data),
     )
 
 

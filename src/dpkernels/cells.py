@@ -36,8 +36,8 @@ be more numbers than that.
 
 
 class _Sink:
-    """Where layers write: the rows [n, d] of this pass, none where they are not asked
-    for; a layer's place in them.
+    """Target of the layers' gradients: the rows [n, d] of this pass (None where they
+    are not asked for), and each layer's coordinates in them.
     """
 
     def __init__(self) -> None:
@@ -66,16 +66,16 @@ class _Depthwise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (x, weight), layer, (g,) = ctx.saved_tensors, ctx.layer, arriving
-        own, side = x.shape[0] * x.shape[1], weight.shape[-1]
+        channels, side = x.shape[0] * x.shape[1], weight.shape[-1]
         if ctx.sink.rows is not None:
             taps = functional.conv2d(
-                x.reshape(1, own, *x.shape[2:]),
-                g.reshape(own, 1, *g.shape[2:]),
+                x.reshape(1, channels, *x.shape[2:]),
+                g.reshape(channels, 1, *g.shape[2:]),
                 None,
                 layer.dilation,
                 layer.padding,
                 layer.stride,
-                own,
+                channels,
             )
             ctx.sink.write(layer, taps[0, :, :side, :side].reshape(len(x), -1))
         back = None
@@ -231,9 +231,9 @@ class CellGradients(TorchGradients):
     def _module(self) -> CellNet:
         """A module of this object's own, whose layers write to the sink."""
         if self._own is None:
-            made = self.net.build()
-            assert isinstance(made, CellNet)
-            self._own, start = made.to(self.dtype), 0
+            module = self.net.build()
+            assert isinstance(module, CellNet)
+            self._own, start = module.to(self.dtype), 0
             for layer in self._own.modules():
                 count = sum(value.numel() for value in layer.parameters(recurse=False))
                 self._sink.places[layer] = slice(start, start + count)
@@ -266,31 +266,42 @@ class CellGradients(TorchGradients):
         for name, value in module.named_parameters():
             value.requires_grad_(of_weights and not name.startswith("architecture."))
         for start in range(0, len(x), self._together()):
-            some = slice(start, start + self._together())
-            inputs, labels = self.net.inputs(x[some], self._like), tensor_of(y[some])
+            records = slice(start, start + self._together())
+            inputs, labels = (
+                self.net.inputs(x[records], self._like),
+                tensor_of(y[records]),
+            )
             with torch.enable_grad():
                 mix, copies = None, []
                 if isinstance(module, SearchNet):
                     for kind in module.space.kinds:
-                        own = (
+                        edge_logits = (
                             getattr(module.architecture, kind)
                             .detach()
                             .expand(len(inputs), -1, -1)
                         )
                         copies.append(
-                            own.clone().requires_grad_() if of_architecture else own
+                            edge_logits.clone().requires_grad_()
+                            if of_architecture
+                            else edge_logits
                         )
                     mix = {
-                        kind: own.softmax(-1)
-                        for kind, own in zip(module.space.kinds, copies, strict=True)
+                        kind: edge_logits.softmax(-1)
+                        for kind, edge_logits in zip(
+                            module.space.kinds, copies, strict=True
+                        )
                     }
                 logits = module.logits(inputs, mix)
                 losses = functional.cross_entropy(logits, labels, reduction="none")
-                self._sink.rows = rows[some, :searched] if of_weights else None
+                self._sink.rows = rows[records, :searched] if of_weights else None
                 losses.sum().backward()
             if of_architecture:
-                slopes = [own.grad.flatten(1) for own in copies if own.grad is not None]
-                rows[some, -sum(slope.shape[1] for slope in slopes) :] = torch.cat(
+                slopes = [
+                    edge_logits.grad.flatten(1)
+                    for edge_logits in copies
+                    if edge_logits.grad is not None
+                ]
+                rows[records, -sum(slope.shape[1] for slope in slopes) :] = torch.cat(
                     slopes, 1
                 )
             right = (logits.detach().argmax(1) == labels).double()
@@ -308,7 +319,7 @@ class CellGradients(TorchGradients):
 def _forward(
     layer: nn.Module, module: CellNet, sink: _Sink
 ) -> Callable[..., torch.Tensor] | None:
-    """What takes the place of a layer's forward pass; None: nothing, it has no
+    """Return the replacement of a layer's forward pass; None for a layer without
     weights.
     """
     if isinstance(layer, nn.Linear):

@@ -30,7 +30,7 @@ def _norm(row):
 
 @exact_part
 def _weight(norm, limit):
-    """What cuts a row of this norm to the limit."""
+    """Return the factor that clips a row of this norm to the limit."""
     return 1.0 if norm <= limit else limit / norm
 
 
@@ -66,7 +66,7 @@ def add_clipped(rows, limit, total, norms):
         norms[i] = _norm(rows[i])
     for start in range(0, dimension, _BLOCK):
         stop = min(start + _BLOCK, dimension)
-        some = total[start:stop]
+        block = total[start:stop]
         for i in range(0, count, 4):
             if (
                 i + 4 <= count
@@ -76,11 +76,11 @@ def add_clipped(rows, limit, total, norms):
                 w, x = _weight(norms[i + 2], limit), _weight(norms[i + 3], limit)
                 a, b = rows[i, start:stop], rows[i + 1, start:stop]
                 c, d = rows[i + 2, start:stop], rows[i + 3, start:stop]
-                _add_four(a, b, c, d, u, v, w, x, some)
+                _add_four(a, b, c, d, u, v, w, x, block)
                 continue
             for k in range(i, min(i + 4, count)):
                 if norms[k] < math.inf:  # which NaN is not either
-                    _add_row(rows[k, start:stop], _weight(norms[k], limit), some)
+                    _add_row(rows[k, start:stop], _weight(norms[k], limit), block)
 
 
 @compiled

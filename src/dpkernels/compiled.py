@@ -1,4 +1,4 @@
-"""How numba compiles the package's loops.
+"""Decorators with which numba compiles the package's loops.
 
 Use `compiled` for a loop that Python calls, and `part` or `exact_part` for one that
 other loops call. The array arguments of one call must not overlap.
@@ -69,8 +69,8 @@ def _inner(**options: Any) -> Any:
         dispatcher = njit(**_OPTIONS | {"no_cpython_wrapper": True} | options)(loop)
         usual = dispatcher.get_call_template
         dispatcher.get_call_template = lambda args, kws: usual(
-            [types.unliteral(each) for each in args],
-            {name: types.unliteral(each) for name, each in kws.items()},
+            [types.unliteral(argument) for argument in args],
+            {name: types.unliteral(argument) for name, argument in kws.items()},
         )
         return dispatcher
 
@@ -110,7 +110,7 @@ _COMMON = {
 
 
 def processor() -> str:
-    """What loops are compiled for, e.g. "x86_64 znver4".
+    """Return the processor that loops are compiled for, e.g. "x86_64 znver4".
 
     A processor with wider vectors adds up in another order: a training has the same
     bits on those of one kind only.
@@ -141,10 +141,10 @@ def together(wanted: Iterable[tuple[Any, tuple[Any, ...]]]) -> None:
     Jobs that begin together want the same loops: each takes what no other is at, and
     reads the rest when it is there.
     """
-    found = list(wanted)
+    calls = list(wanted)
     for wait in (False, True):
-        for loop, given in found:
-            loop.compile(given, wait=wait)
+        for loop, argument_types in calls:
+            loop.compile(argument_types, wait=wait)
 
 
 def _once(loop: Any, types: Any, wait: bool = True) -> Any:

@@ -55,15 +55,15 @@ def first_forward(room, images, mean, covariance, row, point, codes):
         array_at(codes, room.codes, 3, 3),
     )
     padded = array_at(scratch, room.scratches, of.PADDED, 4)
-    one, epsilon = scratch.dtype.type(1), scratch.dtype.type(NORMALISATION_EPSILON)
+    unit, epsilon = scratch.dtype.type(1), scratch.dtype.type(NORMALISATION_EPSILON)
     groups = len(mean)
-    each = len(images) // groups
+    images_each = len(images) // groups
     matmul(native, mean, weight, means)
     for g in range(groups):
         matmul(native, covariance[g], weight, spread[g])
         _sum_of_products(weight, spread[g], stds[g])
         for f in range(len(scale)):
-            stds[g, f] = one / np.sqrt(stds[g, f] + epsilon)
+            stds[g, f] = unit / np.sqrt(stds[g, f] + epsilon)
             gains[g, f] = scale[f] * stds[g, f]
             shifts[f] = shift[f] - gains[g, f] * means[g, f]
         for r in range(len(weight)):
@@ -72,11 +72,11 @@ def first_forward(room, images, mean, covariance, row, point, codes):
         first_layer(
             native.addresses,
             (
-                images[g * each : (g + 1) * each],
+                images[g * images_each : (g + 1) * images_each],
                 folded,
                 shifts,
                 window,
-                padded[g * each : (g + 1) * each],
+                padded[g * images_each : (g + 1) * images_each],
                 code[g],
             ),
         )
@@ -109,13 +109,13 @@ def first_backward(room, images, mean, row, point, codes, out):
         array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4),
     )
     groups, filters = len(mean), weight.shape[1]
-    each = len(images) // groups
+    images_each = len(images) // groups
     for g in range(groups):
         first_layer_gradient(
             native.addresses,
             (
-                images[g * each : (g + 1) * each],
-                padded[g * each : (g + 1) * each],
+                images[g * images_each : (g + 1) * images_each],
+                padded[g * images_each : (g + 1) * images_each],
                 code[g],
                 plain[g],
                 shifts[g],

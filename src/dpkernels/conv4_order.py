@@ -66,11 +66,13 @@ def _untransformed(room, index, out):
         gradients.reshape((16, gradients.size // 16)),
         taps,
     )
-    each = taps.shape[1] // len(out)
+    columns_each = taps.shape[1] // len(out)
     for g in range(len(out)):
-        weight = array_at(out[g], room.weights, 3 * index + 3, 2).reshape((9, each))
+        weight = array_at(out[g], room.weights, 3 * index + 3, 2).reshape(
+            (9, columns_each)
+        )
         for tap in range(9):
-            copy(taps[tap, g * each : (g + 1) * each], weight[tap])
+            copy(taps[tap, g * columns_each : (g + 1) * columns_each], weight[tap])
 
 
 @exact
@@ -85,12 +87,12 @@ def _logits(room, images, mean, covariance, row, point, codes):
     count = len(images)
     for index in range(3):
         height, width = room.planes[index, 0], room.planes[index, 1]
-        own, shared = 10 * index, 15 * index
-        inputs = array_at(point, room.points, own + of.INPUTS, 3)
-        weights = array_at(point, room.points, own + of.WEIGHTS, 3)
-        z = array_at(point, room.points, own + of.Z, 3)
-        means = array_at(point, room.points, own + of.MEAN, 2)
-        stds = array_at(point, room.points, own + of.STD, 2)
+        layer, shared = 10 * index, 15 * index
+        inputs = array_at(point, room.points, layer + of.INPUTS, 3)
+        weights = array_at(point, room.points, layer + of.WEIGHTS, 3)
+        z = array_at(point, room.points, layer + of.Z, 3)
+        means = array_at(point, room.points, layer + of.MEAN, 2)
+        stds = array_at(point, room.points, layer + of.STD, 2)
         outputs = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
         total = array_at(scratch, room.scratches, shared + of.TOTAL, 2)
         tiles_of_input(
@@ -116,7 +118,7 @@ def _logits(room, images, mean, covariance, row, point, codes):
                 array_at(row, room.weights, 3 * index + 5, 1),
                 array_at(scratch, room.scratches, shared + 15 + of.PADDED, 4),
                 array_at(codes, room.codes, index, 2),
-                array_at(point, room.points, own + of.SELECTED, 2),
+                array_at(point, room.points, layer + of.SELECTED, 2),
             ),
         )
     inside(array_at(scratch, room.scratches, 45 + of.PADDED, 4), flat)
@@ -129,7 +131,7 @@ def _logits(room, images, mean, covariance, row, point, codes):
 
 @exact
 def _largest(row):
-    """Where a row's maximum is, or its first NaN."""
+    """Return the index of a row's maximum, or of its first NaN."""
     best = 0
     for k in range(1, len(row)):
         if row[best] == row[best] and not row[k] <= row[best]:
@@ -220,21 +222,21 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
     for after in range(3):
         index = 2 - after
         height, width = room.planes[index, 0], room.planes[index, 1]
-        own, shared = 10 * index, 15 * index
-        inputs = array_at(point, room.points, own + of.INPUTS, 3)
-        gradients = array_at(point, room.points, own + of.GRADIENTS, 3)
+        layer, shared = 10 * index, 15 * index
+        inputs = array_at(point, room.points, layer + of.INPUTS, 3)
+        gradients = array_at(point, room.points, layer + of.GRADIENTS, 3)
         code, delta = (
             array_at(codes, room.codes, index, 2),
-            array_at(point, room.points, own + of.DELTA, 2),
+            array_at(point, room.points, layer + of.DELTA, 2),
         )
-        shifts = array_at(point, room.points, own + of.SHIFT, 2)
-        scales = array_at(point, room.points, own + of.SCALE, 2)
+        shifts = array_at(point, room.points, layer + of.SHIFT, 2)
+        scales = array_at(point, room.points, layer + of.SCALE, 2)
         pooled_gradient(
             native.addresses,
             (
                 array_at(scratch, room.scratches, shared + 15 + of.PADDED_GRADIENT, 4),
                 code,
-                array_at(point, room.points, own + of.SELECTED, 2),
+                array_at(point, room.points, layer + of.SELECTED, 2),
                 height,
                 width,
                 delta,
@@ -248,12 +250,12 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
         gradient_tiles(
             native.addresses,
             (
-                array_at(point, room.points, own + of.Z, 3),
+                array_at(point, room.points, layer + of.Z, 3),
                 height,
                 width,
                 count,
-                array_at(point, room.points, own + of.MEAN, 2),
-                array_at(point, room.points, own + of.STD, 2),
+                array_at(point, room.points, layer + of.MEAN, 2),
+                array_at(point, room.points, layer + of.STD, 2),
                 array_at(row, room.weights, 3 * index + 4, 1),
                 code,
                 delta,
@@ -264,23 +266,23 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
         )
         # A group's tiles lie side by side, so that each group has its own 16 products.
         _, tiles, filters = inputs.shape
-        each = (
+        group_shape = (
             len(gradients_of_weights),
             16 * tiles // len(gradients_of_weights),
             filters,
         )
         products(
             native,
-            inputs.reshape(each),
+            inputs.reshape(group_shape),
             True,
-            gradients.reshape(each),
+            gradients.reshape(group_shape),
             gradients_of_weights,
             False,
         )
         _untransformed(room, index, out)
         transposed = array_at(scratch, room.scratches, of.TRANSPOSED, 3)
         transpose(
-            array_at(point, room.points, own + of.WEIGHTS, 3), transposed
+            array_at(point, room.points, layer + of.WEIGHTS, 3), transposed
         )  # cheaper than a transposed product
         input_gradients = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
         products(native, gradients, False, transposed, input_gradients, False)
@@ -365,13 +367,13 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
     first_tangent(room, images, mean, covariance, row, along, point, codes)
     for index in range(3):
         height, width = room.planes[index, 0], room.planes[index, 1]
-        own, shared = 10 * index, 15 * index
+        layer, shared = 10 * index, 15 * index
         inputs_dot = array_at(scratch, room.scratches, shared + of.INPUTS, 3)
         weights_dot = array_at(scratch, room.scratches, shared + of.WEIGHTS, 3)
         z_dot = array_at(scratch, room.scratches, shared + of.Z, 3)
         mean_dot = array_at(scratch, room.scratches, shared + of.MEAN, 1)
         slope = array_at(scratch, room.scratches, shared + of.STD, 1)
-        stds = array_at(point, room.points, own + of.STD, 2)[0]
+        stds = array_at(point, room.points, layer + of.STD, 2)[0]
         outputs = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
         total = array_at(scratch, room.scratches, shared + of.TOTAL, 2)
         tiles_of_input(
@@ -381,7 +383,7 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         _transformed(room, array_at(along, room.weights, 3 * index + 3, 2), weights_dot)
         products(
             native,
-            array_at(point, room.points, own + of.INPUTS, 3),
+            array_at(point, room.points, layer + of.INPUTS, 3),
             False,
             weights_dot,
             outputs,
@@ -391,7 +393,7 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
             native,
             inputs_dot,
             False,
-            array_at(point, room.points, own + of.WEIGHTS, 3),
+            array_at(point, room.points, layer + of.WEIGHTS, 3),
             outputs,
             True,
         )
@@ -401,13 +403,13 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         tangent_moments(
             native.addresses,
             (
-                array_at(point, room.points, own + of.Z, 3),
+                array_at(point, room.points, layer + of.Z, 3),
                 z_dot,
                 total[0],
                 count,
                 height,
                 width,
-                array_at(point, room.points, own + of.MEAN, 2)[0],
+                array_at(point, room.points, layer + of.MEAN, 2)[0],
                 stds,
                 mean_dot,
                 slope,
@@ -426,7 +428,7 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
                 array_at(along, room.weights, 3 * index + 4, 1),
                 array_at(along, room.weights, 3 * index + 5, 1),
                 array_at(codes, room.codes, index, 2),
-                array_at(point, room.points, own + of.SELECTED, 2),
+                array_at(point, room.points, layer + of.SELECTED, 2),
                 array_at(scratch, room.scratches, shared + 15 + of.PADDED, 4),
                 array_at(scratch, room.scratches, shared + of.SELECTED, 2),
             ),
@@ -439,10 +441,10 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
     for after in range(3):
         index = 2 - after
         height, width = room.planes[index, 0], room.planes[index, 1]
-        own, shared = 10 * index, 15 * index
+        layer, shared = 10 * index, 15 * index
         code, delta = (
             array_at(codes, room.codes, index, 2),
-            array_at(point, room.points, own + of.DELTA, 2),
+            array_at(point, room.points, layer + of.DELTA, 2),
         )
         delta_dot = array_at(scratch, room.scratches, shared + of.DELTA, 2)
         shift_dot = array_at(scratch, room.scratches, shared + of.SHIFT, 1)
@@ -452,7 +454,7 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
             (
                 array_at(scratch, room.scratches, shared + 15 + of.PADDED_GRADIENT, 4),
                 code,
-                array_at(point, room.points, own + of.SELECTED, 2),
+                array_at(point, room.points, layer + of.SELECTED, 2),
                 array_at(scratch, room.scratches, shared + of.SELECTED, 2),
                 delta,
                 height,
@@ -468,13 +470,13 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         tangent_gradient_tiles(
             native.addresses,
             (
-                array_at(point, room.points, own + of.Z, 3),
+                array_at(point, room.points, layer + of.Z, 3),
                 array_at(scratch, room.scratches, shared + of.Z, 3),
                 height,
                 width,
                 count,
-                array_at(point, room.points, own + of.MEAN, 2)[0],
-                array_at(point, room.points, own + of.STD, 2)[0],
+                array_at(point, room.points, layer + of.MEAN, 2)[0],
+                array_at(point, room.points, layer + of.STD, 2)[0],
                 array_at(scratch, room.scratches, shared + of.MEAN, 1),
                 array_at(scratch, room.scratches, shared + of.STD, 1),
                 array_at(row, room.weights, 3 * index + 4, 1),
@@ -482,17 +484,17 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
                 code,
                 delta,
                 delta_dot,
-                array_at(point, room.points, own + of.SHIFT, 2)[0],
-                array_at(point, room.points, own + of.SCALE, 2)[0],
+                array_at(point, room.points, layer + of.SHIFT, 2)[0],
+                array_at(point, room.points, layer + of.SCALE, 2)[0],
                 shift_dot,
                 scale_dot,
                 tangents,
             ),
         )
-        gradients = array_at(point, room.points, own + of.GRADIENTS, 3)
+        gradients = array_at(point, room.points, layer + of.GRADIENTS, 3)
         products(
             native,
-            array_at(point, room.points, own + of.INPUTS, 3),
+            array_at(point, room.points, layer + of.INPUTS, 3),
             True,
             tangents,
             gradients_of_weights,
@@ -502,7 +504,7 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         products(native, inputs_dot, True, gradients, gradients_of_weights, True)
         _untransformed(room, index, out)
         input_gradients = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
-        transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)
+        transpose(array_at(point, room.points, layer + of.WEIGHTS, 3), transposed)
         products(native, tangents, False, transposed, input_gradients, False)
         transpose(array_at(scratch, room.scratches, shared + of.WEIGHTS, 3), transposed)
         products(native, gradients, False, transposed, input_gradients, True)
@@ -524,7 +526,7 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
 def prepare(room, x, padded, means, covariances):
     """`Images` of x [T, B, H, W, C]."""
     scratch, groups = room.scratch, means.shape[1]
-    each = x.shape[1] // groups
+    images_each = x.shape[1] // groups
     patches = array_at(scratch, room.scratches, of.PATCHES, 2)
     for t in range(len(x)):
         _border(x[t], padded[t])
@@ -532,7 +534,7 @@ def prepare(room, x, padded, means, covariances):
             mean = means[t, g]
             patches_of_images(
                 room.native.addresses,
-                (padded[t, g * each : (g + 1) * each], mean, patches),
+                (padded[t, g * images_each : (g + 1) * images_each], mean, patches),
             )
             matmul(room.native, patches.T, patches, covariances[t, g])
             _divide(covariances[t, g], len(patches))
@@ -596,7 +598,7 @@ def evaluate(
     for t in range(len(logits)):
         row = theta[t if len(theta) > 1 else 0]
         for step in range(len(steps.rates)):
-            place = step if steps.second else 0
+            slot = step if steps.second else 0
             _differentiate(
                 steps.room,
                 before.padded[t],
@@ -604,16 +606,16 @@ def evaluate(
                 before.covariance[t],
                 steps.labels[t],
                 row,
-                steps.points.floats[place],
-                steps.points.codes[place],
+                steps.points.floats[slot],
+                steps.points.codes[slot],
                 by_record,
                 steps.rows[-1:],
             )
             there = steps.rows[step if steps.second else step % 2]
             _descend(row, steps.rows[-1], steps.rates[step], there)
             row = there
-        place = t if len(points.floats) > 1 else 0
-        point = points.floats[place]
+        slot = t if len(points.floats) > 1 else 0
+        point = points.floats[slot]
         _logits(
             room,
             images.padded[t],
@@ -621,18 +623,18 @@ def evaluate(
             images.covariance[t],
             row,
             point,
-            points.codes[place],
+            points.codes[slot],
         )
-        found = array_at(room.scratch, room.scratches, of.LOGITS, 2)
-        for b in range(len(found)):
-            copy(found[b], logits[t, b])
+        scores = array_at(room.scratch, room.scratches, of.LOGITS, 2)
+        for b in range(len(scores)):
+            copy(scores[b], logits[t, b])
         if len(losses) > 0:
             _losses(room, labels[t], point, by_record)
             copy(array_at(room.scratch, room.scratches, of.LOSSES, 1), losses[t])
-            for b in range(len(found)):
-                right[t, b] = _largest(found[b]) == labels[t, b]
+            for b in range(len(scores)):
+                right[t, b] = _largest(scores[b]) == labels[t, b]
         if len(out) > 0:
-            codes = points.codes[place]
+            codes = points.codes[slot]
             _backward(
                 room,
                 images.padded[t],

@@ -79,21 +79,21 @@ class Passes:
                 for part in (of.MEAN, of.STD, of.SCALE, of.SHIFT)
             }
             codes[index] = (tiles, f)
-            own: dict[int, Sequence[int]] = {
+            shapes: dict[int, Sequence[int]] = {
                 part: padded for part in (of.PADDED, of.PADDED_GRADIENT)
             }
-            own[of.TOTAL] = (groups, f)
+            shapes[of.TOTAL] = (groups, f)
             if index == 0:
-                own |= dict.fromkeys(shared, (16, tiles, f))
+                shapes |= dict.fromkeys(shared, (16, tiles, f))
             if not by_record:
-                own |= {
+                shapes |= {
                     of.INPUTS: (16, tiles, f),
                     of.WEIGHTS: (16, f, f),
                     of.Z: (tiles, 4, f),
                 }
-                own |= {part: (tiles, f) for part in (of.SELECTED, of.DELTA)}
-                own |= {part: (f,) for part in (of.MEAN, of.STD, of.SCALE, of.SHIFT)}
-            scratch |= {15 * index + part: shape for part, shape in own.items()}
+                shapes |= {part: (tiles, f) for part in (of.SELECTED, of.DELTA)}
+                shapes |= {part: (f,) for part in (of.MEAN, of.STD, of.SCALE, of.SHIFT)}
+            scratch |= {15 * index + part: shape for part, shape in shapes.items()}
         h, w = height >> 4, width >> 4
         features = h * w * f
         point |= {
@@ -140,7 +140,7 @@ class Passes:
             for shape in net.shapes
         ]
         points, self._floats = table(point, line)
-        places, self._codes = table(codes, 64)
+        code_table, self._codes = table(codes, 64)
         scratches, size = table(scratch, line)
         for index, part in itertools.product(
             (1, 2), shared
@@ -173,7 +173,7 @@ class Passes:
             scratch=_zeros(size, self.number),
             weights=table(dict(enumerate(weights)), 1)[0],
             points=points,
-            codes=places,
+            codes=code_table,
             scratches=scratches,
             planes=np.array(planes, np.int64),
             transform=winograd.WEIGHT_TRANSFORM.astype(self.number),
@@ -213,7 +213,7 @@ class Passes:
             np.empty((0, 0), np.bool_),
         )
         images, points, labels = self._none.images, self._none.points, self._none.labels
-        given: list[tuple[Any, tuple[Any, ...]]] = [
+        loop_calls: list[tuple[Any, tuple[Any, ...]]] = [
             (conv4_order.prepare, (x, *images)),
             (
                 conv4_order.evaluate,
@@ -232,7 +232,8 @@ class Passes:
             ),
         ]
         return [
-            (loop, tuple(map(typeof, (self._room, *values)))) for loop, values in given
+            (loop, tuple(map(typeof, (self._room, *values))))
+            for loop, values in loop_calls
         ]
 
     def points(self, count: int) -> Points:
@@ -247,13 +248,13 @@ class Passes:
         """Batches of floats [T, B, H, W, C] as the first layer reads them."""
         height, width, channels = self._image_shape
         tasks, patch = len(x), 9 * channels
-        found = Images(
+        arrays = Images(
             np.empty((tasks, self.batch, height + 2, width + 2, channels), self.number),
             np.empty((tasks, self.groups, patch), self.number),
             np.empty((tasks, self.groups, patch, patch), self.number),
         )
-        conv4_order.prepare(self._room, _plain(x), *found)
-        return found
+        conv4_order.prepare(self._room, _plain(x), *arrays)
+        return arrays
 
     def steps(
         self,
@@ -326,8 +327,8 @@ class Passes:
             np.empty(labels.shape, self.number),
             np.empty(labels.shape, np.bool_),
         )
-        given = _plain(theta), steps, images, _plain(labels), at, self.by_record
-        conv4_order.evaluate(self._room, *given, logits, losses, right, out)
+        arguments = _plain(theta), steps, images, _plain(labels), at, self.by_record
+        conv4_order.evaluate(self._room, *arguments, logits, losses, right, out)
         return logits, losses, right
 
     def hessian_products(

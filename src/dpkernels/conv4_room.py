@@ -1,4 +1,4 @@
-"""Where the passes of Conv-4 (`conv4_order`) have what, and the loops that they call.
+"""Memory layout of the passes of Conv-4 (`conv4_order`), and the loops that they call.
 
 A *point* holds what the derivatives of one batch at one set of weights need, the
 *scratch* of a thread what no later pass needs; a table says what lies where in either.
@@ -50,7 +50,7 @@ LOOPS = [
     tangent_normalise_and_pool,
     tangent_pooled_gradient,
     tangent_gradient_tiles,
-) = (caller(place, call) for place, call in enumerate(LOOPS))
+) = (caller(index, call) for index, call in enumerate(LOOPS))
 
 # What lies in a point: of each of the three later layers, then of the first layer and
 # the head.
@@ -70,7 +70,7 @@ LOGITS, SHIFTED, LOSSES, SUM, THREE, FLAT_DOT, FEATURE, HEAD, PATCHES = range(69
 
 
 class Room(NamedTuple):
-    """What a thread's passes compute with."""
+    """Memory, tables and loops of one thread's passes."""
 
     native: Native
     scratch: np.ndarray
@@ -128,19 +128,19 @@ class Steps(NamedTuple):
 
 
 def table(parts: dict[int, Sequence[int]], line: int) -> tuple[np.ndarray, int]:
-    """Where arrays of these shapes are that each begin at a multiple of `line`; their
-    size together.
+    """Return the layout of arrays of these shapes, each at a multiple of `line`, and
+    their size together.
     """
     table, start = np.zeros((max(parts) + 1, 5), np.int64), 0
-    for place, shape in parts.items():
-        table[place] = [start, *shape, *[1] * (4 - len(shape))]
+    for part, shape in parts.items():
+        table[part] = [start, *shape, *[1] * (4 - len(shape))]
         start += -(-math.prod(shape) // line) * line
     return table, start
 
 
 @exact
 def inside(padded, flat):
-    """What is inside the border of zeros, an image a row."""
+    """Copy the inside of the border of zeros to `flat`, an image a row."""
     images, height, width, filters = padded.shape
     for b in range(images):
         for i in range(height - 2):

@@ -342,12 +342,12 @@ def _pool(plane, first, row, channels, height, width, pooled, code):
 
     width * channels is a multiple of 64.
     """
-    zero, one, two = constant(0, 64), constant(1, 64), constant(2, 64)
+    zero, unit, two = constant(0, 64), constant(1, 64), constant(2, 64)
     three, four = constant(3, 64), constant(4, 64)
     for i in range(height):
         for j in range(0, width * channels, 64):
             at, to = first + i * row + j, i * width * channels + j
-            top, k = load(plane, at, 64), one
+            top, k = load(plane, at, 64), unit
             y = load(plane, at + channels, 64)
             k, top = where_greater(y, top, two, k), where_greater(y, top, y, top)
             y = load(plane, at + row, 64)
@@ -667,14 +667,14 @@ def _records(
         norms[:] = np.nan
         return
     for i in range(len(images)):
-        place = i % len(out) if len(out) else 0
+        slot = i % len(out) if len(out) else 0
         _forward(
             images[i],
             scratch,
-            out[place, _conv1_size(scratch) + 16 :] if len(out) else scratch.theta,
+            out[slot, _conv1_size(scratch) + 16 :] if len(out) else scratch.theta,
         )
         losses[i], correct[i] = _loss(scratch.residual, labels[i])
         if len(out):
-            _backward(scratch, out[place])
-        if len(total) and (place == len(out) - 1 or i == len(images) - 1):
-            add_clipped(out[: place + 1], limit, total, norms[i - place : i + 1])
+            _backward(scratch, out[slot])
+        if len(total) and (slot == len(out) - 1 or i == len(images) - 1):
+            add_clipped(out[: slot + 1], limit, total, norms[i - slot : i + 1])

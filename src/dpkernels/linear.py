@@ -95,19 +95,19 @@ class LinearHeadGradients(TorchGradients):
         """Probabilities less the labels' own [n, classes], and the records'
         measures.
         """
-        inputs, places = self.net.outputs * rows.shape[1], np.arange(len(rows))
+        inputs, record_range = self.net.outputs * rows.shape[1], np.arange(len(rows))
         logits = rows @ theta[:inputs].reshape(self.net.outputs, -1).T
         if self._bias:
             logits = logits + theta[inputs:]
         shifted = logits - logits.max(axis=1, keepdims=True)
         sums = np.exp(shifted).sum(axis=1)
         measured = Measured(
-            np.log(sums) - shifted[places, labels],
+            np.log(sums) - shifted[record_range, labels],
             (logits.argmax(axis=1) == labels).astype(np.float64),
             np.ones(len(rows)),
         )
         residuals = np.exp(shifted) / sums[:, None]
-        residuals[places, labels] -= 1
+        residuals[record_range, labels] -= 1
         return residuals, measured
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:

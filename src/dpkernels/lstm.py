@@ -48,7 +48,7 @@ class _Layer(NamedTuple):
 
 
 class _Back(NamedTuple):
-    """What a backward pass leaves: everything of which gradients are products.
+    """Results of a backward pass: all factors of the gradients.
 
     Attributes:
         words: inputs [n, L], of the embedding's rows.
@@ -110,13 +110,13 @@ class FastLstm(TorchGradients):
         outputs = steps.new_zeros(length + 1, records, width)
         cells, squashed = torch.zeros_like(outputs), torch.empty_like(steps)
         for t in range(length):
-            own = gates[t]
+            step_gates = gates[t]
             if t:
-                own.addmm_(outputs[t], hidden)
-            own[:, : 2 * width].sigmoid_()
-            own[:, 2 * width : 3 * width].tanh_()
-            own[:, 3 * width :].sigmoid_()
-            i, f, g, o = own.chunk(4, dim=1)
+                step_gates.addmm_(outputs[t], hidden)
+            step_gates[:, : 2 * width].sigmoid_()
+            step_gates[:, 2 * width : 3 * width].tanh_()
+            step_gates[:, 3 * width :].sigmoid_()
+            i, f, g, o = step_gates.chunk(4, dim=1)
             torch.addcmul(f * cells[t], i, g, out=cells[t + 1])
             torch.tanh(cells[t + 1], out=squashed[t])
             torch.mul(o, squashed[t], out=outputs[t + 1])
@@ -145,14 +145,14 @@ class FastLstm(TorchGradients):
         answers.
         """
         most = logits.amax(dim=2, keepdim=True)
-        own = logits.gather(2, y[:, :, None])
+        right_logits = logits.gather(2, y[:, :, None])
         known = y > 0
-        right = ((own == most)[:, :, 0] & known).sum(1)
+        right = ((right_logits == most)[:, :, 0] & known).sum(1)
         logits.sub_(most).exp_()
         total = logits.sum(dim=2, keepdim=True)
-        each = (total.log() + most - own)[:, :, 0] * known
+        word_losses = (total.log() + most - right_logits)[:, :, 0] * known
         logits.div_(total)
-        losses = each.double().sum(1) / self._lstm.record
+        losses = word_losses.double().sum(1) / self._lstm.record
         return logits, Measured(
             losses.numpy(),
             right.double().numpy(),
@@ -162,7 +162,7 @@ class FastLstm(TorchGradients):
     def _backward(
         self, weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
     ) -> tuple[_Back, Measured]:
-        """Of each record's loss."""
+        """Compute the factors of the gradient of each record's loss."""
         words, layers = self._forward(weights, x)
         top, logits = self._logits_at(weights, layers)
         arriving, measured = self._measured(logits, y)
@@ -190,8 +190,8 @@ class FastLstm(TorchGradients):
     def _layer_backward(
         self, hidden: torch.Tensor, layer: _Layer, steps: torch.Tensor
     ) -> torch.Tensor:
-        """What arrives at the gates [L, n, 4 width], of what arrives at the outputs [L,
-        n, width].
+        """Return the slopes at the gates [L, n, 4 width], given those at the outputs
+        [L, n, width].
         """
         width, out = self._lstm.width, torch.empty_like(layer.gates)
         state, cell = torch.zeros_like(steps[0]), torch.zeros_like(steps[0])
@@ -200,13 +200,13 @@ class FastLstm(TorchGradients):
             state = steps[t] + state
             squashed = layer.squashed[t]
             cell = cell + state * o * (1 - squashed * squashed)
-            own = out[t]
-            own[:, :width] = cell * g * i * (1 - i)
-            own[:, width : 2 * width] = cell * layer.cells[t] * f * (1 - f)
-            own[:, 2 * width : 3 * width] = cell * i * (1 - g * g)
-            own[:, 3 * width :] = state * squashed * o * (1 - o)
+            slopes = out[t]
+            slopes[:, :width] = cell * g * i * (1 - i)
+            slopes[:, width : 2 * width] = cell * layer.cells[t] * f * (1 - f)
+            slopes[:, 2 * width : 3 * width] = cell * i * (1 - g * g)
+            slopes[:, 3 * width :] = state * squashed * o * (1 - o)
             cell = cell * f
-            state = own @ hidden
+            state = slopes @ hidden
         return out
 
     # What is made of it
@@ -262,8 +262,8 @@ class FastLstm(TorchGradients):
         weights = self.net.tensors(self._theta(theta))
         records, labels = tensor_of(x), tensor_of(y)
         for start in range(0, len(records), self._together()):
-            some = slice(start, min(start + self._together(), len(records)))
-            yield some, weights, records[some], labels[some]
+            chosen = slice(start, min(start + self._together(), len(records)))
+            yield chosen, weights, records[chosen], labels[chosen]
 
     def _add_each(
         self, theta: Array, x: Array, y: Array, total: Total
@@ -271,22 +271,24 @@ class FastLstm(TorchGradients):
         measures: list[Measured] = []
 
         def add(limit: float, sum_: np.ndarray, norms: np.ndarray) -> None:
-            made = torch.zeros(self.net.dimension, dtype=self.dtype)
-            out = self.net.tensors(made)
+            clipped_sum = torch.zeros(self.net.dimension, dtype=self.dtype)
+            out = self.net.tensors(clipped_sum)
             with torch.no_grad():
-                for some, weights, records, labels in self._passes(theta, x, y):
+                for chosen, weights, records, labels in self._passes(theta, x, y):
                     back, measured = self._backward(weights, records, labels)
                     measures.append(measured)
-                    own = self._norms(back)
-                    norms[some] = own.numpy()
-                    good = torch.isfinite(own)
+                    record_norms = self._norms(back)
+                    norms[chosen] = record_norms.numpy()
+                    good = torch.isfinite(record_norms)
                     # a record that is not finite is left out, and nothing of it may be
                     # multiplied
                     if not good.all():
                         back, _ = self._backward(weights, records[good], labels[good])
-                        own = own[good]
-                    self._sum(back, (limit / own).clamp(max=1.0).to(self.dtype), out)
-            sum_ += made.double().numpy()
+                        record_norms = record_norms[good]
+                    self._sum(
+                        back, (limit / record_norms).clamp(max=1.0).to(self.dtype), out
+                    )
+            sum_ += clipped_sum.double().numpy()
 
         norms = total.add_by(add, len(x))
         return joined(measures), norms
@@ -296,15 +298,15 @@ class FastLstm(TorchGradients):
     ) -> Measured:
         rows, measures = torch.as_tensor(out), []
         with torch.no_grad():
-            for some, weights, records, labels in self._passes(theta, x, y):
-                for place in range(some.start, some.stop):
-                    at = slice(place - some.start, place - some.start + 1)
+            for chosen, weights, records, labels in self._passes(theta, x, y):
+                for row in range(chosen.start, chosen.stop):
+                    at = slice(row - chosen.start, row - chosen.start + 1)
                     back, measured = self._backward(weights, records[at], labels[at])
-                    rows[place].zero_()
+                    rows[row].zero_()
                     self._sum(
                         back,
                         torch.ones(1, dtype=self.dtype),
-                        self.net.tensors(rows[place]),
+                        self.net.tensors(rows[row]),
                     )
                     measures.append(measured)
         return joined(measures)
@@ -344,13 +346,17 @@ class _Tasks(Point):
         super().__init__(theta)
         means, tasks = torch.as_tensor(out).zero_(), list[Measured]()
         with torch.no_grad():
-            for own, records, labels, mean in zip(theta, x, y, means, strict=True):
+            for weights_of_task, records, labels, mean in zip(
+                theta, x, y, means, strict=True
+            ):
                 tensors, measures = owner.net.tensors(mean), list[Measured]()
-                for _, weights, some, answers in owner._passes(own, records, labels):
-                    back, measured = owner._backward(weights, some, answers)
+                for _, weights, piece, answers in owner._passes(
+                    weights_of_task, records, labels
+                ):
+                    back, measured = owner._backward(weights, piece, answers)
                     owner._sum(
                         back,
-                        torch.full((len(some),), 1 / len(records), dtype=owner.dtype),
+                        torch.full((len(piece),), 1 / len(records), dtype=owner.dtype),
                         tensors,
                     )
                     measures.append(measured)

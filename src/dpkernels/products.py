@@ -85,7 +85,7 @@ def _loop(lanes, count):
     """Makes what computes a product whose columns are a multiple of `lanes`, by blocks
     of so many rows.
     """
-    most, four, one = _block(lanes, count), _block(lanes, 4), _block(lanes, 1)
+    most, four, single = _block(lanes, count), _block(lanes, 4), _block(lanes, 1)
 
     def loop(a, turned, b, out, adds, depth):
         rows, columns = out.shape
@@ -101,7 +101,7 @@ def _loop(lanes, count):
                         four(a, turned, b, out, more, row, column, first, stop)
                         row += 4
                     else:
-                        one(a, turned, b, out, more, row, column, first, stop)
+                        single(a, turned, b, out, more, row, column, first, stop)
                         row += 1
 
     loop.__qualname__ = f"by_{lanes}"
@@ -153,7 +153,7 @@ def products(native, a, turned, b, out, adds):
                     for j in range(columns):
                         out[n, i, j] += spare[i, j]
     else:
-        ints, words, one = native.ints, native.words, address_of(native.factors)
+        ints, words, factors = native.ints, native.words, address_of(native.factors)
         ints[0], ints[1] = 111, 112 if turned else 111
         ints[2], ints[3], ints[4] = columns, rows, inner
         ints[5], ints[6], ints[7], ints[8] = (
@@ -175,12 +175,12 @@ def products(native, a, turned, b, out, adds):
                 i + 8,
                 i + 12,
                 i + 16,
-                one,
+                factors,
                 w,
                 i + 20,
                 w + 8 * count,
                 i + 24,
-                one if adds else one + out.itemsize,
+                factors if adds else factors + out.itemsize,
                 w + 16 * count,
                 i + 28,
                 np.int32(1),
@@ -206,7 +206,7 @@ def product(native, a, turned, b, out):
     ints[0], ints[1] = ord("n"), ord("t") if turned else ord("n")
     ints[2], ints[3], ints[4] = columns, rows, b.shape[0]
     ints[5], ints[6], ints[7] = columns, rows if turned else b.shape[0], columns
-    i, one = address_of(ints), address_of(native.factors)
+    i, factors = address_of(ints), address_of(native.factors)
     enter_c(
         native.addresses[MULTIPLY],
         (
@@ -215,12 +215,12 @@ def product(native, a, turned, b, out):
             i + 8,
             i + 12,
             i + 16,
-            one,
+            factors,
             address_of(b),
             i + 20,
             address_of(a),
             i + 24,
-            one + out.itemsize,
+            factors + out.itemsize,
             address_of(out),
             i + 28,
         ),
@@ -271,18 +271,18 @@ def deepest(native: Native, shapes: Iterable[tuple[bool, bool, int, int, int]]) 
     rng = np.random.default_rng(0)
     equal: tuple[int, ...] = _DEEPEST
     for single, turned, rows, columns, inner in shapes:
-        left = rng.standard_normal(
+        a = rng.standard_normal(
             (2, inner, rows) if turned else (2, rows, inner), np.float32
         )
-        right, wanted = (
+        right, expected = (
             rng.standard_normal((2, inner, columns), np.float32),
             np.empty((2, rows, columns), np.float32),
         )
         with one_thread():  # on several MKL may cut a sum elsewhere
-            _tried(native._replace(deepest=0), single, left, turned, right, wanted)
-        out = np.empty_like(wanted)
+            _tried(native._replace(deepest=0), single, a, turned, right, expected)
+        out = np.empty_like(expected)
         for depth in equal:
-            _tried(native._replace(deepest=depth), single, left, turned, right, out)
-            if not np.array_equal(out[: 2 - single], wanted[: 2 - single]):
-                equal = tuple(each for each in equal if each != depth)
+            _tried(native._replace(deepest=depth), single, a, turned, right, out)
+            if not np.array_equal(out[: 2 - single], expected[: 2 - single]):
+                equal = tuple(candidate for candidate in equal if candidate != depth)
     return equal[0] if equal else 0

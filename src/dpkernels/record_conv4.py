@@ -48,25 +48,25 @@ class RecordConv4(TorchGradients):
         return _TOGETHER
 
     def _batches(self, x: Array) -> Iterator[tuple[slice, np.ndarray, Passes, Points]]:
-        """Which records [n, ...] a pass takes, as floats [1, B, ...]."""
+        """Yield the records [n, ...] of each pass: their slice, and floats [1, B, ...]."""
         for start in range(0, len(x), _TOGETHER):
-            some = slice(start, min(start + _TOGETHER, len(x)))
-            size = some.stop - start
+            records = slice(start, min(start + _TOGETHER, len(x)))
+            size = records.stop - start
             if size not in self._passes:
                 assert isinstance(self.net.module, Conv4)
                 passes = Passes(self.net.module, size, self.number.type, by_record=True)
                 self._passes[size] = passes, passes.points(1)
-            yield some, as_floats(x[some], self.number)[None], *self._passes[size]
+            yield records, as_floats(x[records], self.number)[None], *self._passes[size]
 
     def _each(
         self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
     ) -> Measured:
-        own, labels, rows = np.asarray(theta)[None], np.asarray(y), np.asarray(out)
+        weights, labels, rows = np.asarray(theta)[None], np.asarray(y), np.asarray(out)
         losses, right = np.empty(len(labels)), np.empty(len(labels), np.bool_)
-        for some, x_some, passes, at in self._batches(x):
+        for records, x_some, passes, at in self._batches(x):
             images = passes.images(x_some)
-            (losses[some],), (right[some],) = passes.gradients(
-                own, images, labels[some][None], at, rows[some]
+            (losses[records],), (right[records],) = passes.gradients(
+                weights, images, labels[records][None], at, rows[records]
             )
         return _measured(losses, right)
 
@@ -99,8 +99,8 @@ class RecordConv4(TorchGradients):
     def _logits(self, theta: Array, x: Inputs) -> np.ndarray:
         return np.stack(
             [
-                self._logits_of(own, some)
-                for own, some in zip(np.asarray(theta), x.value, strict=True)
+                self._logits_of(weights, images)
+                for weights, images in zip(np.asarray(theta), x.value, strict=True)
             ]
         )
 
@@ -141,8 +141,8 @@ class _Tasks(Point):
             np.empty((x.shape[1], theta.shape[1]), theta.dtype),
             list[Measured](),
         )
-        for own, images, labels, mean in zip(theta, x, y, out, strict=True):
-            tasks.append(owner._each(own, images, labels, rows))
+        for weights, images, labels, mean in zip(theta, x, y, out, strict=True):
+            tasks.append(owner._each(weights, images, labels, rows))
             mean[:] = rows.mean(axis=0, dtype=np.float64)
         self._measure(tasks)
 

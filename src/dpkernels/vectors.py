@@ -134,13 +134,13 @@ def add_products_at(_, totals, array, start, places, value):
 
     def code(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[1]).data
-        first, found = context.cast(builder, arguments[2], start, types.int64), []
+        first, sums = context.cast(builder, arguments[2], start, types.int64), []
         for k, kind in enumerate(places):
-            place = context.cast(
+            offset = context.cast(
                 builder, builder.extract_value(arguments[3], k), kind, types.int64
             )
-            factor = builder.load(builder.gep(data, [builder.add(first, place)]))
-            found.append(
+            factor = builder.load(builder.gep(data, [builder.add(first, offset)]))
+            sums.append(
                 _added(
                     builder,
                     builder.extract_value(arguments[0], k),
@@ -148,7 +148,7 @@ def add_products_at(_, totals, array, start, places, value):
                     arguments[4],
                 )
             )
-        return context.make_tuple(builder, totals, found)
+        return context.make_tuple(builder, totals, sums)
 
     return totals(totals, array, start, places, value), code
 
@@ -158,7 +158,7 @@ def _lines(context, builder, signature, arguments):
     arguments begin with these three.
     """
     array, _, _, values = signature.args
-    place, step = (
+    start, step = (
         context.cast(builder, arguments[i], signature.args[i], types.int64)
         for i in (1, 2)
     )
@@ -168,10 +168,10 @@ def _lines(context, builder, signature, arguments):
             builder,
             array,
             arguments[0],
-            place,
+            start,
             context.get_value_type(values.dtype),
         )
-        place = builder.add(place, step)
+        start = builder.add(start, step)
 
 
 @intrinsic
@@ -193,12 +193,12 @@ def plus_several(_, array, start, step, values):
     """
 
     def code(context, builder, signature, arguments):
-        found = []
+        sums = []
         for k, address in enumerate(_lines(context, builder, signature, arguments)):
             stored = builder.load(address)
             stored.align = 4
-            found.append(builder.fadd(stored, builder.extract_value(arguments[3], k)))
-        return context.make_tuple(builder, signature.return_type, found)
+            sums.append(builder.fadd(stored, builder.extract_value(arguments[3], k)))
+        return context.make_tuple(builder, signature.return_type, sums)
 
     return values(array, start, step, values), code
 
@@ -209,13 +209,13 @@ def add_outer(_, totals, array, start, step, value):
 
     def code(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[1]).data
-        place, step_ = (
+        offset, step_ = (
             context.cast(builder, arguments[i], signature.args[i], types.int64)
             for i in (2, 3)
         )
         sums = []
         for k in range(totals.count):
-            factor = builder.load(builder.gep(data, [place]))
+            factor = builder.load(builder.gep(data, [offset]))
             sums.append(
                 _added(
                     builder,
@@ -224,7 +224,7 @@ def add_outer(_, totals, array, start, step, value):
                     arguments[4],
                 )
             )
-            place = builder.add(place, step_)
+            offset = builder.add(offset, step_)
         return context.make_tuple(builder, totals, sums)
 
     return totals(totals, array, start, step, value), code
@@ -239,14 +239,14 @@ def transpose_block(_, array, start, width, out, to, lanes):
 
     def code(context, builder, signature, arguments):
         vector, count = context.get_value_type(vector_type), vector_type.lanes
-        array_, place, width_, out_, to_, _ = arguments
+        array_, offset, width_, out_, to_, _ = arguments
         rows = []
         for _ in range(count):
             rows.append(
-                builder.load(_place(context, builder, array, array_, place, vector))
+                builder.load(_place(context, builder, array, array_, offset, vector))
             )
             rows[-1].align = 4
-            place = builder.add(place, width_)
+            offset = builder.add(offset, width_)
         numbers, step = ir.VectorType(ir.IntType(32), count), count // 2
         # rows i and i + step exchange the lanes in which the other has what belongs
         # there

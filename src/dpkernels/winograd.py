@@ -190,7 +190,7 @@ def moments(z, total, images, height, width, epsilon, mean, inverse_std):
     rows, columns = (height + 1) // 2, (width + 1) // 2
     groups, filters = total.shape
     count = z.dtype.type(images * height * width // groups)
-    one = z.dtype.type(1)
+    unit = z.dtype.type(1)
     for g in range(groups):
         for f in range(filters):
             mean[g, f] = total[g, f] / count
@@ -208,7 +208,7 @@ def moments(z, total, images, height, width, epsilon, mean, inverse_std):
                 tile += 1
     for g in range(groups):
         for f in range(filters):
-            inverse_std[g, f] = one / np.sqrt(
+            inverse_std[g, f] = unit / np.sqrt(
                 inverse_std[g, f] / count + z.dtype.type(epsilon)
             )
 
@@ -317,7 +317,7 @@ def gradient_tiles(
                 # 1 inside the image, 0 for the row or column that only fills up the
                 # last tile.
                 right = z.dtype.type(2 * j + 1 < width)
-                below = z.dtype.type(2 * i + 1 < height)
+                lower = z.dtype.type(2 * i + 1 < height)
                 for f in range(filters):
                     m, s = mean[u, f], inverse_std[u, f]
                     g, m1, m2 = (
@@ -336,13 +336,13 @@ def gradient_tiles(
                     d2 = (
                         g
                         * ((d if k == 3 else n) - m1 - (z[tile, 2, f] - m) * s * m2)
-                        * below
+                        * lower
                     )
                     d3 = (
                         g
                         * ((d if k == 4 else n) - m1 - (z[tile, 3, f] - m) * s * m2)
                         * right
-                        * below
+                        * lower
                     )
                     _store_gradient_tile(out, tile, f, d0, d1, d2, d3)
                 tile += 1
@@ -378,10 +378,10 @@ def tangent_moments(
 @part
 def _chosen(code, window, f):
     """The value of window [4, F] at the position that was the maximum, by its code."""
-    found = window[0, f]
-    found = window[1, f] if code == 2 else found
-    found = window[2, f] if code == 3 else found
-    return window[3, f] if code == 4 else found
+    chosen = window[0, f]
+    chosen = window[1, f] if code == 2 else chosen
+    chosen = window[2, f] if code == 3 else chosen
+    return window[3, f] if code == 4 else chosen
 
 
 @compiled
@@ -497,7 +497,7 @@ def tangent_gradient_tiles(
                 # 1 inside the image, 0 for the row or column that only fills up the
                 # last tile.
                 right = z.dtype.type(2 * j + 1 < width)
-                below = z.dtype.type(2 * i + 1 < height)
+                lower = z.dtype.type(2 * i + 1 < height)
                 for f in range(filters):
                     m, s, a, u = mean[f], inverse_std[f], mean_dot[f], slope[f]
                     g, g_dot = scale[f] * s, scale_dot[f] * s - scale[f] * s * s * u
@@ -529,8 +529,8 @@ def tangent_gradient_tiles(
                         (e if k == 4 else n) - n1 - y * m2 - x * n2
                     )
                     d1 *= right
-                    d2 *= below
-                    d3 *= right * below
+                    d2 *= lower
+                    d3 *= right * lower
                     _store_gradient_tile(out, tile, f, d0, d1, d2, d3)
                 tile += 1
 

@@ -274,13 +274,13 @@ class RuleByGroup:
         """Move the threshold of each group by what was released of that group."""
         for index, group in enumerate(self.groups.slices):
             raw = seen.raw_norms
-            own = dataclasses.replace(
+            group_seen = dataclasses.replace(
                 seen,
                 released=seen.released[group],
                 extra=None if seen.extra is None else float(seen.extra[index]),
                 raw_norms=None if raw is None else [norms[index] for norms in raw],
             )
-            self.rule.observe(state["groups"][index], own)
+            self.rule.observe(state["groups"][index], group_seen)
         state |= self._state(state["groups"])
 
     def _state(self, states: list[State]) -> State:

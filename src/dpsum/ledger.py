@@ -102,8 +102,8 @@ class Release:
         """
         if isinstance(self.sampler, Mapping):
             object.__setattr__(self, "sampler", Sampling.of(self.sampler))
-        for name, (wanted, called) in _TYPES.items():
-            if type(getattr(self, name)) is not wanted:
+        for name, (expected, called) in _TYPES.items():
+            if type(getattr(self, name)) is not expected:
                 raise ValueError(
                     f"{name} is {_shown(getattr(self, name))}, not {called}"
                 )

@@ -521,12 +521,14 @@ class Mechanism:
         number = index if step is None else index * self.per_round + step
         at: dict[str, Any] = {"round": index} | ({} if step is None else {"step": step})
         rows: list[tuple[Any, Any, Released]] = [
-            (made.total, made.mean, made) for made in releases
+            (release.total, release.mean, release) for release in releases
         ]
         self._line(rows, number, at, self.sum.name, self.sum.stream, True)
         if releases[0].extra is not None:
             extra = self.extra_of(self.states[0])
-            rows = [(made.extra, made.extra_mean, made) for made in releases]
+            rows = [
+                (release.extra, release.extra_mean, release) for release in releases
+            ]
             self._line(rows, number, at, extra.name, extra.stream, extra.counted)
         self.budget.charge(self)
 

@@ -90,7 +90,7 @@ class Noise:
 
         def defined(name: str) -> int:
             return next(
-                place for place, base in enumerate(ancestors) if name in vars(base)
+                depth for depth, base in enumerate(ancestors) if name in vars(base)
             )
 
         named = defined("mechanism")

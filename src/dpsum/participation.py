@@ -124,7 +124,9 @@ def check_name(participation: object) -> None:
 
 def _all_below(cls: type[Participation]) -> list[type[Participation]]:
     subclasses = cls.__subclasses__()
-    return subclasses + [each for one in subclasses for each in _all_below(one)]
+    return subclasses + [
+        descendant for subclass in subclasses for descendant in _all_below(subclass)
+    ]
 
 
 def _is_ours(cls: type[Participation]) -> bool:

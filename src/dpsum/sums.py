@@ -131,25 +131,25 @@ class CompositionGroup:
         noise = first.noise
         budget = first.budget
         assert noise is not None and first.clipping is not None and budget is not None
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "sampler": noise.sampled(sampler),
             "claims": claims,
             "counted": counted,
             "beside": [sum_.noise.multiplier for sum_ in other_sums],
         }
         if any(ratio != 1.0 for ratio in ratios):
-            given["ratios"] = ratios
+            arguments["ratios"] = ratios
         if not first.moves:
-            return noise.plan(budget, every_round=not stepwise, **given)
+            return noise.plan(budget, every_round=not stepwise, **arguments)
         assert noise.multiplier is not None
-        given |= {"multiplier": noise.multiplier, "mechanism": noise.mechanism}
+        arguments |= {"multiplier": noise.multiplier, "mechanism": noise.mechanism}
         decay, falls = noise.fall
         return DecayingBudget(
             budget,
             decay=decay,
             falls=falls,
             extra=int(first.clipping.uncounted),
-            **given,
+            **arguments,
         )
 
 
@@ -166,7 +166,7 @@ def composition_groups(sums: Sequence[SumSpec]) -> list[CompositionGroup]:
     twice = [
         sum_.name
         for sum_ in private
-        if [other.name for other in private].count(sum_.name) > 1
+        if [same.name for same in private].count(sum_.name) > 1
     ]
     if twice:
         raise DpsumError(
@@ -184,11 +184,13 @@ def composition_groups(sums: Sequence[SumSpec]) -> list[CompositionGroup]:
         check_parts(sum_)
     for unit, of_unit in by_unit(private).items():
         for part, same_part in by_part(of_unit).items():
-            for other in same_part[1:]:
-                why = _apart(same_part[0], other)
+            for second_sum in same_part[1:]:
+                why = _apart(same_part[0], second_sum)
                 if why:
                     raise DpsumError(
-                        cannot_compose(same_part[0].name, other.name, unit, part, why)
+                        cannot_compose(
+                            same_part[0].name, second_sum.name, unit, part, why
+                        )
                     )
             if sum(sum_.moves for sum_ in same_part) > 1:
                 first, second, *_ = (sum_.name for sum_ in same_part if sum_.moves)

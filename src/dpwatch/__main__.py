@@ -172,11 +172,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     participation(sub, required=True)
     delta(sub)
-    wanted = sub.add_mutually_exclusive_group(required=True)
-    wanted.add_argument(
+    target = sub.add_mutually_exclusive_group(required=True)
+    target.add_argument(
         "--epsilon", type=float, help="to be kept: find the least noise multiplier"
     )
-    wanted.add_argument(
+    target.add_argument(
         "--noise-multiplier", type=_MULTIPLIER, metavar="Z", help="find epsilon"
     )
     sub.add_argument(
@@ -277,9 +277,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        return int(given.run(given))
+        return int(options.run(options))
     except DpsumError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

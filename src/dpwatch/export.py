@@ -35,24 +35,26 @@ def report(
     Of the account's `ledger` the report has its number of lines and the digest of the
     last, which stands for all.
     """
-    said: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     if ledger is not None:
-        said["ledger"] = chain_of(
+        content["ledger"] = chain_of(
             Path(ledger).read_text(encoding="utf-8").splitlines(keepends=True)
         )
     if account is not None:
-        said["account"] = account.to_json()
+        content["account"] = account.to_json()
     if audit is not None:
-        said["audit"] = audit.to_json() if isinstance(audit, Audited) else dict(audit)
-    return dict(plain(said))
+        content["audit"] = (
+            audit.to_json() if isinstance(audit, Audited) else dict(audit)
+        )
+    return dict(plain(content))
 
 
 def plain(value: Any) -> Any:
     """As JSON can hold it: infinity as text, no number as null."""
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
@@ -103,8 +105,8 @@ def metrics(report: Mapping[str, Any]) -> dict[str, float]:
 def _each(account: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
     if account is not None:
         yield account
-        for other in account.get("also", ()):
-            yield from _each(other)
+        for further in account.get("also", ()):
+            yield from _each(further)
 
 
 def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:

@@ -1,5 +1,5 @@
-"""What the commands of `python -m dpwatch` do, each with its parsed arguments; tables,
-JSON and exit codes.
+"""Commands of `python -m dpwatch`: each takes its parsed arguments, prints a table or
+JSON, and returns an exit code.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def account(given: argparse.Namespace) -> int:
     return _kept(
         given,
         [
-            each.profiles["holds"].epsilon_high
-            for each in _all(result)
-            if "holds" in each.profiles
+            part.profiles["holds"].epsilon_high
+            for part in _all(result)
+            if "holds" in part.profiles
         ],
     )
 
@@ -70,22 +70,22 @@ def _releases(path: str) -> list[Release]:
 
 
 def _all(account: Account) -> list[Account]:
-    return [account, *(each for other in account.also for each in _all(other))]
+    return [account, *(part for further in account.also for part in _all(further))]
 
 
 def _account_lines(account: Account) -> list[str]:
     lines = []
-    for each in _all(account):
-        if each.unit is None:
-            return [next(iter(each.reasons.values()), "nothing private was released")]
+    for part in _all(account):
+        if part.unit is None:
+            return [next(iter(part.reasons.values()), "nothing private was released")]
         entries = [
-            (name, each.profiles[name]) for name in PROFILES if name in each.profiles
+            (name, part.profiles[name]) for name in PROFILES if name in part.profiles
         ]
         first = entries[0][1]
         lines += [
-            f"{each.rounds} rounds done of the sampler {_text(each.sampler)}; z"
-            f" {_number(each.noise_multiplier)}, delta {each.delta:g}, unit"
-            f" {each.unit}, seen by {first.observer}"
+            f"{part.rounds} rounds done of the sampler {_text(part.sampler)}; z"
+            f" {_number(part.noise_multiplier)}, delta {part.delta:g}, unit"
+            f" {part.unit}, seen by {first.observer}"
         ]
         rows = [
             [
@@ -97,12 +97,12 @@ def _account_lines(account: Account) -> list[str]:
             ]
             for name, entry in entries
         ]
-        rows += [[name, "-", "", "", why] for name, why in each.reasons.items()]
+        rows += [[name, "-", "", "", why] for name, why in part.reasons.items()]
         lines += _table(
             ["profile", "epsilon", "adjacency", "status", "what it takes for granted"],
             rows,
         )
-        lines += list(each.notices)
+        lines += list(part.notices)
     return lines
 
 
@@ -239,10 +239,10 @@ def compare(given: argparse.Namespace) -> int:
     accounts = [account_of(releases, delta=given.delta) for releases in ledgers]
     summaries = [_said(releases) for releases in ledgers]
     for column, account in zip(summaries, accounts, strict=True):
-        for number, each in enumerate(_all(account)):
+        for number, part in enumerate(_all(account)):
             for name in PROFILES:
                 entry, where = (
-                    each.profiles.get(name),
+                    part.profiles.get(name),
                     "" if number == 0 else f", {number + 1}",
                 )
                 column[f"epsilon {name}{where}"] = (
@@ -354,7 +354,7 @@ def audit(given: argparse.Namespace) -> int:
 
 
 def _function(name: str) -> Any:
-    """What `module:function` names.
+    """Import the function that `module:function` names.
 
     Raises:
         DpsumError: there is no such thing, or its module cannot be imported.
@@ -459,7 +459,8 @@ def _ends(low: float | None, high: float | None) -> str:
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns of text; what is too long for the last is folded."""
     widths = [
-        max(len(row[place]) for row in [head, *rows]) for place in range(len(head) - 1)
+        max(len(row[column]) for row in [head, *rows])
+        for column in range(len(head) - 1)
     ]
     used = sum(widths) + 2 * len(widths)
     lines = []

@@ -75,8 +75,10 @@ class ClientSource(Clients):
                 ids, out[:: self.each]
             )  # of a client that makes several, the first counts
             rows = torch.from_numpy(net.spread(out))
-            told = rows if self.messages == 1 else rows.expand(self.messages, -1, -1)
-            yield told, np.zeros(len(ids)), np.zeros(len(ids))
+            messages = (
+                rows if self.messages == 1 else rows.expand(self.messages, -1, -1)
+            )
+            yield messages, np.zeros(len(ids)), np.zeros(len(ids))
 
 
 class RecordSource:
@@ -91,9 +93,10 @@ class RecordSource:
     def __init__(self, net: Coordinates, holders: Sequence[Units]) -> None:
         self.net, self.holders = net, holders
         self._room = np.empty((_CHUNK, net.dimension), np.float32)
-        self.images = [np.arange(len(units.place)) for units in holders]
+        self.images = [np.arange(len(units.coordinates)) for units in holders]
         self.labels = [
-            np.full(len(units.place), client) for client, units in enumerate(holders)
+            np.full(len(units.coordinates), client)
+            for client, units in enumerate(holders)
         ]
 
     def add_each(
@@ -161,7 +164,7 @@ def run_rounds(
         source.messages = 1 + len(run.further_sums)
     # The observer is shown each line as it is written; a file of them would be made and
     # removed thousands of times.
-    made = Rounds(
+    training = Rounds(
         run,
         net=source.net,
         held=source,
@@ -173,7 +176,7 @@ def run_rounds(
         first=first,
         clients=source if isinstance(source, Clients) else None,
     )
-    budgeted = made.budget.budgeted
+    budgeted = training.budget.budgeted
     following = [
         entry
         for entry in budgeted
@@ -181,8 +184,8 @@ def run_rounds(
     ]
     for index in range(rounds):
         for entry in following if multipliers else ():
-            made.budget.plan_of(entry).noise_multiplier = multipliers[index]
-        made.round(index)
+            training.budget.plan_of(entry).noise_multiplier = multipliers[index]
+        training.round(index)
         if progress is not None:
             progress.step(index + 1, 1)
 
@@ -272,23 +275,29 @@ def one_run(
     run = run.replace(seed=seed)
     assert sum_.noise is not None
     own_sums, clients = run.client_sums, run.clients.count
-    own, holders, each = sum_ in own_sums, 1, canaries
+    is_client_sum = sum_ in own_sums
+    holders = 1
+    canaries_each = canaries
     sizes = [records] * clients if isinstance(records, int) else list(records)
-    if own:
+    if is_client_sum:
         lots = rounds * steps
         holders = 1 if added else min(clients, max(1, _STEPS // lots))
         holders = holders if isinstance(records, int) else len(sizes)
-        each = min(
+        canaries_each = min(
             min(canaries, max(1000, _WORK // lots)) // holders, 3 * min(sizes) // 4
         )
-    coins = stream(seed, "audit-coins").integers(2, size=(holders, each)).astype(bool)
+    coins = (
+        stream(seed, "audit-coins")
+        .integers(2, size=(holders, canaries_each))
+        .astype(bool)
+    )
     net = Coordinates(
-        ordinary=ORDINARY, reserved=each, dimension=dimension, groups=groups
+        ordinary=ORDINARY, reserved=canaries_each, dimension=dimension, groups=groups
     )
     plan = run.participation.plan(clients=clients, seed=seed)
     # A record is in one part of its client's, and the sum is over one of these.
     parts = len({own_sum.part for own_sum in own_sums})
-    counts = [size * parts for size in sizes] if own else [clients]
+    counts = [size * parts for size in sizes] if is_client_sum else [clients]
 
     def units_of(
         row: np.ndarray, holder: int, places: np.ndarray | None = None
@@ -300,7 +309,7 @@ def one_run(
     def places(holder: int) -> np.ndarray | None:
         return (
             run.client.places(sum_, seed=seed, client=holder, records=counts[holder])
-            if own
+            if is_client_sum
             else None
         )
 
@@ -315,7 +324,7 @@ def one_run(
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource
     scores: Scores
-    if own:
+    if is_client_sum:
         source, scores = (
             RecordSource(net, units),
             RoundByRound(net, sum_.name, holders, added=added),
@@ -324,10 +333,11 @@ def one_run(
         members, once = None, run.participation.once
         if find(sum_.noise.mechanism, plan.describe()["kind"]).known:
             members = [
-                cohort[cohort < each] for cohort in map(plan.cohort, range(rounds))
+                cohort[cohort < canaries_each]
+                for cohort in map(plan.cohort, range(rounds))
             ]
             # Who is in no round is known, and there is nothing to guess.
-            taking_part = np.isin(np.arange(each), np.concatenate(members))
+            taking_part = np.isin(np.arange(canaries_each), np.concatenate(members))
         correlated = sum_.noise.combines(0) is not None
         # What the noise of two rounds has in common is looked for where it is not one
         # stream's draw a round.
@@ -354,7 +364,7 @@ def one_run(
             np.delete(plan.cohort(index), absent)
             for index, absent in enumerate(scores.absent)
         ]
-        taking_part = np.isin(np.arange(each), np.concatenate(sent))
+        taking_part = np.isin(np.arange(canaries_each), np.concatenate(sent))
     return Experiment(
         holders=holders,
         coins=coins[:, taking_part].ravel(),

@@ -72,16 +72,16 @@ def _released(
         net=model,
         held=held,
         gradients=gradients_of(held),
-        own=run.client_sums,
+        client_sums=run.client_sums,
         enter=enter,
         plan=run.participation.plan(clients=run.clients.count, seed=run.seed),
     )
-    made = make(setup)
+    update = make(setup)
     for mechanism in budget.mechanisms:
         if not mechanism.sum.private:
             continue
         mechanism.on_release = functools.partial(show, mechanism)
-    for _ in made.contributions(
+    for _ in update.contributions(
         np.zeros(net.dimension, np.float32), np.arange(clients), 0
     ):
         pass
@@ -180,18 +180,20 @@ def one_run_of_examples(
             }
             shown_by = shown_over_groups(net.own, released, stated)
         known = find(mechanism.sum.noise.mechanism, mechanism.sampler["kind"]).known
-        rate, own = (
+        rate, observed = (
             mechanism.sampler["rate"],
             source.read if known else np.arange(examples),
         )
-        ratio = (2 * shown_by[own] - 1) / (2 * z**2)
+        ratio = (2 * shown_by[observed] - 1) / (2 * z**2)
         if known or rate == 1:
-            scores[client, own] += ratio
-            squares[client, own] += z**-2
+            scores[client, observed] += ratio
+            squares[client, observed] += z**-2
         else:
-            scores[client, own] += np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
+            scores[client, observed] += np.logaddexp(
+                np.log1p(-rate), np.log(rate) + ratio
+            )
             drawn.setdefault(rate, []).extend([z] * (client == 0))
-        shown[client, own] = True
+        shown[client, observed] = True
 
     lines = _released(
         run.replace(seed=seed),

@@ -172,57 +172,57 @@ def audit(
     except BenchError as error:
         return nothing | {"reason": str(error)}
     lines = [(sum_, lines_of(sum_, releases)) for sum_ in run.sums() if sum_.private]
-    if not all(own for _, own in lines) or sum(len(own) for _, own in lines) != len(
-        releases
-    ):
+    if not all(events for _, events in lines) or sum(
+        len(events) for _, events in lines
+    ) != len(releases):
         raise BenchError(
             "the ledger has releases of"
             f" {', '.join(sorted({event.name for event in releases}))}, the code as it"
             f" is now of {', '.join(sorted(sum_.name for sum_, _ in lines))}: train the"
             " run again"
         )
-    served = [(sum_, own) for sum_, own in lines if sum_.within_task is None]
+    served = [(sum_, events) for sum_, events in lines if sum_.within_task is None]
     updates = [
-        (sum_, own)
-        for sum_, own in lines
+        (sum_, events)
+        for sum_, events in lines
         if sum_.within_task is not None and sum_.unit == "client"
     ]
     examples = [
         event
-        for sum_, own in lines
+        for sum_, events in lines
         if sum_.within_task is not None and sum_.unit == "record"
-        for event in own
+        for event in events
     ]
     # Of several mechanisms for one unit the worst is told: each has its share of the
     # chance to be wrong.
     shares = collections.Counter(
         [sum_.unit for sum_, _ in served + updates] + ["record"] * bool(examples)
     )
-    each = {unit: 1 - (1 - confidence) / share for unit, share in shares.items()}
+    confidences = {unit: 1 - (1 - confidence) / share for unit, share in shares.items()}
     entries = [
         _audit_served(
             run,
             sum_,
-            own,
+            events,
             canaries=canaries,
-            confidence=each[sum_.unit],
+            confidence=confidences[sum_.unit],
             runs=runs,
             observer=observer,
         )
-        for sum_, own in served
-        for observer in ("", *others(own))
+        for sum_, events in served
+        for observer in ("", *others(events))
     ]
     by_client = functools.partial(_audit_by_client, run=run, canaries=canaries)
     entries += [
         by_client(
             one_run_of_updates,
-            releases=own,
-            family=family_of(own),
+            releases=events,
+            family=family_of(events),
             seed=audit_seed(run, 2),
             delta=sum_.delta,
-            confidence=each["client"],
+            confidence=confidences["client"],
         )
-        for sum_, own in updates
+        for sum_, events in updates
     ]
     if examples:
         assert run.own_delta is not None
@@ -234,7 +234,7 @@ def audit(
                 family=family,
                 seed=audit_seed(run, 1),
                 delta=run.own_delta,
-                confidence=each["record"],
+                confidence=confidences["record"],
             )
         )
     entries = [
@@ -333,35 +333,37 @@ def _audit_served(
     """
     rule, delta, seed = sum_.clipping, sum_.delta, audit_seed(run)
     assert rule is not None and delta is not None
-    first, rounds, own = releases[0], rounds_of(releases), sum_ in run.client_sums
+    first = releases[0]
+    rounds = rounds_of(releases)
+    is_client_sum = sum_ in run.client_sums
     steps = int(first.sampler["rounds"]) // run.participation.rounds
     threshold = float(np.atleast_1d(first.threshold)[0])
     records = first.sampler.get("sizes") or int(first.sampler.get("records", 0))
     every = sum(records) if isinstance(records, list) else records * run.clients.count
     # A client or record that is a canary is not an ordinary one, and there should be
     # both.
-    most = every if own else run.clients.count
+    most = every if is_client_sum else run.clients.count
     dimension = (
         first.dimension if sum_.noise is not None and sum_.noise.by_dimension else None
     )
-    each = min(
+    canaries_each = min(
         canaries, 3 * most // 4, canaries if dimension is None else dimension - ORDINARY
     )
     groups = _groups_in(first)
     if groups > 1:  # a canary has a coordinate in each
-        each = min(each, max(_LEAST, each // groups))
-    work = groups * each * len(rounds) * int(first.sampler["cohort"])
+        canaries_each = min(canaries_each, max(_LEAST, canaries_each // groups))
+    work = groups * canaries_each * len(rounds) * int(first.sampler["cohort"])
     repeats = (
         1
-        if own or of(releases).known
-        else max(1, min(_MORE * canaries // each, _WORK // work))
+        if is_client_sum or of(releases).known
+        else max(1, min(_MORE * canaries // canaries_each, _WORK // work))
     )
     experiments = [
         one_run(
             run,
             sum_,
             seed=audit_seed(run, 0, index) if index else seed,
-            canaries=each,
+            canaries=canaries_each,
             dimension=dimension,
             groups=groups,
             rounds=len(rounds) // steps,
@@ -382,10 +384,10 @@ def _audit_served(
     ]
     experiment = dataclasses.replace(
         experiments[0],
-        coins=np.concatenate([each.coins for each in experiments]),
-        scores=np.concatenate([each.scores for each in experiments]),
+        coins=np.concatenate([repeat.coins for repeat in experiments]),
+        scores=np.concatenate([repeat.scores for repeat in experiments]),
         ideal=lambda generator: np.concatenate(
-            [each.ideal(generator) for each in experiments if each.ideal]
+            [repeat.ideal(generator) for repeat in experiments if repeat.ideal]
         ),
     )
     check_same_mechanism(releases, experiment.releases)
@@ -415,7 +417,7 @@ def _audit_served(
     return _entry(bounds, first, holds, delta=delta, confidence=confidence) | {
         "canaries": len(experiment.coins),
         "rounds": len(rounds),
-        "clients_audited": experiment.holders if own else None,
+        "clients_audited": experiment.holders if is_client_sum else None,
     }
 
 
@@ -490,13 +492,13 @@ def _worst_first(entry: dict[str, Any]) -> tuple[bool, float]:
 
 
 def _knows(first: Release) -> str:
-    told = (
+    known = (
         "the releases, thresholds, noise multipliers and the canaries' directions, not"
         " the noise seed"
     )
     if of([first]).known:
-        return f"{told}; who is in which block"
-    return f"{told}, nor who takes entry when"
+        return f"{known}; who is in which block"
+    return f"{known}, nor who takes entry when"
 
 
 def _status(headline: Bound, holds: float, chance: float) -> str:

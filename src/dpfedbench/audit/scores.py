@@ -230,24 +230,24 @@ class Decorrelated(_Correlated):
         # The first round of each canary, and the others of those that come again.
         first = np.sort(np.unique(all_own, return_index=True)[1])
         again = np.setdiff1d(np.arange(len(all_own)), first)
-        at, own = rows[first], all_own[first]
-        places = np.zeros(self.scores.shape[1], dtype=int)
-        places[own] = np.arange(len(own))
-        places, later = places[all_own[again]], rows[again]
+        at, canaries = rows[first], all_own[first]
+        columns_of = np.zeros(self.scores.shape[1], dtype=int)
+        columns_of[canaries] = np.arange(len(canaries))
+        columns_of, later = columns_of[all_own[again]], rows[again]
 
         def of_all_rounds(columns: np.ndarray) -> np.ndarray:
             scores = columns[:, at]
-            np.add.at(scores.T, places, columns.T[later])
+            np.add.at(scores.T, columns_of, columns.T[later])
             return scores
 
         encoded = encoder @ np.stack(self._rows)
-        encoded[:, own] *= np.stack(self._signs)[
-            at, own
+        encoded[:, canaries] *= np.stack(self._signs)[
+            at, canaries
         ]  # so that presence raises the coordinate
-        columns, several = of_all_rounds(encoder), np.unique(places)
+        columns, several = of_all_rounds(encoder), np.unique(columns_of)
         stated = rounds * self._noise**2 * np.eye(rounds)
-        covariance = (_noise_squares(encoded[:, own], columns) + stated) / (
-            len(own) + rounds
+        covariance = (_noise_squares(encoded[:, canaries], columns) + stated) / (
+            len(canaries) + rounds
         )
         directions = np.linalg.solve(covariance, encoder)
         moved, towards = (
@@ -255,8 +255,8 @@ class Decorrelated(_Correlated):
             of_all_rounds(directions),
         )
         moved[several] = np.einsum("rc,rc->c", towards[:, several], columns[:, several])
-        self.scores[0, own] = (
-            np.einsum("rc,rc->c", towards, encoded[:, own]) - moved / 2
+        self.scores[0, canaries] = (
+            np.einsum("rc,rc->c", towards, encoded[:, canaries]) - moved / 2
         )
         variances = np.array(
             [
@@ -266,7 +266,7 @@ class Decorrelated(_Correlated):
         )
         squares = (encoder**2 / variances[:, None]).sum(axis=0)[at]
         squares[several] = (columns[:, several] ** 2 / variances[:, None]).sum(axis=0)
-        self._squares[0, own] = squares
+        self._squares[0, canaries] = squares
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """As of `Scores`."""
@@ -330,8 +330,8 @@ def _variance(line: Release, absent: Sequence[int]) -> float:
     threshold = float(np.max(line.threshold))
     if line.secure is None:
         return (float(np.max(line.noise_std)) / threshold) ** 2
-    came = line.secure["clients"] - len(absent)
+    present = line.secure["clients"] - len(absent)
     return (
-        float(line.secure["share_variance"] * came)
+        float(line.secure["share_variance"] * present)
         * (line.secure["granularity"] / threshold) ** 2
     )

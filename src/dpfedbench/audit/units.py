@@ -89,13 +89,13 @@ class Units:
     records of one client.
 
     Attributes:
-        place: int64 [units], the reserved coordinate of a canary; -1 for an ordinary
-            unit.
+        coordinates: int64 [units], the reserved coordinate of a canary; -1 for an
+            ordinary unit.
         size: float32 [units], what a canary has there (0 for one that was left out).
         gradients: float32 [units, ordinary], zero for canaries.
     """
 
-    place: np.ndarray
+    coordinates: np.ndarray
     size: np.ndarray
     gradients: np.ndarray
 
@@ -114,8 +114,10 @@ class Units:
         ordinary = self.gradients.shape[1]
         out[:, :ordinary] = self.gradients[ids]
         out[:, ordinary:] = 0
-        canaries = np.flatnonzero(self.place[ids] >= 0)
-        out[canaries, ordinary + self.place[ids[canaries]]] = self.size[ids[canaries]]
+        canaries = np.flatnonzero(self.coordinates[ids] >= 0)
+        out[canaries, ordinary + self.coordinates[ids[canaries]]] = self.size[
+            ids[canaries]
+        ]
 
 
 def canary_units(
@@ -135,9 +137,11 @@ def canary_units(
     `places`.
     """
     canaries = len(coins)
-    own = np.arange(canaries) if places is None else places[:canaries]
-    place, size = np.full(units, -1), np.zeros(units, np.float32)
-    place[own], size[own] = np.arange(canaries), np.where(coins, LARGE, 0.0)
+    canary_ids = np.arange(canaries) if places is None else places[:canaries]
+    coordinates = np.full(units, -1)
+    coordinates[canary_ids] = np.arange(canaries)
+    size = np.zeros(units, np.float32)
+    size[canary_ids] = np.where(coins, LARGE, 0.0)
     rng = stream(seed, "audit-gradients", holder)
     gradients = np.zeros((units, ORDINARY), np.float32)
     drawn = rng.standard_normal((units - canaries, ORDINARY))
@@ -146,5 +150,5 @@ def canary_units(
         * np.exp(rng.standard_normal((units - canaries, 1)))
         / np.linalg.norm(drawn, axis=1, keepdims=True)
     )
-    gradients[np.setdiff1d(np.arange(units), own)] = drawn
-    return Units(place, size, gradients)
+    gradients[np.setdiff1d(np.arange(units), canary_ids)] = drawn
+    return Units(coordinates, size, gradients)

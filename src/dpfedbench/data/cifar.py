@@ -58,10 +58,10 @@ _FILES = {
     "test": ("test_batch",),
 }
 _CIFAR_10 = Source(
-    name="CIFAR-10", places=("cifar-10", "CIFAR10", "cifar10"), largest=64 << 20
+    name="CIFAR-10", folders=("cifar-10", "CIFAR10", "cifar10"), largest=64 << 20
 )  # 31 million bytes
 _CIFAR_100 = Source(
-    name="CIFAR-100", places=("cifar-100", "cifar-fs"), largest=512 << 20
+    name="CIFAR-100", folders=("cifar-100", "cifar-fs"), largest=512 << 20
 )  # 155 million bytes
 
 _SPLIT_TEXT = {
@@ -189,7 +189,7 @@ def read_cifar_10_jpeg(
     """
     copy = _CIFAR_10.find(local, JPEG, JPEG_FOLDER)
     if copy is None and local is not None:
-        bare = (local / place for place in _CIFAR_10.places)
+        bare = (local / name for name in _CIFAR_10.folders)
         copy = next(
             (Copy(_CIFAR_10, path) for path in bare if (path / "train").is_dir()), None
         )
@@ -257,7 +257,7 @@ def _refuse_another_form(local: Path | None) -> None:
     if local is None or _CIFAR_10.find(local, *FORMS, *FORMS.values()):
         return
     folder = next(
-        (local / place for place in _CIFAR_10.places if (local / place).is_dir()), None
+        (local / name for name in _CIFAR_10.folders if (local / name).is_dir()), None
     )
     content = sorted(file.name for file in folder.iterdir()) if folder else []
     if content:

@@ -130,11 +130,11 @@ def _strokes(rng: np.random.Generator, each: int) -> np.ndarray:
     half_length = rng.uniform(*_LENGTH, (each, _BLOCK, 1, 1)) / 2
     half_width = rng.uniform(*_HALF_WIDTH, (each, _BLOCK, 1, 1))
     ink = np.zeros((_BLOCK, SIZE, SIZE))
-    place = np.arange(SIZE)
+    pixels = np.arange(SIZE)
     for (row, column), turn, length, width in zip(
         middle, angle, half_length, half_width, strict=True
     ):
-        rows, columns = place[:, None] - row, place - column
+        rows, columns = pixels[:, None] - row, pixels - column
         along = np.cos(turn) * rows + np.sin(turn) * columns
         across = np.cos(turn) * columns - np.sin(turn) * rows
         distance = np.hypot(across, np.maximum(abs(along) - length, 0))

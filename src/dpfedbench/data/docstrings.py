@@ -82,12 +82,12 @@ def modules() -> list[tuple[str, Path]]:
             )
         folder = Path(spec.submodule_search_locations[0])
         paths = (path.relative_to(folder.parent) for path in folder.rglob("*.py"))
-        kept = sorted(
+        chosen = sorted(
             path for path in paths if not _LEFT_OUT & {*path.parts[:-1], path.stem}
         )
         files += [
             (".".join(path.with_suffix("").parts), folder.parent / path)
-            for path in kept
+            for path in chosen
         ]
     return files
 
@@ -139,12 +139,14 @@ def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[s
     they are.
     """
     owners: dict[int, list[int]] = {}
-    places: dict[str, int] = {}  # of each word, in the order of their coming
+    word_numbers: dict[str, int] = {}  # of each word, in the order of their coming
     for number, (name, words) in enumerate(texts):
         if len(words) < WORDS:
             yield name, words
             continue
-        grams = _grams([places.setdefault(word, len(places)) for word in words])
+        grams = _grams(
+            [word_numbers.setdefault(word, len(word_numbers)) for word in words]
+        )
         shared = Counter(owner for gram in grams for owner in owners.get(gram, ()))
         if shared and max(shared.values()) >= _SHARED * len(grams):
             continue

@@ -54,22 +54,22 @@ def data_files(root: Path, *, suffixes: Sequence[str] = ()) -> list[Path]:
     files, left_out = list[Path](), list[str]()
     for folder, folders, names in os.walk(root, followlinks=False, onerror=_raise):
         inside = Path(folder).relative_to(root)
-        kept = []
+        data_folders = []
         for name in sorted([*folders, *names]):
-            below = (inside / name).as_posix()
-            path = root / below
+            relative = (inside / name).as_posix()
+            path = root / relative
             is_folder = name in folders
-            wanted = not suffixes or name.lower().endswith(tuple(suffixes))
-            if is_by_product(below) or path.is_symlink():
-                if is_folder or wanted or path.is_dir():
-                    left_out.append(below)
+            has_suffix = not suffixes or name.lower().endswith(tuple(suffixes))
+            if is_by_product(relative) or path.is_symlink():
+                if is_folder or has_suffix or path.is_dir():
+                    left_out.append(relative)
             elif is_folder:
-                check_printable(root, below)
-                kept.append(name)
-            elif wanted and path.is_file():
-                check_printable(root, below)
+                check_printable(root, relative)
+                data_folders.append(name)
+            elif has_suffix and path.is_file():
+                check_printable(root, relative)
                 files.append(path)
-        folders[:] = kept
+        folders[:] = data_folders
     tell_left_out(root, left_out)
     return sorted(files)
 

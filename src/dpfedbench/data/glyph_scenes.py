@@ -257,16 +257,14 @@ def _draw(
                 patch = _smooth(
                     coarse[n, 0], row * (_COARSE - 1), column * (_COARSE - 1)
                 )
-                other = _smooth(
+                warp = _smooth(
                     coarse[n, 1], row * (_COARSE - 1), column * (_COARSE - 1)
                 )
                 grain = _smooth(fine[n], row * (_FINE - 1), column * (_FINE - 1))
                 share = min(1.0, max(0.0, 0.5 + 0.9 * patch + rough * grain))
-                phase = (
-                    row * step_row + column * step_column + wave[n, 2] + bend * other
-                )
+                phase = row * step_row + column * step_column + wave[n, 2] + bend * warp
                 stripe = waves * table[int(phase * _WAVE_STEPS) % _WAVE_STEPS] + max(
-                    0.0, 0.4 * other
+                    0.0, 0.4 * warp
                 )
                 stripe = min(1.0, stripe)
                 for c in range(3):

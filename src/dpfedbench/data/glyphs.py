@@ -251,8 +251,10 @@ def trace(
     ]
     return np.concatenate(
         [
-            _trace(fields[faces[some]], bends.of(some), pen[some], start[some], size)
-            for some in pieces
+            _trace(
+                fields[faces[piece]], bends.of(piece), pen[piece], start[piece], size
+            )
+            for piece in pieces
         ]
     )
 
@@ -286,7 +288,7 @@ def _interpolate(
 ) -> np.ndarray:
     """Bilinear; beyond the canvas, the way to its edge is added."""
     inside_rows, inside_columns = (
-        np.clip(place, 0, _CANVAS - 1.001) for place in (rows, columns)
+        np.clip(coordinates, 0, _CANVAS - 1.001) for coordinates in (rows, columns)
     )
     row, column = inside_rows.astype(np.int32), inside_columns.astype(np.int32)
     down, right = inside_rows - row, inside_columns - column
@@ -322,11 +324,11 @@ def _knot_weights() -> np.ndarray:
     """Smooth bumps, one per knot, over the wide canvas: [wide, knots]; each row's
     squares sum to one.
     """
-    places = np.linspace(-SIZE / 2, SIZE / 2, _KNOTS)
-    spacing = places[1] - places[0]
+    knots = np.linspace(-SIZE / 2, SIZE / 2, _KNOTS)
+    spacing = knots[1] - knots[0]
     bumps = np.exp(
         -0.5
-        * ((np.arange(WIDE)[:, None] - (WIDE - 1) / 2 - places) / (0.6 * spacing)) ** 2
+        * ((np.arange(WIDE)[:, None] - (WIDE - 1) / 2 - knots) / (0.6 * spacing)) ** 2
     )
     return bumps / np.sqrt((bumps**2).sum(axis=1, keepdims=True))
 
@@ -435,9 +437,9 @@ def _thinning_tables() -> tuple[np.ndarray, np.ndarray]:
                 not p8 and (p9 or p2),
             )
         )
-        one = sum((p9 or p2, p3 or p4, p5 or p6, p7 or p8))
-        other = sum((p2 or p3, p4 or p5, p6 or p7, p8 or p9))
-        if pieces == 1 and 2 <= min(one, other) <= 3:
+        odd_pairs = sum((p9 or p2, p3 or p4, p5 or p6, p7 or p8))
+        even_pairs = sum((p2 or p3, p4 or p5, p6 or p7, p8 or p9))
+        if pieces == 1 and 2 <= min(odd_pairs, even_pairs) <= 3:
             tables[0, code] = not ((p2 or p3 or not p5) and p4)
             tables[1, code] = not ((p6 or p7 or not p9) and p8)
     return tables[0], tables[1]

@@ -157,7 +157,7 @@ def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
     """The pictures of each class, in random but fixed order."""
     with reading(root):
         classes = class_folders(root)
-        found = data_files(root, suffixes=datasets.folder.IMG_EXTENSIONS)
+        paths = data_files(root, suffixes=datasets.folder.IMG_EXTENSIONS)
     if not classes:
         raise BenchError(
             f"{root} has no sub-folders: put the pictures of each class in a sub-folder"
@@ -168,21 +168,21 @@ def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
             f" in a sub-folder of {root}"
         )
     files: dict[str, list[Path]] = {name: [] for name in classes}
-    for path in found:
-        label, *below = path.relative_to(root).parts
-        if below:
+    for path in paths:
+        label, *inner_parts = path.relative_to(root).parts
+        if inner_parts:
             files[label].append(path)
     for name, pictures in files.items():
-        wanted = len(pictures) if images_per_class is None else images_per_class
-        if not pictures or len(pictures) < wanted:
+        needed = len(pictures) if images_per_class is None else images_per_class
+        if not pictures or len(pictures) < needed:
             raise BenchError(
-                f"{root / name} has {len(pictures)} pictures, not {wanted or 'any'}:"
+                f"{root / name} has {len(pictures)} pictures, not {needed or 'any'}:"
                 " add some, remove the sub-folder"
                 + (", or lower images_per_class" if pictures else "")
             )
         pictures.sort()
         order = stream(1, f"image-split/{name}").permutation(len(pictures))
-        files[name] = [pictures[place] for place in order[:wanted]]
+        files[name] = [pictures[index] for index in order[:needed]]
     return files
 
 
@@ -223,7 +223,7 @@ def _read_all(
         np.zeros((len(pictures), size, size, channels), dtype=np.uint8)
         for pictures in files.values()
     ]
-    images = (image for own in pixels for image in own)
+    images = (image for class_pixels in pixels for image in class_pixels)
     paths = [path for pictures in files.values() for path in pictures]
     sizes, unreadable = Counter[tuple[int, int]](), list[str]()
     for image, path in zip(
@@ -240,11 +240,11 @@ def _read_all(
             f"{listed(unreadable)}: replace or remove them"
         )
     if progress and set(sizes) != {(size, size)}:
-        said = (
+        message = (
             f"pictures of {len(sizes)} sizes, cut to their middle square and resized to"
             f" {size}"
         )
-        progress(said, len(paths), len(paths))
+        progress(message, len(paths), len(paths))
     return pixels, sizes
 
 
@@ -268,9 +268,9 @@ def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int
             Image.new("RGBA", picture.size, "white"), picture
         )
     side, (width, height) = min(picture.size), picture.size
-    left, top = (width - side) // 2, (height - side) // 2
+    x_offset, top = (width - side) // 2, (height - side) // 2
     square = picture.convert("L" if channels == 1 else "RGB").crop(
-        (left, top, left + side, top + side)
+        (x_offset, top, x_offset + side, top + side)
     )
     resized = square.resize((size, size), Image.Resampling.LANCZOS)
     return np.asarray(resized).reshape(size, size, channels), (width, height)

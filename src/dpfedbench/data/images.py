@@ -379,9 +379,9 @@ def whole(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
         OSError,
         EOFError,
     ) as error:
-        said = f"no {error}" if isinstance(error, KeyError) else error
+        reason = f"no {error}" if isinstance(error, KeyError) else error
         raise BenchError(
-            f"{path} {wrong} ({said}): delete {path.parent} and run the workflow again"
+            f"{path} {wrong} ({reason}): delete {path.parent} and run the workflow again"
         ) from error
 
 

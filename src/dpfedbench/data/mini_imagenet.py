@@ -21,7 +21,7 @@ _SPELLINGS = {
     "test": ("test",),
 }
 _SOURCE = Source(
-    name="mini-ImageNet", places=("mini-imagenet", "miniimagenet"), fetched=False
+    name="mini-ImageNet", folders=("mini-imagenet", "miniimagenet"), fetched=False
 )
 
 _SPLIT_TEXT = {
@@ -81,7 +81,7 @@ def read_mini_imagenet(
     everything = {name for split in SPLITS for name in classes[split]}
     images, names, splits = [], list[str](), list[str]()
     for done, split in enumerate(SPLITS, start=1):
-        copy, wanted = _find(local, split, everything), sorted(classes[split])
+        copy, class_names = _find(local, split, everything), sorted(classes[split])
         if copy.path.is_dir():
             split_folder = any(
                 copy.path.name in spellings for spellings in _SPELLINGS.values()
@@ -89,18 +89,18 @@ def read_mini_imagenet(
             images.append(
                 _read_folder(
                     copy,
-                    wanted,
-                    set(wanted) if split_folder else everything,
+                    class_names,
+                    set(class_names) if split_folder else everything,
                     examples,
                     progress,
                 )
             )
         else:
-            images.append(_read_cache(copy, wanted, examples))
+            images.append(_read_cache(copy, class_names, examples))
             if progress:
                 progress("reading mini-ImageNet", done, len(SPLITS))
-        names += wanted
-        splits += [split] * len(wanted)
+        names += class_names
+        splits += [split] * len(class_names)
     return RawImages(
         images=np.concatenate(images),
         class_names=tuple(names),

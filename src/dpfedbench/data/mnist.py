@@ -64,7 +64,7 @@ class _Set(Source):
 
 _MNIST = _Set(
     name="MNIST",
-    places=("mnist", "MNIST", "MNIST/raw"),
+    folders=("mnist", "MNIST", "MNIST/raw"),
     counts={
         "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
         "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
@@ -73,7 +73,7 @@ _MNIST = _Set(
 )
 _FASHION_MNIST = _Set(
     name="Fashion-MNIST",
-    places=("fashion-mnist", "FashionMNIST", "FashionMNIST/raw"),
+    folders=("fashion-mnist", "FashionMNIST", "FashionMNIST/raw"),
     counts={"train": (6000,) * 10, "test": (1000,) * 10},
     class_names=GARMENTS,
 )

@@ -15,7 +15,7 @@ DRAWINGS = 20
 SOURCE_SIZE = 105
 SIZE = 28
 _SOURCE = Source(
-    name="Omniglot", places=("omniglot", "omniglot-py"), largest=1 << 20
+    name="Omniglot", folders=("omniglot", "omniglot-py"), largest=1 << 20
 )  # a drawing: some hundred bytes
 SPLIT_COUNTS = (1150, 50, 423)
 """Train, validation, test classes: Table 1 of DP-FedMeta (71 : 3 : 26)."""

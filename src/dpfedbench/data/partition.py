@@ -162,7 +162,7 @@ def partition_of(
         own: what the partition was made by, for the summary.
         quarter_turns: as of `Partition`.
     """
-    (clients, ways, each), pool = examples.shape, dataset.splits["train"]
+    (clients, ways, examples_each), pool = examples.shape, dataset.splits["train"]
     used = np.bincount(
         (
             classes[:, :, None].astype(np.int64) * dataset.examples_per_class + examples
@@ -172,8 +172,8 @@ def partition_of(
     summary = {
         **of_training(dataset, kind=kind, seed=seed, clients=clients),
         "ways": ways,
-        "examples_per_class": each,
-        "images_per_client": ways * each,
+        "examples_per_class": examples_each,
+        "images_per_client": ways * examples_each,
         # A client holds an image at most once, so an image's uses are its clients.
         "clients_per_image": {
             "mean": float(used.mean()),

@@ -142,15 +142,17 @@ def load_any_records(folder: Path | str) -> RecordDataset:
     if read_json(folder / "summary.json").get("kind", "classes") == "records":
         return load_records(folder)
     dataset = load_dataset(folder)
-    classes, each = dataset.splits["train"], dataset.examples_per_class
+    classes, examples_each = dataset.splits["train"], dataset.examples_per_class
     labels = np.full(len(dataset.class_names), -1)
     labels[classes] = np.arange(len(classes))
     return RecordDataset(
         name=dataset.name,
         images=dataset.images.reshape(-1, *dataset.image_shape),
-        labels=np.repeat(labels, each),
+        labels=np.repeat(labels, examples_each),
         splits={
-            "train": (classes[:, None] * each + np.arange(each)).ravel(),
+            "train": (
+                classes[:, None] * examples_each + np.arange(examples_each)
+            ).ravel(),
             "test": np.empty(0, np.int64),
         },
         class_names=tuple(dataset.class_names[index] for index in classes),
@@ -170,13 +172,13 @@ def held_out_places(
     Raises:
         BenchError: that would be all of it.
     """
-    places = dataset.splits["test"]
-    if count >= len(places):
+    test_records = dataset.splits["test"]
+    if count >= len(test_records):
         raise BenchError(
             f"validation.tasks is {count}, but the test part of {dataset.name} has"
-            f" {len(places)} records: lower it"
+            f" {len(test_records)} records: lower it"
         )
-    order = places[stream(0, "public-validation").permutation(len(places))]
+    order = test_records[stream(0, "public-validation").permutation(len(test_records))]
     return np.sort(order[:count]), np.sort(order[count:])
 
 

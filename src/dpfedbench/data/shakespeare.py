@@ -21,7 +21,7 @@ WORDS = 800
 SOURCE = "https://www.gutenberg.org/ebooks/100"
 _PLAYS = Source(
     name="Shakespeare-800",
-    places=("shakespeare",),
+    folders=("shakespeare",),
     largest=64 << 20,
     total=1 << 30,
     fetched=False,
@@ -56,8 +56,8 @@ def roles(play: str) -> dict[str, list[str]]:
         if speaker:
             speeches.setdefault(speaker, []).append("\n".join(lines))
     return {
-        role: words_of(_DIRECTION.sub(" ", "\n".join(said)))
-        for role, said in speeches.items()
+        role: words_of(_DIRECTION.sub(" ", "\n".join(texts)))
+        for role, texts in speeches.items()
     }
 
 

@@ -92,7 +92,7 @@ class Source:
 
     Attributes:
         name: of the data set, for messages.
-        places: subfolders of a local data folder in which a copy may lie; the first is
+        folders: subfolders of a local data folder in which a copy may lie; the first is
             the one that messages name.
         largest: bytes that one file of an archive can have at most.
         total: bytes that all of them can have together.
@@ -100,7 +100,7 @@ class Source:
     """
 
     name: str
-    places: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
     largest: int = 0
     total: float = math.inf
     fetched: bool = True
@@ -114,21 +114,21 @@ class Source:
         """
         if local is None:
             return None
-        for place in (*[local / place for place in self.places], local):
+        for folder in (*[local / folder for folder in self.folders], local):
             for name in names:
-                with reading(place / name):
-                    exists = (place / name).exists()
+                with reading(folder / name):
+                    exists = (folder / name).exists()
                 if exists:
-                    check_readable(place / name)
-                    return Copy(self, place / name)
+                    check_readable(folder / name)
+                    return Copy(self, folder / name)
         return None
 
     def place(self, local: Path | None) -> str:
         """Folder for a local copy, for messages."""
         if local:
-            return f"{local / self.places[0]}"
+            return f"{local / self.folders[0]}"
         return (
-            f"FOLDER/{self.places[0]} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
+            f"FOLDER/{self.folders[0]} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
         )
 
     def fetch(self, url: str, md5: str, download_dir: Path, local: Path | None) -> Copy:
@@ -195,18 +195,18 @@ class Copy:
     source: Source
     path: Path
 
-    def damaged(self, what: object, name: str = "") -> BenchError:
+    def damaged(self, fault: object, name: str = "") -> BenchError:
         """The error for a copy whose content, or that of its file `name`, is wrong;
-        `what` says how.
+        `fault` says how.
         """
         path = self.path
         if name and path.is_dir():
             path = path / name
         elif name:
-            what = f"{name}: {what}"
+            fault = f"{name}: {fault}"
         or_fetch = ", or leave it out to download one" if self.source.fetched else ""
         return BenchError(
-            f"{path} is damaged or not {self.source.name}'s ({what}): delete it and put"
+            f"{path} is damaged or not {self.source.name}'s ({fault}): delete it and put"
             " an undamaged copy in its place" + or_fetch
         )
 
@@ -260,11 +260,11 @@ class Copy:
         tell_left_out(self.path, left_out)
         for member in members:
             if member.file_size > largest:
-                said = (
+                message = (
                     f"{member.filename} has {member.file_size:,} bytes, and at most"
                     f" {largest:,} are possible"
                 )
-                raise self.damaged(said)
+                raise self.damaged(message)
         if sum(member.file_size for member in members) > self.source.total:
             raise self.damaged(
                 f"its files have more than the {self.source.total:,} bytes that are"
@@ -410,10 +410,14 @@ def _check_depth(image: Image.Image) -> None:
     """
     stored = image.mode
     for codec, _, _, settings in getattr(image, "tile", ()):
-        given = settings if isinstance(settings, tuple) else (settings,)
-        if codec.startswith("ppm") and isinstance(given[-1], int) and given[-1] > 255:
-            stored = f"{image.mode} up to {given[-1]}"
-        for name in given:
+        codec_settings = settings if isinstance(settings, tuple) else (settings,)
+        if (
+            codec.startswith("ppm")
+            and isinstance(codec_settings[-1], int)
+            and codec_settings[-1] > 255
+        ):
+            stored = f"{image.mode} up to {codec_settings[-1]}"
+        for name in codec_settings:
             if isinstance(name, str) and re.search(r";(16|24|32|64)", name):
                 stored = name
     if image.mode[0] in "IF" or stored != image.mode:

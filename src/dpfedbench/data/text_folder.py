@@ -56,28 +56,28 @@ def read(
         BenchError: the folder is not there or cannot be read, a file is no text in
             UTF-8, or there are too few texts.
     """
-    place = Path(folder) if local is None else local / folder
-    if not os.path.isdir(place):
+    path = Path(folder) if local is None else local / folder
+    if not os.path.isdir(path):
         raise BenchError(
-            f"the folder of texts {place} is not there: correct options.folder, or"
+            f"the folder of texts {path} is not there: correct options.folder, or"
             " data.local_dir"
         )
-    with reading(place):
-        names = sorted(name for name in os.listdir(place) if name.endswith(".txt"))
+    with reading(path):
+        names = sorted(name for name in os.listdir(path) if name.endswith(".txt"))
     left_out = [
         name
         for name in names
         if is_by_product(name)
-        or ((place / name).is_symlink() and (place / name).exists())
+        or ((path / name).is_symlink() and (path / name).exists())
     ]
-    tell_left_out(place, left_out)
-    files = [place / name for name in names if name not in left_out]
+    tell_left_out(path, left_out)
+    files = [path / name for name in names if name not in left_out]
     for file in files:
-        check_printable(place, file.name)
+        check_printable(path, file.name)
     texts = [
         (file.stem, list(itertools.islice(words_in(file), words)))
         for file in told(files, progress, "texts: reading")
     ]
     return cut_into_tasks(
-        texts, words=words, test=test, validation=validation, called=str(place)
+        texts, words=words, test=test, validation=validation, called=str(path)
     )

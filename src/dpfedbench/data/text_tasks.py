@@ -131,7 +131,7 @@ class KnownText:
                 f" {vocabulary.kind} is taken from ({dataset.name}) has {len(chosen)}"
                 " different words: lower it to that"
             )
-        self.words = tuple(dataset.words[place] for place in chosen)
+        self.words = tuple(dataset.words[index] for index in chosen)
         self._place = np.zeros(words, np.int64)
         self._place[chosen] = np.arange(1, len(chosen) + 1)
         self.unaccounted = vocabulary.unaccounted

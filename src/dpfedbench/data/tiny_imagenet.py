@@ -30,12 +30,12 @@ COUNTS = {RELEASE: (200, 550), SUBSET: (100, 200)}
 # The longest file is a list of classes.
 _RELEASE = Source(
     name="Tiny-ImageNet",
-    places=("tiny-imagenet", RELEASE),
+    folders=("tiny-imagenet", RELEASE),
     largest=32 << 20,
     fetched=False,
 )
 _SUBSET = Source(
-    name="Tiny-ImageNet", places=(SUBSET,), largest=32 << 20, fetched=False
+    name="Tiny-ImageNet", folders=(SUBSET,), largest=32 << 20, fetched=False
 )
 _ANNOTATIONS = "val/val_annotations.txt"
 

@@ -75,8 +75,8 @@ def words_in(path: Path) -> Iterator[str]:
             try:
                 rest += decoder.decode(content, final=not content)
             except UnicodeDecodeError as error:
-                place = done - (len(error.object) - len(content)) + error.start
-                raise _no_utf_8(path, error, place) from error
+                offset = done - (len(error.object) - len(content)) + error.start
+                raise _no_utf_8(path, error, offset) from error
             done += len(content)
             if "\0" in rest:
                 raise BenchError(f"{path} is no text, it holds a NUL: take it away")
@@ -162,9 +162,10 @@ class RawTexts(Raw):
         known = sorted(
             {word for _, words in self.tasks for word in words} | set(public)
         )
-        place = {word: index for index, word in enumerate(known)}
+        index_of = {word: index for index, word in enumerate(known)}
         tokens = np.array(
-            [[place[word] for word in words] for _, words in self.tasks], dtype=np.int32
+            [[index_of[word] for word in words] for _, words in self.tasks],
+            dtype=np.int32,
         )
         counts = {
             "classes": len(tokens),

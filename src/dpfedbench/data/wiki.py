@@ -24,7 +24,7 @@ _NAMES = ("wiki-3029", "wiki-3029.tar", "wiki-3029.tar.gz", "wiki-3029.tgz")
 # Much larger than the longest article, and than all of them.
 _ARTICLES = Source(
     name="Wiki-3029",
-    places=("wiki-3029",),
+    folders=("wiki-3029",),
     largest=64 << 20,
     total=1 << 30,
     fetched=False,
@@ -42,10 +42,10 @@ def read_wiki(
     """
     copy = _ARTICLES.find(local, *_NAMES[1:]) or _ARTICLES.find(local, _NAMES[0])
     if copy is None:
-        place = f"{local}" if local else f"a folder named by {ENVIRONMENT}"
+        target = f"{local}" if local else f"a folder named by {ENVIRONMENT}"
         raise BenchError(
             f"Wiki-3029 is missing: put {' or '.join(_NAMES[:2])} (TITLE.txt files)"
-            f" from {SOURCE} in {place}"
+            f" from {SOURCE} in {target}"
         )
     texts = []
     for title, text in told(

@@ -38,18 +38,18 @@ def make_features(run: Method, *, data_dir: Path, out_dir: Path) -> None:
     dataset = load_records(data_dir)
     public = _public(run, dataset)
     with atomic_path(out_dir / FEATURES) as temporary:
-        made = None
+        array = None
         for start in range(0, len(dataset.images), _PIECE):
             piece = run.model.prepared(
                 np.asarray(dataset.images[start : start + _PIECE]), public
             )
-            if made is None:
+            if array is None:
                 shape = (len(dataset.images), *piece.shape[1:])
-                made = np.lib.format.open_memmap(
+                array = np.lib.format.open_memmap(
                     temporary, mode="w+", dtype=piece.dtype, shape=shape
                 )
-            made[start : start + len(piece)] = piece
-        del made
+            array[start : start + len(piece)] = piece
+        del array
     write_json(
         out_dir / SUMMARY, _of(run, dataset) | {"sha256": sha256(out_dir / FEATURES)}
     )
@@ -75,11 +75,11 @@ def features_of(
     """
     path = (files or {}).get(FEATURES)
     if path is not None:
-        made = _opened(path, _of(run, dataset), len(dataset.images))
-        return [made[some] for some in places]
+        features = _opened(path, _of(run, dataset), len(dataset.images))
+        return [features[rows] for rows in places]
     public = _public(run, dataset)
     return [
-        run.model.prepared(np.asarray(dataset.images[some]), public) for some in places
+        run.model.prepared(np.asarray(dataset.images[rows]), public) for rows in places
     ]
 
 
@@ -107,16 +107,16 @@ def _of(run: Method, dataset: RecordDataset) -> dict[str, Any]:
 
 def _opened(path: Path, of: Mapping[str, Any], records: int) -> np.ndarray:
     """The features of so many records, mapped into memory."""
-    said = dict(read_json(path.with_name(SUMMARY)))
-    digest = said.pop("sha256", None)
-    if said != of:
+    summary = dict(read_json(path.with_name(SUMMARY)))
+    digest = summary.pop("sha256", None)
+    if summary != of:
         raise BenchError(
             f"{path} was made of other data or settings than this run's:"
             f" {mend(path, 'features')}"
         )
     try:
-        made = np.load(path, mmap_mode="r", allow_pickle=False)
-        if len(made) != records or sha256(path) != digest:
+        features = np.load(path, mmap_mode="r", allow_pickle=False)
+        if len(features) != records or sha256(path) != digest:
             raise ValueError("its content is not what features.json beside it says")
     except FileNotFoundError as error:
         raise BenchError(f"{path} is missing: {mend(path, 'features')}") from error
@@ -124,4 +124,4 @@ def _opened(path: Path, of: Mapping[str, Any], records: int) -> np.ndarray:
         raise BenchError(
             f"{path} is damaged ({error}): {mend(path, 'features')}"
         ) from error
-    return np.asarray(made)
+    return np.asarray(features)

@@ -169,20 +169,20 @@ def _logits(
     gradients = adaptation.gradients
     logits = []
     for index, rng in enumerate(rngs):
-        one = slice(index, index + 1)
+        task_slice = slice(index, index + 1)
         task = TaskBatch(
-            support_x=batch.support_x[one],
-            support_y=batch.support_y[one],
-            query_x=batch.query_x[one],
-            query_y=batch.query_y[one],
+            support_x=batch.support_x[task_slice],
+            support_y=batch.support_y[task_slice],
+            query_x=batch.query_x[task_slice],
+            query_y=batch.query_y[task_slice],
         )
         if run.evaluation.best_step:
             logits.append(best_logits(gradients, theta, task, run, rng=rng))
             continue
-        own = fine_tune(
+        tuned = fine_tune(
             gradients, theta, task.support_x[0], task.support_y[0], run, rng=rng
         )
-        logits.append(np.asarray(gradients.logits(own, task.query_x))[0])
+        logits.append(np.asarray(gradients.logits(tuned, task.query_x))[0])
     return np.stack(logits)
 
 

@@ -94,9 +94,9 @@ def fine_tune(
     point: Point | None = None
     if after_step is not None:
         after_step(weights[None])
-    for step, some in enumerate(batches):
+    for step, rows in enumerate(batches):
         point = gradients.at(
-            weights[None], x[some][None], y[some][None], gradient, into=point
+            weights[None], x[rows][None], y[rows][None], gradient, into=point
         )
         step_rate = schedule.rate(rate, step, steps)
         optimizer.step(weights, gradient[0] * moves, state, step_rate)

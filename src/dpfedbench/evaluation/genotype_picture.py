@@ -107,7 +107,7 @@ def draw_cells(genotype: Genotype, title: str = "") -> Figure:
 
 def _draw(axes: Axes, cell: tuple[tuple[Edge, ...], ...]) -> None:
     """One cell, its inputs at the left and its nodes from left to right."""
-    places = [
+    positions = [
         (0.0, 0.3),
         (0.0, -0.3),
         *((_STEP * (1 + node), 0.0) for node in range(len(cell))),
@@ -119,14 +119,14 @@ def _draw(axes: Axes, cell: tuple[tuple[Edge, ...], ...]) -> None:
         for side, (operation, state) in ((1, upper), (-1, lower)):
             _line(
                 axes,
-                places[state],
-                places[2 + node],
+                positions[state],
+                positions[2 + node],
                 side * (_FIRST + _LANE * node),
                 operation,
                 node,
             )
     names = ["cell before last", "last cell", *map("node {}".format, range(len(cell)))]
-    for (x, y), name in zip(places, names, strict=True):
+    for (x, y), name in zip(positions, names, strict=True):
         wide = _BOX + (0.15 if x == 0 else 0.0)
         look: dict[str, Any] = {
             "facecolor": "#F2F2F2",
@@ -137,7 +137,7 @@ def _draw(axes: Axes, cell: tuple[tuple[Edge, ...], ...]) -> None:
         axes.add_patch(Rectangle((x - wide, y - _HALF), 2 * wide, 2 * _HALF, **look))
         axes.annotate(name, (x, y), ha="center", va="center", fontsize=8, zorder=5)
     highest = _FIRST + _LANE * (len(cell) - 1) + 0.25
-    axes.set_xlim(-0.8, places[-1][0] + _BOX + 0.1)
+    axes.set_xlim(-0.8, positions[-1][0] + _BOX + 0.1)
     axes.set_ylim(-highest, highest)
     axes.set_axis_off()
 

@@ -44,10 +44,10 @@ def held_out(
     Raises:
         BenchError: nothing would be left to test on.
     """
-    places = held_out_places(dataset, run.validation.tasks)
-    images = features_of(run, dataset, places, files)
+    rows = held_out_places(dataset, run.validation.tasks)
+    images = features_of(run, dataset, rows, files)
     validation, test = zip(
-        images, (dataset.labels[some] for some in places), strict=True
+        images, (dataset.labels[indices] for indices in rows), strict=True
     )
     return HeldOut(validation=validation, test=test)
 

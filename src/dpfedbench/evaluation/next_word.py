@@ -38,13 +38,13 @@ def refined(
     """The weights float32 [d] that so many steps of gradient descent on some records
     [n, L] make of theta [d].
     """
-    own, gradient = theta.copy(), np.empty((1, len(theta)), theta.dtype)
+    weights, gradient = theta.copy(), np.empty((1, len(theta)), theta.dtype)
     starts = itertools.cycle(range(0, len(records), batch))
     for start in itertools.islice(starts, steps):
-        some = records[None, start : start + batch]
-        gradients.at(own[None], some, some, gradient)
-        own -= np.asarray(rate, theta.dtype) * gradient[0]
-    return own
+        batch_records = records[None, start : start + batch]
+        gradients.at(weights[None], batch_records, batch_records, gradient)
+        weights -= np.asarray(rate, theta.dtype) * gradient[0]
+    return weights
 
 
 def text_scores(
@@ -84,19 +84,19 @@ def text_scores(
 
     def scored(index: int) -> tuple[Measured, Measured]:
         records = known.tasks(pool[index : index + 1])[0]
-        own, others = records[:shots], records[shots : shots + test.query_per_class]
+        support, query = records[:shots], records[shots : shots + test.query_per_class]
         with workers.worker() as gradients:
             weights = refined(
                 gradients,
                 theta,
-                own,
+                support,
                 batch=text.refine_batch,
                 steps=test.steps,
                 rate=test.rate,
             )
             scores = (
-                gradients.evaluate(weights, others, others),
-                gradients.evaluate(theta, others, others),
+                gradients.evaluate(weights, query, query),
+                gradients.evaluate(theta, query, query),
             )
         if progress is not None:
             progress.step(next(counter), 1)
@@ -106,8 +106,8 @@ def text_scores(
         scores = list(running.map(scored, range(tasks)))
     after, before = (
         Scores(
-            accuracies=np.array([each.accuracy for each in of]),
-            losses=np.array([each.loss for each in of]),
+            accuracies=np.array([measured.accuracy for measured in of]),
+            losses=np.array([measured.loss for measured in of]),
         )
         for of in zip(*scores, strict=True)
     )
@@ -147,8 +147,8 @@ class TextMeasures(NoMeasures):
         tests = self._run.evaluation
         scores = self._scores(theta, "test", min(tests.while_training, tests.tasks))
         return {
-            name: 100 * float(each.accuracies.mean())
-            for name, each in zip(self.columns[1:], scores, strict=True)
+            name: 100 * float(after_or_before.accuracies.mean())
+            for name, after_or_before in zip(self.columns[1:], scores, strict=True)
         }
 
     def _scores(

@@ -120,13 +120,13 @@ class Predictor:
         rate = run.evaluation.rate if rate is None else rate
         _check_steps(steps, rate)
         if (text := run.task.text) is not None:
-            own = [
+            members = [
                 refined(
                     gradients, theta, x, batch=text.refine_batch, steps=steps, rate=rate
                 )
                 for theta in self.members
             ]
-            return Predictor(self.net, own)
+            return Predictor(self.net, members)
         if not is_plain(run):
             rng = stream(run.seed, "own-minibatches")
             tuned = [

@@ -480,7 +480,7 @@ def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
     Raises:
         BenchError: names both files.
     """
-    made: dict[str, Path] = {}
+    file_of: dict[str, Path] = {}
     for path in (
         dict.fromkeys(file.resolve() for file in (*shipped, *own)) if own else ()
     ):
@@ -489,14 +489,14 @@ def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
             experiments.items() if isinstance(experiments, Mapping) else ()
         ):
             if isinstance(experiment, Mapping) and "title" in experiment:
-                if name in made:
-                    other = made[name].name
+                if name in file_of:
+                    first_name = file_of[name].name
                     raise BenchError(
-                        f"experiments.{name} is made in {other} and again in"
+                        f"experiments.{name} is made in {first_name} and again in"
                         f" {path.name}: give yours another name, or leave out its title"
                         " to change what is there"
                     )
-                made[name] = path
+                file_of[name] = path
 
 
 def given(section: Settings) -> dict[str, Any]:
@@ -526,10 +526,10 @@ def overlaid(*files: Mapping[str, Any]) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     for file in files:
         for key, value in file.items():
-            below = whole.get(key)
+            lower = whole.get(key)
             if isinstance(value, Mapping):
                 whole[key] = overlaid(
-                    below if isinstance(below, Mapping) else {}, value
+                    lower if isinstance(lower, Mapping) else {}, value
                 )
             else:
                 whole[key] = value

@@ -114,12 +114,12 @@ def kind_of(run: Method) -> str:
 def _sizes(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {
-            key: _sizes(each)
-            for key, each in value.items()
+            key: _sizes(item)
+            for key, item in value.items()
             if key not in ("seed", "every", "tasks")
         }
     if isinstance(value, list | tuple):
-        return [_sizes(each) for each in value]
+        return [_sizes(item) for item in value]
     return None if isinstance(value, float) else value
 
 
@@ -165,7 +165,7 @@ class Clock:
         referenced = any(
             isinstance(sum_.clipping, ReferenceRule) for sum_ in run.sums()
         )
-        places: dict[str, Any] = {
+        folders: dict[str, Any] = {
             "data_dir": self.results / "data" / run.dataset,
             "clients_dir": self.results / "clients" / run.clients_folder,
         }
@@ -177,9 +177,9 @@ class Clock:
             "ledger": [],
             "first": 1.0 if referenced else None,
         }
-        made = Rounds.of(run, **places, **options)
-        assert isinstance(made, Rounds)
-        return made
+        training = Rounds.of(run, **folders, **options)
+        assert isinstance(training, Rounds)
+        return training
 
     def rate(self, run: Method) -> Rate:
         """The rate of the run's kind of work."""
@@ -193,9 +193,9 @@ class Clock:
         cohort = (
             min(run.participation.cohort, _MOST) if whole else run.participation.cohort
         )
-        other = {"participation": run.participation.replace(cohort=cohort)}
+        changes = {"participation": run.participation.replace(cohort=cohort)}
         rounds = self._rounds(
-            run, seed=_SEED, validation=run.validation.replace(tasks=tasks), **other
+            run, seed=_SEED, validation=run.validation.replace(tasks=tasks), **changes
         )
         # From the middle on: some methods' first rounds are longer.
         lot, plan, indices = (
@@ -220,20 +220,21 @@ class Clock:
             else min(cohort, self.threads if self.device == "cpu" else 256)
         )
         seconds(count)  # compiled here, or read from numba's cache
-        while (took := seconds(count)) < _LONG and count < cohort:
-            count = min(cohort, max(2 * count, int(count * _LONG / took)))
-        spent = [took]
+        while (elapsed := seconds(count)) < _LONG and count < cohort:
+            count = min(cohort, max(2 * count, int(count * _LONG / elapsed)))
+        spent = [elapsed]
         while sum(spent) < _LONG:
             spent.append(seconds(count))
-        theta, measures, each = (
-            rounds.theta.numpy(),
-            rounds.measures,
-            float(np.mean(spent)) / (lot or count),
-        )
-        validate, test = (
-            (lambda: measures.validate(theta)),
-            (lambda: measures.test(theta)),
-        )
+        theta = rounds.theta.numpy()
+        measures = rounds.measures
+        seconds_each = float(np.mean(spent)) / (lot or count)
+
+        def validate() -> object:
+            return measures.validate(theta)
+
+        def test() -> object:
+            return measures.test(theta)
+
         validation = (
             self._seconds(validate, 2) / (tasks if run.client_data == "tasks" else 1)
             if run.validation.every
@@ -241,7 +242,7 @@ class Clock:
         )
         tested = self._seconds(test, 2) if run.evaluation.every else 0.0
         return Rate(
-            each=each,
+            each=seconds_each,
             validation=validation,
             test=tested,
             lot=lot,

@@ -197,10 +197,10 @@ def _check_classes(
     }
     if not run.pretrains:
         needs["clients.examples_per_class"] = clients.examples_per_class
-    for keys, wanted in needs.items():
-        if wanted > each:
+    for keys, needed in needs.items():
+        if needed > each:
             raise BenchError(
-                f"{keys} need {wanted:,} images of a class, but {run.dataset} has"
+                f"{keys} need {needed:,} images of a class, but {run.dataset} has"
                 f" {each}: lower them"
             )
     clients.check_room(run.dataset, ways=ways, classes=train, each=each)

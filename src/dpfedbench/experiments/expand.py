@@ -133,7 +133,9 @@ def make_plan(
                 " fault of dpfedbench"
             )
         waiting += [
-            other for other in run.references.values() if other.folder not in runs
+            reference
+            for reference in run.references.values()
+            if reference.folder not in runs
         ]
     return Plan(items=items, runs=runs)
 
@@ -232,8 +234,8 @@ class _Expansion:
         if not search.follows:
             return count
         tables = self.experiment.tables
-        others = [table for table in tables if tables[table] is not self.spec]
-        known_name(search.follows, others, f"{key}.follows", "table")
+        other_tables = [table for table in tables if tables[table] is not self.spec]
+        known_name(search.follows, other_tables, f"{key}.follows", "table")
         first = tables[search.follows]
         before = None if first is None else first.series.get(name)
         if before is None or before.search is None or before.search.follows:
@@ -363,8 +365,8 @@ class _Expansion:
             series.run,
             point,
         )
-        own = spec.test if isinstance(spec, Figure) else None
-        test: dict[str, Any] = (given(own) if own else {}) | (
+        figure_test = spec.test if isinstance(spec, Figure) else None
+        test: dict[str, Any] = (given(figure_test) if figure_test else {}) | (
             given(series.test) if series.test else {}
         )
         if x is not None and swept.startswith(_TEST):
@@ -402,12 +404,12 @@ class _Expansion:
                 )
             checked = given(MetaTest.read(test, f"{where}.test"))
             tests = tuple(run.tested_at(**checked) for run in runs) if test else ()
-            for asked in (first, *tests[:1]):
-                check_holdings(asked, self.known.holdings.get(first.dataset, ""))
+            for tested in (first, *tests[:1]):
+                check_holdings(tested, self.known.holdings.get(first.dataset, ""))
         except BenchError as error:
-            place = f" at {swept} {x:g}" if x is not None else ""
+            at = f" at {swept} {x:g}" if x is not None else ""
             raise BenchError(
-                f"{error} [in {where}, task {task}, series {name}{place}]"
+                f"{error} [in {where}, task {task}, series {name}{at}]"
             ) from error
         if axis is not None and axis.symbol and x is not None:
             variant = f"{axis.symbol}={x:g}"
@@ -468,13 +470,13 @@ class _Expansion:
         if not series.searched_by:
             return None
         where = f"{self.where}.series.{name}.searched_by"
-        other = self._other(series.searched_by, name, where)
-        if other is None or other.searched_by:
+        search = self._other(series.searched_by, name, where)
+        if search is None or search.searched_by:
             raise BenchError(
                 f"{where} is {series.searched_by}, which is no search: name a series"
                 " that searches and is not null"
             )
-        return named(self._cell(task, series.searched_by, other).runs[0])
+        return named(self._cell(task, series.searched_by, search).runs[0])
 
     def _start(self, task: str, name: str, series: Series) -> Mapping[str, Any] | None:
         """The start of a series' runs from another run; None where no other run is
@@ -485,8 +487,8 @@ class _Expansion:
         values = {
             key: value for key, value in given(series.start).items() if key != "public"
         }
-        other = Series.read(values, f"{self.where}.series.{name}.start")
-        run = self._cell(task, f"{name}.start", other).runs[0]
+        first_series = Series.read(values, f"{self.where}.series.{name}.start")
+        run = self._cell(task, f"{name}.start", first_series).runs[0]
         return {"kind": "run", "public": series.start.public, "run": named(run)}
 
     def _general(self, method: str, task: str) -> dict[str, Any]:
@@ -497,9 +499,9 @@ class _Expansion:
         the configuration's and the paper's. So a method's structure wins over a task's
         values.
         """
-        configuration, place = self.known.configuration, (self.paper, method, task)
-        if place not in self.known.laid:
-            self.known.laid[place] = layers.lay(
+        configuration, cell = self.known.configuration, (self.paper, method, task)
+        if cell not in self.known.laid:
+            self.known.laid[cell] = layers.lay(
                 self.known.methods[method],
                 configuration.run,
                 self.experiment.run,
@@ -508,7 +510,7 @@ class _Expansion:
                 configuration.methods.get(method),
                 self.experiment.methods.get(method),
             )
-        return self.known.laid[place]
+        return self.known.laid[cell]
 
     def _mismatch(self, run: Method, published_dataset: str) -> str:
         if run.dataset != published_dataset:
@@ -557,14 +559,10 @@ def _same_name(table: Table, series: Series) -> bool:
     """Whether another row of the table would be called as this one: by the method's
     title alone.
     """
-    alike = [
-        other
-        for other in table.series.values()
-        if other is not None and other.search is None
+    rows = [
+        row for row in table.series.values() if row is not None and row.search is None
     ]
-    return (
-        sum(other.method == series.method and not other.variant for other in alike) > 1
-    )
+    return sum(row.method == series.method and not row.variant for row in rows) > 1
 
 
 def named(run: Method) -> dict[str, Any]:
@@ -573,14 +571,14 @@ def named(run: Method) -> dict[str, Any]:
 
     So a key that is introduced later does not move the other run.
     """
-    said = run.identity()
+    identity = run.identity()
     try:
-        same = _read(type(run), said) == run
+        same = _read(type(run), identity) == run
     except BenchError:
         same = False
     return {
         key: value
-        for key, value in (said if same else run.plain()).items()
+        for key, value in (identity if same else run.plain()).items()
         if key != "seed"
     }
 
@@ -611,8 +609,8 @@ def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
         else sorted(random.Random(search.seed).sample(range(count), search.runs))
     )
     chosen = []
-    for place in drawn:
-        point, rest = dict[str, Any](), place
+    for point_number in drawn:
+        point, rest = dict[str, Any](), point_number
         for (key, values), size in zip(search.values.items(), sizes, strict=True):
             rest, index = divmod(rest, size)
             point = set_key(point, key, values[index])

@@ -190,28 +190,28 @@ def audited_as(run: Method) -> str:
     private = [sum_ for sum_ in run.sums() if sum_.private]
     if any(sum_.noise is not None and sum_.noise.follows_loss for sum_ in private):
         return run.key
-    kept: dict[str, Any] = {
+    identity: dict[str, Any] = {
         "method": run.method,
         "count": run.clients.count,
         "unaccounted": run.unaccounted,
     }
     if run.breaches:
-        kept["breaches"] = run.unaccounted_units
-    kept |= {
+        identity["breaches"] = run.unaccounted_units
+    identity |= {
         key: value for key, value in run.plain().items() if key not in Run.model_fields
     }
-    update = kept.pop("client_update", None) or {}
-    server = kept.pop("server", None)
+    update = identity.pop("client_update", None) or {}
+    server = identity.pop("server", None)
     if any(
         sum_.noise is not None and sum_.noise.mechanism != "gaussian"
         for sum_ in private
     ):
-        kept["server"] = (
+        identity["server"] = (
             # noise that is correlated over rounds may be planned for the server's steps
             server
         )
     if any(sum_.noise is not None and sum_.noise.by_dimension for sum_ in private):
-        kept |= {
+        identity |= {
             "model": run.model.plain(),
             "dataset": run.dataset,
             "task": run.task.plain(),
@@ -219,24 +219,24 @@ def audited_as(run: Method) -> str:
     if any(
         sum_.clipping is not None and sum_.clipping.groups != "all" for sum_ in private
     ):
-        kept["model"] = run.model.plain()  # how many groups there are
+        identity["model"] = run.model.plain()  # how many groups there are
     if any(sum_.unit == "record" for sum_ in private):
         # What a client sums over is in it, and in how many sums a record is.
         clients = run.clients
-        kept["examples"] = [
+        identity["examples"] = [
             run.task.ways,
             clients.support_per_class,
             clients.query_per_class,
             clients.own,
         ]
-        kept["steps"] = [
+        identity["steps"] = [
             update.get("kind"),
             update.get("inner_steps"),
             update.get("batches"),
         ]
         if run.client_data == "records":
-            kept["dataset"] = run.dataset  # how many records there are
-    return json.dumps(kept, sort_keys=True)
+            identity["dataset"] = run.dataset  # how many records there are
+    return json.dumps(identity, sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -256,9 +256,9 @@ class Plan:
         the test's name.
         """
         return {
-            place: test
+            name: test
             for item in self.items.values()
-            for place, test in item.tests.items()
+            for name, test in item.tests.items()
         }
 
     @property

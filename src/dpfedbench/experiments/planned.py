@@ -99,11 +99,11 @@ class Planned:
 
     def frontiers(self, *kinds: str) -> list[str]:
         """The files of these kinds of all figures of frontiers."""
-        places = [
+        stems = [
             f"{self.report}/figures/{item.paper}/{item.name}"
             for item in self._frontiers
         ]
-        return [f"{place}.{kind}" for place in places for kind in kinds]
+        return [f"{stem}.{kind}" for stem in stems for kind in kinds]
 
     def frontier_targets(self) -> list[str]:
         """All figures of frontiers, and their table where there is one."""
@@ -257,8 +257,8 @@ class Planned:
     def references_of(self, wildcards: Wildcards) -> list[str]:
         """The files of other runs that the run that the wildcards name needs."""
         return [
-            f"{RUNS}/{other.folder}/{file}"
-            for file, other in self.run_of(wildcards).references.items()
+            f"{RUNS}/{reference.folder}/{file}"
+            for file, reference in self.run_of(wildcards).references.items()
         ]
 
     def made_for(self, wildcards: Wildcards) -> list[str]:
@@ -295,11 +295,11 @@ class Planned:
         if name in self.batches:
             return self.batches[name]
         key, _, seed = wildcards.batch.partition("-seed")
-        asked = (wildcards.method, key, seed)
+        batch = (wildcards.method, key, seed)
         return [
             folder
             for folder, run in self.plan.runs.items()
-            if (run.method, run.key, str(run.seed)) == asked
+            if (run.method, run.key, str(run.seed)) == batch
         ]
 
     def batch_of(self, wildcards: Wildcards) -> str:

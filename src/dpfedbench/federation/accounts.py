@@ -138,8 +138,8 @@ def account_of(
         BenchError: the ledger is inconsistent, or delta out of bounds.
     """
     records = run.client_data == "records"
-    apart = records or run.task.text is not None
-    shared = bool(releases) and not apart and clients_dir is not None
+    each_at_one_client = records or run.task.text is not None
+    shared = bool(releases) and not each_at_one_client and clients_dir is not None
     budgeted = [sum_ for sum_ in run.sums() if sum_.private and sum_.budget is not None]
     noise: Any = next(
         (
@@ -150,13 +150,13 @@ def account_of(
         None,
     )
     follows = noise is not None
-    given = AccountContext(
+    context = AccountContext(
         images=(
             image_use(run, clients_dir) if shared and clients_dir is not None else None
         ),
         no_images=(
             "each record is at one client, whose account is what is proven"
-            if apart
+            if each_at_one_client
             else "the run's partition was not given"
         ),
         search=search,
@@ -190,7 +190,7 @@ def account_of(
         delta=chosen,
         claims=run.counted_claims,
         own_delta=own_delta,
-        given=given,
+        given=context,
     )
 
 
@@ -208,14 +208,14 @@ def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
     """
     if "ledger.jsonl" not in run.references:
         return []
-    other = run.references["ledger.jsonl"]
+    earlier = run.references["ledger.jsonl"]
     if "ledger.jsonl" not in references:
         raise BenchError(
-            f"{run.folder} rests on the releases of {other.folder}: give its"
+            f"{run.folder} rests on the releases of {earlier.folder}: give its"
             " ledger.jsonl as a reference"
         )
-    assert isinstance(other, Method)
-    return ledger_of(other, references["ledger.jsonl"].parent)
+    assert isinstance(earlier, Method)
+    return ledger_of(earlier, references["ledger.jsonl"].parent)
 
 
 def account_run(

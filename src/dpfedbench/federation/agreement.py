@@ -90,10 +90,10 @@ def _samplers(run: Method, releases: Sequence[Release]) -> Samplers:
     )
     records = next(held, 1)
     private = [sum_.name for sum_ in run.client_sums if sum_.private]
-    own = run.client.samplers(run, records) if private else {}
+    client_samplers = run.client.samplers(run, records) if private else {}
     plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
     served = (run.server_sum, *run.further_sums)
-    return {name: own[name] for name in private} | {
+    return {name: client_samplers[name] for name in private} | {
         sum_.name: plan.describe() for sum_ in served
     }
 
@@ -118,11 +118,11 @@ def _check_noise(line: Release) -> None:
             f"{reach:g} C, {(reach * threshold).tolist()}",
         )
     if not np.allclose(noise, line.noise_multiplier * sensitivity, rtol=1e-9, atol=0):
-        wanted = (line.noise_multiplier * sensitivity).tolist()
+        expected = (line.noise_multiplier * sensitivity).tolist()
         _same(
             f"{where} deviation of the noise of {line.name} of",
             line.noise_std,
-            f"z times the sensitivity, {wanted}",
+            f"z times the sensitivity, {expected}",
         )
 
 
@@ -163,15 +163,17 @@ class _Checked:
         """Return the noise multiplier of the first round, before the share of a rule's
         extra release.
         """
-        given, noise = self.sum.within_task, self.sum.noise
+        within_task, noise = self.sum.within_task, self.sum.noise
         assert noise is not None
-        if given is not None:
-            own = {
+        if within_task is not None:
+            own_samplers = {
                 sum_.name: samplers[sum_.name]
                 for sum_ in self.run.sums()
                 if sum_.within_task is not None
             }
-            return given.noise_multiplier(own, self.run.claims) / self._ratio(self.sum)
+            return within_task.noise_multiplier(
+                own_samplers, self.run.claims
+            ) / self._ratio(self.sum)
         if noise.multiplier is not None:
             return noise.multiplier / self._ratio(self.sum)
         group = next(
@@ -205,7 +207,7 @@ class _Checked:
             _same(
                 f"a first threshold of {name} of", set(first.tolist()), {rule.threshold}
             )
-        beside = list[Release]()
+        extra_lines = list[Release]()
         by_rule: Any = rule
         if self.layout is not None:
             by_rule = RuleByGroup(rule, self.layout)
@@ -217,8 +219,10 @@ class _Checked:
             state, noise_multiplier=self.multiplier, cohort=self.sampler["cohort"]
         )
         if extra is not None:
-            beside = named.pop(extra.name, [])
-            self._check_lines(extra.name, extra.stream, beside, counted=extra.counted)
+            extra_lines = named.pop(extra.name, [])
+            self._check_lines(
+                extra.name, extra.stream, extra_lines, counted=extra.counted
+            )
         for number, line in enumerate(lines):
             if not rule.moves:
                 _same(
@@ -229,7 +233,10 @@ class _Checked:
             stated = {self._stated(by_rule, state, z): z for z in candidates}
             multipliers = (
                 line.noise_multiplier,
-                *(other.noise_multiplier for other in beside[number : number + 1]),
+                *(
+                    extra_line.noise_multiplier
+                    for extra_line in extra_lines[number : number + 1]
+                ),
             )
             if multipliers not in stated:
                 _same(
@@ -328,8 +335,8 @@ class _Checked:
                 line.noise_stream.split("/")[:2],
                 drawn_by,
             )
-            told = line.reason if line.data_dependent_threshold else ""
-            stated = [reason for reason in without_event if reason in told]
+            stated_reason = line.reason if line.data_dependent_threshold else ""
+            stated = [reason for reason in without_event if reason in stated_reason]
             _same(
                 f"in round {line.round} as what {name} does not account for",
                 stated,

@@ -102,8 +102,8 @@ def train(
 
     if not processes.first:
         rounds: Any = rounds_of(Elsewhere(), first_threshold(run, references))
-        while (told := processes.tell()) is not None:
-            rounds.help(*told)
+        while (command := processes.tell()) is not None:
+            rounds.help(*command)
         return
     folder = run_dir / "checkpoint"
     with run_lock(folder) as waited:
@@ -336,7 +336,7 @@ class _Training:
 
     def _write(self, planned: int, stopped_by: str) -> None:
         state, config, rounds = self.state, self.config, self.rounds
-        members = [kept["theta"].numpy() for kept in state.best] or [
+        members = [member["theta"].numpy() for member in state.best] or [
             rounds.theta.numpy()
         ]
         save_members(self.run_dir / "model.safetensors", rounds.net, members)
@@ -395,8 +395,8 @@ class _Training:
                 "parameters": rounds.net.dimension,
                 "noise_multiplier": spent[0] if spent else None,
                 "members": [
-                    {"round": kept["round"], "accuracy": kept["accuracy"]}
-                    for kept in state.best
+                    {"round": member["round"], "accuracy": member["accuracy"]}
+                    for member in state.best
                 ],
                 "method_version": config.made_by,
                 "versions": versions | {"python": platform.python_version()},

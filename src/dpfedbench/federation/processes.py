@@ -180,9 +180,9 @@ def joined() -> Iterator[Processes]:
     try:
         torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
     except (RuntimeError, ValueError) as error:
-        said = (str(error).strip() or "no reason").splitlines()[0]
+        reason = (str(error).strip() or "no reason").splitlines()[0]
         raise BenchError(
-            f"the processes of the training did not find each other ({said})"
+            f"the processes of the training did not find each other ({reason})"
         ) from error
     yield Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
     # Not after an error: this waits for what is under way, and the others may be gone.

@@ -134,7 +134,7 @@ class Rounds:
             net=net,
             held=held,
             gradients=gradients,
-            own=run.client_sums,
+            client_sums=run.client_sums,
             enter=self._enter,
             plan=self.plan,
             threads=threads,
@@ -171,14 +171,20 @@ class Rounds:
         self.theta = torch.from_numpy(weights.copy())
         self._state = self.step.begin(self.theta)
         norms = () if run.private or self.clients.served == "records" else NORMS
-        told = (
+        noise_columns = (
             ()
             if self.server.sum.noise is None
             else self.server.sum.noise.public_columns
         )
         by_group = () if self.server.groups is None else GROUP_THRESHOLDS
-        own = run.client.columns(run)
-        self.columns = (*measures.columns, *own, *told, *by_group, *norms)
+        client_columns = run.client.columns(run)
+        self.columns = (
+            *measures.columns,
+            *client_columns,
+            *noise_columns,
+            *by_group,
+            *norms,
+        )
 
     @classmethod
     def of(
@@ -264,11 +270,12 @@ class Rounds:
         unless the plan fixes it.
         """
         self.processes.tell(("round", index, self.theta.numpy(), self._states()))
-        cohort, (total, *others), losses = self._contributed(index)
+        cohort, (total, *further_totals), losses = self._contributed(index)
         released = torch.from_numpy(self.server.release(total))
-        pairs = zip(self.further, others, strict=True)
+        pairs = zip(self.further, further_totals, strict=True)
         means = [
-            mechanism.release(one) / mechanism.denominator for mechanism, one in pairs
+            mechanism.release(further_total) / mechanism.denominator
+            for mechanism, further_total in pairs
         ]
         if means:
             self.processes.tell(("hear", means))
@@ -296,7 +303,7 @@ class Rounds:
         Of a private run only the model is looked at: how many of its contributions were
         finite is no release.
         """
-        loss, bad, what = row.get("loss", 0.0), self.non_finite, ""
+        loss, bad, fault = row.get("loss", 0.0), self.non_finite, ""
         # Clients that sum over their own records have a loss that leaves out what is
         # not finite, unless all is.
         if (
@@ -304,12 +311,12 @@ class Rounds:
             and bad
             and (bad == count or (self.run.client_data == "records" and loss != loss))
         ):
-            what = "none of its contributions is"
+            fault = "none of its contributions is"
         elif not torch.isfinite(self.theta).all():
-            what = "the model is no longer"
-        if what:
+            fault = "the model is no longer"
+        if fault:
             raise BenchError(
-                f"training stops in round {index + 1}, since {what} finite: lower"
+                f"training stops in round {index + 1}, since {fault} finite: lower"
                 " server.rate or client_update.inner_rate, and of a private run"
                 " clipping.threshold or noise.multiplier"
             )

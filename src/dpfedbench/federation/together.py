@@ -55,37 +55,39 @@ def check_agree(
     """
     if processes.count == 1:
         return
-    own = {
+    versions = {
         "dpfedbench": _digest(_SOURCE.glob("dp*/**/*.py"), _SOURCE),
         "Python": platform.python_version(),
     }
-    own |= {
+    versions |= {
         name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")
     }
-    own |= {
+    versions |= {
         "processor": processor(),
         "device": device,
         "configuration": f"{run.folder} {run.made_by} {run.to_yaml()}",
     }
-    for place in map(Path, places):
-        own[str(place)] = (
-            sha256(place) if place.is_file() else _digest(place.glob("*"), place)
+    for path in map(Path, places):
+        versions[str(path)] = (
+            sha256(path) if path.is_file() else _digest(path.glob("*"), path)
         )
-    told = processes.collected((platform.node(), own))
-    for rank, (node, theirs) in enumerate(told):
+    versions_of_all = processes.collected((platform.node(), versions))
+    for rank, (node, other_versions) in enumerate(versions_of_all):
         # Paths may differ: two nodes need not see a folder under the same one.
-        pairs = zip(own.items(), theirs.items(), strict=True)
+        pairs = zip(versions.items(), other_versions.items(), strict=True)
         named = [
-            (mine, name) for (mine, value), (name, other) in pairs if value != other
+            (mine, name)
+            for (mine, value), (name, other_value) in pairs
+            if value != other_value
         ]
         if named:
-            what = ", ".join(
+            differing = ", ".join(
                 mine if mine == name else f"{mine} ({name} there)"
                 for mine, name in named
             )
             raise BenchError(
-                f"process {rank} on {node} has another {what} than process 0 on"
-                f" {told[0][0]}: start all processes of a training with the same code"
+                f"process {rank} on {node} has another {differing} than process 0 on"
+                f" {versions_of_all[0][0]}: start all processes of a training with the same code"
                 " and packages, on one kind of processor, and on the same files"
             )
 
@@ -121,9 +123,9 @@ def add_together(
     Returns:
         The losses of the cohort in its order, in the first process.
     """
-    own = [blocks[number] for number in processes.own(len(blocks))]
-    places = np.concatenate(
-        [np.arange(len(cohort))[block] for block in own] or [np.arange(0)]
+    own_blocks = [blocks[number] for number in processes.own(len(blocks))]
+    positions = np.concatenate(
+        [np.arange(len(cohort))[block] for block in own_blocks] or [np.arange(0)]
     )
     all_losses: list[np.ndarray] = []
 
@@ -132,30 +134,34 @@ def add_together(
         of[:] = 0.0  # where another process's are
 
         def add_block(number: int, rows: np.ndarray) -> None:
-            some = rows
+            messages = rows
             if total.transforms:
-                some = rows_of(total.transformed(torch.from_numpy(rows)))
+                messages = rows_of(total.transformed(torch.from_numpy(rows)))
             own_norms = of[blocks[number]].reshape(-1, *norms.shape[1:])
             if total.sum.groups is None:
-                add_rows(some, limit, whole, own_norms)
+                add_rows(messages, limit, whole, own_norms)
             else:
                 groups = total.sum.groups
-                add_rows_by_group(add_rows, groups, some, limit, whole, own_norms)
+                add_rows_by_group(add_rows, groups, messages, limit, whole, own_norms)
 
-        made = _regrouped(
-            stream_of(cohort[places]),
-            [each * (b.stop - b.start) for b in own],
+        pieces = _regrouped(
+            stream_of(cohort[positions]),
+            [each * (b.stop - b.start) for b in own_blocks],
             len(whole),
             all_losses,
         )
-        processes.fold(whole, len(blocks), made, add_block)
+        processes.fold(whole, len(blocks), pieces, add_block)
         losses = np.concatenate(all_losses or [np.zeros(0)])
-        told = processes.collected((places, of[places], losses))
+        parts = processes.collected((positions, of[positions], losses))
         if processes.first:
-            for theirs, lengths, _ in told:
-                of[theirs] = lengths
+            for part_positions, lengths, _ in parts:
+                of[part_positions] = lengths
             all_losses[:] = _ordered(
-                [(theirs, given) for theirs, _, given in told if len(given)]
+                [
+                    (part_positions, part_losses)
+                    for part_positions, _, part_losses in parts
+                    if len(part_losses)
+                ]
             )
 
     total.add_by(add, len(cohort) * each, transformed=True)
@@ -170,11 +176,11 @@ def _regrouped(
     for size in sizes:
         rows = [have]
         while sum(map(len, rows)) < size:
-            contributions, given, _ = next(stream)
+            contributions, block_losses, _ = next(stream)
             rows.append(
                 rows_of(contributions).copy()
             )  # what a stream yields is overwritten later
-            losses.append(given)
+            losses.append(block_losses)
         joined = np.concatenate(rows) if len(rows) > 1 else have
         yield joined[:size]
         have = joined[size:]
@@ -187,6 +193,6 @@ def _ordered(told: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
     places; none where none are told.
     """
     ordered = np.zeros(sum(len(losses) for _, losses in told))
-    for places, losses in told:
-        ordered[places] = losses
+    for positions, losses in told:
+        ordered[positions] = losses
     return [ordered] if told else []

@@ -51,12 +51,12 @@ class BatchGradient:
         self._statistics = list[tuple[slice, BatchNorm, str]]()
         start = 0
         for name, value in self._module.named_parameters():
-            place = slice(start, start + value.numel())
-            start = place.stop
+            coordinates = slice(start, start + value.numel())
+            start = coordinates.stop
             layer_name, _, key = name.rpartition(".")
             layer = self._module.get_submodule(layer_name)
             if isinstance(layer, BatchNorm) and key in ("mean", "variance"):
-                self._statistics.append((place, layer, key))
+                self._statistics.append((coordinates, layer, key))
         for layer in self._module.modules():
             if isinstance(layer, BatchNorm):
                 layer.uses_batch = True
@@ -110,11 +110,11 @@ class BatchGradient:
 
     def _running(self) -> list[tuple[slice, torch.Tensor]]:
         running = []
-        for place, layer, key in self._statistics:
+        for coordinates, layer, key in self._statistics:
             assert layer.running is not None
             mean, variance = layer.running
             value = mean if key == "mean" else variance
-            running.append((place, value.detach().cpu()))
+            running.append((coordinates, value.detach().cpu()))
         return running
 
 

@@ -281,7 +281,7 @@ class DropPath:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The maps [n, ...] of one edge, each record's dropped or scaled."""
-        kept = 1 - self.probability
-        drawn = torch.rand(len(x), generator=self._generator) < kept
-        mask = (drawn.to(x.dtype) / kept).to(x.device)
+        keep_rate = 1 - self.probability
+        drawn = torch.rand(len(x), generator=self._generator) < keep_rate
+        mask = (drawn.to(x.dtype) / keep_rate).to(x.device)
         return x * mask.reshape(-1, *[1] * (x.dim() - 1))

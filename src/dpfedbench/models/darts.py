@@ -214,11 +214,11 @@ def _parts(
             for i, node in enumerate(targets[name])
         ]
     nodes = next(iter(targets.values()))
-    own = mix[..., [edge(node, place) for node in nodes], :]
+    weights = mix[..., [edge(node, place) for node in nodes], :]
     mixed: torch.Tensor | None = None
     for column, name in enumerate(targets):
         if name != NONE:
-            part = outputs[name] * own[..., column, None, None, None]
+            part = outputs[name] * weights[..., column, None, None, None]
             mixed = part if mixed is None else mixed + part
     assert mixed is not None
     return list(zip(nodes, mixed.unbind(1), strict=True))
@@ -268,7 +268,7 @@ class CellNet(nn.Module):
         self.classes, self.pooling = classes, pooling
         self.centred = norm.groups is None and not norm.batch
         self.kinds = tuple(
-            "reduction" if place in reductions else "normal" for place in range(cells)
+            "reduction" if index in reductions else "normal" for index in range(cells)
         )
         side = min(height, width) // pooling
         smallest = math.ceil(side / 2 ** self.kinds.count("reduction"))
@@ -339,9 +339,9 @@ class CellNet(nn.Module):
         there is one.
         """
         auxiliary, output = None, torch.empty(0)
-        for place, last in enumerate(self._outputs(x, None, drop)):
+        for index, last in enumerate(self._outputs(x, None, drop)):
             output = last
-            if place == 2 * len(self.cells) // 3 and hasattr(self, "auxiliary"):
+            if index == 2 * len(self.cells) // 3 and hasattr(self, "auxiliary"):
                 auxiliary = self.auxiliary(last)
         return self._classified(output), auxiliary
 
@@ -352,8 +352,8 @@ class CellNet(nn.Module):
         x = functional.avg_pool2d(x, self.pooling) if self.pooling > 1 else x
         before = last = self.stem_norm(self.stem(x))
         for kind, cell in zip(self.kinds, self.cells, strict=True):
-            own = None if mix is None else mix[kind]
-            before, last = last, cell(before, last, own, drop)
+            cell_mix = None if mix is None else mix[kind]
+            before, last = last, cell(before, last, cell_mix, drop)
             yield last
 
     def _classified(self, last: torch.Tensor) -> torch.Tensor:
@@ -405,17 +405,19 @@ class SearchNet(CellNet):
     def blocks(self) -> dict[str, tuple[str, ...]]:
         """The names of the weights, and of the architecture weights."""
         names = [name for name, _ in self.named_parameters()]
-        own = tuple(name for name in names if name.startswith("architecture."))
+        architecture = tuple(name for name in names if name.startswith("architecture."))
         return {
-            "weights": tuple(name for name in names if name not in own),
-            "architecture": own,
+            "weights": tuple(name for name in names if name not in architecture),
+            "architecture": architecture,
         }
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] for images [n, C, H, W]."""
-        own = {kind: getattr(self.architecture, kind) for kind in self.space.kinds}
+        parameters = {
+            kind: getattr(self.architecture, kind) for kind in self.space.kinds
+        }
         return self.logits(
-            x, {kind: value.softmax(dim=-1) for kind, value in own.items()}
+            x, {kind: value.softmax(dim=-1) for kind, value in parameters.items()}
         )
 
 

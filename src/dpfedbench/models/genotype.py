@@ -129,10 +129,10 @@ class Space:
                 f"architecture weights must be [{self.size}], not"
                 f" {list(np.shape(architecture))}"
             )
-        own = np.asarray(architecture, np.float64).reshape(
+        logits = np.asarray(architecture, np.float64).reshape(
             len(self.kinds), self.edges, len(self.operations)
         )
-        shares = np.exp(own - own.max(axis=-1, keepdims=True))
+        shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
         return dict(
             zip(self.kinds, shares / shares.sum(axis=-1, keepdims=True), strict=True)
         )

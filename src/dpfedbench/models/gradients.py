@@ -85,8 +85,8 @@ class Point(ABC):
 
     def _measure(self, tasks: Sequence[Measured]) -> None:
         """Say each task's measures."""
-        self.losses = np.array([each.loss for each in tasks])
-        self.accuracies = np.array([each.accuracy for each in tasks])
+        self.losses = np.array([task.loss for task in tasks])
+        self.accuracies = np.array([task.accuracy for task in tasks])
 
     def product(self, direction: Array, out: Array) -> None:
         """Write each task's Hessian times its direction [T, w] to `out` [T, w]."""
@@ -245,9 +245,9 @@ class Gradients(ABC):
         self._check_records(theta, x, y)
         _fitting(room, (max(len(room), 1), self.width(block)), self.dtype)
         for start in range(0, len(x), len(room)):
-            some = slice(start, start + len(room))
-            rows = room[: len(x[some])]
-            yield self._each(theta, x[some], y[some], rows, block), rows
+            records = slice(start, start + len(room))
+            rows = room[: len(x[records])]
+            yield self._each(theta, x[records], y[records], rows, block), rows
 
     def added(self, theta: Array, x: Array, y: Array, room: Array) -> np.ndarray:
         """The sum of the records' gradients, float64 [d]; arguments as of `pieces`,
@@ -301,8 +301,8 @@ class Gradients(ABC):
                 f"the network's blocks are {sorted(self.net.blocks)}: there is no"
                 f" {block!r}"
             )
-        place = self.net.blocks[block]
-        return int(place.stop - place.start)
+        coordinates = self.net.blocks[block]
+        return int(coordinates.stop - coordinates.start)
 
     # What the implementations do
 

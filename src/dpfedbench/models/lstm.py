@@ -99,10 +99,10 @@ class Lstm(nn.Module):
     def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Each record's loss [n]: the sum over its known words, over L."""
         logits = self(x)
-        each = functional.cross_entropy(
+        word_losses = functional.cross_entropy(
             logits.flatten(0, 1), y.flatten(), reduction="none"
         ).view(y.shape)
-        return (each * (y > 0)).sum(1) / self.record
+        return (word_losses * (y > 0)).sum(1) / self.record
 
     def correct(
         self, x: torch.Tensor, y: torch.Tensor

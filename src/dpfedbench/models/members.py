@@ -86,9 +86,9 @@ def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
     )
     to, of = shared.reshape(-1, 2).T
     tensors = dict(members[0])
-    for name, own in net.tensors(torch.from_numpy(weights)).items():
+    for name, tensor in net.tensors(torch.from_numpy(weights)).items():
         if name in net.by_word and name in tensors:
-            before, after = tensors[name], own.numpy().copy()
+            before, after = tensors[name], tensor.numpy().copy()
             if before[len(words) :].shape != after[len(net.words) :].shape:
                 break  # of another width: `flatten` says so
             after[to], after[0], after[len(net.words) + 1 :] = (

@@ -150,14 +150,23 @@ class MetaGradient:
         start = tensor_of(theta, gradients.device).to(gradients.dtype)
         rates = self._rates.at(start, self.rate)
         support, query = gradients.prepared(support_x), gradients.prepared(query_x)
-        kept, learnt = len(self._points), bool(self._rates.learnt)
+        points, learnt = len(self._points), bool(self._rates.learnt)
         if weights is None and not learnt:
-            given = start, support, support_y, query, query_y, rates.expand(steps, -1)
-            measures = gradients.through_steps(*given, second=self.order == 2, out=out)
+            arguments = (
+                start,
+                support,
+                support_y,
+                query,
+                query_y,
+                rates.expand(steps, -1),
+            )
+            measures = gradients.through_steps(
+                *arguments, second=self.order == 2, out=out
+            )
             if measures is not None:
                 return measures
         thetas, scaled = (
-            self._rows("thetas", kept + 1, tasks),
+            self._rows("thetas", points + 1, tasks),
             self._rows("scaled", 1, tasks)[0],
         )
         # Of each step where the rates are learnt, else of the last.
@@ -168,13 +177,13 @@ class MetaGradient:
             # First order keeps one point and one set of weights, and overwrites them.
             here, there = (step, step + 1) if self.order == 2 else (min(step, 1), 1)
             slope = slopes[step % len(slopes)]
-            self._points[step % kept] = gradients.at(
+            self._points[step % points] = gradients.at(
                 thetas[here],
                 support,
                 support_y,
                 slope,
                 products=self.order == 2,
-                into=self._points[step % kept],
+                into=self._points[step % points],
             )
             torch.mul(slope, rates[step % len(rates)], out=scaled)
             torch.sub(thetas[here], scaled, out=thetas[there])

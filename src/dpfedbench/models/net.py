@@ -69,15 +69,15 @@ class _Call(nn.Module):
             getattr(self.module, name, None) for name in ("losses", "correct")
         )
         logits = torch.empty(0) if losses and correct else self.module(x)
-        each = (
+        record_losses = (
             losses(x, y)
             if losses
             else functional.cross_entropy(logits, y, reduction="none")
         )
         if correct:
-            return each, *correct(x, y)
-        right = (logits.detach().argmax(dim=1) == y).to(each.dtype)
-        return each, right, torch.ones_like(right)
+            return record_losses, *correct(x, y)
+        right = (logits.detach().argmax(dim=1) == y).to(record_losses.dtype)
+        return record_losses, right, torch.ones_like(right)
 
 
 def _layer_key(name: str) -> str:
@@ -233,18 +233,18 @@ class Net:
         vectors = {
             key: all(
                 len(shape) < 2
-                for other, shape in zip(keys, self.shapes.values(), strict=True)
-                if other == key
+                for layer, shape in zip(keys, self.shapes.values(), strict=True)
+                if layer == key
             )
             for key in keys
         }
         firsts = [0]
-        for place in range(1, len(keys)):
-            is_extra = place >= len(self._own)
-            if keys[place] != keys[place - 1] and (
-                is_extra or not vectors[keys[place]]
+        for index in range(1, len(keys)):
+            is_extra = index >= len(self._own)
+            if keys[index] != keys[index - 1] and (
+                is_extra or not vectors[keys[index]]
             ):
-                firsts.append(place)
+                firsts.append(index)
         return firsts
 
     def with_rates(self, steps: int, first: float) -> Net:
@@ -264,16 +264,16 @@ class Net:
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Initial vector, float32 [d]; torch's own generator is left as it is."""
         if hasattr(self.module, "initial"):
-            own = [np.asarray(getattr(self.module, "initial")(rng), np.float32)]  # noqa: B009
+            tensors = [np.asarray(getattr(self.module, "initial")(rng), np.float32)]  # noqa: B009
         else:
             with _own_generator(int(rng.integers(2**62))):
-                own = [
+                tensors = [
                     value.detach().float().numpy().ravel()
                     for value in self.build().parameters()
                 ]
         return np.concatenate(
             [
-                *own,
+                *tensors,
                 *(
                     np.asarray(value, np.float32).ravel()
                     for value in self.extra.values()
@@ -346,13 +346,13 @@ class Net:
         that has `channels_last`, which makes convolutions on a CPU faster, gets them
         so.
         """
-        given = tensor_of(x, like.device)
+        tensor = tensor_of(x, like.device)
         if self.vocabulary:
-            return given
+            return tensor
         scaled = (
-            given.to(like.dtype) / 255
-            if given.dtype == torch.uint8
-            else given.to(like.dtype)
+            tensor.to(like.dtype) / 255
+            if tensor.dtype == torch.uint8
+            else tensor.to(like.dtype)
         )
         moved = scaled.movedim(-1, -3)
         if getattr(self.module, "channels_last", False):
@@ -490,15 +490,15 @@ class Net:
         if (drawn := first_difference(*passes, of=slice(None))) is not None:
             raise BenchError(drawing(drawn, self.module))
         if not hasattr(self.module, "losses"):
-            shape, wanted = tuple(passes[0][-1][1].shape), (_PROBED, self.outputs)
-            if shape != wanted:
+            shape, expected = tuple(passes[0][-1][1].shape), (_PROBED, self.outputs)
+            if shape != expected:
                 of_text = (
                     ": a model of text has logits for each word, so it has to define"
                     " losses and correct"
                 )
                 raise BenchError(
                     f"model {self.name} gives an array {list(shape)} for {_PROBED}"
-                    f" records, not logits {list(wanted)}"
+                    f" records, not logits {list(expected)}"
                     + of_text
                     * bool(self.vocabulary)
                 )
@@ -516,10 +516,12 @@ class Net:
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 return place_of(name, layer)
         theta, x, y = self.example()
-        other = x.clone()
-        other[-1] = other[-1].flip(-1) if self.vocabulary else 2 - other[-1] ** 2
+        changed_x = x.clone()
+        changed_x[-1] = (
+            changed_x[-1].flip(-1) if self.vocabulary else 2 - changed_x[-1] ** 2
+        )
         changed = first_difference(
-            self.layers(theta, x, y), self.layers(theta, other, y), of=0
+            self.layers(theta, x, y), self.layers(theta, changed_x, y), of=0
         )
         if changed is None:
             return ""

@@ -56,13 +56,15 @@ class OneByOne(Point):
                 self._calls.append((call, parameters))
         self._rows.copy_(theta)
         losses, accuracies = list[float](), list[float]()
-        for (call, own), records, labels, row in zip(
+        for (call, parameters_of), records, labels, row in zip(
             self._calls, x, y, out, strict=True
         ):
             with torch.enable_grad():
-                each, right, of = call("measures", records, labels)
-                loss = each.mean()
-                gradients = _derivatives([loss], None, own, create_graph=products)
+                record_losses, right, of = call("measures", records, labels)
+                loss = record_losses.mean()
+                gradients = _derivatives(
+                    [loss], None, parameters_of, create_graph=products
+                )
             _write(gradients, row)
             losses.append(float(loss.detach()))
             accuracies.append(float(right.sum() / of.sum()))
@@ -75,7 +77,7 @@ class OneByOne(Point):
         return list(self._net.tensors(torch.as_tensor(row)).values())
 
     def _product(self, direction: Array, out: Array) -> None:
-        for i, (gradients, (_, own)) in enumerate(
+        for i, (gradients, (_, parameters)) in enumerate(
             zip(self._gradients, self._calls, strict=True)
         ):
             # Where the loss does not depend on a tensor, or only linearly, its gradient
@@ -91,7 +93,9 @@ class OneByOne(Point):
                 continue
             outputs, along = ([pair[k] for pair in moving] for k in range(2))
             try:
-                _write(_derivatives(outputs, along, own, retain_graph=True), out[i])
+                _write(
+                    _derivatives(outputs, along, parameters, retain_graph=True), out[i]
+                )
             except RuntimeError as error:
                 if "is not implemented" not in str(error):
                     raise

@@ -29,10 +29,10 @@ class ConvolutionsAsProducts(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
+        options = kwargs or {}
         if func is functional.conv2d:
-            return _conv2d(*args, **given)
-        return func(*args, **given)
+            return _conv2d(*args, **options)
+        return func(*args, **options)
 
 
 def _conv2d(
@@ -49,13 +49,13 @@ def _conv2d(
     """
     if groups != 1 or isinstance(padding, str) or x.dim() != 4:
         return functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    (down, right), (above, left), (apart_y, apart_x) = (
+    (down, right), (pad_y, pad_x), (apart_y, apart_x) = (
         _pair(stride),
         _pair(padding),
         _pair(dilation),
     )
     out, channels, height, width = weight.shape
-    x = functional.pad(x, (left, left, above, above)).permute(0, 2, 3, 1)
+    x = functional.pad(x, (pad_x, pad_x, pad_y, pad_y)).permute(0, 2, 3, 1)
     rows = (x.shape[1] - apart_y * (height - 1) - 1) // down + 1
     columns = (x.shape[2] - apart_x * (width - 1) - 1) // right + 1
     # By slices: torch has no batching rule for what the derivative of `unfold` is made

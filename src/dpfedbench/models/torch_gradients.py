@@ -116,9 +116,11 @@ class TorchGradients(Gradients):
                     needed = (
                         self._per_record * records * self._like.element_size() / 2**20
                     )
-                    what = "record" if records == 1 else f"task of {records} records"
+                    contribution = (
+                        "record" if records == 1 else f"task of {records} records"
+                    )
                     raise BenchError(
-                        f"one {what} of this network takes about {needed:,.0f} MiB on"
+                        f"one {contribution} of this network takes about {needed:,.0f} MiB on"
                         f" {self.device}, but less is free: use a smaller model or"
                         " task, end other programs on the device, or set"
                         " machine.device to cpu"
@@ -194,8 +196,8 @@ class TorchGradients(Gradients):
     def _logits(self, theta: Array, x: Inputs) -> Array:
         with torch.no_grad():
             rows = [
-                self.net.apply("forward", own, some, call=self._call)
-                for own, some in zip(self._theta(theta), x.value, strict=True)
+                self.net.apply("forward", weights, records, call=self._call)
+                for weights, records in zip(self._theta(theta), x.value, strict=True)
             ]
         return torch.stack(rows).cpu().numpy()
 
@@ -210,8 +212,8 @@ class TorchGradients(Gradients):
     @functools.cached_property
     def _vmaps_tasks(self) -> bool:
         """Whether second derivatives of several tasks can be computed at once."""
-        one, x, y = self._example()
-        theta = one.expand(2, -1)
+        weights, x, y = self._example()
+        theta = weights.expand(2, -1)
         try:
             point = _AllAtOnce(
                 self,
@@ -261,7 +263,7 @@ class TorchGradients(Gradients):
         """Return the first computation of records' gradients that works, with its name."""
         theta, x, y = self._example()
         names = self.net.tensor_names
-        wanted, _ = self._by_loop(theta, x, y, names)
+        expected, _ = self._by_loop(theta, x, y, names)
         for name, way in (("torch", self._by_vmap), ("torch-opacus", self._by_opacus)):
             try:
                 rows, _ = way(theta, x, y, names)
@@ -270,9 +272,12 @@ class TorchGradients(Gradients):
             ):  # whatever torch or Opacus say of an operation that they do not know
                 continue
             differences = [
-                (row - other).norm() for row, other in zip(rows, wanted, strict=True)
+                (row - reference).norm()
+                for row, reference in zip(rows, expected, strict=True)
             ]
-            if max(differences) <= 1e-3 * max(other.norm() for other in wanted):
+            if max(differences) <= 1e-3 * max(
+                reference.norm() for reference in expected
+            ):
                 return name, way
         return "torch-loop", self._by_loop
 
@@ -291,8 +296,8 @@ class TorchGradients(Gradients):
             label: torch.Tensor,
         ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
             measures = tuple(
-                each[0]
-                for each in self._measures(
+                measure[0]
+                for measure in self._measures(
                     {**tensors, **weights}, record[None], label[None]
                 )
             )
@@ -322,7 +327,7 @@ class TorchGradients(Gradients):
             measured = module("measures", x, y)
             measured[0].sum().backward()
         rows = zip(self.net.tensor_names, plain.parameters(), strict=True)
-        return [own.grad_sample for name, own in rows if name in names], [
+        return [parameter.grad_sample for name, parameter in rows if name in names], [
             part.detach() for part in measured
         ]
 
@@ -358,11 +363,11 @@ class TorchGradients(Gradients):
         size = len(x) if self.net.mixes_records else _EVALUATED
         with torch.no_grad():
             for start in range(0, len(x), size or 1):
-                some = slice(start, start + size)
+                records = slice(start, start + size)
                 measured = self._measures(
                     weights,
-                    self.net.inputs(x[some], self._like),
-                    tensor_of(y[some], self.device),
+                    self.net.inputs(x[records], self._like),
+                    tensor_of(y[records], self.device),
                 )
                 measures.append(_measured(measured))
         return joined(measures)

@@ -34,10 +34,10 @@ def add_on_device(
     All is in double precision. The rows of a call are added up before they are added to
     the total, so that other chunks have other last bits.
     """
-    own = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    finite = own.isfinite()
-    weights = torch.where(finite, torch.clamp(limit / own, max=1.0), 0.0)
-    norms[:] = own.cpu().numpy()
+    row_norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    finite = row_norms.isfinite()
+    weights = torch.where(finite, torch.clamp(limit / row_norms, max=1.0), 0.0)
+    norms[:] = row_norms.cpu().numpy()
     total += (weights @ torch.where(finite[:, None], rows, 0.0).double()).cpu().numpy()
 
 
@@ -79,11 +79,11 @@ def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
         return total.add(messages.numpy())
     groups = getattr(total, "groups", None)
     if contributions.is_cuda:
-        given = contributions.detach().float()
+        on_device = contributions.detach().float()
         if groups is not None:
-            add = functools.partial(add_groups_on_device, groups, given)
-            return total.add_by(add, len(given))
-        return total.add_by(functools.partial(add_on_device, given), len(given))
+            add = functools.partial(add_groups_on_device, groups, on_device)
+            return total.add_by(add, len(on_device))
+        return total.add_by(functools.partial(add_on_device, on_device), len(on_device))
     rows = rows_of(contributions)
     if groups is not None:
         return total.add_rows_with(add_rows, rows)

@@ -209,7 +209,7 @@ class NoisedUpdate(ClientUpdate):
         return {OWN_UPDATE: _own_update_sampler(run)}
 
     def clients(self, setup: Setup) -> Clients:
-        without_noise = self.update.clients(dataclasses.replace(setup, own=()))
+        without_noise = self.update.clients(dataclasses.replace(setup, client_sums=()))
         return NoisedClients(setup, without_noise)
 
 
@@ -232,7 +232,7 @@ class NoisedClients(Clients):
         self._inner = inner
         self.served, self.divides = inner.served, inner.divides
         run = setup.run
-        (update_sum,) = setup.own
+        (update_sum,) = setup.client_sums
         section = update_sum.within_task
         assert section is not None and inner.each == 1
         sampler = _own_update_sampler(run)

@@ -83,8 +83,10 @@ class Augmentation(Section):
         tops, lefts = rng.integers(0, 2 * self.crop + 1, (2, count))
         rows = tops[:, None] + np.arange(height)
         columns = lefts[:, None] + np.arange(width)
-        which = np.arange(count)[:, None, None]
-        cropped: np.ndarray = padded[which, rows[:, :, None], columns[:, None, :]]
+        image_numbers = np.arange(count)[:, None, None]
+        cropped: np.ndarray = padded[
+            image_numbers, rows[:, :, None], columns[:, None, :]
+        ]
         return cropped
 
     def _squares(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

@@ -251,8 +251,8 @@ class OwnUpdate(OwnSum):
     section: ClassVar[str] = "own_update"
 
     def sum(self, name: str, *, observer: str) -> SumSpec:
-        own = super().sum(name, observer=observer)
-        return dataclasses.replace(own, unit="client", adjacency="replace-one")
+        record_sum = super().sum(name, observer=observer)
+        return dataclasses.replace(record_sum, unit="client", adjacency="replace-one")
 
 
 def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:

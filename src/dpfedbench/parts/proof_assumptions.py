@@ -142,17 +142,17 @@ def _check_client_state(
     keeps = declared(client, "keeps_state", "clients")
     if keeps is False:
         return
-    what = "keep state" if keeps else "may keep state"
+    verb = "keep state" if keeps else "may keep state"
     if any(sum_.unit == "record" for sum_ in private):
         raise BenchError(
-            f"the clients of client_update.kind {client.kind} {what}, but the account"
+            f"the clients of client_update.kind {client.kind} {verb}, but the account"
             " of a record takes each record's contribution to follow from that record"
             " and from releases alone: set keeps_state = False on the class if that is"
             " so, or protect clients"
         )
     over_clients = any(sum_.within_task is None for sum_ in private)
     if over_clients and not participation.allows_client_state:
-        raise BenchError(_state_message(client, participation.kind, what))
+        raise BenchError(_state_message(client, participation.kind, verb))
 
 
 def _state_message(client: ClientUpdate, participation: str, what: str) -> str:

@@ -45,23 +45,23 @@ class TaskClients(ClientByClient):
     ) -> None:
         super().__init__(setup, lambda gradients: gradients)
         self.each = each
-        own, multiplier = {sum_.name: sum_ for sum_ in setup.own}, None
-        if own:
-            given = setup.own[0].within_task
-            assert given is not None
-            multiplier = given.noise_multiplier(
-                {name: samplers[name] for name in own}, setup.run.claims
+        own_sums, multiplier = {sum_.name: sum_ for sum_ in setup.client_sums}, None
+        if own_sums:
+            within_task = setup.client_sums[0].within_task
+            assert within_task is not None
+            multiplier = within_task.noise_multiplier(
+                {name: samplers[name] for name in own_sums}, setup.run.claims
             )
         self.entries = {
             name: setup.enter(
-                own.get(name)
+                own_sums.get(name)
                 or SumSpec(name=name, unit="record", observer="server", stream=name),
                 sampler=sampler,
                 denominator=float(sampler["cohort"]),
                 dimension=self.dimension,
                 indices=("round", "client", "step"),
                 multiplier=multiplier,
-                groups=setup.groups_of(own[name]) if name in own else None,
+                groups=setup.groups_of(own_sums[name]) if name in own_sums else None,
             )
             for name, sampler in samplers.items()
         }

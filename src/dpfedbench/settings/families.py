@@ -1,7 +1,7 @@
 """Families of parts: which parts can stand at a key of a section, by kind, and what is
 said of a key that is not there.
 
-A family is a base class whose `place` names the package that holds the family's
+A family is a base class whose `package` names the package that holds the family's
 modules. A part is a class of it with a kind, in a module of that package, of a paper, or
 of a plugin; see `part.Part`.
 """
@@ -68,7 +68,7 @@ def kind_of(cls: Model) -> str | None:
 def kinds_of(base: type[Base]) -> dict[str, type[Base]]:
     """Return the parts of a family, or those that are subclasses of `base`, by kind.
 
-    They are in the modules of the package that `place` names, in the module of the
+    They are in the modules of the package that `package` names, in the module of the
     family's base, in the papers' modules, and in plugins. A module whose name begins
     with "_" holds code that several parts share, and is not searched.
 
@@ -84,18 +84,18 @@ def root_of(cls: Model) -> Model:
     family = family_of(cls)
     if family is not None:
         return family.root
-    return next(base for base in reversed(cls.__mro__) if getattr(base, "place", ""))
+    return next(base for base in reversed(cls.__mro__) if getattr(base, "package", ""))
 
 
 @plugins.cached
 def _family(root: Model) -> dict[str, Model]:
     """Return all parts of a family by kind, given the family's base."""
     family_in_library = family_of(root) or LibraryFamily(
-        root, (root.__module__,), root.place
+        root, (root.__module__,), root.package
     )
     modules = [
         *map(importlib.import_module, family_in_library.modules),
-        *modules_in(family_in_library.place),
+        *modules_in(family_in_library.package),
         *modules_in(PAPERS),
     ]
     family: dict[str, Model] = {}
@@ -106,9 +106,9 @@ def _family(root: Model) -> dict[str, Model]:
         if family_of(cls) is not None:
             check_decorated(cls)
         if kind in family:
-            both = f"{family[kind].__module__} and {cls.__module__}"
+            modules_of_both = f"{family[kind].__module__} and {cls.__module__}"
             raise BenchError(
-                f"{both} both have a part of kind {kind!r}: give one of them another"
+                f"{modules_of_both} both have a part of kind {kind!r}: give one of them another"
             )
         family[kind] = cls
     return dict(sorted(family.items()))
@@ -129,7 +129,7 @@ def modules_in(package: str) -> list[ModuleType]:
 
 def defined_in(modules: Iterable[ModuleType], base: type) -> list[Model]:
     """Return the classes that these modules define and that extend `base`."""
-    found = (
+    extending = (
         value
         for module in modules
         for value in vars(module).values()
@@ -137,7 +137,7 @@ def defined_in(modules: Iterable[ModuleType], base: type) -> list[Model]:
         and issubclass(value, base)
         and value.__module__ == module.__name__
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(extending))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -74,15 +74,15 @@ def refuse_shadowing(cls: Any) -> None:
             if key not in fields and (
                 key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())
             ):
-                said = (
+                message = (
                     f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows"
                     f" {base.__name__}.{key}"
                 )
                 if any(
-                    "ClassVar" in str(inspect.get_annotations(above).get(key))
-                    for above in cls.__mro__[1:-1]
+                    "ClassVar" in str(inspect.get_annotations(ancestor).get(key))
+                    for ancestor in cls.__mro__[1:-1]
                 ):
                     raise BenchError(
-                        f"{said}: that is no key, write {key}: ClassVar[...] = ..."
+                        f"{message}: that is no key, write {key}: ClassVar[...] = ..."
                     )
-                raise BenchError(f"{said}: give it another name")
+                raise BenchError(f"{message}: give it another name")

@@ -50,14 +50,14 @@ def _classes(structure: Structure) -> Classes:
     return (structure,) if isinstance(structure, type) else tuple(structure)
 
 
-def _over(inner: Sequence[type[Settings]], below: Any, value: Any) -> Any:
+def _over(inner: Sequence[type[Settings]], lower: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
         return copy.deepcopy(value)
-    below = below if isinstance(below, Mapping) else {}
+    lower = lower if isinstance(lower, Mapping) else {}
     cls = _of_kind(inner, value)
-    if cls is not None and _of_kind(inner, below) not in (None, cls):
-        below = {key: item for key, item in below.items() if key in shapes(cls)}
-    return merge(inner, below, value)
+    if cls is not None and _of_kind(inner, lower) not in (None, cls):
+        lower = {key: item for key, item in lower.items() if key in shapes(cls)}
+    return merge(inner, lower, value)
 
 
 def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
@@ -198,10 +198,10 @@ def _lay(
     """Lay an overlay over the values, key by key, whatever their kind; `_settle` drops
     what the final kind lacks.
     """
-    for key, given in layer.items():
+    for key, overlay in layer.items():
         having = tuple(cls for cls in classes if key in shapes(cls))
         inner = _standing_at(having, key, taken=True)
-        value = _spelled_out(inner, given)
+        value = _spelled_out(inner, overlay)
         if not having:
             if keep:
                 below[key] = copy.deepcopy(value)
@@ -226,19 +226,19 @@ def _settle(
     """Drop the keys that the final kind of each part does not have, but for those that
     the run's own overlay says.
     """
-    said = cell if isinstance(cell, Mapping) else {}
+    overlay = cell if isinstance(cell, Mapping) else {}
     for key, value in values.items():
         inner = _standing_at(tuple(classes), key, taken=True)
         if not inner or not isinstance(value, dict):
             continue
-        own = _spelled_out(inner, said.get(key))
+        part_overlay = _spelled_out(inner, overlay.get(key))
         taken = [part] if (part := _of_kind(inner, value)) else inner
         for name in list(value):
             if not any(name in shapes(cls) for cls in taken) and not (
-                isinstance(own, Mapping) and name in own
+                isinstance(part_overlay, Mapping) and name in part_overlay
             ):
                 del value[name]
-        _settle(taken, value, own)
+        _settle(taken, value, part_overlay)
 
 
 @plugins.cached
@@ -272,10 +272,10 @@ def set_key(overlay: Mapping[str, Any], dotted: str, value: Any) -> dict[str, An
     first, _, rest = dotted.partition(".")
     copied = copy.deepcopy(dict(overlay))
     if rest:
-        below = copied.get(first)
-        below = {"kind": below} if isinstance(below, str) else below
+        inner = copied.get(first)
+        inner = {"kind": inner} if isinstance(inner, str) else inner
         copied[first] = set_key(
-            below if isinstance(below, Mapping) else {}, rest, value
+            inner if isinstance(inner, Mapping) else {}, rest, value
         )
     else:
         copied[first] = copy.deepcopy(value)

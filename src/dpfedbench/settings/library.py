@@ -37,12 +37,12 @@ class LibraryFamily:
     Attributes:
         root: the base class of its parts.
         modules: the modules of `dpsum` that define them.
-        place: the package of `dpfedbench` in which further parts may lie.
+        package: the package of `dpfedbench` in which further parts may lie.
     """
 
     root: type
     modules: tuple[str, ...]
-    place: str
+    package: str
 
 
 FAMILIES = (

@@ -153,7 +153,7 @@ class Part(Section):
     value, and leaves it out.
     """
 
-    place: ClassVar[str] = ""
+    package: ClassVar[str] = ""
     tag: ClassVar[str] = "kind"
     implied_by: ClassVar[str] = ""
     unsaid: ClassVar[str] = ""
@@ -226,14 +226,14 @@ def _read(cls: Any, values: Any, where: str) -> Any:
         raise BenchError(no_group(where or "the configuration", values))
     _check_keys(cls, values, where)
     keys = shapes(cls)
-    made = {
+    converted = {
         key: _read_at(keys[key], value, dotted(where, key))
         for key, value in values.items()
         if key in keys
     }
     if family_of(cls) is not None:
-        return _build(cls, made, where)
-    return _fill(cls.__new__(cls), made, where)
+        return _build(cls, converted, where)
+    return _fill(cls.__new__(cls), converted, where)
 
 
 def _build(cls: Any, values: Mapping[str, Any], where: str) -> Any:

@@ -25,13 +25,13 @@ def digest_classes(classes: Iterable[type]) -> str:
     Returns:
         Twelve hexadecimal digits, or an empty text where all classes are dpfedbench's.
     """
-    own = {
+    plugin_classes = {
         base
         for cls in classes
         for base in cls.__mro__
         if not is_ours(base) and any(map(is_ours, base.__mro__))
     }
-    return _digest((cls.__module__, inspect.getfile(cls)) for cls in own)
+    return _digest((cls.__module__, inspect.getfile(cls)) for cls in plugin_classes)
 
 
 def digest_module(module: ModuleType) -> str:
@@ -87,8 +87,8 @@ def _imported(module: str, file: Path) -> Iterator[tuple[str, Path]]:
             continue
         if is_installed and top != module.partition(".")[0]:
             continue
-        place = root.joinpath(*name.split("."))
-        for candidate in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+        path = root.joinpath(*name.split("."))
+        for candidate in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
             if candidate.is_file():
                 yield name, candidate
 

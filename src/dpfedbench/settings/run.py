@@ -93,7 +93,7 @@ class Task(Section):
 class ModelSettings(Part):
     """A network; see `models.zoo`."""
 
-    place: ClassVar[str] = "dpfedbench.models.zoo"
+    package: ClassVar[str] = "dpfedbench.models.zoo"
     by_record: ClassVar[str] = "model.normalisation to record"
     """What to set so that no record's gradient depends on another record."""
 
@@ -173,7 +173,7 @@ class Initial(Part):
     finite holds.
     """
 
-    place: ClassVar[str] = "dpfedbench.models.initial"
+    package: ClassVar[str] = "dpfedbench.models.initial"
 
     @property
     def told(self) -> str:
@@ -285,10 +285,12 @@ class Run(Settings):
         """All sections and parts, those within others and those of `dpsum` too: the
         method's own first, then those of every run.
         """
-        own = [key for key in type(self).model_fields if key not in Run.model_fields]
+        method_keys = [
+            key for key in type(self).model_fields if key not in Run.model_fields
+        ]
         return tuple(
             component
-            for key in (*own, *Run.model_fields)
+            for key in (*method_keys, *Run.model_fields)
             for component in _within(getattr(self, key))
         )
 
@@ -502,9 +504,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         check_text(text, str(path))
         check_plain(values, "")
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, BenchError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise BenchError(
-            f"{path} is not valid YAML ({said}): delete it and run the workflow again"
+            f"{path} is not valid YAML ({reason}): delete it and run the workflow again"
         ) from error
     if not isinstance(values, Mapping):
         raise BenchError(

@@ -16,11 +16,11 @@ class Clients(Part):
     say how data are shared out.
 
     `partition` is the name of one. `holds`: what its clients hold, "tasks" (few-shot,
-    or of a text) or "records". `alike`: whether all of them hold as much. `apart`:
-    whether no two of them hold the same example.
+    or of a text) or "records". `equal_sizes`: whether all of them hold as much.
+    `disjoint`: whether no two of them hold the same example.
     """
 
-    place: ClassVar[str] = "dpfedbench.parts.partitions"
+    package: ClassVar[str] = "dpfedbench.parts.partitions"
     tag: ClassVar[str] = "partition"
     unsaid: ClassVar[str] = "shared"
     former: ClassVar[Mapping[str, Any]] = {
@@ -29,8 +29,8 @@ class Clients(Part):
         "least": 10,
     }
     holds: ClassVar[str] = "tasks"
-    alike: ClassVar[bool] = True
-    apart: ClassVar[bool] = True
+    equal_sizes: ClassVar[bool] = True
+    disjoint: ClassVar[bool] = True
     if TYPE_CHECKING:
         partition: str
 
@@ -88,15 +88,15 @@ class Clients(Part):
         return {**self.own, "count": self.count, **tasks}
 
     @classmethod
-    def kinds(cls, holds: str, *, apart: bool = False) -> list[str]:
+    def kinds(cls, holds: str, *, disjoint: bool = False) -> list[str]:
         """The partitions whose clients hold "tasks", or "records"; or of these only the
-        ones that are `apart`.
+        ones that are `disjoint`.
         """
         family = cast("dict[str, type[Clients]]", kinds_of(Clients))
         return [
             kind
-            for kind, one in family.items()
-            if one.holds == holds and (one.apart or not apart)
+            for kind, clients in family.items()
+            if clients.holds == holds and (clients.disjoint or not disjoint)
         ]
 
     @classmethod
@@ -104,20 +104,20 @@ class Clients(Part):
         """The clients that are drawn from this, and the classes of a task; sizes that
         do not matter are the least.
         """
-        given = {
+        values = {
             "examples_per_class": 2,
             "support_per_class": 1,
             "query_per_class": 1,
             "ways": 1,
             **drawn_from,
         }
-        ways = given.pop("ways")
-        return kinds_of(cls)[given[cls.tag]].read(given), ways  # type: ignore[return-value]
+        ways = values.pop("ways")
+        return kinds_of(cls)[values[cls.tag]].read(values), ways  # type: ignore[return-value]
 
     def folder(self, ways: int) -> str:
         """Their folder's name, without the data set and the seed."""
-        said = json.dumps(self.drawn_from(ways), sort_keys=True)
-        return f"{self.count}clients-{self.partition}-{hashlib.sha256(said.encode()).hexdigest()[:10]}"
+        text = json.dumps(self.drawn_from(ways), sort_keys=True)
+        return f"{self.count}clients-{self.partition}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
     def check_room(self, dataset: str, *, ways: int, classes: int, each: int) -> None:
         """Refuse more clients than there are data for, as far as that is known before

@@ -32,8 +32,8 @@ class Text(Section):
                 f"validation.ensemble is {run.validation.ensemble}, but one model tells"
                 " the next word: set 1"
             )
-        if not run.clients.apart:
-            kinds = " or ".join(run.clients.kinds("tasks", apart=True))
+        if not run.clients.disjoint:
+            kinds = " or ".join(run.clients.kinds("tasks", disjoint=True))
             raise BenchError(
                 f"clients.partition is {run.clients.partition}, but a text is one"
                 f" client's: set it to {kinds}"

@@ -111,8 +111,8 @@ def convert(annotation: Any, value: Any) -> Any:
                     else [*inner, *[Any] * len(value)]
                 )
                 return tuple(
-                    convert(wanted, item)
-                    for wanted, item in zip(items, value, strict=False)
+                    convert(item_type, item)
+                    for item_type, item in zip(items, value, strict=False)
                 )
     if isinstance(value, Mapping):
         for option in options:

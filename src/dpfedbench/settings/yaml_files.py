@@ -167,13 +167,15 @@ def check_arguments() -> None:
     a traceback or without the file. The default profile calls this, which is read
     earlier still.
     """
-    files, given = list[str](), False
+    files: list[str] = []
+    is_file = False
     for word in sys.argv[1:]:
         option, _, value = word.partition("=")
         if word.startswith("-"):
-            given = option in ("--configfile", "--configfiles")
-            files += [value] * (given and value != "")
-        elif given:
+            is_file = option in ("--configfile", "--configfiles")
+            if is_file and value != "":
+                files.append(value)
+        elif is_file:
             files.append(word)
     try:
         for file in files:
@@ -264,9 +266,9 @@ def _check_yaml(path: Path, text: str) -> None:
     if node is None:
         raise BenchError(f"{path} is empty: give it keys, or leave it out")
     if not isinstance(node, yaml.MappingNode):
-        what = "a list" if isinstance(node, yaml.SequenceNode) else "one value"
+        content = "a list" if isinstance(node, yaml.SequenceNode) else "one value"
         raise BenchError(
-            f"{path}, line {node.start_mark.line + 1}: it holds {what}: expected keys"
+            f"{path}, line {node.start_mark.line + 1}: it holds {content}: expected keys"
             " at its top level"
         )
     _check_keys(path, node, (), set())

@@ -106,12 +106,12 @@ def from_event(
     }
     lines = []
     for number, sample in enumerate(rounds):
-        for which, multiplier in enumerate(sample.multipliers):
+        for index, multiplier in enumerate(sample.multipliers):
             z = multiplier * _OVER[adjacency]
             lines.append(
                 _line(
                     number,
-                    "sum" if count == 1 else f"sum-{which}",
+                    "sum" if count == 1 else f"sum-{index}",
                     unit,
                     z,
                     threshold,
@@ -163,8 +163,8 @@ def _rounds(event: events.DpEvent) -> Iterator[_Round]:
         case events.NoOpDpEvent():
             return
         case events.ComposedDpEvent():
-            for each in event.events:
-                yield from _rounds(each)
+            for part in event.events:
+                yield from _rounds(part)
         case events.SelfComposedDpEvent():
             once = list(_rounds(event.event))
             for _ in range(event.count if once else 0):
@@ -209,8 +209,8 @@ def _gaussians(event: events.DpEvent) -> Iterator[float]:
         case events.GaussianDpEvent():
             yield float(event.noise_multiplier)
         case events.ComposedDpEvent():
-            for each in event.events:
-                yield from _gaussians(each)
+            for part in event.events:
+                yield from _gaussians(part)
         case events.SelfComposedDpEvent():
             yield from itertools.chain.from_iterable(
                 list(_gaussians(event.event)) for _ in range(event.count)

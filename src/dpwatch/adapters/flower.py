@@ -310,8 +310,8 @@ class StrategyWatch(Watch):
         )
 
     def _factor(self, weights: Sequence[float]) -> tuple[float, list[str]]:
-        """How many times the equal weight the largest weight is, and why nothing finite
-        holds of it.
+        """Return the largest weight over the equal weight, and the reasons why no finite
+        epsilon holds of it.
         """
         if not all(0 < weight < np.inf for weight in weights):
             return float(len(weights)), [
@@ -353,13 +353,13 @@ class StrategyWatch(Watch):
         accountant = getattr(self._strategy, "accountant", None)
         if accountant is None:
             return None
-        how = accountant.config.sampling_method.value
+        sampling = accountant.config.sampling_method.value
         return Claim(
             epsilon=lambda schedule, sampler, delta: float(
                 accountant.get_epsilon(delta)
             ),
             explanation=(
-                f"Flower's {type(accountant).__name__}, sampling method {how}, of the"
+                f"Flower's {type(accountant).__name__}, sampling method {sampling}, of the"
                 " updates alone"
             ),
         )
@@ -390,9 +390,9 @@ def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) 
         shares = ratios / ratios.sum()
         for number, array in enumerate(mean):
             rows = [np.asarray(arrays[number], np.float64) for arrays in updates]
-            wanted = np.tensordot(shares, np.stack(rows), axes=1)
+            expected = np.tensordot(shares, np.stack(rows), axes=1)
             size = float(np.max(np.abs(np.stack(rows)), initial=0.0))
-            if not np.allclose(array, wanted, rtol=1e-5, atol=1e-5 * size):
+            if not np.allclose(array, expected, rtol=1e-5, atol=1e-5 * size):
                 return False
     return True
 
@@ -498,7 +498,7 @@ class LocalWatch(Watch):
         with np.errstate(invalid="ignore"):  # of an update that is not finite
             clipped = [scale * moved for moved in update]
         noise = differences(differences(after, before), clipped)
-        told = f"the server sees the client's {', '.join(shown)}, which have no noise"
+        reason = f"the server sees the client's {', '.join(shown)}, which have no noise"
         self.write(
             name="own-update",
             threshold=threshold,
@@ -515,7 +515,7 @@ class LocalWatch(Watch):
                 "participations": self._rounds,
             },
             denominator=1,
-            reasons=[told] if self.metrics == "released" and shown else [],
+            reasons=[reason] if self.metrics == "released" and shown else [],
             observer="server",
         )
         self.round += 1

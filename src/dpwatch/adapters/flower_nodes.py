@@ -98,8 +98,8 @@ def _identify() -> None:
 
 
 def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """What an audit calls: a strategy's own aggregation of updates [n, d], equally
-    weighted, to the noised mean [d].
+    """Return the function that an audit calls: the strategy's own aggregation of
+    equally weighted updates [n, d] to the noised mean [d].
 
     Clipping at the client's side is done by Flower's own mods. The strategy stays as it
     is; a copy of it answers, each call as if it were the next round.
@@ -123,7 +123,7 @@ def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
         before = ArrayRecord({"row": Array(np.zeros(rows.shape[1]))})
         again.current_arrays = before  # what clipping at the server's side starts from
         config = ConfigRecord({KEY_CLIPPING_NORM: float(again.clipping_norm)})
-        asked = Message(
+        request = Message(
             RecordDict({"arrays": before, "config": config}),
             dst_node_id=1,
             message_type="train",
@@ -143,7 +143,9 @@ def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
         try:
             at_server = hasattr(strategy, "current_arrays")
             replies = [
-                answer(row)(asked, None) if at_server else mod(asked, None, answer(row))
+                answer(row)(request, None)
+                if at_server
+                else mod(request, None, answer(row))
                 for row in rows
             ]
             arrays, _ = again.aggregate_train(1, replies)

@@ -448,9 +448,11 @@ def _parameter_names(module: Any, optimizer: DPOptimizer) -> list[str]:
     if not hasattr(module, "named_parameters"):
         return []
     names = {id(parameter): name for name, parameter in module.named_parameters()}
-    found = [names.get(id(parameter)) for parameter in optimizer.params]
-    known = [name.removeprefix("_module.") for name in found if name is not None]
-    return known if len(known) == len(found) else []
+    names_of_params = [names.get(id(parameter)) for parameter in optimizer.params]
+    known = [
+        name.removeprefix("_module.") for name in names_of_params if name is not None
+    ]
+    return known if len(known) == len(names_of_params) else []
 
 
 def _multiplier(optimizer: DPOptimizer) -> float:
@@ -464,8 +466,8 @@ def _multiplier(optimizer: DPOptimizer) -> float:
 
 
 def release_of(optimizer: DPOptimizer) -> Callable[[np.ndarray], np.ndarray]:
-    """What an audit calls: the optimiser's own clipping, sum and noise, of gradients
-    [n, d] to the noisy sum [d].
+    """Return the function that an audit calls: the optimiser's own clipping, sum and
+    noise, from gradients [n, d] to the noisy sum [d].
 
     The optimiser may be watched or not, and of any class; the parameters and their
     gradients stay as they are, and nothing is written down.
@@ -483,12 +485,12 @@ def release_of(optimizer: DPOptimizer) -> Callable[[np.ndarray], np.ndarray]:
     sizes = [parameter.numel() for parameter in params]
 
     def release(rows: np.ndarray) -> np.ndarray:
-        given = torch.as_tensor(
+        contributions = torch.as_tensor(
             np.asarray(rows), dtype=params[0].dtype, device=params[0].device
         )
-        if given.ndim != 2 or given.shape[1] != sum(sizes):
+        if contributions.ndim != 2 or contributions.shape[1] != sum(sizes):
             raise DpsumError(
-                f"contributions have the shape {tuple(given.shape)}: give [n,"
+                f"contributions have the shape {tuple(contributions.shape)}: give [n,"
                 f" {sum(sizes)}]"
             )
         watcher = getattr(optimizer, "_dpsum", SimpleNamespace())
@@ -499,7 +501,7 @@ def release_of(optimizer: DPOptimizer) -> Callable[[np.ndarray], np.ndarray]:
         watcher.silent = True
         try:
             for parameter, columns in zip(
-                params, given.split(sizes, dim=1), strict=True
+                params, contributions.split(sizes, dim=1), strict=True
             ):
                 parameter.grad_sample = columns.reshape(-1, *parameter.shape)
                 parameter.summed_grad = None

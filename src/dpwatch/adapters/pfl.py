@@ -80,7 +80,7 @@ def _sampling(sampler: Any) -> tuple[str, int | None]:
 
 @dataclasses.dataclass
 class _Round:
-    """What was seen of an iteration: who came, the norms and weights that were added
+    """Observations of one iteration: its users, the norms and weights that were added
     up, and the noise.
     """
 
@@ -121,7 +121,9 @@ class BackendWatch(Watch):
         metrics: str = "released",
     ) -> None:
         mechanisms = [
-            one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)
+            postprocessor
+            for postprocessor in backend._postprocessors
+            if isinstance(postprocessor, PrivacyMechanism)
         ]
         if len(mechanisms) != 1:
             raise DpsumError(
@@ -164,8 +166,8 @@ class BackendWatch(Watch):
         self._local = isinstance(mechanism, GaussianMechanism)
         self._approximated = isinstance(mechanism, GaussianApproximatedPrivacyMechanism)
         self._in_turn = kind == "min-separation"
-        told = self._local or cohorts == "known"
-        self._kind = "min-separation" if told and kind != "unknown" else kind
+        is_known = self._local or cohorts == "known"
+        self._kind = "min-separation" if is_known and kind != "unknown" else kind
         self._now, self._past = _Round(), list[np.ndarray]()
         self._cohort, self._last = 0, dict[Any, int]()
         self.replace(backend._training_dataset, "get_cohort", self._drawn)
@@ -306,8 +308,8 @@ class BackendWatch(Watch):
                     f" rounds, not {separation}"
                 )
             self._last[user] = self.round
-        apart = {"separation": separation, "participations": -(-rounds // separation)}
-        return {"kind": self._kind} | sizes | apart, reasons
+        spacing = {"separation": separation, "participations": -(-rounds // separation)}
+        return {"kind": self._kind} | sizes | spacing, reasons
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
         return release_of(self._mechanism)
@@ -318,7 +320,7 @@ class BackendWatch(Watch):
             return None
 
         def epsilon(schedule: Any, sampler: Any, delta: float) -> float:
-            given = {
+            settings = {
                 "noise_parameter": accountant.noise_parameter,
                 "mechanism": accountant.mechanism,
                 "delta": delta,
@@ -326,7 +328,7 @@ class BackendWatch(Watch):
             if delta == accountant.delta:
                 return float(accountant.epsilon)
             again = type(accountant)(
-                accountant.num_compositions, accountant.sampling_probability, **given
+                accountant.num_compositions, accountant.sampling_probability, **settings
             )
             return float(again.epsilon)
 
@@ -348,8 +350,8 @@ watch = BackendWatch
 
 
 def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """What an audit calls: a central mechanism's own clipping, sum and noise, of
-    vectors [n, d] to the noisy sum [d].
+    """Return the function that an audit calls: a central mechanism's own clipping, sum
+    and noise, from vectors [n, d] to the noisy sum [d].
 
     Raises:
         DpsumError: banded noise, which one call says nothing of, or a local mechanism.
@@ -424,11 +426,11 @@ def _undone(
         if weight:
             draw += weight * earlier
     needed = np.any(encoder[number + 1 :, : number + 1] != 0, axis=0)
-    kept = [
+    remembered = [
         earlier if again else np.zeros(0)
         for earlier, again in zip(past, needed, strict=True)
     ]
     return (
         list(np.split(draw, np.cumsum([earlier.size for earlier in noise])[:-1])),
-        kept,
+        remembered,
     )

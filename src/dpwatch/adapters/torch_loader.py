@@ -1,5 +1,5 @@
-"""Which batches a torch loader drew, and which sampler of the ledger that is; for
-adapters of torch trainings.
+"""Watches the batches that a torch loader draws and names the ledger's sampler for
+them; shared by the adapters of torch trainings.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What adapters share: the lines of a loop that is not ours, and whether its noise is
-what it is said to be.
+"""Shared base of the adapters: it writes the ledger lines of another library's loop and
+tests whether the noise has its declared distribution.
 
 A line has the sensitivity that follows from what was seen and the noise that was seen.
 Where something else was released beside it, or what was seen is not the mechanism, it
@@ -66,8 +66,8 @@ class NoiseSeen:
         std: float,
         values: Sequence[np.ndarray] | None = None,
     ) -> list[str]:
-        """What is wrong with the noise of the next release, array by array, of
-        deviation `std`; empty where nothing is.
+        """Return the faults of the next release's noise, array by array, given its
+        declared deviation `std`; empty where there are none.
 
         `values` are what it was added to and rounded with: where it is below their
         resolution, it may be lost.
@@ -101,11 +101,11 @@ class NoiseSeen:
                     not min(chi2.cdf(total, count), chi2.sf(total, count)) * 2
                     >= FALSE_ALARM
                 ):
-                    seen = std * (total / count) ** 0.5
+                    measured = std * (total / count) ** 0.5
                     where = "the noise" if key < 0 else f"the noise of array {number}"
                     return [
                         f"{where} is said to have deviation {std:.4g} and has"
-                        f" {seen:.4g}"
+                        f" {measured:.4g}"
                     ]
         return []
 
@@ -127,7 +127,7 @@ class NoiseSeen:
         return []
 
     def _repeats(self, pieces: Sequence[np.ndarray]) -> list[str]:
-        faults, own = list[str](), len(self._draws)
+        faults, earlier_draws = list[str](), len(self._draws)
         largest = sorted(range(len(pieces)), key=lambda number: -pieces[number].size)[
             :_ARRAYS
         ]
@@ -135,14 +135,14 @@ class NoiseSeen:
             piece = pieces[number][:_KEPT].astype(np.float32)
             if piece.size < _LEAST:
                 continue
-            alike = [
+            comparable = [
                 at for at in range(len(self._draws)) if self._draws[at].size >= _LEAST
             ]
-            chances = _chances(piece, [self._draws[at] for at in alike])
-            if alike and np.min(chances) * len(alike) < FALSE_ALARM:
+            chances = _chances(piece, [self._draws[at] for at in comparable])
+            if comparable and np.min(chances) * len(comparable) < FALSE_ALARM:
                 before = (
                     "in this release"
-                    if alike[int(np.argmin(chances))] >= own
+                    if comparable[int(np.argmin(chances))] >= earlier_draws
                     else "in a release before"
                 )
                 faults.append(f"the noise of array {number} was drawn already {before}")
@@ -158,11 +158,11 @@ def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
     of different lengths the first coordinates of both are compared.
     """
     chances = np.ones(len(others))
-    for size in {min(own.size, other.size) for other in others}:
+    for size in {min(own.size, vector.size) for vector in others}:
         at = [
             number
-            for number, other in enumerate(others)
-            if min(own.size, other.size) == size
+            for number, vector in enumerate(others)
+            if min(own.size, vector.size) == size
         ]
         rows = np.stack([others[number][:size] for number in at]).astype(np.float64)
         rows -= rows.mean(axis=1, keepdims=True)
@@ -232,9 +232,9 @@ class Watch:
         """Set an attribute of `owner` until `stop`, past what its class makes of
         attributes.
         """
-        own = dict(vars(owner))
-        if name in own:
-            self._undo.append(lambda: object.__setattr__(owner, name, own[name]))
+        attributes = dict(vars(owner))
+        if name in attributes:
+            self._undo.append(lambda: object.__setattr__(owner, name, attributes[name]))
         else:
             self._undo.append(lambda: object.__delattr__(owner, name))
         object.__setattr__(owner, name, value)
@@ -281,11 +281,11 @@ class Watch:
             DpsumError: a release that no mechanism makes.
         """
         if draws is not None:
-            seen = self._noise.setdefault(name, NoiseSeen())
+            noise_seen = self._noise.setdefault(name, NoiseSeen())
             faults = [
                 fault
                 for noise in draws
-                for fault in seen.faults(noise, deviation, values)
+                for fault in noise_seen.faults(noise, deviation, values)
             ]
             faults += [] if draws else ["no noise is added"]
             reasons, dimension = (
@@ -377,8 +377,8 @@ class Watch:
         )
 
     def declared(self, last: Release) -> dict[str, Any]:
-        """What an audit takes the release to be: arguments of `audit.anything.audited`,
-        from the ledger's last line.
+        """Return the declared mechanism, as arguments of `audit.anything.audited`, from
+        the ledger's last line.
         """
         return {
             "dimension": 100,

@@ -67,8 +67,8 @@ Scored = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attack:
-    """What one attack showed: its name, its bound, the calls it took and the coins it
-    guessed.
+    """Result of one attack: its name, its bound, the number of its calls and of the
+    coins that it guessed.
     """
 
     name: str
@@ -276,7 +276,7 @@ def audited(
     shares = 2 + (dimension > 1) + (whole is not None)
     share, alarm = 1 - (1 - confidence) / shares, false_alarm / shares
     needed = observations_for(family, leak, power=power, false_alarm=alarm)
-    wanted = min(needed, _MOST, calls or _MOST)
+    observations = min(needed, _MOST, calls or _MOST)
     repeats, units, among = 0, 0, 0
     if whole is not None:
         units = whole.units
@@ -291,7 +291,7 @@ def audited(
         )
     planned, plan = _plan(
         watched,
-        wanted,
+        observations,
         needed,
         leak=leak,
         power=power,
@@ -328,12 +328,12 @@ def audited(
         )
 
     def many(canaries: attacks.Canaries) -> Scored:
-        blocks = _blocks(wanted, len(canaries.rows), calls)
+        blocks = _blocks(observations, len(canaries.rows), calls)
         return attacks.together(watched, canaries, blocks=blocks, rng=rng)
 
     def through(family: OfRounds) -> Scored:
         canaries = attacks.in_coordinates(watched, among, rng)
-        each = [
+        repetitions = [
             attacks.over_rounds(
                 watched,
                 canaries,
@@ -344,17 +344,17 @@ def audited(
             )
             for index in range(repeats)
         ]
-        return np.concatenate([scores for scores, _ in each]), np.concatenate(
-            [coins for _, coins in each]
+        return np.concatenate([scores for scores, _ in repetitions]), np.concatenate(
+            [coins for _, coins in repetitions]
         )
 
-    add("alone", lambda: attacks.alone(watched, calls=wanted, rng=rng))
+    add("alone", lambda: attacks.alone(watched, calls=observations, rng=rng))
     if watched.aligned:
         fits = watched.most
         add(
             "in coordinates",
             lambda: many(
-                attacks.in_coordinates(watched, min(_apart(wanted), fits), rng)
+                attacks.in_coordinates(watched, min(_apart(observations), fits), rng)
             ),
         )
         if dimension > 1:
@@ -392,15 +392,15 @@ def audited(
 
 
 def _apart(wanted: int) -> int:
-    """How many canaries a call has in coordinates of their own: one block's, but enough
-    to see noise used again.
+    """Return the number of canaries in separate coordinates of one call: those of one
+    block, but enough to detect noise that is used again.
     """
     return int(np.clip(math.ceil(2 * wanted / attacks.BLOCK), *_TOGETHER))
 
 
 def _blocks(wanted: int, canaries: int, calls: int | None) -> int:
-    """How many blocks of calls give so many observations; each canary in each call is
-    half of one.
+    """Return the number of blocks of calls that give `wanted` observations; each canary
+    in each call is half of one.
     """
     blocks = math.ceil(2 * wanted / (canaries * attacks.BLOCK))
     return max(1, min(blocks, (calls or _MOST) // attacks.BLOCK))

@@ -64,9 +64,9 @@ def in_coordinates(watched: Watched, most: int, rng: np.random.Generator) -> Can
     rows = np.zeros((len(at), watched.dimension))
     rows[np.arange(len(at)), at] = LARGE
     copies = max(1, watched.most // len(at))
-    many = np.concatenate([watched.background, np.repeat(rows, copies, axis=0)])
+    crowd = np.concatenate([watched.background, np.repeat(rows, copies, axis=0)])
     moved = (
-        np.stack([watched(many)[at] for _ in range(8)]).mean(axis=0) - watched.mean[at]
+        np.stack([watched(crowd)[at] for _ in range(8)]).mean(axis=0) - watched.mean[at]
     )
     filters = np.zeros((len(at), len(watched.mean)))
     filters[np.arange(len(at)), at] = 1.0
@@ -155,22 +155,22 @@ def _ratios(x: np.ndarray, here: np.ndarray, shift: np.ndarray) -> np.ndarray:
         (np.where(here, 0.0, x**2).sum(axis=1) + prior) / ((~here).sum(axis=1) + prior),
     )
     # The same noise to the last digits was drawn once, however few coordinates show it.
-    both = ~here[:, None] & ~here[None]
-    same = np.where(both, np.abs(x[:, None] - x[None]) < 1e-6, True).all(axis=2) & (
-        both.sum(axis=2) > 1
-    )
+    absent_twice = ~here[:, None] & ~here[None]
+    same = np.where(absent_twice, np.abs(x[:, None] - x[None]) < 1e-6, True).all(
+        axis=2
+    ) & (absent_twice.sum(axis=2) > 1)
     common = np.where(same, np.sqrt(np.outer(np.diag(common), np.diag(common))), common)
     values, vectors = np.linalg.eigh(common)
     common = (vectors * np.maximum(values, 1e-3)) @ vectors.T
     inverse = np.linalg.inv(
         common[None] + np.eye(calls)[None] * (here.T * unknown[:, None])[:, :, None]
     )
-    own = np.einsum("jtt->tj", inverse)
+    diagonal = np.einsum("jtt->tj", inverse)
     # Without the canary's own variance (Sherman and Morrison).
     ratios = (
         shift
         * np.einsum("jts,sj->tj", inverse, x)
-        / np.maximum(1 - unknown * own, 1e-12)
+        / np.maximum(1 - unknown * diagonal, 1e-12)
     )
     return np.asarray(ratios)
 
@@ -211,8 +211,8 @@ def alone(
 
 
 def _features(answers: np.ndarray, way: np.ndarray) -> np.ndarray:
-    """What is scored of answers [n, k]: the value along a direction, and the log of the
-    spread of the rest; [n, 2].
+    """Return the features [n, 2] of answers [n, k] that are scored: the value along a
+    direction, and the log of the spread of the rest.
     """
     along = answers @ way
     rest = answers - along[:, None] * way
@@ -234,7 +234,7 @@ def _learned(
     ]
     pooled = (variances[0] + variances[1]) / 2
     same = np.abs(np.log(variances[1] / variances[0])) < _PLAIN * 2 / np.sqrt(count)
-    variances = [np.where(same, pooled, own) for own in variances]
+    variances = [np.where(same, pooled, variance) for variance in variances]
     moved = np.abs(means[1] - means[0]) > _PLAIN * np.sqrt(2 * pooled / count)
     used = np.array([True, bool(moved[1] or not same[1])])
 
@@ -266,11 +266,11 @@ def over_rounds(
     """
     sampler, count = plan.describe(), len(canaries.rows)
     rounds, rate = int(sampler["rounds"]), float(sampler["rate"])
-    place = np.full(units, -1)
-    place[rng.permutation(units)[:count]] = np.arange(count)
+    coordinate = np.full(units, -1)
+    coordinate[rng.permutation(units)[:count]] = np.arange(count)
     coins = rng.integers(2, size=count).astype(bool)
     cohorts = [_cohort(plan, index, units) for index in range(rounds)]
-    here = [place[cohort][place[cohort] >= 0] for cohort in cohorts]
+    here = [coordinate[cohort][coordinate[cohort] >= 0] for cohort in cohorts]
     tally = Tally(
         (count,),
         members=here if known else None,
@@ -279,14 +279,18 @@ def over_rounds(
     noise = np.maximum(
         canaries.deviation / np.maximum(np.abs(canaries.shift), 1e-300), 1e-3
     )
-    for index, (cohort, own) in enumerate(zip(cohorts, here, strict=True)):
+    for index, (cohort, present_canaries) in enumerate(zip(cohorts, here, strict=True)):
         # A call of a fixed number of rows is filled up with zeros by `watched`.
-        fill = 0 if watched.fixed else len(cohort) - len(own)
-        others = np.zeros((fill, watched.dimension))
-        present = np.concatenate([coins[own], np.ones(len(others), bool)])
+        fill = 0 if watched.fixed else len(cohort) - len(present_canaries)
+        fill_rows = np.zeros((fill, watched.dimension))
+        present = np.concatenate(
+            [coins[present_canaries], np.ones(len(fill_rows), bool)]
+        )
         answer = (
             watched(
-                np.concatenate([watched.background, canaries.rows[own], others]),
+                np.concatenate(
+                    [watched.background, canaries.rows[present_canaries], fill_rows]
+                ),
                 present,
             )
             - watched.mean
@@ -297,12 +301,12 @@ def over_rounds(
         tally.add(
             index, moved, noise / (2 if watched.adjacency == "replace-one" else 1), rate
         )
-    took = (
+    took_part = (
         np.isin(np.arange(count), np.concatenate(here))
         if known
         else np.ones(count, bool)
     )
-    return tally.scores[took], coins[took]
+    return tally.scores[took_part], coins[took_part]
 
 
 def _cohort(plan: Any, index: int, units: int) -> np.ndarray:

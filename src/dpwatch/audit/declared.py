@@ -1,5 +1,5 @@
-"""What is declared of a release, as the family of mechanisms that an audit tests it
-against.
+"""Declared mechanisms of a release: the family of mechanisms against which an audit
+tests it.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class OfRounds(Family):
         """A function that draws the best attacker's scores."""
         if self.known and self._one is not None:
             return functools.partial(gaussian, coins, self._one**-2)
-        once, each = (
+        once, multipliers = (
             self._rounds if self._once else 0,
             [self.noise_multiplier] * self._rounds,
         )
         return lambda generator: secret(
-            coins, each, generator, rate=self._rate, once=once
+            coins, multipliers, generator, rate=self._rate, once=once
         )
 
 
@@ -137,7 +137,8 @@ Declared = OfRounds | Whatever
 def observations_for(
     family: Family, leak: float, *, power: float, false_alarm: float
 ) -> int:
-    """How many coins an attack takes to tell a leak from the declared mechanism.
+    """Return the number of coins that an attack needs to tell a leak from the declared
+    mechanism.
 
     `leak` is how many times less noise is to be told, above 1; `power` the chance to
     tell it. From draws of the statistic of a pilot's thousand coins: of n times as many
@@ -146,10 +147,12 @@ def observations_for(
     test = RankTest(
         family, _PILOT, confidence=_MANY_DRAWS, generator=stream(0, "audit-plan")
     )
-    own, other = test.draws(1.0), test.draws(min(leak, family.largest))
-    gap = max(float(other.mean() - own.mean()), 1e-9)
-    wanted = (-ndtri(false_alarm) * own.std() + ndtri(power) * other.std()) / gap
-    return int(np.clip(math.ceil(_PILOT * wanted**2), _LEAST, 10**9))
+    null_draws, leaky_draws = test.draws(1.0), test.draws(min(leak, family.largest))
+    gap = max(float(leaky_draws.mean() - null_draws.mean()), 1e-9)
+    blocks = (
+        -ndtri(false_alarm) * null_draws.std() + ndtri(power) * leaky_draws.std()
+    ) / gap
+    return int(np.clip(math.ceil(_PILOT * blocks**2), _LEAST, 10**9))
 
 
 def description(participation: Any) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class Watched:
     def __call__(
         self, rows: np.ndarray, present: np.ndarray | None = None
     ) -> np.ndarray:
-        """What is released of some rows [n, d], float64 [k].
+        """Release some rows [n, d]: float64 [k].
 
         The first row is the background, which is always there; `present`, bool [n - 1],
         says whether each canary is in; None: they all are.
@@ -157,7 +157,7 @@ class Watched:
                 [rows, np.zeros((self._cohort - len(rows), self.dimension))]
             )
         self.calls += 1
-        given = f"contributions [{len(rows)}, {self.dimension}]"
+        arguments = f"contributions [{len(rows)}, {self.dimension}]"
         try:
             answer = _flat(self._release(np.array(rows)))
         except DpsumError:
@@ -169,25 +169,25 @@ class Watched:
                 else type(error).__name__
             )
             raise DpsumError(
-                f"release fails on {given} at call {self.calls} ({fault}): mend it and"
+                f"release fails on {arguments} at call {self.calls} ({fault}): mend it and"
                 " try again"
             ) from error
         if answer.dtype.kind not in "fiub" or not answer.size:
             raise DpsumError(
-                f"release answers {given} with {answer.dtype} of size {answer.size}:"
+                f"release answers {arguments} with {answer.dtype} of size {answer.size}:"
                 " return real numbers"
             )
         if self._size is None:
             self._size = answer.size
         if answer.size != self._size:
             raise DpsumError(
-                f"release answers {given} with {answer.size} numbers, and answered with"
+                f"release answers {arguments} with {answer.size} numbers, and answered with"
                 f" {self._size} before: what is released has to have one size, whatever"
                 " comes in"
             )
         if not np.isfinite(answer).all():
             raise DpsumError(
-                f"release answers {given} with numbers that are not finite: mend it and"
+                f"release answers {arguments} with numbers that are not finite: mend it and"
                 " try again"
             )
         self._told(self.calls)
@@ -210,7 +210,7 @@ class Watched:
         ways = [_unit(crowds[::2].mean(axis=0) - before[::2].mean(axis=0))] + [
             _unit(direction)
         ] * self.aligned
-        others = np.concatenate([before[1::2], after[1::2]])
+        answers = np.concatenate([before[1::2], after[1::2]])
         # Noise that comes again and again is no noise to measure a move by; that is a
         # fault which the attacks show.
         if not 1 < len(np.unique(before, axis=0)) < NULLS:
@@ -224,7 +224,7 @@ class Watched:
             ]
             if nulls.shape[1] > 1 and _apart(*spreads) > _SURE:
                 raise DpsumError(_STATE.format(how="has other noise"))
-        plainly = _answers(crowds[1::2], others, ways)
+        plainly = _answers(crowds[1::2], answers, ways)
         if plainly < _SURE:  # such an answer may take more calls to be seen
             crowds, more = self._crowds(_MORE * NULLS)
             plainly = _answers(crowds, more, ways)
@@ -259,8 +259,8 @@ class Watched:
         return np.stack(crowds), np.stack(nulls)
 
     def response(self, row: np.ndarray) -> np.ndarray:
-        """How far one row moves the answer, float64 [k]: along the row, unless it
-        plainly also turns.
+        """Return the change float64 [k] of the answer that one row makes: along the row,
+        unless the answer plainly turns too.
         """
         crowd = np.concatenate(
             [self.background, np.repeat(row[None, :], self.most, axis=0)]
@@ -291,8 +291,8 @@ def _flat(answer: Any) -> np.ndarray:
 
 
 def _answers(crowds: np.ndarray, nulls: np.ndarray, ways: list[np.ndarray]) -> float:
-    """How plainly answers to a crowd differ from those to none: along some ways, or in
-    their spread.
+    """Return by how many standard errors the answers to a crowd differ from those to
+    nobody: along some directions, or in their spread.
     """
     spreads = [_spread(answers - nulls.mean(axis=0)) for answers in (crowds, nulls)]
     return max(_apart(*spreads), *(_apart(crowds @ way, nulls @ way) for way in ways))
@@ -308,7 +308,7 @@ def _spread(rows: np.ndarray) -> np.ndarray:
 
 
 def _apart(first: np.ndarray, second: np.ndarray) -> float:
-    """How many standard errors the means of two sets of numbers are apart."""
+    """Return the distance of two samples' means in standard errors."""
     gap = abs(float(first.mean() - second.mean()))
     error = math.sqrt(
         float(first.var(ddof=1)) / len(first) + float(second.var(ddof=1)) / len(second)

@@ -20,7 +20,7 @@ from dpfedbench.data.sources import Copy, Source, decoded_image
 from dpfedbench.errors import BenchError
 
 HIDDEN = (".ipynb_checkpoints", "__MACOSX", ".git", "._a")
-SOURCE = Source(name="some", places=("some",), largest=1000, total=10_000)
+SOURCE = Source(name="some", folders=("some",), largest=1000, total=10_000)
 
 
 def write_pictures(folder, count=3, value=10):

@@ -209,7 +209,7 @@ def test_a_missing_file_is_fetched_from_where_it_is_published(
     def fetch(
         source: Source, url: str, md5: str, download_dir: Path, local: Path
     ) -> Copy:
-        asked.append((url, md5, source.places[0]))
+        asked.append((url, md5, source.folders[0]))
         return Copy(source, other / url.rsplit("/", 1)[1])
 
     monkeypatch.setattr(Source, "fetch", fetch)

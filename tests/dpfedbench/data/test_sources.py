@@ -39,7 +39,7 @@ def test_a_folder_that_is_not_there_is_named(
         sources.local_folder(None)
 
 
-SET = sources.Source(name="the set", places=("omniglot",))
+SET = sources.Source(name="the set", folders=("omniglot",))
 MD5 = hashlib.md5(b"published", usedforsecurity=False).hexdigest()
 
 

@@ -360,7 +360,7 @@ def test_what_may_not_be_read_is_not_called_damaged(nobody: Path) -> None:
             nobody, nobody, folder="shut", size=8, channels=1, test_images=1
         )
     with pytest.raises(BenchError, match=r"^no permission to read .*/shut/"):
-        sources.Source(name="x", places=("shut",)).find(nobody, "a.zip")
+        sources.Source(name="x", folders=("shut",)).find(nobody, "a.zip")
     with pytest.raises(
         BenchError, match=r"^no permission to read .*: make it readable$"
     ):

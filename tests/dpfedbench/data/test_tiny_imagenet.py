@@ -179,7 +179,7 @@ def test_without_a_copy_the_release_is_fetched_and_the_subset_is_asked_for(
 
 def test_the_real_subset() -> None:
     local = os.environ.get("DPFEDBENCH_DATA")
-    source = Source(name="Tiny-ImageNet", places=("tiny-imagenet-100",))
+    source = Source(name="Tiny-ImageNet", folders=("tiny-imagenet-100",))
     copy = source.find(Path(local) if local else None, "tiny-imagenet-100.zip")
     if copy is None:
         pytest.skip("DPFEDBENCH_DATA has no tiny-imagenet-100.zip")

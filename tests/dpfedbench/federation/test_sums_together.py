@@ -90,7 +90,7 @@ class _Asked(Clients):
     def __init__(self, setup):
         self._dimension = setup.net.dimension
         self._entry = setup.enter(
-            setup.own[0],
+            setup.client_sums[0],
             sampler=setup.plan.describe(),
             denominator=setup.plan.denominator,
             dimension=2,

@@ -170,7 +170,7 @@ def family(
         " Part, setting\n"
     )
     base = (
-        f"class Base(Part):\n    place: ClassVar[str] = '{name}'\n    rate: float ="
+        f"class Base(Part):\n    package: ClassVar[str] = '{name}'\n    rate: float ="
         " 1.0\n"
     )
     (folder / "__init__.py").write_text(head + base, encoding="utf-8")
@@ -202,8 +202,8 @@ PART = "class {}(Base):\n    kind: Literal['{}'] = '{}'\n"
             "has a key 'check', which shadows Section.check",
         ),
         (
-            {"a": PART.format("A", "x", "x") + "    place: int = 1\n"},
-            "has a key 'place', which shadows",
+            {"a": PART.format("A", "x", "x") + "    package: int = 1\n"},
+            "has a key 'package', which shadows",
         ),
     ],
 )

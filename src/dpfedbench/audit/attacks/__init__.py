@@ -134,25 +134,25 @@ def many_runs(
 
     It is measured on so many runs a world; a quarter as many more choose the threshold.
     """
-    wanted = math.ceil(runs / (1 - _CHOOSING))
+    needed_runs = math.ceil(runs / (1 - _CHOOSING))
     shown = (
-        Progress(f"audit {run.folder}, many runs", 2 * wanted, unit="runs")
+        Progress(f"audit {run.folder}, many runs", 2 * needed_runs, unit="runs")
         if progress
         else None
     )
     scores: list[list[float]] = [[], []]
-    made = 0
-    while min(map(len, scores)) < wanted:
+    attempts = 0
+    while min(map(len, scores)) < needed_runs:
         before = sum(map(len, scores))
         for world in (0, 1):
-            scores[world] += score(bool(world), audit_seed(run, world, made))
-        made += 1
+            scores[world] += score(bool(world), audit_seed(run, world, attempts))
+        attempts += 1
         if shown is not None:
             done = sum(map(len, scores))
-            shown.step(min(done, 2 * wanted), done - before)
+            shown.step(min(done, 2 * needed_runs), done - before)
     bound = clopper_pearson(
-        np.array(scores[1][:wanted]),
-        np.array(scores[0][:wanted]),
+        np.array(scores[1][:needed_runs]),
+        np.array(scores[0][:needed_runs]),
         delta=delta,
         confidence=confidence,
         generator=stream(run.seed, f"audit-split/{run.key}"),

@@ -45,7 +45,7 @@ class Features(Part):
     on how many there are.
     """
 
-    place: ClassVar[str] = "dpfedbench.models.features"
+    package: ClassVar[str] = "dpfedbench.models.features"
     version: ClassVar[str] = "1"
     """Raised where what comes of an image changes: files of features are then made
     anew.
@@ -138,15 +138,15 @@ class Features(Part):
         """The same, before directions are evened."""
         out = np.empty((len(images), *self.shape(images.shape[1:])), np.float32)
         for start in range(0, len(images), _TOGETHER):
-            some = _filled(
+            pixels = _filled(
                 np.asarray(images[start : start + _TOGETHER]).astype(np.float32) / 255
             )
-            found = self.of(torch.from_numpy(some).movedim(-1, 1))
+            maps = self.of(torch.from_numpy(pixels).movedim(-1, 1))
             if self.unit_length:
-                found = found / torch.linalg.vector_norm(
-                    found, dim=(1, 2, 3), keepdim=True
+                maps = maps / torch.linalg.vector_norm(
+                    maps, dim=(1, 2, 3), keepdim=True
                 ).clamp(min=1e-12)
-            out[start : start + _TOGETHER] = found.movedim(1, -1).numpy()[
+            out[start : start + _TOGETHER] = maps.movedim(1, -1).numpy()[
                 : len(out) - start
             ]
         return out
@@ -192,9 +192,9 @@ def _directions(
 def _even(rows: np.ndarray, by: _Directions) -> None:
     """Even out rows float32 [n, d] in place, a few at a time to save memory."""
     for start in range(0, len(rows), _TOGETHER):
-        some = _filled(rows[start : start + _TOGETHER]) - by.mean
-        some -= ((some @ by.directions.T) * by.taken) @ by.directions
-        rows[start : start + _TOGETHER] = some[: len(rows) - start]
+        piece = _filled(rows[start : start + _TOGETHER]) - by.mean
+        piece -= ((piece @ by.directions.T) * by.taken) @ by.directions
+        rows[start : start + _TOGETHER] = piece[: len(rows) - start]
 
 
 def _filled(rows: np.ndarray) -> np.ndarray:

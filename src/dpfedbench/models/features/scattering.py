@@ -168,7 +168,7 @@ def _wavelets(
         return np.fft.fft2(wave).real.astype(np.float32)
 
     return tuple(
-        torch.from_numpy(np.stack([spectrum(scale, place) for place in range(angles)]))
+        torch.from_numpy(np.stack([spectrum(scale, turn) for turn in range(angles)]))
         for scale in range(scales)
     )
 
@@ -179,10 +179,10 @@ def _blur(size: int, scales: int) -> torch.Tensor:
     within the reflected ones: float32 [kept, size].
     """
     step = 2**scales
-    places = np.arange(step, size - step, step)
+    centres = np.arange(step, size - step, step)
     deviation = 0.8 * 2 ** (scales - 1)
     away = (
-        places[:, None] - np.arange(size) + np.arange(-2, 3)[:, None, None] * size
+        centres[:, None] - np.arange(size) + np.arange(-2, 3)[:, None, None] * size
     ).astype(np.float64)
     weights = np.exp(-(away**2) / (2 * deviation**2)).sum(axis=0) / (
         math.sqrt(2 * math.pi) * deviation

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class GenotypeSource(Part):
     """Base of the sources."""
 
-    place: ClassVar[str] = "dpfedbench.models.genotypes"
+    package: ClassVar[str] = "dpfedbench.models.genotypes"
 
     def references(self, run: Run) -> dict[str, Run]:
         """The other runs whose files it needs, by the file's name, for a run that

@@ -57,8 +57,8 @@ class RunInitial(Initial):
     def check(self, run: Run) -> None:
         first = self._other(run)
         outputs = [
-            0 if self._other_words(run, first) else each.task.outputs
-            for each in (first, run)
+            0 if self._other_words(run, first) else stage.task.outputs
+            for stage in (first, run)
         ]
         if (first.model, outputs[0], first.pretrains) != (
             run.model,
@@ -69,19 +69,21 @@ class RunInitial(Initial):
                 f"initial.run is {first.folder}, but its model has other sizes or"
                 " another last layer: start from a run of the same model and task"
             )
-        for start, other in self._chain(run):
-            if start.public and other.dataset == run.dataset:
+        for start, earlier in self._chain(run):
+            if start.public and earlier.dataset == run.dataset:
                 raise BenchError(
-                    f"initial.public is true, but {other.folder} was trained on"
+                    f"initial.public is true, but {earlier.folder} was trained on"
                     f" {run.dataset}, which this run's clients hold: start from another"
                     " data set, or set it to false"
                 )
-            declared = start.public or (self.public and other.dataset == first.dataset)
+            declared = start.public or (
+                self.public and earlier.dataset == first.dataset
+            )
             if start is not self and not declared:
                 raise BenchError(
                     f"initial.run is {first.folder}, which itself starts from"
-                    f" {other.folder}, and that is not public: three runs together have"
-                    f" no analysis; start from {other.folder}, or from a public run"
+                    f" {earlier.folder}, and that is not public: three runs together have"
+                    f" no analysis; start from {earlier.folder}, or from a public run"
                 )
         if self._composed(run, first):
             self._check_composed(run, first)
@@ -92,14 +94,14 @@ class RunInitial(Initial):
                 f"initial.run is {first.folder}, which itself uses a private run: three"
                 " runs together have no analysis; start from another run"
             )
-        sums = [one for one in (*first.sums(), *run.sums()) if one.private]
-        alike = {
-            (one.unit, one.adjacency, one.noise.mechanism, one.within_task is None)
-            for one in sums
+        sums = [sum_ for sum_ in (*first.sums(), *run.sums()) if sum_.private]
+        kinds = {
+            (sum_.unit, sum_.adjacency, sum_.noise.mechanism, sum_.within_task is None)
+            for sum_ in sums
         }
         if (
             run.private
-            and len(alike | {(sums[0].unit, "zero-out", "gaussian", True)}) > 1
+            and len(kinds | {(sums[0].unit, "zero-out", "gaussian", True)}) > 1
         ):
             raise BenchError(
                 f"initial.run is {first.folder}, a private run on the same clients, and"
@@ -120,18 +122,19 @@ class RunInitial(Initial):
             )
 
     def references(self, run: Run) -> dict[str, Run]:
-        other = self._other(run)
-        return {self.file: other} | (
-            {"ledger.jsonl": other} if self._composed(run, other) else {}
+        first = self._other(run)
+        return {self.file: first} | (
+            {"ledger.jsonl": first} if self._composed(run, first) else {}
         )
 
     def without_account(self, run: Run) -> tuple[str, ...]:
-        other = self._other(run)
-        if self.public or self._composed(run, other):
+        first = self._other(run)
+        if self.public or self._composed(run, first):
             return ()
-        how = "on other private data" if other.private else "without privacy"
+        training = "on other private data" if first.private else "without privacy"
         return (
-            f"training starts from what {other.folder} learnt of {other.dataset} {how}",
+            f"training starts from what {first.folder} learnt of {first.dataset}"
+            f" {training}",
         )
 
     def public_for(self, run: Run) -> bool:
@@ -153,9 +156,9 @@ class RunInitial(Initial):
         return member
 
     def notices(self, run: Run) -> tuple[str, ...]:
-        other = self._other(run)
+        first = self._other(run)
         return (
-            (f"training starts from a model of {other.dataset}, declared public",)
+            (f"training starts from a model of {first.dataset}, declared public",)
             if self.public
             else ()
         )

@@ -62,10 +62,10 @@ class CellModel(ZooModel):
 
     def check(self, run: Run) -> None:
         super().check(run)
-        for place in self.reductions or ():
-            if not 0 <= place < self.cells:
+        for cell in self.reductions or ():
+            if not 0 <= cell < self.cells:
                 raise BenchError(
-                    f"model.reductions has {place}, but there are cells 0 to"
+                    f"model.reductions has {cell}, but there are cells 0 to"
                     f" {self.cells - 1}"
                 )
         if self.groups is not None and (
@@ -81,12 +81,12 @@ class CellModel(ZooModel):
     @property
     def halving(self) -> tuple[int, ...]:
         """Indices of the cells that halve the maps."""
-        places = (
+        reductions = (
             (self.cells // 3, 2 * self.cells // 3)
             if self.reductions is None
             else self.reductions
         )
-        return tuple(sorted(set(places)))
+        return tuple(sorted(set(reductions)))
 
     @property
     def space(self) -> Space:

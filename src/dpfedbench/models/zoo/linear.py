@@ -50,10 +50,16 @@ class LinearModel(ZooModel):
         return self.features(records, public)
 
     def made_once(self, run: Run) -> dict[str, Any]:
-        own = digest_classes([type(self.features)])
-        said = {"features": self.features.identity(), "version": self.features.version}
-        said |= {"code": own} if own else {}
-        return said | ({"public": run.validation.tasks} if self.features.evened else {})
+        code = digest_classes([type(self.features)])
+        identity = {
+            "features": self.features.identity(),
+            "version": self.features.version,
+        }
+        if code:
+            identity["code"] = code
+        return identity | (
+            {"public": run.validation.tasks} if self.features.evened else {}
+        )
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
         return super().net(

@@ -39,14 +39,16 @@ class OwnModule(ModelSettings):
         """A digest of the file that the class is in, and not of what that imports;
         empty where it is not found.
         """
-        places, origin = [*sys.path, str(Path.cwd())], None
+        search_path = [*sys.path, str(Path.cwd())]
+        origin = None
         for name in self.module.partition(":")[0].split(
             "."
         ):  # nothing is imported for it
-            spec = PathFinder.find_spec(name, places)
+            spec = PathFinder.find_spec(name, search_path)
             if spec is None:
                 return ""
-            places, origin = list(spec.submodule_search_locations or ()), spec.origin
+            search_path = list(spec.submodule_search_locations or ())
+            origin = spec.origin
         return (
             hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:16] if origin else ""
         )

@@ -183,7 +183,7 @@ class _Search(Clients):
             ]
         )
         records = len(self._held.images[0])
-        sums = {sum_.name: sum_ for sum_ in setup.own}
+        sums = {sum_.name: sum_ for sum_ in setup.client_sums}
         self._places = dict[str, np.ndarray]()
         self._lots = dict[str, participation.PoissonLots]()
         for name, half in update.halves.items():

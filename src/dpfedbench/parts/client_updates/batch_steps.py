@@ -120,19 +120,21 @@ class _Batches(Clients):
         """The model that all parties have after the round: one row."""
         model = torch.from_numpy(theta.copy())
         measured = [
-            found
+            batch
             for client in range(self._count)
-            if (found := self._party(theta, index, client)) is not None
+            if (batch := self._party(theta, index, client)) is not None
         ]
         if measured:
-            mean = torch.stack([each.gradient for each in measured]).mean(dim=0)
+            mean = torch.stack([batch.gradient for batch in measured]).mean(dim=0)
             self._update.weights.step(
                 model, mean, self._state, index=index, rounds=self._rounds
             )
-            for places in zip(*(each.statistics for each in measured), strict=True):
-                values = torch.stack([value for _, value in places])
-                model[places[0][0]] = values.mean(dim=0)
-        losses = [each.loss for each in measured]
+            for statistics in zip(
+                *(batch.statistics for batch in measured), strict=True
+            ):
+                values = torch.stack([value for _, value in statistics])
+                model[statistics[0][0]] = values.mean(dim=0)
+        losses = [batch.loss for batch in measured]
         self._row = {
             "clients": self._count,
             "loss": float(np.mean(losses)) if losses else math.nan,
@@ -145,18 +147,18 @@ class _Batches(Clients):
         """
         from dpfedbench.models.batch_gradient import generator_of
 
-        places = self._lots.lot(index, 0, client)
-        if len(places) < 2:
+        lot = self._lots.lot(index, 0, client)
+        if len(lot) < 2:
             return None
         seed = self._run.stream_seed
         images = self._update.augmentation.apply(
-            self._held.images[client][places],
+            self._held.images[client][lot],
             stream(seed, "augmentation", index, client),
         )
         return self._gradient(
             theta,
             images,
-            self._held.labels[client][places],
+            self._held.labels[client][lot],
             generator=generator_of(stream(seed, "drop-path", index, client)),
             progress=index / self._rounds,
         )

@@ -52,7 +52,7 @@ class Setup:
         net: the model.
         held: what the clients hold: `data.holdings.Tasks` or `Records`, or the like.
         gradients: how gradients of the model are taken.
-        own: the sums that each client takes over its own records; none for most
+        client_sums: those that each client takes over its own records; none for most
             methods.
         enter: makes the mechanism of a sum, with the arguments of
             `dpsum.mechanism.Mechanism._set`.
@@ -68,7 +68,7 @@ class Setup:
     net: Net
     held: Any
     gradients: Choice
-    own: Sequence[SumSpec]
+    client_sums: Sequence[SumSpec]
     enter: Callable[..., Mechanism]
     plan: participation.Participation
     threads: int = 1
@@ -226,19 +226,21 @@ def each_holder(
     Each process asks it for its own holders. Afterwards all know what was released, and
     the thresholds.
     """
-    own = processes.own(mechanism.holders)
-    given = dict(zip(own, pool.map(take, own), strict=True))
-    states = {holder: mechanism.states[holder] for holder in own if mechanism.states}
-    told = processes.all((given, mechanism.releases, states))
+    own_holders = processes.own(mechanism.holders)
+    results = dict(zip(own_holders, pool.map(take, own_holders), strict=True))
+    states = {
+        holder: mechanism.states[holder] for holder in own_holders if mechanism.states
+    }
+    parts = processes.all((results, mechanism.releases, states))
     mechanism.releases = sorted(
-        (one for _, made, _ in told for one in made),
+        (release for _, releases, _ in parts for release in releases),
         key=lambda one: (one.holder, one.step),
     )
-    for theirs, _, moved in told:
-        given |= theirs
+    for part_results, _, moved in parts:
+        results |= part_results
         for holder, state in moved.items():
             mechanism.states[holder] = state
-    return [given[holder] for holder in range(mechanism.holders)]
+    return [results[holder] for holder in range(mechanism.holders)]
 
 
 def within_task(
@@ -276,7 +278,7 @@ class ClientUpdate(Part):
     latter two anew: see `proof_assumptions.declared`.
     """
 
-    place: ClassVar[str] = "dpfedbench.parts.client_updates"
+    package: ClassVar[str] = "dpfedbench.parts.client_updates"
     client_data: ClassVar[str]
     sends: ClassVar[str]
     sends_too: ClassVar[tuple[str, ...]] = ()
@@ -314,9 +316,11 @@ class ClientUpdate(Part):
         """Whether few-shot clients take each example's gradient by itself, from that
         example alone.
         """
-        own = any(sum_.unit == "record" for sum_ in run.client_sums)
+        by_example = any(sum_.unit == "record" for sum_ in run.client_sums)
         alone = (
-            self.by_record or own or (run.model.record_level and not self.mixes_records)
+            self.by_record
+            or by_example
+            or (run.model.record_level and not self.mixes_records)
         )
         return self.client_data == "tasks" and alone
 

@@ -80,7 +80,7 @@ class CoupledGradients:
 
         _, rows, measures = self._rows(theta, x, y, graph=False)
         out.copy_(rows)
-        return Measured(*(each.cpu().numpy().astype(float) for each in measures))
+        return Measured(*(measure.cpu().numpy().astype(float) for measure in measures))
 
     def add_each(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any

@@ -132,7 +132,7 @@ class _Silos(Clients):
         self._workers = setup.workers(lambda gradients: (gradients, _Room()))
         self._models = torch.empty((self._count, self._dimension))
         self._states = self._begin()
-        (sum_,) = setup.own
+        (sum_,) = setup.client_sums
         self.entry = setup.enter(
             sum_,
             sampler=self._lots.describe(),
@@ -187,10 +187,10 @@ class _Silos(Clients):
             self._models.copy_(torch.from_numpy(theta).expand(self._count, -1))
             for step in range(self._update.inner_steps):
                 self._row = self._step(pool, index, step)
-        for theirs in self._setup.processes.collected(
+        for models_of_process in self._setup.processes.collected(
             {client: self._models[client].numpy() for client in self._own}
         ):
-            for client, model in theirs.items():
+            for client, model in models_of_process.items():
                 self._models[client] = torch.from_numpy(model)
         models = self._models
         if not self._lots.alike:
@@ -262,11 +262,11 @@ class _Silos(Clients):
         return self._count * self._update.inner_steps * self._lots.size
 
     def state(self) -> Any:
-        told = self._setup.processes.collected(
+        parts = self._setup.processes.collected(
             {client: self._states[client] for client in self._own}
         )
-        for theirs in told:
-            for client, state in theirs.items():
+        for states_of_process in parts:
+            for client, state in states_of_process.items():
                 self._states[client] = state
         return self._states
 

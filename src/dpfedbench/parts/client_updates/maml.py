@@ -141,11 +141,11 @@ class QueryGradient(ClientUpdate):
             run.task.ways * n
             for n in (run.clients.support_per_class, run.clients.query_per_class)
         )
-        own = {SUPPORT: within_task(run, support, steps=self.inner_steps)}
+        samplers = {SUPPORT: within_task(run, support, steps=self.inner_steps)}
         return (
-            own
+            samplers
             if self.by_server(run)
-            else own | {QUERY: within_task(run, query, steps=1)}
+            else samplers | {QUERY: within_task(run, query, steps=1)}
         )
 
     def adapted_tensors(self, setup: Setup) -> Sequence[str] | None:
@@ -239,7 +239,7 @@ class _Tasks(Clients):
                 )
 
         return out, [
-            pool.submit(some, which) for which in self._workers.split(len(ids))
+            pool.submit(some, clients) for clients in self._workers.split(len(ids))
         ]
 
     @staticmethod

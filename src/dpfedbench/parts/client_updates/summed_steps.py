@@ -105,8 +105,15 @@ class SummedUpdate(ClientUpdate):
         }
 
     def columns(self, run: Run) -> tuple[str, ...]:
-        told = ("released_norm", "noise_multiplier" if run.private else "mean_norm")
-        return tuple(f"{name}_{what}" for name in list(self.steps)[1:] for what in told)
+        quantities = (
+            "released_norm",
+            "noise_multiplier" if run.private else "mean_norm",
+        )
+        return tuple(
+            f"{name}_{quantity}"
+            for name in list(self.steps)[1:]
+            for quantity in quantities
+        )
 
     def clients(self, setup: Setup) -> Clients:
         return Parties(self, setup)
@@ -182,23 +189,23 @@ class Parties(Clients):
             net.initial(stream(run.seed, "initial-weights")).copy()
         )
         self._phases = list[_Phase]()
-        for sum_ in setup.own:
+        for sum_ in setup.client_sums:
             block, steps = update.block_of(sum_), update.steps[sum_.name]
             coordinates = net.blocks[block] if block else slice(0, net.dimension)
-            places = [
+            indices = [
                 update.places(sum_, seed=run.seed, client=client, records=held)
                 for client in range(self._count)
             ]
-            drawn = update.lots(run, sum_, clients=self._count, records=len(places[0]))
-            for other in self._phases:
+            drawn = update.lots(run, sum_, clients=self._count, records=len(indices[0]))
+            for earlier in self._phases:
                 if (
                     sum_.private
-                    and other.entry.sum.part == sum_.part
-                    and other.lots.purpose != drawn.purpose
+                    and earlier.entry.sum.part == sum_.part
+                    and earlier.lots.purpose != drawn.purpose
                 ):
                     # Described alike in the ledger, where releases of one lot are one
                     # Gaussian; of two they are not.
-                    names = other.name, sum_.name
+                    names = earlier.name, sum_.name
                     raise BenchError(
                         cannot_compose(
                             *names, sum_.unit, sum_.part, "draw lots of their own"
@@ -218,7 +225,7 @@ class Parties(Clients):
             state = steps.begin(theta[coordinates])
             self._phases.append(
                 _Phase(
-                    sum_.name, steps, block, coordinates, places, drawn, entry, state
+                    sum_.name, steps, block, coordinates, indices, drawn, entry, state
                 )
             )
         self._row: Row = {}
@@ -294,9 +301,9 @@ class Parties(Clients):
             if first:
                 row["threshold"] = entry.states[0]["threshold"]
         else:
-            raw = np.concatenate([np.asarray(each) for _, _, each in parties])
+            raw = np.concatenate([np.asarray(norms) for _, _, norms in parties])
             row["mean_norm"] = float(raw.mean()) if len(raw) else float("nan")
-            losses = np.concatenate([each for _, each, _ in parties])
+            losses = np.concatenate([values for _, values, _ in parties])
             if first:
                 row["loss"] = float(losses.mean()) if len(losses) else float("nan")
         return (

@@ -28,7 +28,7 @@ State = dict[str, Any]
 class Optimizer(Part):
     """Base of the optimisers."""
 
-    place: ClassVar[str] = "dpfedbench.parts.optimizers"
+    package: ClassVar[str] = "dpfedbench.parts.optimizers"
     linear: ClassVar[bool] = False
     """Whether what all steps together move is linear in the gradients."""
     reads_noise: ClassVar[bool] = False

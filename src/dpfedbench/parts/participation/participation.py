@@ -24,7 +24,7 @@ class Participation(Part):
     blocks of all clients, so that their size has to divide the number of clients.
     """
 
-    place: ClassVar[str] = "dpfedbench.parts.participation"
+    package: ClassVar[str] = "dpfedbench.parts.participation"
     once: ClassVar[bool] = False
     known: ClassVar[bool] = False
     independent: ClassVar[bool] = False

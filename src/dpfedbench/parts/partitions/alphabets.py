@@ -30,7 +30,7 @@ class Alphabets(TaskClients):
     """
 
     partition: Literal["alphabets"] = "alphabets"
-    apart: ClassVar[bool] = False
+    disjoint: ClassVar[bool] = False
     concentration: float = setting(
         1.0, ge=1e-3, le=1e6, doc="alpha; the smaller, the more clients differ"
     )

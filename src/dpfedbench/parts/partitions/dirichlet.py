@@ -31,7 +31,7 @@ class Dirichlet(RecordClients):
     """
 
     partition: Literal["dirichlet"] = "dirichlet"
-    alike: ClassVar[bool] = False
+    equal_sizes: ClassVar[bool] = False
     concentration: float | None = setting(
         None, ge=1e-3, le=1e6, doc="alpha; the smaller, the more clients differ"
     )

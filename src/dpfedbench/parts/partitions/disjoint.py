@@ -80,5 +80,5 @@ class Disjoint(TaskClients):
         cut = rng.permuted(
             np.broadcast_to(np.arange(per_class), (len(pool), per_class)), axis=1
         )
-        places = share[:, :, None] * examples + np.arange(examples)
-        return pool[hands], cut[hands[:, :, None], places]
+        columns = share[:, :, None] * examples + np.arange(examples)
+        return pool[hands], cut[hands[:, :, None], columns]

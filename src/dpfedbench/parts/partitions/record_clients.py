@@ -24,13 +24,13 @@ class RecordClients(Clients):
 
     def make(self, data_dir: Path, *, ways: int, seed: int) -> RecordPartition:
         dataset = load_any_records(data_dir)
-        own = {key: value for key, value in self.own.items() if key != self.tag}
+        settings = {key: value for key, value in self.own.items() if key != self.tag}
         return record_partition_of(
             dataset,
             self.deal(dataset, seed=seed),
             kind=self.partition,
             seed=seed,
-            own=own,
+            own=settings,
         )
 
     def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:

@@ -21,7 +21,7 @@ class Shared(TaskClients):
     """
 
     partition: Literal["shared"] = "shared"
-    apart: ClassVar[bool] = False
+    disjoint: ClassVar[bool] = False
 
     def draw(
         self, dataset: ImageDataset, *, ways: int, seed: int

@@ -40,11 +40,11 @@ class TaskClients(Clients):
 
     @property
     def own(self) -> dict[str, Any]:
-        own = super().own
+        settings = super().own
         if self.rotations == "none":
             # As before the key was introduced, so that no partition is made again.
-            del own["rotations"]
-        return own
+            del settings["rotations"]
+        return settings
 
     def check(self, run: Run) -> None:
         if self.rotations != "none" and run.task.text is not None:
@@ -71,14 +71,14 @@ class TaskClients(Clients):
             examples_per_class=self.examples_per_class,
         )
         classes, examples = self.draw(dataset, ways=ways, seed=seed)
-        own = {key: value for key, value in self.own.items() if key != self.tag}
+        settings = {key: value for key, value in self.own.items() if key != self.tag}
         return partition_of(
             dataset,
             classes,
             examples,
             kind=self.partition,
             seed=seed,
-            own=own,
+            own=settings,
             quarter_turns=self._quarter_turns(dataset, ways=ways, seed=seed),
         )
 

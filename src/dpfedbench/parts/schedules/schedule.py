@@ -10,7 +10,7 @@ from dpfedbench.settings.part import Part, setting
 class Schedule(Part):
     """Base of the schedules."""
 
-    place: ClassVar[str] = "dpfedbench.parts.schedules"
+    package: ClassVar[str] = "dpfedbench.parts.schedules"
 
     def rate(self, first: float, step: int, steps: int) -> float:
         """The learning rate of step `step` (from 0) of `steps` planned, where the

@@ -18,7 +18,7 @@ State = dict[str, Any]
 class ServerStep(Part):
     """Base of the server steps."""
 
-    place: ClassVar[str] = "dpfedbench.parts.server"
+    package: ClassVar[str] = "dpfedbench.parts.server"
 
     @property
     def linear(self) -> bool:

@@ -18,7 +18,7 @@ from dpfedbench.settings.part import Part
 class Transform(Part):
     """Base of the transformations."""
 
-    place: ClassVar[str] = "dpfedbench.parts.transforms"
+    package: ClassVar[str] = "dpfedbench.parts.transforms"
     trivial: ClassVar[bool] = False
     """Whether contributions stay as they are, so that they may be added up while they
     are computed.

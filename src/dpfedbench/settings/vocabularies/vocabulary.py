@@ -34,7 +34,7 @@ class Vocabulary(Part):
     for people. Clients' words exist for it only if it says so.
     """
 
-    place: ClassVar[str] = "dpfedbench.settings.vocabularies"
+    package: ClassVar[str] = "dpfedbench.settings.vocabularies"
     private: ClassVar[bool] = False
     reason: ClassVar[str] = ""
     notice: ClassVar[str] = ""

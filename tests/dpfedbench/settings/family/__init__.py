@@ -6,7 +6,7 @@ from dpfedbench.settings.part import Part
 
 
 class Rule(Part):
-    place: ClassVar[str] = "tests.dpfedbench.settings.family"
+    package: ClassVar[str] = "tests.dpfedbench.settings.family"
 
 
 class SharedRule(Rule):
