@@ -184,7 +184,7 @@ def test_dp_fnas_trains_the_found_cells_as_darts():
     assert len(trained) >= 8
     for run in trained:
         update, model = run.client_update, run.model
-        assert not run.private and run.client_sums == ()
+        assert not run.private and not run.client_sums
         assert model.batch_normalisation and model.auxiliary
         assert (model.cells, model.filters) == (20, 36)
         assert (update.drop_path, update.auxiliary) == (0.2, 0.4)

@@ -309,7 +309,7 @@ def _one_pass() -> Iterator[Figure]:
     ):
         found = calibrate("holds", plan | {"kind": kind}, 1.5, delta)
         yield (
-            f"z that holds 1.5, {kind} (rounded up)",
+            f"z of a proven ε of 1.5, {kind} (rounded up)",
             stated,
             f"{found:.4g}",
             'calibrate("holds", ...)',

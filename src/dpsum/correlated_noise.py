@@ -185,7 +185,12 @@ class Factorised(Encoded):
 
 @functools.lru_cache(maxsize=16)
 def _weights(noise: Factorised) -> np.ndarray:
-    weights = noise.factorisation.weights(noise.rounds or 0, noise.step)
+    if noise.rounds is None:
+        raise DpsumError(
+            "the noise has no number of rounds to encode: set rounds, or take"
+            " `planned(rounds, step, apart)`"
+        )
+    weights = noise.factorisation.weights(noise.rounds, noise.step)
     if noise.participations == 1:
         return weights
     return scaled(

@@ -76,6 +76,10 @@ def read_audit(path: Path | str) -> dict[str, Any]:
         ) from error
 
 
+_PROFILE_NAMES = {"as_claimed": "claimed", "holds": "proven"}
+"""Profiles of an account, as their metrics are called."""
+
+
 def metrics(report: Mapping[str, Any]) -> dict[str, float]:
     """Numbers by name; those of a second unit or observer have a number in theirs."""
     numbers: dict[str, float] = {}
@@ -86,7 +90,8 @@ def metrics(report: Mapping[str, Any]) -> dict[str, float]:
             for name in ("delta", "rounds", "noise_multiplier")
             if account.get(name)
         }
-        for name, entry in account["profiles"].items():
+        for profile, entry in account["profiles"].items():
+            name = _PROFILE_NAMES.get(profile, profile)
             numbers |= {
                 f"{where}epsilon_{name}": entry["epsilon_high"],
                 f"{where}epsilon_{name}_low": entry["epsilon_low"],

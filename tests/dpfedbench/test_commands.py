@@ -170,6 +170,7 @@ def check(command: str) -> None:
             "runs",
             "audits",
             "index.html",
+            "results.zip",
         )
         assert target in papers | RULES or inside, target
 

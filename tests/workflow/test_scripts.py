@@ -23,7 +23,7 @@ Places = tuple[Path, Path]
 
 def call(script: str, output: dict[str, Path], **values: Any) -> None:
     """Run a rule's script as Snakemake does."""
-    inputs = Given(**values.pop("input"))
+    inputs = Given(**values.pop("input", {}))
     params = Params(**values.pop("params", {}))
     call_script(script, inputs, Given(**output), params=params, **values)
 

@@ -15,6 +15,7 @@ from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation import engine
 from dpfedbench.papers.federated_averaging import CONTROL, DpScaffold
 from dpfedbench.parts.client_updates.client_update import Clients
+from dpsum.accounting.gaussian import joint_multiplier
 from dpsum.budget import Budget
 
 from . import conftest
@@ -141,7 +142,7 @@ def test_a_budget_that_counts_one_of_the_sums_is_noticed(silos, tmp_path, monkey
             return
         settle(self)
         for names, plan in self._shared.values():
-            whole = plan._together_under("holds")
+            whole = joint_multiplier(plan.multipliers)
             object.__setattr__(plan, "noise_multiplier", whole)
             plan.beside = [whole] * len(plan.beside)
             assert len(names) == 2

@@ -58,7 +58,7 @@ def clients(update, threshold=None, processes=None):
         labels=[np.full(4, client) for client in range(3)],
     )
     rule = None if threshold is None else SimpleNamespace(threshold=threshold)
-    run = SimpleNamespace(sums=[SimpleNamespace(name=CONTROL, clipping=rule)])
+    run = SimpleNamespace(sums=lambda: [SimpleNamespace(name=CONTROL, clipping=rule)])
     setup = SimpleNamespace(
         held=held,
         net=SimpleNamespace(dimension=2),

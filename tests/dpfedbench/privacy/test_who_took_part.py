@@ -99,21 +99,18 @@ def run_stages(run: Method, places: Any, folder: Path) -> Path:
     }
     call(
         "configure",
-        place,
         params={"run": run.plain()},
         output={"config": config[0]},
         wildcards=None,
     )
     call(
         "train",
-        place,
         input={"config": config} | images | partition,
         output=trained,
         config=machine,
     )
     call(
         "meta_test",
-        place,
         input={"config": config, "model": trained["model"]} | images,
         output={"metrics": place / "metrics.json"},
         config=machine,
@@ -122,7 +119,6 @@ def run_stages(run: Method, places: Any, folder: Path) -> Path:
     ledger = {name: trained[name] for name in ("ledger", "training")}
     call(
         "account",
-        place,
         input={"config": config} | ledger | shared,
         output={"account": place / "privacy.json"},
         params={"search": None},

@@ -132,7 +132,7 @@ def test_people_are_told_what_the_numbers_are(
     for said in (
         "The interval is over the per-seed means (Student's t",
         "Simulated privacy: the noise seed is public.",
-        "Proven ε, DP-AGR: what is proven rests on.",
+        "Proven ε, DP-AGR: what holds rests on.",
         "Made by `snakemake it`.",
         "| 4.89 | 93.9 (not comparable) | 1e-06 | client |",
     ):

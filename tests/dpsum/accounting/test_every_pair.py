@@ -46,11 +46,13 @@ def participation_of(kind: type) -> Any:
 
 
 def noise_of(kind: type, participation: Any) -> Any:
+    whole = isinstance(participation, dpsum.Everyone)
+    times = ROUNDS if whole else 1
+    if kind is dpsum.Factorised:
+        return kind(multiplier=2.0).planned(ROUNDS, step=None, apart=(1, times))
     if kind is not dpsum.Correlated:
         return kind(multiplier=2.0)
     weights = factorisations.square_root(ROUNDS)
-    whole = isinstance(participation, dpsum.Everyone)
-    times = ROUNDS if whole else 1
     scaled = factorisations.scaled(weights, separation=1, participations=times)
     return kind(multiplier=2.0, weights=scaled)
 
