@@ -61,7 +61,7 @@ STANDS = (
                 "public-start-small-batches",
                 "public-start-small-batches-slow",
             ],
-            "seed": [0],
+            "seed": [0, 1],
         },
     ),
     ("M112", "dp-fnas", "as-released", {}),
