@@ -192,6 +192,14 @@ def test_rows_have_what_the_ranking_needs(reader: PageReader) -> None:
     }
 
 
+def test_cells_with_a_note_are_sorted_by_their_own_key(text: str) -> None:
+    """Without a key the script sorts by the text, to which the note belongs."""
+    cells = re.findall(r"<t[dh]([^>]*)>(.*?)</t[dh]>", text, flags=re.S)
+    noted = [attributes for attributes, content in cells if "<small" in content]
+    assert len(noted) > 20
+    assert all("data-key=" in attributes for attributes in noted)
+
+
 def test_facets_are_json_without_infinite_numbers(reader: PageReader) -> None:
     texts = reader.values("tr", "data-facets")
     assert not any(re.search("NaN|Infinity", facets) for facets in texts)

@@ -60,9 +60,10 @@
       first.textContent = place || group;
       const cells = ["method", "accuracy, %", "proven ε", "cohort", "rounds", "training"].map((name) => copied(row, name));
       const link = document.createElement("a");
-      link.href = `#${row.id || row.previousElementSibling.id}`;
-      link.append(cells[0].firstChild);
-      cells[0].prepend(link);
+      link.href = `#${row.dataset.run}`;
+      const name = cells[0].firstChild;
+      link.textContent = name.textContent.trim();
+      name.replaceWith(link, " ");
       shown.append(first, ...cells);
       return shown;
     };
