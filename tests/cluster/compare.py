@@ -37,6 +37,7 @@ LEFT_OUT = {
     "runs.csv",
     "audits",
     "manifest",
+    "results.zip",
 }
 
 
@@ -79,7 +80,7 @@ def content(path: Path) -> Any:
         return [
             line
             for line in path.read_text(encoding="utf-8").splitlines()
-            if " snakemake " not in f" {line}"
+            if "snakemake --" not in line
         ]
     return path.read_bytes()
 
