@@ -39,8 +39,8 @@ def main() -> None:
     audited_runs = plan.audited_runs()
     items = [item.describe(audited_runs) for item in plan.items.values()]
     cells = [cell for item in items for cell in item["cells"] if cell["run"]]
-    with tempfile.TemporaryDirectory() as place:
-        results = Path(place, "results")
+    with tempfile.TemporaryDirectory() as temporary_folder:
+        results = Path(temporary_folder, "results")
         results.mkdir()
         for name in ("tables", "figures", "provenance.json"):
             (results / name).symlink_to((arguments.results / name).resolve())
@@ -87,11 +87,11 @@ def link_runs(
     """Yield copies of all runs, each as {run: its name in the copy}, until there are
     `count` in all.
     """
-    left = count
+    missing = count
     number = 0
-    while left > 0:
+    while missing > 0:
         copy = {}
-        for run in runs[:left]:
+        for run in runs[:missing]:
             *parents, key, seed = Path(run).parts
             name = Path(*parents, f"{int(key, 16) + number:010x}"[-10:], seed)
             if number == 0:
@@ -101,7 +101,7 @@ def link_runs(
             os.symlink((source / "runs" / run).resolve(), target)
             copy[run] = name.as_posix()
         yield copy
-        left -= len(copy)
+        missing -= len(copy)
         number += 1
 
 
@@ -112,8 +112,9 @@ def products(items: list[dict[str, Any]], results: Path) -> Iterator[Product]:
     for description in items:
         item = Item(**json.loads(json.dumps(description)))
         is_table = item.kind == "table"
-        folder, suffix = ("tables", "csv") if is_table else ("figures", "png")
-        path = f"{folder}/{item.paper}/{item.name}.{suffix}"
+        path = f"figures/{item.paper}/{item.name}.png"
+        if is_table:
+            path = f"tables/{item.paper}/{item.name}.csv"
         if (results / path).exists():
             yield Product(path=path, command=f"snakemake {path}", item=item)
 

@@ -98,7 +98,7 @@ class Budget:
         self._shared: dict[int, tuple[list[str], BudgetPlan]] = {}
 
     def unaccounted_of(self, unit: str) -> tuple[str, ...]:
-        """Return why nothing finite is proven of releases that protect `unit`."""
+        """Return why nothing finite is proven for releases that protect `unit`."""
         return (*self.unaccounted, *self._unaccounted_units.get(unit, ()))
 
     def join(self, mechanism: Spender) -> None:

@@ -3,7 +3,7 @@ see.
 
 A rule keeps its state in a plain dictionary, which a checkpoint saves as it is;
 "threshold" is C. A rule sees releases, so that its threshold is post-processing. A rule
-with `private = False` sees norms before clipping as well: no finite epsilon is proven of a
+with `private = False` sees norms before clipping as well: no finite epsilon is proven for a
 mechanism that uses one.
 """
 

@@ -169,8 +169,8 @@ class WithinTask(OwnSum):
     groups: tuple[Annotated[int, pydantic.Field(ge=2, le=1_000_000)], ...] = setting(
         (),
         doc=(
-            "numbers of examples of a client for which the account says what is proven of"
-            " all of them together"
+            "numbers of examples of a client: for each, the account has the proven ε of"
+            " so many examples together"
         ),
     )
     clipping_groups: Literal["all", "layers", "tensors"] = setting(

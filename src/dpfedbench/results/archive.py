@@ -5,12 +5,12 @@ provenance, without models, ledgers or data.
 """
 
 import io
+import math
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
@@ -47,23 +47,20 @@ def compare(first: str | Path, second: str | Path) -> Iterator[str]:
     """Yield one line for each cell of a table or figure that differs between two
     results: an archive or a folder each.
 
-    Accuracies differ where their 95 % intervals do not overlap. Two ε differ where the
-    ranges between their low and high ends do not overlap by 1 % of the smaller. Cells
-    that only one of the two has are named together at the end.
+    Accuracies differ where their 95 % intervals do not overlap. Two ε differ where
+    the gap between their ranges, from low to high end, is more than 1 % of the smaller.
+    Cells that only one of the two has are named together at the end.
 
     Raises:
         BenchError: one of them is no archive or results folder.
     """
     rows = [read_cells(path).set_index(_CELL) for path in (first, second)]
     shared = rows[0].index.intersection(rows[1].index, sort=False)
-    pairs = (
-        each_row(frame.loc[shared].assign(position=range(len(shared))))
-        for frame in rows
-    )
-    for name, left, right in zip(shared, *pairs, strict=True):
-        for quantity, shown_left, shown_right in _differences(left, right):
+    pairs = (each_row(frame.loc[shared]) for frame in rows)
+    for name, first_row, second_row in zip(shared, *pairs, strict=True):
+        for quantity, value, other_value in _differences(first_row, second_row):
             cell = ", ".join(str(part) for part in name if not pd.isna(part))
-            yield f"{cell}: {quantity} {shown_left} and {shown_right}"
+            yield f"{cell}: {quantity} {value} and {other_value}"
     for path, frame in zip((first, second), rows, strict=True):
         alone = frame.index.difference(shared)
         items = sorted({f"{paper} {item}" for paper, item, *_ in alone})
@@ -87,7 +84,7 @@ def read_cells(path: str | Path) -> pd.DataFrame:
                     pd.read_parquet(io.BytesIO(archive.read(name)))
                     for name in (RUNS_FILE, CELLS_FILE)
                 )
-        except (OSError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise BenchError(
                 f"{path} is no archive of results ({error}): make one with `snakemake"
                 " --cores all results/results.zip`"
@@ -107,7 +104,7 @@ def _differences(left: Any, right: Any) -> Iterator[tuple[str, str, str]]:
     intervals = [row_interval(row) for row in (left, right)]
     ranges = [
         (interval.low, interval.high)
-        if np.isfinite(interval.low)
+        if math.isfinite(interval.low)
         else (interval.mean, interval.mean)
         for interval in intervals
     ]
@@ -127,14 +124,10 @@ def _differences(left: Any, right: Any) -> Iterator[tuple[str, str, str]]:
 def _overlap(
     left: tuple[float, float], right: tuple[float, float], slack: float = 0.0
 ) -> bool:
-    """Whether two ranges overlap, up to a share of the smaller upper end. Two missing
-    ranges do; a missing and a known one do not.
+    """Whether two ranges overlap, or are apart by at most a share of the smaller upper
+    end. Two missing ranges overlap; a missing and a known one do not.
     """
-    if np.isnan(left[1]) or np.isnan(right[1]):
-        return bool(np.isnan(left[1]) and np.isnan(right[1]))
-    margin = (
-        slack * min(left[1], right[1])
-        if np.isfinite([left[1], right[1]]).any()
-        else 0.0
-    )
-    return max(left[0], right[0]) <= min(left[1], right[1]) + margin
+    if math.isnan(left[1]) or math.isnan(right[1]):
+        return math.isnan(left[1]) and math.isnan(right[1])
+    smaller_end = min(left[1], right[1])
+    return max(left[0], right[0]) <= smaller_end * (1 + slack)

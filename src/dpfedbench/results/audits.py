@@ -109,7 +109,7 @@ def mark_account(
     """
     proven = account.profiles.get("holds")
     audit = None if proven is None else audits.get((proven.unit, proven.observer))
-    also = tuple(mark_account(other, audits) for other in account.also)
+    also = tuple(mark_account(of_unit, audits) for of_unit in account.also)
     if audit is None:
         return dataclasses.replace(account, also=also)
 

@@ -209,7 +209,7 @@ def _draw_epsilons(axes: Axes, curves: list[pd.DataFrame]) -> None:
     and one proven, at their x.
     """
     number = 0
-    above = axes.get_xaxis_transform()
+    above_axes = axes.get_xaxis_transform()
     for index, curve in reversed(list(enumerate(curves))):
         if not curve["shows_epsilons"].any():
             continue
@@ -240,7 +240,9 @@ def _draw_epsilons(axes: Axes, curves: list[pd.DataFrame]) -> None:
                 name, (0, 1), (-4, height), "axes fraction", ha="right", **look
             )
             for x, text in zip(curve["x"], texts, strict=True):
-                axes.annotate(text, (x, 1), (0, height), above, ha="center", **look)
+                axes.annotate(
+                    text, (x, 1), (0, height), above_axes, ha="center", **look
+                )
             number += 1
 
 

@@ -53,7 +53,8 @@ RUNS_NOTES = (
     "A row is one configuration with all its seeds. A configuration that protects two"
     " units has a row for each.",
     "Claimed ε: the paper's accounting, applied to the run made here. Proven ε: what"
-    " holds for the sampler that ran and for the observer; ∞: no finite ε. Audited ε: a"
+    " is proved for the sampler that ran and for the observer; ∞: no finite ε. Audited"
+    " ε: a"
     " lower bound at 95 % confidence.",
     "Times of private runs with secret cohorts are not told, since they would reveal"
     " how many clients took part. Cohort: clients a round, or records a lot, as"
@@ -326,7 +327,9 @@ def _figure(product: Product, folder: Path, rows: pd.DataFrame) -> dict[str, Any
     """Return what the template needs of a figure; without facets no filter hides it."""
     source, width, height = _embedded(folder / product.path)
     item = product.item
-    alt, caption, facets = product.title, "", list[list[Any]]()
+    alt = product.title
+    caption = ""
+    facets = list[list[Any]]()
     if item is not None:
         axes = f"{item.spec['y']['label']} over {item.spec['x']['label']}"
         alt = f"Chart of {axes}: {'; '.join(item.unique('label'))}."

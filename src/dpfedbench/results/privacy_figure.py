@@ -111,7 +111,7 @@ def _columns(lengths: Mapping[str, float]) -> list[list[str]]:
     """
     columns: tuple[list[str], list[str]] = ([], [])
     for paper in sorted(lengths, key=lambda paper: -lengths[paper]):
-        shorter = min(columns, key=lambda column: sum(lengths[one] for one in column))
+        shorter = min(columns, key=lambda column: sum(lengths[name] for name in column))
         shorter.append(paper)
     filled = [
         [paper for paper in lengths if paper in column] for column in columns if column
@@ -160,24 +160,24 @@ def _draw_epsilons(axes: Axes, rows: pd.DataFrame, ends: tuple[float, float]) ->
     low, high = ends
     edge = high * 1.25
 
-    def mark(name: str, x: float, place: int, zorder: int) -> None:
-        axes.plot(x, place, linestyle="none", zorder=zorder, **_MARKS[name])
+    def mark(name: str, x: float, y: int, zorder: int) -> None:
+        axes.plot(x, y, linestyle="none", zorder=zorder, **_MARKS[name])
 
-    for place, row in enumerate(each_row(rows)):
+    for y, row in enumerate(each_row(rows)):
         claimed, proven = row.epsilon_claimed, row.epsilon_proven_high
         known = [min(end, edge) for end in (claimed, proven) if not math.isnan(end)]
         if known:
             look: dict[str, Any] = {"color": "#999999", "linewidth": 1.4, "zorder": 1}
-            axes.plot([min(known), max(known)], [place, place], **look)
-        mark("claimed ε", min(claimed, edge), place, 3)
+            axes.plot([min(known), max(known)], [y, y], **look)
+        mark("claimed ε", min(claimed, edge), y, 3)
         if math.isinf(proven):
-            mark("no finite ε is proven", edge, place, 3)
+            mark("no finite ε is proven", edge, y, 3)
         else:
-            mark("proven ε (upper end)", proven, place, 2)
+            mark("proven ε (upper end)", proven, y, 2)
         if row.epsilon_audited > 0:
-            mark("audit: ε is at least", row.epsilon_audited, place, 4)
+            mark("audit: ε is at least", row.epsilon_audited, y, 4)
         elif row.epsilon_audited == 0:
-            mark("audit: 0", low, place, 4)
+            mark("audit: 0", low, y, 4)
     axes.set_xscale("log")
     axes.set_xlim(low / 1.15, edge * 1.15)
     steps = (1, 3) if edge / low < 3e3 else (1,)  # as many as there is room for
@@ -228,8 +228,8 @@ def _tidied_panel(axes: Axes, count: int) -> None:
     """Set the look of both halves of a panel: every other line on grey, first row on
     top.
     """
-    for place in range(0, count, 2):
-        axes.axhspan(place - 0.5, place + 0.5, color="#f3f3f3", linewidth=0, zorder=0)
+    for y in range(0, count, 2):
+        axes.axhspan(y - 0.5, y + 0.5, color="#f3f3f3", linewidth=0, zorder=0)
     axes.set_ylim(count - 0.5, -0.5)
     tidied(axes, ("top", "right", "left"), axis="x")
     axes.tick_params(axis="y", length=0)
@@ -238,7 +238,7 @@ def _tidied_panel(axes: Axes, count: int) -> None:
 
 def _draw_accuracy(axes: Axes, rows: pd.DataFrame) -> None:
     """Draw accuracy with its interval: repairs filled, all others hollow."""
-    for place, row in enumerate(each_row(rows)):
+    for y, row in enumerate(each_row(rows)):
         colour = _AUDITED if row.repaired else _CLAIMED
         look: dict[str, Any] = {
             "mec": colour,
@@ -247,9 +247,7 @@ def _draw_accuracy(axes: Axes, rows: pd.DataFrame) -> None:
         }
         look |= {"fmt": "o", "ms": 5, "elinewidth": 1, "capsize": 2}
         interval = row_interval(row)
-        axes.errorbar(
-            interval.mean, place, xerr=half_widths(interval), zorder=3, **look
-        )
+        axes.errorbar(interval.mean, y, xerr=half_widths(interval), zorder=3, **look)
     low, high = axes.get_xlim()
     axes.set_xlim(max(0.0, low), min(100.0, high))
     axes.set_yticks([])

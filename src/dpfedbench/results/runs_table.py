@@ -67,7 +67,7 @@ _AUDIT = {
 }
 """Values of an audit, and the columns that they become."""
 
-_UNTOLD = {
+_AUDIT_DEFAULTS = {
     **dict.fromkeys(("status", "method", "reason", "epsilon_ideal")),
     "epsilon_proven": math.inf,
     "another_mechanism": False,
@@ -209,7 +209,7 @@ def _read_privacy(
         values = _privacy_of_unit(unit)
         audit = audits.get((values["unit"], values.get("observer", "")))
         if audit is not None:
-            values |= _renamed({**_UNTOLD, **audit}, _AUDIT)
+            values |= _renamed({**_AUDIT_DEFAULTS, **audit}, _AUDIT)
             values["audit_chance"] = audit.get("chance", 1 - audit["confidence"])
             values["audited_run"] = audited_run
         row |= {f"{prefix}{name}": value for name, value in values.items()}

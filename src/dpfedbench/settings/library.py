@@ -1,7 +1,8 @@
 """Configuration schema of the frozen dataclasses of `dpsum`.
 
-A clipping rule, noise or factorisation of `dpsum` is a part of a configuration as it is: its fields
-that are declared by `dpsum.parameters.parameter` are the keys, its `kind` names it.
+Clipping rules, noises and factorisations of `dpsum` are parts of a configuration without
+a class of their own here. The fields that `dpsum.parameters.parameter` declares are their
+keys, and `kind` is their name.
 """
 
 import dataclasses

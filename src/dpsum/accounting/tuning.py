@@ -18,7 +18,7 @@ Runs of the search are taken to be as private as the run that is accounted for, 
 draw their cohorts, lots and noise apart from one another. Streams are named by the seed
 and what they are for, so two runs of one seed share them: a client is in the same
 rounds of both, and of two runs that differ in C alone the difference of the sums over C
-has no noise at all. So nothing finite is proven of a search on private data unless each
+has no noise at all. So nothing finite is proven for a search on private data unless each
 run's streams are its own (`Run.streams`), named by seed and key. For the second and
 third each run draws its hyper-parameters anew from the candidates; one that is drawn
 twice has to be run with another seed, since the same run again is the same numbers.

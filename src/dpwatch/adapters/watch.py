@@ -3,7 +3,7 @@ tests whether the noise has its declared distribution.
 
 A line has the sensitivity that follows from what was seen and the noise that was seen.
 Where something else was released beside it, or what was seen is not the mechanism, it
-says so (`reason`) and no finite epsilon is proven of it.
+says so (`reason`) and no finite epsilon is proven for it.
 
 Noise is judged by tests that hold exactly for independent normal draws, each at a
 chance of a false alarm of at most `FALSE_ALARM`: its size (chi squared, array by array

@@ -170,7 +170,7 @@ def test_a_public_start_costs_nothing(federation, tmp_path):
 
 
 def composed(run, first, federation, tmp_path):
-    """What is proven of a run that starts from a private one on the same clients."""
+    """What is proven for a run that starts from a private one on the same clients."""
     train(first, federation, tmp_path / "first")
     files = {
         name: tmp_path / "first" / name

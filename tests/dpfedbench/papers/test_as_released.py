@@ -1,4 +1,4 @@
-"""`reading: as-released`: a paper's released code runs, and nothing is proven of it."""
+"""`reading: as-released`: a paper's released code runs, and nothing is proven for it."""
 
 import math
 

@@ -1,6 +1,7 @@
 """Archives of results, and what differs between two of them."""
 
 import json
+import math
 import shutil
 import zipfile
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from dpfedbench import command
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.results.archive import compare, write_archive
+from dpfedbench.results.archive import _overlap, compare, write_archive
 from dpfedbench.results.runs_table import collect_cells, collect_runs, write_frame
 
 
@@ -106,9 +107,35 @@ def test_compare_names_another_epsilon_and_missing_cells(
     assert lines[-1].endswith(" cells of dp-fedmeta repairs")
 
 
-def test_compare_refuses_what_is_no_archive(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "overlap"),
+    [
+        ((1.0, 2.0), (1.5, 3.0), True),
+        ((1.0, 2.0), (2.019, 3.0), True),  # apart by 0.95 % of 2
+        ((1.0, 2.0), (2.021, 3.0), False),
+        ((4.0, math.inf), (5.0, 6.0), True),
+        ((7.0, math.inf), (5.0, 6.0), False),
+        ((math.inf, math.inf), (math.inf, math.inf), True),
+        ((math.nan, math.nan), (math.nan, math.nan), True),
+        ((math.nan, math.nan), (1.0, 1.0), False),
+    ],
+)
+def test_ranges_overlap_up_to_a_hundredth(
+    first: tuple[float, float], second: tuple[float, float], overlap: bool
+) -> None:
+    assert _overlap(first, second, slack=0.01) is overlap
+    assert _overlap(second, first, slack=0.01) is overlap
+
+
+@pytest.mark.parametrize("frame", [None, b"PAR1 is no frame"])
+def test_compare_refuses_what_is_no_archive(
+    tmp_path: Path, frame: bytes | None
+) -> None:
     path = tmp_path / "results.zip"
     path.write_bytes(b"PK")
+    if frame is not None:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("runs.parquet", frame)
     with pytest.raises(BenchError, match=r"results\.zip is no archive of results"):
         list(compare(path, path))
 

@@ -245,3 +245,10 @@ def test_everyone_with_noise_that_everyone_moves_too_far_is_refused(tmp_path):
 def test_everyone_of_a_part_is_refused():
     with pytest.raises(dpsum.DpsumError, match="2 of 6 units"):
         dpsum.Everyone(units=6, cohort=2, rounds=3)
+
+
+def test_factorised_noise_without_rounds_is_refused():
+    noise = dpsum.Factorised(multiplier=2.0)
+    with pytest.raises(dpsum.DpsumError, match="no number of rounds") as caught:
+        noise.inverse()
+    assert "\n" not in str(caught.value)

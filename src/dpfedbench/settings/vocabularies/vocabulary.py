@@ -30,7 +30,7 @@ class Vocabulary(Part):
     model gets its words.
 
     `private`: whether it reads clients' words. Then it is a release without an event,
-    and no finite epsilon is proven of a run; `reason` says so for the ledger, and `notice`
+    and no finite epsilon is proven for a run; `reason` says so for the ledger, and `notice`
     for people. Clients' words exist for it only if it says so.
     """
 
