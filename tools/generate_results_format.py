@@ -80,7 +80,7 @@ RUN_FOLDER = """\
 | `ledger.jsonl` | one line for each release: mechanism, threshold, noise, sampler, observer. Accountants read this file, never the training code |
 | `model.safetensors` | the meta-model |
 | `training.json` | rounds planned and run, what stopped it, speed, versions, notices |
-| `privacy.json` | claimed ε, as proven, for one image, for a declared search: each with low and high end, unit, adjacency, observer, status and explanation |
+| `privacy.json` | claimed ε, proven ε, ε of one image and of a declared search: each with low and high end, unit, adjacency, observer, status and explanation |
 | `audit.json` | a lower bound on ε from canaries in the code that ran; only at the first seed of each private configuration, and once for configurations of the same mechanism |
 | `metrics.json` | meta-test accuracy with its 95 % interval and every task's accuracy |
 | `manifest/` | SHA-256 of each file, for `sha256sum -c` |

@@ -131,12 +131,12 @@ def listing(table: pd.DataFrame) -> Listing:
 _NOTES = (
     (
         "Role curve: trained with calibrated noise, the least that keeps the ε asked"
-        " for. Role claim: run as published; claimed ε is the paper's accounting,"
+        " for. Role claim: run as published; the claimed ε is the paper's accounting,"
         " applied to the run made here. Role level: trained without privacy, so that it"
         " has no ε."
     ),
     (
-        "proven ε is that of the worst seed. Intervals are 95 % t intervals over"
+        "The proven ε is that of the worst seed. Intervals are 95 % t intervals over"
         " seeds; with one seed they are over its test tasks. The table of privacy says"
         " whether an audit exceeds an ε."
     ),

@@ -22,8 +22,9 @@ NOTES = (
         " small random stand-ins, on which no ε depends."
     ),
     (
-        "claimed ε is what the library's own accountant says. proven ε is the upper"
-        " end that is proved for what ran; ∞: nothing finite is. audited ε is a lower"
+        "The claimed ε is what the library's own accountant says. The proven ε is the"
+        " upper end that is proved for what ran; ∞: nothing finite is. The audited ε is a"
+        " lower"
         " bound at 95 % confidence, by attacks on the code that clips, adds up and adds"
         " noise. The attacks do not try the sampling."
     ),

@@ -84,7 +84,7 @@ def draw(table: pd.DataFrame, papers: Mapping[str, str] | None = None) -> Figure
             _draw_epsilons(left, rows, ends)
             _draw_accuracy(right, rows)
             _draw_heading(left, right, _heading((papers or {}).get(paper, paper), rows))
-    figure.suptitle("claimed ε, proven ε, audited ε; and accuracy", fontsize=11)
+    figure.suptitle("Claimed, proven and audited ε; and accuracy", fontsize=11)
     handles = [
         Line2D([], [], linestyle="none", label=label, **look)
         for label, look in _MARKS.items()
