@@ -25,7 +25,8 @@ from dpfedbench.models.torch_sums import Adding
 from dpfedbench.models.zoo.lstm import LstmModel
 from dpsum.private_sum import PrivateSum
 
-RECORD, COUNT = 10, 80
+RECORD = 10
+COUNT = 80
 
 
 class Untied(nn.Module):

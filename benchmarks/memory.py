@@ -78,7 +78,8 @@ def main() -> None:
     mark = f"{MARK}={uuid.uuid4()}"
     running = subprocess.Popen(asked.command, env=os.environ | dict([mark.split("=")]))
     kinds: dict[str, list[float]] = {}
-    peak, of = 0.0, dict[str, list[float]]()
+    peak = 0.0
+    of = dict[str, list[float]]()
     while running.poll() is None:
         seen: dict[str, list[tuple[float, float]]] = {}
         for kind, shared, own in sampled(mark).values():
@@ -88,10 +89,8 @@ def main() -> None:
             kinds[kind] = list(map(max, kinds.get(kind, now), now))
         together = sum(shared for rows in seen.values() for shared, _ in rows)
         if together > peak:
-            peak, of = (
-                together,
-                {kind: [shared for shared, _ in rows] for kind, rows in seen.items()},
-            )
+            peak = together
+            of = {kind: [shared for shared, _ in rows] for kind, rows in seen.items()}
         time.sleep(asked.every)
     parts = ", ".join(
         f"{kind} {' + '.join(f'{each:.0f}' for each in rows)}"

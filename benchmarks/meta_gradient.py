@@ -129,7 +129,8 @@ class Tasks:
     """A cohort's images, gathered before the clock starts."""
 
     def __init__(self, data, count: int) -> None:
-        rng, images = np.random.default_rng(0), np.asarray(data.images)
+        rng = np.random.default_rng(0)
+        images = np.asarray(data.images)
         classes = np.stack(
             [
                 rng.choice(data.splits["train"], WAYS, replace=False)
@@ -149,8 +150,10 @@ class Tasks:
     def chunk(self, ids: np.ndarray) -> Tasks:
         """The tasks of some clients."""
         part = object.__new__(Tasks)
-        part.support_x, part.support_y = self.support_x[ids], self.support_y[ids]
-        part.query_x, part.query_y = self.query_x[ids], self.query_y[ids]
+        part.support_x = self.support_x[ids]
+        part.support_y = self.support_y[ids]
+        part.query_x = self.query_x[ids]
+        part.query_y = self.query_y[ids]
         return part
 
 
@@ -219,10 +222,13 @@ def plain_gflop(filters: int, steps: int, order: int) -> float:
     """GFLOP of one task with plain convolutions: 3 passes for a gradient, 9 with a
     Hessian-vector product.
     """
-    forward, side, channels = 0.0, 28, 1
+    forward = 0.0
+    side = 28
+    channels = 1
     for _ in range(4):
         forward += 2 * 9 * channels * filters * side * side * WAYS / 1e9
-        side, channels = side // 2, filters
+        side = side // 2
+        channels = filters
     return forward * (3 * (steps + 1) + (6 * steps if order == 2 else 0))
 
 
@@ -335,25 +341,24 @@ def main() -> None:
             else Path(temporary) / "glyphs"
         )
         data = dataset(folder)
-        rate, on_gpu = multiply_rate(options.device), options.device == "cuda"
+        rate = multiply_rate(options.device)
+        on_gpu = options.device == "cuda"
         where = torch.cuda.get_device_name() if on_gpu else f"{options.threads} threads"
         print(
             f"{where}, matrix multiply {rate:.0f} GFLOP/s, {options.pairs} pairs a case"
         )
         rows = over_chunks(data, options, rate) if options.chunks else []
         for filters, steps, order in () if options.chunks else CASES[: options.cases]:
-            ours, theirs = (
-                Ours(
-                    data,
-                    filters,
-                    steps,
-                    order,
-                    options.threads,
-                    not options.torch,
-                    options.device,
-                ),
-                learn2learn_loop(data, filters, steps, order, options.device),
+            ours = Ours(
+                data,
+                filters,
+                steps,
+                order,
+                options.threads,
+                not options.torch,
+                options.device,
             )
+            theirs = learn2learn_loop(data, filters, steps, order, options.device)
             cohorts = (512, 12) if on_gpu else (96, 32) if steps == 1 else (48, 12)
             many, few = (Tasks(data, count) for count in cohorts)
             seconds(ours, few), seconds(theirs, few)

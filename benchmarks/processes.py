@@ -102,7 +102,8 @@ def main() -> None:
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
     asked = parser.parse_args()
-    run, rates = run_of(asked), {name: list[float]() for name in CASES}
+    run = run_of(asked)
+    rates = {name: list[float]() for name in CASES}
     with tempfile.TemporaryDirectory() as name:
         data_of(run, Path(name))
         for _ in range(asked.pairs):

@@ -40,8 +40,10 @@ from dpfedbench.models.net import Net
 from dpfedbench.models.torch_sums import Adding
 from dpsum.private_sum import PrivateSum
 
-LOTS, LOT = 10, 78
-TASKS, EXAMPLES = 30, 25
+LOTS = 10
+LOT = 78
+TASKS = 30
+EXAMPLES = 25
 THRESHOLD = 1.0
 
 Lots = list[tuple[np.ndarray, np.ndarray]]
@@ -82,7 +84,8 @@ class Ours:
         def with_room(gradients: Gradients) -> tuple[Gradients, np.ndarray]:
             return gradients, np.empty((lot, net.dimension), np.float32)
 
-        self.net, self.add = net, add
+        self.net = net
+        self.add = add
         self.theta = self.net.initial(np.random.default_rng(0))
         self.workers = Workers(choice, with_room, threads=threads)
 

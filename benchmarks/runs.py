@@ -87,10 +87,8 @@ def main() -> None:
         options.task,
         options.seed,
     )
-    data, clients = (
-        options.out / "data" / run.dataset,
-        options.out / "clients" / run.clients_folder,
-    )
+    data = options.out / "data" / run.dataset
+    clients = options.out / "clients" / run.clients_folder
     folder = (
         options.out
         / ("runs" if options.rounds is None else f"first-{options.rounds}-rounds")

@@ -62,18 +62,18 @@ class PlainSearch(nn.Module):
     ) -> None:
         super().__init__()
         self.space: Space = settings.space
-        self.halving, self.pooling, self.groups = (
-            settings.halving,
-            settings.pooling,
-            settings.groups,
-        )
+        self.halving = settings.halving
+        self.pooling = settings.pooling
+        self.groups = settings.groups
         wide = 3 * settings.filters
         self.stem = nn.Sequential(
             nn.Conv2d(shape[2], wide, 3, padding=1, bias=False),
             _norm(wide, affine=True),
         )
         self.cells = nn.ModuleList()
-        inputs, shrink, filters = (wide, wide), False, settings.filters
+        inputs = (wide, wide)
+        shrink = False
+        filters = settings.filters
         for place in range(settings.cells):
             halves = place in self.halving
             filters *= 2 if halves else 1
@@ -97,7 +97,8 @@ class PlainSearch(nn.Module):
                     {"0": first, "1": _pointwise(inputs[1], filters), "edges": edges}
                 )
             )
-            inputs, shrink = (inputs[1], settings.nodes * filters), halves
+            inputs = (inputs[1], settings.nodes * filters)
+            shrink = halves
         self.classifier = nn.Linear(inputs[1], classes)
         for layer in self.modules():
             if isinstance(layer, nn.GroupNorm) and self.groups is not None:
@@ -126,7 +127,8 @@ class PlainSearch(nn.Module):
                     )
                     edge += 1
                 states.append(total)
-            before, last = last, torch.cat(states[2:], 1)
+            before = last
+            last = torch.cat(states[2:], 1)
         return self.classifier(
             (functional.relu(last) if self.groups is None else last).mean((2, 3))
         )
@@ -174,7 +176,9 @@ class PlainSearch(nn.Module):
                     else prepared[1].weight
                 )
             ]
-        state, operation, layer = int(parts[3]), parts[5], parts[6]
+        state = int(parts[3])
+        operation = parts[5]
+        layer = parts[6]
         nodes = range(max(0, state - 1), self.space.nodes)
         found = [cell["edges"][f"{node}-{state}"][operation] for node in nodes]
         if operation == "skip_connect":
@@ -216,7 +220,8 @@ def _operation(name: str, channels: int, stride: int) -> nn.Module:
         return nn.Sequential(
             nn.AvgPool2d(3, stride, 1, count_include_pad=False), _norm(channels)
         )
-    side, dilation = int(name[-1]), 2 if name.startswith("dil") else 1
+    side = int(name[-1])
+    dilation = 2 if name.startswith("dil") else 1
     layers: list[nn.Module] = []
     for step in (stride, 1)[: 1 if dilation == 2 else 2]:
         padding = dilation * (side // 2)
@@ -253,19 +258,20 @@ def _case(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus import GradSampleModule
-    net, rng = settings.net(input_shape=shape, outputs=10), np.random.default_rng(0)
+    net = settings.net(input_shape=shape, outputs=10)
+    rng = np.random.default_rng(0)
     theta = (net.initial(rng) + 0.1 * rng.standard_normal(net.dimension)).astype(
         np.float32
     )
-    x, y = (
-        rng.integers(0, 256, (records, *shape), np.uint8),
-        rng.integers(0, 10, records),
-    )
-    ours, plain_torch = choose(net).make(), choose(net, enabled=False).make()
+    x = rng.integers(0, 256, (records, *shape), np.uint8)
+    y = rng.integers(0, 10, records)
+    ours = choose(net).make()
+    plain_torch = choose(net, enabled=False).make()
     plain = PlainSearch(settings, shape, 10)
     order = plain.load(net.tensors(torch.from_numpy(theta)))
     sampled = GradSampleModule(plain, loss_reduction="sum")
-    inputs, labels = net.inputs(x, torch.empty(0)), torch.from_numpy(y)
+    inputs = net.inputs(x, torch.empty(0))
+    labels = torch.from_numpy(y)
     rows = {
         name: np.empty((records, ours.width(name)), np.float32) for name in net.blocks
     }

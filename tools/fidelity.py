@@ -389,7 +389,8 @@ def difference(ours: str, published: str) -> str:
     >>> difference("one pass", "93.9")
     ''
     """
-    first, second = _number(ours), _number(published)
+    first = _number(ours)
+    second = _number(published)
     if first is None or second is None:
         return ""
     if abs(second) < 1e-3:
@@ -417,7 +418,8 @@ def is_reproduced(ours: str, published: str) -> bool:
     >>> is_reproduced("1.517", "1.5"), is_reproduced("1.57", "1.5")
     (True, False)
     """
-    stated, found = _number(published), _number(ours)
+    stated = _number(published)
+    found = _number(ours)
     interval = _INTERVAL.search(ours)
     if stated is None or found is None:
         return False
@@ -515,7 +517,8 @@ def _problems_of_status(
 
 def problems(plan: Plan) -> list[str]:
     """Return what is missing or wrong in the data, one line each."""
-    numbers, runs = read_published(), read_runs()
+    numbers = read_published()
+    runs = read_runs()
     text = (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
     measured = set(re.findall(r"^\| ([MR]\d+) \|", text, flags=re.M))
     found = []

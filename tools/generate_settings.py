@@ -188,7 +188,8 @@ def _table(cls: type[Settings], keys: list[str] | None = None) -> str:
             keys is not None and key not in keys
         ):
             continue
-        shape, extra = shapes(cls)[key], field.json_schema_extra
+        shape = shapes(cls)[key]
+        extra = field.json_schema_extra
         wanted = _type_text(field.annotation, field.metadata)
         if shape.parts:
             wanted = f"one of {', '.join(shape.parts)}" + (

@@ -228,7 +228,8 @@ def _one_pass() -> Iterator[Figure]:
     ) -> Figure:
         return name, stated, " / ".join(f"{value:.{digits}f}" for value in values), how
 
-    rate, delta = 0.004, 1e-6
+    rate = 0.004
+    delta = 1e-6
     name = "one pass, z = 1 / 2 / 3: "
     yield row(
         name + "as claimed",
@@ -317,7 +318,9 @@ def _one_pass() -> Iterator[Figure]:
 
 
 def _adap() -> Iterator[Figure]:
-    rate, delta, epsilon = 78 / 6000, 1e-5, 2.0
+    rate = 78 / 6000
+    delta = 1e-5
+    epsilon = 2.0
     plan = {
         "kind": "poisson-lots",
         "clients": 10,
@@ -364,7 +367,8 @@ def _adap() -> Iterator[Figure]:
 def _fnas() -> Iterator[Figure]:
     for parties, limit, composed in ((4, "4.065", "4.261"), (8, "6.091", "6.435")):
         records = 25_000 // parties
-        rate, rounds = 64 / records, 50 * records // 64
+        rate = 64 / records
+        rounds = 50 * records // 64
         found = central_limit_epsilon(1.0, rate, rounds, 1e-5)
         low, high = (
             end(((1.0, rounds),), rate, 1e-5)

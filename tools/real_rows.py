@@ -245,7 +245,8 @@ def standing(found: Plan) -> dict[str, list[str]]:
 
 def page(found: Plan) -> str:
     """The page, in Markdown."""
-    stand, lines = standing(found), []
+    stand = standing(found)
+    lines = []
     for (paper, name), item in found.items.items():
         cells = [run for cell in item.cells for run in cell.runs]
         runs = dict.fromkeys(item.runs)

@@ -164,7 +164,8 @@ def _compare_cases(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Print the cases that differ, with their plain numbers; whether there are any."""
     moved = 0
     for name in sorted(before.keys() | after.keys()):
-        old, new = before.get(name), after.get(name)
+        old = before.get(name)
+        new = after.get(name)
         if old is None or new is None:
             print(f"{name}: {'new' if old is None else 'gone'}")
             continue

@@ -45,7 +45,10 @@ def snakemake_words(arguments: Sequence[str]) -> list[str]:
     """
     if not arguments or arguments[0] != "run":
         raise BenchError(USAGE)
-    root, words, files, preset = workflow_folder(), list[str](), list[str](), ""
+    root = workflow_folder()
+    words = list[str]()
+    files = list[str]()
+    preset = ""
     waiting = list(arguments[1:])
     while waiting:
         word = waiting.pop(0)

@@ -152,7 +152,8 @@ def _sweep(final: Path) -> None:
     """Remove temporary files of `final` whose process was one of this machine's and is
     gone.
     """
-    start, end = f".{final.name}.{_HOST}.", f".part{final.suffix}"
+    start = f".{final.name}.{_HOST}."
+    end = f".part{final.suffix}"
     for path in final.parent.iterdir():
         if path.name.startswith(start) and path.name.endswith(end):
             number = path.name[len(start) : -len(end)]

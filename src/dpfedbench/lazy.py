@@ -18,4 +18,5 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 else:
-    np, torch = Lazy("numpy"), Lazy("torch")
+    np = Lazy("numpy")
+    torch = Lazy("torch")

@@ -387,7 +387,8 @@ class Method(Run):
                 )
 
     def _check_data(self) -> None:
-        held, clients = self.client.client_data, self.clients
+        held = self.client.client_data
+        clients = self.clients
         records = held == "records"
         if held != clients.holds:
             raise BenchError(
@@ -445,7 +446,8 @@ class Method(Run):
                 " first"
             )
         self._check_groups()
-        sums, server = self.further_sums, self.server_sum
+        sums = self.further_sums
+        server = self.server_sum
         if tuple(sum_.name for sum_ in sums) != self.client.sends_too:
             raise BenchError(
                 f"the clients of client_update.kind {self.client.kind} also send"
@@ -549,7 +551,8 @@ def read_run_file(path: Path | str) -> Method:
         BenchError: it is missing, damaged, of the former format, holds a bad value, or
             is another run's than its folder, whose name follows from what it says.
     """
-    run, folder = read_run(read_yaml(path)), Path(path).resolve().parent
+    run = read_run(read_yaml(path))
+    folder = Path(path).resolve().parent
     if folder.parts[-5:] != Path(run.folder).parts:
         raise BenchError(
             f"{path} is in the wrong folder: its values belong to {run.folder}:"

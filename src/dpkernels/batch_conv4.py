@@ -148,13 +148,13 @@ class BatchTasks(Point):
         places: Points | None,
     ) -> None:
         super().__init__(theta)
-        self.passes, self._theta, self._images = passes, theta, images
+        self.passes = passes
+        self._theta = theta
+        self._images = images
         self.places = passes.points(len(theta)) if places is None else places
         losses, right = passes.gradients(theta, images, labels, self.places, out)
-        self.losses, self.accuracies = (
-            losses.mean(axis=1).astype(np.float64),
-            right.mean(axis=1),
-        )
+        self.losses = losses.mean(axis=1).astype(np.float64)
+        self.accuracies = right.mean(axis=1)
 
     def _product(self, direction: Array, out: Array) -> None:
         self.passes.hessian_products(

@@ -180,7 +180,8 @@ def array_at(_, memory, table, part, dimensions):
             for i in range(kind.ndim + 1)
         )
         size = number(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
-        strides, step = [], size
+        strides = []
+        step = size
         for length in reversed(shape):
             strides.insert(0, step)
             step = builder.mul(step, length)
@@ -303,7 +304,8 @@ def _enter_numpy(native, function, sizes):
     """Call a loop of numpy's with what lies in `words`: three pointers, so many sizes,
     and strides.
     """
-    start, loop_data = address_of(native.words), native.addresses[FIRST_LOOP + function]
+    start = address_of(native.words)
+    loop_data = native.addresses[FIRST_LOOP + function]
     enter_c(
         native.addresses[function],
         (start, start + 24, start + 24 + 8 * sizes, loop_data),
@@ -314,16 +316,22 @@ def _enter_numpy(native, function, sizes):
 def matmul(native, a, b, out):
     """out = a @ b of two matrices, as numpy has it."""
     words = native.words
-    words[0], words[1], words[2] = address_of(a), address_of(b), address_of(out)
-    words[3], words[4], words[5], words[6] = 1, a.shape[0], a.shape[1], b.shape[1]
-    words[7], words[8], words[9] = 0, 0, 0
-    words[10], words[11], words[12], words[13] = (
-        a.strides[0],
-        a.strides[1],
-        b.strides[0],
-        b.strides[1],
-    )
-    words[14], words[15] = out.strides[0], out.strides[1]
+    words[0] = address_of(a)
+    words[1] = address_of(b)
+    words[2] = address_of(out)
+    words[3] = 1
+    words[4] = a.shape[0]
+    words[5] = a.shape[1]
+    words[6] = b.shape[1]
+    words[7] = 0
+    words[8] = 0
+    words[9] = 0
+    words[10] = a.strides[0]
+    words[11] = a.strides[1]
+    words[12] = b.strides[0]
+    words[13] = b.strides[1]
+    words[14] = out.strides[0]
+    words[15] = out.strides[1]
     _enter_numpy(native, MATMUL, 4)
 
 
@@ -331,8 +339,11 @@ def matmul(native, a, b, out):
 def elementwise(native, function, array, out):
     """out = function(array) of contiguous arrays, as numpy has it."""
     words = native.words
-    words[0], words[1] = address_of(array), address_of(out)
-    words[3], words[4], words[5] = array.size, array.itemsize, array.itemsize
+    words[0] = address_of(array)
+    words[1] = address_of(out)
+    words[3] = array.size
+    words[4] = array.itemsize
+    words[5] = array.itemsize
     start = address_of(words)
     enter_c(
         native.addresses[function],
@@ -346,17 +357,13 @@ def power(native, array, exponent, out):
     number.
     """
     words = native.words
-    words[0], words[1], words[2] = (
-        address_of(array),
-        address_of(exponent),
-        address_of(out),
-    )
-    words[3], words[4], words[5], words[6] = (
-        array.size,
-        array.itemsize,
-        0,
-        array.itemsize,
-    )
+    words[0] = address_of(array)
+    words[1] = address_of(exponent)
+    words[2] = address_of(out)
+    words[3] = array.size
+    words[4] = array.itemsize
+    words[5] = 0
+    words[6] = array.itemsize
     _enter_numpy(native, POWER, 1)
 
 
@@ -365,6 +372,11 @@ def sum_of(native, array, out):
     """out[0] = sum of a contiguous array, as numpy has it."""
     words = native.words
     out[0] = 0
-    words[0], words[1], words[2] = address_of(out), address_of(array), address_of(out)
-    words[3], words[4], words[5], words[6] = array.size, 0, array.itemsize, 0
+    words[0] = address_of(out)
+    words[1] = address_of(array)
+    words[2] = address_of(out)
+    words[3] = array.size
+    words[4] = 0
+    words[5] = array.itemsize
+    words[6] = 0
     _enter_numpy(native, ADD, 1)

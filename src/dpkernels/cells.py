@@ -29,7 +29,8 @@ from dpfedbench.models.gradients import Measured, joined
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
 
-_TOGETHER, _NUMBERS = 128, 2**24
+_TOGETHER = 128
+_NUMBERS = 2**24
 """Records of one pass: enough to outweigh the calls; fewer where their gradients would
 be more numbers than that.
 """
@@ -58,15 +59,19 @@ class _Depthwise(torch.autograd.Function):
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.layer, ctx.sink = layer, sink
+        ctx.layer = layer
+        ctx.sink = sink
         return functional.conv2d(
             x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups
         )
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (x, weight), layer, (g,) = ctx.saved_tensors, ctx.layer, arriving
-        channels, side = x.shape[0] * x.shape[1], weight.shape[-1]
+        (x, weight) = ctx.saved_tensors
+        layer = ctx.layer
+        (g,) = arriving
+        channels = x.shape[0] * x.shape[1]
+        side = weight.shape[-1]
         if ctx.sink.rows is not None:
             taps = functional.conv2d(
                 x.reshape(1, channels, *x.shape[2:]),
@@ -106,12 +111,15 @@ class _Pointwise(torch.autograd.Function):
         parts = x.reshape(len(x), layer.groups, -1, x.shape[2] * x.shape[3])
         matrices = weight.reshape(layer.groups, -1, weight.shape[1])
         ctx.save_for_backward(parts, matrices)
-        ctx.layer, ctx.sink, ctx.shape = layer, sink, x.shape
+        ctx.layer = layer
+        ctx.sink = sink
+        ctx.shape = x.shape
         return torch.matmul(matrices, parts).reshape(len(x), -1, *x.shape[2:])
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (parts, matrices), (g,) = ctx.saved_tensors, arriving
+        (parts, matrices) = ctx.saved_tensors
+        (g,) = arriving
         g = g.reshape(len(g), len(matrices), -1, parts.shape[-1])
         if ctx.sink.rows is not None:
             ctx.sink.write(ctx.layer, torch.matmul(g, parts.mT))
@@ -132,7 +140,8 @@ class _First(torch.autograd.Function):
     ) -> torch.Tensor:
         windows = functional.unfold(x, weight.shape[-1], padding=layer.padding)
         ctx.save_for_backward(windows)
-        ctx.layer, ctx.sink = layer, sink
+        ctx.layer = layer
+        ctx.sink = sink
         return torch.matmul(weight.flatten(1), windows).unflatten(2, x.shape[2:])
 
     @staticmethod
@@ -157,12 +166,14 @@ class _Scaled(torch.autograd.Function):
         sink: _Sink,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, scale)
-        ctx.layer, ctx.sink = layer, sink
+        ctx.layer = layer
+        ctx.sink = sink
         return x * scale[:, None, None] + shift[:, None, None]
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (x, scale), (g,) = ctx.saved_tensors, arriving
+        (x, scale) = ctx.saved_tensors
+        (g,) = arriving
         if ctx.sink.rows is not None:
             ctx.sink.write(
                 ctx.layer, torch.cat([(g * x).sum((2, 3)), g.sum((2, 3))], 1)
@@ -189,12 +200,14 @@ class _Last(torch.autograd.Function):
         sink: _Sink,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.layer, ctx.sink = layer, sink
+        ctx.layer = layer
+        ctx.sink = sink
         return _matrix_by_rows(x, weight.T) + bias
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (x, weight), (g,) = ctx.saved_tensors, arriving
+        (x, weight) = ctx.saved_tensors
+        (g,) = arriving
         if ctx.sink.rows is not None:
             ctx.sink.write(
                 ctx.layer, torch.cat([(g[:, :, None] * x[:, None]).flatten(1), g], 1)
@@ -233,7 +246,8 @@ class CellGradients(TorchGradients):
         if self._own is None:
             module = self.net.build()
             assert isinstance(module, CellNet)
-            self._own, start = module.to(self.dtype), 0
+            self._own = module.to(self.dtype)
+            start = 0
             for layer in self._own.modules():
                 count = sum(value.numel() for value in layer.parameters(recurse=False))
                 self._sink.places[layer] = slice(start, start + count)
@@ -250,12 +264,10 @@ class CellGradients(TorchGradients):
         blocks = (
             (self.net.blocks[block],) if block else every
         )  # side by side, from the first one's first coordinate
-        module, weights, rows, measured = (
-            self._module,
-            self._theta(theta),
-            torch.as_tensor(out),
-            [],
-        )
+        module = self._module
+        weights = self._theta(theta)
+        rows = torch.as_tensor(out)
+        measured = []
         with torch.no_grad():
             nn.utils.vector_to_parameters(weights, module.parameters())
         searched = self.net.weights
@@ -267,12 +279,11 @@ class CellGradients(TorchGradients):
             value.requires_grad_(of_weights and not name.startswith("architecture."))
         for start in range(0, len(x), self._together()):
             records = slice(start, start + self._together())
-            inputs, labels = (
-                self.net.inputs(x[records], self._like),
-                tensor_of(y[records]),
-            )
+            inputs = self.net.inputs(x[records], self._like)
+            labels = tensor_of(y[records])
             with torch.enable_grad():
-                mix, copies = None, []
+                mix = None
+                copies = []
                 if isinstance(module, SearchNet):
                     for kind in module.space.kinds:
                         edge_logits = (

@@ -72,10 +72,14 @@ def add_clipped(rows, limit, total, norms):
                 i + 4 <= count
                 and norms[i] + norms[i + 1] + norms[i + 2] + norms[i + 3] < math.inf
             ):
-                u, v = _weight(norms[i], limit), _weight(norms[i + 1], limit)
-                w, x = _weight(norms[i + 2], limit), _weight(norms[i + 3], limit)
-                a, b = rows[i, start:stop], rows[i + 1, start:stop]
-                c, d = rows[i + 2, start:stop], rows[i + 3, start:stop]
+                u = _weight(norms[i], limit)
+                v = _weight(norms[i + 1], limit)
+                w = _weight(norms[i + 2], limit)
+                x = _weight(norms[i + 3], limit)
+                a = rows[i, start:stop]
+                b = rows[i + 1, start:stop]
+                c = rows[i + 2, start:stop]
+                d = rows[i + 3, start:stop]
                 _add_four(a, b, c, d, u, v, w, x, block)
                 continue
             for k in range(i, min(i + 4, count)):

@@ -35,27 +35,22 @@ def _sum_of_products(a, b, out):
 @exact
 def first_forward(room, images, mean, covariance, row, point, codes):
     """Write what the next layer reads, at weights `row` [d]."""
-    scratch, native = room.scratch, room.native
+    scratch = room.scratch
+    native = room.native
     weight = array_at(row, room.weights, 0, 2)
-    scale, shift = array_at(row, room.weights, 1, 1), array_at(row, room.weights, 2, 1)
-    spread, means = (
-        array_at(point, room.points, of.SPREAD, 3),
-        array_at(point, room.points, of.FIRST_MEAN, 2),
-    )
-    stds, gains = (
-        array_at(point, room.points, of.FIRST_STD, 2),
-        array_at(point, room.points, of.GAIN, 2),
-    )
-    folded, shifts = (
-        array_at(scratch, room.scratches, of.FOLDED, 2),
-        array_at(scratch, room.scratches, of.FIRST, 2)[0],
-    )
-    window, code = (
-        array_at(scratch, room.scratches, of.WINDOW, 2),
-        array_at(codes, room.codes, 3, 3),
-    )
+    scale = array_at(row, room.weights, 1, 1)
+    shift = array_at(row, room.weights, 2, 1)
+    spread = array_at(point, room.points, of.SPREAD, 3)
+    means = array_at(point, room.points, of.FIRST_MEAN, 2)
+    stds = array_at(point, room.points, of.FIRST_STD, 2)
+    gains = array_at(point, room.points, of.GAIN, 2)
+    folded = array_at(scratch, room.scratches, of.FOLDED, 2)
+    shifts = array_at(scratch, room.scratches, of.FIRST, 2)[0]
+    window = array_at(scratch, room.scratches, of.WINDOW, 2)
+    code = array_at(codes, room.codes, 3, 3)
     padded = array_at(scratch, room.scratches, of.PADDED, 4)
-    unit, epsilon = scratch.dtype.type(1), scratch.dtype.type(NORMALISATION_EPSILON)
+    unit = scratch.dtype.type(1)
+    epsilon = scratch.dtype.type(NORMALISATION_EPSILON)
     groups = len(mean)
     images_each = len(images) // groups
     matmul(native, mean, weight, means)
@@ -85,30 +80,22 @@ def first_forward(room, images, mean, covariance, row, point, codes):
 @exact
 def first_backward(room, images, mean, row, point, codes, out):
     """Write the gradients of the layer's weights, of each group, to `out` [G, d]."""
-    scratch, native = room.scratch, room.native
+    scratch = room.scratch
+    native = room.native
     weight = array_at(row, room.weights, 0, 2)
-    spread, means = (
-        array_at(point, room.points, of.SPREAD, 3),
-        array_at(point, room.points, of.FIRST_MEAN, 2),
-    )
-    stds, gains = (
-        array_at(point, room.points, of.FIRST_STD, 2),
-        array_at(point, room.points, of.GAIN, 2),
-    )
-    plain, centred = (
-        array_at(point, room.points, of.WEIGHTS_GRADIENT, 3),
-        array_at(point, room.points, of.CENTRED, 3),
-    )
-    moments, pulls = (
-        array_at(point, room.points, of.MOMENT, 2),
-        array_at(point, room.points, of.PULL, 2),
-    )
+    spread = array_at(point, room.points, of.SPREAD, 3)
+    means = array_at(point, room.points, of.FIRST_MEAN, 2)
+    stds = array_at(point, room.points, of.FIRST_STD, 2)
+    gains = array_at(point, room.points, of.GAIN, 2)
+    plain = array_at(point, room.points, of.WEIGHTS_GRADIENT, 3)
+    centred = array_at(point, room.points, of.CENTRED, 3)
+    moments = array_at(point, room.points, of.MOMENT, 2)
+    pulls = array_at(point, room.points, of.PULL, 2)
     shifts = array_at(point, room.points, of.SHIFT_GRADIENT, 2)
-    code, padded = (
-        array_at(codes, room.codes, 3, 3),
-        array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4),
-    )
-    groups, filters = len(mean), weight.shape[1]
+    code = array_at(codes, room.codes, 3, 3)
+    padded = array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4)
+    groups = len(mean)
+    filters = weight.shape[1]
     images_each = len(images) // groups
     for g in range(groups):
         first_layer_gradient(
@@ -128,7 +115,8 @@ def first_backward(room, images, mean, row, point, codes, out):
         for f in range(filters):
             moments[g, f] = moments[g, f] - means[g, f] * shifts[g, f]
             pulls[g, f] = gains[g, f] * stds[g, f] * stds[g, f] * moments[g, f]
-            scale[f], shift[f] = stds[g, f] * moments[g, f], shifts[g, f]
+            scale[f] = stds[g, f] * moments[g, f]
+            shift[f] = shifts[g, f]
         for r in range(len(weight)):
             for f in range(filters):
                 centred[g, r, f] = plain[g, r, f] - mean[g, r] * shifts[g, f]
@@ -140,28 +128,24 @@ def first_backward(room, images, mean, row, point, codes, out):
 @exact
 def first_tangent(room, images, mean, covariance, row, along, point, codes):
     """The derivative of `first_forward` along `along` [d]."""
-    scratch, native = room.scratch, room.native
-    weight, scale = array_at(row, room.weights, 0, 2), array_at(row, room.weights, 1, 1)
+    scratch = room.scratch
+    native = room.native
+    weight = array_at(row, room.weights, 0, 2)
+    scale = array_at(row, room.weights, 1, 1)
     weight_dot = array_at(along, room.weights, 0, 2)
-    scale_dot, shift_dot = (
-        array_at(along, room.weights, 1, 1),
-        array_at(along, room.weights, 2, 1),
-    )
-    means, stds = (
-        array_at(point, room.points, of.FIRST_MEAN, 2)[0],
-        array_at(point, room.points, of.FIRST_STD, 2)[0],
-    )
+    scale_dot = array_at(along, room.weights, 1, 1)
+    shift_dot = array_at(along, room.weights, 2, 1)
+    means = array_at(point, room.points, of.FIRST_MEAN, 2)[0]
+    stds = array_at(point, room.points, of.FIRST_STD, 2)[0]
     gains = array_at(point, room.points, of.GAIN, 2)[0]
     folded = array_at(scratch, room.scratches, of.FOLDED, 2)
     spread_dot = array_at(scratch, room.scratches, of.SPREAD_DOT, 2)
     rows = array_at(scratch, room.scratches, of.FIRST, 2)
-    mean_dot, std_dot, gain_dot, shifts, cubes = (
-        rows[1:2],
-        rows[2],
-        rows[3],
-        rows[4],
-        rows[5],
-    )
+    mean_dot = rows[1:2]
+    std_dot = rows[2]
+    gain_dot = rows[3]
+    shifts = rows[4]
+    cubes = rows[5]
     matmul(native, covariance[0], weight_dot, spread_dot)
     matmul(native, mean, weight_dot, mean_dot)
     power(native, stds, array_at(scratch, room.scratches, of.THREE, 1), cubes)
@@ -189,37 +173,28 @@ def first_tangent(room, images, mean, covariance, row, along, point, codes):
 @exact
 def first_tangent_backward(room, images, mean, row, along, point, codes, out):
     """After `first_tangent`, whose rows of the scratch it goes on with."""
-    scratch, native = room.scratch, room.native
-    weight, weight_dot = (
-        array_at(row, room.weights, 0, 2),
-        array_at(along, room.weights, 0, 2),
-    )
-    spread, means = (
-        array_at(point, room.points, of.SPREAD, 3)[0],
-        array_at(point, room.points, of.FIRST_MEAN, 2)[0],
-    )
-    stds, gains = (
-        array_at(point, room.points, of.FIRST_STD, 2)[0],
-        array_at(point, room.points, of.GAIN, 2)[0],
-    )
+    scratch = room.scratch
+    native = room.native
+    weight = array_at(row, room.weights, 0, 2)
+    weight_dot = array_at(along, room.weights, 0, 2)
+    spread = array_at(point, room.points, of.SPREAD, 3)[0]
+    means = array_at(point, room.points, of.FIRST_MEAN, 2)[0]
+    stds = array_at(point, room.points, of.FIRST_STD, 2)[0]
+    gains = array_at(point, room.points, of.GAIN, 2)[0]
     plain = array_at(point, room.points, of.WEIGHTS_GRADIENT, 3)[0]
     centred = array_at(point, room.points, of.CENTRED, 3)[0]
-    moments, pulls = (
-        array_at(point, room.points, of.MOMENT, 2)[0],
-        array_at(point, room.points, of.PULL, 2)[0],
-    )
+    moments = array_at(point, room.points, of.MOMENT, 2)[0]
+    pulls = array_at(point, room.points, of.PULL, 2)[0]
     shifts = array_at(point, room.points, of.SHIFT_GRADIENT, 2)[0]
     spread_dot = array_at(scratch, room.scratches, of.SPREAD_DOT, 2)
     plain_dot = array_at(scratch, room.scratches, of.WEIGHTS_GRADIENT_DOT, 2)
     rows = array_at(scratch, room.scratches, of.FIRST, 2)
-    mean_dot, std_dot, gain_dot, shifts_dot, moment_dot, pull_dot = (
-        rows[1],
-        rows[2],
-        rows[3],
-        rows[5],
-        rows[6],
-        rows[7],
-    )
+    mean_dot = rows[1]
+    std_dot = rows[2]
+    gain_dot = rows[3]
+    shifts_dot = rows[5]
+    moment_dot = rows[6]
+    pull_dot = rows[7]
     two = scratch.dtype.type(2)
     to = array_at(out, room.weights, 0, 2)
     scale = array_at(out, room.weights, 1, 1)
@@ -241,7 +216,8 @@ def first_tangent_backward(room, images, mean, row, along, point, codes, out):
                 weight_dot[r, f] * plain[r, f] + weight[r, f] * plain_dot[r, f]
             )
     for f in range(len(scale)):
-        s, t = stds[f], std_dot[f]
+        s = stds[f]
+        t = std_dot[f]
         moment_dot[f] = (
             moment_dot[f] - mean_dot[f] * shifts[f] - means[f] * shifts_dot[f]
         )
@@ -250,7 +226,8 @@ def first_tangent_backward(room, images, mean, row, along, point, codes, out):
             + two * gains[f] * s * t * moments[f]
             + gains[f] * s * s * moment_dot[f]
         )
-        scale[f], shift[f] = t * moments[f] + s * moment_dot[f], shifts_dot[f]
+        scale[f] = t * moments[f] + s * moment_dot[f]
+        shift[f] = shifts_dot[f]
     for r in range(len(weight)):
         for f in range(len(scale)):
             centred_dot = plain_dot[r, f] - mean[0, r] * shifts_dot[f]

@@ -78,16 +78,17 @@ def _untransformed(room, index, out):
 @exact
 def _logits(room, images, mean, covariance, row, point, codes):
     """Logits [B, ways] in the scratch, of a batch at weights `row` [d]."""
-    scratch, native = room.scratch, room.native
-    transformed, flat = (
-        array_at(scratch, room.scratches, of.LOGITS, 2),
-        array_at(point, room.points, of.FLAT, 2),
-    )
+    scratch = room.scratch
+    native = room.native
+    transformed = array_at(scratch, room.scratches, of.LOGITS, 2)
+    flat = array_at(point, room.points, of.FLAT, 2)
     first_forward(room, images, mean, covariance, row, point, codes)
     count = len(images)
     for index in range(3):
-        height, width = room.planes[index, 0], room.planes[index, 1]
-        layer, shared = 10 * index, 15 * index
+        height = room.planes[index, 0]
+        width = room.planes[index, 1]
+        layer = 10 * index
+        shared = 15 * index
         inputs = array_at(point, room.points, layer + of.INPUTS, 3)
         weights = array_at(point, room.points, layer + of.WEIGHTS, 3)
         z = array_at(point, room.points, layer + of.Z, 3)
@@ -144,15 +145,12 @@ def _losses(room, labels, point, by_record):
     """Each image's cross-entropy in the scratch, and the gradient in the logits in the
     point; right answers.
     """
-    scratch, native = room.scratch, room.native
-    logits, shifted = (
-        array_at(scratch, room.scratches, of.LOGITS, 2),
-        array_at(scratch, room.scratches, of.SHIFTED, 2),
-    )
-    losses, total = (
-        array_at(scratch, room.scratches, of.LOSSES, 1),
-        array_at(scratch, room.scratches, of.SUM, 1),
-    )
+    scratch = room.scratch
+    native = room.native
+    logits = array_at(scratch, room.scratches, of.LOGITS, 2)
+    shifted = array_at(scratch, room.scratches, of.SHIFTED, 2)
+    losses = array_at(scratch, room.scratches, of.LOSSES, 1)
+    total = array_at(scratch, room.scratches, of.SUM, 1)
     probabilities = array_at(point, room.points, of.PROBABILITIES, 2)
     residual = array_at(point, room.points, of.RESIDUAL, 2)
     count, ways = logits.shape
@@ -178,16 +176,12 @@ def _losses(room, labels, point, by_record):
 @exact
 def _head_backward(room, point, out, by_record):
     native = room.native
-    flat, residual = (
-        array_at(point, room.points, of.FLAT, 2),
-        array_at(point, room.points, of.RESIDUAL, 2),
-    )
+    flat = array_at(point, room.points, of.FLAT, 2)
+    residual = array_at(point, room.points, of.RESIDUAL, 2)
     if by_record:
         for b in range(len(flat)):
-            weight, bias = (
-                array_at(out[b], room.weights, 12, 2),
-                array_at(out[b], room.weights, 13, 1),
-            )
+            weight = array_at(out[b], room.weights, 12, 2)
+            bias = array_at(out[b], room.weights, 13, 1)
             copy(residual[b], bias)
             for i in range(flat.shape[1]):
                 for k in range(len(bias)):
@@ -208,8 +202,10 @@ def _sum_of_rows(rows, out):
 @exact
 def _backward(room, images, mean, row, point, codes, out, by_record):
     """Write the gradients of a batch's groups, [G, d]."""
-    scratch, native = room.scratch, room.native
-    feature, count = array_at(scratch, room.scratches, of.FEATURE, 2), len(images)
+    scratch = room.scratch
+    native = room.native
+    feature = array_at(scratch, room.scratches, of.FEATURE, 2)
+    count = len(images)
     gradients_of_weights = array_at(scratch, room.scratches, of.PRODUCTS, 3)
     _head_backward(room, point, out, by_record)
     matmul(
@@ -221,14 +217,14 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
     put_inside(feature, array_at(scratch, room.scratches, 45 + of.PADDED_GRADIENT, 4))
     for after in range(3):
         index = 2 - after
-        height, width = room.planes[index, 0], room.planes[index, 1]
-        layer, shared = 10 * index, 15 * index
+        height = room.planes[index, 0]
+        width = room.planes[index, 1]
+        layer = 10 * index
+        shared = 15 * index
         inputs = array_at(point, room.points, layer + of.INPUTS, 3)
         gradients = array_at(point, room.points, layer + of.GRADIENTS, 3)
-        code, delta = (
-            array_at(codes, room.codes, index, 2),
-            array_at(point, room.points, layer + of.DELTA, 2),
-        )
+        code = array_at(codes, room.codes, index, 2)
+        delta = array_at(point, room.points, layer + of.DELTA, 2)
         shifts = array_at(point, room.points, layer + of.SHIFT, 2)
         scales = array_at(point, room.points, layer + of.SCALE, 2)
         pooled_gradient(
@@ -302,29 +298,20 @@ def _head_product(room, row, along, point, out):
     """The head's part of a Hessian product, from the features' tangent; then the
     features' own gradient's tangent.
     """
-    scratch, native = room.scratch, room.native
-    flat, residual = (
-        array_at(point, room.points, of.FLAT, 2),
-        array_at(point, room.points, of.RESIDUAL, 2),
-    )
-    probabilities, weight = (
-        array_at(point, room.points, of.PROBABILITIES, 2),
-        array_at(row, room.weights, 12, 2),
-    )
-    weight_dot, bias_dot = (
-        array_at(along, room.weights, 12, 2),
-        array_at(along, room.weights, 13, 1),
-    )
+    scratch = room.scratch
+    native = room.native
+    flat = array_at(point, room.points, of.FLAT, 2)
+    residual = array_at(point, room.points, of.RESIDUAL, 2)
+    probabilities = array_at(point, room.points, of.PROBABILITIES, 2)
+    weight = array_at(row, room.weights, 12, 2)
+    weight_dot = array_at(along, room.weights, 12, 2)
+    bias_dot = array_at(along, room.weights, 13, 1)
     flat_dot = array_at(scratch, room.scratches, of.FLAT_DOT, 2)
     feature = array_at(scratch, room.scratches, of.FEATURE, 2)
-    logits, more = (
-        array_at(scratch, room.scratches, of.LOGITS, 2),
-        array_at(scratch, room.scratches, of.SHIFTED, 2),
-    )
-    total, head = (
-        array_at(scratch, room.scratches, of.SUM, 1),
-        array_at(scratch, room.scratches, of.HEAD, 2),
-    )
+    logits = array_at(scratch, room.scratches, of.LOGITS, 2)
+    more = array_at(scratch, room.scratches, of.SHIFTED, 2)
+    total = array_at(scratch, room.scratches, of.SUM, 1)
+    head = array_at(scratch, room.scratches, of.HEAD, 2)
     to = array_at(out, room.weights, 12, 2)
     count, ways = logits.shape
     inside(array_at(scratch, room.scratches, 45 + of.PADDED, 4), flat_dot)
@@ -362,12 +349,15 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
     The product is the directional derivative of the gradient: each pass here is the
     derivative of the pass of the same place in `_logits` and `_backward`.
     """
-    scratch, native = room.scratch, room.native
+    scratch = room.scratch
+    native = room.native
     count = len(images)
     first_tangent(room, images, mean, covariance, row, along, point, codes)
     for index in range(3):
-        height, width = room.planes[index, 0], room.planes[index, 1]
-        layer, shared = 10 * index, 15 * index
+        height = room.planes[index, 0]
+        width = room.planes[index, 1]
+        layer = 10 * index
+        shared = 15 * index
         inputs_dot = array_at(scratch, room.scratches, shared + of.INPUTS, 3)
         weights_dot = array_at(scratch, room.scratches, shared + of.WEIGHTS, 3)
         z_dot = array_at(scratch, room.scratches, shared + of.Z, 3)
@@ -434,18 +424,16 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
             ),
         )
     _head_product(room, row, along, point, out[0])
-    gradients_of_weights, transposed = (
-        array_at(scratch, room.scratches, of.PRODUCTS, 3),
-        array_at(scratch, room.scratches, of.TRANSPOSED, 3),
-    )
+    gradients_of_weights = array_at(scratch, room.scratches, of.PRODUCTS, 3)
+    transposed = array_at(scratch, room.scratches, of.TRANSPOSED, 3)
     for after in range(3):
         index = 2 - after
-        height, width = room.planes[index, 0], room.planes[index, 1]
-        layer, shared = 10 * index, 15 * index
-        code, delta = (
-            array_at(codes, room.codes, index, 2),
-            array_at(point, room.points, layer + of.DELTA, 2),
-        )
+        height = room.planes[index, 0]
+        width = room.planes[index, 1]
+        layer = 10 * index
+        shared = 15 * index
+        code = array_at(codes, room.codes, index, 2)
+        delta = array_at(point, room.points, layer + of.DELTA, 2)
         delta_dot = array_at(scratch, room.scratches, shared + of.DELTA, 2)
         shift_dot = array_at(scratch, room.scratches, shared + of.SHIFT, 1)
         scale_dot = array_at(scratch, room.scratches, shared + of.SCALE, 1)
@@ -525,7 +513,8 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
 @compiled
 def prepare(room, x, padded, means, covariances):
     """`Images` of x [T, B, H, W, C]."""
-    scratch, groups = room.scratch, means.shape[1]
+    scratch = room.scratch
+    groups = means.shape[1]
     images_each = x.shape[1] // groups
     patches = array_at(scratch, room.scratches, of.PATCHES, 2)
     for t in range(len(x)):

@@ -49,10 +49,15 @@ class Passes:
         self, net: Conv4, batch: int, dtype: type, by_record: bool = False
     ) -> None:
         groups = batch if by_record else 1
-        self.batch, self.groups, self.by_record = batch, groups, by_record
-        self.number, self.ways = np.dtype(dtype), net.ways
+        self.batch = batch
+        self.groups = groups
+        self.by_record = by_record
+        self.number = np.dtype(dtype)
+        self.ways = net.ways
         height, width, channels = net.image_shape
-        f, patch, line = net.filters, 9 * channels, 64 // self.number.itemsize
+        f = net.filters
+        patch = 9 * channels
+        line = 64 // self.number.itemsize
         planes = [(height >> level, width >> level) for level in (1, 2, 3)]
         point: dict[int, Sequence[int]] = {}
         scratch: dict[int, Sequence[int]] = {}
@@ -61,11 +66,10 @@ class Passes:
             3: (groups, batch // groups * planes[0][0] * planes[0][1], f)
         }
         for index, (h, w) in enumerate(planes):
-            rows, columns = (h + 1) // 2, (w + 1) // 2
-            tiles, padded = (
-                batch * rows * columns,
-                (batch, 2 * rows + 2, 2 * columns + 2, f),
-            )
+            rows = (h + 1) // 2
+            columns = (w + 1) // 2
+            tiles = batch * rows * columns
+            padded = (batch, 2 * rows + 2, 2 * columns + 2, f)
             point |= {
                 10 * index + part: (16, tiles, f) for part in (of.INPUTS, of.GRADIENTS)
             }
@@ -94,7 +98,8 @@ class Passes:
                 shapes |= {part: (tiles, f) for part in (of.SELECTED, of.DELTA)}
                 shapes |= {part: (f,) for part in (of.MEAN, of.STD, of.SCALE, of.SHIFT)}
             scratch |= {15 * index + part: shape for part, shape in shapes.items()}
-        h, w = height >> 4, width >> 4
+        h = height >> 4
+        w = width >> 4
         features = h * w * f
         point |= {
             part: (groups, patch, f)
@@ -180,10 +185,8 @@ class Passes:
         )
         start = scratches[of.THREE, 0]
         self._room.scratch[start] = 3
-        self._image_shape, self._weights = (
-            net.image_shape,
-            sum(map(math.prod, net.shapes)),
-        )
+        self._image_shape = net.image_shape
+        self._weights = sum(map(math.prod, net.shapes))
         empty = np.empty((0, 0), self.number)
         self._none = Steps(
             room=self._room,
@@ -206,13 +209,13 @@ class Passes:
         def floats(dimensions: int) -> np.ndarray:
             return np.empty((0,) * dimensions, self.number)
 
-        x, theta, out, right = (
-            floats(5),
-            floats(2),
-            floats(3),
-            np.empty((0, 0), np.bool_),
-        )
-        images, points, labels = self._none.images, self._none.points, self._none.labels
+        x = floats(5)
+        theta = floats(2)
+        out = floats(3)
+        right = np.empty((0, 0), np.bool_)
+        images = self._none.images
+        points = self._none.points
+        labels = self._none.labels
         loop_calls: list[tuple[Any, tuple[Any, ...]]] = [
             (conv4_order.prepare, (x, *images)),
             (
@@ -238,16 +241,15 @@ class Passes:
 
     def points(self, count: int) -> Points:
         """Places for so many batches' evaluations to be stored in."""
-        floats, codes = (
-            _zeros(count * self._floats, self.number),
-            _zeros(count * self._codes, np.dtype(np.uint8)),
-        )
+        floats = _zeros(count * self._floats, self.number)
+        codes = _zeros(count * self._codes, np.dtype(np.uint8))
         return Points(floats.reshape(count, -1), codes.reshape(count, -1))
 
     def images(self, x: np.ndarray) -> Images:
         """Batches of floats [T, B, H, W, C] as the first layer reads them."""
         height, width, channels = self._image_shape
-        tasks, patch = len(x), 9 * channels
+        tasks = len(x)
+        patch = 9 * channels
         arrays = Images(
             np.empty((tasks, self.batch, height + 2, width + 2, channels), self.number),
             np.empty((tasks, self.groups, patch), self.number),
@@ -282,10 +284,8 @@ class Passes:
         """Logits [T, B, ways] of batches at weights [T, d] or, for all, [1, d]; `at`
         has one place.
         """
-        labels, out = (
-            np.empty((0, self.batch), np.int64),
-            np.empty((0, self.groups, 0), self.number),
-        )
+        labels = np.empty((0, self.batch), np.int64)
+        out = np.empty((0, self.groups, 0), self.number)
         return self._evaluated(theta, images, labels, at, out, self._none)[0]
 
     def gradients(
@@ -323,10 +323,8 @@ class Passes:
         steps: Steps,
     ) -> tuple[np.ndarray, ...]:
         logits = np.empty((len(images.padded), self.batch, self.ways), self.number)
-        losses, right = (
-            np.empty(labels.shape, self.number),
-            np.empty(labels.shape, np.bool_),
-        )
+        losses = np.empty(labels.shape, self.number)
+        right = np.empty(labels.shape, np.bool_)
         arguments = _plain(theta), steps, images, _plain(labels), at, self.by_record
         conv4_order.evaluate(self._room, *arguments, logits, losses, right, out)
         return logits, losses, right

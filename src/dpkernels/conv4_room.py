@@ -131,7 +131,8 @@ def table(parts: dict[int, Sequence[int]], line: int) -> tuple[np.ndarray, int]:
     """Return the layout of arrays of these shapes, each at a multiple of `line`, and
     their size together.
     """
-    table, start = np.zeros((max(parts) + 1, 5), np.int64), 0
+    table = np.zeros((max(parts) + 1, 5), np.int64)
+    start = 0
     for part, shape in parts.items():
         table[part] = [start, *shape, *[1] * (4 - len(shape))]
         start += -(-math.prod(shape) // line) * line

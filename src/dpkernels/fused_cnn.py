@@ -225,7 +225,8 @@ class FusedCnn(TorchGradients):
         loops do not.
         """
         usable = _prepare(_plain(theta), self._scratch)
-        losses, correct = np.empty(len(x)), np.empty(len(x), np.bool_)
+        losses = np.empty(len(x))
+        correct = np.empty(len(x), np.bool_)
         _records(
             _plain(x),
             _plain(y),
@@ -281,7 +282,8 @@ def _pad(image, scale, shift, padded):
     flat = image.reshape(-1)
     for c in range(channels):
         for y in range(height):
-            at, start = (c * _PADDED + y + 3) * _PADDED + 3, (y * width) * channels + c
+            at = (c * _PADDED + y + 3) * _PADDED + 3
+            start = (y * width) * channels + c
             if channels == 1:  # a loop that the compiler can turn into vectors
                 for x in range(width):
                     padded[np.uint64(at + x)] = (
@@ -342,18 +344,26 @@ def _pool(plane, first, row, channels, height, width, pooled, code):
 
     width * channels is a multiple of 64.
     """
-    zero, unit, two = constant(0, 64), constant(1, 64), constant(2, 64)
-    three, four = constant(3, 64), constant(4, 64)
+    zero = constant(0, 64)
+    unit = constant(1, 64)
+    two = constant(2, 64)
+    three = constant(3, 64)
+    four = constant(4, 64)
     for i in range(height):
         for j in range(0, width * channels, 64):
-            at, to = first + i * row + j, i * width * channels + j
-            top, k = load(plane, at, 64), unit
+            at = first + i * row + j
+            to = i * width * channels + j
+            top = load(plane, at, 64)
+            k = unit
             y = load(plane, at + channels, 64)
-            k, top = where_greater(y, top, two, k), where_greater(y, top, y, top)
+            k = where_greater(y, top, two, k)
+            top = where_greater(y, top, y, top)
             y = load(plane, at + row, 64)
-            k, top = where_greater(y, top, three, k), where_greater(y, top, y, top)
+            k = where_greater(y, top, three, k)
+            top = where_greater(y, top, y, top)
             y = load(plane, at + row + channels, 64)
-            k, top = where_greater(y, top, four, k), where_greater(y, top, y, top)
+            k = where_greater(y, top, four, k)
+            top = where_greater(y, top, y, top)
             store(pooled, to, where_greater(top, zero, top, zero))
             store(code, to, where_greater(top, zero, k, zero))
 
@@ -368,7 +378,8 @@ def _pool_gradient(
     zero = total = constant(0, 64)
     for i in range(height):
         for j in range(0, width * channels, 64):
-            at, k = first + i * row + j, load(code, i * width * channels + j, 64)
+            at = first + i * row + j
+            k = load(code, i * width * channels + j, 64)
             d = load(pooled, i * width * channels + j, 64)
             total = add(total, where_greater(k, zero, d, zero))
             store(plane, at, add(load(plane, at, 64), where_equal(k, 1, d)))
@@ -389,7 +400,8 @@ _INPUTS = tuple(
     position // 5 * (2 * _POOLED_ROW) + position % 5 * 32 for position in range(25)
 )
 """Where in pooled1 the inputs of each of the second convolution's 25 outputs begin."""
-_FIRST, _LAST = _INPUTS[:13], _INPUTS[12:]
+_FIRST = _INPUTS[:13]
+_LAST = _INPUTS[12:]
 """As many as the registers hold outputs."""
 
 
@@ -428,7 +440,8 @@ def _list_gradients(gradient, listed, which, value):
     for p in range(25):
         at = _INPUTS[p]
         for f in range(32):
-            d, n = gradient[np.uint64(32 * p + f)], listed[f]
+            d = gradient[np.uint64(32 * p + f)]
+            n = listed[f]
             i = np.uint64(25 * f + n)
             which[i] = at
             value[i] = d
@@ -445,7 +458,8 @@ def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradi
         t0 = t1 = t2 = t3 = constant(0, 64)
         w = 256 * f
         for i in range(25 * f, 25 * f + listed[f]):
-            at, d = which[np.uint64(i)], value[np.uint64(i)]
+            at = which[np.uint64(i)]
+            d = value[np.uint64(i)]
             t0 = add_product(t0, d, load(pooled, at, 64))
             store(
                 pooled_gradient,
@@ -510,7 +524,8 @@ def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
     """out = gradient x^T, bias = gradient and x_gradient = weights^T gradient; len(x)
     is a multiple of 256.
     """
-    n, zero = len(x), constant(0, 64)
+    n = len(x)
+    zero = constant(0, 64)
     count = 0
     for h in range(len(gradient)):
         active[count] = h
@@ -520,7 +535,8 @@ def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
         t0 = t1 = t2 = t3 = zero
         for k in range(count):
             h = active[k]
-            at, d = h * n + start, gradient[h]
+            at = h * n + start
+            d = gradient[h]
             t0 = add_product(t0, d, load(weights, at, 64))
             t1 = add_product(t1, d, load(weights, at + 64, 64))
             t2 = add_product(t2, d, load(weights, at + 128, 64))
@@ -529,10 +545,13 @@ def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
         store(x_gradient, start + 64, t1)
         store(x_gradient, start + 128, t2)
         store(x_gradient, start + 192, t3)
-        t0, t1 = load(x, start, 64), load(x, start + 64, 64)
-        t2, t3 = load(x, start + 128, 64), load(x, start + 192, 64)
+        t0 = load(x, start, 64)
+        t1 = load(x, start + 64, 64)
+        t2 = load(x, start + 128, 64)
+        t3 = load(x, start + 192, 64)
         for h in range(len(gradient)):
-            at, d = h * n + start, gradient[h]
+            at = h * n + start
+            d = gradient[h]
             store(out, at, add_product(zero, d, t0))
             store(out, at + 64, add_product(zero, d, t1))
             store(out, at + 128, add_product(zero, d, t2))
@@ -548,7 +567,8 @@ def _loss(logits, label):
     for c in range(1, len(logits)):
         if logits[c] > logits[best]:
             best = c
-    top, total = logits[best], 0.0
+    top = logits[best]
+    total = 0.0
     for c in range(len(logits)):
         total += math.exp(np.float64(logits[c] - top))
     loss = math.log(total) - np.float64(logits[label] - top)
@@ -589,7 +609,8 @@ def _forward(image, scratch, ahead):
 def _backward(scratch, out):
     """The gradient of the image that was last passed forward, written to out [d]."""
     w = scratch.theta
-    classes, conv1 = len(scratch.residual), _conv1_size(scratch)
+    classes = len(scratch.residual)
+    conv1 = _conv1_size(scratch)
     conv2 = conv1 + 16
     fc1 = conv2 + 8192 + 32
     fc2 = fc1 + _FEATURES * HIDDEN + HIDDEN

@@ -44,7 +44,8 @@ class LinearHeadGradients(TorchGradients):
     def _add_each(
         self, theta: Array, x: Array, y: Array, total: Total
     ) -> tuple[Measured, np.ndarray]:
-        rows, labels = self._rows(x), np.asarray(y)
+        rows = self._rows(x)
+        labels = np.asarray(y)
         residuals, measured = self._residuals(
             np.asarray(theta, np.float64), rows, labels
         )
@@ -95,7 +96,8 @@ class LinearHeadGradients(TorchGradients):
         """Probabilities less the labels' own [n, classes], and the records'
         measures.
         """
-        inputs, record_range = self.net.outputs * rows.shape[1], np.arange(len(rows))
+        inputs = self.net.outputs * rows.shape[1]
+        record_range = np.arange(len(rows))
         logits = rows @ theta[:inputs].reshape(self.net.outputs, -1).T
         if self._bias:
             logits = logits + theta[inputs:]

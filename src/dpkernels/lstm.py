@@ -92,7 +92,8 @@ class FastLstm(TorchGradients):
         """Inputs [n, L], and each layer's pass."""
         lstm = self._lstm
         words = torch.cat([torch.full_like(x[:, :1], lstm.words), x[:, :-1]], 1)
-        steps, layers = weights["embedding"][words.T], []
+        steps = weights["embedding"][words.T]
+        layers = []
         for layer in range(lstm.layers):
             layers.append(self._layer(weights, layer, steps))
             steps = layers[-1].outputs
@@ -101,14 +102,16 @@ class FastLstm(TorchGradients):
     def _layer(
         self, weights: dict[str, torch.Tensor], layer: int, steps: torch.Tensor
     ) -> _Layer:
-        hidden, width = weights[f"hidden{layer}"].T, self._lstm.width
+        hidden = weights[f"hidden{layer}"].T
+        width = self._lstm.width
         length, records, _ = steps.shape
         gates = torch.addmm(
             weights[f"bias{layer}"], steps.flatten(0, 1), weights[f"input{layer}"].T
         )
         gates = gates.view(length, records, 4 * width)
         outputs = steps.new_zeros(length + 1, records, width)
-        cells, squashed = torch.zeros_like(outputs), torch.empty_like(steps)
+        cells = torch.zeros_like(outputs)
+        squashed = torch.empty_like(steps)
         for t in range(length):
             step_gates = gates[t]
             if t:
@@ -193,8 +196,10 @@ class FastLstm(TorchGradients):
         """Return the slopes at the gates [L, n, 4 width], given those at the outputs
         [L, n, width].
         """
-        width, out = self._lstm.width, torch.empty_like(layer.gates)
-        state, cell = torch.zeros_like(steps[0]), torch.zeros_like(steps[0])
+        width = self._lstm.width
+        out = torch.empty_like(layer.gates)
+        state = torch.zeros_like(steps[0])
+        cell = torch.zeros_like(steps[0])
         for t in reversed(range(len(steps))):
             i, f, g, o = layer.gates[t].chunk(4, dim=1)
             state = steps[t] + state
@@ -260,7 +265,8 @@ class FastLstm(TorchGradients):
     ) -> Iterator[tuple[slice, dict[str, torch.Tensor], torch.Tensor, torch.Tensor]]:
         """A few records at a time: which, the weights, records and labels."""
         weights = self.net.tensors(self._theta(theta))
-        records, labels = tensor_of(x), tensor_of(y)
+        records = tensor_of(x)
+        labels = tensor_of(y)
         for start in range(0, len(records), self._together()):
             chosen = slice(start, min(start + self._together(), len(records)))
             yield chosen, weights, records[chosen], labels[chosen]
@@ -296,7 +302,8 @@ class FastLstm(TorchGradients):
     def _each(
         self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
     ) -> Measured:
-        rows, measures = torch.as_tensor(out), []
+        rows = torch.as_tensor(out)
+        measures = []
         with torch.no_grad():
             for chosen, weights, records, labels in self._passes(theta, x, y):
                 for row in range(chosen.start, chosen.stop):
@@ -344,12 +351,14 @@ class _Tasks(Point):
         self, owner: FastLstm, theta: Array, x: torch.Tensor, y: Array, out: Array
     ) -> None:
         super().__init__(theta)
-        means, tasks = torch.as_tensor(out).zero_(), list[Measured]()
+        means = torch.as_tensor(out).zero_()
+        tasks = list[Measured]()
         with torch.no_grad():
             for weights_of_task, records, labels, mean in zip(
                 theta, x, y, means, strict=True
             ):
-                tensors, measures = owner.net.tensors(mean), list[Measured]()
+                tensors = owner.net.tensors(mean)
+                measures = list[Measured]()
                 for _, weights, piece, answers in owner._passes(
                     weights_of_task, records, labels
                 ):

@@ -85,12 +85,15 @@ def _loop(lanes, count):
     """Makes what computes a product whose columns are a multiple of `lanes`, by blocks
     of so many rows.
     """
-    most, four, single = _block(lanes, count), _block(lanes, 4), _block(lanes, 1)
+    most = _block(lanes, count)
+    four = _block(lanes, 4)
+    single = _block(lanes, 1)
 
     def loop(a, turned, b, out, adds, depth):
         rows, columns = out.shape
         for first in range(0, b.shape[0], depth):
-            stop, more = min(first + depth, b.shape[0]), adds or first > 0
+            stop = min(first + depth, b.shape[0])
+            more = adds or first > 0
             for column in range(0, columns, lanes):
                 row = 0
                 while row < rows:
@@ -109,7 +112,9 @@ def _loop(lanes, count):
 
 
 # Blocks of 16 registers, of which AVX-512 has 32.
-_by_64, _by_32, _by_16 = _loop(64, 4), _loop(32, 8), _loop(16, 16)
+_by_64 = _loop(64, 4)
+_by_32 = _loop(32, 8)
+_by_16 = _loop(16, 16)
 
 
 @exact
@@ -153,19 +158,24 @@ def products(native, a, turned, b, out, adds):
                     for j in range(columns):
                         out[n, i, j] += spare[i, j]
     else:
-        ints, words, factors = native.ints, native.words, address_of(native.factors)
-        ints[0], ints[1] = 111, 112 if turned else 111
-        ints[2], ints[3], ints[4] = columns, rows, inner
-        ints[5], ints[6], ints[7], ints[8] = (
-            columns,
-            rows if turned else inner,
-            columns,
-            count,
-        )
+        ints = native.ints
+        words = native.words
+        factors = address_of(native.factors)
+        ints[0] = 111
+        ints[1] = 112 if turned else 111
+        ints[2] = columns
+        ints[3] = rows
+        ints[4] = inner
+        ints[5] = columns
+        ints[6] = rows if turned else inner
+        ints[7] = columns
+        ints[8] = count
         for n in range(count):
-            words[n], words[count + n] = address_of(b[n]), address_of(a[n])
+            words[n] = address_of(b[n])
+            words[count + n] = address_of(a[n])
             words[2 * count + n] = address_of(out[n])
-        i, w = address_of(ints), address_of(words)
+        i = address_of(ints)
+        w = address_of(words)
         enter_c(
             native.addresses[BATCH],
             (
@@ -203,10 +213,16 @@ def product(native, a, turned, b, out):
             matmul(native, a, b, out)
         return
     ints = native.ints
-    ints[0], ints[1] = ord("n"), ord("t") if turned else ord("n")
-    ints[2], ints[3], ints[4] = columns, rows, b.shape[0]
-    ints[5], ints[6], ints[7] = columns, rows if turned else b.shape[0], columns
-    i, factors = address_of(ints), address_of(native.factors)
+    ints[0] = ord("n")
+    ints[1] = ord("t") if turned else ord("n")
+    ints[2] = columns
+    ints[3] = rows
+    ints[4] = b.shape[0]
+    ints[5] = columns
+    ints[6] = rows if turned else b.shape[0]
+    ints[7] = columns
+    i = address_of(ints)
+    factors = address_of(native.factors)
     enter_c(
         native.addresses[MULTIPLY],
         (
@@ -274,10 +290,8 @@ def deepest(native: Native, shapes: Iterable[tuple[bool, bool, int, int, int]]) 
         a = rng.standard_normal(
             (2, inner, rows) if turned else (2, rows, inner), np.float32
         )
-        right, expected = (
-            rng.standard_normal((2, inner, columns), np.float32),
-            np.empty((2, rows, columns), np.float32),
-        )
+        right = rng.standard_normal((2, inner, columns), np.float32)
+        expected = np.empty((2, rows, columns), np.float32)
         with one_thread():  # on several MKL may cut a sum elsewhere
             _tried(native._replace(deepest=0), single, a, turned, right, expected)
         out = np.empty_like(expected)

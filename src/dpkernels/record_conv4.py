@@ -61,8 +61,11 @@ class RecordConv4(TorchGradients):
     def _each(
         self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
     ) -> Measured:
-        weights, labels, rows = np.asarray(theta)[None], np.asarray(y), np.asarray(out)
-        losses, right = np.empty(len(labels)), np.empty(len(labels), np.bool_)
+        weights = np.asarray(theta)[None]
+        labels = np.asarray(y)
+        rows = np.asarray(out)
+        losses = np.empty(len(labels))
+        right = np.empty(len(labels), np.bool_)
         for records, x_some, passes, at in self._batches(x):
             images = passes.images(x_some)
             (losses[records],), (right[records],) = passes.gradients(
@@ -82,7 +85,9 @@ class RecordConv4(TorchGradients):
         products: bool,
         into: Point | None,
     ) -> Point:
-        weights, labels, rows = np.asarray(theta), np.asarray(y), np.asarray(out)
+        weights = np.asarray(theta)
+        labels = np.asarray(y)
+        rows = np.asarray(out)
         if products and x.shape[1] == 1:
             # Over a batch of one record both kinds of normalisation are the same.
             passes = self._single_passes
@@ -112,10 +117,8 @@ class RecordConv4(TorchGradients):
         return np.concatenate(rows or [np.empty((0, self.net.outputs), self.number)])
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
-        logits, labels = (
-            self._logits_of(np.asarray(theta), x).astype(np.float64),
-            np.asarray(y),
-        )
+        logits = self._logits_of(np.asarray(theta), x).astype(np.float64)
+        labels = np.asarray(y)
         shifted = logits - logits.max(axis=1, keepdims=True)
         losses = (
             np.log(np.exp(shifted).sum(axis=1))
@@ -136,11 +139,10 @@ class _Tasks(Point):
         out: np.ndarray,
     ) -> None:
         super().__init__(theta)
-        self._owner, self._at = owner, (theta.copy(), x, y)
-        rows, tasks = (
-            np.empty((x.shape[1], theta.shape[1]), theta.dtype),
-            list[Measured](),
-        )
+        self._owner = owner
+        self._at = (theta.copy(), x, y)
+        rows = np.empty((x.shape[1], theta.shape[1]), theta.dtype)
+        tasks = list[Measured]()
         for weights, images, labels, mean in zip(theta, x, y, out, strict=True):
             tasks.append(owner._each(weights, images, labels, rows))
             mean[:] = rows.mean(axis=0, dtype=np.float64)

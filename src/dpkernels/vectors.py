@@ -16,7 +16,8 @@ class Vector(types.Type):
     """Vector of a fixed number of lanes; best a whole number of processor registers."""
 
     def __init__(self, lanes: int, number: types.Type = types.float32) -> None:
-        self.lanes, self.number = lanes, number
+        self.lanes = lanes
+        self.number = number
         super().__init__(name=f"{number}x{lanes}")
 
 
@@ -134,7 +135,8 @@ def add_products_at(_, totals, array, start, places, value):
 
     def code(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[1]).data
-        first, sums = context.cast(builder, arguments[2], start, types.int64), []
+        first = context.cast(builder, arguments[2], start, types.int64)
+        sums = []
         for k, kind in enumerate(places):
             offset = context.cast(
                 builder, builder.extract_value(arguments[3], k), kind, types.int64
@@ -238,7 +240,8 @@ def transpose_block(_, array, start, width, out, to, lanes):
     vector_type = Vector(lanes.literal_value, array.dtype)
 
     def code(context, builder, signature, arguments):
-        vector, count = context.get_value_type(vector_type), vector_type.lanes
+        vector = context.get_value_type(vector_type)
+        count = vector_type.lanes
         array_, offset, width_, out_, to_, _ = arguments
         rows = []
         for _ in range(count):
@@ -247,7 +250,8 @@ def transpose_block(_, array, start, width, out, to, lanes):
             )
             rows[-1].align = 4
             offset = builder.add(offset, width_)
-        numbers, step = ir.VectorType(ir.IntType(32), count), count // 2
+        numbers = ir.VectorType(ir.IntType(32), count)
+        step = count // 2
         # rows i and i + step exchange the lanes in which the other has what belongs
         # there
         while step:
@@ -283,7 +287,8 @@ def sum_of_lanes(_, a):
     """The sum of all lanes."""
 
     def code(context, builder, signature, arguments):
-        vector, scalar = context.get_value_type(a), ir.FloatType()
+        vector = context.get_value_type(a)
+        scalar = ir.FloatType()
         name = f"llvm.vector.reduce.fadd.v{a.lanes}f32"
         reduce = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(scalar, [scalar, vector]), name
@@ -333,7 +338,8 @@ def where_code(_, codes, start, code, value):
     """Lane by lane: value where the byte codes[start + lane] is `code`, else 0."""
 
     def code_of(context, builder, signature, arguments):
-        vector, byte = context.get_value_type(value), ir.IntType(8)
+        vector = context.get_value_type(value)
+        byte = ir.IntType(8)
         loaded = builder.load(
             _place(
                 context,

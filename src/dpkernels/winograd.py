@@ -95,12 +95,14 @@ def _store_row(out, row, tile, c, a0, a1, a2, a3):
 def tiles_of_input(padded, out):
     """out[16, B*T*T, C] = B^T d B for each 4x4 tile d of `padded`."""
     images, height, width, channels = padded.shape
-    rows, columns = (height - 2) // 2, (width - 2) // 2
+    rows = (height - 2) // 2
+    columns = (width - 2) // 2
     tile = 0
     for b in range(images):
         for i in range(rows):
             for j in range(columns):
-                y, x = 2 * i, 2 * j
+                y = 2 * i
+                x = 2 * j
                 for c in range(channels):
                     a00, a01, a02, a03 = _differences(padded, b, y, y + 2, x, c)
                     a10 = padded[b, y + 1, x, c] + padded[b, y + 2, x, c]
@@ -125,7 +127,8 @@ def input_gradient_of_tiles(tiles, scratch, padded):
     reads and writes several places of one array is not vectorised.
     """
     images, height, width, channels = padded.shape
-    rows, columns = (height - 2) // 2, (width - 2) // 2
+    rows = (height - 2) // 2
+    columns = (width - 2) // 2
     padded[:] = 0
     tile = 0
     for b in range(images):
@@ -160,7 +163,8 @@ def outputs_of_tiles(products, images, height, width, z, total):
     """z[tile, 4, F] = A^T m A for each 4x4 tile m of `products`; total[G, F] = sum of
     the outputs inside the image.
     """
-    rows, columns = (height + 1) // 2, (width + 1) // 2
+    rows = (height + 1) // 2
+    columns = (width + 1) // 2
     filters = z.shape[2]
     total[:] = 0
     tile = 0
@@ -187,7 +191,8 @@ def moments(z, total, images, height, width, epsilon, mean, inverse_std):
     """Mean and 1/sqrt(variance + epsilon) of each channel over all positions of a group
     of images.
     """
-    rows, columns = (height + 1) // 2, (width + 1) // 2
+    rows = (height + 1) // 2
+    columns = (width + 1) // 2
     groups, filters = total.shape
     count = z.dtype.type(images * height * width // groups)
     unit = z.dtype.type(1)
@@ -223,8 +228,10 @@ def normalise_and_pool(
     code[tile, F] is the position chosen and selected[tile, F] its xhat; both are 0 for
     tiles outside the pooling.
     """
-    rows, columns = (height + 1) // 2, (width + 1) // 2
-    images, filters = padded.shape[0], z.shape[2]
+    rows = (height + 1) // 2
+    columns = (width + 1) // 2
+    images = padded.shape[0]
+    filters = z.shape[2]
     zero = z.dtype.type(0)
     tile = 0
     for b in range(images):
@@ -233,21 +240,38 @@ def normalise_and_pool(
             for j in range(columns):
                 if i < height // 2 and j < width // 2:
                     for f in range(filters):
-                        m, s, g, h = mean[u, f], inverse_std[u, f], scale[f], shift[f]
-                        x0, x1 = (z[tile, 0, f] - m) * s, (z[tile, 1, f] - m) * s
-                        x2, x3 = (z[tile, 2, f] - m) * s, (z[tile, 3, f] - m) * s
-                        y0, y1, y2, y3 = g * x0 + h, g * x1 + h, g * x2 + h, g * x3 + h
-                        top, best, k = y0, x0, np.uint8(1)
+                        m = mean[u, f]
+                        s = inverse_std[u, f]
+                        g = scale[f]
+                        h = shift[f]
+                        x0 = (z[tile, 0, f] - m) * s
+                        x1 = (z[tile, 1, f] - m) * s
+                        x2 = (z[tile, 2, f] - m) * s
+                        x3 = (z[tile, 3, f] - m) * s
+                        y0 = g * x0 + h
+                        y1 = g * x1 + h
+                        y2 = g * x2 + h
+                        y3 = g * x3 + h
+                        top = y0
+                        best = x0
+                        k = np.uint8(1)
                         if y1 > top:
-                            top, best, k = y1, x1, np.uint8(2)
+                            top = y1
+                            best = x1
+                            k = np.uint8(2)
                         if y2 > top:
-                            top, best, k = y2, x2, np.uint8(3)
+                            top = y2
+                            best = x2
+                            k = np.uint8(3)
                         if y3 > top:
-                            top, best, k = y3, x3, np.uint8(4)
+                            top = y3
+                            best = x3
+                            k = np.uint8(4)
                         # A comparison that NaN fails, so that a NaN goes on to the loss
                         # and is noticed.
                         if top <= 0:
-                            top, k = zero, np.uint8(0)
+                            top = zero
+                            k = np.uint8(0)
                         padded[b, i + 1, j + 1, f] = top
                         code[tile, f] = k
                         selected[tile, f] = best
@@ -264,8 +288,10 @@ def pooled_gradient(
     """Gradient after the pooling, kept where a gradient passes, and its sums over
     positions: d/dshift and d/dscale.
     """
-    rows, columns = (height + 1) // 2, (width + 1) // 2
-    images, filters = padded.shape[0], delta.shape[1]
+    rows = (height + 1) // 2
+    columns = (width + 1) // 2
+    images = padded.shape[0]
+    filters = delta.shape[1]
     zero = delta.dtype.type(0)
     shift_gradient[:] = 0
     scale_gradient[:] = 0
@@ -306,7 +332,8 @@ def gradient_tiles(
     dz = scale * inverse_std * (dy - mean(dy) - xhat * mean(dy * xhat)); dy is `delta`
     at the chosen position, else 0.
     """
-    rows, columns = (height + 1) // 2, (width + 1) // 2
+    rows = (height + 1) // 2
+    columns = (width + 1) // 2
     filters = z.shape[2]
     count = z.dtype.type(images * height * width // len(mean))
     tile = 0
@@ -319,13 +346,13 @@ def gradient_tiles(
                 right = z.dtype.type(2 * j + 1 < width)
                 lower = z.dtype.type(2 * i + 1 < height)
                 for f in range(filters):
-                    m, s = mean[u, f], inverse_std[u, f]
-                    g, m1, m2 = (
-                        scale[f] * s,
-                        shift_gradient[u, f] / count,
-                        scale_gradient[u, f] / count,
-                    )
-                    k, d = code[tile, f], delta[tile, f]
+                    m = mean[u, f]
+                    s = inverse_std[u, f]
+                    g = scale[f] * s
+                    m1 = shift_gradient[u, f] / count
+                    m2 = scale_gradient[u, f] / count
+                    k = code[tile, f]
+                    d = delta[tile, f]
                     n = z.dtype.type(0)
                     d0 = g * ((d if k == 1 else n) - m1 - (z[tile, 0, f] - m) * s * m2)
                     d1 = (
@@ -355,7 +382,8 @@ def tangent_moments(
     """mean_dot = mean(z_dot) and slope = mean(xhat * z_dot): what the normalisation's
     derivative needs.
     """
-    rows, columns = (height + 1) // 2, (width + 1) // 2
+    rows = (height + 1) // 2
+    columns = (width + 1) // 2
     filters = z.shape[2]
     count = z.dtype.type(images * height * width)
     slope[:] = 0
@@ -401,8 +429,10 @@ def tangent_normalise_and_pool(
     selected_dot,
 ):
     """Derivative of `normalise_and_pool` along (z_dot, scale_dot, shift_dot)."""
-    rows, columns = (height + 1) // 2, (width + 1) // 2
-    images, filters = padded.shape[0], z_dot.shape[2]
+    rows = (height + 1) // 2
+    columns = (width + 1) // 2
+    images = padded.shape[0]
+    filters = z_dot.shape[2]
     tile = 0
     for b in range(images):
         for i in range(rows):
@@ -410,7 +440,8 @@ def tangent_normalise_and_pool(
                 if i < height // 2 and j < width // 2:
                     for f in range(filters):
                         k = code[tile, f]
-                        t, n = _chosen(k, z_dot[tile], f), z_dot.dtype.type(0)
+                        t = _chosen(k, z_dot[tile], f)
+                        n = z_dot.dtype.type(0)
                         x = inverse_std[f] * (
                             t - mean_dot[f] - selected[tile, f] * slope[f]
                         )
@@ -440,8 +471,10 @@ def tangent_pooled_gradient(
     scale_gradient_dot,
 ):
     """Derivative of `pooled_gradient`."""
-    rows, columns = (height + 1) // 2, (width + 1) // 2
-    images, filters = padded_dot.shape[0], delta.shape[1]
+    rows = (height + 1) // 2
+    columns = (width + 1) // 2
+    images = padded_dot.shape[0]
+    filters = delta.shape[1]
     zero = delta.dtype.type(0)
     shift_gradient_dot[:] = 0
     scale_gradient_dot[:] = 0
@@ -487,7 +520,8 @@ def tangent_gradient_tiles(
     out,
 ):
     """Derivative of `gradient_tiles`; d(inverse_std) = -inverse_std^2 * slope."""
-    rows, columns = (height + 1) // 2, (width + 1) // 2
+    rows = (height + 1) // 2
+    columns = (width + 1) // 2
     filters = z.shape[2]
     count = z.dtype.type(images * height * width)
     tile = 0
@@ -499,14 +533,19 @@ def tangent_gradient_tiles(
                 right = z.dtype.type(2 * j + 1 < width)
                 lower = z.dtype.type(2 * i + 1 < height)
                 for f in range(filters):
-                    m, s, a, u = mean[f], inverse_std[f], mean_dot[f], slope[f]
-                    g, g_dot = scale[f] * s, scale_dot[f] * s - scale[f] * s * s * u
-                    m1, m2 = shift_gradient[f] / count, scale_gradient[f] / count
-                    n1, n2 = (
-                        shift_gradient_dot[f] / count,
-                        scale_gradient_dot[f] / count,
-                    )
-                    k, d, e = code[tile, f], delta[tile, f], delta_dot[tile, f]
+                    m = mean[f]
+                    s = inverse_std[f]
+                    a = mean_dot[f]
+                    u = slope[f]
+                    g = scale[f] * s
+                    g_dot = scale_dot[f] * s - scale[f] * s * s * u
+                    m1 = shift_gradient[f] / count
+                    m2 = scale_gradient[f] / count
+                    n1 = shift_gradient_dot[f] / count
+                    n2 = scale_gradient_dot[f] / count
+                    k = code[tile, f]
+                    d = delta[tile, f]
+                    e = delta_dot[tile, f]
                     n = z.dtype.type(0)
                     x = (z[tile, 0, f] - m) * s
                     y = s * (z_dot[tile, 0, f] - a - x * u)
@@ -553,22 +592,23 @@ def patches_of_images(padded, mean, out):
     count = out.dtype.type(batch * height * width)
     mean[:] = 0
     for row in range(9 * channels):
-        dy, dx, c = row // (3 * channels), (row // channels) % 3, row % channels
+        dy = row // (3 * channels)
+        dx = (row // channels) % 3
+        c = row % channels
         for b in range(batch):
             total = out.dtype.type(0)
             for y in range(height):
                 for x in range(width):
                     total += padded[b, y + dy, x + dx, c]
             mean[row] += total / count
-    n, pixels = 0, padded.reshape(padded.size)
+    n = 0
+    pixels = padded.reshape(padded.size)
     for b in range(batch):
         for y in range(height):
             for x in range(width):
                 for dy in range(3):
-                    start, row = (
-                        ((b * (height + 2) + y + dy) * (width + 2) + x) * channels,
-                        3 * channels * dy,
-                    )
+                    start = ((b * (height + 2) + y + dy) * (width + 2) + x) * channels
+                    row = 3 * channels * dy
                     for k in range(3 * channels):
                         out[n, row + k] = pixels[start + k] - mean[row + k]
                 n += 1
@@ -579,7 +619,8 @@ def _window(image, weights, i, j, out):
     """out[4, F]: the weights [9*C, F] applied at the four positions of window (i, j) of
     a padded image.
     """
-    channels, filters = image.shape[2], weights.shape[1]
+    channels = image.shape[2]
+    filters = weights.shape[1]
     out[:] = 0
     for c in range(channels):
         empty = True
@@ -591,18 +632,17 @@ def _window(image, weights, i, j, out):
             continue
         for r in range(2):
             for s in range(2):
-                y, x = 2 * i + r, 2 * j + s
-                p0, p1, p2 = image[y, x, c], image[y, x + 1, c], image[y, x + 2, c]
-                p3, p4, p5 = (
-                    image[y + 1, x, c],
-                    image[y + 1, x + 1, c],
-                    image[y + 1, x + 2, c],
-                )
-                p6, p7, p8 = (
-                    image[y + 2, x, c],
-                    image[y + 2, x + 1, c],
-                    image[y + 2, x + 2, c],
-                )
+                y = 2 * i + r
+                x = 2 * j + s
+                p0 = image[y, x, c]
+                p1 = image[y, x + 1, c]
+                p2 = image[y, x + 2, c]
+                p3 = image[y + 1, x, c]
+                p4 = image[y + 1, x + 1, c]
+                p5 = image[y + 1, x + 2, c]
+                p6 = image[y + 2, x, c]
+                p7 = image[y + 2, x + 1, c]
+                p8 = image[y + 2, x + 2, c]
                 k = channels
                 for f in range(filters):
                     out[2 * r + s, f] += (
@@ -625,11 +665,9 @@ def first_layer(images, weights, shift, window, padded, code):
 
     images: [B, H+2, W+2, C], one row of zeros on each side.
     """
-    batch, rows, columns = (
-        images.shape[0],
-        (images.shape[1] - 2) // 2,
-        (images.shape[2] - 2) // 2,
-    )
+    batch = images.shape[0]
+    rows = (images.shape[1] - 2) // 2
+    columns = (images.shape[2] - 2) // 2
     filters = weights.shape[1]
     zero = window.dtype.type(0)
     cell = 0
@@ -638,22 +676,25 @@ def first_layer(images, weights, shift, window, padded, code):
             for j in range(columns):
                 _window(images[b], weights, i, j, window)
                 for f in range(filters):
-                    y0, y1, y2, y3 = (
-                        window[0, f],
-                        window[1, f],
-                        window[2, f],
-                        window[3, f],
-                    )
-                    top, k = y0, np.uint8(1)
+                    y0 = window[0, f]
+                    y1 = window[1, f]
+                    y2 = window[2, f]
+                    y3 = window[3, f]
+                    top = y0
+                    k = np.uint8(1)
                     if y1 > top:
-                        top, k = y1, np.uint8(2)
+                        top = y1
+                        k = np.uint8(2)
                     if y2 > top:
-                        top, k = y2, np.uint8(3)
+                        top = y2
+                        k = np.uint8(3)
                     if y3 > top:
-                        top, k = y3, np.uint8(4)
+                        top = y3
+                        k = np.uint8(4)
                     top += shift[f]
                     if top <= 0:
-                        top, k = zero, np.uint8(0)
+                        top = zero
+                        k = np.uint8(0)
                     padded[b, i + 1, j + 1, f] = top
                     code[cell, f] = k
                 cell += 1
@@ -662,11 +703,9 @@ def first_layer(images, weights, shift, window, padded, code):
 @compiled
 def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
     """Derivative of `first_layer` along (weights_dot, shift_dot)."""
-    batch, rows, columns = (
-        images.shape[0],
-        (images.shape[1] - 2) // 2,
-        (images.shape[2] - 2) // 2,
-    )
+    batch = images.shape[0]
+    rows = (images.shape[1] - 2) // 2
+    columns = (images.shape[2] - 2) // 2
     filters = weights_dot.shape[1]
     cell = 0
     for b in range(batch):
@@ -675,7 +714,8 @@ def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
                 _window(images[b], weights_dot, i, j, window)
                 for f in range(filters):
                     k = code[cell, f]
-                    t, n = _chosen(k, window, f), window.dtype.type(0)
+                    t = _chosen(k, window, f)
+                    n = window.dtype.type(0)
                     padded[b, i + 1, j + 1, f] = t + shift_dot[f] if k > 0 else n
                 cell += 1
 
@@ -687,10 +727,13 @@ def _gradient_at(lanes):
 
     @part
     def gradient_at(image, i, j, gradient, code, f, weights_gradient, shift_gradient):
-        channels, filters = image.shape[2], len(shift_gradient)
+        channels = image.shape[2]
+        filters = len(shift_gradient)
         d = load(gradient, f, lanes)
-        d0, d1 = where_code(code, f, 1, d), where_code(code, f, 2, d)
-        d2, d3 = where_code(code, f, 3, d), where_code(code, f, 4, d)
+        d0 = where_code(code, f, 1, d)
+        d1 = where_code(code, f, 2, d)
+        d2 = where_code(code, f, 3, d)
+        d3 = where_code(code, f, 4, d)
         store(
             shift_gradient,
             f,
@@ -699,17 +742,13 @@ def _gradient_at(lanes):
         for r in range(3):
             for s in range(3):
                 for c in range(channels):
-                    y, x, at = (
-                        2 * i + r,
-                        2 * j + s,
-                        ((3 * r + s) * channels + c) * filters + f,
-                    )
-                    p0, p1, p2, p3 = (
-                        image[y, x, c],
-                        image[y, x + 1, c],
-                        image[y + 1, x, c],
-                        image[y + 1, x + 1, c],
-                    )
+                    y = 2 * i + r
+                    x = 2 * j + s
+                    at = ((3 * r + s) * channels + c) * filters + f
+                    p0 = image[y, x, c]
+                    p1 = image[y, x + 1, c]
+                    p2 = image[y + 1, x, c]
+                    p3 = image[y + 1, x + 1, c]
                     # Much of a drawing is empty: nothing to add there.
                     if p0 != 0 or p1 != 0 or p2 != 0 or p3 != 0:
                         w = add_product(
@@ -727,21 +766,17 @@ def _gradient_at(lanes):
 
 
 # Of loops over a few filters LLVM computes 32 at once, or one after another.
-_gradient_at_16, _gradient_at_8, _gradient_at_1 = (
-    _gradient_at(16),
-    _gradient_at(8),
-    _gradient_at(1),
-)
+_gradient_at_16 = _gradient_at(16)
+_gradient_at_8 = _gradient_at(8)
+_gradient_at_1 = _gradient_at(1)
 
 
 @compiled
 def first_layer_gradient(images, padded, code, weights_gradient, shift_gradient):
     """Gradient of `first_layer` in its folded weights [9*C, F] and shift [F]."""
-    batch, rows, columns = (
-        images.shape[0],
-        (images.shape[1] - 2) // 2,
-        (images.shape[2] - 2) // 2,
-    )
+    batch = images.shape[0]
+    rows = (images.shape[1] - 2) // 2
+    columns = (images.shape[2] - 2) // 2
     filters = code.shape[1]
     weights_gradient[:] = 0
     shift_gradient[:] = 0
@@ -749,7 +784,8 @@ def first_layer_gradient(images, padded, code, weights_gradient, shift_gradient)
     for b in range(batch):
         for i in range(rows):
             for j in range(columns):
-                f, gradient = 0, padded[b, i + 1, j + 1]
+                f = 0
+                gradient = padded[b, i + 1, j + 1]
                 while f < filters:
                     if f + 16 <= filters:
                         _gradient_at_16(

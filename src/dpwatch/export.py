@@ -18,7 +18,8 @@ from dpsum.errors import DpsumError
 from dpsum.ledger import chain_of
 from dpwatch.audit.anything import Audited
 
-FORMAT, VERSION = "dpsum report", 1
+FORMAT = "dpsum report"
+VERSION = 1
 
 SCHEMA = Path(__file__).with_name("report.schema.json")
 """Where the schema lies."""

@@ -197,7 +197,8 @@ def _sampler(analysis: Accountant, given: argparse.Namespace) -> dict[str, Any]:
             f"{analysis.pair[1]} is of sums that clients take over their own examples:"
             " choose another kind"
         )
-    cohort, more = _whole(given.cohort), dict(_pair(text) for text in given.set or ())
+    cohort = _whole(given.cohort)
+    more = dict(_pair(text) for text in given.set or ())
     rate = cohort / given.units if given.units else math.nan
     sampler = {
         "kind": analysis.pair[1],
@@ -241,10 +242,8 @@ def compare(given: argparse.Namespace) -> int:
     for column, account in zip(summaries, accounts, strict=True):
         for number, part in enumerate(_all(account)):
             for name in PROFILES:
-                entry, where = (
-                    part.profiles.get(name),
-                    "" if number == 0 else f", {number + 1}",
-                )
+                entry = part.profiles.get(name)
+                where = "" if number == 0 else f", {number + 1}"
                 column[f"epsilon {name}{where}"] = (
                     "-"
                     if entry is None

@@ -170,7 +170,8 @@ def _connected(name: str) -> socket.socket:
     Raises:
         OSError: there can be none, or it is somebody else's.
     """
-    started, deadline = None, time.monotonic() + _PATIENCE
+    started = None
+    deadline = time.monotonic() + _PATIENCE
     while True:
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -226,7 +227,9 @@ class _Job:
     """A fork at work, and the script that waits for it."""
 
     def __init__(self, process: int, connection: socket.socket) -> None:
-        self.process, self.connection, self.wanted = process, connection, True
+        self.process = process
+        self.connection = connection
+        self.wanted = True
         self.ended = os.pidfd_open(process)
 
     def close(self) -> None:
@@ -243,7 +246,8 @@ def serve(name: str) -> None:
     )  # from a terminal, which interrupts the jobs too
     started_by = workflow_process()
     assert started_by is not None
-    workflow, state = os.pidfd_open(started_by.pid), _state()
+    workflow = os.pidfd_open(started_by.pid)
+    state = _state()
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(f"\0{name}")

@@ -11,7 +11,8 @@ if __name__ == "__main__":
         from dpfedbench.experiments.cost import Clock, report
         from dpfedbench.papers import read_run
 
-        machine, given = snakemake.config["machine"], snakemake.params
+        machine = snakemake.config["machine"]
+        given = snakemake.params
         kernels = machine["kernels"] == "auto"
         clock = Clock(
             Path(RESULTS),
@@ -19,6 +20,7 @@ if __name__ == "__main__":
             device=machine["device"],
             kernels=kernels,
         )
-        runs, folder = [read_run(values) for values in given.runs], Path(given.report)
+        runs = [read_run(values) for values in given.runs]
+        folder = Path(given.report)
         report(runs, clock, folder, cores=given.cores, say=logger.info)
         seal("cost", [folder / "cost.csv", folder / "cost.md"])

@@ -58,7 +58,8 @@ def layer(package: str, wanted: Sequence[str], folder: Path) -> list[Path]:
     """
     if not lacking([pin for pin in wanted if pin.startswith(f"{package}==")]):
         return []
-    missing, told = lacking(wanted), folder / "pins.txt"
+    missing = lacking(wanted)
+    told = folder / "pins.txt"
     if told.is_file() and told.read_text(encoding="utf-8").splitlines() == missing:
         return [folder]
     shutil.rmtree(folder, ignore_errors=True)

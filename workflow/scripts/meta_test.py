@@ -10,10 +10,8 @@ if __name__ == "__main__":
         from dpfedbench.evaluation import evaluate
         from dpfedbench.papers import read_run_file
 
-        run, test = (
-            read_run_file(snakemake.input.config[0]),
-            snakemake.params.get("test"),
-        )
+        run = read_run_file(snakemake.input.config[0])
+        test = snakemake.params.get("test")
         evaluate(
             run.tested_at(**test) if test else run,
             data_dir=Path(snakemake.input.images).parent,

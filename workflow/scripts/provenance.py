@@ -17,10 +17,8 @@ if __name__ == "__main__":
             .replace("  ", " ")
             .strip()
         )
-        root, given = (
-            Path(snakemake.scriptdir).resolve().parents[1],
-            dict(snakemake.params.items()),
-        )
+        root = Path(snakemake.scriptdir).resolve().parents[1]
+        given = dict(snakemake.params.items())
         files = snakemake.config["configuration_files"]
         write_json(
             snakemake.output[0],

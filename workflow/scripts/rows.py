@@ -69,7 +69,8 @@ def row(
 
 def main(source: Path, told: Path) -> None:
     """Make all rows of a library, in this process."""
-    library, rows = runpy.run_path(str(source)), []
+    library = runpy.run_path(str(source))
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # libraries leave files
         for run in library["runs"](Path(folder)):

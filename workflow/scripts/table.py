@@ -11,7 +11,8 @@ if __name__ == "__main__":
         from dpfedbench.results import formats, tables
         from dpfedbench.results.items import Item
 
-        csv, markdown = snakemake.output.csv, snakemake.output.markdown
+        csv = snakemake.output.csv
+        markdown = snakemake.output.markdown
         command = snakemake.config["command"].replace("{target}", csv)
         item = Item(**snakemake.params.description)
         table = tables.read(item, "results", snakemake.input.published)

@@ -8,7 +8,8 @@ if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     # The work may run in a fork of the warm process (docs/clusters.md).
     with rule_job(snakemake, "train", timed=False):
-        machine, config = snakemake.config["machine"], snakemake.input.config[0]
+        machine = snakemake.config["machine"]
+        config = snakemake.input.config[0]
         processes = machine.get("processes", 1)
         files = list(snakemake.input.get("references", ()))
         arguments = {

@@ -58,7 +58,10 @@ class ClientSource(Clients):
     """
 
     def __init__(self, net: Coordinates, units: Units, *, each: int = 1) -> None:
-        self.net, self.units, self.each, self.messages = net, units, each, 1
+        self.net = net
+        self.units = units
+        self.each = each
+        self.messages = 1
 
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
@@ -91,7 +94,8 @@ class RecordSource:
     device = "cpu"
 
     def __init__(self, net: Coordinates, holders: Sequence[Units]) -> None:
-        self.net, self.holders = net, holders
+        self.net = net
+        self.holders = holders
         self._room = np.empty((_CHUNK, net.dimension), np.float32)
         self.images = [np.arange(len(units.coordinates)) for units in holders]
         self.labels = [
@@ -274,7 +278,8 @@ def one_run(
     """
     run = run.replace(seed=seed)
     assert sum_.noise is not None
-    own_sums, clients = run.client_sums, run.clients.count
+    own_sums = run.client_sums
+    clients = run.clients.count
     is_client_sum = sum_ in own_sums
     holders = 1
     canaries_each = canaries
@@ -325,12 +330,11 @@ def one_run(
     source: ClientSource | RecordSource
     scores: Scores
     if is_client_sum:
-        source, scores = (
-            RecordSource(net, units),
-            RoundByRound(net, sum_.name, holders, added=added),
-        )
+        source = RecordSource(net, units)
+        scores = RoundByRound(net, sum_.name, holders, added=added)
     else:
-        members, once = None, run.participation.once
+        members = None
+        once = run.participation.once
         if find(sum_.noise.mechanism, plan.describe()["kind"]).known:
             members = [
                 cohort[cohort < canaries_each]

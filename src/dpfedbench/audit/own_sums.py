@@ -50,13 +50,11 @@ def _released(
     """Let so many clients make their own releases once, and show each; the ledger's
     lines.
     """
-    lines, budget = (
-        list[Release](),
-        Budget(
-            claims=run.claims,
-            unaccounted=run.unaccounted,
-            unaccounted_units=run.unaccounted_units,
-        ),
+    lines = list[Release]()
+    budget = Budget(
+        claims=run.claims,
+        unaccounted=run.unaccounted,
+        unaccounted_units=run.unaccounted_units,
     )
     enter = functools.partial(
         Mechanism.of,
@@ -99,7 +97,9 @@ class TaskSource:
     device = "cpu"
 
     def __init__(self, net: Coordinates, support: int, present: np.ndarray) -> None:
-        self.net, self._support, self._present = net, support, present
+        self.net = net
+        self._support = support
+        self._present = present
         self.read = np.empty(0, np.int64)
 
     def gather(self, ids: np.ndarray) -> TaskBatch:
@@ -150,18 +150,18 @@ def one_run_of_examples(
     there, whatever its coin (a null). `groups` is how many groups of coordinates the
     sums clip each by itself.
     """
-    ways, shape = run.task.ways, run.clients
-    support, examples = (
-        ways * shape.support_per_class,
-        ways * (shape.support_per_class + shape.query_per_class),
-    )
+    ways = run.task.ways
+    shape = run.clients
+    support = ways * shape.support_per_class
+    examples = ways * (shape.support_per_class + shape.query_per_class)
     clients = max(1, canaries // examples)
     coins = (
         stream(seed, "audit-coins").integers(2, size=(clients, examples)).astype(bool)
     )
     net = Coordinates(ordinary=1, reserved=examples, groups=groups)
     source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
-    scores, shown = np.zeros(coins.shape), np.zeros(coins.shape, bool)
+    scores = np.zeros(coins.shape)
+    shown = np.zeros(coins.shape, bool)
     squares, drawn = (
         np.zeros(coins.shape),
         dict[float, list[float]](),
@@ -170,7 +170,8 @@ def one_run_of_examples(
     def show(mechanism: Mechanism, total: Accumulator, released: np.ndarray) -> None:
         # Which examples were sampled in secret the observer does not know.
         assert mechanism.sum.noise is not None
-        client, z = total.holder, total.sum.noise_multiplier
+        client = total.holder
+        z = total.sum.noise_multiplier
         if mechanism.groups is None:
             shown_by = released[net.own] / total.sum.threshold
         else:
@@ -180,10 +181,8 @@ def one_run_of_examples(
             }
             shown_by = shown_over_groups(net.own, released, stated)
         known = find(mechanism.sum.noise.mechanism, mechanism.sampler["kind"]).known
-        rate, observed = (
-            mechanism.sampler["rate"],
-            source.read if known else np.arange(examples),
-        )
+        rate = mechanism.sampler["rate"]
+        observed = source.read if known else np.arange(examples)
         ratio = (2 * shown_by[observed] - 1) / (2 * z**2)
         if known or rate == 1:
             scores[client, observed] += ratio
@@ -230,14 +229,13 @@ def one_run_of_updates(
     `inserted` every update points against it, whatever its coin (a null).
     """
     coins = stream(seed, "audit-coins").integers(2, size=canaries).astype(bool)
-    net, scores, squares = (
-        Coordinates(ordinary=1, reserved=1),
-        np.zeros(canaries),
-        np.zeros(canaries),
-    )
+    net = Coordinates(ordinary=1, reserved=1)
+    scores = np.zeros(canaries)
+    squares = np.zeros(canaries)
 
     def show(mechanism: Mechanism, total: Accumulator, released: np.ndarray) -> None:
-        client, z = total.holder, total.sum.noise_multiplier
+        client = total.holder
+        z = total.sum.noise_multiplier
         # In units of the sensitivity: 1 along the coordinate, 0 against it, and noise
         # of deviation z.
         x = (float(released[0]) / total.sum.threshold + 1) / 2

@@ -99,7 +99,8 @@ def bounds_of(
     The f-DP bound is of the family. Its draws, and the split of another bound, are of
     the seed.
     """
-    coins, scores = experiment.coins, experiment.scores
+    coins = experiment.coins
+    scores = experiment.scores
     guesses = guess_surest(scores, coins, secret=not of(experiment.releases).known)
     ranked = rank_test(
         scores,
@@ -331,7 +332,9 @@ def _audit_served(
 
     `observer` is another one than the sum's own; "": none.
     """
-    rule, delta, seed = sum_.clipping, sum_.delta, audit_seed(run)
+    rule = sum_.clipping
+    delta = sum_.delta
+    seed = audit_seed(run)
     assert rule is not None and delta is not None
     first = releases[0]
     rounds = rounds_of(releases)
@@ -395,7 +398,8 @@ def _audit_served(
         releases = [
             seen_by(event, others(releases)[observer], observer) for event in releases
         ]
-        first, rounds = releases[0], rounds_of(releases)
+        first = releases[0]
+        rounds = rounds_of(releases)
         experiment = dataclasses.replace(experiment, releases=releases)
     family = family_of(releases)
     bounds = bounds_of(
@@ -453,7 +457,8 @@ def _entry(
     `chance` is that of right code to show as much: of one mechanism, and of the worst
     of several at most their number times as large.
     """
-    headline, holds = bounds[0], math.inf if first.data_dependent_threshold else holds
+    headline = bounds[0]
+    holds = math.inf if first.data_dependent_threshold else holds
     chance = headline.numbers.get("chance_of_as_much", 1 - confidence)
     return {
         "epsilon": headline.epsilon,

@@ -46,7 +46,8 @@ def shown_over_groups(
         groups: `thresholds` and `noise_stds` of the groups, as the ledger has them.
     """
     by_group = np.split(released, len(groups["thresholds"]))
-    shown, weights = np.zeros(own.stop - own.start), 0.0
+    shown = np.zeros(own.stop - own.start)
+    weights = 0.0
     for values, threshold, std in zip(
         by_group, groups["thresholds"], groups["noise_stds"], strict=True
     ):
@@ -76,8 +77,10 @@ class Scores:
     """
 
     def __init__(self, net: Coordinates, name: str, holders: int = 1) -> None:
-        self._own, self._name = net.own, name
-        self.all_lines, self.lines = list[Release](), list[Release]()
+        self._own = net.own
+        self._name = name
+        self.all_lines = list[Release]()
+        self.lines = list[Release]()
         self.scores: np.ndarray = np.zeros((holders, net.reserved))
 
     def __call__(
@@ -143,10 +146,8 @@ class RoundByRound(Scores):
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """As of `Scores`."""
-        rounds, sampler = (
-            [(line.round, self._noise_of(line)) for line in self.lines],
-            self.lines[0].sampler,
-        )
+        rounds = [(line.round, self._noise_of(line)) for line in self.lines]
+        sampler = self.lines[0].sampler
         return self._tally.ideal(
             coins,
             rounds,
@@ -219,10 +220,12 @@ class Decorrelated(_Correlated):
         self, net: Coordinates, name: str, members: Sequence[np.ndarray]
     ) -> None:
         super().__init__(net, name, len(members))
-        self._members, self._squares = members, np.zeros((1, net.reserved))
+        self._members = members
+        self._squares = np.zeros((1, net.reserved))
 
     def _score(self) -> None:
-        rounds, encoder = self._rounds, self._encoder()
+        rounds = self._rounds
+        encoder = self._encoder()
         rows = np.concatenate(
             [np.full(len(here), index) for index, here in enumerate(self._members)]
         ).astype(int)
@@ -230,10 +233,12 @@ class Decorrelated(_Correlated):
         # The first round of each canary, and the others of those that come again.
         first = np.sort(np.unique(all_own, return_index=True)[1])
         again = np.setdiff1d(np.arange(len(all_own)), first)
-        at, canaries = rows[first], all_own[first]
+        at = rows[first]
+        canaries = all_own[first]
         columns_of = np.zeros(self.scores.shape[1], dtype=int)
         columns_of[canaries] = np.arange(len(canaries))
-        columns_of, later = columns_of[all_own[again]], rows[again]
+        columns_of = columns_of[all_own[again]]
+        later = rows[again]
 
         def of_all_rounds(columns: np.ndarray) -> np.ndarray:
             scores = columns[:, at]
@@ -244,16 +249,15 @@ class Decorrelated(_Correlated):
         encoded[:, canaries] *= np.stack(self._signs)[
             at, canaries
         ]  # so that presence raises the coordinate
-        columns, several = of_all_rounds(encoder), np.unique(columns_of)
+        columns = of_all_rounds(encoder)
+        several = np.unique(columns_of)
         stated = rounds * self._noise**2 * np.eye(rounds)
         covariance = (_noise_squares(encoded[:, canaries], columns) + stated) / (
             len(canaries) + rounds
         )
         directions = np.linalg.solve(covariance, encoder)
-        moved, towards = (
-            np.einsum("rt,rt->t", directions, encoder)[at],
-            of_all_rounds(directions),
-        )
+        moved = np.einsum("rt,rt->t", directions, encoder)[at]
+        towards = of_all_rounds(directions)
         moved[several] = np.einsum("rc,rc->c", towards[:, several], columns[:, several])
         self.scores[0, canaries] = (
             np.einsum("rc,rc->c", towards, encoded[:, canaries]) - moved / 2
@@ -304,7 +308,8 @@ class SecretRounds(_Correlated):
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """As of `Scores`."""
-        columns, z = self._columns(), self._noise
+        columns = self._columns()
+        z = self._noise
         drawn = generator.integers(columns.shape[1], size=coins.shape[1])
         noise = generator.standard_normal((len(columns), coins.shape[1])) / z
         return self._ratios(columns, coins * columns[:, drawn] / z**2 + noise)

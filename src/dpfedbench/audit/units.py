@@ -50,7 +50,9 @@ class Coordinates:
         dimension: int | None = None,
         groups: int = 1,
     ) -> None:
-        self.ordinary, self.reserved, self.groups = ordinary, reserved, groups
+        self.ordinary = ordinary
+        self.reserved = reserved
+        self.groups = groups
         self.dimension = dimension or ordinary + reserved
         if groups > 1:
             self.dimension = groups * (ordinary + reserved + EMPTY)

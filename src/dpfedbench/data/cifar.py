@@ -51,7 +51,8 @@ FORMS = {
     BINARY: "cifar-10-batches-bin",
 }
 FORMS_100 = {"cifar-100-python.tar.gz": "cifar-100-python"}
-JPEG, JPEG_FOLDER = "cifar-10-images.zip", "cifar-10-images"
+JPEG = "cifar-10-images.zip"
+JPEG_FOLDER = "cifar-10-images"
 
 _FILES = {
     "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
@@ -116,10 +117,8 @@ def read_cifar_10(
             damaged or incomplete.
     """
     _refuse_another_form(local)
-    copy, blocks = (
-        _find(_CIFAR_10, FORMS, local, download_dir, check_md5),
-        dict[str, Any](),
-    )
+    copy = _find(_CIFAR_10, FORMS, local, download_dir, check_md5)
+    blocks = dict[str, Any]()
     for split in told(SPLITS, progress, "reading CIFAR-10"):
         images, labels = _joined(copy, _FILES[split], "labels")
         _check_labels(
@@ -279,7 +278,8 @@ def _joined(
     """Pictures, uint8 [n, 32, 32, 3], and labels, int64 [n], of some files of a
     release, in either form.
     """
-    images, labels = list[np.ndarray](), list[np.ndarray]()
+    images = list[np.ndarray]()
+    labels = list[np.ndarray]()
     for name in names:
         with copy.judged(name, f"it has not the form of {copy.source.name}"):
             batch = _batch(copy, name)

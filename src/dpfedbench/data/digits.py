@@ -134,7 +134,8 @@ def _strokes(rng: np.random.Generator, each: int) -> np.ndarray:
     for (row, column), turn, length, width in zip(
         middle, angle, half_length, half_width, strict=True
     ):
-        rows, columns = pixels[:, None] - row, pixels - column
+        rows = pixels[:, None] - row
+        columns = pixels - column
         along = np.cos(turn) * rows + np.sin(turn) * columns
         across = np.cos(turn) * columns - np.sin(turn) * rows
         distance = np.hypot(across, np.maximum(abs(along) - length, 0))

@@ -100,7 +100,8 @@ def read_docstrings(
     Raises:
         BenchError: a package is missing or its files are damaged.
     """
-    paths, collecting = modules(), gc.isenabled()
+    paths = modules()
+    collecting = gc.isenabled()
     # no syntax tree has a circle, and to look for some takes a quarter of the time
     gc.disable()
     try:

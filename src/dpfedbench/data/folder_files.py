@@ -51,7 +51,8 @@ def data_files(root: Path, *, suffixes: Sequence[str] = ()) -> list[Path]:
     Raises:
         BenchError: a name cannot be printed, or a folder cannot be read.
     """
-    files, left_out = list[Path](), list[str]()
+    files = list[Path]()
+    left_out = list[str]()
     for folder, folders, names in os.walk(root, followlinks=False, onerror=_raise):
         inside = Path(folder).relative_to(root)
         data_folders = []

@@ -217,9 +217,12 @@ def _smooth(grid, row, column):
     """A grid's value between its knots, by smoothed linear interpolation; row and
     column in [0, knots - 1).
     """
-    i, j = int(row), int(column)
-    u, v = row - i, column - j
-    u, v = u * u * (3 - 2 * u), v * v * (3 - 2 * v)
+    i = int(row)
+    j = int(column)
+    u = row - i
+    v = column - j
+    u = u * u * (3 - 2 * u)
+    v = v * v * (3 - 2 * v)
     upper = grid[i, j] + v * (grid[i, j + 1] - grid[i, j])
     lower = grid[i + 1, j] + v * (grid[i + 1, j + 1] - grid[i + 1, j])
     return upper + u * (lower - upper)
@@ -247,9 +250,12 @@ def _draw(
     canvas = np.empty((size, size, 3))
     last = fields.shape[1] - 1.001
     for n in range(len(out)):
-        rough, waves = texture[n, 0], texture[n, 1]
-        turn, bend = wave[n, 1], wave[n, 3]
-        step_row, step_column = wave[n, 0] * np.cos(turn), wave[n, 0] * np.sin(turn)
+        rough = texture[n, 0]
+        waves = texture[n, 1]
+        turn = wave[n, 1]
+        bend = wave[n, 3]
+        step_row = wave[n, 0] * np.cos(turn)
+        step_column = wave[n, 0] * np.sin(turn)
         for i in range(size):
             row = (i + 0.5) / size
             for j in range(size):
@@ -272,13 +278,11 @@ def _draw(
                         palette[n, 1, c] - palette[n, 0, c]
                     )
                     canvas[i, j, c] = colour + stripe * (palette[n, 2, c] - colour)
-        side, cosine, sine, shear, aspect = (
-            letter[n, 0],
-            letter[n, 1],
-            letter[n, 2],
-            letter[n, 3],
-            letter[n, 4],
-        )
+        side = letter[n, 0]
+        cosine = letter[n, 1]
+        sine = letter[n, 2]
+        shear = letter[n, 3]
+        aspect = letter[n, 4]
         field = fields[face[n]]
         for i in range(size):
             for j in range(size):
@@ -288,22 +292,21 @@ def _draw(
                 column = ((j + 0.5) / size - 0.5 - letter[n, 6]) / side
                 if abs(row) > 0.9 or abs(column) > 0.9:
                     continue
-                down, right = (
-                    (cosine * row + sine * column) / aspect,
-                    (cosine * column - sine * row) * aspect,
-                )
+                down = (cosine * row + sine * column) / aspect
+                right = (cosine * column - sine * row) * aspect
                 right += shear * down
                 at_row = min(_KNOTS - 1.001, max(0.0, (down + 0.5) * (_KNOTS - 1)))
                 at_column = min(_KNOTS - 1.001, max(0.0, (right + 0.5) * (_KNOTS - 1)))
                 down += _smooth(elastic[n, 0], at_row, at_column)
                 right += _smooth(elastic[n, 1], at_row, at_column)
-                down, right = (
-                    down * _SOURCE_BOX + _SOURCE_MIDDLE,
-                    right * _SOURCE_BOX + _SOURCE_MIDDLE,
-                )
-                y, x = min(last, max(0.0, down)), min(last, max(0.0, right))
-                a, b = int(y), int(x)
-                u, v = y - a, x - b
+                down = down * _SOURCE_BOX + _SOURCE_MIDDLE
+                right = right * _SOURCE_BOX + _SOURCE_MIDDLE
+                y = min(last, max(0.0, down))
+                x = min(last, max(0.0, right))
+                a = int(y)
+                b = int(x)
+                u = y - a
+                v = x - b
                 upper = field[a, b] + v * (field[a, b + 1] - field[a, b])
                 lower = field[a + 1, b] + v * (field[a + 1, b + 1] - field[a + 1, b])
                 distance = upper + u * (lower - upper) + abs(down - y) + abs(right - x)

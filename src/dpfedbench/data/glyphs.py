@@ -36,9 +36,12 @@ from scipy import ndimage
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits, told
 from dpsum.randomness import stream
 
-DRAWINGS, SIZE = 20, 28
-LETTERS, SYMBOLS = "glyph_letters.txt", "glyph_symbols.txt"
-SPLIT_COUNTS, SYMBOL_SPLIT_COUNTS = (1150, 50, 423), (500, 50, 50)
+DRAWINGS = 20
+SIZE = 28
+LETTERS = "glyph_letters.txt"
+SYMBOLS = "glyph_symbols.txt"
+SPLIT_COUNTS = (1150, 50, 423)
+SYMBOL_SPLIT_COUNTS = (500, 50, 50)
 SEED = 20150
 """Of the drawings; part of the data set's definition, apart from any run's seed."""
 
@@ -65,7 +68,9 @@ little rougher.
 
 # Skeletons: letter box and canvas in source pixels; two source pixels are one pixel of
 # a drawing.
-BOX, _CANVAS, _FONT_SIZE = 40, 56, 96
+BOX = 40
+_CANVAS = 56
+_FONT_SIZE = 96
 _SCALE = BOX / 20
 # Drawings are traced on a wider canvas, then cut so that no stroke is lost.
 WIDE = 40
@@ -272,7 +277,8 @@ def _trace(
     columns = column_offset[:, None, :] + bend[:, 1]
     # From a drawing's pixel back to the skeleton's: rotate, shear, scale.
     angle, shear, scale, aspect = (values[:, None, None] for values in bends[:4])
-    cosine, sine = np.cos(angle), np.sin(angle)
+    cosine = np.cos(angle)
+    sine = np.sin(angle)
     middle = (_CANVAS - 1) / 2
     back_rows = (cosine * rows + sine * columns) / (scale * aspect) * _SCALE
     back_columns = (cosine * columns - sine * rows) / (
@@ -290,8 +296,10 @@ def _interpolate(
     inside_rows, inside_columns = (
         np.clip(coordinates, 0, _CANVAS - 1.001) for coordinates in (rows, columns)
     )
-    row, column = inside_rows.astype(np.int32), inside_columns.astype(np.int32)
-    down, right = inside_rows - row, inside_columns - column
+    row = inside_rows.astype(np.int32)
+    column = inside_columns.astype(np.int32)
+    down = inside_rows - row
+    right = inside_columns - column
     flat = fields.ravel()
     at = (
         np.arange(len(fields), dtype=np.int32)[:, None, None] * _CANVAS + row
@@ -310,7 +318,8 @@ def _extent(ink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """First row and column with ink, and how many rows and columns it spans: two int
     [n, 2].
     """
-    first, extent = [], []
+    first = []
+    extent = []
     for axis in (2, 1):
         any_ink = np.any(np.asarray(ink > 0.02), axis=axis)
         begin = any_ink.argmax(axis=1)
@@ -351,10 +360,8 @@ def render(letter: str, face: str) -> np.ndarray:
     """The letter's filled shape, its longer side 40 pixels, in the middle of the
     canvas: uint8 0 or 1.
     """
-    shape, canvas = (
-        _font(face).getmask(letter, mode="L"),
-        Image.new("L", (_CANVAS, _CANVAS)),
-    )
+    shape = _font(face).getmask(letter, mode="L")
+    canvas = Image.new("L", (_CANVAS, _CANVAS))
     picture = (
         Image.frombytes("L", shape.size, bytes(shape)) if all(shape.size) else canvas
     )
@@ -401,7 +408,8 @@ def thin(shapes: np.ndarray) -> np.ndarray:
     thinned = shapes.copy()
     active = np.arange(len(shapes))
     while len(active):
-        current, changed = thinned[active], np.zeros(len(active), dtype=bool)
+        current = thinned[active]
+        changed = np.zeros(len(active), dtype=bool)
         for table in _thinning_tables():
             padded = np.pad(current, ((0, 0), (1, 1), (1, 1)))
             code = np.zeros_like(current)

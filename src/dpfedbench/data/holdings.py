@@ -59,10 +59,8 @@ class Records:
     """
 
     def __init__(self, data_dir: Path, clients_dir: Path) -> None:
-        self.dataset, partition = (
-            load_any_records(data_dir),
-            RecordPartition.load(clients_dir),
-        )
+        self.dataset = load_any_records(data_dir)
+        partition = RecordPartition.load(clients_dir)
         check_made_for(self.dataset.name, self.dataset.summary, partition.summary)
         self.places = [np.sort(records[records >= 0]) for records in partition.records]
         self.images = [

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 else:
     from dpsum.lazy import Lazy
 
-    PIL, Image, ImageOps = Lazy("PIL"), Lazy("PIL.Image"), Lazy("PIL.ImageOps")
+    PIL = Lazy("PIL")
+    Image = Lazy("PIL.Image")
+    ImageOps = Lazy("PIL.ImageOps")
 
 
 class SplitClasses(Settings):
@@ -225,7 +227,8 @@ def _read_all(
     ]
     images = (image for class_pixels in pixels for image in class_pixels)
     paths = [path for pictures in files.values() for path in pictures]
-    sizes, unreadable = Counter[tuple[int, int]](), list[str]()
+    sizes = Counter[tuple[int, int]]()
+    unreadable = list[str]()
     for image, path in zip(
         images, told(paths, progress, f"reading {root.name}"), strict=True
     ):
@@ -267,8 +270,10 @@ def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int
         picture = Image.alpha_composite(
             Image.new("RGBA", picture.size, "white"), picture
         )
-    side, (width, height) = min(picture.size), picture.size
-    x_offset, top = (width - side) // 2, (height - side) // 2
+    side = min(picture.size)
+    (width, height) = picture.size
+    x_offset = (width - side) // 2
+    top = (height - side) // 2
     square = picture.convert("L" if channels == 1 else "RGB").crop(
         (x_offset, top, x_offset + side, top + side)
     )

@@ -98,7 +98,8 @@ class Raw:
             np.save(handle, array, allow_pickle=False)
         for name, rows in tables.items():
             write_table(folder / f"{name}.csv", rows)
-        digest, facts = sha256(folder / "images.npy"), facts | self.facts
+        digest = sha256(folder / "images.npy")
+        facts = facts | self.facts
         recorded = facts.get("recorded_sha256")
         write_json(
             folder / "summary.json",
@@ -289,11 +290,9 @@ def open_files(
     texts = kind == "texts"
     summary = read_json(folder / "summary.json")
     with whole(folder / "summary.json", "does not describe a data set"):
-        name, digest, stored = (
-            summary["name"],
-            summary["sha256"],
-            summary.get("kind", "classes"),
-        )
+        name = summary["name"]
+        digest = summary["sha256"]
+        stored = summary.get("kind", "classes")
         if stored != kind:
             raise BenchError(_WRONG_KIND[kind].format(name=name, folder=folder))
         shape = (

@@ -79,9 +79,12 @@ def read_mini_imagenet(
     """
     classes = classes or SPLIT_CLASSES
     everything = {name for split in SPLITS for name in classes[split]}
-    images, names, splits = [], list[str](), list[str]()
+    images = []
+    names = list[str]()
+    splits = list[str]()
     for done, split in enumerate(SPLITS, start=1):
-        copy, class_names = _find(local, split, everything), sorted(classes[split])
+        copy = _find(local, split, everything)
+        class_names = sorted(classes[split])
         if copy.path.is_dir():
             split_folder = any(
                 copy.path.name in spellings for spellings in _SPELLINGS.values()
@@ -133,7 +136,8 @@ def _check_classes(
     """Check that all classes of the splits are there, and no others, which would be in
     no split or in two.
     """
-    missing, strange = sorted(set(wanted) - present), sorted(present - allowed)
+    missing = sorted(set(wanted) - present)
+    strange = sorted(present - allowed)
     if missing:
         raise copy.damaged(
             f"of its {len(wanted)} classes {listed(missing, 5)} are missing"

@@ -156,11 +156,13 @@ def _read(
 ) -> RawRecords:
     arrays: dict[str, Any] = {}
     for field, name in told(FILES.items(), progress, f"reading {wanted.name}"):
-        packed, counts = f"{name}.gz", wanted.counts[field.partition("_")[0]]
+        packed = f"{name}.gz"
+        counts = wanted.counts[field.partition("_")[0]]
         copy = wanted.find(local, packed, name)
         if copy is None:
             published = wanted.published
-            url, md5 = published.mirrors[0] + packed, dict(published.resources)[packed]
+            url = published.mirrors[0] + packed
+            md5 = dict(published.resources)[packed]
             copy = wanted.fetch(url, md5, download_dir, local)
         with copy.judged():
             if field.endswith("images"):

@@ -41,7 +41,8 @@ def read_omniglot(
     Raises:
         BenchError: no copy and no network; or a copy that is damaged or incomplete.
     """
-    images, names = [], list[str]()
+    images = []
+    names = list[str]()
     for part, characters in PARTS.items():
         copy = _SOURCE.find(local, f"{part}.zip", part)
         if copy is None:

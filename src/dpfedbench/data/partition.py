@@ -162,7 +162,8 @@ def partition_of(
         own: what the partition was made by, for the summary.
         quarter_turns: as of `Partition`.
     """
-    (clients, ways, examples_each), pool = examples.shape, dataset.splits["train"]
+    (clients, ways, examples_each) = examples.shape
+    pool = dataset.splits["train"]
     used = np.bincount(
         (
             classes[:, :, None].astype(np.int64) * dataset.examples_per_class + examples
@@ -209,7 +210,8 @@ def record_partition_of(
     """The partition of clients that hold these training records; other arguments as of
     `partition_of`.
     """
-    sizes, classes = [len(records) for records in held], len(dataset.class_names)
+    sizes = [len(records) for records in held]
+    classes = len(dataset.class_names)
     padded = np.full((len(held), max(sizes)), -1, np.int32)
     for row, records in zip(padded, held, strict=True):
         row[: len(records)] = records
@@ -436,7 +438,8 @@ def drawn(
 
     The first n clients do not depend on how many follow.
     """
-    pool, per_class = dataset.splits[split], dataset.examples_per_class
+    pool = dataset.splits[split]
+    per_class = dataset.examples_per_class
     classes = np.empty((clients, ways), dtype=_index_type(int(pool.max()) + 1))
     examples = np.empty(
         (clients, ways, examples_per_class), dtype=_index_type(per_class)
@@ -444,7 +447,8 @@ def drawn(
     for block, start in enumerate(range(0, clients, BLOCK)):
         # Whole blocks are drawn, and the last one cut: a client does not depend on how
         # many there are.
-        rng, stop = stream(seed, purpose, block), min(start + BLOCK, clients)
+        rng = stream(seed, purpose, block)
+        stop = min(start + BLOCK, clients)
         chosen = pool[distinct(rng, BLOCK, len(pool), ways)]
         picked = distinct(rng, BLOCK * ways, per_class, examples_per_class)
         classes[start:stop] = chosen[: stop - start]

@@ -142,7 +142,8 @@ def load_any_records(folder: Path | str) -> RecordDataset:
     if read_json(folder / "summary.json").get("kind", "classes") == "records":
         return load_records(folder)
     dataset = load_dataset(folder)
-    classes, examples_each = dataset.splits["train"], dataset.examples_per_class
+    classes = dataset.splits["train"]
+    examples_each = dataset.examples_per_class
     labels = np.full(len(dataset.class_names), -1)
     labels[classes] = np.arange(len(classes))
     return RecordDataset(

@@ -117,7 +117,8 @@ def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
     module = readers[values["reader"]]
     try:
         reader = importlib.import_module(module)
-        read, known = reader.read, getattr(reader, "Options", None)
+        read = reader.read
+        known = getattr(reader, "Options", None)
         if isinstance(known, type) and issubclass(known, Settings):
             known.read(options, f"datasets.{name}.options")
         inspect.signature(read).bind(None, Path(), None, **options)
@@ -163,7 +164,8 @@ def prepare(
         BenchError: unknown name, no data and no network, damaged data, or nowhere to
             write.
     """
-    entry, out_dir = lookup(name, own), Path(out_dir)
+    entry = lookup(name, own)
+    out_dir = Path(out_dir)
     try:
         raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
     except PermissionError as error:

@@ -49,10 +49,8 @@ def roles(play: str) -> dict[str, list[str]]:
             speaker = ""
             continue
         if len(lines) > 1 and _HEADING.fullmatch(lines[0]):
-            speaker, lines = (
-                re.sub(r"\s+", " ", lines[0].rstrip(".").upper()),
-                lines[1:],
-            )
+            speaker = re.sub(r"\s+", " ", lines[0].rstrip(".").upper())
+            lines = lines[1:]
         if speaker:
             speeches.setdefault(speaker, []).append("\n".join(lines))
     return {

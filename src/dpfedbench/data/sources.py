@@ -44,11 +44,9 @@ else:
 
     # A plan reads the options of data sets without Pillow; torchvision is slow to
     # import.
-    Image, datasets, utils = (
-        Lazy("PIL.Image"),
-        Lazy("torchvision.datasets"),
-        Lazy("torchvision.datasets.utils"),
-    )
+    Image = Lazy("PIL.Image")
+    datasets = Lazy("torchvision.datasets")
+    utils = Lazy("torchvision.datasets.utils")
 
 ENVIRONMENT = "DPFEDBENCH_DATA"
 TIMEOUT_S = 30.0
@@ -248,8 +246,10 @@ class Copy:
         with self.judged():
             if self.path.suffix != ".zip":
                 return self._untarred()
-            archive, largest = zipfile.ZipFile(self.path), self.source.largest
-        members, left_out = list[zipfile.ZipInfo](), list[str]()
+            archive = zipfile.ZipFile(self.path)
+            largest = self.source.largest
+        members = list[zipfile.ZipInfo]()
+        left_out = list[str]()
         for member in archive.infolist():
             link = stat.S_ISLNK(member.external_attr >> 16)
             if link or is_by_product(member.filename):
@@ -279,7 +279,8 @@ class Copy:
 
     def _untarred(self) -> dict[str, Callable[[], bytes]]:
         members: dict[str, Callable[[], bytes]] = {}
-        room, left_out = self.source.total, list[str]()
+        room = self.source.total
+        left_out = list[str]()
         with tarfile.open(self.path) as archive:
             for member in archive:
                 if is_by_product(member.name):

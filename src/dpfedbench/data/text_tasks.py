@@ -109,8 +109,11 @@ class KnownText:
     """
 
     def __init__(self, dataset: TextDataset, text: Text) -> None:
-        self.dataset, self.text, vocabulary = dataset, text, text.vocabulary
-        words, self.name = len(dataset.words), dataset.name
+        self.dataset = dataset
+        self.text = text
+        vocabulary = text.vocabulary
+        words = len(dataset.words)
+        self.name = dataset.name
         self.records_per_task = dataset.tokens.shape[1] // text.record
         if not self.records_per_task:
             raise BenchError(
@@ -169,7 +172,8 @@ class TextTasks:
     def __init__(
         self, data_dir: Path, clients_dir: Path, text: Text, *, support: int, query: int
     ) -> None:
-        texts, self._partition = load_texts(data_dir), TextPartition.load(clients_dir)
+        texts = load_texts(data_dir)
+        self._partition = TextPartition.load(clients_dir)
         check_made_for(texts.name, texts.summary, self._partition.summary)
         self.dataset = KnownText(texts, text)
         self.unaccounted = self.dataset.unaccounted
@@ -185,5 +189,6 @@ class TextTasks:
         """The records of some clients."""
         support, query = self._sizes
         records = self.dataset.tasks(self._partition.tasks[np.asarray(ids)])
-        first, then = records[:, :support], records[:, support : support + query]
+        first = records[:, :support]
+        then = records[:, support : support + query]
         return TaskBatch(support_x=first, support_y=first, query_x=then, query_y=then)

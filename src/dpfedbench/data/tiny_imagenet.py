@@ -20,7 +20,8 @@ from dpfedbench.data.images import Progress, RawImages, shuffled_splits
 from dpfedbench.data.sources import Copy, Source, by_class
 from dpfedbench.errors import BenchError
 
-RELEASE, SUBSET = "tiny-imagenet-200", "tiny-imagenet-100"
+RELEASE = "tiny-imagenet-200"
+SUBSET = "tiny-imagenet-100"
 URL = f"http://cs231n.stanford.edu/{RELEASE}.zip"
 MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 SIZE = 64

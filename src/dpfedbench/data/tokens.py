@@ -63,7 +63,9 @@ def words_in(path: Path) -> Iterator[str]:
     Raises:
         BenchError: it cannot be read, or what was read so far is no text.
     """
-    decoder, rest, done = codecs.getincrementaldecoder("utf-8-sig")(), "", 0
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    rest = ""
+    done = 0
     with reading(path):
         check_file(path)
         handle = open(path, "rb")  # noqa: SIM115
@@ -227,10 +229,8 @@ def load_texts(folder: Path | str) -> TextDataset:
         if sha256(path) != summary.get("words_sha256"):
             raise ValueError("it is not what its summary says")
         rows = read_table(path)
-        words, counts = (
-            [row["word"] for row in rows],
-            [int(row["public"]) for row in rows],
-        )
+        words = [row["word"] for row in rows]
+        counts = [int(row["public"]) for row in rows]
     splits, names = read_splits(folder, len(tokens))
     return TextDataset(
         name=summary["name"],
@@ -273,7 +273,8 @@ def cut_into_tasks(
     Raises:
         BenchError: too few tasks for the three splits.
     """
-    tasks, public = list[tuple[str, tuple[str, ...]]](), Counter[str]()
+    tasks = list[tuple[str, tuple[str, ...]]]()
+    public = Counter[str]()
     for name, tokens in texts:
         if len(tokens) >= words:
             tasks.append((name, tuple(tokens[:words])))

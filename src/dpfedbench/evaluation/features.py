@@ -21,7 +21,8 @@ from dpfedbench.files import atomic_path, read_json, sha256, write_json
 from dpfedbench.method import Method
 from dpfedbench.results.manifests import mend
 
-FEATURES, SUMMARY = "features.npy", "features.json"
+FEATURES = "features.npy"
+SUMMARY = "features.json"
 _PIECE = 1024
 
 

@@ -76,7 +76,9 @@ def task_scores(
         threads: CPU threads; results do not depend on it.
         progress: told of every finished task.
     """
-    ways, shots, evaluation = run.task.ways, run.task.shots, run.evaluation
+    ways = run.task.ways
+    shots = run.task.shots
+    evaluation = run.evaluation
     sampled = sample_tasks(
         dataset,
         split,
@@ -202,12 +204,10 @@ class FewShotMeasures(NoMeasures):
         net: Any,
         threads: int,
     ) -> None:
-        self._run, self._dataset, self._choice, self._threads = (
-            run,
-            dataset,
-            choice,
-            threads,
-        )
+        self._run = run
+        self._dataset = dataset
+        self._choice = choice
+        self._threads = threads
         self._adapted = run.adapted(net)
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:

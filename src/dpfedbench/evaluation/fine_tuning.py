@@ -74,7 +74,8 @@ def fine_tune(
     Returns:
         The adapted weights [1, w], for `Gradients.logits`.
     """
-    test, net = run.evaluation, gradients.net
+    test = run.evaluation
+    net = gradients.net
     steps = test.steps if steps is None else steps
     rate = test.rate if rate is None else rate
     optimizer: Optimizer = Sgd() if test.optimizer == "sgd" else Adam(beta1=test.beta1)
@@ -118,14 +119,16 @@ def best_logits(
     The query set chooses among the steps and is scored, as in DP-FedMeta's released
     code: the accuracy is optimistic. Of equal steps the first is taken.
     """
-    best, most = np.empty(0), -1
+    best = np.empty(0)
+    most = -1
 
     def keep_best(weights: torch.Tensor) -> None:
         nonlocal best, most
         logits = np.asarray(gradients.logits(weights, task.query_x))[0]
         right = int((logits.argmax(axis=1) == task.query_y[0]).sum())
         if right > most:
-            best, most = logits, right
+            best = logits
+            most = right
 
     support = task.support_x[0], task.support_y[0]
     fine_tune(gradients, theta, *support, run, rng=rng, after_step=keep_best)

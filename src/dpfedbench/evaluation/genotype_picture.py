@@ -48,7 +48,8 @@ _FIRST, _LANE = (
     0.75,
     0.36,
 )  # the lane next to the boxes, and how far the next is from it
-_ROUND, _DPI = 0.12, 160
+_ROUND = 0.12
+_DPI = 160
 
 
 def write_cells(
@@ -89,7 +90,8 @@ def draw_cells(genotype: Genotype, title: str = "") -> Figure:
     maps side by side are the output. Each node reads two states; a line is the
     operation by which it does, named by its colour, its dashes and the text on it.
     """
-    nodes, panels = genotype.space.nodes, len(genotype.cells)
+    nodes = genotype.space.nodes
+    panels = len(genotype.cells)
     height = 2 * (_FIRST + _LANE * nodes)
     figure = Figure(
         figsize=(1.6 * (_STEP * nodes + 2.4) * 0.62, 0.95 * height * panels + 0.4),
@@ -157,7 +159,8 @@ def _line(
     up = 1 if lane > 0 else -1
     # Who leaves for a later node leaves further to the left, so that no two lines lie
     # on each other.
-    x0, x1 = start[0] + 0.45 - 0.11 * min(node, 7), end[0] - 0.35
+    x0 = start[0] + 0.45 - 0.11 * min(node, 7)
+    x1 = end[0] - 0.35
     turn = _ROUND * up
     points = [
         (x0, start[1] + up * _HALF),

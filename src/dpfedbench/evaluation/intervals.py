@@ -49,7 +49,8 @@ def mean_interval(values: Sequence[float], *, over: str = "tasks") -> Interval:
             f"an accuracy is not finite, so there is no interval over {over}: look at"
             " the run's history"
         )
-    mean, half = float(sample.mean()), math.nan
+    mean = float(sample.mean())
+    half = math.nan
     if sample.size > 1:
         half = float(
             stdtrit(sample.size - 1, 0.975)

@@ -38,7 +38,8 @@ def refined(
     """The weights float32 [d] that so many steps of gradient descent on some records
     [n, L] make of theta [d].
     """
-    weights, gradient = theta.copy(), np.empty((1, len(theta)), theta.dtype)
+    weights = theta.copy()
+    gradient = np.empty((1, len(theta)), theta.dtype)
     starts = itertools.cycle(range(0, len(records), batch))
     for start in itertools.islice(starts, steps):
         batch_records = records[None, start : start + batch]
@@ -66,7 +67,9 @@ def text_scores(
     """
     text = run.task.text
     assert text is not None
-    shots, test, pool = run.task.shots, run.evaluation, known.dataset.splits[split]
+    shots = run.task.shots
+    test = run.evaluation
+    pool = known.dataset.splits[split]
     if tasks > len(pool):
         key = "evaluation.tasks" if split == "test" else "validation.tasks"
         raise BenchError(
@@ -84,7 +87,8 @@ def text_scores(
 
     def scored(index: int) -> tuple[Measured, Measured]:
         records = known.tasks(pool[index : index + 1])[0]
-        support, query = records[:shots], records[shots : shots + test.query_per_class]
+        support = records[:shots]
+        query = records[shots : shots + test.query_per_class]
         with workers.worker() as gradients:
             weights = refined(
                 gradients,
@@ -128,12 +132,10 @@ class TextMeasures(NoMeasures):
     def __init__(
         self, run: Method, known: KnownText, choice: Choice, *, threads: int
     ) -> None:
-        self._run, self._known, self._choice, self._threads = (
-            run,
-            known,
-            choice,
-            threads,
-        )
+        self._run = run
+        self._known = known
+        self._choice = choice
+        self._threads = threads
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Accuracy in percent and loss after refining."""

@@ -155,7 +155,8 @@ class Predictor:
         """
         if self.net.vocabulary:
             return self._predict_words(self._records(x))
-        x, gradients = self._images(x), choose(self.net).make()
+        x = self._images(x)
+        gradients = choose(self.net).make()
         total = np.zeros((len(x), self.net.outputs))
         for theta in self.members:
             logits = np.asarray(
@@ -196,7 +197,8 @@ class Predictor:
         return 100 * float((self.predict(x).argmax(axis=1) == y).mean())
 
     def _images(self, x: Array) -> np.ndarray:
-        images, shape = _array(x, "images"), self.net.input_shape
+        images = _array(x, "images")
+        shape = self.net.input_shape
         if (
             images.ndim != 1 + len(shape)
             or images.shape[1:] != shape
@@ -217,7 +219,8 @@ class Predictor:
         return images.astype(np.float32)
 
     def _records(self, x: Array) -> np.ndarray:
-        records, (length,) = _array(x, "records"), self.net.input_shape
+        records = _array(x, "records")
+        (length,) = self.net.input_shape
         if records.ndim != 2 or records.shape[1] != length or not len(records):
             raise BenchError(
                 f"records of shape {list(records.shape)}: give [n, {length}]"
@@ -255,7 +258,8 @@ class Predictor:
                 "the classes of the images are missing: give them as the second"
                 " argument"
             )
-        images, labels = self._images(x), _array(y, "classes")
+        images = self._images(x)
+        labels = _array(y, "classes")
         if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (
             len(images),
         ):

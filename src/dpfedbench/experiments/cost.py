@@ -65,10 +65,8 @@ class Rate:
         """Return how many clients or records a run of this kind is trained on in so
         many rounds, and its seconds.
         """
-        trained, every = (
-            rounds * (self.lot or run.participation.cohort),
-            run.validation.every,
-        )
+        trained = rounds * (self.lot or run.participation.cohort)
+        every = run.validation.every
         validated = (
             -(-rounds // every)
             * (run.validation.tasks if run.client_data == "tasks" else 1)
@@ -136,12 +134,10 @@ class Clock:
         device: str = "auto",
         kernels: bool = True,
     ) -> None:
-        self.results, self.threads, self.device, self.kernels = (
-            results,
-            threads,
-            device_of(device),
-            kernels,
-        )
+        self.results = results
+        self.threads = threads
+        self.device = device_of(device)
+        self.kernels = kernels
 
     def planned(self, run: Method) -> int:
         """The rounds that the budget allows, of those planned; of noise that will
@@ -198,11 +194,9 @@ class Clock:
             run, seed=_SEED, validation=run.validation.replace(tasks=tasks), **changes
         )
         # From the middle on: some methods' first rounds are longer.
-        lot, plan, indices = (
-            rounds.clients.work(np.arange(1)),
-            rounds.plan,
-            itertools.count(rounds.planned // 2),
-        )
+        lot = rounds.clients.work(np.arange(1))
+        plan = rounds.plan
+        indices = itertools.count(rounds.planned // 2)
 
         def seconds(clients: int) -> float:
             if lot is None:  # the first clients in each round
@@ -330,7 +324,8 @@ def report(
         cells.append(
             [name, f"{row['runs']:,}", ", ".join(served) or "-", _time(row["hours"])]
         )
-    jobs, hours = max(1, cores // clock.threads), float(table["hours"].iloc[-1])
+    jobs = max(1, cores // clock.threads)
+    hours = float(table["hours"].iloc[-1])
     where = (
         f"{formats.plural(clock.threads, 'CPU thread')} each"
         if clock.device == "cpu"

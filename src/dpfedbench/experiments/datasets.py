@@ -177,7 +177,8 @@ def check_holdings(run: Method, holds: str) -> None:
 def _check_classes(
     run: Method, train: int, validation: int, test: int, *, each: int
 ) -> None:
-    clients, ways = run.clients, run.task.ways
+    clients = run.clients
+    ways = run.task.ways
     splits = {"train": train, "validation": validation, "test": test}
     used = {
         "train": not run.pretrains,

@@ -338,13 +338,13 @@ class _Expansion:
         """The cell of a series at a task: at the swept value `x`, or at a search's
         `point`, one of so many `tried`.
         """
-        spec, where, of_series = self.spec, self.where, f"{self.where}.series.{name}"
+        spec = self.spec
+        where = self.where
+        of_series = f"{self.where}.series.{name}"
         known_name(task, self.experiment.tasks, where, "task")
         known_name(series.method, self.known.methods, f"{of_series}.method", "method")
-        cls, axis = (
-            self.known.methods[series.method],
-            spec.x if isinstance(spec, Figure) else None,
-        )
+        cls = self.known.methods[series.method]
+        axis = spec.x if isinstance(spec, Figure) else None
         swept = (
             series.sweep if isinstance(series.sweep, str) else (axis and axis.key) or ""
         )
@@ -499,7 +499,8 @@ class _Expansion:
         the configuration's and the paper's. So a method's structure wins over a task's
         values.
         """
-        configuration, cell = self.known.configuration, (self.paper, method, task)
+        configuration = self.known.configuration
+        cell = (self.paper, method, task)
         if cell not in self.known.laid:
             self.known.laid[cell] = layers.lay(
                 self.known.methods[method],
@@ -610,7 +611,8 @@ def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
     )
     chosen = []
     for point_number in drawn:
-        point, rest = dict[str, Any](), point_number
+        point = dict[str, Any]()
+        rest = point_number
         for (key, values), size in zip(search.values.items(), sizes, strict=True):
             rest, index = divmod(rest, size)
             point = set_key(point, key, values[index])

@@ -154,11 +154,10 @@ def _mechanism(run: Method) -> dict[str, Any]:
     `noise_multiplier` is None without noise. `counted` is whether everything that the
     clipping rule reads is a release that an account counts.
     """
-    plan, server = (
-        getattr(run, "participation", None),
-        run.sums()[-1] if run.sums() else None,
-    )
-    cohort, rounds = getattr(plan, "cohort", 0), getattr(plan, "rounds", 0)
+    plan = getattr(run, "participation", None)
+    server = run.sums()[-1] if run.sums() else None
+    cohort = getattr(plan, "cohort", 0)
+    rounds = getattr(plan, "rounds", 0)
     noise, clipping = (
         (None, None) if server is None else (server.noise, server.clipping)
     )

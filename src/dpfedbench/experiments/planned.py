@@ -51,7 +51,8 @@ class Planned:
             paper: plan.audited_runs(paper or None) for paper in ("", *self.papers)
         }
         self.partitions = {run.clients_folder: run for run in plan.runs.values()}
-        self._tests, self._searches = plan.tests, plan.searches
+        self._tests = plan.tests
+        self._searches = plan.searches
         audited: dict[
             str, dict[str, None]
         ] = {}  # for whose table of privacy a run is audited
@@ -304,10 +305,8 @@ class Planned:
 
     def batch_of(self, wildcards: Wildcards) -> str:
         """The batch that a run is audited in."""
-        folder, alone = (
-            self.run_of(wildcards).folder,
-            f"{wildcards.key}-seed{wildcards.seed}",
-        )
+        folder = self.run_of(wildcards).folder
+        alone = f"{wildcards.key}-seed{wildcards.seed}"
         number = next(
             (
                 number

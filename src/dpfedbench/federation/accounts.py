@@ -29,7 +29,8 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
             or does not tell of the ledger.
     """
     training = read_group(folder / "training.json")
-    chain, rounds = training.get("ledger"), training.get("rounds_run")
+    chain = training.get("ledger")
+    rounds = training.get("rounds_run")
     if not isinstance(chain, dict) or type(rounds) is not int:
         missing = (
             "its ledger's length and end"
@@ -233,7 +234,8 @@ def account_run(
     Raises:
         BenchError: as `ledger_of` and `account_of`.
     """
-    before, releases = ledger_before(run, references or {}), ledger_of(run, run_dir)
+    before = ledger_before(run, references or {})
+    releases = ledger_of(run, run_dir)
     account = account_of(
         run, releases, clients_dir=clients_dir, search=search, before=before
     )

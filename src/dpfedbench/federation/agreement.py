@@ -102,10 +102,8 @@ def _check_noise(line: Release) -> None:
     """Noise is z times the sensitivity, and that of independent Gaussian noise is what
     adjacency makes of C.
     """
-    where, reach = (
-        f"in round {line.round} a",
-        {"zero-out": 1.0, "replace-one": 2.0}[line.adjacency],
-    )
+    where = f"in round {line.round} a"
+    reach = {"zero-out": 1.0, "replace-one": 2.0}[line.adjacency]
     threshold, sensitivity, noise = map(
         np.atleast_1d, (line.threshold, line.sensitivity, line.noise_std)
     )
@@ -145,8 +143,11 @@ class _Checked:
         layouts: Mapping[str, CoordinateGroups | None],
         first_thresholds: Mapping[str, float],
     ) -> None:
-        self.run, self.sum, self.sampler = run, sum_, samplers[sum_.name]
-        self._layouts, self.layout = layouts, layouts[sum_.name]
+        self.run = run
+        self.sum = sum_
+        self.sampler = samplers[sum_.name]
+        self._layouts = layouts
+        self.layout = layouts[sum_.name]
         self._first_thresholds = first_thresholds
         self.lines = rounds * self.sampler["rounds"] // max(run.participation.rounds, 1)
         self.multiplier = self._multiplier(samplers)
@@ -163,7 +164,8 @@ class _Checked:
         """Return the noise multiplier of the first round, before the share of a rule's
         extra release.
         """
-        within_task, noise = self.sum.within_task, self.sum.noise
+        within_task = self.sum.within_task
+        noise = self.sum.noise
         assert noise is not None
         if within_task is not None:
             own_samplers = {
@@ -196,7 +198,9 @@ class _Checked:
 
     def check(self, named: dict[str, list[Release]]) -> None:
         """Check the lines of the sum, which are taken out of those given by name."""
-        rule, noise, name = self.sum.clipping, self.sum.noise, self.sum.name
+        rule = self.sum.clipping
+        noise = self.sum.noise
+        name = self.sum.name
         assert rule is not None and noise is not None
         lines = named.pop(name, [])
         self._check_lines(name, self.sum.stream, lines, counted=True)
@@ -291,7 +295,9 @@ class _Checked:
     def _check_lines(
         self, name: str, stream: str, lines: Sequence[Release], *, counted: bool
     ) -> None:
-        rule, noise, run = self.sum.clipping, self.sum.noise, self.run
+        rule = self.sum.clipping
+        noise = self.sum.noise
+        run = self.run
         assert rule is not None and noise is not None
         without_event = [
             *run.unaccounted,

@@ -38,7 +38,8 @@ class Checkpoint:
         self, folder: Path, *, identity: dict[str, Any], seconds: float
     ) -> None:
         self.path = folder / "state.pt"
-        self._identity, self._seconds = identity, seconds
+        self._identity = identity
+        self._seconds = seconds
         self._last = time.monotonic()
 
     def due(self) -> bool:
@@ -71,7 +72,8 @@ class Checkpoint:
             )
         try:
             saved = torch.load(io.BytesIO(content[_DIGEST:]), weights_only=True)
-            identity, state = saved["identity"], saved["state"]
+            identity = saved["identity"]
+            state = saved["state"]
         except Exception as error:  # torch raises many kinds for a damaged file
             raise BenchError(
                 f"checkpoint {self.path} cannot be read ({type(error).__name__}):"

@@ -78,11 +78,9 @@ def train(
             clients of a round, or such that do not agree.
     """
     device = device_of(device)
-    run_dir, references, processes = (
-        Path(run_dir),
-        references or {},
-        processes or Processes(),
-    )
+    run_dir = Path(run_dir)
+    references = references or {}
+    processes = processes or Processes()
     run.check_processes(processes.count)
     check_agree(processes, run, device, [data_dir, clients_dir, *references.values()])
 
@@ -114,10 +112,8 @@ def train(
                 flush=True,
             )
         else:
-            first, ledger = (
-                first_threshold(run, references),
-                Ledger(folder / "ledger.jsonl"),
-            )
+            first = first_threshold(run, references)
+            ledger = Ledger(folder / "ledger.jsonl")
             _Training(
                 run,
                 rounds_of(ledger, first),
@@ -159,8 +155,11 @@ class _Training:
         checkpoint_seconds: float,
         first: float | None,
     ) -> None:
-        self.config, self.rounds, self.run_dir = run, rounds, run_dir
-        self.ledger, self.budget = ledger, rounds.budget
+        self.config = run
+        self.rounds = rounds
+        self.run_dir = run_dir
+        self.ledger = ledger
+        self.budget = rounds.budget
         self.device = rounds.gradients.device
         self.checkpoint = Checkpoint(
             ledger.path.parent,
@@ -236,12 +235,10 @@ class _Training:
 
         The count is no release, and a log is a file beside the results.
         """
-        out, text = (
-            sys.stderr,
-            (
-                f"warning: round {done}: {non_finite} contributions were not finite and"
-                " counted as zero"
-            ),
+        out = sys.stderr
+        text = (
+            f"warning: round {done}: {non_finite} contributions were not finite and"
+            " counted as zero"
         )
         if self.config.private:
             text += (
@@ -257,8 +254,10 @@ class _Training:
         """Every so many rounds: public validation, which may drive the noise; and how
         the test part fares.
         """
-        validation, row = self.config.validation, self.state.history[-1]
-        theta, measures = self.rounds.theta.numpy(), self.rounds.measures
+        validation = self.config.validation
+        row = self.state.history[-1]
+        theta = self.rounds.theta.numpy()
+        measures = self.rounds.measures
         if validation.every and (
             done % validation.every == 0 or done == self.rounds.planned
         ):
@@ -335,7 +334,9 @@ class _Training:
     # Results
 
     def _write(self, planned: int, stopped_by: str) -> None:
-        state, config, rounds = self.state, self.config, self.rounds
+        state = self.state
+        config = self.config
+        rounds = self.rounds
         members = [member["theta"].numpy() for member in state.best] or [
             rounds.theta.numpy()
         ]
@@ -364,10 +365,8 @@ class _Training:
             for name in ("torch", "numpy", "numba")
         }
         served = rounds.clients.served
-        spent, timed = (
-            [entry.noise_multiplier for entry in self.budget.budgeted],
-            self.budget.timed,
-        )
+        spent = [entry.noise_multiplier for entry in self.budget.budgeted]
+        timed = self.budget.timed
         write_json(
             self.run_dir / "training.json",
             {

@@ -41,7 +41,8 @@ class Processes:
     """
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
-        self.rank, self.count = rank, count
+        self.rank = rank
+        self.count = count
 
     @property
     def first(self) -> bool:

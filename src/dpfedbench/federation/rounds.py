@@ -96,17 +96,13 @@ class Rounds:
             weights is None
         ):  # an audit's: its releases say nothing of where training starts
             weights = net.initial(stream(run.seed, "initial-weights"))
-        self.run, self.net, self.gradients, self.measures = (
-            run,
-            net,
-            gradients,
-            measures,
-        )
-        self.step, self.planned, self.threads = (
-            run.server,
-            run.participation.rounds,
-            threads,
-        )
+        self.run = run
+        self.net = net
+        self.gradients = gradients
+        self.measures = measures
+        self.step = run.server
+        self.planned = run.participation.rounds
+        self.threads = threads
         self.processes = processes or Processes()
         self.plan = plan or run.participation.plan(
             clients=run.clients.count, seed=run.stream_seed
@@ -303,7 +299,9 @@ class Rounds:
         Of a private run only the model is looked at: how many of its contributions were
         finite is no release.
         """
-        loss, bad, fault = row.get("loss", 0.0), self.non_finite, ""
+        loss = row.get("loss", 0.0)
+        bad = self.non_finite
+        fault = ""
         # Clients that sum over their own records have a loss that leaves out what is
         # not finite, unless all is.
         if (
@@ -353,7 +351,8 @@ class Rounds:
         """
         for mechanism in self.budget.mechanisms:
             mechanism.non_finite = 0
-        cohort, losses = self.plan.cohort(index), list[np.ndarray]()
+        cohort = self.plan.cohort(index)
+        losses = list[np.ndarray]()
         totals = [mechanism.open(index) for mechanism in (self.server, *self.further)]
 
         def stream_of(some: np.ndarray) -> Stream:
@@ -466,7 +465,11 @@ def _group_thresholds(total: Any) -> Row:
 class Untrained:
     """Rounds of a run that trains nothing."""
 
-    planned, columns, measures, threads, non_finite = 0, (), NoMeasures(), 1, 0
+    planned = 0
+    columns = ()
+    measures = NoMeasures()
+    threads = 1
+    non_finite = 0
 
     def __init__(
         self,
@@ -475,16 +478,12 @@ class Untrained:
         processes: Processes | None,
         weights: np.ndarray,
     ) -> None:
-        self.net, self.gradients, self.processes = (
-            net,
-            gradients,
-            processes or Processes(),
-        )
-        self.theta, self.clients, self.budget = (
-            torch.from_numpy(weights.copy()),
-            Clients(),
-            Budget(),
-        )
+        self.net = net
+        self.gradients = gradients
+        self.processes = processes or Processes()
+        self.theta = torch.from_numpy(weights.copy())
+        self.clients = Clients()
+        self.budget = Budget()
 
     def round(self, index: int) -> tuple[Row, int]:
         """None is planned."""
@@ -505,7 +504,8 @@ def _held(
         held = Records(data_dir, clients_dir)
         held.images = features_of(run, held.dataset, held.places, files)
         return held
-    support, query = run.clients.support_per_class, run.clients.query_per_class
+    support = run.clients.support_per_class
+    query = run.clients.query_per_class
     if run.task.text is not None:
         return TextTasks(
             data_dir, clients_dir, run.task.text, support=support, query=query

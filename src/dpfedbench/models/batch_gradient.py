@@ -45,8 +45,10 @@ class BatchGradient:
     ) -> None:
         module = net.build()
         assert isinstance(module, CellNet)
-        self._net, self._device = net, device
-        self._drop_path, self._auxiliary = drop_path, auxiliary
+        self._net = net
+        self._device = device
+        self._drop_path = drop_path
+        self._auxiliary = auxiliary
         self._module = module.to(device)
         self._statistics = list[tuple[slice, BatchNorm, str]]()
         start = 0

@@ -30,7 +30,9 @@ class Convolution(nn.Module):
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(out, channels // groups, side, side))
-        self.stride, self.dilation, self.groups = stride, dilation, groups
+        self.stride = stride
+        self.dilation = dilation
+        self.groups = groups
         self.padding = dilation * (side // 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -46,12 +48,11 @@ class Norm(nn.Module):
 
     def __init__(self, channels: int, groups: int, affine: bool) -> None:
         super().__init__()
-        self.groups, self.affine = groups, affine
+        self.groups = groups
+        self.affine = affine
         if affine:
-            self.scale, self.shift = (
-                nn.Parameter(torch.ones(channels)),
-                nn.Parameter(torch.zeros(channels)),
-            )
+            self.scale = nn.Parameter(torch.ones(channels))
+            self.shift = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scale, shift = (self.scale, self.shift) if self.affine else (None, None)
@@ -88,9 +89,11 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scale, shift = (self.scale, self.shift) if self.affine else (None, None)
-        mean, variance = self.mean.detach(), self.variance.detach()
+        mean = self.mean.detach()
+        variance = self.variance.detach()
         if self.uses_batch:
-            mean, variance = mean.clone(), variance.clone()
+            mean = mean.clone()
+            variance = variance.clone()
             self.running = mean, variance
         return functional.batch_norm(
             x,
@@ -138,7 +141,8 @@ class Preparation(nn.Module):
 
     def __init__(self, channels: int, out: int, norm: Normalisation) -> None:
         super().__init__()
-        self.pointwise, self.norm = Convolution(channels, out), norm.layer(out)
+        self.pointwise = Convolution(channels, out)
+        self.norm = norm.layer(out)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(self.pointwise(functional.relu(x)))
@@ -200,7 +204,9 @@ class Separable(nn.Module):
         dilation: int,
     ) -> None:
         super().__init__()
-        self.targets, self.times, out = targets, times, targets * channels
+        self.targets = targets
+        self.times = times
+        out = targets * channels
         for time in range(times):
             depthwise = Convolution(
                 out,
@@ -230,7 +236,8 @@ class Pooling(nn.Module):
         self, channels: int, stride: int, kind: str, norm: Normalisation | None
     ) -> None:
         super().__init__()
-        self.stride, self.kind = stride, kind
+        self.stride = stride
+        self.kind = kind
         self.norm = None if norm is None else norm.layer(channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -251,8 +258,10 @@ class AuxiliaryHead(nn.Module):
 
     def __init__(self, channels: int, classes: int, norm: Normalisation) -> None:
         super().__init__()
-        self.pointwise, self.norm1 = Convolution(channels, 128), norm.layer(128)
-        self.corner, self.norm2 = Convolution(128, 768, 2), norm.layer(768)
+        self.pointwise = Convolution(channels, 128)
+        self.norm1 = norm.layer(128)
+        self.corner = Convolution(128, 768, 2)
+        self.norm2 = norm.layer(768)
         self.classifier = nn.Linear(768, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -277,7 +286,8 @@ class DropPath:
     """
 
     def __init__(self, probability: float, generator: torch.Generator) -> None:
-        self.probability, self._generator = probability, generator
+        self.probability = probability
+        self._generator = generator
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The maps [n, ...] of one edge, each record's dropped or scaled."""

@@ -35,10 +35,8 @@ class _Layer(nn.Module):
 
     def __init__(self, *shape: int, units: int) -> None:
         super().__init__()
-        self.weight, self.bias = (
-            nn.Parameter(torch.zeros(*shape)),
-            nn.Parameter(torch.zeros(units)),
-        )
+        self.weight = nn.Parameter(torch.zeros(*shape))
+        self.bias = nn.Parameter(torch.zeros(units))
 
 
 class Cnn(nn.Module):
@@ -84,8 +82,10 @@ class Cnn(nn.Module):
             raise BenchError(
                 f"model.pixel_deviation is {pixel_deviation}: it must be above 0"
             )
-        self.image_shape, self.classes = tuple(image_shape), classes
-        self.pixel_mean, self.pixel_deviation = pixel_mean, pixel_deviation
+        self.image_shape = tuple(image_shape)
+        self.classes = classes
+        self.pixel_mean = pixel_mean
+        self.pixel_deviation = pixel_deviation
         self.conv1 = _Layer(8, 8, channels, 16, units=16)
         self.conv2 = _Layer(32, 4, 4, 16, units=32)
         self.fc1 = _Layer(HIDDEN, math.prod(MAP), units=HIDDEN)

@@ -29,10 +29,8 @@ class _Block(nn.Module):
         super().__init__()
         self.by_record = by_record
         self.weight = nn.Parameter(torch.zeros(3, 3, channels, filters))
-        self.scale, self.shift = (
-            nn.Parameter(torch.ones(filters)),
-            nn.Parameter(torch.zeros(filters)),
-        )
+        self.scale = nn.Parameter(torch.ones(filters))
+        self.shift = nn.Parameter(torch.zeros(filters))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.conv2d(x, self.weight.permute(3, 2, 0, 1), padding=1)
@@ -60,10 +58,8 @@ class _Head(nn.Module):
 
     def __init__(self, features: int, ways: int) -> None:
         super().__init__()
-        self.weight, self.bias = (
-            nn.Parameter(torch.zeros(features, ways)),
-            nn.Parameter(torch.zeros(ways)),
-        )
+        self.weight = nn.Parameter(torch.zeros(features, ways))
+        self.bias = nn.Parameter(torch.zeros(ways))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self.weight + self.bias
@@ -108,12 +104,10 @@ class Conv4(nn.Module):
             raise BenchError(
                 f"model.normalisation is {normalisation!r}: choose batch or record"
             )
-        self.image_shape, self.filters, self.ways, self.normalisation = (
-            tuple(image_shape),
-            filters,
-            ways,
-            normalisation,
-        )
+        self.image_shape = tuple(image_shape)
+        self.filters = filters
+        self.ways = ways
+        self.normalisation = normalisation
         for block in range(1, 5):
             self.add_module(
                 f"block{block}", _Block(channels, filters, normalisation == "record")

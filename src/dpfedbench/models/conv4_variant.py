@@ -34,7 +34,8 @@ class Conv4VariantNet(Conv4):
         **sizes: Any,
     ) -> None:
         super().__init__(**sizes)
-        self.slope, self.inverted = slope, inverted
+        self.slope = slope
+        self.inverted = inverted
         self.glorot_head = glorot_head
         for block in self._blocks():
             filters = block.scale.numel()
@@ -79,7 +80,8 @@ class Conv4VariantNet(Conv4):
         return [block for name, block in self.named_children() if name != "head"]
 
     def _normalised(self, x: torch.Tensor, block: Any) -> torch.Tensor:
-        scale, shift = block.scale, block.shift
+        scale = block.scale
+        shift = block.shift
         if block.by_record:
             return functional.group_norm(x, x.shape[1], scale, shift, eps=1e-5)
         return functional.batch_norm(

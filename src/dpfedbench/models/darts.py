@@ -92,10 +92,8 @@ class Edges(nn.Module):
         mixed: bool,
     ) -> None:
         super().__init__()
-        self.channels, self.targets = (
-            channels,
-            {name: tuple(nodes) for name, nodes in targets.items()},
-        )
+        self.channels = channels
+        self.targets = {name: tuple(nodes) for name, nodes in targets.items()}
         self.operations = nn.ModuleDict()
         for name, nodes in self.targets.items():
             operation = (
@@ -110,7 +108,8 @@ class Edges(nn.Module):
         """Return each operation's output for the state, [n, its targets, ...]; where
         all targets get the same, [n, 1, ...].
         """
-        cut, outputs = functional.relu(state), {}
+        cut = functional.relu(state)
+        outputs = {}
         for name in self.targets:
             if name in self.operations:
                 operation = self.operations[name]
@@ -265,7 +264,8 @@ class CellNet(nn.Module):
     ) -> None:
         super().__init__()
         height, width, channels = image_shape
-        self.classes, self.pooling = classes, pooling
+        self.classes = classes
+        self.pooling = pooling
         self.centred = norm.groups is None and not norm.batch
         self.kinds = tuple(
             "reduction" if index in reductions else "normal" for index in range(cells)
@@ -279,11 +279,10 @@ class CellNet(nn.Module):
                 " fewer model.reductions"
             )
         wide = STEM * filters
-        self.stem, self.stem_norm = (
-            Convolution(channels, wide, 3),
-            replace(norm, affine=True).layer(wide),
-        )
-        inputs, shrink = (wide, wide), False
+        self.stem = Convolution(channels, wide, 3)
+        self.stem_norm = replace(norm, affine=True).layer(wide)
+        inputs = (wide, wide)
+        shrink = False
         self.cells = nn.ModuleList()
         for kind in self.kinds:
             halves = kind == "reduction"
@@ -299,7 +298,8 @@ class CellNet(nn.Module):
                 mixed=mixed,
             )
             self.cells.append(cell)
-            inputs, shrink = (inputs[1], nodes * filters), halves
+            inputs = (inputs[1], nodes * filters)
+            shrink = halves
             if auxiliary and len(self.cells) == 1 + 2 * cells // 3:
                 self.auxiliary = AuxiliaryHead(inputs[1], classes, norm)
         self.classifier = nn.Linear(inputs[1], classes)
@@ -338,7 +338,8 @@ class CellNet(nn.Module):
         """Logits [n, classes] in training, and those of the second classifier where
         there is one.
         """
-        auxiliary, output = None, torch.empty(0)
+        auxiliary = None
+        output = torch.empty(0)
         for index, last in enumerate(self._outputs(x, None, drop)):
             output = last
             if index == 2 * len(self.cells) // 3 and hasattr(self, "auxiliary"):
@@ -399,7 +400,8 @@ class SearchNet(CellNet):
             norm=Normalisation(groups, affine=False),
             **sizes,
         )
-        self.space, self.architecture = space, Architecture(space)
+        self.space = space
+        self.architecture = Architecture(space)
 
     @property
     def blocks(self) -> dict[str, tuple[str, ...]]:

@@ -81,7 +81,8 @@ class Point(ABC):
     accuracies: np.ndarray
 
     def __init__(self, theta: Array) -> None:
-        self._shape, self._type = tuple(theta.shape), theta.dtype
+        self._shape = tuple(theta.shape)
+        self._type = theta.dtype
 
     def _measure(self, tasks: Sequence[Measured]) -> None:
         """Say each task's measures."""
@@ -122,7 +123,9 @@ class Gradients(ABC):
     def __init__(
         self, net: Net, *, device: str = "cpu", dtype: torch.dtype = torch.float32
     ) -> None:
-        self.net, self.device, self.dtype = net, device, dtype
+        self.net = net
+        self.device = device
+        self.dtype = dtype
 
     @property
     def number(self) -> np.dtype:
@@ -348,7 +351,8 @@ class Gradients(ABC):
     def _add_pieces(
         self, theta: Array, x: Array, y: Array, total: Total, block: str
     ) -> tuple[Measured, np.ndarray]:
-        measures, norms = [], []
+        measures = []
+        norms = []
         room = torch.empty(
             (min(self._together(), len(x)) or 1, self.width(block)),
             dtype=self.dtype,
@@ -455,10 +459,12 @@ class Workers(Threads[Worker]):
     def __init__(
         self, choice: Choice, make: Callable[[Gradients], Worker], *, threads: int = 1
     ) -> None:
-        self.name, self.device = choice.name, choice.device
+        self.name = choice.name
+        self.device = choice.device
         on_cpu = choice.device == "cpu"
         super().__init__(threads if on_cpu else 1, lambda: make(choice.make()))
-        self.chunk, self._tasks = choice.chunk(threads), choice.tasks
+        self.chunk = choice.chunk(threads)
+        self._tasks = choice.tasks
 
     def split(self, count: int) -> list[slice]:
         """The tasks 0 to count - 1, as many together as a worker computes at once;

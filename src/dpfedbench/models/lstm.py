@@ -37,13 +37,11 @@ class Lstm(nn.Module):
         self, *, words: int, record: int, width: int, layers: int = 2, tied: bool = True
     ) -> None:
         super().__init__()
-        self.words, self.record, self.width, self.layers, self.tied = (
-            words,
-            record,
-            width,
-            layers,
-            tied,
-        )
+        self.words = words
+        self.record = record
+        self.width = width
+        self.layers = layers
+        self.tied = tied
         self.embedding = nn.Parameter(torch.zeros(words + 1, width))
         for layer in range(layers):
             self.register_parameter(

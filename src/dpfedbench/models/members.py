@@ -88,14 +88,13 @@ def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
     tensors = dict(members[0])
     for name, tensor in net.tensors(torch.from_numpy(weights)).items():
         if name in net.by_word and name in tensors:
-            before, after = tensors[name], tensor.numpy().copy()
+            before = tensors[name]
+            after = tensor.numpy().copy()
             if before[len(words) :].shape != after[len(net.words) :].shape:
                 break  # of another width: `flatten` says so
-            after[to], after[0], after[len(net.words) + 1 :] = (
-                before[of],
-                before[0],
-                before[len(words) + 1 :],
-            )
+            after[to] = before[of]
+            after[0] = before[0]
+            after[len(net.words) + 1 :] = before[len(words) + 1 :]
             tensors[name] = after
     return net.flatten({key: tensors[key] for key in net.shapes if key in tensors})
 

@@ -42,7 +42,8 @@ class _Rates:
                 f"no tensors {sorted(unknown)} to adapt: there are"
                 f" {', '.join(net.shapes)}"
             )
-        self._net, self._adapted = net, adapted
+        self._net = net
+        self._adapted = adapted
         self.learnt = len(net.extra.get("rates", ()))
 
     def at(self, theta: torch.Tensor, rate: float) -> torch.Tensor:
@@ -86,13 +87,11 @@ class MetaGradient:
         order: int = 2,
         adapted: Sequence[str] | None = None,
     ) -> None:
-        self.gradients, self.net, self.steps, self.rate, self.order = (
-            gradients,
-            gradients.net,
-            steps,
-            rate,
-            order,
-        )
+        self.gradients = gradients
+        self.net = gradients.net
+        self.steps = steps
+        self.rate = rate
+        self.order = order
         self._rates = _Rates(self.net, adapted)
         if self._rates.learnt not in (0, steps):
             raise ValueError(
@@ -135,12 +134,10 @@ class MetaGradient:
         Returns:
             Losses and accuracies (0 to 1) on the query sets, float64 [T].
         """
-        gradients, net, steps, tasks = (
-            self.gradients,
-            self.net,
-            self.steps,
-            len(support_x),
-        )
+        gradients = self.gradients
+        net = self.net
+        steps = self.steps
+        tasks = len(support_x)
         out = out if isinstance(out, torch.Tensor) else torch.from_numpy(out)
         if tuple(out.shape) != (tasks, net.dimension):
             raise ValueError(
@@ -149,8 +146,10 @@ class MetaGradient:
             )
         start = tensor_of(theta, gradients.device).to(gradients.dtype)
         rates = self._rates.at(start, self.rate)
-        support, query = gradients.prepared(support_x), gradients.prepared(query_x)
-        points, learnt = len(self._points), bool(self._rates.learnt)
+        support = gradients.prepared(support_x)
+        query = gradients.prepared(query_x)
+        points = len(self._points)
+        learnt = bool(self._rates.learnt)
         if weights is None and not learnt:
             arguments = (
                 start,
@@ -165,10 +164,8 @@ class MetaGradient:
             )
             if measures is not None:
                 return measures
-        thetas, scaled = (
-            self._rows("thetas", points + 1, tasks),
-            self._rows("scaled", 1, tasks)[0],
-        )
+        thetas = self._rows("thetas", points + 1, tasks)
+        scaled = self._rows("scaled", 1, tasks)[0]
         # Of each step where the rates are learnt, else of the last.
         slopes = self._rows("slopes", steps if learnt else 1, tasks)
         along = self._rows("along", 0 if weights is None else steps - 1, tasks)
@@ -219,10 +216,8 @@ class MetaGradient:
         """Carry the gradient at the adapted weights back through the steps, and take
         that of the rates on the way.
         """
-        scaled, product = (
-            self._rows("scaled", 1, len(adjoint))[0],
-            self._rows("product", 1, len(adjoint))[0],
-        )
+        scaled = self._rows("scaled", 1, len(adjoint))[0]
+        product = self._rows("product", 1, len(adjoint))[0]
         by_step = (
             rates_gradient.unflatten(1, (self._rates.learnt, -1))
             if self._rates.learnt
@@ -252,7 +247,8 @@ class Adaptation:
     def __init__(
         self, gradients: Gradients, *, adapted: Sequence[str] | None = None
     ) -> None:
-        self.gradients, self._rates = gradients, _Rates(gradients.net, adapted)
+        self.gradients = gradients
+        self._rates = _Rates(gradients.net, adapted)
 
     def adapt(
         self, theta: Array, x: Array, y: Array, *, steps: int, rate: float
@@ -266,7 +262,8 @@ class Adaptation:
         start = tensor_of(theta, self.gradients.device).to(self.gradients.dtype)
         rates = self._rates.at(start, rate)
         adapted = start[: self.gradients.net.weights].repeat(len(x), 1)
-        gradient, support = torch.empty_like(adapted), self.gradients.prepared(x)
+        gradient = torch.empty_like(adapted)
+        support = self.gradients.prepared(x)
         point: Point | None = None
         for step in range(steps):
             point = self.gradients.at(adapted, support, y, gradient, into=point)

@@ -113,11 +113,11 @@ class Net:
         outputs: int,
         extra: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        self.build, self.input_shape, self.outputs = build, tuple(input_shape), outputs
-        self.extra, self.vocabulary = (
-            dict(extra or {}),
-            outputs if len(input_shape) == 1 else 0,
-        )
+        self.build = build
+        self.input_shape = tuple(input_shape)
+        self.outputs = outputs
+        self.extra = dict(extra or {})
+        self.vocabulary = outputs if len(input_shape) == 1 else 0
         with _own_generator(0):
             self.module = build()
         self._own = {
@@ -125,7 +125,8 @@ class Net:
         }
         if not self._own:
             raise BenchError(f"model {self.name} has no parameters to train")
-        self._call, self._lock = _Call(self.module), threading.RLock()
+        self._call = _Call(self.module)
+        self._lock = threading.RLock()
 
     @property
     def name(self) -> str:
@@ -185,7 +186,8 @@ class Net:
         """The module's parts, and where each lies in the flat vector; none where it has
         no parts of its own.
         """
-        slices, start = {}, 0
+        slices = {}
+        start = 0
         for block, names in self.named_blocks.items():
             stop = start + sum(math.prod(self._own[name]) for name in names)
             slices[block] = slice(start, stop)
@@ -490,7 +492,8 @@ class Net:
         if (drawn := first_difference(*passes, of=slice(None))) is not None:
             raise BenchError(drawing(drawn, self.module))
         if not hasattr(self.module, "losses"):
-            shape, expected = tuple(passes[0][-1][1].shape), (_PROBED, self.outputs)
+            shape = tuple(passes[0][-1][1].shape)
+            expected = (_PROBED, self.outputs)
             if shape != expected:
                 of_text = (
                     ": a model of text has logits for each word, so it has to define"

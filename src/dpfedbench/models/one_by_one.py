@@ -37,17 +37,20 @@ class OneByOne(Point):
         before: Point | None,
     ) -> None:
         super().__init__(theta)
-        self._net, self._gradients = net, list[tuple[torch.Tensor, ...]]()
+        self._net = net
+        self._gradients = list[tuple[torch.Tensor, ...]]()
         self._rows: torch.Tensor
         self._calls: list[tuple[nn.Module, list[nn.Parameter]]]
         if isinstance(before, OneByOne) and before._rows.shape == theta.shape:
-            self._rows, self._calls = before._rows, before._calls
+            self._rows = before._rows
+            self._calls = before._calls
             # so that the graphs' memory is taken again at once
             before._gradients.clear()
         else:
             # Each task has a module, whose parameters lie in its row: to put the
             # weights into one module at each call takes a twentieth of Conv-4's time.
-            self._rows, self._calls = torch.empty_like(theta), []
+            self._rows = torch.empty_like(theta)
+            self._calls = []
             for row in self._rows:
                 call = copy.deepcopy(module).requires_grad_(True)
                 parameters = list(call.parameters())
@@ -55,7 +58,8 @@ class OneByOne(Point):
                     parameter.data = part
                 self._calls.append((call, parameters))
         self._rows.copy_(theta)
-        losses, accuracies = list[float](), list[float]()
+        losses = list[float]()
+        accuracies = list[float]()
         for (call, parameters_of), records, labels, row in zip(
             self._calls, x, y, out, strict=True
         ):
@@ -70,7 +74,8 @@ class OneByOne(Point):
             accuracies.append(float(right.sum() / of.sum()))
             if products:
                 self._gradients.append(gradients)
-        self.losses, self.accuracies = np.array(losses), np.array(accuracies)
+        self.losses = np.array(losses)
+        self.accuracies = np.array(accuracies)
 
     def _cut(self, row: Array) -> list[torch.Tensor]:
         """A flat vector [w] as the module's tensors, in its memory."""

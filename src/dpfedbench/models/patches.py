@@ -49,11 +49,9 @@ def _conv2d(
     """
     if groups != 1 or isinstance(padding, str) or x.dim() != 4:
         return functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    (down, right), (pad_y, pad_x), (apart_y, apart_x) = (
-        _pair(stride),
-        _pair(padding),
-        _pair(dilation),
-    )
+    (down, right) = _pair(stride)
+    (pad_y, pad_x) = _pair(padding)
+    (apart_y, apart_x) = _pair(dilation)
     out, channels, height, width = weight.shape
     x = functional.pad(x, (pad_x, pad_x, pad_y, pad_y)).permute(0, 2, 3, 1)
     rows = (x.shape[1] - apart_y * (height - 1) - 1) // down + 1

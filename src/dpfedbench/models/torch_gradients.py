@@ -186,7 +186,8 @@ class TorchGradients(Gradients):
     ) -> Point:
         if products:
             _attention_of_products()
-        weights, labels = self._theta(theta), tensor_of(y, self.device)
+        weights = self._theta(theta)
+        labels = tensor_of(y, self.device)
         if self._kind == "cpu" or not self._vmaps_tasks:
             return OneByOne(
                 self.net, self._call, weights, x.value, labels, out, products, into
@@ -237,7 +238,8 @@ class TorchGradients(Gradients):
             self.net.named_blocks[block] if block else self.net.tensor_names
         )  # which lie one behind another
         measures = list[Measured]()
-        rows, weights = torch.as_tensor(out), self._theta(theta)
+        rows = torch.as_tensor(out)
+        weights = self._theta(theta)
         sizes = [
             size
             for name, size in zip(self.net.tensor_names, self.net.sizes, strict=True)
@@ -345,7 +347,8 @@ class TorchGradients(Gradients):
         y: torch.Tensor,
         names: Sequence[str],
     ) -> _Rows:
-        rows, measures = [], []
+        rows = []
+        measures = []
         with torch.enable_grad():
             tensors = {
                 name: part.detach() for name, part in self.net.tensors(theta).items()
@@ -359,7 +362,8 @@ class TorchGradients(Gradients):
         return stacked, [torch.cat(parts) for parts in zip(*measures, strict=True)]
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
-        weights, measures = self._theta(theta), []
+        weights = self._theta(theta)
+        measures = []
         size = len(x) if self.net.mixes_records else _EVALUATED
         with torch.no_grad():
             for start in range(0, len(x), size or 1):
@@ -388,7 +392,8 @@ class _AllAtOnce(Point):
     ) -> None:
         super().__init__(theta)
         owner._call  # noqa: B018
-        self._owner, self._at = owner, (theta.clone(), x, y)
+        self._owner = owner
+        self._at = (theta.clone(), x, y)
         rows = torch.as_tensor(out)
 
         def piece(some: slice, *at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -419,7 +424,8 @@ class _AllAtOnce(Point):
         return losses, accuracies
 
     def _product(self, direction: Array, out: Array) -> None:
-        rows, along = torch.as_tensor(out), tensor_of(direction, self._at[0].device)
+        rows = torch.as_tensor(out)
+        along = tensor_of(direction, self._at[0].device)
 
         def slope(
             theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor

@@ -102,7 +102,9 @@ class Adding:
     """
 
     def __init__(self, total: Any) -> None:
-        self.total, self.dimension, self.add_by = total, total.dimension, total.add_by
+        self.total = total
+        self.dimension = total.dimension
+        self.add_by = total.add_by
 
     def add(self, contributions: torch.Tensor) -> Any:
         """See `add_to`."""

@@ -230,7 +230,8 @@ class NoisedClients(Clients):
 
     def __init__(self, setup: Setup, inner: Clients) -> None:
         self._inner = inner
-        self.served, self.divides = inner.served, inner.divides
+        self.served = inner.served
+        self.divides = inner.divides
         run = setup.run
         (update_sum,) = setup.client_sums
         section = update_sum.within_task

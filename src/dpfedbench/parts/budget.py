@@ -54,7 +54,8 @@ class Budget(Section):
         if self.epsilon is None:
             return
         _check_profile("budget", self.profile, run)
-        noise, plan = run.find(Noise), run.part(Participation)
+        noise = run.find(Noise)
+        plan = run.part(Participation)
         z = None if noise is None else noise.multiplier
         if noise is None or z is None:
             return
@@ -266,7 +267,8 @@ def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:
     """
     if epsilon > 500:
         return 0.0
-    z, whole = noise_multiplier, math.log1p(math.expm1(epsilon) / rate)
+    z = noise_multiplier
+    whole = math.log1p(math.expm1(epsilon) / rate)
 
     def below(x: float) -> float:
         return math.erfc(-x / math.sqrt(2)) / 2

@@ -45,7 +45,8 @@ class TaskClients(ClientByClient):
     ) -> None:
         super().__init__(setup, lambda gradients: gradients)
         self.each = each
-        own_sums, multiplier = {sum_.name: sum_ for sum_ in setup.client_sums}, None
+        own_sums = {sum_.name: sum_ for sum_ in setup.client_sums}
+        multiplier = None
         if own_sums:
             within_task = setup.client_sums[0].within_task
             assert within_task is not None
@@ -92,7 +93,9 @@ class Client:
     """One client in one round, and the sums it takes."""
 
     def __init__(self, clients: TaskClients, round_: int, client: int) -> None:
-        self._clients, self.round, self.client = clients, round_, client
+        self._clients = clients
+        self.round = round_
+        self.client = client
 
     def mean(
         self,
@@ -109,10 +112,8 @@ class Client:
         by the number that came.
         """
         entry = self._clients.entries[name]
-        total, measures = (
-            entry.open(self.round, step=step, holder=self.client),
-            np.empty((0, 2)),
-        )
+        total = entry.open(self.round, step=step, holder=self.client)
+        measures = np.empty((0, 2))
         if len(examples[1]):
             measured, _ = worker.add_each(theta, *examples, total)
             measures = _measures(measured)

@@ -76,7 +76,8 @@ def read_cells(path: str | Path) -> pd.DataFrame:
         BenchError: it is no archive or results folder.
     """
     if Path(path).is_dir():
-        runs, cells = load_runs(path), load_cells(path)
+        runs = load_runs(path)
+        cells = load_cells(path)
     else:
         try:
             with zipfile.ZipFile(path) as archive:

@@ -115,7 +115,8 @@ def history_points(item: Item, rows: pd.DataFrame, results: str | Path) -> pd.Da
         for column, curve in drawn_columns.items():
             per = curve.get("per")
             xs, seeds = _aligned(paths, axis, column, per)
-            low, high = seeds.min(axis=0), seeds.max(axis=0)
+            low = seeds.min(axis=0)
+            high = seeds.max(axis=0)
             if "band" in curve:
                 low, high = (
                     _aligned(paths, axis, name, per)[1].mean(axis=0)
@@ -193,7 +194,8 @@ def account_points(item: Item) -> pd.DataFrame:
     curves = []
     for series, cells in by_series.items():
         of_series = item.spec["series"][series]
-        profile, epsilon = of_series["profile"], of_series["epsilon"]
+        profile = of_series["profile"]
+        epsilon = of_series["epsilon"]
         ordered = sorted(cells, key=lambda cell: cell["x"] or 0.0)
         label = ordered[0]["label"]
         points = pd.DataFrame(
@@ -270,7 +272,8 @@ def is_level(points: pd.DataFrame) -> bool:
 
 def is_still(points: pd.DataFrame, share: float) -> bool:
     """Whether all values are positive and differ by at most a share of the largest."""
-    low, high = points["value"].min(), points["value"].max()
+    low = points["value"].min()
+    high = points["value"].max()
     return bool(high > 0 and high - low <= share * high)
 
 

@@ -103,7 +103,9 @@ def to_mlflow(results: Path | str, experiment: str) -> int:
         from mlflow.entities import Metric, Param
     except ImportError:
         raise BenchError("MLflow is not installed: pip install mlflow-skinny") from None
-    client, count, batch = MlflowClient(), 0, 1000
+    client = MlflowClient()
+    count = 0
+    batch = 1000
     known = client.get_experiment_by_name(experiment)
     experiment_id = (
         known.experiment_id if known else client.create_experiment(experiment)

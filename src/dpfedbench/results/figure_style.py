@@ -23,7 +23,8 @@ from dpfedbench.evaluation.intervals import Interval
 # Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell
 # the lines apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS, SIGNS = ("o", "s", "^", "D", "v", "P"), "●■▲◆▼✚"
+MARKERS = ("o", "s", "^", "D", "v", "P")
+SIGNS = "●■▲◆▼✚"
 DPI = 160
 
 
@@ -34,7 +35,8 @@ def plain(value: float, place: float | None) -> str:
 
 def half_widths(interval: Interval) -> list[list[float]] | None:
     """An interval as matplotlib takes an error; None where there is none."""
-    low, high = interval.mean - interval.low, interval.high - interval.mean
+    low = interval.mean - interval.low
+    high = interval.high - interval.mean
     return None if math.isnan(low) else [[low], [high]]
 
 

@@ -41,7 +41,8 @@ from dpfedbench.results.published import read_published
 from dpfedbench.results.summary import each_row, read_rows
 
 PUBLISHED = "#000000"
-WIDTH, HEIGHT = 5.6, 3.7
+WIDTH = 5.6
+HEIGHT = 3.7
 """Inches: of a figure, and of what stands above its legend."""
 ROW = 0.14
 """Inches of a row of ε above a figure."""
@@ -133,7 +134,8 @@ def draw(item: Item, points: pd.DataFrame, printed: pd.DataFrame, notes: str) ->
     )
     _draw_epsilons(axes, curves)
     if item.kind == "history" and is_still(points, STILL):
-        low, high = points["value"].min(), points["value"].max()
+        low = points["value"].min()
+        high = points["value"].max()
         axes.set_ylim(low - high / 50, high + high / 50)
         text = f"Nothing moves: all values lie\nbetween {low:#.7g} and {high:#.7g}."
         axes.text(0.5, 0.25, text, ha="center", transform=axes.transAxes)
@@ -188,8 +190,10 @@ def _draw_curve(
             axes.axhspan(first["low"], first["high"], alpha=0.15, **band)
         return
     shown = finite(curve)
-    xs, ys = shown["x"].to_numpy(float), shown["value"].to_numpy(float)
-    low, high = shown["low"].to_numpy(float), shown["high"].to_numpy(float)
+    xs = shown["x"].to_numpy(float)
+    ys = shown["value"].to_numpy(float)
+    low = shown["low"].to_numpy(float)
+    high = shown["high"].to_numpy(float)
     marker = MARKERS[index % len(MARKERS)] if has_marks else None
     axes.plot(xs, ys, marker=marker, markersize=3 + 2 * look["linewidth"], **look)
     if len(shown) == 1 and np.isfinite(low).all():

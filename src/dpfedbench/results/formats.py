@@ -90,7 +90,8 @@ def status_of(row: Any, name: str) -> str:
     """Return the status of an ε of a row, `claimed` or `proven`, with what its audit
     says against it.
     """
-    status, excess = getattr(row, f"{name}_status"), getattr(row, f"{name}_excess")
+    status = getattr(row, f"{name}_status")
+    excess = getattr(row, f"{name}_excess")
     return f"{status}, {excess}" if excess else str(status)
 
 

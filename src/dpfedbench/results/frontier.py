@@ -46,7 +46,9 @@ from dpfedbench.results.formats import (
 from dpfedbench.results.items import Item
 from dpfedbench.results.summary import each_row, read_rows, row_interval
 
-CURVE, CLAIM, LEVEL = "curve", "claim", "level"
+CURVE = "curve"
+CLAIM = "claim"
+LEVEL = "level"
 
 
 def read(item: Item, results: str | Path) -> pd.DataFrame:

@@ -131,7 +131,8 @@ def make(
     Raises:
         BenchError: a file that the page shows is missing or damaged.
     """
-    results, folder = Path(results), Path(folder)
+    results = Path(results)
+    folder = Path(folder)
     for product in products:
         check_readable(folder / product.path)
     shown = [product.item for product in products if product.item is not None]
@@ -281,7 +282,8 @@ def _divide_columns(
     """Return the columns to show; and, as sentences, those that are the same in every
     row, unless all are kept.
     """
-    headings, constants = [], []
+    headings = []
+    constants = []
     for name in rows[0] if rows else ():
         texts = {row[name].text for row in rows}
         known = texts - {NOTHING}

@@ -28,7 +28,9 @@ from dpfedbench.results.formats import plural, span
 from dpfedbench.results.privacy import rows_of_figure
 from dpfedbench.results.summary import each_row, row_interval
 
-_CLAIMED, _HOLDS, _AUDITED = COLOURS[0], COLOURS[1], COLOURS[2]
+_CLAIMED = COLOURS[0]
+_HOLDS = COLOURS[1]
+_AUDITED = COLOURS[2]
 _MARKS: dict[str, dict[str, Any]] = {
     "claimed ε": {
         "marker": "o",
@@ -45,7 +47,8 @@ _MARKS: dict[str, dict[str, Any]] = {
     "accuracy of a repair (\u21b3)": {"marker": "o", "ms": 5, "color": _AUDITED},
 }
 """The legend's; the marks of the panels have the same look."""
-_PITCH, _HEAD = 0.185, 3.0
+_PITCH = 0.185
+_HEAD = 3.0
 """Inches between two rows, enough for a label of two lines; and how many rows a panel's
 title and axis take.
 """
@@ -164,7 +167,8 @@ def _draw_epsilons(axes: Axes, rows: pd.DataFrame, ends: tuple[float, float]) ->
         axes.plot(x, y, linestyle="none", zorder=zorder, **_MARKS[name])
 
     for y, row in enumerate(each_row(rows)):
-        claimed, proven = row.epsilon_claimed, row.epsilon_proven_high
+        claimed = row.epsilon_claimed
+        proven = row.epsilon_proven_high
         known = [min(end, edge) for end in (claimed, proven) if not math.isnan(end)]
         if known:
             look: dict[str, Any] = {"color": "#999999", "linewidth": 1.4, "zorder": 1}

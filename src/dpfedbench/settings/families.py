@@ -194,9 +194,11 @@ def _shape(annotation: Any, default: Any = None) -> Shape:
     choices = [bare(choice) for choice in members(annotation)]
     options = [choice for choice in choices if choice is not NoneType]
     sections: tuple[Model, ...] = tuple(filter(is_section, options))
-    item, named = None, False
+    item = None
+    named = False
     if len(options) == 1 and not sections:
-        origin, inner = typing.get_origin(options[0]), typing.get_args(options[0])
+        origin = typing.get_origin(options[0])
+        inner = typing.get_args(options[0])
         if (
             isinstance(origin, type)
             and inner

@@ -38,7 +38,8 @@ def merge(structure: Structure, *layers: Mapping[str, Any] | None) -> dict[str, 
             are not checked here.
         layers: the overlays; None is an empty one.
     """
-    merged, classes = dict[str, Any](), _classes(structure)
+    merged = dict[str, Any]()
+    classes = _classes(structure)
     for layer in layers:
         for key, value in (layer or {}).items():
             inner = _standing_at(classes, key)

@@ -96,7 +96,8 @@ def unknown_kind(where: str, value: Any, tag: str, kinds: Iterable[str]) -> str:
         kinds: those that can stand there.
     """
     if isinstance(value, Mapping):
-        where, value = dotted(where, tag), value.get(tag)
+        where = dotted(where, tag)
+        value = value.get(tag)
     return f"{where} is {shown(value)}: expected one of {', '.join(kinds)}"
 
 

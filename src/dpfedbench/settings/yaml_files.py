@@ -65,7 +65,8 @@ _LIKE_A_NUMBER = re.compile(r"[-+]?\d[\d_]*(:\d[\d_]*)*(\.[\d_]*)?([eE][-+]?\d+)
 _OTHER_BASE = re.compile(r"[-+]?0([xX][0-9a-fA-F_]+|[oO][0-7_]+|[bB][01_]+)")
 
 _PLAIN = (None, "")  # the style of a scalar without quotes, of either loader
-_BOOL, _DATE = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"
+_BOOL = "tag:yaml.org,2002:bool"
+_DATE = "tag:yaml.org,2002:timestamp"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -125,7 +126,8 @@ def _scalars(node: yaml.Node | None, seen: set[int]) -> Iterator[yaml.ScalarNode
 def _check_scalars(node: yaml.Node, where: str) -> None:
     """Refuse scalars without quotes that do not show what they are read as."""
     for scalar in _scalars(node, set()):
-        value, line = scalar.value, f"{where}, line {scalar.start_mark.line + 1}"
+        value = scalar.value
+        line = f"{where}, line {scalar.start_mark.line + 1}"
         if scalar.style not in _PLAIN:
             continue
         if scalar.tag == _DATE:
@@ -237,7 +239,8 @@ def _reached(node: Any, keys: Sequence[str]) -> tuple[int, int]:
     """Return how many of the nested keys exist below a node, and the line of the last
     of these.
     """
-    depth, line = 0, 1
+    depth = 0
+    line = 1
     for key in keys:
         if (
             isinstance(node, yaml.SequenceNode)
@@ -249,7 +252,8 @@ def _reached(node: Any, keys: Sequence[str]) -> tuple[int, int]:
         elif isinstance(node, yaml.MappingNode) and (
             pairs := [pair for pair in node.value if pair[0].value == key]
         ):
-            line, node = pairs[0][0].start_mark.line + 1, pairs[0][1]
+            line = pairs[0][0].start_mark.line + 1
+            node = pairs[0][1]
         else:
             break
         depth += 1

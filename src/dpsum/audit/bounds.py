@@ -179,7 +179,8 @@ def clopper_pearson(
     """
     name = "Clopper-Pearson"
     assumes = "scores are independent"
-    chosen_on, held_out = [], []
+    chosen_on = []
+    held_out = []
     for scores in (present, absent):
         shuffled = generator.permutation(scores)
         cut = math.floor(choosing * len(shuffled))

@@ -248,8 +248,11 @@ def to_event(
         )
     if any(event.data_dependent_threshold for event in releases):
         return events.NonPrivateDpEvent()
-    first, analysis = releases[0], analyses.of(releases)
-    kind, sampler, over = analysis.pair[1], first.sampler, _OVER[adjacency]
+    first = releases[0]
+    analysis = analyses.of(releases)
+    kind = analysis.pair[1]
+    sampler = first.sampler
+    over = _OVER[adjacency]
     reading = analysis.read(releases)
     schedule = [(z / over, count) for z, count in reading.schedule]
     gaussian = (

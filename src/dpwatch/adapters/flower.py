@@ -119,12 +119,10 @@ class StrategyWatch(Watch):
             / strategy.num_sampled_clients,
         )
         super().__init__(ledger, metrics)
-        self._strategy, self._rounds, self._cohorts, self._examples = (
-            strategy,
-            rounds,
-            cohorts,
-            examples,
-        )
+        self._strategy = strategy
+        self._rounds = rounds
+        self._cohorts = cohorts
+        self._examples = examples
         self._inner = strategy.strategy
         self._sampler: dict[str, Any] = {}
         self._mean: tuple[list[Arrays], list[float], Arrays] | None = None
@@ -179,11 +177,9 @@ class StrategyWatch(Watch):
             and drawn[0][0] == nodes
             and sorted(drawn[0][1]) == sorted(cohort)
         )
-        self._threshold, self._mean, self._count = (
-            float(self._strategy.clipping_norm),
-            None,
-            None,
-        )
+        self._threshold = float(self._strategy.clipping_norm)
+        self._mean = None
+        self._count = None
         self._before = arrays.to_numpy_ndarrays()
         if cohort:
             kind = (
@@ -210,7 +206,9 @@ class StrategyWatch(Watch):
 
     def _averaged(self, inner: Any, server_round: int, replies: Iterable[Any]) -> Any:
         replies = list(replies)
-        key, updates, weights = self._inner.weighted_by_key, [], []
+        key = self._inner.weighted_by_key
+        updates = []
+        weights = []
         for reply in replies:
             if reply.has_error():
                 continue
@@ -254,7 +252,8 @@ class StrategyWatch(Watch):
     def _write(self, after: Arrays, metrics: list[str]) -> None:
         assert self._mean is not None
         updates, weights, mean = self._mean
-        strategy, threshold = self._strategy, self._threshold
+        strategy = self._strategy
+        threshold = self._threshold
         factor, reasons = self._factor(weights)
         reasons += _norms(updates, self._before, threshold)
         if not _is_mean(updates, weights, mean):
@@ -317,7 +316,8 @@ class StrategyWatch(Watch):
             return float(len(weights)), [
                 f"a client's {self._inner.weighted_by_key} is not a number above 0"
             ]
-        least, most = min(weights), max(weights)
+        least = min(weights)
+        most = max(weights)
         # Shares of the largest weight, since the sum of huge weights is not finite.
         mean_share = math.fsum(weight / most for weight in weights) / len(weights)
         factor = 1.0 if least == most else 1 / mean_share
@@ -425,12 +425,10 @@ class ModWatch:
         if type(mod) is not LocalDpMod:
             raise DpsumError(f"{type(mod).__name__} is not flwr's LocalDpMod")
         check_scale(float(mod.clipping_norm), _local_deviation(mod))
-        self._mod, self._folder, self._rounds, self._metrics = (
-            mod,
-            Path(folder),
-            rounds,
-            metrics,
-        )
+        self._mod = mod
+        self._folder = Path(folder)
+        self._rounds = rounds
+        self._metrics = metrics
         self._clients: dict[int, LocalWatch] = {}
 
     def of(self, node: int) -> LocalWatch:
@@ -483,7 +481,8 @@ class LocalWatch(Watch):
 
     def __init__(self, mod: LocalDpMod, path: Path, rounds: int, metrics: str) -> None:
         super().__init__(path, metrics, go_on=True)
-        self._mod, self._rounds = mod, rounds
+        self._mod = mod
+        self._rounds = rounds
 
     def sent(
         self, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]

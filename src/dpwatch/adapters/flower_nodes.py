@@ -71,7 +71,8 @@ class InProcess(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Answer each message at once, and keep the answer."""
-        ids, call = [], self._app
+        ids = []
+        call = self._app
         for message in messages:
             ids.append(next(self._ids))
             self._replies[ids[-1]] = call(
@@ -110,7 +111,8 @@ def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
     for copied in (shared, inner):
         for name in ("start", "configure_train", "aggregate_train", "_noisy_fraction"):
             vars(copied).pop(name, None)
-    shared.strategy, shared.accountant = inner, None
+    shared.strategy = inner
+    shared.accountant = None
     mod = (
         adaptiveclipping_mod
         if isinstance(strategy, DifferentialPrivacyAdaptiveBase)
@@ -119,7 +121,8 @@ def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
     logger = logging.getLogger("flwr")
 
     def release(rows: np.ndarray) -> np.ndarray:
-        again, level = copy.copy(shared), logger.level
+        again = copy.copy(shared)
+        level = logger.level
         before = ArrayRecord({"row": Array(np.zeros(rows.shape[1]))})
         again.current_arrays = before  # what clipping at the server's side starts from
         config = ConfigRecord({KEY_CLIPPING_NORM: float(again.clipping_norm)})

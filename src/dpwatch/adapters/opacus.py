@@ -177,14 +177,17 @@ class TrainingWatch(Watch):
         clipping_norm = float(optimizer.max_grad_norm)
         check_scale(clipping_norm, _multiplier(optimizer) * clipping_norm)
         super().__init__(ledger)
-        self._engine, self._module, self._optimizer = engine, module, optimizer
+        self._engine = engine
+        self._module = module
+        self._optimizer = optimizer
         self._public = optimizer.expected_batch_size
-        self._draws, self._states = (
-            Draws(loader, epochs, UniformWithReplacementSampler),
-            States(),
-        )
-        self._reasons, self._kind = list[str](), ""
-        self._records, self._clipped_to, self._ghost = 0, 0.0, (-1, 0.0)
+        self._draws = Draws(loader, epochs, UniformWithReplacementSampler)
+        self._states = States()
+        self._reasons = list[str]()
+        self._kind = ""
+        self._records = 0
+        self._clipped_to = 0.0
+        self._ghost = (-1, 0.0)
         self._layers: list[float] = []
         self._names = _parameter_names(module, optimizer)
         self._energy = np.zeros(len(optimizer.params))
@@ -220,7 +223,8 @@ class TrainingWatch(Watch):
         optimizer = self._optimizer
         if not self.silent:
             if isinstance(optimizer, DPOptimizerFastGradientClipping):
-                (records, norm), self._ghost = self._ghost, (-1, 0.0)
+                (records, norm) = self._ghost
+                self._ghost = (-1, 0.0)
                 if records < 0:
                     self._reasons.append(_UNCLIPPED)
             else:
@@ -247,10 +251,8 @@ class TrainingWatch(Watch):
         optimizer = self._optimizer
         if self._states.again(optimizer.generator, optimizer.params[0].device):
             self._reasons.append(_SAME_NOISE)
-        norm, deviation = (
-            float(optimizer.max_grad_norm),
-            _multiplier(optimizer) * float(optimizer.max_grad_norm),
-        )
+        norm = float(optimizer.max_grad_norm)
+        deviation = _multiplier(optimizer) * float(optimizer.max_grad_norm)
         method()
         self._write(norm, deviation)
 
@@ -265,7 +267,8 @@ class TrainingWatch(Watch):
                 f"step {self.round + 1} is one more than the {self.round} of the epochs"
                 " given to watch(): give all"
             )
-        self._reasons, self._kind = self._reasons + why, str(sampler["kind"])
+        self._reasons = self._reasons + why
+        self._kind = str(sampler["kind"])
         sensitivity = self._clipped_to or norm
         mean = optimizer.loss_reduction == "mean"
         if isinstance(optimizer, AdaClipDPOptimizer):
@@ -314,7 +317,8 @@ class TrainingWatch(Watch):
 
     def _measure(self, std: float, clipped_to: float) -> None:
         """Compare the sum's length and its noise with what they can be."""
-        lengths, squares = [], []
+        lengths = []
+        squares = []
         for parameter in self._optimizer.params:
             summed = parameter.summed_grad.double().reshape(-1)  # type: ignore[attr-defined]
             lengths.append(summed.square().sum())
@@ -377,7 +381,8 @@ class TrainingWatch(Watch):
         """
         if not isinstance(delta, float) or not 0 < delta < 1:
             raise DpsumError(f"delta is {delta!r}: it must lie between 0 and 1")
-        releases, claim = self.releases(), self.claim()
+        releases = self.releases()
+        claim = self.claim()
         counted = sum(steps for _, _, steps in self._engine.accountant.history)
         if counted != len(releases):
             raise DpsumError(

@@ -162,14 +162,18 @@ class BackendWatch(Watch):
         check_scale(bound, bound * float(gaussian.relative_noise_stddev))
         super().__init__(ledger, metrics)
         self._users = int(users or known or 0)
-        self._gaussian, self._mechanism, self._rounds = gaussian, mechanism, rounds
+        self._gaussian = gaussian
+        self._mechanism = mechanism
+        self._rounds = rounds
         self._local = isinstance(mechanism, GaussianMechanism)
         self._approximated = isinstance(mechanism, GaussianApproximatedPrivacyMechanism)
         self._in_turn = kind == "min-separation"
         is_known = self._local or cohorts == "known"
         self._kind = "min-separation" if is_known and kind != "unknown" else kind
-        self._now, self._past = _Round(), list[np.ndarray]()
-        self._cohort, self._last = 0, dict[Any, int]()
+        self._now = _Round()
+        self._past = list[np.ndarray]()
+        self._cohort = 0
+        self._last = dict[Any, int]()
         self.replace(backend._training_dataset, "get_cohort", self._drawn)
         self.replace(backend._aggregator, "accumulate", self._added)
         self.replace(mechanism, "postprocess_server", self._released)
@@ -224,13 +228,12 @@ class BackendWatch(Watch):
         return stats, metrics
 
     def _write(self) -> None:
-        now, gaussian = self._now, self._gaussian
+        now = self._now
+        gaussian = self._gaussian
         self._cohort = self._cohort or len(now.users)
-        factor, combines, draws = (
-            1.0,
-            None,
-            now.draws if self._local else now.draws[-1:],
-        )
+        factor = 1.0
+        combines = None
+        draws = now.draws if self._local else now.draws[-1:]
         deviation = now.bound * gaussian.relative_noise_stddev
         if isinstance(gaussian, BandedMatrixFactorizationMechanism):
             encoder = np.asarray(gaussian.query_matrix, dtype=np.float64)
@@ -281,13 +284,11 @@ class BackendWatch(Watch):
         """The sampler, and what does not fit it: a cohort of another size, a user who
         comes again too early.
         """
-        now, users, cohort, rounds, reasons = (
-            self._now,
-            self._users,
-            self._cohort,
-            self._rounds,
-            list[str](),
-        )
+        now = self._now
+        users = self._users
+        cohort = self._cohort
+        rounds = self._rounds
+        reasons = list[str]()
         if len(now.users) != cohort:
             reasons.append(
                 f"a cohort of {len(now.users)} users followed one of {cohort}"

@@ -99,10 +99,14 @@ class Draws:
     """
 
     def __init__(self, loader: DataLoader[Any], epochs: int, poisson: type) -> None:
-        self._loader, self._epochs, self._states = loader, epochs, States()
+        self._loader = loader
+        self._epochs = epochs
+        self._states = States()
         self._drawn: deque[int] = deque()
         self._reasons: list[str] = []
-        self._taken, self._batches, self._sampler = 0, 1, dict[str, Any]()
+        self._taken = 0
+        self._batches = 1
+        self._sampler = dict[str, Any]()
         sampler = loader.batch_sampler
         self._poisson = type(sampler) is poisson
         if sampler is not None:
@@ -119,7 +123,8 @@ class Draws:
         """The ledger's sampler of a step on the gradients of so many records, and what
         speaks against it.
         """
-        why, self._reasons = self._reasons, []
+        why = self._reasons
+        self._reasons = []
         sizes: list[int] = []
         while self._drawn and (sum(sizes) < records or not sizes):
             sizes.append(self._drawn.popleft())

@@ -127,7 +127,8 @@ class NoiseSeen:
         return []
 
     def _repeats(self, pieces: Sequence[np.ndarray]) -> list[str]:
-        faults, earlier_draws = list[str](), len(self._draws)
+        faults = list[str]()
+        earlier_draws = len(self._draws)
         largest = sorted(range(len(pieces)), key=lambda number: -pieces[number].size)[
             :_ARRAYS
         ]
@@ -204,7 +205,9 @@ class Watch:
                 f"metrics is {metrics!r}: give 'released', or 'kept' if nobody but the"
                 " server sees them"
             )
-        self.path, self.metrics, self._go_on = Path(ledger), metrics, go_on
+        self.path = Path(ledger)
+        self.metrics = metrics
+        self._go_on = go_on
         self.round = 0
         if self.path.exists() and self.path.stat().st_size:
             if not go_on:
@@ -288,10 +291,8 @@ class Watch:
                 for fault in noise_seen.faults(noise, deviation, values)
             ]
             faults += [] if draws else ["no noise is added"]
-            reasons, dimension = (
-                [*faults, *reasons],
-                sum(array.size for noise in draws[-1:] for array in noise) or 1,
-            )
+            reasons = [*faults, *reasons]
+            dimension = sum(array.size for noise in draws[-1:] for array in noise) or 1
             if faults:
                 deviation = rms(draws[-1]) if draws else 0.0
                 # The reasons make epsilon infinite, whatever the line says of noise.
@@ -355,7 +356,8 @@ class Watch:
             DpsumError: the sampler is unknown, or the lines are not of one mechanism;
                 see `releases` too.
         """
-        releases, claim = self.releases(), self.claim()
+        releases = self.releases()
+        claim = self.claim()
         claims = (
             {}
             if claim is None

@@ -48,7 +48,8 @@ CONFIDENCE = 0.95
 FALSE_ALARM = 1e-3
 """The chance, about, with which right code is refuted by a whole audit."""
 
-_TOGETHER, _SPREAD = (64, 256), 32
+_TOGETHER = (64, 256)
+_SPREAD = 32
 """Canaries of a call: in coordinates of their own, at least and at most; and spread
 over all, at most.
 """
@@ -274,10 +275,13 @@ def audited(
         else None
     )
     shares = 2 + (dimension > 1) + (whole is not None)
-    share, alarm = 1 - (1 - confidence) / shares, false_alarm / shares
+    share = 1 - (1 - confidence) / shares
+    alarm = false_alarm / shares
     needed = observations_for(family, leak, power=power, false_alarm=alarm)
     observations = min(needed, _MOST, calls or _MOST)
-    repeats, units, among = 0, 0, 0
+    repeats = 0
+    units = 0
+    among = 0
     if whole is not None:
         units = whole.units
         among = min(dimension, watched.most, max(1, 3 * units // 4))

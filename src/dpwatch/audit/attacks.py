@@ -106,7 +106,8 @@ def together(
 
     Where a canary is not, nothing is asked, and the noise is seen as it is.
     """
-    scores, coins = [], []
+    scores = []
+    coins = []
     count = len(canaries.rows)
     deviation = np.maximum(
         canaries.deviation, 1e-3 * np.abs(canaries.shift)
@@ -147,7 +148,9 @@ def _ratios(x: np.ndarray, here: np.ndarray, shift: np.ndarray) -> np.ndarray:
         here: bool [t, j], whether there is a canary.
         shift: float64 [j], between the two worlds.
     """
-    calls, prior, unknown = len(x), 2 * len(x), shift**2 / 4
+    calls = len(x)
+    prior = 2 * len(x)
+    unknown = shift**2 / 4
     weights = np.where(here, 1 / (1 + unknown), 1.0)
     common = (weights * x) @ (weights * x).T / (weights @ weights.T + prior)
     np.fill_diagonal(
@@ -264,8 +267,10 @@ def over_rounds(
     unit is in one round; `known` says whether the observer may know who is in which
     round. The canaries are in coordinates of their own, each at most once.
     """
-    sampler, count = plan.describe(), len(canaries.rows)
-    rounds, rate = int(sampler["rounds"]), float(sampler["rate"])
+    sampler = plan.describe()
+    count = len(canaries.rows)
+    rounds = int(sampler["rounds"])
+    rate = float(sampler["rate"])
     coordinate = np.full(units, -1)
     coordinate[rng.permutation(units)[:count]] = np.arange(count)
     coins = rng.integers(2, size=count).astype(bool)

@@ -20,7 +20,8 @@ from dpsum.audit.ranks import Family, RankTest, posteriors
 from dpsum.errors import DpsumError
 from dpsum.randomness import stream
 
-_PILOT, _MANY_DRAWS = 1000, 0.998
+_PILOT = 1000
+_MANY_DRAWS = 0.998
 _LEAST = 200
 """Observations of an attack: with fewer the chance of a false alarm is no normal
 one.
@@ -63,24 +64,18 @@ class OfRounds(Family):
         once: bool = False,
         whole: OfRounds | None = None,
     ) -> None:
-        analysis, self._rounds = (
-            find("gaussian", sampler["kind"]),
-            int(sampler["rounds"]),
-        )
+        analysis = find("gaussian", sampler["kind"])
+        self._rounds = int(sampler["rounds"])
         schedule = ((noise_multiplier, self._rounds),)
         super().__init__(analysis, schedule, sampler)
         self.name = self.name if whole is None else whole.name
         self._one = analysis.gaussian(Events.planned(schedule, sampler))
-        self.known, self.noise_multiplier, self._once, self.whole = (
-            analysis.known,
-            noise_multiplier,
-            once,
-            whole,
-        )
-        self.units, self._rate = (
-            int(sampler[analysis.units_of(sampler)]),
-            float(sampler["rate"]),
-        )
+        self.known = analysis.known
+        self.noise_multiplier = noise_multiplier
+        self._once = once
+        self.whole = whole
+        self.units = int(sampler[analysis.units_of(sampler)])
+        self._rate = float(sampler["rate"])
 
     def epsilon(self, leak: float, delta: float) -> float:
         return (
@@ -93,10 +88,8 @@ class OfRounds(Family):
         """A function that draws the best attacker's scores."""
         if self.known and self._one is not None:
             return functools.partial(gaussian, coins, self._one**-2)
-        once, multipliers = (
-            self._rounds if self._once else 0,
-            [self.noise_multiplier] * self._rounds,
-        )
+        once = self._rounds if self._once else 0
+        multipliers = [self.noise_multiplier] * self._rounds
         return lambda generator: secret(
             coins, multipliers, generator, rate=self._rate, once=once
         )
@@ -105,11 +98,14 @@ class OfRounds(Family):
 class Whatever(Family):
     """Everything that is (leak times epsilon, delta)-DP."""
 
-    noise_multiplier, whole = None, None
+    noise_multiplier = None
+    whole = None
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        self._epsilon, self._delta = epsilon, delta
-        self.name, self.largest = f"whatever is (eps, {delta:g})-DP", 1e3 / epsilon
+        self._epsilon = epsilon
+        self._delta = delta
+        self.name = f"whatever is (eps, {delta:g})-DP"
+        self.largest = 1e3 / epsilon
         self.posteriors = functools.cache(self._posteriors)
 
     def epsilon(self, leak: float, delta: float) -> float:
@@ -147,7 +143,8 @@ def observations_for(
     test = RankTest(
         family, _PILOT, confidence=_MANY_DRAWS, generator=stream(0, "audit-plan")
     )
-    null_draws, leaky_draws = test.draws(1.0), test.draws(min(leak, family.largest))
+    null_draws = test.draws(1.0)
+    leaky_draws = test.draws(min(leak, family.largest))
     gap = max(float(leaky_draws.mean() - null_draws.mean()), 1e-9)
     blocks = (
         -ndtri(false_alarm) * null_draws.std() + ndtri(power) * leaky_draws.std()

@@ -112,13 +112,11 @@ class Watched:
                 f"cohort is {cohort}: it fixes the rows of a call, two at least, and so"
                 " it goes with zero-out or replace-one adjacency"
             )
-        self._release, self.dimension, self.adjacency, self.calls, self._told = (
-            release,
-            dimension,
-            adjacency,
-            0,
-            told,
-        )
+        self._release = release
+        self.dimension = dimension
+        self.adjacency = adjacency
+        self.calls = 0
+        self._told = told
         fits = max(1, _NUMBERS // dimension)
         self.most = min(_COPIES, fits) if cohort is None else cohort - 1
         self._cohort = None if adjacency == "add-or-remove" else self.most + 1
@@ -241,10 +239,8 @@ class Watched:
         )
         moved = float(np.abs(crowds.mean(axis=0)).max()) / self.most
         floor = 1e-12 * max(usual, float(variance.max()), moved**2)
-        self.mean, self.variance = (
-            nulls.mean(axis=0),
-            np.maximum(variance, max(floor, 1e-300)),
-        )
+        self.mean = nulls.mean(axis=0)
+        self.variance = np.maximum(variance, max(floor, 1e-300))
 
     def _crowds(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Answers to as many copies of the direction as a call may have, and to the
@@ -265,10 +261,8 @@ class Watched:
         crowd = np.concatenate(
             [self.background, np.repeat(row[None, :], self.most, axis=0)]
         )
-        response, unit = (
-            (self(crowd) - self.mean) / self.most,
-            row / np.linalg.norm(row),
-        )
+        response = (self(crowd) - self.mean) / self.most
+        unit = row / np.linalg.norm(row)
         straight = (response @ unit) * unit
         turned = (
             float(((response - straight) ** 2).sum())

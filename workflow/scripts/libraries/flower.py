@@ -30,7 +30,10 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     from dpwatch.adapters.flower_nodes import InProcess
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    clients, cohort, rounds, delta = 100, 20, 3, 1e-5
+    clients = 100
+    cohort = 20
+    rounds = 3
+    delta = 1e-5
     start = ArrayRecord(
         {
             "w": Array(np.zeros((50, 10), np.float32)),
@@ -45,10 +48,8 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
 
         @app.train(mods=list(mods))
         def train(message: Message, context: Any) -> Message:
-            draw, number = (
-                np.random.default_rng(context.node_id),
-                context.node_config["partition-id"],
-            )
+            draw = np.random.default_rng(context.node_id)
+            number = context.node_config["partition-id"]
             arrays = {
                 key: Array(
                     (one.numpy() + draw.normal(size=one.numpy().shape)).astype(

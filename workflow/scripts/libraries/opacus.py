@@ -21,11 +21,9 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     )
 
     def run(*, poisson: bool, **said: str) -> dict[str, Any]:
-        engine, model, loss = (
-            PrivacyEngine(),
-            torch.nn.Linear(4, 2),
-            torch.nn.CrossEntropyLoss(),
-        )
+        engine = PrivacyEngine()
+        model = torch.nn.Linear(4, 2)
+        loss = torch.nn.CrossEntropyLoss()
         module, optimizer, loader = engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),

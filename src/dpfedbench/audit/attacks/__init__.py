@@ -42,7 +42,8 @@ PROBES = 200
 _CHOOSING = 0.2
 """Share of the runs on which the threshold is chosen."""
 
-_NAME, _ASSUMES = "Clopper-Pearson over many runs", "runs are independent"
+_NAME = "Clopper-Pearson over many runs"
+_ASSUMES = "runs are independent"
 
 Score = Callable[[bool, int], Sequence[float]]
 """Whether the unit is present, and a seed, to the scores of the independent runs made
@@ -102,10 +103,8 @@ class Spread:
     """
 
     def __init__(self) -> None:
-        self.net, self.rounds = (
-            Coordinates(ordinary=1, reserved=PROBES),
-            list[np.ndarray](),
-        )
+        self.net = Coordinates(ordinary=1, reserved=PROBES)
+        self.rounds = list[np.ndarray]()
 
     def __call__(
         self, line: Release, made: Sequence[tuple[Released, np.ndarray]]

@@ -29,11 +29,9 @@ def score(
         BenchError: a plan whose blocks are secret, or too few rounds to fill the window
             and see the next release.
     """
-    noise, participation, rounds = (
-        run.server_sum.noise,
-        run.participation,
-        rule.window + 1,
-    )
+    noise = run.server_sum.noise
+    participation = run.participation
+    rounds = rule.window + 1
     assert noise is not None
     kind = participation.plan(clients=run.clients.count, seed=run.seed).describe()[
         "kind"

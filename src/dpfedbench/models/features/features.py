@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 else:
     from dpsum.lazy import Lazy
 
-    np, torch = Lazy("numpy"), Lazy("torch")
+    np = Lazy("numpy")
+    torch = Lazy("torch")
 
 _TOGETHER = 16
 """Images whose maps are computed at once: the intermediate values of more do not stay
@@ -175,7 +176,8 @@ def _directions(
     # Of the smaller of both products, whose eigenvectors make the directions.
     centred = flat - mean
     sizes, vectors = np.linalg.eigh(centred @ centred.T)
-    sizes, vectors = np.sqrt(np.maximum(sizes[::-1], 0.0)), vectors[:, ::-1]
+    sizes = np.sqrt(np.maximum(sizes[::-1], 0.0))
+    vectors = vectors[:, ::-1]
     count = features.evened
     if count > min(len(sizes), centred.shape[1]) or sizes[count - 1] <= 1e-6 * sizes[0]:
         raise BenchError(

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 else:
     from dpsum.lazy import Lazy
 
-    np, torch = Lazy("numpy"), Lazy("torch")
+    np = Lazy("numpy")
+    torch = Lazy("torch")
 
 
 class RandomFeatures(Features):

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 else:
     from dpsum.lazy import Lazy
 
-    np, torch = Lazy("numpy"), Lazy("torch")
+    np = Lazy("numpy")
+    torch = Lazy("torch")
 
 
 class Scattering(Features):
@@ -64,7 +65,8 @@ class Scattering(Features):
 
     def shape(self, image_shape: tuple[int, ...]) -> tuple[int, int, int]:
         height, width, channels = image_shape
-        step, maps = 2**self.scales, self.channels(channels)
+        step = 2**self.scales
+        maps = self.channels(channels)
         if min(height, width) < 2 * step:
             raise BenchError(
                 f"model.features.scales is {self.scales}, but images of {height} x"
@@ -78,7 +80,8 @@ class Scattering(Features):
         return -(-height // step), -(-width // step), maps
 
     def of(self, images: torch.Tensor) -> torch.Tensor:
-        step, (height, width) = 2**self.scales, images.shape[2:]
+        step = 2**self.scales
+        (height, width) = images.shape[2:]
         more = (step, step + -width % step, step, step + -height % step)
         padded = torch.nn.functional.pad(images, more, mode="reflect")
         waves = _wavelets(*padded.shape[2:], self.scales, self.angles)
@@ -98,7 +101,8 @@ class Scattering(Features):
             """
             return torch.fft.ifft2(spectrum[..., None, :, :] * waves[scale]).abs()
 
-        parts, spectrum = [kept(padded)], torch.fft.fft2(padded)
+        parts = [kept(padded)]
+        spectrum = torch.fft.fft2(padded)
         for first in range(self.scales):
             moduli = filtered(spectrum, first)
             parts.append(kept(moduli))
@@ -128,7 +132,8 @@ def gabor(
     """A Gaussian of sum 1, times a plane wave, on a torus whose origin is its first
     pixel: complex128 [H, W].
     """
-    cosine, sine = math.cos(angle), math.sin(angle)
+    cosine = math.cos(angle)
+    sine = math.sin(angle)
     wavelet = np.zeros((height, width), np.complex128)
     for down in range(-2, 3):
         for right in range(-2, 3):
@@ -136,7 +141,8 @@ def gabor(
                 np.mgrid[:height, :width]
                 + np.array([down * height, right * width])[:, None, None]
             )
-            along, across = cosine * y + sine * x, slant * (cosine * x - sine * y)
+            along = cosine * y + sine * x
+            across = slant * (cosine * x - sine * y)
             wavelet += np.exp(
                 -(along**2 + across**2) / (2 * deviation**2) + 1j * frequency * along
             )

@@ -64,7 +64,8 @@ class OwnModule(ModelSettings):
         """
         from dpfedbench.models.net import Net
 
-        module, sizes = self._class(), {"input_shape": input_shape, "outputs": outputs}
+        module = self._class()
+        sizes = {"input_shape": input_shape, "outputs": outputs}
         taken = inspect.signature(module).parameters
         arguments = {
             name: value for name, value in sizes.items() if name in taken

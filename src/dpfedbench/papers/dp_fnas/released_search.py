@@ -270,7 +270,8 @@ class _Search(Clients):
         index: int,
     ) -> torch.Tensor:
         """Return what the architecture steps along: dA - xi (h + R n)."""
-        weights, architecture = self._weights, self._architecture
+        weights = self._weights
+        architecture = self._architecture
         step = self._update.weights
         rate = step.schedule.rate(step.rate, index, self._rounds)
         virtual = model.clone()

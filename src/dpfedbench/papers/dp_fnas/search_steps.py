@@ -28,7 +28,8 @@ from dpsum.sums import SumSpec
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
 
-WEIGHTS, ARCHITECTURE = "weights-sum", "architecture-sum"
+WEIGHTS = "weights-sum"
+ARCHITECTURE = "architecture-sum"
 _BLOCKS = {WEIGHTS: "weights", ARCHITECTURE: "architecture"}
 
 

@@ -97,8 +97,11 @@ class _Batches(Clients):
 
         run = setup.run
         plan = run.part(PoissonLots)
-        self._update, self._run, self._held = update, run, setup.held
-        self._count, self._rounds = len(setup.held.images), plan.rounds
+        self._update = update
+        self._run = run
+        self._held = setup.held
+        self._count = len(setup.held.images)
+        self._rounds = plan.rounds
         self._lots = plan.lots(
             clients=self._count,
             seed=run.stream_seed,

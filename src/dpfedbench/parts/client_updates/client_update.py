@@ -156,11 +156,9 @@ class ClientByClient(Clients):
         *,
         device: str | None = None,
     ) -> None:
-        self.setup, self.dimension, self._workers = (
-            setup,
-            setup.net.dimension,
-            setup.workers(make),
-        )
+        self.setup = setup
+        self.dimension = setup.net.dimension
+        self._workers = setup.workers(make)
         self._device = device or self._workers.device
 
     def client(

@@ -48,7 +48,8 @@ class CoupledGradients:
     """
 
     def __init__(self, gradients: Gradients) -> None:
-        self._net, self._device = gradients.net, gradients.device
+        self._net = gradients.net
+        self._device = gradients.device
         self._call = gradients.net.callable(gradients.device, gradients.dtype)
         self._like = torch.empty(0, device=gradients.device, dtype=gradients.dtype)
 
@@ -143,8 +144,10 @@ class CoupledRecords(MamlByRecord):
         out: torch.Tensor,
     ) -> Sequence[float]:
         support, query = held
-        sums, update = Client(self, index, client), self._update
-        adapted, path = theta.copy(), list[np.ndarray]()
+        sums = Client(self, index, client)
+        update = self._update
+        adapted = theta.copy()
+        path = list[np.ndarray]()
         for step in range(update.inner_steps):
             path.append(adapted.copy())
             mean, _ = sums.mean(SUPPORT, adapted, support, worker, step)

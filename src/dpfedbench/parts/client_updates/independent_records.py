@@ -32,7 +32,8 @@ def clipped_directions(
     """
     directions = torch.empty_like(gradients)
     for group, threshold in clipped:
-        parts, along_v = gradients[:, group], direction[group]
+        parts = gradients[:, group]
+        along_v = direction[group]
         squares = parts.square().sum(dim=1)
         scale = (threshold / squares.sqrt()).clamp(max=1.0)
         is_clipped = (scale < 1).to(parts.dtype)

@@ -120,8 +120,11 @@ class _Silos(Clients):
     divides = True
 
     def __init__(self, update: LocalSteps, setup: Setup) -> None:
-        self._update, self._setup, self._held = update, setup, setup.held
-        run, self._count = setup.run, len(setup.held.images)
+        self._update = update
+        self._setup = setup
+        self._held = setup.held
+        run = setup.run
+        self._count = len(setup.held.images)
         self._dimension, self._own = (
             setup.net.dimension,
             setup.processes.own(self._count),
@@ -234,22 +237,23 @@ class _Silos(Clients):
             the mean loss and the mean norm of the gradients, nan where they may not be
             told, and the release's norm.
         """
-        lot, model = self._lots.lot(index, step, client), self._models[client]
+        lot = self._lots.lot(index, step, client)
+        model = self._models[client]
         labels = self._held.labels[client][lot]
-        total, loss, norm = (
-            self.entry.open(index, step=step, holder=client),
-            math.nan,
-            math.nan,
-        )
+        total = self.entry.open(index, step=step, holder=client)
+        loss = math.nan
+        norm = math.nan
         with self._workers.worker() as (gradients, room):
             images = room.taken(self._held.images[client], lot)
             measured, _ = gradients.add_each(model.numpy(), images, labels, total)
         if not self.entry.sum.private and len(lot):
-            loss, norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
+            loss = float(np.mean(measured.losses))
+            norm = float(np.mean(total.norms))
         released = torch.from_numpy(self.entry.end(total))
         expected = self._lots.expected(client)
         mean = (released / expected).float()
-        update, rounds = self._update, self._setup.run.part(PoissonLots).rounds
+        update = self._update
+        rounds = self._setup.run.part(PoissonLots).rounds
         rate = update.schedule.rate(update.inner_rate, index, rounds)
         update.optimizer.told(self._states[client], total.deviation / expected)
         update.optimizer.step(model, mean, self._states[client], rate)

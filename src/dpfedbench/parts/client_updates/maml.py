@@ -178,11 +178,9 @@ class _Tasks(Clients):
     def __init__(self, update: QueryGradient, setup: Setup) -> None:
         from dpfedbench.models.meta_gradient import MetaGradient
 
-        self._update, self._held, self._dimension = (
-            update,
-            setup.held,
-            setup.net.dimension,
-        )
+        self._update = update
+        self._held = setup.held
+        self._dimension = setup.net.dimension
         adapted = update.adapted_tensors(setup)
         self._workers = setup.workers(
             lambda gradients: MetaGradient(
@@ -200,7 +198,8 @@ class _Tasks(Clients):
         """Query gradients, with losses and accuracies on the query sets. A tensor is
         overwritten two chunks later.
         """
-        weights, chunk = self._update.step_weights(index), self._workers.chunk
+        weights = self._update.step_weights(index)
+        chunk = self._workers.chunk
         device = self._workers.device
         buffers = [
             torch.empty((chunk, self._dimension), device=device) for _ in range(2)
@@ -224,7 +223,8 @@ class _Tasks(Clients):
         buffer: Any,
         weights: Any,
     ) -> tuple[Any, list[concurrent.futures.Future]]:
-        tasks, out = self._held.gather(ids), buffer[: len(ids)]
+        tasks = self._held.gather(ids)
+        out = buffer[: len(ids)]
 
         def some(which: slice) -> tuple[np.ndarray, np.ndarray]:
             with self._workers.worker() as worker:

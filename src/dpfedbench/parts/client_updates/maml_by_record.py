@@ -65,7 +65,8 @@ class MamlByRecord(TaskClients):
         held: Any,
         out: torch.Tensor,
     ) -> Sequence[float]:
-        (support, query), sums = held, Client(self, index, client)
+        (support, query) = held
+        sums = Client(self, index, client)
         adapted = theta.copy()
         for step in range(self._update.inner_steps):
             mean, _ = sums.mean(SUPPORT, adapted, support, worker, step)

@@ -75,7 +75,8 @@ class ModelDifferenceClients(ClientByClient):
     """
 
     def __init__(self, update: ModelDifference, setup: Setup) -> None:
-        dimension, self._update = setup.net.dimension, update
+        dimension = setup.net.dimension
+        self._update = update
         super().__init__(
             setup,
             lambda made: (made, torch.empty((_PIECE, dimension), device=made.device)),
@@ -103,13 +104,13 @@ class ModelDifferenceClients(ClientByClient):
         held: Any,
         out: torch.Tensor,
     ) -> Sequence[float]:
-        images, labels = self.setup.held.images[client], self.setup.held.labels[client]
-        start, model = torch.from_numpy(theta), torch.from_numpy(theta.copy())
+        images = self.setup.held.images[client]
+        labels = self.setup.held.labels[client]
+        start = torch.from_numpy(theta)
+        model = torch.from_numpy(theta.copy())
         gradients, room = worker
-        state, measured = (
-            self._update.optimizer.begin(model),
-            gradients.evaluate(theta, images, labels),
-        )
+        state = self._update.optimizer.begin(model)
+        measured = gradients.evaluate(theta, images, labels)
         for _ in range(self._update.inner_steps):
             total = gradients.added(model.numpy(), images, labels, room)
             mean = torch.from_numpy((total / len(labels)).astype(np.float32))

@@ -176,12 +176,12 @@ class Parties(Clients):
     divides = True
 
     def __init__(self, update: SummedUpdate, setup: Setup) -> None:
-        self._update, self._setup, self._told = (
-            update,
-            setup,
-            update.told(setup.run, setup.net),
-        )
-        run, net, self._held = setup.run, setup.net, setup.held
+        self._update = update
+        self._setup = setup
+        self._told = update.told(setup.run, setup.net)
+        run = setup.run
+        net = setup.net
+        self._held = setup.held
         self._count, held = len(self._held.images), len(self._held.images[0])
         self._workers = setup.workers(lambda gradients: gradients)
         self._rounds = run.part(PoissonLots).rounds
@@ -190,7 +190,8 @@ class Parties(Clients):
         )
         self._phases = list[_Phase]()
         for sum_ in setup.client_sums:
-            block, steps = update.block_of(sum_), update.steps[sum_.name]
+            block = update.block_of(sum_)
+            steps = update.steps[sum_.name]
             coordinates = net.blocks[block] if block else slice(0, net.dimension)
             indices = [
                 update.places(sum_, seed=run.seed, client=client, records=held)
@@ -268,10 +269,8 @@ class Parties(Clients):
         losses and norms.
         """
         chosen = phase.places[client][phase.lots.lot(index, 0, client)]
-        images, labels = (
-            self._held.images[client][chosen],
-            self._held.labels[client][chosen],
-        )
+        images = self._held.images[client][chosen]
+        labels = self._held.labels[client][chosen]
         total = phase.entry.open(index, holder=client)
         with self._workers.worker() as gradients:
             measured, _ = gradients.add_each(

@@ -21,7 +21,8 @@ from dpfedbench.lazy import np, torch
 from dpfedbench.parts.optimizers.optimizer import Optimizer, State
 from dpfedbench.settings.part import setting
 
-_FIRST, _SECOND = 0.9, 0.999
+_FIRST = 0.9
+_SECOND = 0.999
 
 
 class AdamBC(Optimizer):

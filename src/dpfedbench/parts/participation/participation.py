@@ -73,7 +73,8 @@ class Participation(Part):
         return (max(self.rounds, 1), 1) if self.once else (1, max(self.rounds, 1))
 
     def check(self, run: Run) -> None:
-        count, cohort = run.clients.count, self.cohort
+        count = run.clients.count
+        cohort = self.cohort
         if cohort > count:
             raise BenchError(
                 f"participation.cohort is {cohort}, more than clients.count ({count}):"

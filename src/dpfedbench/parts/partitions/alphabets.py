@@ -41,7 +41,8 @@ class Alphabets(TaskClients):
     def draw(
         self, dataset: ImageDataset, *, ways: int, seed: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        pool, per_class = dataset.splits["train"], dataset.examples_per_class
+        pool = dataset.splits["train"]
+        per_class = dataset.examples_per_class
         names, group = np.unique(np.array(dataset.groups)[pool], return_inverse=True)
         if len(names) < 2:
             raise BenchError(
@@ -55,10 +56,8 @@ class Alphabets(TaskClients):
         for block, start in enumerate(range(0, self.count, BLOCK)):
             # Whole blocks are drawn, and the last one cut: a client does not depend on
             # how many there are.
-            rng, stop = (
-                stream(seed, "partition/alphabets", block),
-                min(start + BLOCK, self.count),
-            )
+            rng = stream(seed, "partition/alphabets", block)
+            stop = min(start + BLOCK, self.count)
             weights = log_dirichlet(
                 rng, self.concentration * sizes / len(pool), BLOCK
             ) - np.log(sizes)

@@ -58,7 +58,8 @@ class Dirichlet(RecordClients):
             )
 
     def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:
-        pool, alpha = dataset.splits["train"], self.concentration or 1.0
+        pool = dataset.splits["train"]
+        alpha = self.concentration or 1.0
         of_label = [
             pool[dataset.labels[pool] == label]
             for label in range(len(dataset.class_names))

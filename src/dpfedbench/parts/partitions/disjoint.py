@@ -47,12 +47,11 @@ class Disjoint(TaskClients):
         `ways` cards. A hand that spans two decks could hold a class twice; the new deck
         is then rearranged so that its first cards are none of those in the hand.
         """
-        rng, pool, per_class = (
-            stream(seed, "partition"),
-            dataset.splits["train"],
-            dataset.examples_per_class,
-        )
-        clients, examples = self.count, self.examples_per_class
+        rng = stream(seed, "partition")
+        pool = dataset.splits["train"]
+        per_class = dataset.examples_per_class
+        clients = self.count
+        examples = self.examples_per_class
         most = len(pool) * (per_class // examples) // ways
         if clients > most:
             raise BenchError(

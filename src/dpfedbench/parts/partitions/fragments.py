@@ -65,7 +65,8 @@ class Fragments(RecordClients):
         """Equally many fragments for each client; records of one label keep their order
         in the data set.
         """
-        pool, fragments = dataset.splits["train"], self.fragments or 1
+        pool = dataset.splits["train"]
+        fragments = self.fragments or 1
         self._check_divides(dataset.name, len(pool), fragments)
         pool = pool[np.argsort(dataset.labels[pool], kind="stable")]
         dealt = stream(seed, "partition/fragments").permutation(fragments)

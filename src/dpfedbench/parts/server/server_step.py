@@ -145,7 +145,8 @@ class Average(ServerStep):
 class _Models:
     """The models of all clients; their mean in single precision is what is released."""
 
-    non_finite, one_by_one = 0, True
+    non_finite = 0
+    one_by_one = True
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
