@@ -10,14 +10,14 @@ from dpfedbench.data.partition import (
     record_partition_of,
 )
 from dpfedbench.settings.part import kinds_of
-from dpfedbench.settings.sections import Clients
+from dpfedbench.settings.sections import PartitionScheme
 
 SIZES = {"examples_per_class": 2, "support_per_class": 1, "query_per_class": 1}
 
 
 def made_clients(kind: str, **values: Any) -> Any:
     """The part of a partition, whatever sizes of tasks are not said."""
-    return kinds_of(Clients)[kind].read(SIZES | values, "clients")
+    return kinds_of(PartitionScheme)[kind].read(SIZES | values, "clients")
 
 
 def make_partition(

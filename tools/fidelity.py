@@ -23,7 +23,7 @@ import yaml
 
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
-from dpfedbench.experiments.plan import Cell, Item, Plan
+from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
 from dpfedbench.settings.layers import leaves
 from dpfedbench.settings.yaml_files import read_file
 
@@ -234,7 +234,7 @@ def paper_plan() -> Plan:
 # Settings
 
 
-def _matches(cell: Cell, wanted: Mapping[str, str]) -> bool:
+def _matches(cell: PlannedCell, wanted: Mapping[str, str]) -> bool:
     run = cell.runs[0]
     known = {
         "series": cell.series,
@@ -246,7 +246,7 @@ def _matches(cell: Cell, wanted: Mapping[str, str]) -> bool:
     return all(known[name] == value for name, value in wanted.items())
 
 
-def _value(item: Item, cells: Sequence[Cell], key: str) -> list[Any]:
+def _value(item: PlannedItem, cells: Sequence[PlannedCell], key: str) -> list[Any]:
     """Return the distinct values that these cells have at a key.
 
     Raises:

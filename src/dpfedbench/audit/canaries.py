@@ -22,7 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.audit.scores import Decorrelated, RoundByRound, Scores, SecretRounds
+from dpfedbench.audit.scores import (
+    CanaryScores,
+    Decorrelated,
+    RoundByRound,
+    SecretRounds,
+)
 from dpfedbench.audit.units import ORDINARY, Coordinates, Units, canary_units
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.rounds import Rounds
@@ -195,7 +200,7 @@ def run_rounds(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Experiment:
+class CanaryExperiment:
     """One run with canaries.
 
     Attributes:
@@ -247,7 +252,7 @@ def one_run(
     dimension: int | None = None,
     groups: int = 1,
     progress: Progress | None = None,
-) -> Experiment:
+) -> CanaryExperiment:
     """Run the mechanism of a sum once, with canaries.
 
     Clients that sum over their own records are alike, and no record is at two of them.
@@ -328,7 +333,7 @@ def one_run(
     ]
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource
-    scores: Scores
+    scores: CanaryScores
     if is_client_sum:
         source = RecordSource(net, units)
         scores = RoundByRound(net, sum_.name, holders, added=added)
@@ -369,7 +374,7 @@ def one_run(
             for index, absent in enumerate(scores.absent)
         ]
         taking_part = np.isin(np.arange(canaries_each), np.concatenate(sent))
-    return Experiment(
+    return CanaryExperiment(
         holders=holders,
         coins=coins[:, taking_part].ravel(),
         scores=scores.scores[:, taking_part].ravel(),

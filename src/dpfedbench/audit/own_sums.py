@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.audit.canaries import ClientSource, Experiment, gradients_of, nothing
+from dpfedbench.audit.canaries import (
+    CanaryExperiment,
+    ClientSource,
+    gradients_of,
+    nothing,
+)
 from dpfedbench.audit.scores import shown_over_groups
 from dpfedbench.audit.units import LARGE, Coordinates, Units
 from dpfedbench.data.partition import TaskBatch
@@ -142,7 +147,7 @@ def one_run_of_examples(
     canaries: int,
     inserted: bool = True,
     groups: int = 1,
-) -> Experiment:
+) -> CanaryExperiment:
     """An experiment with the sums over clients' own examples: each example is a canary,
     and nothing else is in them.
 
@@ -209,7 +214,7 @@ def one_run_of_examples(
             secret(coins[shown], z, generator, rate=rate) for rate, z in drawn.items()
         )
 
-    return Experiment(
+    return CanaryExperiment(
         holders=clients,
         coins=coins[shown],
         scores=scores[shown],
@@ -220,7 +225,7 @@ def one_run_of_examples(
 
 def one_run_of_updates(
     run: Method, *, seed: int, canaries: int, inserted: bool = True
-) -> Experiment:
+) -> CanaryExperiment:
     """An experiment with clients that add noise to their own updates: each client is a
     canary.
 
@@ -251,7 +256,7 @@ def one_run_of_updates(
         show,
         clients=canaries,
     )
-    return Experiment(
+    return CanaryExperiment(
         holders=canaries,
         coins=coins,
         scores=scores,

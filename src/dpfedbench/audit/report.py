@@ -17,7 +17,7 @@ import numpy as np
 
 from dpfedbench.audit.attacks import leak_of
 from dpfedbench.audit.canaries import (
-    Experiment,
+    CanaryExperiment,
     audit_seed,
     extra_of,
     lines_of,
@@ -86,7 +86,7 @@ def family_of(releases: Sequence[Release]) -> Family:
 
 
 def bounds_of(
-    experiment: Experiment,
+    experiment: CanaryExperiment,
     family: Family,
     *,
     delta: float,
@@ -267,7 +267,7 @@ def audit(
 
 
 def _audit_by_client(
-    run_once: Callable[..., Experiment],
+    run_once: Callable[..., CanaryExperiment],
     run: Method,
     releases: Sequence[Release],
     family: Family,

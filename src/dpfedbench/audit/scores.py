@@ -62,7 +62,7 @@ def shown_over_groups(
     return shown / weights
 
 
-class Scores:
+class CanaryScores:
     """An observer of a mechanism, which is called with each line of the ledger and with
     what left.
 
@@ -99,7 +99,7 @@ class Scores:
         raise NotImplementedError
 
 
-class RoundByRound(Scores):
+class RoundByRound(CanaryScores):
     """Scores under noise that is drawn anew for each round (`dpsum.audit.ideal.Tally`,
     also for `members` and `once`).
 
@@ -145,7 +145,7 @@ class RoundByRound(Scores):
         return line.noise_multiplier * max(1, self._added) ** 0.5
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """As of `Scores`."""
+        """As of `CanaryScores`."""
         rounds = [(line.round, self._noise_of(line)) for line in self.lines]
         sampler = self.lines[0].sampler
         return self._tally.ideal(
@@ -157,7 +157,7 @@ class RoundByRound(Scores):
         )
 
 
-class _Correlated(Scores):
+class _Correlated(CanaryScores):
     """Scores under correlated noise: there are some after the last of `rounds`.
 
     Attributes:
@@ -273,7 +273,7 @@ class Decorrelated(_Correlated):
         self._squares[0, canaries] = squares
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """As of `Scores`."""
+        """As of `CanaryScores`."""
         return gaussian(coins, self._squares, generator)
 
 
@@ -307,7 +307,7 @@ class SecretRounds(_Correlated):
         return np.asarray(logsumexp(exponents, axis=0) - np.log(columns.shape[1]))[None]
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """As of `Scores`."""
+        """As of `CanaryScores`."""
         columns = self._columns()
         z = self._noise
         drawn = generator.integers(columns.shape[1], size=coins.shape[1])

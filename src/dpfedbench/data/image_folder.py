@@ -37,7 +37,7 @@ class SplitClasses(Settings):
     test: int = setting(ge=1, doc="test classes")
 
 
-class Options(Settings):
+class ImageFolderOptions(Settings):
     """Arguments of `read`, as a configuration states them."""
 
     folder: str = setting(
@@ -57,6 +57,10 @@ class Options(Settings):
     split_classes: SplitClasses | None = setting(
         None, doc="of a few-shot data set, in place of test_images"
     )
+
+
+OPTIONS = ImageFolderOptions
+"""Options that a configuration may give this reader."""
 
 
 def read(
@@ -80,7 +84,7 @@ def read(
 
     Args:
         local: the local data folder, below which a relative `folder` lies.
-        folder, size, channels, images_per_class: see `Options`.
+        folder, size, channels, images_per_class: see `ImageFolderOptions`.
         split_classes: makes a few-shot data set, split by class.
         test_images: makes a data set of records, split by record.
 

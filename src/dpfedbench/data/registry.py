@@ -118,7 +118,7 @@ def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
     try:
         reader = importlib.import_module(module)
         read = reader.read
-        known = getattr(reader, "Options", None)
+        known = getattr(reader, "OPTIONS", None)
         if isinstance(known, type) and issubclass(known, Settings):
             known.read(options, f"datasets.{name}.options")
         inspect.signature(read).bind(None, Path(), None, **options)

@@ -20,7 +20,7 @@ from dpfedbench.files import reading
 from dpfedbench.settings.part import Settings, setting
 
 
-class Options(Settings):
+class TextFolderOptions(Settings):
     """Arguments of `read`, as a configuration states them."""
 
     folder: str = setting(
@@ -33,6 +33,10 @@ class Options(Settings):
     validation: float = setting(
         0.1, gt=0, lt=1, doc="share of the others that are for validation"
     )
+
+
+OPTIONS = TextFolderOptions
+"""Options that a configuration may give this reader."""
 
 
 def read(
@@ -50,7 +54,7 @@ def read(
 
     Args:
         local: the local data folder, below which a relative `folder` lies.
-        folder, words, test, validation: see `Options`.
+        folder, words, test, validation: see `TextFolderOptions`.
 
     Raises:
         BenchError: the folder is not there or cannot be read, a file is no text in

@@ -29,7 +29,7 @@ from dpsum.randomness import stream
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Scores:
+class FewShotScores:
     """Scores of a model on tasks: accuracy (0 to 1) and mean cross-entropy on the query
     set of each, float64 [n].
     """
@@ -57,7 +57,7 @@ def task_scores(
     adapted: Sequence[str] | None = None,
     threads: int = 1,
     progress: Progress | None = None,
-) -> Scores:
+) -> FewShotScores:
     """Accuracy and loss on each of `tasks` fresh tasks of a split ("validation" or
     "test").
 
@@ -122,7 +122,7 @@ def task_scores(
     with workers.running() as pool:
         blocks = _blocks(tasks, choice.tasks, threads)
         scores = np.array(list(itertools.chain(*pool.map(scored, blocks))))
-    return Scores(accuracies=scores[:, 0], losses=scores[:, 1])
+    return FewShotScores(accuracies=scores[:, 0], losses=scores[:, 1])
 
 
 def _blocks(tasks: int, most: int, threads: int) -> list[range]:

@@ -16,7 +16,7 @@ import numpy as np
 from dpfedbench.data.text_tasks import KnownText
 from dpfedbench.data.tokens import load_texts
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.few_shot import Scores
+from dpfedbench.evaluation.few_shot import FewShotScores
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.method import Method
@@ -58,7 +58,7 @@ def text_scores(
     tasks: int,
     threads: int = 1,
     progress: Progress | None = None,
-) -> tuple[Scores, Scores]:
+) -> tuple[FewShotScores, FewShotScores]:
     """Accuracy and loss on the first `tasks` tasks of a split, refined and as the model
     is.
 
@@ -109,7 +109,7 @@ def text_scores(
     with workers.running() as running:
         scores = list(running.map(scored, range(tasks)))
     after, before = (
-        Scores(
+        FewShotScores(
             accuracies=np.array([measured.accuracy for measured in of]),
             losses=np.array([measured.loss for measured in of]),
         )
@@ -155,7 +155,7 @@ class TextMeasures(NoMeasures):
 
     def _scores(
         self, theta: np.ndarray, split: str, tasks: int
-    ) -> tuple[Scores, Scores]:
+    ) -> tuple[FewShotScores, FewShotScores]:
         return text_scores(
             self._choice,
             theta,

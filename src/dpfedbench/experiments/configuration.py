@@ -171,7 +171,7 @@ class MetaTest(Settings):
     best_step: bool | None = setting(None, doc="in place of evaluation.best_step")
 
 
-class Curve(Settings):
+class PublishedCurve(Settings):
     """A column of history.csv to draw."""
 
     label: str | None = setting(None, doc="in place of the series' label")
@@ -271,7 +271,7 @@ class Series(Settings):
             " is a key that is swept in place of x.key"
         ),
     )
-    curves: dict[str, Curve] | None = setting(
+    curves: dict[str, PublishedCurve] | None = setting(
         None, doc="of a history: the columns to draw"
     )
     profile: Literal["as_claimed", "holds"] | None = setting(
@@ -282,7 +282,7 @@ class Series(Settings):
     )
 
 
-class Table(Settings):
+class TableSettings(Settings):
     """Tasks × series."""
 
     title: str = setting(doc="the caption")
@@ -347,7 +347,7 @@ class YAxis(Settings):
     scale: Literal["linear", "log"] = setting("linear", doc="of the axis")
 
 
-class Figure(Settings):
+class FigureSettings(Settings):
     """One task × series, some of them swept over the values of one key."""
 
     kind: Literal["sweep", "frontier", "history", "account"] = setting(
@@ -367,7 +367,7 @@ class Figure(Settings):
         )
     )
     y: YAxis = setting(doc="the vertical axis")
-    curves: dict[str, Curve] | None = setting(
+    curves: dict[str, PublishedCurve] | None = setting(
         None, doc="of a history: the columns to draw, of all series"
     )
     series: dict[Name, Series | None] = setting(
@@ -398,8 +398,12 @@ class Experiment(Settings):
     tasks: Annotated[dict[str, Overlay], _some] = setting(
         doc="overlays of the run by name"
     )
-    tables: dict[Name, Table | None] = setting({}, doc="by name; null leaves one out")
-    figures: dict[Name, Figure | None] = setting({}, doc="by name; null leaves one out")
+    tables: dict[Name, TableSettings | None] = setting(
+        {}, doc="by name; null leaves one out"
+    )
+    figures: dict[Name, FigureSettings | None] = setting(
+        {}, doc="by name; null leaves one out"
+    )
 
 
 class Configuration(Settings):

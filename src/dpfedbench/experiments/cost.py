@@ -25,7 +25,7 @@ from dpfedbench.files import write_text
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import device_of
 from dpfedbench.models.kernels import processor
-from dpfedbench.parts.budget import Budget, OwnSum
+from dpfedbench.parts.budget import BudgetSettings, OwnSum
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep
@@ -42,7 +42,15 @@ _MOST = 2048
 """Clients of a timed round whose cohort has to be whole, at the most."""
 _SEED = 2**64 - 1
 
-_SMALL = (Budget, OwnSum, ClippingRule, Noise, Participation, ServerStep, Transform)
+_SMALL = (
+    BudgetSettings,
+    OwnSum,
+    ClippingRule,
+    Noise,
+    Participation,
+    ServerStep,
+    Transform,
+)
 """Sections that change next to nothing of the time."""
 
 

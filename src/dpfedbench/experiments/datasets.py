@@ -53,7 +53,7 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
     """The data sets there are: those of `data.DATASETS_TABLE`, and those that the
     configuration states.
 
-    A reader's module may have a `Settings` class `Options`, of what it is called with.
+    A reader's module may have a `Settings` class `OPTIONS`, of what it is called with.
     Where a package that it imports is not installed, as where only a plan is made,
     options are checked when the data set is prepared.
 
@@ -82,7 +82,7 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
             "reader (a module of the folder data, or of a plugin)",
         )
         module = _reader(readers[entry.reader])
-        options = getattr(module, "Options", None)
+        options = getattr(module, "OPTIONS", None)
         if isinstance(options, type) and issubclass(options, Settings):
             options.read(entry.options, f"datasets.{name}.options")
         text = digest_module(module) if module else ""

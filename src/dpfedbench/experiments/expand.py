@@ -12,11 +12,11 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import (
     Configuration,
     Experiment,
-    Figure,
+    FigureSettings,
     MetaTest,
     SearchSpace,
     Series,
-    Table,
+    TableSettings,
     given,
 )
 from dpfedbench.experiments.datasets import CALLED, check_holdings, known_name
@@ -26,7 +26,7 @@ from dpfedbench.experiments.overlays import (
     check_overlays,
     overlays,
 )
-from dpfedbench.experiments.plan import Cell, Item, Plan
+from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
 from dpfedbench.results.format import HISTORY, MEASURED, NORMS
@@ -85,7 +85,7 @@ def make_plan(
     for where, overlay, _ in overlays(configuration):
         if "dataset" in overlay:
             known.dataset(overlay["dataset"], f"{where}.dataset")
-    items: dict[tuple[str, str], Item] = {}
+    items: dict[tuple[str, str], PlannedItem] = {}
     for paper, experiment in configuration.experiments.items():
         if experiment is None:
             continue
@@ -167,20 +167,22 @@ class _Expansion:
     known: _Known
     paper: str
     experiment: Experiment
-    spec: Table | Figure
+    spec: TableSettings | FigureSettings
     where: str
 
-    def item(self, name: str) -> Item:
+    def item(self, name: str) -> PlannedItem:
         spec = self.spec
-        cells = self._table(spec) if isinstance(spec, Table) else self._figure(spec)
+        cells = (
+            self._table(spec) if isinstance(spec, TableSettings) else self._figure(spec)
+        )
         if not cells:
             where = self.where
             raise BenchError(
                 f"{where} has no cell left: give it a series that is not null, or set"
                 f" {where} to null"
             )
-        kind = "table" if isinstance(spec, Table) else spec.kind
-        return Item(
+        kind = "table" if isinstance(spec, TableSettings) else spec.kind
+        return PlannedItem(
             paper=self.paper, name=name, kind=kind, spec=given(spec), cells=tuple(cells)
         )
 
@@ -200,7 +202,7 @@ class _Expansion:
         )
         return self.spec.series[name]
 
-    def _table(self, spec: Table) -> list[Cell]:
+    def _table(self, spec: TableSettings) -> list[PlannedCell]:
         for task in spec.task_seeds:
             known_name(task, self.experiment.tasks, f"{self.where}.task_seeds", "task")
         if spec.share_of is not None:
@@ -245,7 +247,7 @@ class _Expansion:
             )
         return count + len(points(before.search, key))
 
-    def _figure(self, spec: Figure) -> list[Cell]:
+    def _figure(self, spec: FigureSettings) -> list[PlannedCell]:
         where = self.where
         needs: tuple[str, ...] = (
             ("key", "values") if spec.kind in ("sweep", "frontier") else ("column",)
@@ -304,7 +306,7 @@ class _Expansion:
         return cells
 
     def _check_columns(
-        self, spec: Figure, series: Series, run: Method, where: str
+        self, spec: FigureSettings, series: Series, run: Method, where: str
     ) -> None:
         """Refuse columns that the run's history.csv does not have."""
         known = {
@@ -334,7 +336,7 @@ class _Expansion:
         more: Mapping[str, Any] | None = None,
         point: Mapping[str, Any] = MappingProxyType({}),
         tried: int = 0,
-    ) -> Cell:
+    ) -> PlannedCell:
         """The cell of a series at a task: at the swept value `x`, or at a search's
         `point`, one of so many `tried`.
         """
@@ -344,7 +346,7 @@ class _Expansion:
         known_name(task, self.experiment.tasks, where, "task")
         known_name(series.method, self.known.methods, f"{of_series}.method", "method")
         cls = self.known.methods[series.method]
-        axis = spec.x if isinstance(spec, Figure) else None
+        axis = spec.x if isinstance(spec, FigureSettings) else None
         swept = (
             series.sweep if isinstance(series.sweep, str) else (axis and axis.key) or ""
         )
@@ -365,7 +367,7 @@ class _Expansion:
             series.run,
             point,
         )
-        figure_test = spec.test if isinstance(spec, Figure) else None
+        figure_test = spec.test if isinstance(spec, FigureSettings) else None
         test: dict[str, Any] = (given(figure_test) if figure_test else {}) | (
             given(series.test) if series.test else {}
         )
@@ -383,7 +385,7 @@ class _Expansion:
         searches = self._searches(task, name, series)
         start = self._start(task, name, series)
         seeds = self.known.configuration.seeds if spec.seeds is None else spec.seeds
-        if isinstance(spec, Table):
+        if isinstance(spec, TableSettings):
             seeds = spec.task_seeds.get(task) or seeds
         try:
             check_given(overlay, f"experiments.{self.paper}")
@@ -420,13 +422,13 @@ class _Expansion:
                 )
                 or series.variant
             )
-        if not variant and isinstance(spec, Table) and _same_name(spec, series):
+        if not variant and isinstance(spec, TableSettings) and _same_name(spec, series):
             variant = series.label or name
         if first.reading == "as-released":
             variant = ", ".join(filter(None, (variant, AS_RELEASED)))
         if series.repairs:
             self._other(series.repairs, name, of_series)
-        return Cell(
+        return PlannedCell(
             series=name,
             label=", ".join(
                 filter(
@@ -556,7 +558,7 @@ def _released_settings(cls: type[Method], where: str) -> dict[str, Any]:
     return released
 
 
-def _same_name(table: Table, series: Series) -> bool:
+def _same_name(table: TableSettings, series: Series) -> bool:
     """Whether another row of the table would be called as this one: by the method's
     title alone.
     """

@@ -16,7 +16,7 @@ from dpfedbench.settings.run import Run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cell:
+class PlannedCell:
     """One value of a table or a figure: a configuration, with as many runs as seeds.
 
     `repairs` names the series of the same item whose claim does not hold and this one's
@@ -40,14 +40,14 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Item:
+class PlannedItem:
     """A table or figure of a paper: its specification as configured, and its cells."""
 
     paper: str
     name: str
     kind: str
     spec: Mapping[str, Any]
-    cells: tuple[Cell, ...]
+    cells: tuple[PlannedCell, ...]
 
     @property
     def runs(self) -> dict[str, Method]:
@@ -121,7 +121,7 @@ class Item:
         }
 
 
-def _shared_columns(cell: Cell) -> dict[str, Any]:
+def _shared_columns(cell: PlannedCell) -> dict[str, Any]:
     """Return the columns that all runs of a cell share."""
     first = cell.runs[0]
     test = cell.tests[0] if cell.tests else None
@@ -246,7 +246,7 @@ class Plan:
     (`Run.references`).
     """
 
-    items: Mapping[tuple[str, str], Item]
+    items: Mapping[tuple[str, str], PlannedItem]
     runs: Mapping[str, Method]
 
     @property
@@ -277,7 +277,7 @@ class Plan:
                 }
         return by_run
 
-    def tables(self, paper: str | None = None) -> list[Item]:
+    def tables(self, paper: str | None = None) -> list[PlannedItem]:
         """The tables of one paper, or of all."""
         return [
             item
@@ -285,7 +285,7 @@ class Plan:
             if item.kind == "table" and paper in (None, item.paper)
         ]
 
-    def figures(self, paper: str | None = None) -> list[Item]:
+    def figures(self, paper: str | None = None) -> list[PlannedItem]:
         """The figures of one paper, or of all."""
         return [
             item
@@ -296,7 +296,7 @@ class Plan:
     def cell_records(
         self, paper: str | None = None, audited_runs: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the records of the cells of one paper, or of all (`Item.cell_records`).
+        """Return the records of the cells of one paper, or of all (`PlannedItem.cell_records`).
 
         Figures of accounts have no runs and are left out.
         """
@@ -306,7 +306,7 @@ class Plan:
             for record in item.cell_records(audited_runs)
         ]
 
-    def _shown(self, paper: str | None) -> list[Item]:
+    def _shown(self, paper: str | None) -> list[PlannedItem]:
         return [
             item
             for item in self.items.values()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.experiments.configuration import Configuration, given
-from dpfedbench.experiments.plan import Item, Plan
+from dpfedbench.experiments.plan import Plan, PlannedItem
 from dpfedbench.method import Method
 
 Wildcards = Any
@@ -73,7 +73,7 @@ class Planned:
     # Targets
 
     @property
-    def _frontiers(self) -> list[Item]:
+    def _frontiers(self) -> list[PlannedItem]:
         return [item for item in self.plan.items.values() if item.kind == "frontier"]
 
     def targets(self, paper: str | None = None) -> list[str]:
@@ -330,7 +330,7 @@ class Planned:
 
     # Tables and figures
 
-    def item_of(self, wildcards: Wildcards) -> Item:
+    def item_of(self, wildcards: Wildcards) -> PlannedItem:
         """The table or figure that the wildcards name."""
         return self.plan.items[wildcards.paper, wildcards.item]
 

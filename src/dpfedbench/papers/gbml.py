@@ -52,7 +52,7 @@ from dpfedbench.parts.participation.cohorts import (
 )
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import Step
-from dpfedbench.parts.within_task import Client, TaskClients
+from dpfedbench.parts.within_task import Client, ClientsWithinTask
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
 from dpsum import participation
@@ -126,7 +126,7 @@ def _examples_of_client(run: Run) -> int:
     return run.task.ways * per_class
 
 
-class ReptileClients(TaskClients):
+class ReptileClients(ClientsWithinTask):
     """Clients that train on all of their examples, by (private) sums of gradients."""
 
     def __init__(self, update: Reptile, setup: Setup) -> None:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
-from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.participation.cohorts import Cohorts, OnePass
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
@@ -35,7 +35,7 @@ class ClientLevelMethod(Method):
     transform: Transform = AsTheyAre()
     clipping: CohortRule = PercentileOfReleases()
     noise: Gaussian = Gaussian()
-    budget: Budget = Budget()
+    budget: BudgetSettings = BudgetSettings()
     server: Step = Step()
 
     def sums(self) -> list[SumSpec]:
@@ -66,7 +66,7 @@ class LocalRecordMethod(Method):
     transform: Transform = AsTheyAre()
     clipping: LotRule = Constant()
     noise: Gaussian | Decaying = Gaussian()
-    budget: Budget = Budget()
+    budget: BudgetSettings = BudgetSettings()
     server: Average = Average()
 
     def sums(self) -> list[SumSpec]:

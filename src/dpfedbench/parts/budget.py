@@ -20,7 +20,7 @@ from dpsum.noise import Gaussian, Noise
 from dpsum.sums import SumSpec
 
 
-class Budget(Section):
+class BudgetSettings(Section):
     """The limit on privacy loss; `delta` is used for reporting without a limit, too."""
 
     epsilon: float | None = setting(

@@ -27,7 +27,7 @@ Examples = tuple["np.ndarray", "np.ndarray"]
 """Images [n, H, W, C] and labels [n]; or words [n, L], and the same as labels."""
 
 
-class TaskClients(ClientByClient):
+class ClientsWithinTask(ClientByClient):
     """The clients of a meta-learning run whose examples are taken one by one.
 
     Args:
@@ -92,7 +92,7 @@ class TaskClients(ClientByClient):
 class Client:
     """One client in one round, and the sums it takes."""
 
-    def __init__(self, clients: TaskClients, round_: int, client: int) -> None:
+    def __init__(self, clients: ClientsWithinTask, round_: int, client: int) -> None:
         self._clients = clients
         self.round = round_
         self.client = client

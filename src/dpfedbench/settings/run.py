@@ -18,7 +18,7 @@ from dpfedbench.settings.families import is_section
 from dpfedbench.settings.library import fields_of
 from dpfedbench.settings.messages import LOWER_CASE
 from dpfedbench.settings.part import Part, Section, Settings, setting
-from dpfedbench.settings.sections import Clients, Evaluation, Validation
+from dpfedbench.settings.sections import Evaluation, PartitionScheme, Validation
 from dpfedbench.settings.text import Text
 from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.yaml_files import check_text
@@ -249,7 +249,7 @@ class Run(Settings):
     )
     dataset: str = setting(pattern=LOWER_CASE, doc="the name of the data set")
     task: Task
-    clients: Clients
+    clients: PartitionScheme
     model: ModelSettings
     initial: Initial = RandomInitial()
     validation: Validation = Validation()
@@ -468,7 +468,7 @@ class Run(Settings):
     @property
     def drawn_from(self) -> dict[str, Any]:
         """Settings that the partition depends on, besides the data and the seed
-        (`Clients.drawn_from`).
+        (`PartitionScheme.drawn_from`).
         """
         return self.clients.drawn_from(self.task.ways)
 

@@ -11,7 +11,7 @@ from dpfedbench.settings.part import Part, Section, kinds_of, setting
 from dpfedbench.settings.plugin_sources import digest_classes
 
 
-class Clients(Part):
+class PartitionScheme(Part):
     """The clients of the federation and what each holds: base of the partitions, which
     say how data are shared out.
 
@@ -68,7 +68,7 @@ class Clients(Part):
         return {
             key: value
             for key, value in self.plain().items()
-            if key not in Clients.model_fields
+            if key not in PartitionScheme.model_fields
         }
 
     @property
@@ -92,7 +92,7 @@ class Clients(Part):
         """The partitions whose clients hold "tasks", or "records"; or of these only the
         ones that are `disjoint`.
         """
-        family = cast("dict[str, type[Clients]]", kinds_of(Clients))
+        family = cast("dict[str, type[PartitionScheme]]", kinds_of(PartitionScheme))
         return [
             kind
             for kind, clients in family.items()
@@ -100,7 +100,7 @@ class Clients(Part):
         ]
 
     @classmethod
-    def of(cls, drawn_from: Mapping[str, Any]) -> "tuple[Clients, int]":
+    def of(cls, drawn_from: Mapping[str, Any]) -> "tuple[PartitionScheme, int]":
         """The clients that are drawn from this, and the classes of a task; sizes that
         do not matter are the least.
         """
@@ -236,7 +236,7 @@ class HasSections(Protocol):
     """
 
     @property
-    def clients(self) -> Clients:
+    def clients(self) -> PartitionScheme:
         """Settings of the clients."""
 
     @property

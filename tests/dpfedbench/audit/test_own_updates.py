@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfedbench.audit.canaries import Experiment
+from dpfedbench.audit.canaries import CanaryExperiment
 from dpfedbench.audit.own_sums import one_run_of_examples, one_run_of_updates
 from dpfedbench.audit.report import audit, bounds_of
 from dpfedbench.papers import read_run
@@ -25,7 +25,7 @@ def run() -> Any:
     return read_run(RUN | {"method": "local-reptile"} | OWN["local-reptile"])
 
 
-def bound(found: Experiment) -> float:
+def bound(found: CanaryExperiment) -> float:
     # As accounted for: the ledger of a mutant may say its own.
     family = Family(
         find("gaussian", "own-update"), ((0.51, 1),), found.releases[0].sampler

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dpfedbench.audit.canaries import (
+    CanaryExperiment,
     Coordinates,
-    Experiment,
     RecordSource,
     audit_seed,
     run_rounds,
@@ -118,7 +118,9 @@ def experiment(*, lot=2, z=Z, inserted=True):
         "thresholds": -np.min(told, axis=0),
     }
     return {
-        name: Experiment(holders=CLIENTS, coins=coins, scores=each, releases=seen.lines)
+        name: CanaryExperiment(
+            holders=CLIENTS, coins=coins, scores=each, releases=seen.lines
+        )
         for name, each in scores.items()
     }
 

@@ -191,7 +191,7 @@ def test_a_folder_of_ones_own_texts(tmp_path: Path) -> None:
         1,
         2,
     ]
-    assert text_folder.Options.read({"folder": "x", "words": 3}).test == 0.1
+    assert text_folder.TextFolderOptions.read({"folder": "x", "words": 3}).test == 0.1
     with pytest.raises(BenchError, match=r"the folder of texts .*none is not there"):
         text_folder.read(tmp_path, tmp_path, folder="none", words=20)
 

@@ -16,7 +16,7 @@ from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.models.gradients import Choice, Measured
 from dpfedbench.models.torch_sums import TORCH
-from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.parts.participation.cohorts import OnePass
 from dpsum.clipping import Constant, PrivateQuantile
@@ -62,7 +62,7 @@ def private_sum(name="first", **fields):
     values = {
         "clipping": Constant(),
         "noise": Gaussian(),
-        "budget": Budget(delta=1e-3, profile="holds"),
+        "budget": BudgetSettings(delta=1e-3, profile="holds"),
     }
     return SumSpec(name=name, unit="client", observer="everyone", **values | fields)
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum.accounting import calibration
 from dpsum.accounting.account import account
@@ -212,7 +212,7 @@ def test_the_order_of_a_filter_is_chosen_before_the_first_lot():
 
     plan = PoissonLots(cohort=8, rounds=400)
     sampler = plan.lots(clients=4, seed=0, steps=1, records=100).describe()
-    budget = Budget(epsilon=limit, delta=delta, profile="holds")
+    budget = BudgetSettings(epsilon=limit, delta=delta, profile="holds")
     sum_ = SumSpec(
         name="sum",
         unit="record",

@@ -29,7 +29,7 @@ from dpfedbench.papers import METHODS
 from dpfedbench.papers.dp_fedmeta import DpAgr
 from dpfedbench.papers.dp_maml import DpMamlSample
 from dpfedbench.papers.shared import PartyMethod
-from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.parts.client_updates.maml import SUPPORT, Maml
 from dpfedbench.parts.client_updates.summed_steps import SummedSteps
@@ -158,7 +158,7 @@ class TwoOfLots(PartyMethod):
     second_noise: Gaussian | Decaying = setting(
         Gaussian(multiplier=3.0), doc="of the second sum"
     )
-    budget: Budget = Budget(profile="holds")
+    budget: BudgetSettings = BudgetSettings(profile="holds")
 
     def party_sums(self):
         noises = {self.client_update.sends: self.noise, "second-sum": self.second_noise}
@@ -352,7 +352,7 @@ def private(name, **fields):
         "stream": name,
         "clipping": Constant(),
         "noise": Gaussian(),
-        "budget": Budget(delta=1e-3, profile="holds"),
+        "budget": BudgetSettings(delta=1e-3, profile="holds"),
     }
     return SumSpec(name=name, **values | fields)
 
@@ -366,7 +366,7 @@ HALF = {"unit": "record", "part": "half"}
 SERVER = {"observer": "server"}
 NOT_COMPOSED = [
     ({}, {"unit": "record"}, "a .of clients. and b .of records. have two budgets"),
-    ({}, {"budget": Budget(delta=1e-4, profile="holds")}, "have two budgets"),
+    ({}, {"budget": BudgetSettings(delta=1e-4, profile="holds")}, "have two budgets"),
     ({}, {"noise": Factorised()}, "but have gaussian and correlated-gaussian noise"),
     ({}, {"adjacency": "replace-one"}, "but are for zero-out and replace-one adj"),
     ({"noise": Decaying()}, {"noise": Decaying()}, "but the cost of both is known"),

@@ -7,7 +7,7 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts import noise as noise_parts
-from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings import families
 from dpfedbench.settings.part import kinds_of
@@ -39,7 +39,7 @@ def plan(noise, budget=None, *, uncounted=0):
         observer="server",
         clipping=rule,
         noise=noise,
-        budget=budget or Budget(delta=1e-4),
+        budget=budget or BudgetSettings(delta=1e-4),
     )
     return CompositionGroup((sum_,)).plan(SAMPLER, **GIVEN)
 
@@ -213,7 +213,7 @@ def test_noise_that_stays_follows_no_loss():
 
 def test_a_null_multiplier_is_the_least_that_the_budget_allows():
     """With one per cent less noise the budget is exceeded."""
-    budget = Budget(epsilon=1.0, delta=1e-4, profile="holds")
+    budget = BudgetSettings(epsilon=1.0, delta=1e-4, profile="holds")
     found = plan(Gaussian(multiplier=None), budget)
     assert found.lots_allowed == 12
     assert plan(Gaussian(multiplier=found.noise_multiplier), budget).lots_allowed == 12

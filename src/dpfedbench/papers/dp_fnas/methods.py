@@ -10,7 +10,7 @@ from dpfedbench.papers.dp_fnas.by_kernel import ByKernel
 from dpfedbench.papers.dp_fnas.released_search import ReleasedSearchSteps
 from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
 from dpfedbench.papers.shared import PartyMethod
-from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.client_updates.batch_steps import BatchSteps
 from dpfedbench.parts.client_updates.summed_steps import SummedSteps
 from dpfedbench.settings.part import setting
@@ -85,7 +85,7 @@ class DpFnas(Fnas):
     architecture_noise: Gaussian = setting(
         Gaussian(), doc="of the architecture's sum, tau", paper="1"
     )
-    budget: Budget = Budget()
+    budget: BudgetSettings = BudgetSettings()
 
     def check(self) -> None:
         super().check()
@@ -177,7 +177,7 @@ class DpCells(Cells):
     client_update: SummedSteps = SummedSteps()
     clipping: Constant = Constant(threshold=1.0)
     noise: Gaussian = Gaussian()
-    budget: Budget = Budget()
+    budget: BudgetSettings = BudgetSettings()
 
     def party_sums(self) -> list[SumSpec]:
         (gradient_sum,) = super().party_sums()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Setup
-from dpfedbench.parts.within_task import Client, TaskClients, measured
+from dpfedbench.parts.within_task import Client, ClientsWithinTask, measured
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class SupportSteps(Protocol):
         """Return the names of the tensors that steps move; None: all."""
 
 
-class MamlByRecord(TaskClients):
+class MamlByRecord(ClientsWithinTask):
     """MAML of first order: (private) support steps, then the query gradient, summed by
     the client or by the server.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dpfedbench.data.partition import RecordPartition, record_partition_of
 from dpfedbench.data.records import load_any_records
-from dpfedbench.settings.sections import Clients
+from dpfedbench.settings.sections import PartitionScheme
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dpfedbench.data.records import RecordDataset
 
 
-class RecordClients(Clients):
+class RecordClients(PartitionScheme):
     """Each client holds some of the training records, and no record is at two clients
     (`deal`).
     """

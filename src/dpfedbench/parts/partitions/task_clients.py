@@ -16,7 +16,7 @@ from dpfedbench.data.tokens import is_text, load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
-from dpfedbench.settings.sections import Clients
+from dpfedbench.settings.sections import PartitionScheme
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpfedbench.data.tokens import TextDataset
 
 
-class TaskClients(Clients):
+class TaskClients(PartitionScheme):
     """Each client holds so many images of each of so many training classes (`draw`)."""
 
     rotations: Literal["none", "quarter-turns"] = setting(
