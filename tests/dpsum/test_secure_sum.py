@@ -12,7 +12,7 @@ from scipy.linalg import hadamard
 
 import dpsum
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.participation.cohorts import OnePass
 from dpsum.clipping import Constant
 from dpsum.mechanism import Mechanism
@@ -399,7 +399,7 @@ def test_rounds_draw_their_own():
         unit="client",
         observer="server",
         clipping=Constant(threshold=C),
-        budget=Budget(profile="holds"),
+        budget=BudgetSettings(profile="holds"),
         noise=Skellam(multiplier=Z, dropped=0.3, dropped_at_most=0.3),
     )
     entry = Mechanism.of(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfedbench.settings.sections import Clients
+from dpfedbench.settings.sections import PartitionScheme
 from tests.calls import Snakemake
 from tests.shipped import without_others
 
@@ -182,7 +182,7 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
     }
     assert {given["seed"] for given in made.values()} == {0, 3}
     for name, given in made.items():
-        clients, ways = Clients.of(given["drawn_from"])
+        clients, ways = PartitionScheme.of(given["drawn_from"])
         sizes = f"{ways}way-{clients.count}clients-{clients.examples_per_class}examples-{clients.partition}"
         assert name == f"{sizes}-seed{given['seed']}"
     shown = {("provenance", ""), ("page", ""), ("all", "")}

@@ -10,9 +10,9 @@ if __name__ == "__main__":
         snakemake,
         f"partition {snakemake.wildcards.dataset} {snakemake.wildcards.clients}",
     ):
-        from dpfedbench.settings.sections import Clients
+        from dpfedbench.settings.sections import PartitionScheme
 
-        clients, ways = Clients.of(snakemake.params.drawn_from)
+        clients, ways = PartitionScheme.of(snakemake.params.drawn_from)
         made = clients.make(
             Path(snakemake.input[0]).parent, ways=ways, seed=snakemake.params.seed
         )

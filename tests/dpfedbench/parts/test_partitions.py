@@ -17,7 +17,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.papers import read_run
 from dpfedbench.parts.partitions.alphabets import log_dirichlet
 from dpfedbench.settings.part import kinds_of
-from dpfedbench.settings.sections import Clients
+from dpfedbench.settings.sections import PartitionScheme
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, make_config
 from tests.partitions import SIZES, made_clients
 
@@ -84,13 +84,13 @@ def test_each_run_of_the_past_reads_as_it_did():
     assert dirichlet.clients_folder == "digits/4clients-dirichlet0.3-least10-seed0"
 
 
-@pytest.mark.parametrize("kind", sorted(kinds_of(Clients)))
+@pytest.mark.parametrize("kind", sorted(kinds_of(PartitionScheme)))
 def test_a_partition_is_made_again_of_what_it_is_drawn_from(kind):
     own = {"fragments": {"fragments": 8}, "dirichlet": {"concentration": 0.5}}.get(
         kind, {}
     )
     part = made_clients(kind, count=4, **own)
-    again, ways = Clients.of(part.drawn_from(5))
+    again, ways = PartitionScheme.of(part.drawn_from(5))
     assert again.drawn_from(ways) == part.drawn_from(5) and again.folder(
         ways
     ) == part.folder(ways)
@@ -266,7 +266,7 @@ def test_rotations_keep_classes_and_images_and_count_a_turned_image_once(tmp_pat
     assert rotated.summary["rotations"] == "quarter-turns"
     assert plain.folder(5) == "5way-500clients-2examples-shared"
     assert turned.folder(5) == "5way-500clients-2examples-quarter-turns-shared"
-    read, ways = Clients.of(turned.drawn_from(5))
+    read, ways = PartitionScheme.of(turned.drawn_from(5))
     assert (read.rotations, ways) == ("quarter-turns", 5)
 
 

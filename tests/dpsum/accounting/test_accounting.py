@@ -17,7 +17,7 @@ from dpfedbench.audit.report import family_of
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_run, image_use
 from dpfedbench.files import write_json
-from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting import account as accounts
@@ -376,7 +376,7 @@ def test_a_pair_without_an_analysis_has_no_epsilon(mechanism, kind):
     here is of.
     """
     plan = {"kind": kind, "clients": 4000, "cohort": 100, "rounds": 40, "rate": 0.025}
-    budget = Budget(epsilon=2.0, delta=1e-5, profile="holds", stop=False)
+    budget = BudgetSettings(epsilon=2.0, delta=1e-5, profile="holds", stop=False)
     events = releases("one-pass", 3, sampler=plan, mechanism=mechanism)
     for attempt in (
         lambda: analyses.find(mechanism, kind),
@@ -437,7 +437,7 @@ def test_a_method_whose_paper_claims_nothing_prints_no_claim(kind):
         calibration.epsilon_after("as_claimed", plan, 1.0, 1, DELTA)
     given = {"sampler": plan, "multiplier": 1.0, "claims": {}, "mechanism": "gaussian"}
     claimed, held = (
-        Budget(epsilon=2.0, delta=1e-5, profile=name, stop=True)
+        BudgetSettings(epsilon=2.0, delta=1e-5, profile=name, stop=True)
         for name in ("as_claimed", "holds")
     )
     with pytest.raises(BenchError, match=r"budget\.profile is as_claimed"):
@@ -453,7 +453,7 @@ def test_a_method_whose_paper_claims_nothing_prints_no_claim(kind):
 
 
 def test_noise_that_follows_a_loss_is_for_gaussian_lots_alone():
-    budget = Budget(epsilon=2.0, delta=1e-5, profile="holds", stop=True)
+    budget = BudgetSettings(epsilon=2.0, delta=1e-5, profile="holds", stop=True)
     for mechanism, plan in (("correlated", lots()), ("gaussian", sampler("poisson"))):
         with pytest.raises(BenchError, match="noise that follows a loss"):
             DecayingBudget(
@@ -468,7 +468,7 @@ def test_noise_that_follows_a_loss_is_for_gaussian_lots_alone():
 
 
 def test_a_claim_of_another_kind_cannot_be_kept_lot_by_lot():
-    budget = Budget(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
+    budget = BudgetSettings(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
     with pytest.raises(BenchError, match="lot by lot"):
         DecayingBudget(
             budget,
@@ -677,7 +677,7 @@ def test_a_release_without_an_event_leaves_no_profile_finite_but_the_claim():
 
 def decays(count, epsilon, profile, **changes):
     """The account of lots whose noise fell, under a budget."""
-    budget = Budget(epsilon=epsilon, delta=1e-5, profile=profile, stop=True)
+    budget = BudgetSettings(epsilon=epsilon, delta=1e-5, profile=profile, stop=True)
     given = AccountContext(budget=budget, adaptive=True, **changes)
     return account(
         lot_releases(count, [4.0 * 0.99**step for step in range(count)]),
@@ -745,7 +745,7 @@ def test_noise_that_can_only_fall_so_far_is_no_worse_than_if_it_fell_at_every_ch
     assert found["epsilon_high"] == upper_epsilon(worst, plan["rate"], 1e-5)
     assert found["epsilon_low"] < found["epsilon_high"] < 1.2 * found["epsilon_low"]
     # With a budget the better of both proofs counts.
-    budget = Budget(epsilon=2.0, delta=1e-5, profile="holds", stop=True)
+    budget = BudgetSettings(epsilon=2.0, delta=1e-5, profile="holds", stop=True)
     given = AccountContext(adaptive=True, fall=(0.99, 5), budget=budget)
     assert (
         account(events, delta=1e-5, given=given)["profiles"]["holds"]["epsilon_high"]
@@ -761,7 +761,7 @@ def test_noise_that_can_only_fall_so_far_is_no_worse_than_if_it_fell_at_every_ch
 
 
 def test_a_budget_that_leaves_a_release_out_is_no_filter():
-    budget = Budget(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
+    budget = BudgetSettings(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
     events = lot_releases(
         20,
         [4.0 * 0.99**step for step in range(20)],
