@@ -17,29 +17,6 @@ from dpsum.private_sum import add_rows
 
 TESTS = Path(__file__).resolve().parents[1]
 LIMIT = 0.5
-
-
-def rows() -> np.ndarray:
-    """Rows [9, 7] below, at and far above the limit, and two that are not finite."""
-    drawn = np.random.default_rng(3).normal(size=(9, 7)).astype(np.float32)
-    drawn[0] = 0.0
-    drawn[1] *= 1e-3
-    drawn[2] = [0.5, 0, 0, 0, 0, 0, 0]
-    drawn[3] *= 1e15
-    drawn[4, 2] = np.nan
-    drawn[5, 1] = np.inf
-    return drawn
-
-
-def clipped_by_hand(row: np.ndarray) -> np.ndarray:
-    """Return a row times min(1, limit / norm) in extended precision; 0 if not finite."""
-    if not np.isfinite(row).all():
-        return np.zeros(len(row), np.longdouble)
-    wide = row.astype(np.longdouble)
-    norm = np.sqrt((wide * wide).sum())
-    return wide * min(np.longdouble(1), np.longdouble(LIMIT) / norm) if norm else wide
-
-
 FORMS = {
     "dpsum": add_rows,
     "numpy": _add_rows_by_numpy,
@@ -48,29 +25,49 @@ FORMS = {
 }
 
 
+def make_rows():
+    """Return rows [9, 7] below, at and far above the limit; two are not finite."""
+    rows = np.random.default_rng(3).normal(size=(9, 7)).astype(np.float32)
+    rows[0] = 0.0
+    rows[1] *= 1e-3
+    rows[2] = [0.5, 0, 0, 0, 0, 0, 0]
+    rows[3] *= 1e15
+    rows[4, 2] = np.nan
+    rows[5, 1] = np.inf
+    return rows
+
+
+def clip_by_definition(row):
+    """Return a row times min(1, limit / norm) in extended precision; 0 if not finite."""
+    values = row.astype(np.longdouble)
+    if not np.isfinite(row).all() or not row.any():
+        return np.zeros_like(values)
+    norm = np.sqrt((values * values).sum())
+    return values * min(np.longdouble(1), np.longdouble(LIMIT) / norm)
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_clipping_form_adds_what_the_definition_says(form: str) -> None:
-    contributions = rows()
+def test_clipping_form_adds_clipped_rows(form):
+    rows = make_rows()
     total = np.zeros(7)
-    norms = np.empty(9)
-    FORMS[form](contributions, LIMIT, total, norms)
-    expected = sum(map(clipped_by_hand, contributions))
-    np.testing.assert_allclose(total, expected.astype(float), rtol=1e-12, atol=1e-14)
+    FORMS[form](rows, LIMIT, total, np.empty(9))
+    expected = sum(map(clip_by_definition, rows)).astype(float)
+    np.testing.assert_allclose(total, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_clip_and_clip_groups_scale_one_row_as_the_definition_says() -> None:
-    for row in rows():
+def test_clip_and_clip_groups_scale_one_row():
+    for row in make_rows():
         if not np.isfinite(row).all():
             continue
         values = row.astype(np.float64)
-        expected = clipped_by_hand(row).astype(float)
-        found = clip(values, l2_norm(values), LIMIT)
-        np.testing.assert_allclose(found, expected, rtol=1e-14)
-        by_group = clip_groups(values, CoordinateGroups((0, 7)), (LIMIT,))
-        np.testing.assert_allclose(by_group, expected, rtol=1e-14)
+        expected = clip_by_definition(row).astype(float)
+        clipped = clip(values, l2_norm(values), LIMIT)
+        np.testing.assert_allclose(clipped, expected, rtol=1e-14)
+        clipped_group = clip_groups(values, CoordinateGroups((0, 7)), (LIMIT,))
+        np.testing.assert_allclose(clipped_group, expected, rtol=1e-14)
 
 
-def test_clipping_table_names_forms_and_tests_that_exist() -> None:
+def test_clipping_table_names_existing_forms_and_tests():
     entries = re.findall(r"\| `([\w.]+)` \| `([\w/.]+)` \|", clip.__doc__ or "")
     assert len(entries) >= 9
     for form, test in entries:

@@ -1,9 +1,6 @@
-"""Clipping by groups of coordinates: the definition, the noise of each group, the
-ledger and the account.
-"""
+"""Clipping by groups of coordinates: definition, noise, ledger, account and rules."""
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -11,10 +8,10 @@ import pytest
 from scipy import stats
 
 import dpsum
+from dpsum import DpsumError
 from dpsum.accounting.claims import POISSON_MOMENTS, Claim
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.clipping import RuleByGroup, Seen
-from dpsum.errors import DpsumError
 from dpsum.group_clipping import (
     CoordinateGroups,
     GroupedSum,
@@ -22,131 +19,129 @@ from dpsum.group_clipping import (
     joint_noise_multiplier,
 )
 from dpsum.ledger import parse
+from tests.dpsum.helpers import NoNoise
 
-
-def mechanism(path, *, groups=None, threshold=0.5, noise=None, clipping=None, **more):
-    """A mechanism over three coordinates, eight clients in two known blocks."""
-    return dpsum.Mechanism(
-        name="sum",
-        unit="client",
-        observer="everyone",
-        dimension=3,
-        participation=dpsum.OnePass(units=8, cohort=4, rounds=2, seed=1),
-        clipping=clipping or dpsum.Constant(threshold),
-        noise=noise or dpsum.Gaussian(1.0),
-        ledger=path,
-        seed=3,
-        groups=groups,
-        **more,
-    )
-
-
-def released(made, rows, rounds=1):
-    """The releases of some rounds over the same rows."""
-    results = []
-    for index in range(rounds):
-        total = made.open(index)
-        total.add(rows)
-        results.append(made.release(total))
-    return np.array(results)
-
-
-LIKE_ONE_GAUSSIAN = Claim(
+ROWS = np.random.default_rng(0).standard_normal((4, 3))
+TWO_GROUPS = CoordinateGroups((0, 2, 3))
+ONE_GAUSSIAN = Claim(
     epsilon=lambda schedule, sampler, delta: gaussian_epsilon(
         min(z for z, _ in schedule), delta
     ),
     explanation="one Gaussian of the multiplier that the paper states",
 )
 
-ROWS = np.random.default_rng(0).standard_normal((4, 3))
+
+@pytest.fixture
+def make(tmp_path):
+    """Make a mechanism over three coordinates and two known blocks of four clients."""
+
+    def make_mechanism(name="ledger", *, threshold=0.5, z=1.0, **changes):
+        values = {
+            "dimension": 3,
+            "participation": dpsum.OnePass(units=8, cohort=4, rounds=2, seed=1),
+            "clipping": dpsum.Constant(threshold),
+            "noise": dpsum.Gaussian(z),
+            "seed": 3,
+        }
+        return dpsum.Mechanism(
+            name="sum",
+            unit="client",
+            observer="everyone",
+            ledger=tmp_path / name,
+            **values | changes,
+        )
+
+    return make_mechanism
 
 
-# The definition
+def release_rounds(mechanism, rows=ROWS, rounds=2):
+    """Return the releases of the first rounds over the same rows."""
+    releases = []
+    for index in range(rounds):
+        total = mechanism.open(index)
+        total.add(rows)
+        releases.append(mechanism.release(total))
+    return np.array(releases)
+
+
+def profiles_of(mechanism, delta=1e-5, claims=None):
+    path = mechanism.ledger.path
+    return dpsum.account(path, delta=delta, claims=claims or {}).profiles
 
 
 def test_clip_groups_scales_each_group_to_its_own_threshold():
-    groups = CoordinateGroups((0, 2, 3))
-    assert clip_groups([3.0, 4.0, 1.0], groups, (1.0, 2.0)) == pytest.approx(
-        [0.6, 0.8, 1.0]
-    )
-    assert not clip_groups([3.0, np.nan, 1.0], groups, (1.0, 2.0)).any()
+    clipped = clip_groups([3.0, 4.0, 1.0], TWO_GROUPS, (1.0, 2.0))
+    assert clipped == pytest.approx([0.6, 0.8, 1.0])
+    assert not clip_groups([3.0, np.nan, 1.0], TWO_GROUPS, (1.0, 2.0)).any()
 
 
 @pytest.mark.parametrize(
     "thresholds, stds, multiplier",
     [
-        # mu = sqrt(1 + 4)
         ((1.0, 2.0), (1.0, 1.0), 1 / math.sqrt(5)),
-        # z C in each of four groups: z / 2
         ((0.2,) * 4, (0.2,) * 4, 0.5),
         ((0.7,), (1.4,), 2.0),
         ((1.0, 1.0), (1.0, 0.0), 0.0),
     ],
 )
 def test_joint_noise_multiplier_by_hand(thresholds, stds, multiplier):
-    assert joint_noise_multiplier(thresholds, stds) == pytest.approx(
-        multiplier, rel=1e-14
-    )
+    """1 / mu, with mu^2 the sum of (threshold / std)^2."""
+    joint = joint_noise_multiplier(thresholds, stds)
+    assert joint == pytest.approx(multiplier, rel=1e-14)
 
 
 @pytest.mark.parametrize(
-    "noise, stds",
+    "noise, stds, claimed_ratio",
     [
-        # thresholds 3 and 4, proven multiplier 2
-        ("joint", (10.0, 10.0)),
-        ("equal-shares", (6 * math.sqrt(2), 8 * math.sqrt(2))),
-        ("per-group", (6 * math.sqrt(2), 8 * math.sqrt(2))),
+        ("joint", (10.0, 10.0), 1.0),
+        ("equal-shares", (6 * math.sqrt(2), 8 * math.sqrt(2)), 1.0),
+        ("per-group", (6 * math.sqrt(2), 8 * math.sqrt(2)), math.sqrt(2)),
     ],
 )
-def test_noise_stds_of_each_reading_by_hand(noise, stds):
+def test_noise_stds_of_each_reading_by_hand(noise, stds, claimed_ratio):
+    """Thresholds 3 and 4, proven multiplier 2."""
     groups = CoordinateGroups((0, 1, 3), noise)
-    given = groups.noise_stds((3.0, 4.0), 2.0)
-    assert given == pytest.approx(stds, rel=1e-14)
-    assert joint_noise_multiplier((3.0, 4.0), given) == pytest.approx(2.0, rel=1e-14)
-    assert groups.claimed_ratio == (math.sqrt(2) if noise == "per-group" else 1.0)
+    noise_stds = groups.noise_stds((3.0, 4.0), 2.0)
+    assert noise_stds == pytest.approx(stds, rel=1e-14)
+    joint = joint_noise_multiplier((3.0, 4.0), noise_stds)
+    assert joint == pytest.approx(2.0, rel=1e-14)
+    assert groups.claimed_ratio == claimed_ratio
 
 
-def test_grouped_sum_adds_what_the_definition_says():
-    groups, thresholds = CoordinateGroups((0, 3, 4, 9)), (0.5, 2.0, 1.0)
+def test_grouped_sum_adds_clipped_rows():
+    groups = CoordinateGroups((0, 3, 4, 9))
+    thresholds = (0.5, 2.0, 1.0)
     rows = 2 * np.random.default_rng(1).standard_normal((50, 9))
-    rows[7, 3], rows[8, 0] = np.inf, np.nan
-    total = GroupedSum(groups=groups, thresholds=thresholds, noise_multiplier=1.0)
-    norms = total.add(rows)
-    expected = sum(clip_groups(row, groups, thresholds) for row in rows)
-    assert total.non_finite == 2
-    assert norms.shape == (50, 3) and np.isnan(norms[[7, 8]]).all()
+    rows[7, 3] = np.inf
+    rows[8, 0] = np.nan
+    grouped_sum = GroupedSum(groups=groups, thresholds=thresholds, noise_multiplier=1.0)
+    norms = grouped_sum.add(rows)
+    assert grouped_sum.non_finite == 2
+    assert norms.shape == (50, 3)
+    assert np.isnan(norms[[7, 8]]).all()
     assert norms[0, 0] == pytest.approx(np.linalg.norm(rows[0, :3]))
-
-    class NoNoise:
-        def standard_normal(self, size):
-            return np.zeros(size)
-
-    assert total.release(NoNoise()) == pytest.approx(expected, rel=1e-12)
+    expected = sum(clip_groups(row, groups, thresholds) for row in rows)
+    assert grouped_sum.release(NoNoise()) == pytest.approx(expected, rel=1e-12)
 
 
-def test_grouped_sum_moves_by_at_most_its_sensitivity():
-    # 300 pairs of neighbours, values up to 1e30 among them.
+def test_clip_groups_moves_a_sum_by_at_most_its_sensitivity():
     rng = np.random.default_rng(2)
-    groups, thresholds = CoordinateGroups((0, 2, 5)), np.array([0.3, 1.5])
+    groups = CoordinateGroups((0, 2, 5))
     for _ in range(300):
         row = rng.standard_normal(5) * 10 ** rng.uniform(-3, 30, 5)
-        moved = clip_groups(row, groups, thresholds)
-        assert np.linalg.norm(moved) <= math.hypot(*thresholds) * (1 + 1e-12)
-        assert np.linalg.norm(moved[2:]) <= 1.5 * (1 + 1e-12)
+        clipped = clip_groups(row, groups, np.array([0.3, 1.5]))
+        assert np.linalg.norm(clipped) <= math.hypot(0.3, 1.5) * (1 + 1e-12)
+        assert np.linalg.norm(clipped[2:]) <= 1.5 * (1 + 1e-12)
 
 
-def test_noise_of_each_group_has_its_own_deviation():
-    # Kolmogorov-Smirnov on 20,000 draws a group; false alarms 1e-6 each.
+def test_grouped_sum_noise_has_a_deviation_for_each_group():
+    """Kolmogorov-Smirnov, 20,000 draws a group, false alarm 1e-6: z C sqrt(2)."""
     groups = CoordinateGroups((0, 20_000, 40_000), "per-group")
-    total = GroupedSum(groups=groups, thresholds=(1.0, 3.0), noise_multiplier=0.5)
-    noise = total.release(np.random.default_rng(3))
-    # z C sqrt(m): 0.5 sqrt(2) and three times that.
+    grouped_sum = GroupedSum(groups=groups, thresholds=(1.0, 3.0), noise_multiplier=0.5)
+    noise = grouped_sum.release(np.random.default_rng(3))
     for group, std in zip(groups.slices, (0.5 * 2**0.5, 1.5 * 2**0.5), strict=True):
         assert stats.kstest(noise[group] / std, "norm").pvalue > 1e-6
         assert stats.kstest(noise[group] / (0.9 * std), "norm").pvalue < 1e-6
-
-
-# One group is flat clipping
 
 
 @pytest.mark.parametrize("noise", ["joint", "per-group", "equal-shares"])
@@ -161,278 +156,221 @@ def test_noise_of_each_group_has_its_own_deviation():
     ],
     ids=lambda rule: type(rule).__name__,
 )
-def test_one_group_is_flat_clipping_bit_for_bit(tmp_path, clipping, noise):
-    flat = mechanism(tmp_path / "flat", clipping=clipping)
-    one = mechanism(
-        tmp_path / "one", clipping=clipping, groups=CoordinateGroups((0, 3), noise)
+def test_one_group_has_the_bits_of_flat_clipping(make, clipping, noise):
+    flat = make("flat", clipping=clipping)
+    groups = CoordinateGroups((0, 3), noise)
+    grouped = make("grouped", clipping=clipping, groups=groups)
+    assert np.array_equal(release_rounds(flat), release_rounds(grouped))
+    flat_lines, grouped_lines = (
+        dpsum.read_ledger(mechanism.ledger.path) for mechanism in (flat, grouped)
     )
-    assert np.array_equal(released(flat, ROWS, 2), released(one, ROWS, 2))
-    lines = [dpsum.read_ledger(tmp_path / name) for name in ("flat", "one")]
-    for ours, theirs in zip(*lines, strict=True):
-        assert dataclasses.replace(theirs, groups=None) == ours
-    assert one.states[0]["groups"][0] == flat.states[0]
-
-
-# The ledger and the account
+    assert flat_lines == [
+        dataclasses.replace(line, groups=None) for line in grouped_lines
+    ]
+    assert grouped.states[0]["groups"][0] == flat.states[0]
 
 
 @pytest.mark.parametrize(
-    "noise, proven, claimed",
+    "noise, proven, claimed, stds",
     [
-        ("per-group", 1 / math.sqrt(2), 1.0),
-        ("joint", 1.0, None),
-        ("equal-shares", 1.0, None),
+        ("per-group", 1 / math.sqrt(2), 1.0, [3.0, 4.0]),
+        ("joint", 1.0, None, [5.0, 5.0]),
+        ("equal-shares", 1.0, None, [3 * math.sqrt(2), 4 * math.sqrt(2)]),
     ],
 )
-def test_account_is_of_what_all_groups_show(tmp_path, noise, proven, claimed):
+def test_account_of_groups_is_of_all_groups_together(
+    make, noise, proven, claimed, stds
+):
     groups = CoordinateGroups((0, 2, 3), noise, ("kernel", "bias"))
-    made = mechanism(tmp_path / "ledger", groups=groups, threshold=(3.0, 4.0))
-    released(made, ROWS, 2)
-    first, _ = dpsum.read_ledger(tmp_path / "ledger")
-    assert first.noise_multiplier == pytest.approx(proven, rel=1e-14)
-    assert first.claimed_multiplier == (claimed and pytest.approx(claimed, rel=1e-14))
-    assert first.threshold == first.sensitivity == 5.0
-    assert first.groups["thresholds"] == [3.0, 4.0]
-    assert first.groups["names"] == ["kernel", "bias"]
-    stds = {
-        "per-group": [3.0, 4.0],
-        "joint": [5.0, 5.0],
-        "equal-shares": [3 * math.sqrt(2), 4 * math.sqrt(2)],
-    }
-    assert first.groups["noise_stds"] == pytest.approx(stds[noise], rel=1e-14)
-    account = dpsum.account(
-        tmp_path / "ledger", delta=1e-5, claims={"one-pass": LIKE_ONE_GAUSSIAN}
-    )
-    holds, as_claimed = account.profiles["holds"], account.profiles["as_claimed"]
-    assert holds.epsilon_high == pytest.approx(gaussian_epsilon(proven, 1e-5))
-    assert as_claimed.epsilon_high == pytest.approx(gaussian_epsilon(1.0, 1e-5))
-    told = any("noise by group" in notice for notice in account.notices)
-    assert told == (noise == "per-group")
+    mechanism = make(groups=groups, threshold=(3.0, 4.0))
+    release_rounds(mechanism)
+    line, _ = dpsum.read_ledger(mechanism.ledger.path)
+    assert line.noise_multiplier == pytest.approx(proven, rel=1e-14)
+    assert line.claimed_multiplier == (claimed and pytest.approx(claimed, rel=1e-14))
+    assert line.threshold == line.sensitivity == 5.0
+    assert line.groups["thresholds"] == [3.0, 4.0]
+    assert line.groups["names"] == ["kernel", "bias"]
+    assert line.groups["noise_stds"] == pytest.approx(stds, rel=1e-14)
+    claims = {"one-pass": ONE_GAUSSIAN}
+    account = dpsum.account(mechanism.ledger.path, delta=1e-5, claims=claims)
+    proven_epsilon = account.profiles["holds"].epsilon_high
+    assert proven_epsilon == pytest.approx(gaussian_epsilon(proven, 1e-5))
+    claimed_epsilon = account.profiles["as_claimed"].epsilon_high
+    assert claimed_epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    has_notice = any("noise by group" in notice for notice in account.notices)
+    assert has_notice == (noise == "per-group")
 
 
-@pytest.mark.parametrize(
-    "participation",
-    [
-        dpsum.BallsAndBins(units=100, cohort=10, rounds=10, seed=1),
-        dpsum.Poisson(units=100, cohort=10, rounds=10, seed=1),
-        dpsum.FixedSize(units=100, cohort=10, rounds=10, seed=1),
-    ],
-    ids=lambda one: type(one).__name__,
-)
-def test_account_under_sampling_is_that_of_the_flat_multiplier(tmp_path, participation):
-    def account_of(name, z, **more):
-        made = dpsum.Mechanism(
-            name="sum",
-            unit="client",
-            observer="everyone",
-            dimension=8,
-            participation=participation,
-            clipping=dpsum.Constant(0.2),
-            noise=dpsum.Gaussian(z),
-            ledger=tmp_path / name,
-            **more,
-        )
-        for index in range(10):
-            made.release(made.open(index))
-        return dpsum.account(tmp_path / name, delta=1e-5).profiles["holds"]
-
+@pytest.mark.parametrize("kind", [dpsum.BallsAndBins, dpsum.Poisson, dpsum.FixedSize])
+def test_account_of_groups_under_sampling_is_of_the_joint_multiplier(make, kind):
+    """Noise of z = 2 in each of four groups is z = 1."""
+    participation = kind(units=100, cohort=10, rounds=10, seed=1)
+    values = {"dimension": 8, "participation": participation}
     groups = CoordinateGroups((0, 2, 4, 6, 8), "per-group")
-    by_group, flat = account_of("groups", 2.0, groups=groups), account_of("flat", 1.0)
-    assert by_group.epsilon_high == flat.epsilon_high
-    assert by_group.epsilon_low == flat.epsilon_low
+    grouped = make("grouped", z=2.0, groups=groups, **values)
+    flat = make("flat", z=1.0, **values)
+    accounts = []
+    for mechanism in (grouped, flat):
+        release_rounds(mechanism, np.zeros((0, 8)), 10)
+        accounts.append(profiles_of(mechanism)["holds"])
+    assert accounts[0].epsilon_high == accounts[1].epsilon_high
+    assert accounts[0].epsilon_low == accounts[1].epsilon_low
 
 
 @pytest.mark.parametrize(
-    "tensors, proven",
-    [(1, 4.88655411746221), (5, 12.5952467355067), (14, 24.1425924568805)],
+    "tensors, proven", [(1, 4.88655411746221), (14, 24.1425924568805)]
 )
-def test_account_at_the_published_scale_by_tensor(tmp_path, tensors, proven):
+def test_account_by_tensor_at_the_published_scale(make, tensors, proven):
     """One Gaussian of mu = sqrt(tensors) at delta = 1e-6, whose epsilon mpmath solves
-    from Theorem 8 of Balle and Wang (2018). The claim is the printed one for any number
-    of tensors.
+    from Theorem 8 of Balle and Wang (2018). The claim is that for one tensor.
     """
-    made = dpsum.Mechanism(
-        name="sum",
-        unit="client",
-        observer="everyone",
-        dimension=tensors,
-        participation=dpsum.OnePass(units=400_000, cohort=1600, rounds=250, seed=1),
-        clipping=dpsum.Constant(0.2),
-        noise=dpsum.Gaussian(1.0),
-        ledger=tmp_path / "ledger",
-        groups=CoordinateGroups(tuple(range(tensors + 1)), "per-group"),
-    )
-    for index in range(250):
-        made.release(made.open(index))
-    claims = {"one-pass": POISSON_MOMENTS}
-    account = dpsum.account(tmp_path / "ledger", delta=1e-6, claims=claims)
-    assert account.profiles["holds"].epsilon_high == pytest.approx(proven, rel=1e-9)
-    assert round(account.profiles["as_claimed"].epsilon_high, 2) == 1.52
+    participation = dpsum.OnePass(units=400_000, cohort=1600, rounds=250, seed=1)
+    groups = CoordinateGroups(tuple(range(tensors + 1)), "per-group")
+    mechanism = make(dimension=tensors, participation=participation, groups=groups)
+    release_rounds(mechanism, np.zeros((0, tensors)), 250)
+    profiles = profiles_of(mechanism, 1e-6, {"one-pass": POISSON_MOMENTS})
+    assert profiles["holds"].epsilon_high == pytest.approx(proven, rel=1e-9)
+    assert round(profiles["as_claimed"].epsilon_high, 2) == 1.52
 
 
-# Rules per group
-
-
-def test_percentile_of_raw_norms_moves_each_threshold_by_its_own_group(tmp_path):
+def test_percentile_of_raw_norms_has_a_threshold_for_each_group(make):
     rule = dpsum.PercentileOfRawNorms(
         9.0, window=1, percentile=100.0, never_rising=False
     )
-    made = mechanism(
-        tmp_path / "ledger", clipping=rule, groups=CoordinateGroups((0, 2, 3))
-    )
-    released(made, np.array([[3.0, 4.0, 1.0], [0.0, 0.1, 2.0]]), 2)
-    second = dpsum.read_ledger(tmp_path / "ledger")[1]
+    mechanism = make(clipping=rule, groups=TWO_GROUPS)
+    release_rounds(mechanism, np.array([[3.0, 4.0, 1.0], [0.0, 0.1, 2.0]]))
+    _, second = dpsum.read_ledger(mechanism.ledger.path)
     assert second.groups["thresholds"] == [5.0, 2.0]
     assert second.data_dependent_threshold
 
 
-def test_rule_by_group_reads_the_release_of_its_own_group():
-    # Norms 5 and 12 over a denominator of 10.
-    rule = RuleByGroup(
-        dpsum.NormOfRelease(1.0, factor=1.0), CoordinateGroups((0, 2, 3))
+def observe(rule, state, released, extra=None):
+    """Give a rule the releases of a round, with the denominator 10."""
+    observation = Seen(
+        released=np.array(released), extra=extra, denominator=10.0, raw_norms=None
     )
+    rule.observe(state, observation)
+
+
+def test_rule_by_group_reads_the_release_of_each_group():
+    """Norms 5 and 12 over the denominator."""
+    rule = RuleByGroup(dpsum.NormOfRelease(1.0, factor=1.0), TWO_GROUPS)
     state = rule.begin((7.0, 8.0))
-    released = np.array([3.0, 4.0, 12.0])
-    rule.observe(
-        state, Seen(released=released, extra=None, denominator=10.0, raw_norms=None)
-    )
+    observe(rule, state, [3.0, 4.0, 12.0])
     assert state["threshold"] == pytest.approx([0.5, 1.2])
 
 
-def test_private_quantile_of_groups_counts_and_moves_each_group_by_itself():
-    rule = RuleByGroup(
-        dpsum.PrivateQuantile(
-            1.0, percentile=50.0, quantile_rate=0.2, never_rising=False
-        ),
-        CoordinateGroups((0, 2, 3)),
+def test_private_quantile_of_groups_counts_each_group():
+    """All of ten units are below the first threshold, and none below the second."""
+    quantile = dpsum.PrivateQuantile(
+        1.0, percentile=50.0, quantile_rate=0.2, never_rising=False
     )
+    rule = RuleByGroup(quantile, TWO_GROUPS)
     state = rule.begin((1.0, 2.0))
-    counted = rule.values(state, np.array([[0.5, 3.0], [1.5, 1.5]]))
-    assert counted.tolist() == [[0.5, -0.5], [-0.5, 0.5]]
-    # All of ten units below the first threshold, and none below the second.
-    seen = Seen(
-        released=np.zeros(3),
-        extra=np.array([5.0, -5.0]),
-        denominator=10.0,
-        raw_norms=None,
-    )
-    rule.observe(state, seen)
+    values = rule.values(state, np.array([[0.5, 3.0], [1.5, 1.5]]))
+    assert values.tolist() == [[0.5, -0.5], [-0.5, 0.5]]
+    observe(rule, state, [0.0, 0.0, 0.0], np.array([5.0, -5.0]))
     assert state["threshold"] == pytest.approx([math.exp(-0.1), 2 * math.exp(0.1)])
 
 
-def test_private_quantile_of_groups_costs_what_all_counts_show(tmp_path):
-    # Deviation 2 on two counts of 1/2 each: mu^2 = 2 / 16, so that the sum has
-    # (1 - 1 / 8)^(-1/2).
+def test_private_quantile_of_groups_shares_the_budget_of_the_sum(make):
+    """Noise of deviation 2 on two counts of 1/2: mu^2 = 2 / 16, so that the sum has
+    z = (1 - 1/8)^(-1/2), and both together z = 1.
+    """
     rule = dpsum.PrivateQuantile(0.5, count_noise=2.0)
-    made = mechanism(
-        tmp_path / "ledger", clipping=rule, groups=CoordinateGroups((0, 2, 3))
-    )
-    released(made, ROWS)
-    total, count = dpsum.read_ledger(tmp_path / "ledger")
+    mechanism = make(clipping=rule, groups=TWO_GROUPS)
+    release_rounds(mechanism, rounds=1)
+    total, count = dpsum.read_ledger(mechanism.ledger.path)
     assert total.noise_multiplier == pytest.approx((7 / 8) ** -0.5)
     assert count.noise_multiplier == pytest.approx(8**0.5)
     assert count.groups["noise_stds"] == pytest.approx([2.0, 2.0])
-    assert count.dimension == 2
-    together = dpsum.account(tmp_path / "ledger", delta=1e-5).profiles["holds"]
-    assert together.epsilon_high == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    epsilon = profiles_of(mechanism)["holds"].epsilon_high
+    assert epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-5))
 
 
-def test_private_quantile_of_groups_claims_the_configured_multiplier(tmp_path):
-    groups = CoordinateGroups((0, 2, 3), "per-group")
+def test_private_quantile_of_groups_claims_the_configured_multiplier(make):
     rule = dpsum.PrivateQuantile(0.5, count_noise=2.0)
-    made = mechanism(tmp_path / "ledger", clipping=rule, groups=groups)
-    released(made, ROWS)
-    account = dpsum.account(
-        tmp_path / "ledger", delta=1e-5, claims={"one-pass": LIKE_ONE_GAUSSIAN}
-    )
-    claimed, holds = account.profiles["as_claimed"], account.profiles["holds"]
-    assert claimed.epsilon_high == pytest.approx(gaussian_epsilon(1.0, 1e-5))
-    assert holds.epsilon_high == pytest.approx(gaussian_epsilon(2**-0.5, 1e-5))
+    groups = CoordinateGroups((0, 2, 3), "per-group")
+    mechanism = make(clipping=rule, groups=groups)
+    release_rounds(mechanism, rounds=1)
+    profiles = profiles_of(mechanism, claims={"one-pass": ONE_GAUSSIAN})
+    for profile, z in (("as_claimed", 1.0), ("holds", 2**-0.5)):
+        epsilon = profiles[profile].epsilon_high
+        assert epsilon == pytest.approx(gaussian_epsilon(z, 1e-5))
 
 
-@pytest.mark.parametrize("noise", ["per-group", "joint", "equal-shares"])
-def test_calibration_keeps_the_proven_epsilon(tmp_path, noise):
-    made = mechanism(
-        tmp_path / "ledger",
-        noise=dpsum.Gaussian(None),
+@pytest.mark.parametrize("noise", ["per-group", "joint"])
+def test_calibration_of_groups_meets_the_proven_epsilon(make, noise):
+    mechanism = make(
+        z=None,
         budget=dpsum.Budget(epsilon=1.0, delta=1e-5),
         groups=CoordinateGroups((0, 1, 2, 3), noise),
     )
-    released(made, ROWS, 2)
-    holds = dpsum.account(tmp_path / "ledger", delta=1e-5).profiles["holds"]
-    assert 0.99 < holds.epsilon_high <= 1.0
-    assert made.budget.spent(2)["epsilon_proven"] <= 1.0
+    release_rounds(mechanism)
+    assert 0.99 < profiles_of(mechanism)["holds"].epsilon_high <= 1.0
+    assert mechanism.budget.spent(2)["epsilon_proven"] <= 1.0
 
 
-def test_state_of_groups_goes_on_after_a_restart(tmp_path):
+def test_mechanism_of_groups_restarts_with_the_same_bits(make):
     rule = dpsum.PrivateQuantile(0.5, count_noise=2.0, never_rising=False)
-    build = functools.partial(
-        mechanism, clipping=rule, groups=CoordinateGroups((0, 2, 3))
+    expected = release_rounds(make("whole", clipping=rule, groups=TWO_GROUPS))[1]
+    before, after = (
+        make(name, clipping=rule, groups=TWO_GROUPS) for name in ("before", "after")
     )
-    whole = build(tmp_path / "whole")
-    expected = released(whole, ROWS, 2)[1]
-    before, after = build(tmp_path / "before"), build(tmp_path / "after")
-    released(before, ROWS)
+    release_rounds(before, rounds=1)
     after.restore(before.state())
     total = after.open(1)
     total.add(ROWS)
     assert np.array_equal(after.release(total), expected)
 
 
-# Bad input
+@pytest.mark.parametrize(
+    "slices, message",
+    [
+        ({"a": slice(0, 3), "b": slice(2, 4)}, "group b overlaps"),
+        ({"a": slice(0, 1), "b": slice(2, 4)}, "leaves coordinates 1 to 2 out"),
+        ({"a": slice(0, 3)}, "cover 3 coordinates of 4"),
+    ],
+)
+def test_coordinate_groups_refuse_slices_that_are_no_partition(slices, message):
+    with pytest.raises(DpsumError, match=message):
+        CoordinateGroups.from_slices(slices, 4)
+
+
+def test_coordinate_groups_refuse_bad_boundaries_and_thresholds():
+    for boundaries in ((0, 2, 2), (1, 2)):
+        with pytest.raises(DpsumError, match="must ascend"):
+            CoordinateGroups(boundaries)
+    with pytest.raises(DpsumError, match="must be one of"):
+        CoordinateGroups((0, 2), "shared")
+    with pytest.raises(DpsumError, match="has 1 values"):
+        TWO_GROUPS.thresholds((1.0,))
+
+
+ENCODER = dpsum.factorisations.scaled(
+    np.array([[1.0, 0.0], [-0.5, 1.0]]), separation=2, participations=1
+)
 
 
 @pytest.mark.parametrize(
-    "make, message",
+    "changes, message",
     [
-        (lambda: CoordinateGroups((0, 2, 2)), "must ascend"),
-        (lambda: CoordinateGroups((1, 2)), "must ascend"),
-        (lambda: CoordinateGroups((0, 2), "shared"), "must be one of"),
-        (
-            lambda: CoordinateGroups.from_slices(
-                {"a": slice(0, 3), "b": slice(2, 4)}, 4
-            ),
-            "group b overlaps",
-        ),
-        (
-            lambda: CoordinateGroups.from_slices(
-                {"a": slice(0, 1), "b": slice(2, 4)}, 4
-            ),
-            "group b leaves coordinates 1 to 2 out",
-        ),
-        (
-            lambda: CoordinateGroups.from_slices({"a": slice(0, 3)}, 4),
-            "cover 3 coordinates of 4",
-        ),
-        (lambda: CoordinateGroups((0, 1, 2)).thresholds((1.0,)), "has 1 values"),
+        ({"noise": dpsum.Skellam(1.0)}, "no analysis by groups"),
+        ({"noise": dpsum.Correlated(1.0, ENCODER)}, "no analysis by groups"),
+        ({"groups": CoordinateGroups((0, 1, 2))}, "cover 2 coordinates of 3"),
+        ({"threshold": (1.0, 2.0, 3.0)}, "has 3 values"),
     ],
 )
-def test_bad_groups_are_refused_in_one_line(make, message):
-    with pytest.raises(DpsumError, match=message) as error:
-        make()
-    assert "\n" not in str(error.value)
+def test_mechanism_refuses_groups_without_an_analysis(make, changes, message):
+    with pytest.raises(DpsumError, match=message):
+        make(**{"groups": TWO_GROUPS} | changes)
 
 
-def test_mechanism_refuses_groups_that_no_analysis_is_of(tmp_path):
-    groups = CoordinateGroups((0, 2, 3))
-    with pytest.raises(DpsumError, match="no analysis by groups"):
-        mechanism(tmp_path / "a", groups=groups, noise=dpsum.Skellam(1.0))
-    weights = dpsum.factorisations.scaled(
-        np.array([[1.0, 0.0], [-0.5, 1.0]]), separation=2, participations=1
-    )
-    with pytest.raises(DpsumError, match="no analysis by groups"):
-        mechanism(tmp_path / "b", groups=groups, noise=dpsum.Correlated(1.0, weights))
-    with pytest.raises(DpsumError, match="cover 2 coordinates of 3"):
-        mechanism(tmp_path / "c", groups=CoordinateGroups((0, 1, 2)))
-    with pytest.raises(DpsumError, match="has 3 values"):
-        mechanism(tmp_path / "d", groups=groups, threshold=(1.0, 2.0, 3.0))
+def test_mechanism_refuses_counts_of_groups_that_cost_the_whole_budget(make):
     rule = dpsum.PrivateQuantile(0.5, count_noise=0.6)
-    dear = mechanism(tmp_path / "e", groups=groups, clipping=rule)
+    mechanism = make(clipping=rule, groups=TWO_GROUPS)
     with pytest.raises(DpsumError, match=r"raise clipping.count_noise above 0.7071"):
-        dear.open(0)
-
-
-# A ledger that says something else than its groups
+        mechanism.open(0)
 
 
 @pytest.mark.parametrize(
@@ -444,11 +382,11 @@ def test_mechanism_refuses_groups_that_no_analysis_is_of(tmp_path):
         ({"groups": {"boundaries": [0, 2, 3]}}, "lack"),
     ],
 )
-def test_ledger_refuses_groups_that_do_not_add_up(tmp_path, change, message):
+def test_ledger_refuses_groups_that_contradict_its_line(make, change, message):
     groups = CoordinateGroups((0, 2, 3), "per-group")
-    made = mechanism(tmp_path / "ledger", groups=groups, threshold=(3.0, 4.0))
-    released(made, ROWS)
-    (line,) = dpsum.read_ledger(tmp_path / "ledger")
+    mechanism = make(groups=groups, threshold=(3.0, 4.0))
+    release_rounds(mechanism, rounds=1)
+    (line,) = dpsum.read_ledger(mechanism.ledger.path)
+    assert parse(line.line(""), "here") == [line]
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(line, **change)
-    assert parse(line.line(""), "here") == [line]

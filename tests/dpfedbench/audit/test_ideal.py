@@ -18,7 +18,7 @@ from dpsum.audit.ideal import chance_of_such, gaussian, secret
 from dpsum.audit.ranks import IDEALS, RankTest
 from dpsum.participation import PoissonLots
 from dpsum.private_sum import PrivateSum
-from tests.dpsum.audit.test_ranks import RATE, ROUNDS, drawn
+from tests.dpsum.audit.test_ranks import RATE, ROUNDS, draw_ratios
 
 from . import test_correlated, test_secure_sum
 from .conftest import LOTS, experiment, make_config
@@ -49,7 +49,7 @@ def test_draws_have_the_law_of_the_sampler(kind, present):
     """Kolmogorov and Smirnov, 20,000 of each, against draws of the sampler itself;
     false alarm 1e-3 each.
     """
-    coins, ratios = drawn(kind, 20_000, 1, present=present)
+    coins, ratios = draw_ratios(kind, 20_000, 1, present=present)
     rng = np.random.default_rng(2)
     if kind == "one-pass":
         found = gaussian(coins, 1.0, rng)
@@ -64,8 +64,8 @@ def test_draws_have_the_law_of_the_sampler(kind, present):
         found -= np.log(ROUNDS) if kind == "balls-and-bins" else 0.0
     assert stats.ks_2samp(found, ratios).pvalue > 1e-3
     other, wrong = (
-        drawn(kind, 20_000, 3, present=present, z=0.8),
-        drawn(kind, 20_000, 3, present=not present),
+        draw_ratios(kind, 20_000, 3, present=present, z=0.8),
+        draw_ratios(kind, 20_000, 3, present=not present),
     )
     assert max(stats.ks_2samp(found, each[1]).pvalue for each in (other, wrong)) < 1e-3
 

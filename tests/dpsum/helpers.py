@@ -1,0 +1,43 @@
+"""Ledger lines and generators that the tests of dpsum share."""
+
+import numpy as np
+
+from dpsum.ledger import Release
+
+ONE_PASS = {"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25}
+
+
+class NoNoise:
+    """Generator of zeros, which shows a sum before its noise."""
+
+    def standard_normal(self, size):
+        return np.zeros(size)
+
+
+def make_release(*, z=1.0, threshold=0.5, **changes):
+    """Return one line of a ledger: noise of z times the threshold, unless changed."""
+    values = {
+        "round": 0,
+        "name": "sum",
+        "unit": "client",
+        "adjacency": "zero-out",
+        "observer": "everyone",
+        "noise_multiplier": z,
+        "threshold": threshold,
+        "sensitivity": threshold,
+        "noise_std": z * threshold,
+        "dimension": 3,
+        "sampler": ONE_PASS,
+        "denominator": 2.0,
+        "noise_stream": "0/noise/0",
+        "data_dependent_threshold": False,
+        "reason": "",
+        "mechanism": "gaussian",
+        "counted_by_paper": True,
+    }
+    return Release(**values | changes)
+
+
+def make_releases(count, **changes):
+    """Return the lines of rounds 0 to count - 1, which are alike."""
+    return [make_release(round=index, **changes) for index in range(count)]
