@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.parts.compatibility import check_part
 from dpfedbench.parts.proof_assumptions import check_plan
@@ -58,6 +59,11 @@ class Method(Run):
     this class, not of those that extend it.
     """
     trained: ClassVar[bool] = True
+    shared: ClassVar[str | Sequence[str]] = "all"
+    """Tensors or modules of the network that clients share with the server, by names as
+    of `Net.mask`: "body" leaves the last layer to the clients. The server's sums, their
+    clipping and noise, the ledger and the server's step are of these coordinates alone.
+    """
     known: ClassVar[dict[str, type[Method]]] = {}
     """All methods by their names; `dpfedbench.papers` finds them."""
 
@@ -301,6 +307,22 @@ class Method(Run):
         )
         return self.client.net(net) if self.trained else net
 
+    def shared_mask(self, net: Net) -> np.ndarray | None:
+        """Return which coordinates clients share with the server, bool [d]; None: all.
+
+        A method that shares other coordinates than whole tensors overrides this.
+        """
+        names = (self.shared,) if isinstance(self.shared, str) else self.shared
+        if tuple(names) == ("all",):
+            return None
+        return net.mask(*names)
+
+    @property
+    def shares_all(self) -> bool:
+        """Whether clients share all coordinates of the model with the server."""
+        by_mask = type(self).shared_mask is not Method.shared_mask
+        return not by_mask and self.shared in ("all", ("all",), ["all"])
+
     def tested_net(self, image_shape: tuple[int, ...]) -> Net:
         """The model that is adapted to the tasks of a meta-test."""
         net = self.model.net(input_shape=image_shape, outputs=self.task.outputs)
@@ -446,6 +468,13 @@ class Method(Run):
                 " first"
             )
         self._check_groups()
+        if self.client_sums and not self.shares_all:
+            raise BenchError(
+                f"the clients of {self.name} share {self.shared} alone, but"
+                f" {self.client_sums[0].name} is a sum that each client takes over all"
+                ' coordinates: set shared = "all" on the method, or take sums of the'
+                " server alone"
+            )
         sums = self.further_sums
         server = self.server_sum
         if tuple(sum_.name for sum_ in sums) != self.client.sends_too:

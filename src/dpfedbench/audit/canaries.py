@@ -28,11 +28,18 @@ from dpfedbench.audit.scores import (
     RoundByRound,
     SecretRounds,
 )
-from dpfedbench.audit.units import ORDINARY, Coordinates, Units, canary_units
+from dpfedbench.audit.units import (
+    HEAD,
+    ORDINARY,
+    Coordinates,
+    Units,
+    canary_units,
+)
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice, Measured
+from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
 from dpsum.accounting.analyses import find
 from dpsum.accumulator import Observer
@@ -75,7 +82,7 @@ class ClientSource(Clients):
         for start in range(0, len(cohort), _CHUNK):
             ids = cohort[start : start + _CHUNK]
             net = self.net
-            width = net.dimension
+            width = net.shared_dimension
             if net.groups > 1:
                 width = net.ordinary + net.reserved
             out = np.zeros((len(ids) * self.each, width), np.float32)
@@ -183,6 +190,7 @@ def run_rounds(
         observer=observer,
         plan=plan,
         first=first,
+        shared=SharedCoordinates(source.net, source.net.shared_mask()),
         clients=source if isinstance(source, Clients) else None,
     )
     budgeted = training.budget.budgeted
@@ -302,7 +310,11 @@ def one_run(
         .astype(bool)
     )
     net = Coordinates(
-        ordinary=ORDINARY, reserved=canaries_each, dimension=dimension, groups=groups
+        ordinary=ORDINARY,
+        reserved=canaries_each,
+        dimension=dimension,
+        groups=groups,
+        head=0 if run.shares_all else HEAD,
     )
     plan = run.participation.plan(clients=clients, seed=seed)
     # A record is in one part of its client's, and the sum is over one of these.

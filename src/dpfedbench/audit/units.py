@@ -15,6 +15,9 @@ from dpsum.randomness import stream
 ORDINARY = 50
 """Coordinates of units that are not canaries."""
 
+HEAD = 10
+"""Coordinates that clients keep to themselves, where a method does not share all."""
+
 LARGE = 1e30
 """A canary's norm before clipping: above every threshold that a rule may set, within
 single precision.
@@ -37,9 +40,12 @@ class Coordinates:
         groups: how many groups of coordinates are clipped each by itself. With more
             than one, each has the ordinary and the reserved coordinates of its own, and
             `EMPTY` ones behind them.
+        head: coordinates behind all others that clients do not share.
 
     Attributes:
         own: where the canaries' are, of each group from its start.
+        shared_dimension: the number of coordinates that clients share. Those of
+            ordinary gradients and of canaries are among them.
     """
 
     def __init__(
@@ -49,13 +55,15 @@ class Coordinates:
         reserved: int,
         dimension: int | None = None,
         groups: int = 1,
+        head: int = 0,
     ) -> None:
         self.ordinary = ordinary
         self.reserved = reserved
         self.groups = groups
-        self.dimension = dimension or ordinary + reserved
+        self.shared_dimension = dimension or ordinary + reserved
         if groups > 1:
-            self.dimension = groups * (ordinary + reserved + EMPTY)
+            self.shared_dimension = groups * (ordinary + reserved + EMPTY)
+        self.dimension = self.shared_dimension + head
         self.own = slice(ordinary, ordinary + reserved)
         # A sum over a block of the model has all coordinates here: whichever it is, it
         # has room for the canaries.
@@ -65,20 +73,29 @@ class Coordinates:
 
     def coordinate_groups(self, kind: str, noise: str) -> CoordinateGroups:
         """Return the groups, whatever they are of in the run's own model."""
-        size = self.dimension // self.groups
-        boundaries = range(0, self.dimension + 1, size)
+        size = self.shared_dimension // self.groups
+        boundaries = [*range(0, self.shared_dimension, size), self.dimension]
         return CoordinateGroups(tuple(boundaries), noise)
 
     def spread(self, rows: np.ndarray) -> np.ndarray:
         """Return contributions [n, ordinary + reserved] in all groups, float32 [n, d].
 
-        Ordinary gradients keep their norm, and a canary is in every group.
+        Ordinary gradients keep their norm, and a canary is in every group. What is in
+        the head is larger than any threshold: a sum that took it would clip all else
+        away.
         """
-        if self.groups == 1:
-            return rows
-        shares = rows.copy()
-        shares[:, : self.ordinary] /= self.groups**0.5
-        return np.tile(np.pad(shares, ((0, 0), (0, EMPTY))), self.groups)
+        if self.groups > 1:
+            shares = rows.copy()
+            shares[:, : self.ordinary] /= self.groups**0.5
+            rows = np.tile(np.pad(shares, ((0, 0), (0, EMPTY))), self.groups)
+        head = self.dimension - self.shared_dimension
+        if head:
+            rows = np.pad(rows, ((0, 0), (0, head)), constant_values=LARGE)
+        return rows
+
+    def shared_mask(self) -> np.ndarray:
+        """Return which coordinates clients share, bool [d]."""
+        return np.arange(self.dimension) < self.shared_dimension
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Zeros, float32 [d]."""

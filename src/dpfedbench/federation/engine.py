@@ -392,6 +392,9 @@ class _Training:
                 "gradients": rounds.gradients.name,
                 "machine": processor(),
                 "parameters": rounds.net.dimension,
+                "shared_parameters": (
+                    None if rounds.shared is None else rounds.shared.count
+                ),
                 "noise_multiplier": spent[0] if spent else None,
                 "members": [
                     {"round": member["round"], "accuracy": member["accuracy"]}

@@ -28,6 +28,7 @@ from dpfedbench.federation.together import add_together
 from dpfedbench.method import Method
 from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Choice
+from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts import proof_assumptions
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
@@ -73,6 +74,8 @@ class Rounds:
         processes: those that take the run together.
         weights: that training starts from, float32 [d]; None: the network's own random
             ones.
+        shared: the coordinates that clients share, of an audit's model; None: those
+            that the method says.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Rounds:
         plan: Any = None,
         processes: Processes | None = None,
         weights: np.ndarray | None = None,
+        shared: SharedCoordinates | None = None,
     ) -> None:
         if (
             weights is None
@@ -108,6 +112,7 @@ class Rounds:
             clients=run.clients.count, seed=run.stream_seed
         )
         check_name(self.plan)
+        self.shared = shared or SharedCoordinates(net, run.shared_mask(net))
         self.ledger = ledger
         self.budget = Budget(
             claims=run.counted_claims,
@@ -137,6 +142,7 @@ class Rounds:
             first=first,
             processes=self.processes,
             weights=weights,
+            shared=self.shared,
         )
         self.clients = clients or run.client.clients(setup)
         if clients is None:
@@ -156,16 +162,17 @@ class Rounds:
                 sum_,
                 sampler=self.plan.describe(),
                 denominator=float(run.clients.count),
-                dimension=net.dimension,
+                dimension=self.shared.count,
                 cohort=self.plan.denominator,
-                groups=setup.groups_of(sum_),
+                groups=self.shared.groups(setup.groups_of(sum_)),
             )
             for sum_ in run.further_sums
         ]
         self.budget.settle()
         self._elsewhere = 0
         self.theta = torch.from_numpy(weights.copy())
-        self._state = self.step.begin(self.theta)
+        self._state = self.step.begin(self.shared.of(self.theta))
+        self.step.receive_layout(self._state, self.shared)
         norms = () if run.private or self.clients.served == "records" else NORMS
         noise_columns = (
             ()
@@ -252,10 +259,10 @@ class Rounds:
             server_sum,
             sampler=self.plan.describe(),
             denominator=denominator,
-            dimension=self.net.dimension,
+            dimension=self.shared.count,
             cohort=self.plan.denominator,
             plain=self.step.plain_sum,
-            groups=setup.groups_of(server_sum),
+            groups=self.shared.groups(setup.groups_of(server_sum)),
             first=None if first is None else lambda: first,
         )
 
@@ -270,7 +277,9 @@ class Rounds:
         released = torch.from_numpy(self.server.release(total))
         pairs = zip(self.further, further_totals, strict=True)
         means = [
-            mechanism.release(further_total) / mechanism.denominator
+            self.shared.expanded(
+                mechanism.release(further_total) / mechanism.denominator
+            )
             for mechanism, further_total in pairs
         ]
         if means:
@@ -283,7 +292,9 @@ class Rounds:
             proof_assumptions.check_row(row, self.run.client.kind)
         self.step.told(self._state, total.deviation / self.server.denominator)
         mean = self.step.mean(released, self.server.denominator)
-        self.step.step(self.theta, mean, self._state, index=index, rounds=self.planned)
+        weights = self.shared.of(self.theta)
+        self.step.step(weights, mean, self._state, index=index, rounds=self.planned)
+        self.shared.put(self.theta, weights)
         self._refuse_not_finite(row, index=index, count=getattr(total.sum, "count", 0))
         served = self.clients.work(cohort)
         if served is None:
@@ -356,7 +367,9 @@ class Rounds:
         totals = [mechanism.open(index) for mechanism in (self.server, *self.further)]
 
         def stream_of(some: np.ndarray) -> Stream:
-            return self.clients.contributions(self.theta.numpy(), some, index)
+            stream = self.clients.contributions(self.theta.numpy(), some, index)
+            for rows, some_losses, accuracies in stream:
+                yield self.shared.of(rows), some_losses, accuracies
 
         if self.processes.count > 1 and not self.clients.divides:
             size = self.gradients.chunk(self.threads)
@@ -470,6 +483,7 @@ class Untrained:
     measures = NoMeasures()
     threads = 1
     non_finite = 0
+    shared = None
 
     def __init__(
         self,

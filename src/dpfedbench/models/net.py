@@ -203,6 +203,41 @@ class Net:
         layer = names[-1].rpartition(".")[0]
         return tuple(name for name in names if name.rpartition(".")[0] == layer)
 
+    def mask(self, *names: str) -> np.ndarray:
+        """Return which coordinates belong to tensors or modules, bool [d].
+
+        Args:
+            names: of tensors, or of modules, which stand for all tensors below them.
+                Where the network has no module of that name, "head" is its last layer,
+                "body" all but the head, and "all" everything.
+
+        Raises:
+            BenchError: the network has no tensor or module of a name.
+        """
+        mask = np.zeros(self.dimension, bool)
+        for name in names:
+            mask |= self._mask_of(name)
+        return mask
+
+    def _mask_of(self, name: str) -> np.ndarray:
+        below = [
+            tensor == name or tensor.startswith(f"{name}.") for tensor in self.shapes
+        ]
+        if not any(below):
+            if name == "all":
+                return np.ones(self.dimension, bool)
+            if name == "body":
+                return ~self._mask_of("head")
+            if name == "head":
+                below = [tensor in self.head for tensor in self.shapes]
+        if not any(below):
+            raise BenchError(
+                f"model {self.name} has no tensor or module {name!r}: it has"
+                f" {', '.join(self.shapes)}"
+            )
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        return np.repeat(below, sizes)
+
     def coordinate_groups(self, kind: str, noise: str) -> CoordinateGroups:
         """Return the groups of coordinates that are clipped each by itself.
 

@@ -199,6 +199,8 @@ class ScaffoldClients(ModelDifferenceClients):
                 worker, theta, client, 0, None, torch.from_numpy(out[:1])
             )
         np.subtract(out[0] / self._whole_rate, self._server_control, out=out[1])
+        if self.setup.shared is not None and not self.setup.shared.all:
+            out[1][~self.setup.shared.mask] = 0.0  # the server corrects what it moves
         norm = float(np.sqrt(np.square(out[1], dtype=np.float64).sum()))
         if self._threshold < norm < math.inf:
             out[1] *= self._threshold / norm

@@ -30,6 +30,7 @@ from .conftest import (
     training_in,
 )
 from .test_search import SEARCH
+from .test_shared_coordinates import OddFedAvg, config_of
 from .test_within_task import AGRLR, LOCAL, SAMPLE
 
 SHORT = {
@@ -67,6 +68,7 @@ CASES = {
         "silos",
         make_config({"method": "dp-scaffold"}, SHORT, general=DIFFERENCE),
     ),
+    "shared coordinates": ("silos", config_of(OddFedAvg, SHORT)),
     "search": ("silos", make_config(SEARCH, general=LOTS)),
 }
 

@@ -62,6 +62,7 @@ def clients(update, threshold=None, processes=None):
     setup = SimpleNamespace(
         held=held,
         net=SimpleNamespace(dimension=2),
+        shared=None,
         workers=workers,
         run=run,
         processes=processes or Processes(),

@@ -19,6 +19,7 @@ from dpsum.sums import SumSpec
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
+    from dpfedbench.models.shared_coordinates import SharedCoordinates
     from dpsum.group_clipping import CoordinateGroups
     from dpsum.mechanism import Mechanism
 
@@ -35,7 +36,8 @@ Row = dict[str, Any]
 Stream = Iterator[tuple["torch.Tensor", "np.ndarray", "np.ndarray"]]
 """Contributions float32 [n x each, d], losses [n] and accuracies [n] of some clients,
 in the cohort's order. Of clients that send more than one message, contributions are
-[messages, n x each, d], that to the server's own sum first.
+[messages, n x each, d], that to the server's own sum first. The loop takes the shared
+coordinates of them.
 
 Memory grows with the chunk, never with the cohort; a yielded tensor is overwritten
 later.
@@ -62,6 +64,7 @@ class Setup:
         processes: those that take the run together.
         weights: that training starts from, float32 [d]; None: whoever makes the clients
             does not train.
+        shared: the coordinates that clients share with the server; None: all.
     """
 
     run: Run
@@ -75,6 +78,7 @@ class Setup:
     first: float | None = None
     processes: Processes = dataclasses.field(default_factory=Processes)
     weights: np.ndarray | None = None
+    shared: SharedCoordinates | None = None
 
     def workers(self, make: Callable[[Gradients], Worker]) -> Workers[Worker]:
         """Threads that each have what `make` makes of the run's gradients."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
@@ -10,6 +10,9 @@ from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpfedbench.settings.part import Part, setting
 from dpfedbench.settings.run import Run
 from dpsum.private_sum import PlainSum
+
+if TYPE_CHECKING:
+    from dpfedbench.models.shared_coordinates import SharedCoordinates
 
 State = dict[str, Any]
 """What a server remembers of former steps; a checkpoint saves it as it is."""
@@ -43,6 +46,11 @@ class ServerStep(Part):
         """The state before the first step."""
         return {}
 
+    def receive_layout(self, state: State, layout: SharedCoordinates) -> None:
+        """Learn which tensors the coordinates [d] of `theta` and `mean` belong to, once
+        after `begin`: `layout.head`, for instance, is bool [d]. Keep it in `state`.
+        """
+
     def plain_sum(self, dimension: int) -> Any:
         """Return the sum that takes a round's contributions where they are not clipped
         and noised: `PlainSum`, or the like.
@@ -70,7 +78,7 @@ class ServerStep(Part):
         """Move the model in place.
 
         Args:
-            theta: weights, float32 [d].
+            theta: weights that clients share, float32 [d].
             mean: what was released over the public denominator, float64 [d].
             state: of the steps before.
             index: the round, from 0.
