@@ -5,6 +5,7 @@ from pathlib import Path
 from dpfedbench.results.columns import (
     CELLS,
     IDENTITY,
+    PERSONAL,
     PRIVACY,
     TEST,
     TRAINING,
@@ -79,7 +80,7 @@ RUN_FOLDER = """\
 | `history.csv` | one row for each round: threshold, norm of the release, ε so far, validation accuracy; seconds where no cohort is secret; loss and norm quantiles only for runs without privacy |
 | `ledger.jsonl` | one line for each release: mechanism, threshold, noise, sampler, observer. Accountants read this file, never the training code |
 | `model.safetensors` | the meta-model |
-| `training.json` | rounds planned and run, what stopped it, speed, versions, notices |
+| `training.json` | rounds planned and run, what stopped it, speed, versions, notices, tests of clients' own models |
 | `privacy.json` | claimed ε, proven ε, ε of one image and of a declared search: each with low and high end, unit, adjacency, observer, status and explanation |
 | `audit.json` | a lower bound on ε from canaries in the code that ran; only at the first seed of each private configuration, and once for configurations of the same mechanism |
 | `metrics.json` | meta-test accuracy with its 95 % interval and every task's accuracy |
@@ -116,10 +117,19 @@ def results_format_page() -> str:
         " several observers, has the columns again, named `second_unit`,"
         " `second_delta` and so on, and `third_unit` for a third.\n\n"
     )
+    personal = (
+        "With `clients.held_out_share` each client's own model, such as the shared body"
+        " under a head that the client keeps, is tested after the last round on"
+        " examples of that client that training left out. These numbers are the"
+        " simulation's: no server sees them, no release has them, and no ε covers"
+        " them. `accuracy` is the server's model's, on records that no client"
+        " holds.\n\n"
+    )
     parts = [
         INTRODUCTION,
         f"## Which run\n\n{table_of(IDENTITY)}\n",
         f"## Test\n\n{table_of(TEST)}\n",
+        f"## Test of clients' own models\n\n{personal}{table_of(PERSONAL)}\n",
         f"## Privacy\n\n{privacy}{table_of(PRIVACY)}\n",
         f"## Training\n\n{table_of(TRAINING)}\n",
         SETTINGS,

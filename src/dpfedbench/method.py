@@ -362,6 +362,11 @@ class Method(Run):
             )
         for section in self.sections:
             notices += section.notices(self)  # type: ignore[arg-type]
+        if self.clients.held_out_share:
+            notices.append(
+                "personal accuracies are the simulation's: they are read off clients'"
+                " own examples, no server sees them, and no account covers them"
+            )
         if not self.task.shots:
             held_out = self.validation.tasks
             notices.append(
@@ -431,6 +436,15 @@ class Method(Run):
                     " release with one expected lot, but with clients.partition"
                     f" {clients.partition} each client has its own: take constant"
                 )
+        if clients.held_out_share and (
+            not records or self.pretrains or self.client_sums
+        ):
+            raise BenchError(
+                f"clients.held_out_share is {clients.held_out_share:g}, but the clients"
+                f" of {self.name} with client_update.kind {self.client.kind} have no"
+                " test of their own: that is for clients that hold records and send"
+                " messages to the server's sums; set it to 0"
+            )
         as_it_is = records and not self.pretrains
         if as_it_is != (self.task.shots == 0):
             raise BenchError(

@@ -10,6 +10,7 @@ from dpfedbench.data.clients_folder import check_made_for
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import Partition, RecordPartition, TaskBatch, gather
 from dpfedbench.data.records import load_any_records
+from dpsum.randomness import stream
 
 
 class Tasks:
@@ -51,8 +52,11 @@ class Records:
             partition of the records.
 
     Attributes:
-        places: of each client's records in the data set, int64 [n] each, ascending.
-        images, labels: its records, in that order.
+        places: of each client's training records in the data set, int64 [n] each,
+            ascending.
+        images, labels: its training records, in that order.
+        test_places, test_images, test_labels: the same of the records that training
+            leaves out; empty until `leave_out`.
 
     Raises:
         BenchError: data missing or damaged.
@@ -69,3 +73,28 @@ class Records:
         self.labels = [
             np.asarray(self.dataset.labels[records]) for records in self.places
         ]
+        self.test_places: list[np.ndarray] = []
+        self.test_images: list[np.ndarray] = []
+        self.test_labels: list[np.ndarray] = []
+
+    def leave_out(self, share: float, *, seed: int) -> None:
+        """Take a share of each client's records out of its training records.
+
+        A client of two records or more keeps at least one for training and one for the
+        test; of a client with one record nothing is left out.
+        """
+        self.test_places = []
+        for client, places in enumerate(self.places):
+            count = len(places)
+            tested = min(max(1, round(share * count)), count - 1)
+            order = stream(seed, "held-out-examples", client).permutation(count)
+            self.test_places.append(np.sort(places[order[:tested]]))
+            self.places[client] = np.sort(places[order[tested:]])
+        self.images, self.test_images = (
+            [np.asarray(self.dataset.images[records]) for records in places]
+            for places in (self.places, self.test_places)
+        )
+        self.labels, self.test_labels = (
+            [np.asarray(self.dataset.labels[records]) for records in places]
+            for places in (self.places, self.test_places)
+        )

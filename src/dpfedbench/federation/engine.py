@@ -396,6 +396,7 @@ class _Training:
                     None if rounds.shared is None else rounds.shared.count
                 ),
                 "noise_multiplier": spent[0] if spent else None,
+                **rounds.personal_test(),
                 "members": [
                     {"round": member["round"], "accuracy": member["accuracy"]}
                     for member in state.best

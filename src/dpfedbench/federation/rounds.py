@@ -23,6 +23,7 @@ from dpfedbench.evaluation.features import features_of
 from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
 from dpfedbench.evaluation.next_word import TextMeasures
+from dpfedbench.evaluation.personal_test import client_accuracies, summarize_clients
 from dpfedbench.federation.processes import Processes
 from dpfedbench.federation.together import add_together
 from dpfedbench.method import Method
@@ -112,6 +113,7 @@ class Rounds:
             clients=run.clients.count, seed=run.stream_seed
         )
         check_name(self.plan)
+        self.held = held
         self.shared = shared or SharedCoordinates(net, run.shared_mask(net))
         self.ledger = ledger
         self.budget = Budget(
@@ -351,6 +353,8 @@ class Rounds:
             self.clients.state()
         elif what == "hear":
             self.clients.hear(*told)
+        elif what == "personal test":
+            self._client_accuracies(*told)
         else:
             self.clients.restore(*told)
 
@@ -459,6 +463,39 @@ class Rounds:
         self.clients.restore(state["clients"])
         self._take_states(state["mechanisms"])
 
+    def personal_test(self) -> dict[str, Any]:
+        """Test each client's own model on the examples that training left out; nothing
+        where it left out none.
+
+        Returns:
+            The columns of `evaluation.personal_test`.
+        """
+        if not self.run.clients.held_out_share:
+            return {}
+        self.processes.tell(("personal test", self.theta.numpy()))
+        accuracies: dict[int, float] = {}
+        for by_client in self._client_accuracies(self.theta.numpy()):
+            accuracies |= by_client
+        if not accuracies:
+            raise BenchError(
+                "clients.held_out_share leaves no example for a test: no client has two"
+                " records; set it to 0"
+            )
+        return summarize_clients(np.array([accuracies[n] for n in sorted(accuracies)]))
+
+    def _client_accuracies(self, theta: np.ndarray) -> list[dict[int, float]]:
+        """Return the accuracies of this process's clients; in the first process those
+        of all, by process.
+        """
+        here = client_accuracies(
+            self.clients,
+            self.held,
+            self.gradients,
+            theta,
+            self.processes.own(self.run.clients.count),
+        )
+        return self.processes.collected(here)
+
     def _states(self) -> list[dict[str, Any]]:
         return [mechanism.state() for mechanism in self.budget.mechanisms]
 
@@ -484,6 +521,10 @@ class Untrained:
     threads = 1
     non_finite = 0
     shared = None
+
+    def personal_test(self) -> dict[str, Any]:
+        """Nothing: no client has a model of its own."""
+        return {}
 
     def __init__(
         self,
@@ -516,7 +557,12 @@ def _held(
 ) -> Any:
     if run.client_data == "records":
         held = Records(data_dir, clients_dir)
+        share = run.clients.held_out_share
+        if share:
+            held.leave_out(share, seed=run.seed)
         held.images = features_of(run, held.dataset, held.places, files)
+        if share:
+            held.test_images = features_of(run, held.dataset, held.test_places, files)
         return held
     support = run.clients.support_per_class
     query = run.clients.query_per_class

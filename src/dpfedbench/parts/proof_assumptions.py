@@ -91,7 +91,9 @@ def check_clients(
             " account is of one contribution a client and round: send one"
             " (Clients.each)"
         )
-    keeps = type(clients).state is not Clients.state
+    keeps = clients.keeps_state
+    if keeps is None:
+        keeps = type(clients).state is not Clients.state
     if over_clients and keeps and not participation.allows_client_state:
         raise BenchError(_state_message(client, participation.kind, "save a state"))
     missing = {sum_.name for sum_ in own if sum_.private} - set(taken)

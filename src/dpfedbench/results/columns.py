@@ -32,6 +32,8 @@ _GROUPS = _read_dictionary()
 IDENTITY = _GROUPS["identity"]
 """Which run a row is of. They come first in `runs.parquet`."""
 TEST = _GROUPS["test"]
+PERSONAL = _GROUPS["personal"]
+"""Tests of clients' own models: the simulation's numbers, which no server sees."""
 TRAINING = _GROUPS["training"]
 PRIVACY = _GROUPS["privacy"]
 """Privacy of the run's first unit. Where a run protects a second unit, or the same from
@@ -53,4 +55,5 @@ def run_columns() -> list[str]:
     further = [
         f"{prefix}{name}" for prefix in UNIT_PREFIXES[1:] for name in names(PRIVACY)
     ]
-    return [*names(IDENTITY), *names(TEST), *names(PRIVACY), *further, *names(TRAINING)]
+    tested = [*names(TEST), *names(PERSONAL)]
+    return [*names(IDENTITY), *tested, *names(PRIVACY), *further, *names(TRAINING)]

@@ -14,6 +14,7 @@ from dpfedbench.files import atomic_path, read_group, read_json, write_text
 from dpfedbench.results.columns import (
     CELLS,
     IDENTITY,
+    PERSONAL,
     TEST,
     TRAINING,
     UNIT_PREFIXES,
@@ -183,7 +184,7 @@ def _read_test(path: Path) -> dict[str, Any]:
 def _read_training(path: Path) -> dict[str, Any]:
     training = read_group(path)
     refuse_newer(training, str(path.parent))
-    row = {name: training.get(name) for name in names(TRAINING)}
+    row = {name: training.get(name) for name in names([*TRAINING, *PERSONAL])}
     versions = training.get("versions", {})
     row["versions"] = ", ".join(f"{name} {text}" for name, text in versions.items())
     row["notices"] = SEPARATOR.join(training.get("notices", ()))

@@ -49,6 +49,15 @@ class PartitionScheme(Part):
     query_per_class: int = setting(
         ge=1, le=100_000, doc="of these, how many it takes its gradient on"
     )
+    held_out_share: float = setting(
+        0.0,
+        ge=0,
+        lt=1,
+        doc=(
+            "share of each client's own records that training leaves out; its own model"
+            " is tested on them after the last round; 0: there is no such test"
+        ),
+    )
 
     def model_post_init(self, _: Any) -> None:
         """Refuse a client that would need more than it holds."""

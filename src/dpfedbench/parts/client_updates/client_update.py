@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dpfedbench.federation.processes import Processes
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
     from dpfedbench.models.shared_coordinates import SharedCoordinates
+    from dpfedbench.parts.client_updates.cohort_clients import Client, LocalModel
     from dpsum.group_clipping import CoordinateGroups
     from dpsum.mechanism import Mechanism
 
@@ -105,17 +106,29 @@ class Clients:
         divides: whether `contributions` itself divides the clients among processes, so
             that each of these asks it for all of a cohort, and the first is given all;
             else each process asks it for a part.
+        keeps_state: whether clients remember something of their own from one of their
+            rounds to the next; None: they do if the class has a `state`.
     """
 
     each: int = 1
     served: str = "clients"
     divides: bool = False
+    keeps_state: bool | None = None
 
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
         """Yield what the clients of round `index` send, given the model's weights [d]."""
         raise NotImplementedError
+
+    def personal_weights(
+        self, theta: np.ndarray, numbers: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        """Yield the weights [d] that each of some clients uses itself, in their order,
+        given the server's: by default the server's.
+        """
+        for _ in numbers:
+            yield theta
 
     def hear(self, means: Sequence[np.ndarray]) -> None:
         """Learn what the server released beside its own sum, over the number of all
@@ -342,10 +355,56 @@ class ClientUpdate(Part):
         """
         raise NotImplementedError("of updates whose clients take private sums")
 
+    def contributions(
+        self, model: LocalModel, cohort: Sequence[Client], index: int
+    ) -> Iterator[Any]:
+        """Yield what each client of a cohort sends, in the cohort's order.
+
+        It is called in several threads and processes, each time with a part of the
+        round's cohort. Each message has to follow from its own client alone.
+
+        Args:
+            model: the model that the server sent.
+            cohort: clients, each with its examples and its state.
+            index: of the round, from 0.
+
+        Yields:
+            A client's message, float32 [d]; of updates with `sends_too` one for each
+            sum, that to the server's own sum first.
+        """
+        raise NotImplementedError
+
+    def personal_model(self, model: LocalModel, client: Client) -> torch.Tensor:
+        """Return the weights that a client uses itself, float32 [d]: by default the
+        server's. `clients.held_out_share` has them tested.
+
+        Args:
+            model: the model after the last round.
+            client: with its training examples and its state, which stays as it is.
+        """
+        return model.weights
+
+    def receive_broadcast(
+        self, public_state: dict[str, Any], means: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Keep what all clients remember of the server's further releases.
+
+        Called after each round of a method with further sums.
+
+        Args:
+            public_state: what is kept, tensors and plain values by name; `contributions`
+                reads it as `model.public_state`, and a checkpoint has it.
+            means: of each further sum, by its name: the release over the number of all
+                clients, float64 [d], zero where clients share nothing.
+        """
+
     def clients(self, setup: Setup) -> Clients:
-        """The clients of a run.
+        """The clients of a run: those of `contributions`, unless an update overrides
+        this.
 
         Raises:
             BenchError: settings that do not fit the data.
         """
-        raise NotImplementedError
+        from dpfedbench.parts.client_updates.cohort_clients import CohortClients
+
+        return CohortClients(self, setup)

@@ -1,0 +1,131 @@
+"""docs/client-updates.md, followed by a first-time user: FedRep in two files outside the
+repository, on small pictures.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from PIL import Image
+from safetensors.numpy import load_file
+
+import dpfedbench
+from tests.calls import Snakemake
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "client-updates.md").read_text(encoding="utf-8")
+# Laid over the page's sizes, and pictures in place of digits.
+SMALL = """
+stand_ins: {digits: pictures}
+datasets:
+  pictures:
+    reader: image-folder
+    version: 1
+    source: "drawn for a test"
+    licence: MIT
+    options: {folder: pictures, size: 28, channels: 1, test_images: 10}
+experiments:
+  fed-rep:
+    run:
+      task: {ways: 4}
+      clients: {count: 10, fragments: 20}
+      participation: {cohort: 6, rounds: 4}
+      validation: {tasks: 10}
+"""
+
+
+def file_of(name: str) -> str:
+    (text,) = re.findall(rf"^```\w+ {name}\n(.*?)^```$", PAGE, flags=re.M | re.S)
+    return str(text)
+
+
+def draw_pictures(folder: Path) -> None:
+    """Four classes, each a bright quarter in noise."""
+    rng = np.random.default_rng(0)
+    for label in range(4):
+        (folder / f"quarter{label}").mkdir(parents=True)
+        for number in range(60):
+            pixels = rng.integers(0, 120, (28, 28), dtype=np.uint8)
+            row, column = divmod(label, 2)
+            pixels[14 * row : 14 * row + 14, 14 * column : 14 * column + 14] += 120
+            place = folder / f"quarter{label}" / f"{number:02}.png"
+            Image.fromarray(pixels).save(place)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake) -> Path:
+    """A folder outside the repository, after the page was followed there."""
+    folder = tmp_path_factory.mktemp("fedrep")
+    draw_pictures(folder / "pictures")
+    for name in ("fedrep.py", "fedrep.yaml"):
+        (folder / name).write_text(file_of(name), encoding="utf-8")
+    (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
+    (command,) = re.findall(r"`uv run snakemake --cores all (.*?)`", PAGE)
+    target, option, configuration = command.split()
+    done = call_snakemake(
+        *("--snakefile", str(ROOT / "Snakefile"), "--cores", "2", target),
+        *(option, configuration, "small.yaml"),
+        folder=folder,
+        **os.environ | {"DPFEDBENCH_DATA": str(folder)},
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def row(folder: Path) -> pd.Series:
+    runs = dpfedbench.load_runs(folder / "results")
+    (index,) = runs.index[runs.method == "dp-fed-rep"]
+    return runs.loc[index]
+
+
+def test_files_of_the_page_are_short() -> None:
+    assert len(file_of("fedrep.py").splitlines()) <= 60
+    assert len(file_of("fedrep.yaml").splitlines()) <= 20
+    assert yaml.safe_load(file_of("fedrep.yaml"))["plugins"] == ["fedrep"]
+
+
+def test_row_has_three_epsilons_and_the_personal_accuracy(row: pd.Series) -> None:
+    assert row["unit"] == "client"
+    assert 0 < row["epsilon_claimed"] < 20
+    assert 0 < row["epsilon_proven_high"] < 20
+    assert 0 <= row["epsilon_audited"] <= 1.2 * row["epsilon_proven_high"]
+    assert not row["audit_saw_another_mechanism"]
+    assert row["personal_clients"] == 10
+    assert row["personal_worst_tenth"] <= row["personal_accuracy"] <= 100
+    # Two classes a client, so that chance is at most about 50 %.
+    assert row["personal_accuracy"] > 60
+    assert 0 <= row["accuracy"] <= 100
+    assert "the simulation's" in row["notices"]
+
+
+def test_noise_is_on_the_shared_body_alone(folder: Path, row: pd.Series) -> None:
+    run = folder / "results" / "runs" / row["run"]
+    lines = (run / "ledger.jsonl").read_text("utf-8").splitlines()
+    releases = [json.loads(line) for line in lines]
+    assert [line["name"] for line in releases] == ["body-difference-sum"] * 4
+    assert {line["dimension"] for line in releases} == {row["shared_parameters"]}
+    tensors = load_file(run / "model.safetensors")
+    head = [tensor for name, tensor in tensors.items() if tensor.shape[0] == 4]
+    assert sum(tensor.size for tensor in head) == (
+        row["parameters"] - row["shared_parameters"]
+    )
+
+
+def test_program_of_the_page_prints_the_row(folder: Path) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.M | re.S)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r"clients' own models: \d+\.\d+", done.stdout)
