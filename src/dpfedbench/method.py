@@ -441,7 +441,7 @@ class Method(Run):
         ):
             raise BenchError(
                 f"clients.held_out_share is {clients.held_out_share:g}, but the clients"
-                f" of {self.name} with client_update.kind {self.client.kind} have no"
+                f" of {self.name} with client_update.kind {self.client_update.kind} have no"
                 " test of their own: that is for clients that hold records and send"
                 " messages to the server's sums; set it to 0"
             )

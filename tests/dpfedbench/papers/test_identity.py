@@ -161,6 +161,7 @@ FIXED_BY_OTHERS = {
     *((name, "threshold") for name in ("MedianOfRun", "ByKernel")),
     *(("BallsAndBins", key) for key in ("cohort", "rounds")),
     *((name, "partition") for name in ("Fragments", "Dirichlet")),
+    *((name, "held_out_share") for name in ("Shared", "Disjoint", "Alphabets")),
 }
 
 
