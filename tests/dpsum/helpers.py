@@ -15,7 +15,14 @@ class NoNoise:
 
 
 def make_release(*, z=1.0, threshold=0.5, **changes):
-    """Return one line of a ledger: noise of z times the threshold, unless changed."""
+    """Return one line of a ledger: noise of z times the threshold, unless changed.
+
+    `threshold` is a list where each client takes a sum over its own records.
+    """
+    if isinstance(threshold, list):
+        noise_std = [z * client_threshold for client_threshold in threshold]
+    else:
+        noise_std = z * threshold
     values = {
         "round": 0,
         "name": "sum",
@@ -25,7 +32,7 @@ def make_release(*, z=1.0, threshold=0.5, **changes):
         "noise_multiplier": z,
         "threshold": threshold,
         "sensitivity": threshold,
-        "noise_std": z * threshold,
+        "noise_std": noise_std,
         "dimension": 3,
         "sampler": ONE_PASS,
         "denominator": 2.0,

@@ -1,6 +1,4 @@
-"""The account of correlated noise in one pass: what a ledger's weights say, and what of
-it is refused.
-"""
+"""Correlated noise in one pass: one Gaussian of the weights in the ledger."""
 
 import dataclasses
 import math
@@ -8,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.errors import BenchError
-from dpfedbench.parts.server.server_step import Step
+from dpsum import DpsumError
 from dpsum.accounting.account import account
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import find, of
@@ -17,204 +14,130 @@ from dpsum.accounting.calibration import calibrate, epsilon_after
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
-from dpsum.factorisations import SquareRoot
-from dpsum.ledger import Ledger, Release, read_ledger
+from dpsum.factorisations import square_root
+from dpsum.ledger import Ledger, read_ledger
+from tests.dpsum.accounting.helpers import correlated_releases
 
-MECHANISM, Z, C, DELTA = "correlated-gaussian", 2.0, 0.5, 1e-6
-SAMPLER = {"kind": "one-pass", "clients": 400, "cohort": 100, "rounds": 4, "rate": 0.25}
-
-
-def ledger(weights=None, rounds=4, **values):
-    weights = SquareRoot().weights(4, Step()) if weights is None else weights
-    return [
-        Release(
-            **{
-                "round": index,
-                "name": "sum",
-                "mechanism": MECHANISM,
-                "unit": "client",
-                "adjacency": "zero-out",
-                "observer": "everyone",
-                "noise_multiplier": Z,
-                "threshold": C,
-                "sensitivity": C,
-                "noise_std": Z * C,
-                "dimension": 3,
-                "sampler": SAMPLER,
-                "denominator": 100.0,
-                "noise_stream": "0/noise",
-                "counted_by_paper": True,
-                "data_dependent_threshold": False,
-                "reason": "",
-                "combines": weights[index, : index + 1].tolist(),
-            }
-            | values
-        )
-        for index in range(rounds)
-    ]
+Z, C, DELTA = 2.0, 0.5, 1e-6
+SAMPLER = correlated_releases()[0].sampler
 
 
-def holds(releases):
-    entry = account(releases, delta=DELTA, claims={}).profiles["holds"]
-    assert entry.epsilon_low == entry.epsilon_high and entry.status == "proved"
-    return entry.epsilon_high
+def gaussian(z):
+    return pytest.approx(gaussian_epsilon(z, DELTA), rel=1e-9)
 
 
-def test_all_rounds_are_one_gaussian_release():
-    assert holds(ledger()) == pytest.approx(gaussian_epsilon(Z, DELTA), rel=1e-9)
-    assert (
-        calibrate("holds", SAMPLER, 1.5, DELTA, mechanism=MECHANISM) == 2.905
-    )  # as of one pass: docs/privacy.md
-    assert epsilon_after(
-        "holds", SAMPLER, Z, 4, DELTA, mechanism=MECHANISM
-    ) == gaussian_epsilon(Z, DELTA)
+def ends_of(releases, profile="holds", **context):
+    given = AccountContext(**context)
+    entry = account(releases, delta=DELTA, claims={}, given=given).profiles[profile]
+    assert entry.status == "proved"
+    return entry.epsilon_low, entry.epsilon_high
 
 
-def test_a_run_that_was_stopped_is_accounted_for_by_what_it_released():
+def test_correlated_one_pass_is_one_gaussian():
+    """Calibration finds 2.905, as for one pass in docs/privacy.md."""
+    assert ends_of(correlated_releases()) == (gaussian(Z), gaussian(Z))
+    mechanism = "correlated-gaussian"
+    assert calibrate("holds", SAMPLER, 1.5, DELTA, mechanism=mechanism) == 2.905
+    epsilon = epsilon_after("holds", SAMPLER, Z, 4, DELTA, mechanism=mechanism)
+    assert epsilon == gaussian_epsilon(Z, DELTA)
+
+
+def test_correlated_one_pass_of_a_stopped_run_has_its_own_encoder():
     """By hand: of one round alone the noise is z times the whole encoder's norm, (1 +
     1/4 + 9/64 + 25/256)^1/2.
     """
     norm = math.sqrt(1 + 1 / 4 + 9 / 64 + 25 / 256)
-    assert holds(ledger(rounds=1)) == pytest.approx(
-        gaussian_epsilon(Z * norm, DELTA), rel=1e-9
-    )
-    assert holds(ledger(rounds=2)) == pytest.approx(
-        gaussian_epsilon(Z * norm / math.sqrt(1.25), DELTA), rel=1e-9
-    )
+    assert ends_of(correlated_releases(rounds=1))[1] == gaussian(Z * norm)
+    two_rounds = ends_of(correlated_releases(rounds=2))[1]
+    assert two_rounds == gaussian(Z * norm / math.sqrt(1.25))
 
 
-def test_no_correlation_is_one_pass():
-    own, plain = ledger(np.eye(4)), ledger(mechanism="gaussian", combines=None)
-    assert holds(own) == holds(plain) == gaussian_epsilon(Z, DELTA)
+def test_correlated_one_pass_without_correlation_is_one_pass():
+    independent = correlated_releases(mechanism="gaussian", combines=None)
+    expected = gaussian_epsilon(Z, DELTA)
+    assert ends_of(correlated_releases(np.eye(4))) == (expected, expected)
+    assert ends_of(independent) == (expected, expected)
 
 
-def test_it_is_the_gaussian_that_tells_two_neighbours_apart():
-    """The optimal test between two Gaussians of one covariance: their distance by its
-    inverse, for every round.
-    """
-    weights = SquareRoot().weights(4, Step())
+def test_correlated_one_pass_is_the_best_test_of_two_neighbours():
+    """The distance of two Gaussians of one covariance, for the worst round."""
+    weights = square_root(4)
     covariance = (Z * C) ** 2 * weights @ weights.T
-    worst = max(math.sqrt(C**2 * np.linalg.inv(covariance)[at, at]) for at in range(4))
-    assert holds(ledger()) == pytest.approx(
-        gaussian_epsilon(1 / worst, DELTA), rel=1e-9
-    )
+    distance = C * math.sqrt(np.linalg.inv(covariance).diagonal().max())
+    assert ends_of(correlated_releases())[1] == gaussian(1 / distance)
 
 
-def image_level(releases, use):
-    entry = account(
-        releases, delta=DELTA, claims={}, given=AccountContext(images=use)
-    ).profiles["image_level"]
-    return entry.epsilon_low, entry.epsilon_high
-
-
-def test_an_image_in_several_rounds():
-    """By hand for two rounds and C = [[1, 0], [1/2, 1]] / norm, norm^2 = 5/4: C^T C =
-    [[5/4, 1/2], [1/2, 1]] / norm^2.
-
-    Image 7 is with two clients of round 0 and one of round 1: (4 x 5/4 + 2 x 2 x 1/2 +
-    1) / (5/4) = 6.4; image 8 with three of round 1: 9 / (5/4) = 7.2; image 9 with a
-    client of no round.
+@pytest.mark.parametrize(("clients", "square"), [(7, 7.2), (4, 6.4)])
+def test_correlated_image_in_several_rounds_by_hand(clients, square):
+    """C = [[1, 0], [1/2, 1]] / norm, norm^2 = 5/4: C^T C = [[5/4, 1/2], [1/2, 1]] /
+    norm^2. Image 7 is with two clients of round 0 and one of round 1: (4 x 5/4 + 2 x 2
+    x 1/2 + 1) / (5/4) = 6.4; image 8 with three of round 1: 9 / (5/4) = 7.2.
     """
     norm = math.sqrt(1.25)
-    weights = np.array([[norm, 0.0], [-norm / 2, norm]])
-    releases = ledger(weights, rounds=2)
-    images, rounds = (
-        np.array([[7], [7], [7], [8], [8], [8], [9]]),
-        np.array([0, 0, 1, 1, 1, 1, -1]),
-    )
-    low, high = image_level(releases, ImageUse(images=images, rounds=rounds))
-    assert (
-        low
-        == high
-        == pytest.approx(gaussian_epsilon(Z / math.sqrt(7.2), DELTA), rel=1e-9)
-    )
-    low, high = image_level(releases, ImageUse(images=images[:4], rounds=rounds[:4]))
-    assert (
-        low
-        == high
-        == pytest.approx(gaussian_epsilon(Z / math.sqrt(6.4), DELTA), rel=1e-9)
-    )
+    releases = correlated_releases(np.array([[norm, 0.0], [-norm / 2, norm]]), rounds=2)
+    images = np.array([[7], [7], [7], [8], [8], [8], [9]])
+    rounds = np.array([0, 0, 1, 1, 1, 1, -1])
+    use = ImageUse(images=images[:clients], rounds=rounds[:clients])
+    expected = gaussian(Z / math.sqrt(square))
+    assert ends_of(releases, "image_level", images=use) == (expected, expected)
 
 
-def test_an_image_takes_the_weights_and_not_z_alone():
+def test_correlated_image_of_negative_weights_has_two_ends():
+    """Clients who point in opposite ways are further apart: the high end takes them."""
+    norm = math.sqrt(1.25)
+    releases = correlated_releases(np.array([[norm, 0.0], [norm / 2, norm]]), rounds=2)
+    use = ImageUse(images=np.array([[7], [7]]), rounds=np.array([0, 1]))
+    low, high = ends_of(releases, "image_level", images=use)
+    assert low == gaussian(Z / math.sqrt((5 / 4 + 1 - 1) / (5 / 4)))
+    assert high == gaussian(Z / math.sqrt((5 / 4 + 1 + 1) / (5 / 4)))
+
+
+def test_correlated_image_refuses_z_without_weights():
     use = ImageUse(images=np.array([[7]]), rounds=np.array([0]))
-    with pytest.raises(BenchError, match="takes the ledger's weights"):
-        of(ledger()).image(Events.planned(((Z, 4),), SAMPLER), use, DELTA)
-
-
-def test_an_encoder_with_entries_below_nothing_has_two_ends():
-    """Clients who point in opposite ways are then further apart: the high end takes
-    them so.
-    """
-    weights = np.array([[math.sqrt(1.25), 0.0], [math.sqrt(1.25) / 2, math.sqrt(1.25)]])
-    low, high = image_level(
-        ledger(weights, rounds=2),
-        ImageUse(images=np.array([[7], [7]]), rounds=np.array([0, 1])),
-    )
-    squares = [(5 / 4 + 1 + sign * 2 * 1 / 2) / (5 / 4) for sign in (-1, 1)]
-    assert [low, high] == pytest.approx(
-        [gaussian_epsilon(Z / math.sqrt(one), DELTA) for one in squares], rel=1e-9
-    )
+    events = Events.planned(((Z, 4),), SAMPLER)
+    with pytest.raises(DpsumError, match="takes the ledger's weights"):
+        of(correlated_releases()).image(events, use, DELTA)
 
 
 @pytest.mark.parametrize(
     "kind", ["poisson", "fixed-size", "poisson-lots", "own-records"]
 )
-def test_other_samplers_have_no_analysis(kind):
-    with pytest.raises(
-        BenchError,
-        match=f"no analysis for correlated-gaussian noise with the sampler '{kind}'",
-    ):
-        find(MECHANISM, kind)
+def test_correlated_noise_has_no_analysis_for_other_samplers(kind):
+    with pytest.raises(DpsumError, match=f"correlated-gaussian .* sampler '{kind}'"):
+        find("correlated-gaussian", kind)
 
 
 @pytest.mark.parametrize(
-    ("change", "line"),
+    ("change", "message"),
     [
+        ({"combines": None}, "release 3 does not say which draws"),
+        ({"combines": [1.0]}, "release 3 does not say which draws"),
+        ({"combines": [0.0] * 4}, "release 3 does not say which"),
         (
-            lambda lines: [*lines[:3], dataclasses.replace(lines[3], combines=None)],
-            "release 3 does not say which draws",
-        ),
-        (
-            lambda lines: [*lines[:3], dataclasses.replace(lines[3], combines=[1.0])],
-            "release 3 does not say which draws",
-        ),
-        (
-            lambda lines: [
-                *lines[:3],
-                dataclasses.replace(lines[3], combines=[0.0] * 4),
-            ],
-            "release 3 does not say which",
-        ),
-        (
-            lambda lines: [
-                *lines[:3],
-                dataclasses.replace(
-                    lines[3], threshold=0.25, sensitivity=0.25, noise_std=0.5
-                ),
-            ],
+            {"threshold": 0.25, "sensitivity": 0.25, "noise_std": 0.5},
             "release 3 has another threshold or noise than the first",
         ),
-        # The square root without its scale: an observer is told more than z says.
-        (
-            lambda lines: ledger(SquareRoot().weights(4, Step()) / 1.2),
-            "its encoder has a column of norm 1.2:",
-        ),
-        (lambda lines: [lines[0], *lines[2:]], "release 1 is of round 2"),
+        ({"round": 2}, "is of round 2"),
     ],
 )
-def test_ledgers_of_another_mechanism_are_refused(change, line):
-    with pytest.raises(BenchError) as caught:
-        account(change(ledger()), delta=DELTA, claims={})
-    assert line in str(caught.value) and "\n" not in str(caught.value)
+def test_correlated_one_pass_refuses_a_line_of_another_mechanism(change, message):
+    releases = correlated_releases()
+    releases[3] = dataclasses.replace(releases[3], **change)
+    with pytest.raises(DpsumError, match=message):
+        ends_of(releases)
 
 
-def test_the_ledger_keeps_the_weights_and_names_none_where_there_are_none(tmp_path):
-    written = Ledger(tmp_path / "ledger.jsonl")
-    for release in ledger(rounds=3):
-        written.append(release)
-    assert read_ledger(written.path) == ledger(rounds=3)
-    plain = Ledger(tmp_path / "plain.jsonl")
-    plain.append(ledger(rounds=1, mechanism="gaussian", combines=None)[0])
-    assert "combines" not in plain.path.read_text()
-    assert read_ledger(plain.path)[0].combines is None
+def test_correlated_one_pass_refuses_an_encoder_of_a_larger_norm():
+    """An observer would be told more than z says."""
+    with pytest.raises(DpsumError, match=r"its encoder has a column of norm 1\.2:"):
+        ends_of(correlated_releases(square_root(4) / 1.2))
+
+
+def test_ledger_keeps_the_weights_of_correlated_noise_alone(tmp_path):
+    releases = correlated_releases(rounds=2)
+    releases.append(dataclasses.replace(releases[0], round=2, combines=None))
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for release in releases:
+        ledger.append(release)
+    assert read_ledger(ledger.path) == releases
+    assert "combines" not in ledger.path.read_text().splitlines()[2]

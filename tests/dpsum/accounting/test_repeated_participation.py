@@ -1,10 +1,7 @@
-"""Several participations in known rounds, and shuffled epochs: by going through all
-sets of rounds, and hand derivations.
+"""Several participations in known rounds, and shuffled epochs.
 
-Expected values are brute force, closed forms, quadrature, and what jax_privacy 2.0 has
-for the same encoders (its `get_sensitivity_banded`, and
-`get_min_sep_sensitivity_upper_bound` of more bands; `JAX_PRIVACY`). Planted: a band too
-many, a pattern that is ignored, weights of another length.
+Expected values are brute force over all sets of rounds, closed forms, quadrature, and
+jax_privacy 2.0.
 """
 
 import dataclasses
@@ -13,137 +10,22 @@ import math
 
 import numpy as np
 import pytest
-from scipy.linalg import toeplitz
 from scipy.stats import norm
 
-from dpfedbench.errors import BenchError
+from dpsum import DpsumError
 from dpsum.accounting import analyses
 from dpsum.accounting.account import account
-from dpsum.accounting.analyses import poisson
+from dpsum.accounting.analyses import fixed_size, poisson
 from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.repeated_participation import heaviest, sensitivity
 from dpwatch.accountants.secret_batches import secret_batches
-from tests.dpsum.accounting import test_samplers
+from tests.dpsum.accounting.helpers import banded_square_root, correlated_releases
+from tests.dpsum.helpers import make_release, make_releases
 
 DELTA = 1e-6
-
-
-def banded(rounds, bands):
-    """The square root of the sum of a prefix, cut to so many bands: 1, 1/2, 3/8, 5/16,
-    ...
-    """
-    column = np.array(
-        [
-            math.comb(2 * lag, lag) / 4**lag if lag < bands else 0.0
-            for lag in range(rounds)
-        ]
-    )
-    return np.tril(toeplitz(column))
-
-
-def patterns(rounds, separation, participations):
-    for count in range(1, participations + 1):
-        for at in itertools.combinations(range(rounds), count):
-            if all(
-                late - early >= separation for early, late in itertools.pairwise(at)
-            ):
-                yield list(at)
-
-
-def brute(gram, separation, participations):
-    sizes = [
-        np.abs(gram[np.ix_(at, at)]).sum()
-        for at in patterns(len(gram), separation, participations)
-    ]
-    return math.sqrt(max(sizes))
-
-
-def test_the_heaviest_set_of_rounds_is_that_of_all_sets():
-    rng = np.random.default_rng(1)
-    for _ in range(60):
-        rounds, near, most = (
-            rng.integers(1, 11),
-            int(rng.integers(1, 5)),
-            int(rng.integers(1, 5)),
-        )
-        weights = rng.exponential(size=rounds)
-        found, at = heaviest(weights, near, most)
-        assert found == pytest.approx(
-            max(weights[at].sum() for at in patterns(rounds, near, most)), rel=1e-12
-        )
-        assert weights[at].sum() == pytest.approx(found, rel=1e-12) and list(
-            at
-        ) in list(patterns(rounds, near, most))
-    assert heaviest(np.ones(4), 1, 0)[0] == 0.0
-
-
-def test_the_ends_lie_around_all_sets_of_rounds():
-    rng = np.random.default_rng(2)
-    for _ in range(60):
-        rounds, near, most = (
-            rng.integers(2, 9),
-            int(rng.integers(1, 4)),
-            int(rng.integers(1, 4)),
-        )
-        encoder = np.tril(rng.normal(size=(rounds, rounds)))
-        gram = encoder.T @ encoder
-        low, high = sensitivity(gram, near, most)
-        exact = brute(gram, near, most)
-        assert low <= exact * (1 + 1e-12) and exact <= high * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("bands", [1, 2, 3, 4, 7, 12])
-def test_falling_weights_are_exact(bands):
-    gram = banded(12, bands).T @ banded(12, bands)
-    low, high = sensitivity(gram, 3, 3)
-    assert low == high == pytest.approx(brute(gram, 3, 3), rel=1e-12)
-    if (
-        bands <= 3
-        # columns that far apart are orthogonal: the root of three times the largest square
-    ):
-        assert high == pytest.approx(math.sqrt(3 * np.diag(gram).max()), rel=1e-12)
-
-
-def test_any_weights_of_few_bands_are_exact():
-    """Columns three apart do not overlap: the heaviest set of squares. A band too many,
-    and they do.
-    """
-    rng = np.random.default_rng(3)
-    encoder = np.tril(np.triu(rng.normal(size=(12, 12)), -2))
-    gram = encoder.T @ encoder
-    low, high = sensitivity(gram, 3, 3)
-    assert low == high == pytest.approx(brute(gram, 3, 3), rel=1e-12)
-    wider = encoder + np.diag(np.ones(9), -3)
-    assert (
-        sensitivity(wider.T @ wider, 3, 3)[1]
-        >= brute(wider.T @ wider, 3, 3)
-        > brute(gram, 3, 3)
-    )
-
-
-# (rounds, bands, rounds apart, participations): jax_privacy 2.0's, with x64 on, of
-# `banded(rounds, bands)`.
-JAX_PRIVACY = {
-    (40, 4, 10, 4): 2.439902661992892,
-    (40, 10, 10, 4): 2.676821952679029,
-    (40, 10, 10, 2): 1.8927989547683568,
-    (64, 16, 16, 4): 2.788461114777662,
-    (100, 25, 30, 3): 2.5026225182511572,
-    (40, 11, 10, 4): 2.883694554171545,
-    (40, 40, 10, 4): 3.8813174427331667,
-    (12, 12, 3, 3): 3.0705364864907208,
-}
-
-
-@pytest.mark.parametrize("of", JAX_PRIVACY)
-def test_jax_privacy_has_the_same(of):
-    rounds, bands, near, most = of
-    found = sensitivity(banded(rounds, bands).T @ banded(rounds, bands), near, most)[1]
-    assert found == pytest.approx(JAX_PRIVACY[of], rel=1e-9)
-
-
+Z = 2.0
 SAMPLER = {
     "kind": "min-separation",
     "clients": 300,
@@ -153,176 +35,6 @@ SAMPLER = {
     "separation": 3,
     "participations": 3,
 }
-Z, C = 2.0, 0.5
-
-
-def ledger(weights=None, *, sampler=SAMPLER, rounds=10, noises=None, **values):
-    """Of ten rounds; `weights` is C^-1 of correlated noise."""
-    lines = test_samplers.ledger(sampler)[:rounds]
-    said = {
-        "noise_multiplier": Z,
-        "threshold": C,
-        "sensitivity": C,
-        "noise_std": Z * C,
-    } | values
-    if noises is not None:
-        return [
-            dataclasses.replace(line, noise_multiplier=z, noise_std=z)
-            for line, z in zip(lines, noises, strict=True)
-        ]
-    if weights is None:
-        return [dataclasses.replace(line, **said) for line in lines]
-    return [
-        dataclasses.replace(
-            line,
-            mechanism="correlated-gaussian",
-            combines=weights[line.round, : line.round + 1].tolist(),
-            **said,
-        )
-        for line in lines
-    ]
-
-
-def holds(releases, profile="holds"):
-    entry = account(releases, delta=DELTA, claims={}).profiles[profile]
-    return entry.epsilon_low, entry.epsilon_high
-
-
-def test_independent_noise_is_one_gaussian_of_the_worst_rounds():
-    """Ten rounds, three apart, at most three of them; after four rounds a unit has been
-    in two, after three in one.
-    """
-    for rounds, count in ((10, 3), (4, 2), (3, 1)):
-        low, high = holds(ledger(rounds=rounds))
-        assert (
-            low
-            == high
-            == pytest.approx(gaussian_epsilon(Z / count**0.5, DELTA), rel=1e-12)
-        )
-    assert holds(ledger(), "replace_one")[1] == pytest.approx(
-        gaussian_epsilon(Z / 3**0.5 / 2, DELTA), rel=1e-12
-    )
-    assert epsilon_after("holds", SAMPLER, Z, 4, DELTA) == pytest.approx(
-        gaussian_epsilon(Z / 2**0.5, DELTA), rel=1e-12
-    )
-    # Rounds 1, 4 and 8 have the least noise of any that are three apart: 1/1 + 1/4 +
-    # 1/4.
-    noises = [4.0, 1.0, 1.0, 4.0, 2.0, 4.0, 4.0, 4.0, 2.0, 4.0]
-    squares = [sum(noises[at] ** -2 for at in rounds) for rounds in patterns(10, 3, 3)]
-    assert max(squares) == 1.5
-    assert holds(ledger(noises=noises))[1] == pytest.approx(
-        gaussian_epsilon(1.5**-0.5, DELTA), rel=1e-12
-    )
-
-
-def scaled(bands, separation=3, participations=3, rounds=10):
-    """C^-1 for a banded C whose largest column has norm 1, and how far three
-    participations move it.
-    """
-    encoder = banded(rounds, bands)
-    encoder /= np.sqrt((encoder**2).sum(axis=0).max())
-    return np.linalg.inv(encoder), brute(
-        encoder.T @ encoder, separation, participations
-    )
-
-
-@pytest.mark.parametrize(
-    ("bands", "factor"), [(1, 3**0.5), (3, 3**0.5), (4, None), (10, None)]
-)
-def test_correlated_noise_is_one_gaussian_of_several_columns(bands, factor):
-    """Up to three bands cost sqrt(3), as independent noise does; a fourth lets columns
-    overlap, and costs more.
-    """
-    weights, moved = scaled(bands)
-    low, high = holds(ledger(weights))
-    assert low == pytest.approx(high, rel=1e-9) and high == pytest.approx(
-        gaussian_epsilon(Z / moved, DELTA), rel=1e-9
-    )
-    if factor:
-        assert moved == pytest.approx(factor, rel=1e-12)
-        assert high == pytest.approx(holds(ledger())[1], rel=1e-9)
-    else:
-        assert (
-            high > 1.02 * holds(ledger())[1]
-        )  # of a pattern that is ignored, or a band that is not counted
-    assert holds(ledger(weights), "replace_one")[1] == pytest.approx(
-        gaussian_epsilon(Z / moved / 2, DELTA), rel=1e-9
-    )
-
-
-def test_it_is_the_gaussian_that_tells_two_neighbours_apart():
-    """By the covariance of all releases, for a client of rounds 0, 3 and 6 whose
-    contributions are the same vector.
-    """
-    weights, _ = scaled(10)
-    inverse = np.linalg.inv((Z * C) ** 2 * weights @ weights.T)
-    moved = np.zeros(10)
-    moved[[0, 3, 6]] = C
-    distance = (moved @ inverse @ moved) ** 0.5
-    assert holds(ledger(weights))[0] == pytest.approx(
-        gaussian_epsilon(1 / distance, DELTA), rel=1e-9
-    )
-
-
-def test_the_pattern_of_the_ledger_is_the_one_accounted_for():
-    weights, _ = scaled(10)
-    found = {}
-    for near, most in ((3, 3), (3, 2), (5, 2), (10, 1), (1, 10)):
-        sampler = {
-            **SAMPLER,
-            "separation": near,
-            "participations": most,
-            "cohort": 30,
-            "rate": 0.1,
-        }
-        found[near, most] = holds(ledger(weights, sampler=sampler))[1]
-        encoder = np.linalg.inv(weights)
-        worst = max(
-            np.linalg.norm(encoder[:, at].sum(axis=1))
-            for at in patterns(10, near, most)
-        )
-        assert found[near, most] == pytest.approx(
-            gaussian_epsilon(Z / worst, DELTA), rel=1e-9
-        )
-    assert found[10, 1] < found[5, 2] < found[3, 2] < found[3, 3] < found[1, 10]
-
-
-def test_weights_below_nothing_have_two_ends():
-    """By hand: C^T C is [[5/4, -1/2], [-1/2, 1]] / (5/4). Both columns make 9/4 at
-    right angles and 13/4 at most.
-    """
-    encoder = np.array([[1.0, 0.0], [-0.5, 1.0]]) / math.sqrt(1.25)
-    sampler = {**SAMPLER, "separation": 1, "participations": 2, "rounds": 2}
-    low, high = holds(ledger(np.linalg.inv(encoder), sampler=sampler, rounds=2))
-    ends = [
-        gaussian_epsilon(Z / math.sqrt(square / 1.25), DELTA)
-        for square in (9 / 4, 13 / 4)
-    ]
-    assert [low, high] == pytest.approx(ends, rel=1e-9)
-
-
-def test_a_weight_too_many_or_too_few_is_refused():
-    weights, _ = scaled(3)
-    for change in (lambda row: row[:-1], lambda row: [*row, 0.0]):
-        lines = ledger(weights)
-        lines[5] = dataclasses.replace(lines[5], combines=change(lines[5].combines))
-        with pytest.raises(BenchError, match="release 5 does not say which draws"):
-            account(lines, delta=DELTA, claims={})
-    with pytest.raises(BenchError, match=r"its encoder has a column of norm 1\.2"):
-        account(ledger(weights / 1.2), delta=DELTA, claims={})
-
-
-def test_images_of_clients_that_come_again():
-    """Two clients of an image in the same rounds: at most twice as far."""
-    use = ImageUse(images=np.zeros((2, 1), int), rounds=None)
-    for releases, one in ((ledger(), Z / 3**0.5), (ledger(scaled(3)[0]), Z / 3**0.5)):
-        analysis = analyses.of(releases)
-        low, high = analysis.image(analysis.read(releases), use, DELTA)
-        assert [low, high] == pytest.approx(
-            [gaussian_epsilon(one, DELTA), gaussian_epsilon(one / 2, DELTA)], rel=1e-9
-        )
-
-
 EPOCHS = {
     "kind": "shuffled-epochs",
     "clients": 100,
@@ -330,108 +42,318 @@ EPOCHS = {
     "rounds": 10,
     "rate": 0.2,
     "epoch": 5,
+    "batches": "known",
 }
+SECRET = {**EPOCHS, "batches": "secret"}
 
 
-def test_known_batches_are_one_gaussian_an_epoch():
-    known = {**EPOCHS, "batches": "known"}
-    for rounds, count in ((10, 2), (6, 2), (5, 1), (1, 1)):
-        low, high = holds(ledger(sampler=known, rounds=rounds))
-        assert (
-            low
-            == high
-            == pytest.approx(gaussian_epsilon(Z / count**0.5, DELTA), rel=1e-12)
+def patterns(rounds, separation, participations):
+    """Yield all sets of rounds that are so far apart."""
+    for count in range(1, participations + 1):
+        for indices in itertools.combinations(range(rounds), count):
+            gaps = (late - early for early, late in itertools.pairwise(indices))
+            if all(gap >= separation for gap in gaps):
+                yield list(indices)
+
+
+def brute_force_sensitivity(gram, separation, participations):
+    indices = patterns(len(gram), separation, participations)
+    return math.sqrt(max(np.abs(gram[np.ix_(at, at)]).sum() for at in indices))
+
+
+def gram_of(encoder):
+    return encoder.T @ encoder
+
+
+def test_heaviest_set_of_rounds_by_brute_force():
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        separation, participations = map(int, rng.integers(1, 5, 2))
+        weights = rng.exponential(size=rng.integers(1, 11))
+        total, indices = heaviest(weights, separation, participations)
+        allowed = list(patterns(len(weights), separation, participations))
+        assert total == pytest.approx(
+            max(weights[at].sum() for at in allowed), rel=1e-12
         )
-    noises = [4.0, 1.0, 4.0, 4.0, 2.0, 4.0, 4.0, 4.0, 4.0, 2.0]
-    low, high = holds(ledger(sampler=known, noises=noises))
-    assert (
-        low
-        == high
-        == pytest.approx(gaussian_epsilon((1 + 1 / 4) ** -0.5, DELTA), rel=1e-12)
-    )
-    low, high = holds(ledger(sampler=known), "replace_one")
-    assert (
-        low == high == pytest.approx(gaussian_epsilon(Z / 2**0.5 / 2, DELTA), rel=1e-12)
-    )
+        assert weights[indices].sum() == pytest.approx(total, rel=1e-12)
+        assert list(indices) in allowed
+    assert heaviest(np.ones(4), 1, 0)[0] == 0.0
 
 
-def test_secret_batches_are_between():
-    secret = {**EPOCHS, "batches": "secret"}
-    low, high = holds(ledger(sampler=secret))
-    assert (
-        0.1 * high
-        < low
-        < high
-        == pytest.approx(gaussian_epsilon(Z / 2**0.5, DELTA), rel=1e-12)
+def test_sensitivity_ends_enclose_brute_force():
+    rng = np.random.default_rng(2)
+    for _ in range(60):
+        separation, participations = map(int, rng.integers(1, 4, 2))
+        rounds = rng.integers(2, 9)
+        gram = gram_of(np.tril(rng.normal(size=(rounds, rounds))))
+        low, high = sensitivity(gram, separation, participations)
+        exact = brute_force_sensitivity(gram, separation, participations)
+        assert low <= exact * (1 + 1e-12)
+        assert exact <= high * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("bands", [1, 3, 4, 12])
+def test_sensitivity_of_falling_weights_is_exact(bands):
+    """Up to three bands columns are orthogonal: the root of three times the largest
+    square.
+    """
+    gram = gram_of(banded_square_root(12, bands))
+    expected = pytest.approx(brute_force_sensitivity(gram, 3, 3), rel=1e-12)
+    assert sensitivity(gram, 3, 3) == (expected, expected)
+    if bands <= 3:
+        assert math.sqrt(3 * np.diag(gram).max()) == expected
+
+
+def test_sensitivity_of_any_weights_of_few_bands_is_exact():
+    """Columns three apart do not overlap; with one band more they do."""
+    encoder = np.tril(np.triu(np.random.default_rng(3).normal(size=(12, 12)), -2))
+    exact = brute_force_sensitivity(gram_of(encoder), 3, 3)
+    expected = pytest.approx(exact, rel=1e-12)
+    assert sensitivity(gram_of(encoder), 3, 3) == (expected, expected)
+    wider = gram_of(encoder + np.diag(np.ones(9), -3))
+    wider_exact = brute_force_sensitivity(wider, 3, 3)
+    assert sensitivity(wider, 3, 3)[1] >= wider_exact > exact
+
+
+@pytest.mark.parametrize(
+    ("rounds", "bands", "separation", "participations", "expected"),
+    [
+        (40, 4, 10, 4, 2.439902661992892),
+        (40, 10, 10, 2, 1.8927989547683568),
+        (64, 16, 16, 4, 2.788461114777662),
+        (100, 25, 30, 3, 2.5026225182511572),
+        (40, 11, 10, 4, 2.883694554171545),
+        (40, 40, 10, 4, 3.8813174427331667),
+        (12, 12, 3, 3, 3.0705364864907208),
+    ],
+)
+def test_sensitivity_agrees_with_jax_privacy(
+    rounds, bands, separation, participations, expected
+):
+    """Its `get_sensitivity_banded`, and `get_min_sep_sensitivity_upper_bound` for more
+    bands, in double precision.
+    """
+    gram = gram_of(banded_square_root(rounds, bands))
+    high = sensitivity(gram, separation, participations)[1]
+    assert high == pytest.approx(expected, rel=1e-9)
+
+
+def releases_of(sampler=SAMPLER, rounds=10, multipliers=None):
+    """Return lines of independent noise: z = 2, or a multiplier for each round."""
+    if multipliers is None:
+        return make_releases(rounds, z=Z, sampler=sampler)
+    return [
+        make_release(round=index, z=z, sampler=sampler)
+        for index, z in enumerate(multipliers)
+    ]
+
+
+def correlated(weights, count=10, **changes):
+    """Return lines of correlated noise of z = 2."""
+    return correlated_releases(weights, count, sampler={**SAMPLER, **changes})
+
+
+def ends_of(releases, profile="holds"):
+    entry = account(releases, delta=DELTA, claims={}).profiles[profile]
+    return entry.epsilon_low, entry.epsilon_high
+
+
+def gaussian(z, rel=1e-9):
+    return pytest.approx(gaussian_epsilon(z, DELTA), rel=rel)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "rounds", "count"),
+    [
+        (SAMPLER, 10, 3),
+        (SAMPLER, 4, 2),
+        (SAMPLER, 3, 1),
+        (EPOCHS, 10, 2),
+        (EPOCHS, 6, 2),
+        (EPOCHS, 5, 1),
+    ],
+)
+def test_known_rounds_are_one_gaussian_of_all_participations(sampler, rounds, count):
+    """Rounds three apart, at most three of them; or one round of each epoch."""
+    expected = gaussian(Z / count**0.5, rel=1e-12)
+    releases = releases_of(sampler, rounds)
+    assert ends_of(releases) == (expected, expected)
+    doubled = gaussian(Z / count**0.5 / 2, rel=1e-12)
+    assert ends_of(releases, "replace_one")[1] == doubled
+    assert epsilon_after("holds", sampler, Z, rounds, DELTA) == expected
+
+
+@pytest.mark.parametrize(
+    ("sampler", "multipliers", "square"),
+    [
+        # Rounds 1, 4 and 8: 1/1 + 1/4 + 1/4.
+        (SAMPLER, [4.0, 1.0, 1.0, 4.0, 2.0, 4.0, 4.0, 4.0, 2.0, 4.0], 1.5),
+        # The least noise of each epoch: 1/1 + 1/4.
+        (EPOCHS, [4.0, 1.0, 4.0, 4.0, 2.0, 4.0, 4.0, 4.0, 4.0, 2.0], 1.25),
+    ],
+)
+def test_known_rounds_of_different_noise_take_the_worst_rounds(
+    sampler, multipliers, square
+):
+    expected = gaussian(square**-0.5, rel=1e-12)
+    assert ends_of(releases_of(sampler, multipliers=multipliers))[1] == expected
+
+
+def scaled_weights(bands):
+    """Return C^-1 of ten rounds, and the sensitivity of three rounds three apart."""
+    encoder = banded_square_root(10, bands)
+    encoder /= np.sqrt((encoder**2).sum(axis=0).max())
+    return np.linalg.inv(encoder), brute_force_sensitivity(gram_of(encoder), 3, 3)
+
+
+@pytest.mark.parametrize("bands", [1, 3, 4, 10])
+def test_correlated_noise_is_one_gaussian_of_several_columns(bands):
+    """Up to three bands cost sqrt(3), as independent noise does; a fourth lets columns
+    overlap, and costs more.
+    """
+    weights, moved = scaled_weights(bands)
+    expected = gaussian(Z / moved)
+    assert ends_of(correlated(weights)) == (expected, expected)
+    assert ends_of(correlated(weights), "replace_one")[1] == gaussian(Z / moved / 2)
+    independent = ends_of(releases_of())[1]
+    if bands <= 3:
+        assert moved == pytest.approx(3**0.5, rel=1e-12)
+        assert ends_of(correlated(weights))[1] == pytest.approx(independent, rel=1e-9)
+    else:
+        assert ends_of(correlated(weights))[1] > 1.02 * independent
+
+
+def test_correlated_noise_is_the_best_test_of_two_neighbours():
+    """By the covariance of all releases, for a client of rounds 0, 3 and 6 whose
+    contributions are the same vector.
+    """
+    weights, _ = scaled_weights(10)
+    inverse = np.linalg.inv(Z**2 * weights @ weights.T)
+    moved = np.zeros(10)
+    moved[[0, 3, 6]] = 1.0
+    distance = (moved @ inverse @ moved) ** 0.5
+    assert ends_of(correlated(weights))[0] == gaussian(1 / distance)
+
+
+def test_correlated_noise_is_accounted_for_by_the_pattern_of_the_ledger():
+    weights, _ = scaled_weights(10)
+    encoder = np.linalg.inv(weights)
+    epsilons = []
+    for separation, participations in ((10, 1), (5, 2), (3, 2), (3, 3), (1, 10)):
+        releases = correlated(
+            weights,
+            separation=separation,
+            participations=participations,
+            cohort=30,
+            rate=0.1,
+        )
+        epsilons.append(ends_of(releases)[1])
+        largest = max(
+            np.linalg.norm(encoder[:, at].sum(axis=1))
+            for at in patterns(10, separation, participations)
+        )
+        assert epsilons[-1] == gaussian(Z / largest)
+    assert epsilons == sorted(set(epsilons))
+
+
+def test_correlated_noise_of_negative_weights_has_two_ends():
+    """By hand: C^T C is [[5/4, -1/2], [-1/2, 1]] / (5/4). Both columns make 9/4 at
+    right angles and 13/4 at most.
+    """
+    encoder = np.array([[1.0, 0.0], [-0.5, 1.0]]) / math.sqrt(1.25)
+    weights = np.linalg.inv(encoder)
+    releases = correlated(weights, 2, separation=1, participations=2, rounds=2)
+    low, high = (Z / math.sqrt(square / 1.25) for square in (9 / 4, 13 / 4))
+    assert ends_of(releases) == (gaussian(low), gaussian(high))
+
+
+@pytest.mark.parametrize("change", [lambda row: row[:-1], lambda row: [*row, 0.0]])
+def test_correlated_noise_refuses_weights_of_another_length(change):
+    releases = correlated(scaled_weights(3)[0])
+    weights = change(releases[5].combines)
+    releases[5] = dataclasses.replace(releases[5], combines=weights)
+    with pytest.raises(DpsumError, match="release 5 does not say which draws"):
+        ends_of(releases)
+
+
+def test_correlated_noise_refuses_an_encoder_of_a_larger_norm():
+    with pytest.raises(DpsumError, match=r"its encoder has a column of norm 1\.2"):
+        ends_of(correlated(scaled_weights(3)[0] / 1.2))
+
+
+@pytest.mark.parametrize("releases", [releases_of(), correlated(scaled_weights(3)[0])])
+def test_image_of_two_clients_in_the_same_rounds_moves_twice_as_far(releases):
+    use = ImageUse(images=np.zeros((2, 1), int), rounds=None)
+    accountant = analyses.of(releases)
+    low, high = accountant.image(accountant.read(releases), use, DELTA)
+    assert low == gaussian(Z / 3**0.5)
+    assert high == gaussian(Z / 3**0.5 / 2)
+
+
+def test_secret_batches_are_below_known_ones_and_not_far_below():
+    low, high = ends_of(releases_of(SECRET))
+    assert 0.1 * high < low < high
+    assert high == gaussian(Z / 2**0.5, rel=1e-12)
+    assert ends_of(releases_of(SECRET), "replace_one")[1] == gaussian(Z / 2**0.5 / 2)
+    varied_low, varied_high = ends_of(
+        releases_of(SECRET, multipliers=[1.0] * 5 + [2.0] * 5)
     )
-    assert holds(ledger(sampler=secret), "replace_one")[1] == pytest.approx(
-        gaussian_epsilon(Z / 2**0.5 / 2, DELTA)
-    )
-    noises = [1.0] * 5 + [2.0] * 5
-    varied = holds(ledger(sampler=secret, noises=noises))
-    assert varied[0] == pytest.approx(low, rel=1e-9)  # of the greatest noise
-    assert varied[1] == pytest.approx(
-        gaussian_epsilon(1.0 / 2**0.5, DELTA), rel=1e-9
-    )  # of the least
-    # A batch that is everyone hides nothing: two Gaussians, whether batches are secret
-    # or not.
-    whole = {**EPOCHS, "cohort": 100, "rate": 1.0, "epoch": 1, "batches": "secret"}
-    low, high = holds(ledger(sampler=whole, rounds=2))
-    assert low == high == pytest.approx(gaussian_epsilon(Z / 2**0.5, DELTA), rel=1e-12)
+    assert varied_low == pytest.approx(low, rel=1e-9)  # of the greatest noise
+    assert varied_high == gaussian(1.0 / 2**0.5)  # of the least
+
+
+def test_secret_batches_of_everyone_are_known():
+    whole = {**SECRET, "cohort": 100, "rate": 1.0, "epoch": 1}
+    expected = gaussian(Z / 2**0.5, rel=1e-12)
+    assert ends_of(releases_of(whole, 2)) == (expected, expected)
 
 
 @pytest.mark.parametrize(("z", "epoch"), [(1.0, 250), (2.0, 250), (1.0, 10)])
 def test_one_secret_epoch_is_at_least_the_event_of_one_large_sum(z, epoch):
     """Chua et al. (2024): P and Q of the largest of T sums being above c, by their
-    product formula, at the best c.
+    product formula, at the best c. It is above Poisson's account at the same rate.
     """
     cuts = np.linspace(-6 * z, 2 + 12 * z, 40_001)
-    rest = (epoch - 1) * norm.logcdf(cuts / z)
+    others = (epoch - 1) * norm.logcdf(cuts / z)
     first, second = (
-        -np.expm1(norm.logcdf((cuts - mean) / z) + rest) for mean in (2.0, 1.0)
+        -np.expm1(norm.logcdf((cuts - mean) / z) + others) for mean in (2.0, 1.0)
     )
     low = secret_batches(z, 1 / epoch, epoch, epoch, DELTA)
-    assert (
-        float(np.max(first - math.exp(low + 5e-3) * second))
-        < DELTA
-        < gaussian_delta(z, low)
-    )
-    # And above what Poisson's account has at the same rate.
+    assert float(np.max(first - math.exp(low + 5e-3) * second)) < DELTA
+    assert gaussian_delta(z, low) > DELTA
     assert low > poisson.upper_epsilon(((z, epoch),), 1 / epoch, DELTA)
 
 
+def test_part_of_a_secret_epoch_is_one_round_of_a_fixed_size():
+    exact = fixed_size.upper_epsilon(((1.0, 1),), 0.1, 1e-5)
+    assert 0.98 * exact < secret_batches(1.0, 0.1, 10, 1, 1e-5) <= exact
+
+
 def test_two_secret_epochs_of_two_rounds_by_quadrature():
-    """Of the data set itself, the unit 1 and all others -1: the exact delta of four
-    sums is above what the low end says.
-
-    One epoch's pair is (N(2, 0) + N(0, 2)) / 2 against (N(1, 0) + N(0, 1)) / 2. Its
-    loss is put on a fine grid, rounded to nearest, and composed with itself by a double
-    sum: no end, but right to 1e-3 of epsilon.
+    """The unit 1 and all others -1. One epoch's pair is (N(2, 0) + N(0, 2)) / 2 against
+    (N(1, 0) + N(0, 1)) / 2. Its loss is put on a fine grid and composed with itself by
+    a double sum, right to 1e-3 of epsilon.
     """
-    z, delta = 1.5, 1e-3
-    x = np.linspace(-9, 11, 801)
-    one, two = np.meshgrid(x, x)
-    cell = (x[1] - x[0]) ** 2 / (2 * math.pi * z**2)
+    z, delta, step = 1.5, 1e-3, 2e-3
+    line = np.linspace(-9, 11, 801)
+    x, y = np.meshgrid(line, line)
+    cell = (line[1] - line[0]) ** 2 / (2 * math.pi * z**2)
 
-    def law(mean):
-        shifted = [
-            np.exp(-((one - a) ** 2 + (two - b) ** 2) / (2 * z**2))
-            for a, b in ((mean, 0), (0, mean))
-        ]
-        return cell * sum(shifted) / 2
+    def mixture(mean):
+        squares = (x - mean) ** 2 + y**2, x**2 + (y - mean) ** 2
+        return cell * sum(np.exp(-square / (2 * z**2)) for square in squares) / 2
 
-    first, second = law(2.0), law(1.0)
-    step = 2e-3
+    first, second = mixture(2.0), mixture(1.0)
     places = np.rint(np.log(first / second) / step).astype(int).ravel()
     least = places.min()
-    weights = np.bincount(places - least, first.ravel())
-    both = np.convolve(weights, weights)
-    losses = (2 * least + np.arange(len(both))) * step
+    law = np.bincount(places - least, first.ravel())
+    composed = np.convolve(law, law)
+    losses = (2 * least + np.arange(len(composed))) * step
 
-    def above(epsilon):
-        return float((both * np.maximum(-np.expm1(epsilon - losses), 0.0)).sum())
+    def delta_at(epsilon):
+        return float((composed * np.maximum(-np.expm1(epsilon - losses), 0.0)).sum())
 
     low = secret_batches(z, 0.5, 2, 4, delta)
     high = gaussian_epsilon(z / 2**0.5, delta)
-    assert above(high) < delta < above(low + 2e-3)
-    assert delta > above(1.3 * low)  # and not far above
+    assert delta_at(high) < delta < delta_at(low + 2e-3)
+    assert delta_at(1.3 * low) < delta

@@ -1,5 +1,5 @@
-"""Skellam noise as one Gaussian release: against exact sums, Renyi divergences,
-dp-accounting and published bounds.
+"""Skellam noise as one Gaussian release: exact sums, dp-accounting, Renyi divergences
+and published bounds.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 from scipy.special import i0e, logsumexp, ndtri
 
-from dpfedbench.errors import BenchError
+from dpsum import DpsumError
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses import find
 from dpsum.accounting.analyses.skellam import (
@@ -25,102 +25,95 @@ from dpsum.accounting.calibration import calibrate
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
-from dpsum.ledger import Ledger, Release, read_ledger
+from dpsum.ledger import Ledger, read_ledger
 from dpsum.secure import Lattice
+from tests.dpsum.accounting.helpers import skellam_releases
 
-VARIANCES = [1.0, 4.0, 30.0, 300.0]
+Z, C, DELTA = 2.0, 0.5, 1e-6
 
 
-def skellam(variance):
+def law(variance):
     return stats.skellam(variance / 2, variance / 2)
 
 
-@pytest.mark.parametrize("variance", VARIANCES)
-def test_tails_are_scipys(variance):
-    """Relative to 1e-7, down to 1e-7: beyond it scipy's own sums are not exact."""
-    far = int(5 * math.sqrt(variance))
-    assert np.exp(log_tails(variance)[:far]) == pytest.approx(
-        skellam(variance).sf(np.arange(far) - 1), rel=1e-7
-    )
-
-
-@pytest.mark.parametrize("variance", [*VARIANCES, 1e4, 1e6])
-def test_the_middle_step_is_the_largest(variance):
-    """In closed form, by scipy's Bessel function; so it is what the proof needs and no
-    more.
-    """
-    assert step(variance) == pytest.approx(2 * ndtri((1 + i0e(variance)) / 2), rel=2e-8)
-
-
-@pytest.mark.parametrize("variance", [LEAST_VARIANCE, 300.0, 1e3, 1e5, 1e7])
-def test_the_analysis_asks_for_enough(variance):
-    assert 1 < step(variance) * math.sqrt(variance) < FACTOR
-
-
 def exact_delta(variance, shifts, epsilon):
-    """sum of (p(x - v) - e^eps p(x))^+ over a grid of two dimensions at most, by
-    scipy's probabilities.
-    """
-    far = int(14 * math.sqrt(variance)) + 10
-    x = np.arange(-far, far + 1)
-    shifted, plain = np.ones(1), np.ones(1)
+    """Return sum (p(x - v) - e^eps p(x))+ over one or two dimensions, by scipy."""
+    reach = int(14 * math.sqrt(variance)) + 10
+    x = np.arange(-reach, reach + 1)
+    shifted = plain = np.ones(1)
     for shift in shifts:
-        shifted = np.multiply.outer(shifted, skellam(variance).pmf(x - shift))
-        plain = np.multiply.outer(plain, skellam(variance).pmf(x))
+        shifted = np.multiply.outer(shifted, law(variance).pmf(x - shift))
+        plain = np.multiply.outer(plain, law(variance).pmf(x))
     return float(np.clip(shifted - math.exp(epsilon) * plain, 0, None).sum())
+
+
+@pytest.mark.parametrize("variance", [1.0, 30.0, 300.0])
+def test_log_tails_are_scipys(variance):
+    """Down to 1e-7: beyond it scipy's own sums are not exact."""
+    reach = int(5 * math.sqrt(variance))
+    expected = law(variance).sf(np.arange(reach) - 1)
+    assert np.exp(log_tails(variance)[:reach]) == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("variance", [1.0, 30.0, 300.0, 1e6])
+def test_step_is_the_middle_one_in_closed_form(variance):
+    """By scipy's Bessel function: what the proof needs and no more."""
+    expected = 2 * ndtri((1 + i0e(variance)) / 2)
+    assert step(variance) == pytest.approx(expected, rel=2e-8)
+
+
+@pytest.mark.parametrize("variance", [LEAST_VARIANCE, 1e3, 1e7])
+def test_step_is_within_the_factor_of_the_analysis(variance):
+    assert 1 < step(variance) * math.sqrt(variance) < FACTOR
 
 
 @pytest.mark.parametrize("shifts", [(1,), (-3,), (1, 1), (2, -1), (4, 3)])
 @pytest.mark.parametrize("variance", [1.0, 4.0, 30.0])
-def test_every_shift_is_within_the_gaussian(variance, shifts):
+def test_skellam_shift_is_within_the_gaussian(variance, shifts):
+    """At epsilon 0 the bound of one shift by one is reached."""
     distance = step(variance) * math.hypot(*shifts)
     for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0, 4.0):
+        bound = gaussian_delta(1 / distance, epsilon)
         exact = exact_delta(variance, shifts, epsilon)
-        assert exact <= gaussian_delta(1 / distance, epsilon) + 1e-12
-    # At epsilon 0 the middle corner of one shift by one is reached.
-    if shifts == (1,):
-        assert exact_delta(variance, shifts, 0.0) == pytest.approx(
-            gaussian_delta(1 / distance, 0.0), rel=1e-7
-        )
+        assert exact <= bound + 1e-12
+        if shifts == (1,) and epsilon == 0:
+            assert exact == pytest.approx(bound, rel=1e-7)
 
 
-def test_normal_noise_of_the_same_deviation_would_not_do():
-    """Which is why the factor is there: a Gaussian of deviation mu^1/2 promises less
-    delta than there is.
-    """
+def test_skellam_noise_is_worse_than_normal_noise_of_its_deviation():
+    """This is why the factor is needed."""
     assert exact_delta(1.0, (1,), 0.0) > gaussian_delta(1.0, 0.0)
 
 
-def test_sixteen_coordinates_by_dp_accounting():
-    """v of sixteen ones at mu = 16 composes to an epsilon just below that of a Gaussian
-    at 4 g.
+def test_skellam_of_sixteen_coordinates_agrees_with_dp_accounting():
+    """A shift of sixteen ones at variance 16 composes to just below a Gaussian; its
+    epsilon is rounded up to a grid.
     """
     variance, delta = 16.0, 1e-6
     x = np.arange(-120, 121)
-    pmf, moved = (
-        dict(zip(x.tolist(), skellam(variance).logpmf(x - shift), strict=True))
+    masses = [
+        dict(zip(x.tolist(), law(variance).logpmf(x - shift), strict=True))
         for shift in (0, 1)
+    ]
+    one_coordinate = privacy_loss_distribution.from_two_probability_mass_functions(
+        *masses, value_discretization_interval=1e-4
     )
-    composed = privacy_loss_distribution.from_two_probability_mass_functions(
-        pmf, moved, value_discretization_interval=1e-4
-    ).self_compose(16)
-    ours = gaussian_epsilon(1 / (step(variance) * 4), delta)
-    theirs = composed.get_epsilon_for_delta(delta)
-    assert theirs <= ours * (1 + 1e-3)  # theirs is rounded up to its grid
-    assert theirs > 0.97 * ours
+    exact = one_coordinate.self_compose(16).get_epsilon_for_delta(delta)
+    bound = gaussian_epsilon(1 / (step(variance) * 4), delta)
+    assert 0.97 * bound < exact <= bound * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("variance", [4.0, 30.0, 300.0])
-def test_renyi_divergences_lie_between_the_exact_and_the_published_bound(variance):
-    """D_alpha by direct summation <= alpha g^2 / 2 <= Agarwal et al. 2021, Theorem 3.5,
-    of one coordinate's shift.
-    """
-    far = int(25 * math.sqrt(variance)) + 60
-    x = np.arange(-far, far + 1)
-    log = stats.skellam(variance / 2, variance / 2).logpmf
-    logs = [np.where(np.isfinite(one), one, -1e4) for one in (log(x), log(x - 1))]
+def test_skellam_renyi_divergences_are_between_exact_and_published(variance):
+    """D_alpha by summation <= alpha g^2 / 2 <= Agarwal et al. 2021, Theorem 3.5."""
+    reach = int(25 * math.sqrt(variance)) + 60
+    x = np.arange(-reach, reach + 1)
+    plain, shifted = (law(variance).logpmf(x - shift) for shift in (0, 1))
+    plain, shifted = (
+        np.where(np.isfinite(logs), logs, -1e4) for logs in (plain, shifted)
+    )
     for alpha in (2, 4, 8, 16):
-        exact = float(logsumexp(alpha * logs[1] + (1 - alpha) * logs[0])) / (alpha - 1)
+        exact = logsumexp(alpha * shifted + (1 - alpha) * plain) / (alpha - 1)
         gaussian = alpha * step(variance) ** 2 / 2
         extra = min(((2 * alpha - 1) + 6) / (4 * variance**2), 3 / (2 * variance))
         assert exact <= gaussian * (1 + 1e-9)
@@ -128,196 +121,112 @@ def test_renyi_divergences_lie_between_the_exact_and_the_published_bound(varianc
 
 
 @pytest.mark.parametrize(("variance", "shift"), [(4.0, 1), (30.0, 5), (300.0, 17)])
-def test_the_low_end_is_one_coordinates_epsilon(variance, shift):
-    found = lower_epsilon(variance, shift, 1e-5)
-    assert exact_delta(variance, (shift,), found) == pytest.approx(1e-5, rel=1e-5)
-    assert found <= gaussian_epsilon(1 / (step(variance) * shift), 1e-5)
+def test_skellam_low_end_is_the_epsilon_of_one_coordinate(variance, shift):
+    epsilon = lower_epsilon(variance, shift, 1e-5)
+    assert exact_delta(variance, (shift,), epsilon) == pytest.approx(1e-5, rel=1e-5)
+    assert epsilon <= gaussian_epsilon(1 / (step(variance) * shift), 1e-5)
     assert lower_epsilon(variance, 10**6, 1e-5) == 0.0
 
 
-# The account of a ledger
-
-Z, C, DELTA, COHORT = 2.0, 0.5, 1e-6, 100
-SAMPLER = {
-    "kind": "one-pass",
-    "clients": 400,
-    "cohort": COHORT,
-    "rounds": 4,
-    "rate": 0.25,
-}
-GIVEN = {
-    "dimension": 3000,
-    "threshold": C,
-    "noise_multiplier": Z,
-    "deviations": 4.0,
-    "clients": COHORT,
-}
+def profiles_of(releases, **context):
+    given = AccountContext(**context)
+    return account(releases, delta=DELTA, claims={}, given=given).profiles
 
 
-def ledger(bits=16, counted=COHORT, **values):
-    lattice = Lattice.of(**GIVEN, bits=bits, counted=counted)
-    reach = lattice.granularity * lattice.bound(C)
-    return [
-        Release(
-            **{
-                "round": index,
-                "name": "sum",
-                "mechanism": "skellam",
-                "unit": "client",
-                "adjacency": "zero-out",
-                "observer": "server",
-                "noise_multiplier": Z,
-                "threshold": C,
-                "sensitivity": reach,
-                "noise_std": Z * reach,
-                "dimension": 3000,
-                "sampler": SAMPLER,
-                "denominator": 100.0,
-                "noise_stream": "0/noise",
-                "counted_by_paper": True,
-                "data_dependent_threshold": False,
-                "reason": "",
-                "secure": lattice.said(threshold=C, noise_multiplier=Z),
-            }
-            | values
-        )
-        for index in range(4)
-    ]
-
-
-def test_it_is_one_gaussian_release_of_slightly_less_noise():
-    found = account(ledger(), delta=DELTA, claims={})
-    holds = found.profiles["holds"]
-    assert holds.epsilon_high == gaussian_epsilon(Z / FACTOR, DELTA)
-    assert (
-        0.998 * gaussian_epsilon(Z, DELTA)
-        < holds.epsilon_low
-        < gaussian_epsilon(Z, DELTA)
+def test_skellam_account_is_one_gaussian_of_slightly_less_noise():
+    """Calibration finds 2.90406 times the factor, rounded up."""
+    profiles = profiles_of(skellam_releases())
+    proven, replace_one = profiles["holds"], profiles["replace_one"]
+    gaussian = gaussian_epsilon(Z, DELTA)
+    assert (proven.unit, proven.observer, proven.status) == (
+        "client",
+        "server",
+        "proved",
     )
-    assert (holds.unit, holds.observer, holds.status) == ("client", "server", "proved")
-    replaced = found.profiles["replace_one"]
-    assert (
-        replaced.epsilon_low
-        < replaced.epsilon_high
-        == gaussian_epsilon(Z / FACTOR / 2, DELTA)
-    )
-    assert "claims no epsilon" in found.reasons["as_claimed"]
-    assert (
-        calibrate("holds", SAMPLER, 1.5, DELTA, mechanism="skellam") == 2.907
-    )  # 2.90406 times the factor, rounded up
+    assert 0.998 * gaussian < proven.epsilon_low < gaussian
+    assert proven.epsilon_high == gaussian_epsilon(Z / FACTOR, DELTA)
+    assert replace_one.epsilon_high == gaussian_epsilon(Z / FACTOR / 2, DELTA)
+    assert replace_one.epsilon_low < replace_one.epsilon_high
+    sampler = skellam_releases()[0].sampler
+    assert calibrate("holds", sampler, 1.5, DELTA, mechanism="skellam") == 2.907
 
 
-def test_the_account_says_what_it_assumes():
-    text = (
-        account(ledger(counted=80), delta=DELTA, claims={})
-        .profiles["holds"]
-        .explanation
-    )
-    assert (
-        "the sum modulo 2^16 alone, with an honest majority, and counts 80 of 100"
-        " clients' shares" in text
-    )
+def test_skellam_explanation_states_its_assumptions():
+    explanation = profiles_of(skellam_releases(counted=80))["holds"].explanation
+    assert "the sum modulo 2^16 alone, with an honest majority" in explanation
+    assert "counts 80 of 100 clients' shares" in explanation
 
 
-def test_fewer_bits_widen_the_bracket_and_uncounted_shares_too():
-    """Rounding may add to a contribution's norm, but need not; who stays adds noise
-    that is not counted.
-    """
+def test_skellam_bracket_is_wider_for_fewer_bits_and_uncounted_shares():
+    """Rounding may add to a norm, but need not; who stays adds uncounted noise."""
     lows = [
-        account(ledger(**one), delta=DELTA, claims={}).profiles["holds"].epsilon_low
-        for one in (
-            {"bits": 16},
-            {"bits": 12},
-            {"bits": 11},
-            {"bits": 16, "counted": 50},
-        )
+        profiles_of(skellam_releases(bits, counted))["holds"].epsilon_low
+        for bits, counted in ((16, 100), (12, 100), (11, 100), (16, 50))
     ]
     assert lows[0] > lows[1] > lows[2] > 0
     assert lows[3] == pytest.approx(gaussian_epsilon(Z * math.sqrt(2), DELTA), rel=0.01)
 
 
-def test_an_image_in_several_rounds():
+def test_skellam_image_of_two_clients_in_one_round():
     use = ImageUse(images=np.array([[7], [7], [8]]), rounds=np.array([0, 0, 1]))
-    found = account(
-        ledger(), delta=DELTA, claims={}, given=AccountContext(images=use)
-    ).profiles["image_level"]
-    assert found.epsilon_high == pytest.approx(
-        gaussian_epsilon(Z / FACTOR / 2, DELTA), rel=1e-9
-    )
-    assert found.epsilon_low < gaussian_epsilon(Z, DELTA)
+    entry = profiles_of(skellam_releases(), images=use)["image_level"]
+    expected = gaussian_epsilon(Z / FACTOR / 2, DELTA)
+    assert entry.epsilon_high == pytest.approx(expected, rel=1e-9)
+    assert entry.epsilon_low < gaussian_epsilon(Z, DELTA)
 
 
 @pytest.mark.parametrize("kind", ["poisson", "balls-and-bins", "poisson-lots"])
-def test_other_samplers_have_no_analysis(kind):
-    with pytest.raises(
-        BenchError, match=f"no analysis for skellam noise with the sampler '{kind}'"
-    ):
+def test_skellam_has_no_analysis_for_other_samplers(kind):
+    with pytest.raises(DpsumError, match=f"skellam noise with the sampler '{kind}'"):
         find("skellam", kind)
 
 
-def changed(lines, **values):
-    return [
-        dataclasses.replace(lines[0], secure={**lines[0].secure, **values}),
-        *lines[1:],
-    ]
-
-
 @pytest.mark.parametrize(
-    ("change", "line"),
+    ("changes", "message"),
     [
-        (
-            lambda lines: [dataclasses.replace(lines[0], secure=None), *lines[1:]],
-            "does not say which whole numbers",
-        ),
-        (lambda lines: changed(lines, more=1), "does not say which whole numbers"),
-        (lambda lines: changed(lines, counted=101), "counts 101 of 100 clients' noise"),
-        # The sensitivity of contributions that were not rounded.
-        (
-            lambda lines: ledger(sensitivity=C, noise_std=Z * C),
-            "but rounding 3000 coordinates makes it",
-        ),
-        (
-            lambda lines: changed(lines, coordinates=2048),
-            "but rounding 3000 coordinates makes it",
-        ),
-        # Noise of shares for 100 clients, of which 80 are counted.
-        (lambda lines: changed(lines, counted=80), "but 80 shares come to"),
-        (
-            lambda lines: changed(
-                lines, share_variance=lines[0].secure["share_variance"] / 4
-            ),
-            "but 100 shares come to",
-        ),
+        ({"more": 1}, "does not say which whole numbers"),
+        ({"counted": 101}, "counts 101 of 100 clients' noise"),
+        ({"coordinates": 2048}, "but rounding 3000 coordinates makes it"),
+        ({"counted": 80}, "but 80 shares come to"),
+        ({"share_variance": 1e4}, "but 100 shares come to"),
     ],
 )
-def test_ledgers_of_another_mechanism_are_refused(change, line):
-    with pytest.raises(BenchError) as caught:
-        account(change(ledger()), delta=DELTA, claims={})
-    assert line in str(caught.value) and "\n" not in str(caught.value)
+def test_skellam_account_refuses_whole_numbers_that_contradict(changes, message):
+    releases = skellam_releases()
+    secure = {**releases[0].secure, **changes}
+    releases[0] = dataclasses.replace(releases[0], secure=secure)
+    with pytest.raises(DpsumError, match=message):
+        profiles_of(releases)
 
 
-def test_too_little_noise_for_the_analysis_is_refused():
-    lattice = Lattice(
-        granularity=C, bits=16, coordinates=1, clients=COHORT, counted=COHORT
-    )
-    reach = C * lattice.bound(C)
-    one = ledger(
+def test_skellam_account_refuses_a_line_without_whole_numbers():
+    releases = skellam_releases()
+    releases[0] = dataclasses.replace(releases[0], secure=None)
+    with pytest.raises(DpsumError, match="does not say which whole numbers"):
+        profiles_of(releases)
+
+
+def test_skellam_account_refuses_the_sensitivity_before_rounding():
+    releases = skellam_releases(sensitivity=C, noise_std=Z * C)
+    with pytest.raises(DpsumError, match="but rounding 3000 coordinates makes it"):
+        profiles_of(releases)
+
+
+def test_skellam_account_refuses_noise_below_its_analysis():
+    lattice = Lattice(granularity=C, bits=16, coordinates=1, clients=100, counted=100)
+    sensitivity = C * lattice.bound(C)
+    releases = skellam_releases(
         dimension=1,
-        sensitivity=reach,
-        noise_std=Z * reach,
+        sensitivity=sensitivity,
+        noise_std=Z * sensitivity,
         secure=lattice.said(threshold=C, noise_multiplier=Z),
     )
-    with pytest.raises(
-        BenchError,
-        match=(
-            r"noise of variance 11 units on a coordinate, below the 256 of its analysis"
-        ),
-    ):
-        account(one, delta=DELTA, claims={})
+    with pytest.raises(DpsumError, match=r"variance 11 units .* below the 256 of its"):
+        profiles_of(releases)
 
 
-def test_the_ledger_keeps_the_whole_numbers(tmp_path):
-    written = Ledger(tmp_path / "ledger.jsonl")
-    for release in ledger():
-        written.append(release)
-    assert read_ledger(written.path) == ledger()
+def test_ledger_keeps_the_whole_numbers_of_skellam_noise(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for release in skellam_releases():
+        ledger.append(release)
+    assert read_ledger(ledger.path) == skellam_releases()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event, rdp
 
-from dpfedbench.errors import BenchError
+from dpsum import DpsumError
 from dpsum.accounting import renyi
 from dpsum.accounting.tuning import Search, searched_divergences, searched_epsilon
 
@@ -18,47 +18,42 @@ ORDERS = tuple(range(2, 65))
     ("number", "shape"), [("geometric", 1.0), ("poisson", math.inf)]
 )
 @pytest.mark.parametrize(("z", "runs"), [(4.0, 10), (20.0, 3), (2.0, 100)])
-def test_random_numbers_of_runs_agree_with_dp_accounting(number, shape, z, runs):
+def test_search_of_a_random_number_agrees_with_dp_accounting(number, shape, z, runs):
     accountant = rdp.RdpAccountant(ORDERS)
-    accountant.compose(
-        dp_event.RepeatAndSelectDpEvent(dp_accounting.GaussianDpEvent(z), runs, shape)
-    )
-    theirs = accountant.get_epsilon(1e-6)
+    gaussian = dp_accounting.GaussianDpEvent(z)
+    accountant.compose(dp_event.RepeatAndSelectDpEvent(gaussian, runs, shape))
     search = Search(runs=runs, data="private", number=number)
-    ours = searched_epsilon(np.array(ORDERS) / (2 * z * z), ORDERS, search, 1e-6)
-    assert ours == pytest.approx(theirs, rel=1e-6)
+    divergences = np.array(ORDERS) / (2 * z * z)
+    epsilon = searched_epsilon(divergences, ORDERS, search, 1e-6)
+    assert epsilon == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-6)
 
 
-def test_a_fixed_number_of_runs_is_a_composition():
+def test_search_of_a_fixed_number_is_a_composition():
     divergences = renyi.renyi(1.0, 0.01, ORDERS)
     search = Search(runs=7, data="private")
-    wanted = renyi.epsilon_of(7 * divergences, ORDERS, 1e-6, tight=True)
-    assert searched_epsilon(divergences, ORDERS, search, 1e-6) == wanted
+    expected = renyi.epsilon_of(7 * divergences, ORDERS, 1e-6, tight=True)
+    assert searched_epsilon(divergences, ORDERS, search, 1e-6) == expected
 
 
-def test_a_geometric_search_by_hand():
+def test_geometric_search_by_hand():
     """Theorem 2 with eta = 1, one order: rho + log K / (a - 1) + 2 min((1 - 1/a) rho +
     log K / a, log K).
     """
-    found = searched_divergences(
-        np.array([0.3]), (4,), Search(runs=5, data="private", number="geometric")
-    )
-    assert found[0] == pytest.approx(
-        0.3 + math.log(5) / 3 + 2 * min(0.75 * 0.3 + math.log(5) / 4, math.log(5))
-    )
+    search = Search(runs=5, data="private", number="geometric")
+    (divergence,) = searched_divergences(np.array([0.3]), (4,), search)
+    least = min(0.75 * 0.3 + math.log(5) / 4, math.log(5))
+    assert divergence == pytest.approx(0.3 + math.log(5) / 3 + 2 * least)
 
 
-def test_a_search_never_costs_less_than_its_run_and_more_runs_cost_more():
+@pytest.mark.parametrize("number", ["fixed", "geometric", "poisson"])
+def test_search_of_more_runs_costs_more_and_never_less_than_a_run(number):
     divergences = np.array(ORDERS) / 18.0
-    for number in ("fixed", "geometric", "poisson"):
-        ends = [
-            searched_epsilon(
-                divergences, ORDERS, Search(runs=k, data="private", number=number), 1e-6
-            )
-            for k in (1, 2, 10, 100)
-        ]
-        assert ends == sorted(ends)
-        assert ends[0] >= renyi.epsilon_of(divergences, ORDERS, 1e-6, tight=True)
+    searches = [
+        Search(runs=runs, data="private", number=number) for runs in (1, 2, 10, 100)
+    ]
+    ends = [searched_epsilon(divergences, ORDERS, search, 1e-6) for search in searches]
+    assert ends == sorted(ends)
+    assert ends[0] >= renyi.epsilon_of(divergences, ORDERS, 1e-6, tight=True)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +64,6 @@ def test_a_search_never_costs_less_than_its_run_and_more_runs_cost_more():
         {"runs": 1, "data": "public", "number": "many"},
     ],
 )
-def test_bad_searches_are_refused(values):
-    with pytest.raises(BenchError, match="tuning"):
+def test_search_refuses_impossible_values(values):
+    with pytest.raises(DpsumError, match="tuning"):
         Search.of(values)
