@@ -2,15 +2,7 @@
 
 from pathlib import Path
 
-from dpfedbench.results.columns import (
-    CELLS,
-    IDENTITY,
-    PERSONAL,
-    PRIVACY,
-    TEST,
-    TRAINING,
-    Column,
-)
+from dpfedbench.results.columns import DICTIONARY
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results-format.md"
 
@@ -102,10 +94,12 @@ a list is JSON text. A setting that has numbers in some runs and texts in others
 """
 
 
-def table_of(columns: list[Column]) -> str:
-    """Return a Markdown table of columns."""
+def table_of(group: str) -> str:
+    """Return a Markdown table of a group of columns."""
+    columns = DICTIONARY[DICTIONARY["group"] == group]
     rows = [
-        f"| `{column.name}` | {column.type} | {column.meaning} |" for column in columns
+        f"| `{column.name}` | {column.type} | {column.meaning} |"
+        for column in columns.drop(columns=["group", "source"]).itertuples(index=False)
     ]
     return "\n".join(["| column | type | meaning |", "|---|---|---|", *rows])
 
@@ -127,14 +121,14 @@ def results_format_page() -> str:
     )
     parts = [
         INTRODUCTION,
-        f"## Which run\n\n{table_of(IDENTITY)}\n",
-        f"## Test\n\n{table_of(TEST)}\n",
-        f"## Test of clients' own models\n\n{personal}{table_of(PERSONAL)}\n",
-        f"## Privacy\n\n{privacy}{table_of(PRIVACY)}\n",
-        f"## Training\n\n{table_of(TRAINING)}\n",
+        f"## Which run\n\n{table_of('identity')}\n",
+        f"## Test\n\n{table_of('test')}\n",
+        f"## Test of clients' own models\n\n{personal}{table_of('personal')}\n",
+        f"## Privacy\n\n{privacy}{table_of('privacy')}\n",
+        f"## Training\n\n{table_of('training')}\n",
         SETTINGS,
         RUN_FOLDER,
-        f"## Columns of `cells.parquet`\n\n{table_of(CELLS)}\n",
+        f"## Columns of `cells.parquet`\n\n{table_of('cells')}\n",
     ]
     return "\n".join(parts)
 

@@ -176,7 +176,7 @@ def test_the_best_on_validation_tasks_is_chosen_whatever_the_test_says(
     training.write_text(
         json.dumps({key: value for key, value in written.items() if key != "members"})
     )
-    with pytest.raises(BenchError, match="chooses by validation, which a run of"):
+    with pytest.raises(BenchError, match="shows validation_accuracy, which runs of"):
         tables.read(described, tmp_path, PUBLISHED)
 
 

@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from dpfedbench.papers import METHODS
 from dpfedbench.results.formats import (
-    NOTHING,
     Formatted,
     Listing,
     format_accuracy,
@@ -25,7 +25,8 @@ from dpfedbench.results.formats import (
     format_text,
     status_of,
 )
-from dpfedbench.results.summary import each_row, row_interval
+from dpfedbench.results.privacy import appearances
+from dpfedbench.results.summary import each_row
 
 TITLE = "What papers claim, and what is proven"
 _NOTES = (
@@ -71,6 +72,8 @@ _COLUMNS = {
     "accuracy_high": "ci_high",
 }
 """The columns of rows that the CSV has, and their names there."""
+_SAME = ["dataset", "task", "unit", "adjacency", "observer"]
+"""What a repair has in common with what it repairs."""
 _REPAIR_COLUMNS = [
     *("method", "variant", "epsilon_proven", "proven_status"),
     *("accuracy", "ci_low", "ci_high"),
@@ -94,48 +97,44 @@ def choose(rows: pd.DataFrame) -> list[Answer]:
     Args:
         rows: the table of privacy, as `privacy.read`.
     """
-    appearances = [(cell, row) for row in each_row(rows) for cell in row.shown_in]
-    repaired = {
-        (paper, item, repairs)
-        for (paper, item, _, repairs), _ in appearances
-        if repairs
-    }
+    rows = rows.assign(own_paper=[METHODS[name].paper for name in rows["method"]])
+    cells = appearances(rows)
+    repaired = set(zip(cells["paper"], cells["item"], cells["repairs"], strict=True))
+    series = zip(cells["paper"], cells["item"], cells["series"], strict=True)
+    cells["has_repair"] = [cell in repaired for cell in series]
+    claims = cells.join(rows[["own_paper", "repaired", "epsilon_claimed"]])
+    claims = claims[
+        (claims["paper"] == claims["own_paper"])
+        & ~claims["repaired"]
+        & np.isfinite(claims["epsilon_claimed"])
+    ]
     answers = []
-    for paper in dict.fromkeys(cell[0] for cell, _ in appearances):
-        claims = [
-            ((paper, item, series) in repaired, row)
-            for (of_paper, item, series, _), row in appearances
-            if of_paper == paper == METHODS[row.method].paper
-            and not row.repaired
-            and math.isfinite(row.epsilon_claimed)
-        ]
-        if not claims:
+    for paper in cells["paper"].unique():
+        of_paper = claims[claims["paper"] == paper]
+        if not len(of_paper):
             continue
         # Configurations with a repair come before the others.
-        published = max(claims, key=lambda claim: claim[0])[1]
-        valid = [
-            row
-            for row in each_row(rows)
-            if METHODS[row.method].paper == paper and _is_valid(row, published)
+        published = of_paper["has_repair"].idxmax()
+        valid = rows[
+            (rows["own_paper"] == paper) & _is_valid(rows, rows.loc[published])
         ]
-        best = max(valid, key=lambda row: row.accuracy, default=None)
-        answers.append(Answer(paper, published.Index, getattr(best, "Index", None)))
+        repair = valid["accuracy"].idxmax() if len(valid) else None
+        answers.append(Answer(paper, published, repair))
     return answers
 
 
-def _is_valid(row: Any, published: Any) -> bool:
-    """Whether a configuration provably keeps the ε that another claims, of the same
-    thing measured on the same data.
+def _is_valid(rows: pd.DataFrame, published: pd.Series) -> pd.Series:
+    """Whether each row provably keeps the ε that another one claims, of the same thing
+    measured on the same data.
     """
-    same = ("dataset", "task", "unit", "adjacency", "observer")
     # A run that starts from another model's weights has read more data than the paper's
     # method: it is no repair of it.
     return (
-        all(getattr(row, name) == getattr(published, name) for name in same)
-        and not row.start
-        and row.delta <= published.delta
-        and row.proven_status == "proved"
-        and row.epsilon_proven_high <= published.epsilon_claimed
+        (rows[_SAME] == published[_SAME]).all(axis=1)
+        & (rows["start"] == "")
+        & (rows["delta"] <= published["delta"])
+        & (rows["proven_status"] == "proved")
+        & (rows["epsilon_proven_high"] <= published["epsilon_claimed"])
     )
 
 
@@ -190,15 +189,15 @@ def _fields(row: Any, title: str) -> dict[str, Formatted]:
         "proven ε": format_range(
             row.epsilon_proven_low, row.epsilon_proven_high, note=_joined(objections)
         ),
-        "reaches, %": format_accuracy(row_interval(row)),
+        "reaches, %": format_accuracy(row),
     }
 
 
 def _repair_fields(repair: Any, published: Any) -> dict[str, Formatted]:
     if repair is None:
         return {
-            "repair reaches, %": Formatted(text="none here"),
-            "best valid repair": Formatted(text=NOTHING),
+            "repair reaches, %": format_number(math.nan, nothing="none here"),
+            "best valid repair": format_text(""),
         }
     name = repair.variant if repair.method == published.method else _name(repair)
     if repair.folder == published.folder:
@@ -206,7 +205,7 @@ def _repair_fields(repair: Any, published: Any) -> dict[str, Formatted]:
     epsilon = format_number(repair.epsilon_proven_high).text
     note = _joined([f"proven ε = {epsilon}", repair.proven_excess])
     return {
-        "repair reaches, %": format_accuracy(row_interval(repair)),
+        "repair reaches, %": format_accuracy(repair),
         "best valid repair": format_text(name, note),
     }
 

@@ -5,12 +5,12 @@ provenance, without models, ledgers or data.
 """
 
 import io
-import math
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
@@ -18,11 +18,17 @@ from dpfedbench.files import atomic_path
 from dpfedbench.results.formats import format_accuracy, format_range
 from dpfedbench.results.load import load_cells, load_runs
 from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE
-from dpfedbench.results.summary import each_row, row_interval, summarize
+from dpfedbench.results.summary import each_row, summarize
 
 _CELL = ["paper", "item", "series", "dataset", "tested", "x"]
 """Columns that say which cell of a table or figure a row is."""
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)
+_QUANTITIES = {
+    "accuracy": ("accuracy_low", "accuracy_high", 0.0),
+    "claimed ε": ("epsilon_claimed_low", "epsilon_claimed", 0.01),
+    "proven ε": ("epsilon_proven_low", "epsilon_proven_high", 0.01),
+}
+"""Columns with the ends of what is compared, and the share by which they may be apart."""
 
 
 def write_archive(folder: str | Path, files: Iterable[str | Path], path: Path) -> None:
@@ -57,10 +63,16 @@ def compare(first: str | Path, second: str | Path) -> Iterator[str]:
     rows = [read_cells(path).set_index(_CELL) for path in (first, second)]
     shared = rows[0].index.intersection(rows[1].index, sort=False)
     pairs = (each_row(frame.loc[shared]) for frame in rows)
-    for name, first_row, second_row in zip(shared, *pairs, strict=True):
-        for quantity, value, other_value in _differences(first_row, second_row):
-            cell = ", ".join(str(part) for part in name if not pd.isna(part))
-            yield f"{cell}: {quantity} {value} and {other_value}"
+    for name, *cells in zip(shared, *pairs, strict=True):
+        for quantity, (low, high, slack) in _QUANTITIES.items():
+            ends = [(getattr(cell, low), getattr(cell, high)) for cell in cells]
+            if not _overlap(ends[0], ends[1], slack):
+                values = [
+                    _text(cell, quantity, *pair)
+                    for cell, pair in zip(cells, ends, strict=True)
+                ]
+                cell_name = ", ".join(str(part) for part in name if not pd.isna(part))
+                yield f"{cell_name}: {quantity} {' and '.join(values)}"
     for path, frame in zip((first, second), rows, strict=True):
         alone = frame.index.difference(shared)
         items = sorted({f"{paper} {item}" for paper, item, *_ in alone})
@@ -88,47 +100,28 @@ def read_cells(path: str | Path) -> pd.DataFrame:
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise BenchError(
                 f"{path} is no archive of results ({error}): make one with `snakemake"
-                " --cores all results/results.zip`"
+                " --cores all all results/results.zip`"
             ) from error
-    try:
-        rows = summarize(cells, runs)
-    except KeyError as error:
-        raise BenchError(
-            f"{path} was written by another version of dpfedbench: its frames have no"
-            f" column {error}"
-        ) from error
-    return rows.drop_duplicates(_CELL)
+    rows = summarize(cells, runs).drop_duplicates(_CELL)
+    # An accuracy without an interval is a range of one number.
+    for end in ("accuracy_low", "accuracy_high"):
+        rows[end] = rows[end].fillna(rows["accuracy"])
+    return rows
 
 
-def _differences(left: Any, right: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield each quantity in which two cells differ, with both values for readers."""
-    intervals = [row_interval(row) for row in (left, right)]
-    ranges = [
-        (interval.low, interval.high)
-        if math.isfinite(interval.low)
-        else (interval.mean, interval.mean)
-        for interval in intervals
-    ]
-    if not _overlap(ranges[0], ranges[1]):
-        shown = [format_accuracy(interval).line for interval in intervals]
-        yield "accuracy", shown[0], shown[1]
-    for quantity, low, high in (
-        ("claimed ε", "epsilon_claimed_low", "epsilon_claimed"),
-        ("proven ε", "epsilon_proven_low", "epsilon_proven_high"),
-    ):
-        ends = [(getattr(row, low), getattr(row, high)) for row in (left, right)]
-        if not _overlap(ends[0], ends[1], slack=0.01):
-            shown = [format_range(*pair).text for pair in ends]
-            yield quantity, shown[0], shown[1]
+def _text(cell: Any, quantity: str, low: float, high: float) -> str:
+    if quantity == "accuracy":
+        return format_accuracy(cell).line
+    return format_range(low, high).text
 
 
 def _overlap(
-    left: tuple[float, float], right: tuple[float, float], slack: float = 0.0
+    left: tuple[float, float], right: tuple[float, float], slack: float
 ) -> bool:
     """Whether two ranges overlap, or are apart by at most a share of the smaller upper
     end. Two missing ranges overlap; a missing and a known one do not.
     """
-    if math.isnan(left[1]) or math.isnan(right[1]):
-        return math.isnan(left[1]) and math.isnan(right[1])
-    smaller_end = min(left[1], right[1])
-    return max(left[0], right[0]) <= smaller_end * (1 + slack)
+    highs = [left[1], right[1]]
+    if np.isnan(highs).any():
+        return bool(np.isnan(highs).all())
+    return max(left[0], right[0]) <= min(highs) * (1 + slack)

@@ -33,15 +33,10 @@ def mark_rows(rows: pd.DataFrame, count: int | None = None) -> pd.DataFrame:
         rows: as `summary.summarize` returns them.
         count: audits shown in the same place; None: those of the rows.
     """
-    if not len(rows):
-        return rows
-    if count is None:
+    if count is None and len(rows):
         count = count_audits(rows)
-    rows = rows.copy()
-    for name, epsilon in (
-        ("claimed", "epsilon_claimed"),
-        ("proven", "epsilon_proven_high"),
-    ):
+    epsilons = {"claimed": "epsilon_claimed", "proven": "epsilon_proven_high"}
+    for name, epsilon in epsilons.items():
         marks = [
             mark(
                 getattr(row, epsilon),
@@ -49,18 +44,18 @@ def mark_rows(rows: pd.DataFrame, count: int | None = None) -> pd.DataFrame:
                 bound=row.epsilon_audited,
                 chance=row.audit_chance,
                 proven_at_audit=row.epsilon_proven_at_audit,
-                count=count,
+                count=count or 0,
             )
             for row in each_row(rows)
         ]
-        rows[f"{name}_status"] = [status for status, _ in marks]
-        rows[f"{name}_excess"] = [excess for _, excess in marks]
+        marked = pd.DataFrame(marks, columns=[f"{name}_status", f"{name}_excess"])
+        rows = rows.assign(**marked.set_index(rows.index))
     return rows
 
 
 def count_audits(rows: pd.DataFrame) -> int:
     """Return how many audits the rows show: cells may share one."""
-    audited = rows[rows["epsilon_audited"].astype(float).notna()]
+    audited = rows[rows["epsilon_audited"].notna()]
     return len(audited.drop_duplicates(["audited_run", "unit", "observer"]))
 
 
@@ -85,9 +80,8 @@ def mark(
         proven_at_audit: the proven ε at the δ of the audit.
         count: audits shown in the same place.
     """
-    if status in ("void", "none", "") or math.isnan(epsilon):
-        return status, ""
-    if not bound > min(epsilon, proven_at_audit):
+    is_claim = status not in ("void", "none", "") and not math.isnan(epsilon)
+    if not is_claim or not bound > min(epsilon, proven_at_audit):
         return status, ""
     excess = f"audited above what is proven, as {100 * chance:.2g} % of audits of right code are"
     is_refuted = chance * max(count, _FEWEST) <= LEVEL
@@ -109,24 +103,34 @@ def mark_account(
     """
     proven = account.profiles.get("holds")
     audit = None if proven is None else audits.get((proven.unit, proven.observer))
-    also = tuple(mark_account(of_unit, audits) for of_unit in account.also)
-    if audit is None:
-        return dataclasses.replace(account, also=also)
 
-    def with_status(entry: Entry) -> Entry:
-        status, excess = mark(
-            math.inf,
-            entry.status,
-            bound=float(audit["epsilon"]),
-            chance=float(audit.get("chance", 1 - audit["confidence"])),
-            proven_at_audit=float(audit.get("epsilon_proven", math.inf)),
-            count=1,
-        )
-        return dataclasses.replace(entry, status=with_excess(status, excess))
+    def marked(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        if audit is None:
+            return dict(entries)
+        statuses = {
+            name: with_excess(
+                *mark(
+                    math.inf,
+                    entry.status,
+                    bound=audit["epsilon"],
+                    chance=audit.get("chance", 1 - audit["confidence"]),
+                    proven_at_audit=float(audit.get("epsilon_proven", math.inf)),
+                    count=1,
+                )
+            )
+            for name, entry in entries.items()
+        }
+        return {
+            name: dataclasses.replace(entry, status=statuses[name])
+            for name, entry in entries.items()
+        }
 
-    profiles = {name: with_status(entry) for name, entry in account.profiles.items()}
-    groups = {name: with_status(entry) for name, entry in account.groups.items()}
-    return dataclasses.replace(account, profiles=profiles, groups=groups, also=also)
+    return dataclasses.replace(
+        account,
+        profiles=marked(account.profiles),
+        groups=marked(account.groups),
+        also=tuple(mark_account(unit, audits) for unit in account.also),
+    )
 
 
 def with_excess(status: str, excess: str) -> str:

@@ -1,59 +1,46 @@
 """The columns of `runs.parquet` and `cells.parquet`, read from the data dictionary
 `columns.csv`.
 
-`docs/results-format.md` is made from it. Every configuration value is a further column
-of `runs.parquet`, named by its path, such as `noise.multiplier`.
+`docs/results-format.md` is made from it. Its column `source` says where a value stands
+in a run's training.json, privacy.json or audit.json. Every configuration value is a
+further column of `runs.parquet`, named by its path, such as `noise.multiplier`.
 """
 
-import csv
+import functools
 from pathlib import Path
-from typing import NamedTuple
 
+import pandas as pd
 
-class Column(NamedTuple):
-    """One column of a frame: its name, the type of its values, and what they mean."""
+DICTIONARY = pd.read_csv(Path(__file__).with_suffix(".csv"), keep_default_na=False)
+"""A row for each column, with its `group`: `identity`, `test`, `personal`, `training`,
+`privacy` or `cells`.
 
-    name: str
-    type: str
-    meaning: str
-
-
-def _read_dictionary() -> dict[str, list[Column]]:
-    groups: dict[str, list[Column]] = {}
-    path = Path(__file__).with_suffix(".csv")
-    with path.open(newline="", encoding="utf-8") as handle:
-        for row in csv.DictReader(handle):
-            group = groups.setdefault(row.pop("group"), [])
-            group.append(Column(**row))
-    return groups
-
-
-_GROUPS = _read_dictionary()
-IDENTITY = _GROUPS["identity"]
-"""Which run a row is of. They come first in `runs.parquet`."""
-TEST = _GROUPS["test"]
-PERSONAL = _GROUPS["personal"]
-"""Tests of clients' own models: the simulation's numbers, which no server sees."""
-TRAINING = _GROUPS["training"]
-PRIVACY = _GROUPS["privacy"]
-"""Privacy of the run's first unit. Where a run protects a second unit, or the same from
-another observer, the same columns stand again with a prefix before their names.
+`privacy` is that of the run's first unit. Where a run protects a second unit, or the
+same from another observer, the same columns stand again with a prefix.
 """
-CELLS = _GROUPS["cells"]
 UNIT_PREFIXES = ("", "second_", "third_")
 
 
-def names(columns: list[Column]) -> list[str]:
-    """Return the names of some columns."""
-    return [column.name for column in columns]
+@functools.cache
+def names(group: str) -> list[str]:
+    """Return the names of a group of columns."""
+    return DICTIONARY.loc[DICTIONARY["group"] == group, "name"].tolist()
 
 
+@functools.cache
+def sources(group: str) -> dict[str, str]:
+    """Return where the values of a group of columns stand in JSON files."""
+    columns = DICTIONARY[(DICTIONARY["group"] == group) & (DICTIONARY["source"] != "")]
+    return dict(zip(columns["name"], columns["source"], strict=True))
+
+
+@functools.cache
 def run_columns() -> list[str]:
     """Return the names of all columns of `runs.parquet` but those of the
     configuration, in order.
     """
-    further = [
-        f"{prefix}{name}" for prefix in UNIT_PREFIXES[1:] for name in names(PRIVACY)
+    privacy = [
+        f"{prefix}{name}" for prefix in UNIT_PREFIXES for name in names("privacy")
     ]
-    tested = [*names(TEST), *names(PERSONAL)]
-    return [*names(IDENTITY), *tested, *names(PRIVACY), *further, *names(TRAINING)]
+    tested = [*names("test"), *names("personal")]
+    return [*names("identity"), *tested, *privacy, *names("training")]

@@ -12,11 +12,13 @@ import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.papers import METHODS
-from dpfedbench.results.columns import TEST, names
+from dpfedbench.results.columns import names
 from dpfedbench.results.load import load_cells, load_runs
 from dpfedbench.results.runs_table import collect_cells
 from dpfedbench.results.summary import read_rows, summarize
 
+APPEARANCE = ["paper", "item", "kind", "series", "repairs"]
+"""Columns of a cell that `shown_in` has."""
 PRIVATE = "private"
 NO_PRIVATE_DATA = "no private data"
 NOT_PRIVATE = "not private"
@@ -37,10 +39,7 @@ def configurations(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     records = []
     for number, of_folder in enumerate(by_folder.values()):
         first = of_folder[0]
-        appearances = [
-            tuple(cell[name] for name in ("paper", "item", "kind", "series", "repairs"))
-            for cell in of_folder
-        ]
+        appearances = [tuple(cell[name] for name in APPEARANCE) for cell in of_folder]
         shared = {
             **first,
             "item": "",
@@ -49,7 +48,7 @@ def configurations(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "variant": first["variant"] or first["label"],
             "shown_in": tuple(dict.fromkeys(appearances)),
         }
-        seeds = {cell["seed"]: cell["run"] for cell in reversed(of_folder)}
+        seeds = {cell["seed"]: cell["run"] for cell in of_folder}
         records += [
             {**shared, "seed": seed, "run": seeds[seed]} for seed in sorted(seeds)
         ]
@@ -83,7 +82,7 @@ def load_configurations(results: str | Path = "results") -> pd.DataFrame:
         BenchError: there is no such folder, or the workflow has not finished.
     """
     runs = load_runs(results)
-    cells = load_cells(results).drop(columns=names(TEST)[:-1])
+    cells = load_cells(results).drop(columns=names("test")[:-1])
     records = configurations([dict(row) for _, row in cells.iterrows()])
     return with_groups(
         summarize(collect_cells(results, records, runs), runs, by_unit=True)
@@ -92,15 +91,9 @@ def load_configurations(results: str | Path = "results") -> pd.DataFrame:
 
 def with_groups(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with the column `group`."""
-    groups = []
-    for method, unit in zip(rows["method"], rows["unit"], strict=True):
-        if unit:
-            groups.append(PRIVATE)
-        elif METHODS[method].trained:
-            groups.append(NOT_PRIVATE)
-        else:
-            groups.append(NO_PRIVATE_DATA)
-    return rows.assign(group=groups)
+    is_trained = rows["method"].map(lambda name: METHODS[name].trained)
+    groups = is_trained.map({True: NOT_PRIVATE, False: NO_PRIVATE_DATA})
+    return rows.assign(group=groups.where(rows["unit"] == "", PRIVATE))
 
 
 def rank(
@@ -125,10 +118,10 @@ def rank(
     """
     of_task = rows[(rows["dataset"] == dataset) & (rows["tested"] == task)]
     if not len(of_task):
-        known = sorted(set(zip(rows["dataset"], rows["tested"], strict=True)))
+        known = rows["dataset"] + ", " + rows["tested"]
         raise BenchError(
             f"no configuration was tested on {dataset}, {task}: there are"
-            f" {'; '.join(map(', '.join, known))}"
+            f" {'; '.join(sorted(known.unique()))}"
         )
     keeps_epsilon = (
         (of_task["unit"] == unit)

@@ -2,14 +2,12 @@
 rounds, δ by accounting alone.
 
 Each query returns one row for each point, with the columns of `COLUMNS`, `is_dashed`,
-and for points with an ε their row's columns `claimed_text` and `proven_text`. The rows
-of a curve have the same `series` and `curve`. A level line, whose value does not depend
-on what the axis shows, is a row whose x is NaN.
+and further columns of its row. The rows of a curve have the same `series` and `curve`.
+A level line, whose value does not depend on what the axis shows, has the x NaN.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,8 @@ import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import check_file, reading
+from dpfedbench.files import reading
 from dpfedbench.papers import METHODS
-from dpfedbench.results.formats import format_epsilon
 from dpfedbench.results.items import Item
 from dpfedbench.results.summary import each_row
 from dpsum.accounting.calibration import delta_after
@@ -29,8 +26,15 @@ COLUMNS = [
     *("dataset", "task", "series", "curve", "label", "x", "value", "low", "high"),
     *("epsilon_claimed", "epsilon_proven", "delta", "unit", "source"),
 ]
+_OF_ROW = ["dataset", "task", "series", "label", "epsilon_claimed", "delta", "unit"]
 _POINTS = 25
 """Rounds at which δ over the rounds is computed."""
+
+
+def each_curve(points: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Yield the points of each curve."""
+    for _, curve in points.groupby(["series", "curve", "label"], sort=False):
+        yield curve
 
 
 def sweep_points(item: Item, rows: pd.DataFrame) -> pd.DataFrame:
@@ -40,59 +44,18 @@ def sweep_points(item: Item, rows: pd.DataFrame) -> pd.DataFrame:
     Over an ε, a series that claims no privacy is a level line. A point without a finite
     proven ε lies at infinity: the CSV has it, and the axis has no place for it.
     """
-    shows = item.spec["x"].get("show", "value")
-    column = {"epsilon_proven": "epsilon_proven_high", "value": "x"}.get(shows, shows)
-    curves = []
-    for series, of_series in rows.groupby("series", sort=False):
-        ordered = of_series.sort_values(column, kind="stable")
-        points = pd.DataFrame(
-            _point(series, "accuracy", ordered.iloc[0]["label"], getattr(row, column))
-            | {"value": row.accuracy, "low": row.accuracy_low}
-            | {"high": row.accuracy_high}
-            | _epsilon_columns(row)
-            for row in each_row(ordered)
-        )
-        points["is_dashed"] = is_level(points)
-        # The axis moves the privacy where an ε differs from point to point.
-        texts = points[["claimed_text", "proven_text"]]
-        differ = len(texts.map(lambda text: (text.text, text.note)).drop_duplicates())
-        points["shows_epsilons"] = (
-            shows == "value" and differ > 1 and not is_level(points)
-        )
-        curves.append(points)
-    return _with_data(item, curves)
-
-
-def _point(series: Any, curve: str, label: str, x: float) -> dict[str, Any]:
-    return {
-        "series": series,
-        "curve": curve,
-        "label": label,
-        "x": x,
-        "source": "measured",
-    }
-
-
-def _epsilon_columns(row: Any) -> dict[str, Any]:
-    return {
-        "epsilon_claimed": row.epsilon_claimed,
-        "epsilon_proven": row.epsilon_proven_high,
-        "delta": row.delta,
-        "unit": row.unit,
-        "claimed_text": format_epsilon(row, "claimed"),
-        "proven_text": format_epsilon(row, "proven"),
-    }
-
-
-def _with_data(item: Item, curves: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return all curves as one frame, with the data set and task of their series."""
-    points = pd.concat(curves, ignore_index=True)
-    cells = {cell["series"]: cell for cell in reversed(item.cells)}
-    for name in ("dataset", "task"):
-        points[name] = [cells[series][name] for series in points["series"]]
-    if "shows_epsilons" not in points:
-        points["shows_epsilons"] = False
-    return points.reindex(columns=[*COLUMNS, *(set(points) - set(COLUMNS))])
+    points = rows.assign(
+        curve="accuracy",
+        value=rows["accuracy"],
+        low=rows["accuracy_low"],
+        high=rows["accuracy_high"],
+        epsilon_proven=rows["epsilon_proven_high"],
+        source="measured",
+        number=pd.factorize(rows["series"])[0],
+    )
+    points["x"] = points[item.spec["x"].get("show", "x").replace("value", "x")]
+    points["is_dashed"] = points["x"].isna()
+    return points.sort_values(["number", "x"], ignore_index=True)
 
 
 def history_points(item: Item, rows: pd.DataFrame, results: str | Path) -> pd.DataFrame:
@@ -110,27 +73,28 @@ def history_points(item: Item, rows: pd.DataFrame, results: str | Path) -> pd.Da
     curves = []
     for row in each_row(rows):
         paths = [Path(results, "runs", run, "history.csv") for run in row.runs]
-        of_series = item.spec["series"][row.series]
-        drawn_columns = of_series.get("curves", item.spec.get("curves", {}))
-        for column, curve in drawn_columns.items():
+        series = item.spec["series"][row.series]
+        for column, curve in series.get("curves", item.spec.get("curves", {})).items():
             per = curve.get("per")
-            xs, seeds = _aligned(paths, axis, column, per)
-            low = seeds.min(axis=0)
-            high = seeds.max(axis=0)
+            seeds = _aligned(paths, axis, column, per)
+            low, high = seeds.min(axis=1), seeds.max(axis=1)
             if "band" in curve:
                 low, high = (
-                    _aligned(paths, axis, name, per)[1].mean(axis=0)
+                    _aligned(paths, axis, name, per).mean(axis=1)
                     for name in curve["band"]
                 )
-            label = curve.get("label", row.label)
             points = pd.DataFrame(
-                {"x": xs, "value": seeds.mean(axis=0), "low": low, "high": high}
+                {"value": seeds.mean(axis=1), "low": low, "high": high}
             )
-            shared = _point(row.series, column, label, 0.0) | _epsilon_columns(row)
-            del shared["x"], shared["claimed_text"], shared["proven_text"]
-            is_dashed = curve.get("dashed", False)
-            curves.append(points.assign(**shared, is_dashed=is_dashed))
-    return _with_data(item, curves)
+            shared = {name: getattr(row, name) for name in _OF_ROW} | {
+                "curve": column,
+                "label": curve.get("label", row.label),
+                "epsilon_proven": row.epsilon_proven_high,
+                "source": "measured",
+                "is_dashed": curve.get("dashed", False),
+            }
+            curves.append(points.assign(**shared, x=points.index))
+    return pd.concat(curves, ignore_index=True)
 
 
 def read_history(path: Path) -> pd.DataFrame:
@@ -141,44 +105,37 @@ def read_history(path: Path) -> pd.DataFrame:
     """
     try:
         with reading(path):
-            check_file(path)
-            table = pd.read_csv(path)
-        table["round"]
+            return pd.read_csv(path).astype({"round": int})
     except (ValueError, KeyError) as error:
         raise BenchError(
             f"{path} cannot be read ({error}): delete it and run the workflow again"
         ) from error
-    return table
 
 
 def _aligned(
     paths: Sequence[Path], axis: str, column: str, per: str | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places [n] and the values [seeds, n] of a column that need not be
-    filled in every round.
+) -> pd.DataFrame:
+    """Return a column of several histories, by the places on the axis and seed.
 
-    A budget may stop one seed before another, and noise that decays spends it at
-    another pace. So all seeds are interpolated linearly at the places of the seed that
-    came least far.
+    It need not be filled in every round. A budget may stop one seed before another, and
+    noise that decays spends it at another pace. So all seeds are interpolated linearly
+    at the places of the seed that came least far.
     """
     curves = []
     for path in paths:
-        table = read_history(path).dropna(axis="columns", how="all")
-        names = [name for name in (column, per, axis) if name is not None]
-        if missing := [name for name in names if name not in table]:
-            raise BenchError(
-                f"{path} has no {missing[0]} to draw: name one of"
-                f" {', '.join(map(str, table))}"
-            )
-        numbers = table[column].to_numpy(float)
-        if per is not None:
-            numbers = numbers / table[per].to_numpy(float)
-        is_filled = np.isfinite(numbers)
-        curves.append((table[axis].to_numpy(float)[is_filled], numbers[is_filled]))
-    # All seeds at the rounds of the one that stopped first.
-    shortest = min((xs for xs, _ in curves), key=lambda xs: xs[-1])
-    aligned = [np.interp(shortest, xs, numbers) for xs, numbers in curves]
-    return shortest, np.stack(aligned)
+        history = read_history(path).dropna(axis="columns", how="all")
+        for name in filter(None, (column, per, axis)):
+            if name not in history:
+                raise BenchError(
+                    f"{path} has no {name} to draw: name one of {', '.join(map(str, history))}"
+                )
+        values = history[column] / (history[per] if per else 1)
+        values.index = history[axis]
+        curves.append(values.dropna())
+    shortest = min((curve.index for curve in curves), key=max)
+    return pd.DataFrame(
+        [np.interp(shortest, curve.index, curve) for curve in curves], columns=shortest
+    ).T
 
 
 def account_points(item: Item) -> pd.DataFrame:
@@ -188,43 +145,28 @@ def account_points(item: Item) -> pd.DataFrame:
     Over a swept value it is δ after all rounds, over the column "round" δ after so
     many.
     """
-    by_series: dict[str, list[Any]] = {}
+    points = []
     for cell in item.cells:
-        by_series.setdefault(cell["series"], []).append(cell)
-    curves = []
-    for series, cells in by_series.items():
-        of_series = item.spec["series"][series]
-        profile = of_series["profile"]
-        epsilon = of_series["epsilon"]
-        ordered = sorted(cells, key=lambda cell: cell["x"] or 0.0)
-        label = ordered[0]["label"]
-        points = pd.DataFrame(
-            _point(series, "delta", label, x)
-            | {"value": _delta(cell, profile, rounds, epsilon)}
-            for cell, x, rounds in _account_places(item, ordered)
-        )
-        curves.append(points.assign(is_dashed=profile == "as_claimed"))
-    return _with_data(item, curves)
-
-
-def _account_places(
-    item: Item, cells: Sequence[Any]
-) -> Iterator[tuple[Any, float, int]]:
-    """Yield for each point the cell, its place on the axis, and the number of
-    rounds.
-    """
-    if "column" not in item.spec["x"]:
-        for cell in cells:
-            yield cell, cell["x"] or 0.0, _rounds(cell)
-        return
-    total = _rounds(cells[0])
-    spaced = np.linspace(1, total, min(_POINTS, total))
-    for round_number in dict.fromkeys(round(value) for value in spaced):
-        yield cells[0], float(round_number), round_number
-
-
-def _rounds(cell: Any) -> int:
-    return int(cell["mechanism"]["sampler"]["rounds"])
+        series = item.spec["series"][cell["series"]]
+        total = int(cell["mechanism"]["sampler"]["rounds"])
+        rounds_by_x = {cell["x"] or 0.0: total}
+        if "column" in item.spec["x"]:
+            spaced = np.linspace(1, total, min(_POINTS, total)).round()
+            rounds_by_x = {float(rounds): int(rounds) for rounds in spaced}
+        points += [
+            {
+                **{name: cell[name] for name in ("dataset", "task", "series", "label")},
+                "x": x,
+                "value": _delta(cell, series["profile"], rounds, series["epsilon"]),
+                "is_dashed": series["profile"] == "as_claimed",
+            }
+            for x, rounds in rounds_by_x.items()
+        ]
+    frame = pd.DataFrame(points).assign(
+        curve="delta", source="measured", low=np.nan, high=np.nan
+    )
+    frame["number"] = pd.factorize(frame["series"])[0]
+    return frame.sort_values(["number", "x"], ignore_index=True)
 
 
 def _delta(cell: Any, profile: str, rounds: int, epsilon: float) -> float:
@@ -232,14 +174,13 @@ def _delta(cell: Any, profile: str, rounds: int, epsilon: float) -> float:
     threshold reads raw norms.
     """
     mechanism = cell["mechanism"]
-    if mechanism["noise_multiplier"] is None:
-        return 1.0
-    if profile == "holds" and not mechanism["counted"]:
+    multiplier = mechanism["noise_multiplier"]
+    if multiplier is None or (profile == "holds" and not mechanism["counted"]):
         return 1.0
     return delta_after(
         profile,
         mechanism["sampler"],
-        mechanism["noise_multiplier"],
+        multiplier,
         rounds,
         epsilon,
         claims=METHODS[cell["method"]].claims,
@@ -250,38 +191,11 @@ def _delta(cell: Any, profile: str, rounds: int, epsilon: float) -> float:
 def published_points(item: Item, printed: pd.DataFrame) -> pd.DataFrame:
     """Return the published numbers as points of the figure."""
     first = item.cells[0]
-    points = pd.DataFrame(
-        {
-            "dataset": first["published_dataset"],
-            "task": first["task"],
-            "series": "published",
-            "curve": "accuracy",
-            "label": printed["variant"],
-            "x": printed["x"],
-            "value": printed["value"],
-            "source": [f"{item.paper}, {source}" for source in printed["source"]],
-        }
+    return printed.assign(
+        dataset=first["published_dataset"],
+        task=first["task"],
+        series="published",
+        curve="accuracy",
+        label=printed["variant"],
+        source=f"{item.paper}, " + printed["source"],
     )
-    return points.reindex(columns=COLUMNS)
-
-
-def is_level(points: pd.DataFrame) -> bool:
-    """Whether a curve is a level line."""
-    return bool(points["x"].isna().all())
-
-
-def is_still(points: pd.DataFrame, share: float) -> bool:
-    """Whether all values are positive and differ by at most a share of the largest."""
-    low = points["value"].min()
-    high = points["value"].max()
-    return bool(high > 0 and high - low <= share * high)
-
-
-def finite(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points that an axis has a place for."""
-    return points[np.isfinite(points["x"])]
-
-
-def has_no_delta(points: pd.DataFrame) -> bool:
-    """Whether a curve of δ is 1 everywhere."""
-    return math.isclose(points["value"].min(), 1.0, rel_tol=0, abs_tol=0)

@@ -1,24 +1,28 @@
-"""The common style of all figures: colours, axes, and the legend with the notes below
-the axes.
+"""What all figures share: the style, curves with bands, axes of ε, and the legend with
+notes below the axes.
 """
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
 
+import matplotlib.style
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
+from matplotlib.ticker import LogLocator, NullLocator
 
-from dpfedbench.evaluation.intervals import Interval
+styled = matplotlib.style.context(str(Path(__file__).with_name("figures.mplstyle")))
+"""Context, or decorator of a function, in which figures have the common style."""
 
 # Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell
 # the lines apart in grey.
@@ -28,40 +32,60 @@ SIGNS = "●■▲◆▼✚"
 DPI = 160
 
 
-def plain(value: float, place: float | None) -> str:
-    """A number of an axis as it is."""
-    return f"{value:g}"
+def draw_curve(axes: Axes, curve: pd.DataFrame, marker: str, **look: Any) -> None:
+    """Draw the values of a curve over x, with a band from low to high.
 
-
-def half_widths(interval: Interval) -> list[list[float]] | None:
-    """An interval as matplotlib takes an error; None where there is none."""
-    low = interval.mean - interval.low
-    high = interval.high - interval.mean
-    return None if math.isnan(low) else [[low], [high]]
-
-
-def tidied(axes: Axes, spines: Iterable[str] = ("top", "right"), **grid: Any) -> None:
-    """Put a light grid behind what is drawn, and remove the frame where it says
-    nothing.
+    A curve without any x is a level line. A point at infinity has no place on the axis.
     """
-    axes.grid(**{"color": "#e3e3e3", "linewidth": 0.6, **grid})
-    axes.set_axisbelow(True)
-    axes.spines[list(spines)].set_visible(False)
+    band = {"color": look["color"], "alpha": 0.18, "linewidth": 0}
+    if curve["x"].isna().all():
+        first = curve.iloc[0]
+        axes.axhline(first["value"], **look)
+        axes.axhspan(first["low"], first["high"], **band)
+        return
+    shown = curve[np.isfinite(curve["x"])].astype({"value": float})
+    xs, values, low, high = (shown[name] for name in ("x", "value", "low", "high"))
+    axes.plot(xs, values, marker=marker, **look)
+    if len(shown) == 1:
+        ends = [values - low, high - values]
+        axes.errorbar(xs, values, ends, capsize=3, ecolor=look["color"])
+    else:
+        axes.fill_between(xs, low.astype(float), high.astype(float), **band)
 
 
-def wrapped(said: Iterable[str], width: int = 94) -> str:
-    """Sentences in lines of at most `width` letters; an equation stays on one line."""
-    whole = [text.replace(" = ", "\u00a0=\u00a0") for text in said]
-    return "\n".join(
-        line for text in whole for line in textwrap.wrap(text, width)
-    ).replace("\u00a0", " ")
+def set_log_axis(axis: Any, steps: Sequence[float] = (1, 2, 5)) -> None:
+    """Give a logarithmic axis ticks at these steps of each decade, as plain decimals."""
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+def finite_ends(values: Any, margin: float) -> tuple[float, float]:
+    """Return the ends of a logarithmic axis for those of some ε that are finite."""
+    values = np.asarray(values, float)
+    positive = values[np.isfinite(values) & (values > 0)]
+    if not len(positive):
+        return 0.5, 8.0
+    return positive.min() / margin, positive.max() * margin
+
+
+def wrapped(sentences: Iterable[str], width: int = 94) -> str:
+    """Return sentences in lines of at most `width` letters; an equation stays on one
+    line.
+    """
+    lines = [
+        line
+        for text in sentences
+        for line in textwrap.wrap(text.replace(" = ", "\u00a0=\u00a0"), width)
+    ]
+    return "\n".join(lines).replace("\u00a0", " ")
 
 
 def legend_below(
     figure: Figure, handles: Sequence[Any], notes: str, *, columns: int, size: float
 ) -> Legend:
-    """A legend below the axes of a figure with constrained layout, with notes in small
-    print above its entries.
+    """Put a legend below the axes of a figure, with notes in small print above its
+    entries.
 
     It has as many columns as the figure is wide enough for, and `columns` at the most;
     `size` is the text's, in points.
@@ -72,10 +96,10 @@ def legend_below(
             loc="outside lower left",
             ncols=count,
             fontsize=size,
-            frameon=False,
+            title=notes,
+            title_fontsize=size - 0.5,
+            alignment="left",
         )
-        legend.set_title(notes, prop=FontProperties(size=size - 0.5))
-        legend.set_alignment("left")
         if count == 1 or legend.get_window_extent().width <= figure.bbox.width:
             break
         legend.remove()

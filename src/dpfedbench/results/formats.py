@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.files import defused
 
 NOTHING = "–"
@@ -58,32 +58,39 @@ def format_text(text: str, note: str = "") -> Formatted:
 
 
 def format_number(
-    value: float | None, form: str = ".3g", *, nothing: str = NOTHING, note: str = ""
+    value: float, form: str = ".3g", *, nothing: str = NOTHING, note: str = ""
 ) -> Formatted:
-    """Format a number; `nothing` stands for None and NaN."""
-    if value is None or math.isnan(value):
-        key = None if nothing == NOTHING else nothing
-        return Formatted(text=nothing, note=note, key=key)
+    """Format a number; `nothing` stands for NaN."""
+    if math.isnan(value):
+        return Formatted(text=nothing, note=note)
     text = "∞" if math.isinf(value) else f"{value:{form}}"
     return Formatted(text=text, note=note, key=float(value))
 
 
-def format_range(
-    low: float,
-    high: float,
-    form: str = ".3g",
-    *,
-    nothing: str = NOTHING,
-    note: str = "",
-) -> Formatted:
+def format_range(low: float, high: float, note: str = "") -> Formatted:
     """Format a range, as one number where both ends read the same; sorted by its upper
     end.
     """
-    first = format_number(low, form, nothing=nothing)
-    last = format_number(high, form, nothing=nothing, note=note)
+    first = format_number(low)
+    last = format_number(high, note=note)
     if first.text == last.text:
         return last
     return dataclasses.replace(last, text=f"{first.text} to {last.text}")
+
+
+def format_interval(
+    value: float, low: float, high: float, form: str = ".1f", note: str = "no interval"
+) -> Formatted:
+    """Format a value with its interval; without one the note stands there."""
+    if not math.isnan(low):
+        note = f"{low:{form}} to {high:{form}}"
+    return format_number(value, form, note=note)
+
+
+def format_accuracy(row: Any, name: str = "accuracy") -> Formatted:
+    """Format a percentage of a row and its interval, which is cut at 0 and 100 %."""
+    value, low, high = (getattr(row, f"{name}{end}") for end in ("", "_low", "_high"))
+    return format_interval(value, *np.clip([low, high], 0, 100))
 
 
 def status_of(row: Any, name: str) -> str:
@@ -99,38 +106,18 @@ def format_epsilon(row: Any, name: str) -> Formatted:
     """Format an ε of a row, `claimed` or `proven`: both ends where they differ, and its
     status unless it is proved and no audit exceeds it.
     """
-    ends = {
-        "claimed": ("epsilon_claimed_low", "epsilon_claimed"),
-        "proven": ("epsilon_proven_low", "epsilon_proven_high"),
-    }
-    low, high = (getattr(row, end) for end in ends[name])
+    low = getattr(row, f"epsilon_{name}_low")
+    high = row.epsilon_claimed if name == "claimed" else row.epsilon_proven_high
     if math.isnan(high):
-        return Formatted(text=NOTHING)
+        return format_text("")
     status = status_of(row, name)
     return format_range(low, high, note="" if status == "proved" else status)
-
-
-def format_accuracy(interval: Interval) -> Formatted:
-    """Format a percentage and its interval, which is cut at 0 and 100 %."""
-    if math.isnan(interval.low):
-        return format_number(interval.mean, ".1f", note="no interval")
-    low = max(0.0, interval.low)
-    high = min(100.0, interval.high)
-    return format_number(interval.mean, ".1f", note=f"{low:.1f} to {high:.1f}")
-
-
-def format_milliseconds(interval: Interval) -> Formatted:
-    """Format a time and its interval."""
-    if math.isnan(interval.low):
-        return format_number(interval.mean, note="one seed")
-    spread = f"{max(interval.low, 0.0):.3g} to {interval.high:.3g}"
-    return format_number(interval.mean, note=spread)
 
 
 def format_duration(seconds: float) -> Formatted:
     """Format a time in the unit that suits it."""
     if math.isnan(seconds):
-        return Formatted(text=NOTHING)
+        return format_text("")
     if seconds >= 5400:
         text = f"{seconds / 3600:.1f} h"
     elif seconds >= 90:
@@ -147,27 +134,30 @@ def plural(count: int | str, noun: str) -> str:
 
 def span(counts: Iterable[int]) -> int | str:
     """Return the lowest and the highest of some counts, as one where they are equal."""
-    ordered = sorted(counts)
-    if ordered[0] == ordered[-1]:
-        return ordered[0]
-    return f"{ordered[0]} to {ordered[-1]}"
+    counts = list(counts)
+    if min(counts) == max(counts):
+        return counts[0]
+    return f"{min(counts)} to {max(counts)}"
 
 
-def notice_sentences(named: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+def notice_sentences(
+    names: Iterable[str], notices: Iterable[Sequence[str]]
+) -> list[str]:
     """Return the notices of private runs as sentences.
 
     Args:
-        named: names of the cells, with their notices. A notice that not all private
-            cells have begins with the names of those that do.
+        names: of the cells.
+        notices: of each cell. A notice that not all private cells have begins with the
+            names of those that do.
     """
-    private = [(name, notices) for name, notices in named if notices]
+    private = [pair for pair in zip(names, notices, strict=True) if pair[1]]
     sentences = []
-    for notice in dict.fromkeys(text for _, notices in private for text in notices):
-        names = [name for name, notices in private if notice in notices]
-        if len(names) == len(private):
+    for notice in dict.fromkeys(text for _, texts in private for text in texts):
+        sharing = [name for name, texts in private if notice in texts]
+        if len(sharing) == len(private):
             sentences.append(f"{notice[:1].upper()}{notice[1:]}.")
         else:
-            sentences.append(f"{', '.join(dict.fromkeys(names))}: {notice}.")
+            sentences.append(f"{', '.join(dict.fromkeys(sharing))}: {notice}.")
     return sentences
 
 
@@ -181,10 +171,7 @@ def csv_text(table: pd.DataFrame, nothing: str = "") -> str:
     def cell(value: object) -> object:
         return str(value).lower() if isinstance(value, bool) else defused(value)
 
-    texts = {
-        str(name): table[name].map(cell)
-        for name in table.select_dtypes(exclude="number")
-    }
+    texts = table.select_dtypes(exclude="number").astype(object).map(cell)
     return str(
         table.assign(**texts).to_csv(
             index=False, na_rep=nothing, float_format="%.6g", lineterminator="\n"

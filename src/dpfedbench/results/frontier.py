@@ -20,22 +20,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullLocator
 
-from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.results.figure_style import (
     COLOURS,
-    DPI,
     MARKERS,
-    half_widths,
+    draw_curve,
+    finite_ends,
     legend_below,
-    plain,
-    tidied,
+    set_log_axis,
+    styled,
     wrapped,
 )
 from dpfedbench.results.formats import (
     Listing,
-    format_accuracy,
+    format_interval,
     format_number,
     format_range,
     format_text,
@@ -44,11 +42,40 @@ from dpfedbench.results.formats import (
     span,
 )
 from dpfedbench.results.items import Item
-from dpfedbench.results.summary import each_row, read_rows, row_interval
+from dpfedbench.results.summary import each_row, read_rows
 
 CURVE = "curve"
 CLAIM = "claim"
 LEVEL = "level"
+_ROLES = [CURVE, CLAIM, LEVEL]
+
+_CSV_COLUMNS = {
+    "dataset": "dataset",
+    "tested": "task",
+    **{name: name for name in ("series", "label", "method", "role", "unit", "delta")},
+    "x": "epsilon_asked",
+    "epsilon_claimed": "epsilon_claimed",
+    "epsilon_proven_low": "epsilon_proven_low",
+    "epsilon_proven_high": "epsilon_proven",
+    "accuracy": "value",
+    "accuracy_low": "low",
+    "accuracy_high": "high",
+    "seeds": "seeds",
+}
+"""The columns of points that the CSV has, and their names there."""
+_NOTES = (
+    (
+        "Role curve: trained with calibrated noise, the least that keeps the ε asked"
+        " for. Role claim: run as published; the claimed ε is the paper's accounting,"
+        " applied to the run made here. Role level: trained without privacy, so that it"
+        " has no ε."
+    ),
+    (
+        "The proven ε is that of the worst seed. Intervals are 95 % t intervals over"
+        " seeds; with one seed they are over its test tasks. The table of privacy says"
+        " whether an audit exceeds an ε."
+    ),
+)
 
 
 def read(item: Item, results: str | Path) -> pd.DataFrame:
@@ -66,18 +93,16 @@ def read(item: Item, results: str | Path) -> pd.DataFrame:
     points["role"] = np.where(is_swept, CURVE, CLAIM)
     points.loc[points["unit"] == "", "role"] = LEVEL
     # Of the units of a curve, those whose ε the sweep moves, if it moves any.
-    curves = points[points["role"] == CURVE].groupby(["series", "unit"])
-    moves = curves["epsilon_proven_high"].nunique() > 1
-    series_that_move = {series for series, _ in moves[moves].index}
-    is_shown = [
-        row.role != CURVE
-        or moves[row.series, row.unit]
-        or row.series not in series_that_move
-        for row in each_row(points)
-    ]
-    points = points[is_shown]
-    order = points["role"].map([CURVE, CLAIM, LEVEL].index)  # in the legend, too
-    return points.loc[order.sort_values(kind="stable").index].reset_index(drop=True)
+    units = points.groupby(["role", "series", "unit"])["epsilon_proven_high"]
+    points["moves"] = units.transform("nunique") > 1
+    any_moves = points.groupby(["role", "series"])["moves"].transform("any")
+    is_shown = (points["role"] != CURVE) | points["moves"] | ~any_moves
+    return points[is_shown].sort_values(  # roles have an order in the legend, too
+        "role",
+        key=lambda roles: roles.map(_ROLES.index),
+        kind="stable",
+        ignore_index=True,
+    )
 
 
 def tidy(points: pd.DataFrame) -> pd.DataFrame:
@@ -87,62 +112,30 @@ def tidy(points: pd.DataFrame) -> pd.DataFrame:
     `epsilon_asked` is the swept value, empty where nothing is swept; `epsilon_proven`
     the upper end, inf for none.
     """
-    names = {
-        "dataset": "dataset",
-        "tested": "task",
-        **{name: name for name in ("series", "label", "method", "role", "unit")},
-        "delta": "delta",
-        "x": "epsilon_asked",
-        "epsilon_claimed": "epsilon_claimed",
-        "epsilon_proven_low": "epsilon_proven_low",
-        "epsilon_proven_high": "epsilon_proven",
-        "accuracy": "value",
-        "accuracy_low": "low",
-        "accuracy_high": "high",
-        "seeds": "seeds",
-    }
-    return points[list(names)].rename(columns=names)
+    return points[list(_CSV_COLUMNS)].rename(columns=_CSV_COLUMNS)
 
 
 def listing(table: pd.DataFrame) -> Listing:
     """Return all frontiers, as `tidy` or as read from CSV, for readers."""
-    rows = []
-    for row in each_row(table.fillna({"unit": ""})):
-        interval = Interval(
-            mean=row.value, low=row.low, high=row.high, count=0, over=""
-        )
-        rows.append(
-            {
-                "method": format_text(row.label),
-                "data": format_text(row.dataset),
-                "task": format_text(row.task),
-                "role": format_text(row.role),
-                "accuracy, %": format_accuracy(interval),
-                "claimed ε": format_number(row.epsilon_claimed),
-                "proven ε": format_range(row.epsilon_proven_low, row.epsilon_proven),
-                "unit": format_text(row.unit),
-                "δ": format_number(row.delta, "g"),
-                "seeds": format_number(row.seeds, "d"),
-            }
-        )
-    return Listing(
-        title="The frontier: accuracy over the proven ε", rows=rows, notes=_NOTES
-    )
-
-
-_NOTES = (
-    (
-        "Role curve: trained with calibrated noise, the least that keeps the ε asked"
-        " for. Role claim: run as published; the claimed ε is the paper's accounting,"
-        " applied to the run made here. Role level: trained without privacy, so that it"
-        " has no ε."
-    ),
-    (
-        "The proven ε is that of the worst seed. Intervals are 95 % t intervals over"
-        " seeds; with one seed they are over its test tasks. The table of privacy says"
-        " whether an audit exceeds an ε."
-    ),
-)
+    rows = [
+        {
+            "method": format_text(row.label),
+            "data": format_text(row.dataset),
+            "task": format_text(row.task),
+            "role": format_text(row.role),
+            "accuracy, %": format_interval(
+                row.value, *np.clip([row.low, row.high], 0, 100)
+            ),
+            "claimed ε": format_number(row.epsilon_claimed),
+            "proven ε": format_range(row.epsilon_proven_low, row.epsilon_proven),
+            "unit": format_text(row.unit),
+            "δ": format_number(row.delta, "g"),
+            "seeds": format_number(row.seeds, "d"),
+        }
+        for row in each_row(table.fillna({"unit": ""}))
+    ]
+    title = "The frontier: accuracy over the proven ε"
+    return Listing(title=title, rows=rows, notes=_NOTES)
 
 
 def make(item: Item, results: str | Path) -> tuple[Figure, pd.DataFrame]:
@@ -151,171 +144,106 @@ def make(item: Item, results: str | Path) -> tuple[Figure, pd.DataFrame]:
     return draw(item, points), tidy(points)
 
 
+@styled
 def draw(item: Item, points: pd.DataFrame) -> Figure:
     """Draw a panel for each unit, the ones with curves wider; one legend below."""
-    with_curves = set(points.loc[points["role"] == CURVE, "unit"])
-    units = list(points.loc[points["role"] != LEVEL, "unit"].unique()) or [""]
-    units.sort(key=lambda unit: unit not in with_curves)
+    private = points[points["role"] != LEVEL]
+    with_curves = set(private.loc[private["role"] == CURVE, "unit"])
+    units = sorted(private["unit"].unique(), key=lambda unit: unit not in with_curves)
+    units = units or [""]
     ratios = [1.0 if unit in with_curves else 0.45 for unit in units]
-    figure = Figure(
-        figsize=(4.2 + 4.2 * sum(ratios), 6.2), dpi=DPI, layout="constrained"
-    )
+    figure = Figure(figsize=(4.2 + 4.2 * sum(ratios), 6.2))
     panels = figure.subplots(
         1, len(units), sharey=True, squeeze=False, width_ratios=ratios
     )[0]
-    styles = {
-        series: (
-            COLOURS[index % len(COLOURS)],
-            MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
-        )
-        for index, series in enumerate(points["series"].unique())
-    }
+    looks = _looks(points)
     for axes, unit in zip(panels, units, strict=True):
-        of_unit = points[(points["unit"] == unit) | (points["role"] == LEVEL)]
-        _draw_panel(axes, of_unit, unit, styles)
-        axes.set_xlabel(f"{item.spec['x']['label']}{axes.get_xlabel()}", fontsize=10)
-    panels[0].set_ylabel(item.spec["y"]["label"], fontsize=10)
-    figure.suptitle(item.title, fontsize=12)
-    firsts = points.drop_duplicates("series")
-    handles = [_legend_entry(row, styles) for row in each_row(firsts)]
+        of_unit = points[points["unit"].isin([unit, ""])]
+        deltas = " or ".join(
+            f"{delta:g}" for delta in sorted(of_unit["delta"].dropna().unique())
+        )
+        _draw_panel(axes, of_unit, looks)
+        label = item.spec["x"]["label"]
+        axes.set_xlabel(f"{label} of a {unit},\nδ = {deltas}" if unit else label)
+    panels[0].set_ylabel(item.spec["y"]["label"])
+    figure.suptitle(item.title)
+    handles = [
+        Line2D([], [], label=row.label, **looks[row.series])
+        for row in each_row(points.drop_duplicates("series"))
+    ]
     legend_below(figure, handles, _notes(item, points), columns=3, size=9)
     return figure
 
 
-def _legend_entry(row: Any, styles: Mapping[str, tuple[str, str]]) -> Line2D:
-    colour, marker = styles[row.series]
-    look: dict[str, Any] = {
-        "linestyle": {CURVE: "-", LEVEL: "--", CLAIM: "none"}[row.role],
-        "color": colour,
-        "marker": "" if row.role == LEVEL else marker,
-        "mfc": "none" if row.role == CLAIM else colour,
-    }
-    return Line2D([], [], ms=7, label=row.label, **look)
+def _looks(points: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return how each series is drawn: its colour, marker and line."""
+    looks = {}
+    for index, row in enumerate(each_row(points.drop_duplicates("series"))):
+        colour = COLOURS[index % len(COLOURS)]
+        turns = index + index // len(COLOURS)
+        looks[row.series] = {
+            "color": colour,
+            "marker": "" if row.role == LEVEL else MARKERS[turns % len(MARKERS)],
+            "linestyle": {CURVE: "-", LEVEL: "--", CLAIM: "none"}[row.role],
+            "markerfacecolor": "white" if row.role == CLAIM else colour,
+            "markersize": 7,
+        }
+    return looks
 
 
 def _notes(item: Item, points: pd.DataFrame) -> str:
     """Return what stands below: what was measured, and what marks and bands are."""
     data = dict.fromkeys(f"{cell['dataset']} {cell['tested']}" for cell in item.cells)
-    seeds = plural(span(points["seeds"]), "seed")
-    over = set(points["interval_over"])
-    of_one_seed = f"the tested {' or '.join(sorted(over - {'seeds'}))} of one seed"
-    if over == {"seeds"}:
-        bands = "seeds"
-    elif "seeds" in over:
-        bands = f"seeds, or over {of_one_seed} where only one seed was run"
-    else:
-        bands = of_one_seed
+    kinds = sorted(set(points["interval_over"]) - {"seeds"})
+    over = f"seeds, of one seed over its {' or '.join(kinds)}" if kinds else "seeds"
     sentences = [
-        f"Measured on {', '.join(data)}, {seeds}. Bands and bars: 95 % t intervals"
-        f" over {bands}.",
+        f"Measured on {', '.join(data)}, {plural(span(points['seeds']), 'seed')}."
+        f" Bands and bars: 95 % t intervals over {over}.",
         "A hollow mark is a method as published, drawn at the ε that its paper claims.",
         "Its arrow ends at the proven ε; ∞: no finite ε is proven.",
-        *notice_sentences(zip(points["label"], points["notices"], strict=True)),
+        *notice_sentences(points["label"], points["notices"]),
     ]
     return wrapped(dict.fromkeys(sentences), 130)
 
 
 def _draw_panel(
-    axes: Axes,
-    points: pd.DataFrame,
-    unit: str,
-    styles: Mapping[str, tuple[str, str]],
+    axes: Axes, points: pd.DataFrame, looks: Mapping[str, dict[str, Any]]
 ) -> None:
-    low, high = _ends(points)
-    edge = high * 1.35
-    for series in points["series"].unique():
-        of_series = points[points["series"] == series]
-        colour, marker = styles[series]
-        curve = of_series[of_series["role"] == CURVE]
-        _draw_line(axes, curve.sort_values("epsilon_proven_high"), colour, marker)
-        for row in each_row(of_series):
-            if row.role == LEVEL:
-                look: dict[str, Any] = {"color": colour, "linestyle": "--", "lw": 1.6}
-                axes.axhline(row.accuracy, zorder=1, **look)
-            elif row.role == CLAIM:
-                size = 8 + 7 * _count_above(row, points)
-                _draw_claim(axes, row, edge, colour, marker, size=size)
+    claimed = points.loc[points["role"] == CLAIM, "epsilon_claimed"]
+    low, high = finite_ends([*points["epsilon_proven_high"], *claimed], margin=1.5)
+    edge = 1.35 * high
+    curves = points.assign(
+        value=points["accuracy"],
+        low=points["accuracy_low"],
+        high=points["accuracy_high"],
+        x=points["epsilon_proven_high"],
+    )
+    # No band around levels.
+    curves.loc[curves["role"] == LEVEL, ["low", "high"]] = math.nan
+    for series, curve in curves[curves["role"] != CLAIM].groupby("series", sort=False):
+        draw_curve(axes, curve.sort_values("x"), **looks[str(series)])
+    for row in each_row(points[points["role"] == CLAIM]):
+        _draw_claim(axes, row, edge, looks[row.series])
     axes.set_xscale("log")
     axes.set_xlim(low, edge * 1.25)
-    axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(-6, 11)]))
-    axes.xaxis.set_major_formatter(plain)
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.tick_params(labelsize=9.5)
-    tidied(axes)
-    deltas = sorted(points.loc[points["role"] != LEVEL, "delta"].unique())
-    if unit:
-        text = " or ".join(f"{delta:g}" for delta in deltas)
-        axes.set_xlabel(f" of a {unit},\nδ = {text}")
+    set_log_axis(axes.xaxis)
 
 
-def _ends(points: pd.DataFrame) -> tuple[float, float]:
-    """Return the ends of the axis of ε, for the finite ones."""
-    claims = points.loc[points["role"] == CLAIM, "epsilon_claimed"]
-    values = pd.concat([points["epsilon_proven_high"], claims])
-    values = values[np.isfinite(values) & (values > 0)]
-    if not len(values):
-        return 0.5, 8.0
-    return values.min() / 1.5, values.max() * 1.5
-
-
-def _draw_line(axes: Axes, curve: pd.DataFrame, colour: str, marker: str) -> None:
-    if not len(curve):
-        return
-    xs = curve["epsilon_proven_high"]
-    axes.plot(xs, curve["accuracy"], color=colour, marker=marker, lw=2, zorder=3)
-    axes.fill_between(
-        xs,
-        curve["accuracy_low"],
-        curve["accuracy_high"],
-        color=colour,
-        alpha=0.15,
-        linewidth=0,
-    )
-
-
-def _count_above(row: Any, points: pd.DataFrame) -> int:
-    """Return how many later claims are drawn over this one: a mark is larger by that,
-    so that its rim stays visible.
-    """
-    later = points.loc[row.Index + 1 :]
-    near = later[
-        (later["role"] == CLAIM)
-        & (later["series"] != row.series)
-        & np.isclose(later["accuracy"], row.accuracy, rtol=0, atol=1.5)
-    ]
-    return sum(
-        math.isclose(epsilon, row.epsilon_claimed, rel_tol=0.1)
-        for epsilon in near["epsilon_claimed"]
-    )
-
-
-def _draw_claim(
-    axes: Axes, row: Any, edge: float, colour: str, marker: str, size: float
-) -> None:
+def _draw_claim(axes: Axes, row: Any, edge: float, look: Mapping[str, Any]) -> None:
     """Draw a hollow mark at the claimed ε, with an arrow to the proven one; without a
     claim, at the latter.
     """
-    is_finite = math.isfinite(row.epsilon_proven_high)
     end = min(row.epsilon_proven_high, edge)
-    start = end
-    if not math.isnan(row.epsilon_claimed):
-        start = min(row.epsilon_claimed, edge)
-    look: dict[str, Any] = {"mec": colour, "mfc": "white", "ecolor": colour}
-    look |= {"ms": size, "mew": 1.6, "capsize": 2, "elinewidth": 1, "zorder": 4}
-    interval = half_widths(row_interval(row))
-    axes.errorbar(start, row.accuracy, yerr=interval, fmt=marker, **look)
+    start = end if math.isnan(row.epsilon_claimed) else min(row.epsilon_claimed, edge)
+    half = (row.accuracy_high - row.accuracy_low) / 2
+    axes.errorbar(start, row.accuracy, half, **{**look, "linestyle": "none"}, capsize=2)
     if end != start:
-        arrow = {"color": colour, "arrowstyle": "-|>", "linewidth": 1.6}
-        arrow |= {"shrinkA": 5, "shrinkB": 0}
-        axes.annotate(
-            "",
-            (end, row.accuracy),
-            (start, row.accuracy),
-            zorder=3 if is_finite else 2.5,  # the longest lie below
-            arrowprops=arrow,
-        )
-    if not is_finite:
-        look = {"va": "center", "color": colour, "fontsize": 12}
-        axes.annotate(
-            "∞", (edge, row.accuracy), (3, 0), textcoords="offset points", **look
-        )
+        arrow = {
+            "color": look["color"],
+            "arrowstyle": "-|>",
+            "shrinkA": 5,
+            "shrinkB": 0,
+        }
+        axes.annotate("", (end, row.accuracy), (start, row.accuracy), arrowprops=arrow)
+    if math.isinf(row.epsilon_proven_high):
+        axes.text(edge, row.accuracy, " ∞", va="center", color=look["color"])

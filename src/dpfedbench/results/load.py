@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from dpfedbench.errors import BenchError
+from dpfedbench.files import reading
 from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE, collect_runs
 
 
@@ -30,27 +31,45 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
         BenchError: there is no such folder, or it holds no runs.
     """
     results = Path(checked_path(results))
-    runs_folder = _runs_folder(results)
+    runs_folder = results / "runs"
+    if not runs_folder.is_dir() and results.is_dir():  # of a preset
+        runs_folder = results.parent / "runs"
+    if not runs_folder.is_dir():
+        raise BenchError(
+            f"{results} has no runs: give the results folder of a workflow"
+        )
     saved = results / RUNS_FILE
     if saved.exists():
         frame = pd.read_parquet(saved)
     else:
-        finished = runs_folder.glob("*/*/*/*/seed*/metrics.json")
-        folders = [path.parent for path in finished]
-        names = [
-            folder.relative_to(runs_folder).as_posix()
-            for folder in folders
-            if (folder / "privacy.json").exists()
-        ]
-        if not names:
-            raise BenchError(f"{runs_folder} has no finished run yet")
         # Slow to import, and not needed where the frame has been written.
         from dpfedbench.papers import METHODS
 
         papers = {name: method.paper for name, method in METHODS.items()}
-        frame = collect_runs(runs_folder.parent, names, papers=papers)
+        runs = finished_runs(runs_folder)
+        frame = collect_runs(runs_folder.parent, runs, papers=papers)
     frame["folder"] = [str(runs_folder / run) for run in frame["run"]]
     return frame
+
+
+def finished_runs(runs_folder: Path) -> list[str]:
+    """Return the runs that have been tested and accounted for, below a folder `runs`.
+
+    Raises:
+        BenchError: there is none.
+    """
+    folders = [path.parent for path in runs_folder.glob("*/*/*/*/seed*/metrics.json")]
+    runs = [
+        folder.relative_to(runs_folder).as_posix()
+        for folder in folders
+        if (folder / "privacy.json").exists()
+    ]
+    if not runs:
+        raise BenchError(
+            f"{runs_folder} has no finished run yet: give the results folder of a"
+            " workflow"
+        )
+    return sorted(runs)
 
 
 def load_cells(results: str | Path = "results") -> pd.DataFrame:
@@ -59,31 +78,13 @@ def load_cells(results: str | Path = "results") -> pd.DataFrame:
     Raises:
         BenchError: there is no such folder, or the workflow has not finished.
     """
-    path = Path(checked_path(results)) / CELLS_FILE
-    if not path.exists():
-        raise BenchError(f"{path} is missing: run the workflow to its end to make it")
-    return pd.read_parquet(path)
-
-
-def _runs_folder(results: Path) -> Path:
-    """Return the folder `runs` of a results folder or of a preset's folder in it.
-
-    Raises:
-        BenchError: there is no such folder, or no runs are in it.
-    """
-    if not results.is_dir():
-        raise BenchError(f"there is no folder {results}: give the results folder")
-    for parent in (results, results.parent):
-        if (parent / "runs").is_dir():
-            return parent / "runs"
-    raise BenchError(f"{results} has no runs: give the results folder of a workflow")
+    path = Path(checked_path(results), CELLS_FILE)
+    with reading(path):
+        return pd.read_parquet(path)
 
 
 def checked_path(folder: Any) -> str:
     """Return a folder's path as text; BenchError where it is no path."""
-    if not isinstance(folder, str | os.PathLike):
+    if not isinstance(folder, str | os.PathLike) or "\0" in os.fspath(folder):
         raise BenchError(f"the folder is {folder!r}: give its path")
-    path = os.fspath(folder)
-    if not isinstance(path, str) or "\0" in path:
-        raise BenchError(f"the folder is {path!r}, which no folder can be called")
-    return path
+    return os.fspath(folder)

@@ -13,16 +13,14 @@ import io
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable, read_json
 from dpfedbench.results import answer, privacy, tables
 from dpfedbench.results.audits import count_audits, mark_rows
@@ -39,7 +37,7 @@ from dpfedbench.results.formats import (
     plural,
 )
 from dpfedbench.results.items import Item
-from dpfedbench.results.summary import collect_runs_of, each_row, row_interval
+from dpfedbench.results.summary import collect_runs_of, each_row
 
 GENERAL = {"answer": answer.TITLE, "privacy": privacy.TITLE, "frontier": "Frontiers"}
 """Titles of the tables and figures of all papers."""
@@ -85,20 +83,23 @@ class Product:
         return re.sub(r"[^\w-]+", "-", str(Path(self.path).with_suffix("")))
 
     @property
+    def is_leading(self) -> bool:
+        """Whether it stands at the head of the page, as a frontier does."""
+        return self.item is not None and self.item.kind == "frontier"
+
+    @property
     def title(self) -> str:
         """The title for readers."""
         return GENERAL[self.name] if self.item is None else self.item.title
 
     def links(self, folder: Path) -> list[tuple[str, str]]:
         """Return its files in several formats, as links from the page's folder."""
-        path = Path(self.path)
-        files = {
-            suffix[1:].upper(): path.with_suffix(suffix)
-            for suffix in (".csv", ".md", ".png")
-        }
+        files = [
+            Path(self.path).with_suffix(f".{kind}") for kind in ("csv", "md", "png")
+        ]
         return [
-            (kind, file.as_posix())
-            for kind, file in files.items()
+            (file.suffix[1:].upper(), file.as_posix())
+            for file in files
             if (folder / file).exists()
         ]
 
@@ -131,17 +132,22 @@ def make(
     Raises:
         BenchError: a file that the page shows is missing or damaged.
     """
-    results = Path(results)
     folder = Path(folder)
     for product in products:
         check_readable(folder / product.path)
-    shown = [product.item for product in products if product.item is not None]
-    of_items = [cell for item in shown for cell in item.cells if cell["run"]]
+    items = [product.item for product in products if product.item is not None]
+    of_items = [cell for item in items for cell in item.cells if cell["run"]]
     runs = collect_runs_of(results, [*cells, *of_items])
     rows = read_configurations(cells, results, runs)
     private = privacy.explain(rows, results, published)
     audit_count = count_audits(rows)
     rows = mark_rows(rows, audit_count)
+    rows["papers"] = [
+        list(dict.fromkeys(cell[0] for cell in shown_in))
+        for shown_in in rows["shown_in"]
+    ]
+    rows["is_first"] = ~rows.duplicated("folder")
+    rows["data"] = rows["dataset"] + ", " + rows["tested"]
     shown_tables = []
     for product in products:
         if product.item is not None and product.path.startswith("tables/"):
@@ -154,15 +160,15 @@ def make(
                 runs=runs,
             )
             of_paper = [[product.item.paper]] * len(table.rows)
-            listing = tables.listing(table)
-            shown_tables.append(_table(listing, table.rows, of_paper, product))
+            of_table = table.rows.assign(papers=pd.Series(of_paper, dtype=object))
+            shown_tables.append(_table(tables.listing(table), of_table, product))
         elif product.path == "tables/answer.csv":
             answers = answer.choose(private)
             titles = {name: paper["title"] for name, paper in papers.items()}
             listing = answer.listing(private, answers, titles)
             chosen = private.loc[[choice.published for choice in answers]]
-            of_answers = [[choice.paper] for choice in answers]
-            shown_tables.append(_table(listing, chosen, of_answers, product))
+            chosen["papers"] = [[choice.paper] for choice in answers]
+            shown_tables.append(_table(listing, chosen, product))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -177,11 +183,9 @@ def make(
             for product in products
             if product.path.startswith("figures/")
         ],
-        runs=_runs_table(rows, os.path.relpath(results / "runs", folder)),
+        runs=_runs_table(rows, os.path.relpath(Path(results, "runs"), folder)),
         rows=list(each_row(rows)),
-        seconds=format_duration(
-            sum(row.seconds for row in each_row(rows) if row.seconds > 0)
-        ),
+        seconds=format_duration(rows["seconds"].sum()),
         tasks=_tasks(rows),
         papers=papers,
         datasets=datasets,
@@ -200,18 +204,14 @@ def _runs_table(rows: pd.DataFrame, runs_folder: str) -> dict[str, Any]:
     for row in each_row(rows):
         variant = "" if row.variant in (row.title, row.method) else row.variant
         seed_links = [
-            (
-                Path(run).name.removeprefix("seed"),
-                f"{Path(runs_folder).as_posix()}/{run}",
-            )
-            for run in row.runs
+            (run.rpartition("/seed")[2], f"{runs_folder}/{run}") for run in row.runs
         ]
         listed.append(
             {
                 "method": format_text(row.title, variant),
-                "data": format_text(f"{row.dataset}, {row.tested}"),
+                "data": format_text(row.data),
                 "unit": format_text(row.unit),
-                "accuracy, %": format_accuracy(row_interval(row)),
+                "accuracy, %": format_accuracy(row),
                 "claimed ε": format_epsilon(row, "claimed"),
                 "proven ε": format_epsilon(row, "proven"),
                 "audited ε": format_number(row.epsilon_audited),
@@ -224,51 +224,51 @@ def _runs_table(rows: pd.DataFrame, runs_folder: str) -> dict[str, Any]:
                 "shown in": format_text(_items(row)),
             }
         )
-    papers = [
-        list(dict.fromkeys(cell[0] for cell in row.shown_in)) for row in each_row(rows)
-    ]
-    if len(rows):
-        rows = rows.assign(is_first=~rows.duplicated("folder"))
     listing = Listing(title="All configurations", rows=listed, notes=RUNS_NOTES)
-    return _table(listing, rows, papers)
+    return _table(listing, rows)
 
 
 def _items(row: Any) -> str:
     """Return the tables and figures that show a row, by paper."""
-    items: dict[str, list[str]] = {}
-    for paper, item in dict.fromkeys(cell[:2] for cell in row.shown_in):
-        items.setdefault(paper, []).append(item)
-    return "; ".join(f"{paper}: {', '.join(names)}" for paper, names in items.items())
+    items = dict.fromkeys(cell[:2] for cell in row.shown_in)
+    texts = [
+        f"{paper}: {', '.join(item for of_paper, item in items if of_paper == paper)}"
+        for paper in row.papers
+    ]
+    return "; ".join(texts)
 
 
 def _table(
-    listing: Listing,
-    rows: pd.DataFrame,
-    papers: Sequence[Sequence[str]],
-    product: Product | None = None,
+    listing: Listing, rows: pd.DataFrame, product: Product | None = None
 ) -> dict[str, Any]:
     """Return what the template needs of a table.
 
     Args:
         listing: the table as text.
-        rows: the frame that its rows are of.
-        papers: of each row, the papers that the page's filter shows it for.
+        rows: the frame that its rows are of; `papers` are those that the page's filter
+            shows a row for.
         product: its file; None for the table of all configurations, which keeps all
             columns.
     """
-    headings, constants = _divide_columns(
-        listing.rows, keep_all=product is None or len(listing.rows) == 1
-    )
-    fields = [[row[name] for name in headings] for row in listing.rows]
+    fields = pd.DataFrame(listing.rows)
+    constants = []
+    if product is not None and len(fields) > 1:
+        for name in map(str, fields):
+            texts = {field.text for field in fields[name]}
+            if len(texts - {NOTHING}) > 1 or ALWAYS_COLUMNS.search(name):
+                continue
+            where = " where there is one" if NOTHING in texts else ""
+            constants += [f"{name}: {text}{where}" for text in texts - {NOTHING}]
+            fields = fields.drop(columns=name)
     return {
         "product": product,
         "title": listing.title,
-        "headings": headings,
-        "numeric": [_is_numeric(column) for column in zip(*fields, strict=True)],
+        "headings": list(fields),
+        "numeric": [_is_numeric(fields[name]) for name in fields],
         "rows": [
-            {"fields": of_row, "source": row, "facets": _facets(of_papers, row)}
-            for of_row, row, of_papers in zip(
-                fields, each_row(rows), papers, strict=True
+            {"fields": list(of_row), "source": row, "facets": _facets(row.papers, row)}
+            for of_row, row in zip(
+                fields.itertuples(index=False), each_row(rows), strict=True
             )
         ],
         "constants": constants,
@@ -276,88 +276,61 @@ def _table(
     }
 
 
-def _divide_columns(
-    rows: Sequence[Mapping[str, Formatted]], *, keep_all: bool
-) -> tuple[list[str], list[str]]:
-    """Return the columns to show; and, as sentences, those that are the same in every
-    row, unless all are kept.
-    """
-    headings = []
-    constants = []
-    for name in rows[0] if rows else ():
-        texts = {row[name].text for row in rows}
-        known = texts - {NOTHING}
-        if keep_all or len(known) > 1 or ALWAYS_COLUMNS.search(name):
-            headings.append(name)
-        elif known:
-            where = " where there is one" if NOTHING in texts else ""
-            constants.append(f"{name}: {known.pop()}{where}")
-    return headings, constants
-
-
 def _is_numeric(column: Iterable[Formatted]) -> bool:
     """Whether a column holds numbers, which are right-aligned; up to half may be words
     such as "not printed".
     """
-    known = [field.key for field in column if field.key is not None]
-    numbers = [key for key in known if isinstance(key, float)]
-    return bool(known) and 2 * len(numbers) >= len(known)
+    keys = [field.key for field in column if field.key is not None]
+    numbers = [key for key in keys if isinstance(key, float)]
+    return bool(keys) and 2 * len(numbers) >= len(keys)
 
 
 def _facets(papers: Iterable[str], row: Any) -> list[Any]:
     """Return what a row is filtered by: [paper, data set, method, proven ε or None]."""
-    epsilon = row.epsilon_proven_high
-    finite = epsilon if math.isfinite(epsilon) else None
-    return [[paper, row.dataset, row.method, finite] for paper in papers]
+    epsilon = (
+        row.epsilon_proven_high if math.isfinite(row.epsilon_proven_high) else None
+    )
+    return [[paper, row.dataset, row.method, epsilon] for paper in papers]
 
 
 def _tasks(rows: pd.DataFrame) -> dict[str, list[str]]:
     """Return the data sets and tasks that some private configuration was tested on,
     those with most of them first, each with its protected units.
     """
-    private = [row for row in each_row(rows) if row.unit]
-    tasks = Counter(f"{row.dataset}, {row.tested}" for row in private)
+    private = rows[rows["unit"] != ""]
     return {
-        task: sorted(
-            {row.unit for row in private if f"{row.dataset}, {row.tested}" == task}
-        )
-        for task, _ in tasks.most_common()
+        str(task): sorted(private.loc[private["data"] == task, "unit"].unique())
+        for task in private["data"].value_counts().index
     }
 
 
 def _figure(product: Product, folder: Path, rows: pd.DataFrame) -> dict[str, Any]:
     """Return what the template needs of a figure; without facets no filter hides it."""
     source, width, height = _embedded(folder / product.path)
+    figure = {"source": source, "width": width, "height": height, "product": product}
     item = product.item
-    alt = product.title
-    caption = ""
-    facets = list[list[Any]]()
-    if item is not None:
-        axes = f"{item.spec['y']['label']} over {item.spec['x']['label']}"
-        alt = f"Chart of {axes}: {'; '.join(item.unique('label'))}."
-        caption = _caption(item)
-        folders = {str(Path(cell["run"] or "").parent) for cell in item.cells}
-        for row in each_row(rows):
-            if row.folder in folders:
-                facets += _facets([item.paper], row)
+    if item is None:
+        return {**figure, "alt": product.title, "caption": "", "facets": []}
+    folders = {str(Path(cell["run"] or "").parent) for cell in item.cells}
+    axes = f"{item.spec['y']['label']} over {item.spec['x']['label']}"
     return {
-        "product": product,
-        "source": source,
-        "width": width,
-        "height": height,
-        "alt": alt,
-        "caption": caption,
-        "facets": facets,
-        "is_leading": item is not None and item.kind == "frontier",
+        **figure,
+        "alt": f"Chart of {axes}: {'; '.join(item.unique('label'))}.",
+        "caption": _caption(item),
+        "facets": [
+            facet
+            for row in each_row(rows[rows["folder"].isin(folders)])
+            for facet in _facets([item.paper], row)
+        ],
     }
 
 
 def _caption(item: Item) -> str:
     if item.kind == "account":
         return "Accounting alone: nothing is trained."
-    data = dict.fromkeys(f"{cell['dataset']} {cell['tested']}" for cell in item.cells)
-    numbers = [cell["cell"] for cell in item.cells]
-    seeds = max(numbers.count(number) for number in set(numbers))
+    cells = pd.DataFrame(list(item.cells))
+    data = (cells["dataset"] + " " + cells["tested"]).unique()
+    seeds = cells["cell"].value_counts().max()
     return f"Measured on {', '.join(data)}, {plural(seeds, 'seed')}."
 
 
@@ -369,15 +342,8 @@ def _embedded(path: Path) -> tuple[str, int, int]:
     long for a seventh less.
     """
     packed = io.BytesIO()
-    try:
-        with Image.open(path) as image:
-            image.convert("RGB").save(
-                packed, "WEBP", lossless=True, method=1, quality=20
-            )
-            width, height = image.size
-    except (UnidentifiedImageError, OSError) as error:
-        raise BenchError(
-            f"{path} is no whole image ({error}): delete it and run the workflow again"
-        ) from error
+    with Image.open(path) as image:
+        image.convert("RGB").save(packed, "WEBP", lossless=True, method=1, quality=20)
+        width, height = image.size
     data = base64.b64encode(packed.getvalue()).decode()
     return f"data:image/webp;base64,{data}", width, height

@@ -17,7 +17,7 @@ import pandas as pd
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import finished_ledger
 from dpfedbench.results.audits import mark_rows
-from dpfedbench.results.configurations import read_configurations
+from dpfedbench.results.configurations import APPEARANCE, read_configurations
 from dpfedbench.results.formats import (
     Formatted,
     Listing,
@@ -82,31 +82,30 @@ def explain(
     """
     if not len(rows):
         return rows
-    rows = rows[rows["unit"] != ""].reset_index(drop=True)
-    for row in each_row(rows):
-        _check_audit(row, Path(results, "runs"))
+    rows = mark_rows(rows[rows["unit"] != ""].reset_index(drop=True))
+    rows["accounted_multiplier"] = rows["accounted_multiplier"].fillna(math.inf)
+    rows["accounted_multiplier"] = rows["accounted_multiplier"].replace(0, math.inf)
+    rows["shown_in"] = [
+        [cell for cell in cells if cell[2] == "table"] for cells in rows["shown_in"]
+    ]
+    repairs = appearances(rows)["repairs"]
+    rows["repaired"] = rows.index.isin(repairs.index[repairs != ""])
     printed = {
         paper: read_published(published, paper, PRINTED_ITEM)
         for paper in rows["paper"].unique()
     }
-    rows = mark_rows(rows)
-    rows["accounted_multiplier"] = rows["accounted_multiplier"].replace(0, math.inf)
-    rows["accounted_multiplier"] = rows["accounted_multiplier"].fillna(math.inf)
-    rows["shown_in"] = rows["shown_in"].map(_table_cells)
-    rows["repaired"] = [any(cell[3] for cell in cells) for cells in rows["shown_in"]]
     rows["printed"] = [_printed(row, printed[row.paper]) for row in each_row(rows)]
+    for row in each_row(rows):
+        _check_audit(row, Path(results, "runs"))
     rows["audit"] = [_audit(row) for row in each_row(rows)]
     rows["reason"] = [_reason(row) for row in each_row(rows)]
     return rows
 
 
-def _table_cells(shown_in: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Return (paper, item, series, repairs) of those cells that tables show."""
-    return tuple(
-        (paper, item, series, repairs)
-        for paper, item, kind, series, repairs in shown_in
-        if kind == "table"
-    )
+def appearances(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the table cells that show rows: a line for each, with the row's index."""
+    cells = rows["shown_in"].explode().dropna()
+    return pd.DataFrame(cells.to_list(), index=cells.index, columns=APPEARANCE)
 
 
 def _audit(row: Any) -> str:
@@ -154,19 +153,17 @@ def _printed(row: Any, printed: pd.DataFrame) -> float:
 
 
 def _reason(row: Any) -> str:
-    sentences = [
-        f"claimed: {row.claimed_explanation}",
-        f"proven: {row.proven_explanation}",
-    ]
-    if not math.isnan(row.epsilon_image_level):
-        sentences.append(f"image level: {row.image_level_explanation}")
-    of_audit = [row.audit_reason]
+    reasons = {
+        "claimed": [row.claimed_explanation],
+        "proven": [row.proven_explanation],
+        "image level": [row.image_level_explanation],
+        "audit": [row.audit_reason],
+    }
     if row.audited_run != row.runs[0]:
         audited = Path(row.audited_run).parent
-        of_audit.append(f"made for {audited}, whose mechanism is the same")
-    if any(of_audit):
-        sentences.append(f"audit: {', '.join(filter(None, of_audit))}")
-    return "; ".join(sentences)
+        reasons["audit"].append(f"made for {audited}, whose mechanism is the same")
+    texts = {name: ", ".join(filter(None, parts)) for name, parts in reasons.items()}
+    return "; ".join(f"{name}: {text}" for name, text in texts.items() if text)
 
 
 _CSV_COLUMNS = {
@@ -202,16 +199,10 @@ def tidy(rows: pd.DataFrame) -> pd.DataFrame:
         role=rows["repaired"].map({True: "repaired", False: "published"}),
         claimed_status=[status_of(row, "claimed") for row in each_row(rows)],
         proven_status=[status_of(row, "proven") for row in each_row(rows)],
-        printed=_filled(rows["printed"], "not printed"),
-        epsilon_ideal_audit=_filled(rows["epsilon_ideal_audit"], "none"),
-        epsilon_image_level=_filled(rows["epsilon_image_level"], "none"),
+        printed=rows["printed"].astype(object).fillna("not printed"),
         runs="results/runs/" + rows["folder"],
     )
     return table[list(_CSV_COLUMNS)].rename(columns=_CSV_COLUMNS)
-
-
-def _filled(values: pd.Series, text: str) -> pd.Series:
-    return values.astype(object).where(values.notna(), text)
 
 
 NOTES = (
@@ -272,39 +263,30 @@ def rows_of_figure(rows: pd.DataFrame) -> pd.DataFrame:
     A table's further tasks have the same mechanisms and show the same. Of a paper whose
     tables show nothing private, the rows of its figures are drawn.
     """
-    papers_with_tables = {row.paper for row in each_row(rows) if row.shown_in}
-    first_tasks: dict[tuple[str, str], tuple[str, str]] = {}
-    is_drawn = []
-    for row in each_row(rows):
-        tables = [(paper, item) for paper, item, *_ in row.shown_in]
-        if not tables and row.paper not in papers_with_tables:
-            tables = [(row.paper, "")]
-        task = (row.dataset, row.task)
-        firsts = [first_tasks.setdefault(table, task) for table in tables]
-        is_drawn.append(task in firsts)
-    drawn = rows[is_drawn].reset_index(drop=True)
-    repaired = [_repaired_row(row, drawn) for row in each_row(drawn)]
-    order = sorted(
-        range(len(drawn)),
-        key=lambda number: (
-            number if repaired[number] is None else repaired[number],
-            repaired[number] is not None,
-        ),
+    cells = appearances(rows)
+    alone = rows[~rows["paper"].isin(rows.loc[cells.index, "paper"])]
+    cells = pd.concat([cells, alone[["paper"]].assign(item="")]).sort_index()
+    tasks = rows.loc[cells.index, ["dataset", "task"]]
+    firsts = tasks.groupby([cells["paper"], cells["item"]]).transform("first")
+    is_first = (tasks == firsts).all(axis=1)
+    drawn = rows.loc[cells.index[is_first].unique()]
+    # Each repair beside the published row of the same unit whose series it repairs.
+    cells = appearances(drawn).join(drawn[["unit", "repaired"]]).rename_axis("row")
+    repairs = cells[cells["repairs"] != ""].reset_index()
+    published = (
+        cells[~cells["repaired"]]
+        .reset_index()
+        .assign(repairs=lambda table: table["series"])
     )
-    return drawn.iloc[order].reset_index(drop=True)
-
-
-def _repaired_row(row: Any, rows: pd.DataFrame) -> int | None:
-    """Return the number of the published row that a row repairs, of the same unit."""
-    targets = {
-        (paper, item, repairs) for paper, item, _, repairs in row.shown_in if repairs
-    }
-    for number, candidate in enumerate(each_row(rows)):
-        cells = {(paper, item, series) for paper, item, series, _ in candidate.shown_in}
-        is_published = not candidate.repaired
-        if targets & cells and candidate.unit == row.unit and is_published:
-            return number
-    return None
+    pairs = repairs.merge(published, on=["paper", "item", "repairs", "unit"])
+    mended = pairs.groupby("row_x")["row_y"].min().reindex(drawn.index)
+    drawn = drawn.assign(
+        panel=repairs.groupby("row")["paper"].first().reindex(drawn.index),
+        is_repair=mended.notna(),
+        place=mended.fillna(drawn.index.to_series()),
+    )
+    drawn["panel"] = drawn["panel"].fillna(drawn["paper"])
+    return drawn.sort_values(["place", "is_repair"], kind="stable", ignore_index=True)
 
 
 def drawn_numbers(rows: pd.DataFrame) -> pd.DataFrame:

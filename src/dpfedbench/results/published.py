@@ -5,8 +5,10 @@ from pathlib import Path
 import pandas as pd
 
 from dpfedbench.errors import BenchError
+from dpfedbench.files import reading
 
-_TEXTS = ["dataset", "task", "method", "variant", "source"]
+_KEYS = ["dataset", "task", "method", "variant"]
+_NUMBERS = ["x", "value", "spread"]
 
 
 def read_published(path: str | Path, paper: str, item: str) -> pd.DataFrame:
@@ -20,42 +22,17 @@ def read_published(path: str | Path, paper: str, item: str) -> pd.DataFrame:
         figure's axis, or NaN), value and spread (the printed ±, or NaN).
 
     Raises:
-        BenchError: the file is missing, lacks a column, has a number that cannot be
-            read, or two numbers for one thing.
+        BenchError: the file is missing, or has two numbers for one thing.
     """
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except FileNotFoundError as error:
-        raise BenchError(
-            f"{path} is missing: restore it from the repository"
-        ) from error
-    needed = {"paper", "item", "x", "value", *_TEXTS}
-    if missing := needed - set(table):
-        raise BenchError(
-            f"{path} has no column {sorted(missing)[0]}: its first line must name"
-            f" {sorted(needed)}"
-        )
-    for name in ("quantity", "spread"):
-        if name not in table:
-            table[name] = ""
-    table = table.fillna("")  # lines may be short
+    with reading(path):
+        table = pd.read_csv(path, dtype=str).fillna("")
     of_item = (table["paper"] == paper) & (table["item"] == item)
-    texts = table[of_item & (table["quantity"] == "")].reset_index(drop=True)
-    numbers = texts[_TEXTS].copy()
-    try:
-        for name in ("x", "value", "spread"):
-            numbers[name] = pd.to_numeric(texts[name]).astype(float)
-    except ValueError as error:
-        raise BenchError(
-            f"a published number of {paper} {item} is not a number ({error})"
-        ) from error
-    repeated = numbers.duplicated(["dataset", "task", "method", "variant", "x"])
-    if repeated.any():
-        row = texts[repeated].iloc[0]
-        cell = [row["dataset"], row["task"], row["method"], row["variant"]]
-        cell.append(f"x {row['x']}" if row["x"] else "")
+    numbers = table[of_item & (table["quantity"] == "")].reset_index(drop=True)
+    numbers[_NUMBERS] = numbers[_NUMBERS].apply(pd.to_numeric).astype(float)
+    repeated = numbers[numbers.duplicated([*_KEYS, "x"])]
+    for cell in repeated[_KEYS].to_numpy():
         raise BenchError(
             f"{path} has two numbers of {paper} {item} for"
             f" {', '.join(filter(None, cell))}: keep one of the lines"
         )
-    return numbers
+    return numbers[[*_KEYS, "source", *_NUMBERS]]

@@ -11,16 +11,7 @@ import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_group, read_json, write_text
-from dpfedbench.results.columns import (
-    CELLS,
-    IDENTITY,
-    PERSONAL,
-    TEST,
-    TRAINING,
-    UNIT_PREFIXES,
-    names,
-    run_columns,
-)
+from dpfedbench.results.columns import UNIT_PREFIXES, names, run_columns, sources
 from dpfedbench.results.format import refuse_newer
 from dpfedbench.settings.run import read_yaml
 from dpsum.accounting.account import Account
@@ -29,44 +20,6 @@ RUNS_FILE = "runs.parquet"
 CELLS_FILE = "cells.parquet"
 SEPARATOR = " | "
 """Stands between the notices of a run."""
-
-_CLAIMED = {
-    "epsilon_low": "epsilon_claimed_low",
-    "epsilon_high": "epsilon_claimed",
-    "status": "claimed_status",
-    "explanation": "claimed_explanation",
-}
-_PROVEN = {
-    "adjacency": "adjacency",
-    "observer": "observer",
-    "epsilon_low": "epsilon_proven_low",
-    "epsilon_high": "epsilon_proven_high",
-    "status": "proven_status",
-    "explanation": "proven_explanation",
-}
-_PROFILES = {
-    "as_claimed": _CLAIMED,
-    "holds": _PROVEN,
-    "replace_one": {"epsilon_high": "epsilon_replace_one"},
-    "image_level": {
-        "epsilon_high": "epsilon_image_level",
-        "explanation": "image_level_explanation",
-    },
-    "tuning": {"epsilon_high": "epsilon_tuning"},
-}
-"""Profiles of an account: their values, and the columns that these become."""
-
-_AUDIT = {
-    "epsilon": "epsilon_audited",
-    "confidence": "audit_confidence",
-    "status": "audit_status",
-    "method": "audit_method",
-    "reason": "audit_reason",
-    "epsilon_ideal": "epsilon_ideal_audit",
-    "epsilon_proven": "epsilon_proven_at_audit",
-    "another_mechanism": "audit_saw_another_mechanism",
-}
-"""Values of an audit, and the columns that they become."""
 
 _AUDIT_DEFAULTS = {
     **dict.fromkeys(("status", "method", "reason", "epsilon_ideal")),
@@ -104,12 +57,13 @@ def collect_runs(
     for run in sorted(set(runs)):
         audited_run = (audited_runs or {}).get(run, run)
         with _naming(Path(results, "runs", run)):
-            rows.append(read_run(results, run, papers or {}, audited_run))
-    fixed_names = run_columns()
-    setting_names = sorted({name for row in rows for name in row} - set(fixed_names))
+            row = _read_run(Path(results, "runs"), run, audited_run)
+        row["paper"] = (papers or {}).get(row["method"], "")
+        rows.append(row)
+    settings = sorted({name for row in rows for name in row} - set(run_columns()))
     columns = {
         name: _typed_column([row.get(name) for row in rows])
-        for name in [*fixed_names, *setting_names]
+        for name in [*run_columns(), *settings]
     }
     return pd.DataFrame(columns)
 
@@ -130,23 +84,15 @@ def _naming(path: Path) -> Iterator[None]:
         ) from error
 
 
-def read_run(
-    results: str | Path, run: str, papers: Mapping[str, str], audited_run: str
-) -> dict[str, Any]:
-    """Return one run's row: its values by the names of the columns.
-
-    Raises:
-        BenchError: a file of the run is missing or damaged.
-    """
-    runs = Path(results, "runs")
-    method, *further, seed = Path(run).parts
-    seed_number = int(seed.removeprefix("seed"))
-    identity = [run, papers.get(method, ""), method, *further, seed_number]
+def _read_run(runs: Path, run: str, audited_run: str) -> dict[str, Any]:
+    """Return one run's row: its values by the names of the columns."""
+    method, dataset, task, key, seed = Path(run).parts
+    identity = [run, "", method, dataset, task, key, int(seed.removeprefix("seed"))]
     audit_path = runs / audited_run / "audit.json"
     audits = read_audits(audit_path) if audit_path.exists() else {}
     return {
         **dict(_flatten(read_yaml(runs / run / "config.yaml"))),
-        **dict(zip(names(IDENTITY), identity, strict=True)),
+        **dict(zip(names("identity"), identity, strict=True)),
         **_read_test(runs / run / "metrics.json"),
         **_read_training(runs / run / "training.json"),
         **_read_privacy(runs / run / "privacy.json", audits, audited_run),
@@ -167,25 +113,23 @@ def _flatten(
 
 def _read_test(path: Path) -> dict[str, Any]:
     metrics = read_group(path)
-    if "records" in metrics:
-        tested = {"test_unit": "record", "test_count": metrics["records"]}
-    else:
-        of_tasks = metrics["per_task"]
-        tested = {"test_unit": "task", "test_count": len(of_tasks)}
-        tested["task_accuracies"] = of_tasks
-    return {
+    row = {
         "accuracy": metrics["accuracy"],
         "accuracy_low": metrics.get("ci_low"),
         "accuracy_high": metrics.get("ci_high"),
-        **tested,
     }
+    if "records" in metrics:
+        return row | {"test_unit": "record", "test_count": metrics["records"]}
+    of_tasks = metrics["per_task"]
+    row |= {"test_unit": "task", "test_count": len(of_tasks)}
+    return row | {"task_accuracies": of_tasks}
 
 
 def _read_training(path: Path) -> dict[str, Any]:
     training = read_group(path)
     refuse_newer(training, str(path.parent))
-    row = {name: training.get(name) for name in names([*TRAINING, *PERSONAL])}
     versions = training.get("versions", {})
+    row = _values(training, "training") | _values(training, "personal")
     row["versions"] = ", ".join(f"{name} {text}" for name, text in versions.items())
     row["notices"] = SEPARATOR.join(training.get("notices", ()))
     accuracies = [100 * member["accuracy"] for member in training.get("members", ())]
@@ -207,41 +151,36 @@ def _read_privacy(
         )
     row = dict[str, Any]()
     for prefix, unit in zip(UNIT_PREFIXES, units, strict=False):
-        values = _privacy_of_unit(unit)
-        audit = audits.get((values["unit"], values.get("observer", "")))
-        if audit is not None:
-            values |= _renamed({**_AUDIT_DEFAULTS, **audit}, _AUDIT)
-            values["audit_chance"] = audit.get("chance", 1 - audit["confidence"])
-            values["audited_run"] = audited_run
+        observer = unit["profiles"].get("holds", {}).get("observer", "")
+        if audit := audits.get((unit.get("unit"), observer)):
+            chance = {"chance": 1 - audit["confidence"]}
+            unit["audit"] = {**_AUDIT_DEFAULTS, **chance, **audit, "run": audited_run}
+        values = _values(unit, "privacy")
+        if unit.get("unit"):
+            reasons = unit.get("reasons", {})
+            for name, profile in (("claimed", "as_claimed"), ("proven", "holds")):
+                column = f"{name}_explanation"
+                values[column] = values[column] or reasons.get(profile)
         row |= {f"{prefix}{name}": value for name, value in values.items()}
     return row
 
 
-def _privacy_of_unit(account: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the privacy columns of one unit, without those of the audit."""
-    values = {
-        "unit": account.get("unit"),
-        "delta": account.get("delta"),
-        "accounted_multiplier": account.get("noise_multiplier"),
-    }
-    if values["unit"] is not None:
-        reasons = account.get("reasons", {})
-        values["claimed_explanation"] = reasons.get("as_claimed")
-        values["proven_explanation"] = reasons.get("holds")
-    for profile, columns in _PROFILES.items():
-        if (entry := account["profiles"].get(profile)) is not None:
-            values |= _renamed(entry, columns)
-    return values
+def _values(content: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return a group of columns of the content of a JSON file."""
+    return {name: _value(content, source) for name, source in sources(group).items()}
 
 
-def _renamed(entry: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    """Return values by the names of their columns. JSON files write an infinite ε as
-    the text "inf".
+def _value(content: Mapping[str, Any], source: str) -> Any:
+    """Return the value at a path. A section that is missing has no values; one that is
+    there has all. JSON files write an infinite ε as the text "inf".
     """
-    return {
-        column: float(entry[name]) if entry[name] == "inf" else entry[name]
-        for name, column in columns.items()
-    }
+    *sections, name = source.split(".")
+    for section in sections:
+        if section not in content:
+            return None
+        content = content[section]
+    value = content[name] if sections else content.get(name)
+    return math.inf if value == "inf" else value
 
 
 def read_account(path: Path | str) -> Account:
@@ -317,8 +256,8 @@ def collect_cells(
         BenchError: the file of a test is missing or damaged.
     """
     frame = pd.DataFrame(list(cells))
-    cell_names = names(CELLS)
-    test_names = [name for name in names(TEST) if name in cell_names]
+    cell_names = names("cells")
+    test_names = [name for name in names("test") if name in cell_names]
     frame = frame.merge(runs[["run", *test_names]], on="run", how="left")
     for index, row in frame[frame["test"].fillna("") != ""].iterrows():
         path = Path(results, "runs", row["run"], "tests", f"{row['test']}.json")

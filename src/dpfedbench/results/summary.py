@@ -23,11 +23,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_interval
-from dpfedbench.results.columns import CELLS, PRIVACY, UNIT_PREFIXES, names
+from dpfedbench.evaluation.intervals import mean_interval, seeds_interval
+from dpfedbench.results.columns import DICTIONARY, UNIT_PREFIXES, names, run_columns
 from dpfedbench.results.runs_table import SEPARATOR, collect_cells, collect_runs
 
 Record = dict[str, Any]
@@ -47,7 +48,8 @@ _OF_LARGEST = {
     "epsilon_image_level": ["image_level_explanation"],
 }
 """Each ε, and the columns that are those of the seed with the largest."""
-_TEXTS = {column.name for column in [*CELLS, *PRIVACY] if column.type == "text"}
+_TEXTS = set(DICTIONARY.loc[DICTIONARY["type"] == "text", "name"])
+_COHORT = "participation.cohort"
 
 
 def read_rows(
@@ -103,6 +105,7 @@ def summarize(
     Raises:
         BenchError: the seeds of a cell differ in δ or unit.
     """
+    runs = runs.reindex(columns=[*run_columns(), _COHORT])
     runs_by_name = {record["run"]: record for record in _records(runs)}
     seeds_of_cells: dict[tuple[Any, ...], list[Record]] = {}
     for record in _records(cells):
@@ -112,24 +115,21 @@ def summarize(
     for seeds in seeds_of_cells.values():
         of_runs = [runs_by_name[seed["run"]] for seed in seeds]
         row = _shared_columns(seeds) | _training_columns(of_runs)
-        row |= _accuracy_columns(seeds)
         for prefix in UNIT_PREFIXES if by_unit else UNIT_PREFIXES[:1]:
-            unit = _unit_columns(of_runs, prefix)
-            if unit["unit"] or not prefix:
-                rows.append(row | unit)
+            if of_runs[0][f"{prefix}unit"] or not prefix:
+                rows.append(row | _unit_columns(of_runs, prefix))
     return pd.DataFrame(rows)
 
 
-def _records(frame: pd.DataFrame) -> Iterator[Record]:
-    """Yield the rows of a frame; a missing text is empty, a missing number NaN."""
-    columns = {}
-    for name in frame:
-        unit_name = str(name).removeprefix("second_").removeprefix("third_")
-        missing = "" if unit_name in _TEXTS else math.nan
+def _records(frame: pd.DataFrame) -> list[Record]:
+    """Return the rows of a frame; a missing text is empty, a missing number NaN."""
+    columns: dict[str, pd.Series] = {}
+    for name in map(str, frame):
+        is_text = name.removeprefix("second_").removeprefix("third_") in _TEXTS
         values = frame[name].astype(object)
-        columns[str(name)] = values.where(values.notna(), missing).to_list()
-    for row in zip(*columns.values(), strict=True):
-        yield dict(zip(columns, row, strict=True))
+        columns[name] = values.where(values.notna(), "" if is_text else math.nan)
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def each_row(frame: pd.DataFrame) -> Iterator[Any]:
@@ -137,17 +137,30 @@ def each_row(frame: pd.DataFrame) -> Iterator[Any]:
     yield from frame.itertuples()
 
 
-def row_interval(row: Any, name: str = "accuracy") -> Interval:
-    """Return a value of a row with its interval."""
-    value, low, high = (getattr(row, f"{name}{end}") for end in ("", "_low", "_high"))
-    over = row.interval_over if name == "accuracy" else "seeds"
-    return Interval(mean=value, low=low, high=high, count=row.seeds, over=over)
-
-
 def _shared_columns(seeds: Sequence[Record]) -> Record:
+    """Return what the seeds of a cell share, and their accuracy with its interval: of a
+    single seed over its own tasks or records.
+    """
     first = seeds[0]
     shared = {name: value for name, value in first.items() if name not in _OF_SEED}
-    return shared | {
+    accuracies = [seed["accuracy"] for seed in seeds]
+    columns = interval_columns("accuracy", accuracies)
+    over = "seeds"
+    if first["test_unit"] == "task":
+        interval = seeds_interval([seed["task_accuracies"] for seed in seeds])
+        columns["accuracy"] = interval.mean
+        columns["accuracy_low"] = interval.low
+        columns["accuracy_high"] = interval.high
+        over = interval.over
+    elif len(seeds) == 1:
+        columns = {name: first[name] for name in columns}
+        over = "records"
+    return {
+        **shared,
+        **columns,
+        "interval_over": over,
+        "accuracies": tuple(accuracies),
+        "test_count": sum(seed["test_count"] for seed in seeds),
         "runs": tuple(seed["run"] for seed in seeds),
         "seeds": len(seeds),
         "folder": str(Path(first["run"]).parent),
@@ -155,38 +168,31 @@ def _shared_columns(seeds: Sequence[Record]) -> Record:
 
 
 def _training_columns(runs: Sequence[Record]) -> Record:
-    times = [
-        run["milliseconds_per_client"]
-        if not math.isnan(run["milliseconds_per_client"])
-        else run["milliseconds_per_record"]
-        for run in runs
-    ]
-    notices = [text for run in runs for text in run["notices"].split(SEPARATOR) if text]
-    validation = [run["validation_accuracy"] for run in runs]
+    """Return means over seeds, and the notices of all seeds."""
+    values = {name: [run[name] for run in runs] for name in runs[0]}
+    times = np.where(
+        np.isnan(values["milliseconds_per_client"]),
+        values["milliseconds_per_record"],
+        values["milliseconds_per_client"],
+    )
+    notices = SEPARATOR.join(values["notices"]).split(SEPARATOR)
     return {
-        **_interval_columns("milliseconds", _over_seeds(times)),
-        **_interval_columns("validation_accuracy", _over_seeds(validation)),
-        "parameters": _mean(runs, "parameters"),
-        "seconds": _mean(runs, "seconds"),
-        "rounds": _mean(runs, "rounds_run"),
-        "cohort": float(runs[0].get("participation.cohort", math.nan)),
-        "notices": tuple(dict.fromkeys(notices)),
+        **interval_columns("milliseconds", times),
+        **interval_columns("validation_accuracy", values["validation_accuracy"]),
+        "parameters": np.mean(values["parameters"]),
+        "seconds": np.mean(values["seconds"]),
+        "rounds": np.mean(values["rounds_run"]),
+        "cohort": float(runs[0][_COHORT]),
+        "notices": tuple(dict.fromkeys(filter(None, notices))),
     }
 
 
-def _mean(runs: Sequence[Record], name: str) -> float:
-    return sum(float(run[name]) for run in runs) / len(runs)
-
-
-def _over_seeds(values: list[float]) -> Interval:
-    if any(map(math.isnan, values)):
-        return Interval(
-            mean=math.nan, low=math.nan, high=math.nan, count=0, over="seeds"
-        )
-    return mean_interval(values, over="seeds")
-
-
-def _interval_columns(name: str, interval: Interval) -> dict[str, float]:
+def interval_columns(name: str, values: Iterable[float]) -> dict[str, float]:
+    """Return the mean over seeds with its interval; NaN where a seed has no value."""
+    values = [float(value) for value in values]
+    if np.isnan(values).any():
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"), math.nan)
+    interval = mean_interval(values, over="seeds")
     return {
         name: interval.mean,
         f"{name}_low": interval.low,
@@ -194,35 +200,10 @@ def _interval_columns(name: str, interval: Interval) -> dict[str, float]:
     }
 
 
-def _accuracy_columns(seeds: Sequence[Record]) -> Record:
-    """Return accuracy and interval, of a single seed over its own tasks or records."""
-    first = seeds[0]
-    accuracies = [float(seed["accuracy"]) for seed in seeds]
-    if first["test_unit"] == "task":
-        of_tasks = [list(map(float, seed["task_accuracies"])) for seed in seeds]
-        interval = seeds_interval(of_tasks)
-    elif len(seeds) > 1:
-        interval = mean_interval(accuracies, over="seeds")
-    else:
-        interval = Interval(
-            mean=accuracies[0],
-            low=float(first["accuracy_low"]),
-            high=float(first["accuracy_high"]),
-            count=int(first["test_count"]),
-            over="records",
-        )
-    return {
-        **_interval_columns("accuracy", interval),
-        "interval_over": interval.over,
-        "test_count": sum(int(seed["test_count"]) for seed in seeds),
-        "accuracies": tuple(accuracies),
-    }
-
-
 def _unit_columns(runs: Sequence[Record], prefix: str) -> Record:
     """Return the privacy columns of one unit, of the worst seed for each ε."""
     accounts = [
-        {name: run[f"{prefix}{name}"] for name in names(PRIVACY)} for run in runs
+        {name: run[f"{prefix}{name}"] for name in names("privacy")} for run in runs
     ]
     protected = [account for account in accounts if account["unit"]]
     if len({(account["unit"], account["delta"]) for account in protected}) > 1:
@@ -234,17 +215,12 @@ def _unit_columns(runs: Sequence[Record], prefix: str) -> Record:
     if not row["unit"]:
         row["delta"] = math.nan
     multipliers = [account["accounted_multiplier"] for account in accounts]
-    known = [value for value in multipliers if not math.isnan(value)]
-    row["accounted_multiplier"] = min(known, default=math.nan)
+    row["accounted_multiplier"] = np.fmin.reduce(multipliers)
     for largest, further in _OF_LARGEST.items():
-        worst = max(accounts, key=lambda account: _known(account[largest]))
+        epsilons = pd.Series([account[largest] for account in accounts])
+        worst = accounts[epsilons.fillna(-math.inf).argmax()]
         row |= {name: worst[name] for name in [largest, *further]}
     for name in ("claimed", "proven"):
         row[f"{name}_status"] = row[f"{name}_status"] or "none"
         row[f"{name}_excess"] = ""
     return row
-
-
-def _known(epsilon: float) -> float:
-    """Return an ε for a comparison in which a missing one is the smallest."""
-    return -math.inf if math.isnan(epsilon) else epsilon

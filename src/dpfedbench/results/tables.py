@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.intervals import Interval, mean_interval
 from dpfedbench.results.audits import mark_rows
 from dpfedbench.results.formats import (
     Formatted,
     Listing,
     format_accuracy,
     format_epsilon,
-    format_milliseconds,
+    format_interval,
     format_number,
     format_text,
     notice_sentences,
@@ -25,14 +25,23 @@ from dpfedbench.results.formats import (
 )
 from dpfedbench.results.items import Item
 from dpfedbench.results.published import read_published
-from dpfedbench.results.summary import each_row, read_rows, row_interval
+from dpfedbench.results.summary import each_row, interval_columns, read_rows
 
 _EXTRA_COLUMNS = {
     "weights": ("weights", "parameters"),
     "seconds": ("training, s", "seconds"),
 }
 """Headings of the columns that a table may ask for, and their columns in a row."""
-
+_CSV_COLUMNS = {
+    **{name: name for name in ("dataset", "task", "method", "variant", "value")},
+    "value_low": "ci_low",
+    "value_high": "ci_high",
+    "seeds": "seeds",
+    "epsilon_claimed": "epsilon_claimed",
+    "epsilon_proven_high": "epsilon_proven",
+    **{name: name for name in ("delta", "unit", "published", "comparable")},
+}
+"""The columns of rows that the CSV has, and their names there."""
 _INTERVALS = {
     "seeds": (
         "over the per-seed means (Student's t); each seed draws clients, weights, noise"
@@ -47,6 +56,19 @@ _INTERVALS = {
         " seeds differ"
     ),
 }
+_TIME_NOTE = (
+    "Time is that of a training round, divided by its number of clients, without"
+    " validation. It was measured on the machine and with the threads that"
+    " training.json names; the papers used other machines."
+)
+_EPSILON_NOTE = (
+    "A row without a claim of privacy has – for ε, and nothing in the CSV. Of a range"
+    " the CSV has the upper end."
+)
+_UNMARKED_NOTE = (
+    "A proven ε is proved unless another word stands beside it. The table of privacy"
+    " and the page say whether an audit exceeds it."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,43 +82,21 @@ class Table:
             `published`, `spread` (the printed ±), `comparable` (whether the two may be
             compared), and `chosen` (the best of its series on the validation tasks,
             where settings are searched).
+        quantity: what `value` is: `accuracy`, `share` (of the accuracy of a reference
+            method), `milliseconds`, or `validation_accuracy` of a search.
         marked: whether an ε is marked where its audit exceeds it.
     """
 
     item: Item
     rows: pd.DataFrame
-    marked: bool = False
-
-    @property
-    def is_of_time(self) -> bool:
-        """Whether it shows the training time for each client, not accuracy."""
-        return bool(self.item.spec.get("value", "accuracy") == "milliseconds")
-
-    @property
-    def is_searched(self) -> bool:
-        """Whether its rows are settings among which a search chooses."""
-        return bool((self.rows["searched"] > 0).any())
+    quantity: str
+    marked: bool
 
     @property
     def reference(self) -> str:
-        """Title of the method whose accuracy the others are shown as shares of, or
-        "".
-        """
-        shared = self.rows[self.rows["series"] == self.item.spec.get("share_of")]
-        return str(shared["title"].iloc[0]) if len(shared) else ""
-
-    @property
-    def value_heading(self) -> str:
-        """The heading of the measured value."""
-        if self.reference:
-            measured = f"accuracy, % of that of {self.reference}"
-        elif self.is_of_time:
-            measured = "time, ms a task"
-        elif self.is_searched:
-            measured = "accuracy, % on validation tasks"
-        else:
-            measured = "accuracy, %"
-        return f"{measured} (95 % interval)"
+        """Title of the method whose accuracy the others are shown as shares of."""
+        rows = self.rows[self.rows["series"] == self.item.spec["share_of"]]
+        return str(rows["title"].iloc[0])
 
 
 def read(
@@ -125,64 +125,60 @@ def read(
     rows = read_rows(results, item.cells, runs=runs)
     if marked:
         rows = mark_rows(rows, audit_count)
-    return query(item, rows, read_published(published, item.paper, item.name), marked)
-
-
-def query(
-    item: Item, rows: pd.DataFrame, printed: pd.DataFrame, marked: bool = False
-) -> Table:
-    """Return the table of some rows, with the published numbers beside them."""
-    table = Table(item=item, rows=rows, marked=marked)
-    values = [_value(table, row) for row in each_row(rows)]
-    keys = ["published_dataset", "task", "method", "variant"]
-    numbers = printed.rename(
-        columns={"dataset": "published_dataset", "value": "published"}
-    ).drop_duplicates(keys)
-    rows = rows.merge(numbers[[*keys, "published", "spread"]], on=keys, how="left")
-    rows = rows.assign(
-        value=[value.mean for value in values],
-        value_low=[value.low for value in values],
-        value_high=[value.high for value in values],
-        # Times of another machine are not comparable.
-        comparable=rows["published"].notna()
-        & (rows["mismatch"] == "")
-        & (not table.is_of_time),
-    )
+    quantity = _quantity(item, rows)
+    if quantity == "share":
+        values = _shares(item, rows)
+    else:
+        ends = [quantity, f"{quantity}_low", f"{quantity}_high"]
+        values = rows[ends].set_axis(["value", "value_low", "value_high"], axis=1)
+    for folder in rows.loc[values["value"].isna(), "folder"]:
+        raise BenchError(
+            f"{item.paper} {item.name} shows {quantity}, which runs of {folder} do not"
+            " have: leave out private runs with secret cohorts, or delete that folder"
+            " and run the workflow again"
+        )
+    rows = pd.concat([rows, values], axis=1)
+    printed = read_published(published, item.paper, item.name)
+    rows = _with_published(rows, printed, is_time=quantity == "milliseconds")
     best = rows.groupby(["series", "dataset", "task"])["value"].idxmax()
     rows["chosen"] = rows.index.isin(best) & (rows["searched"] > 0)
-    return dataclasses.replace(table, rows=rows)
+    return Table(item=item, rows=rows, quantity=quantity, marked=marked)
 
 
-def _value(table: Table, row: Any) -> Interval:
-    """Return the interval that a table shows of a row."""
-    item = table.item
-    reference = table.rows[
-        (table.rows["series"] == item.spec.get("share_of"))
-        & (table.rows["dataset"] == row.dataset)
-        & (table.rows["task"] == row.task)
-    ]
-    if len(reference):
+def _quantity(item: Item, rows: pd.DataFrame) -> str:
+    if "share_of" in item.spec and (rows["series"] == item.spec["share_of"]).any():
+        return "share"
+    if (rows["searched"] > 0).any():
+        return "validation_accuracy"
+    return str(item.spec.get("value", "accuracy"))
+
+
+def _shares(item: Item, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracies as shares of the reference's on the same data, seed by seed."""
+    of_reference = rows[rows["series"] == item.spec["share_of"]]
+    references = of_reference.set_index(["dataset", "task"])["accuracies"]
+    shares = []
+    for row in each_row(rows):
         # As many seeds as both have.
-        pairs = zip(row.accuracies, reference["accuracies"].iloc[0], strict=False)
-        shares = [100 * accuracy / whole for accuracy, whole in pairs]
-        return mean_interval(shares, over="seeds")
-    if table.is_of_time:
-        if math.isnan(row.milliseconds):
-            raise BenchError(
-                f"{item.paper} {item.name} shows times, but {row.folder} has none:"
-                " leave out private runs with secret cohorts, or delete the folder if"
-                " an older version made it, and run the workflow again"
-            )
-        return row_interval(row, "milliseconds")
-    if row.searched:
-        if math.isnan(row.validation_accuracy):
-            raise BenchError(
-                f"{item.paper} {item.name} chooses by validation, which a run of"
-                f" {row.folder} does not have: delete that folder and run the workflow"
-                " again"
-            )
-        return row_interval(row, "validation_accuracy")
-    return row_interval(row)
+        pairs = zip(row.accuracies, references[row.dataset, row.task], strict=False)
+        values = [100 * accuracy / whole for accuracy, whole in pairs]
+        shares.append(interval_columns("value", values))
+    return pd.DataFrame(shares)
+
+
+def _with_published(
+    rows: pd.DataFrame, printed: pd.DataFrame, *, is_time: bool
+) -> pd.DataFrame:
+    """Return rows with the published number of each. Times of another machine are not
+    comparable.
+    """
+    printed = printed.rename(
+        columns={"dataset": "published_dataset", "value": "published"}
+    ).drop(columns=["x", "source"])
+    keys = ["published_dataset", "task", "method", "variant"]
+    rows = rows.merge(printed.drop_duplicates(keys), on=keys, how="left")
+    is_same = rows["published"].notna() & (rows["mismatch"] == "")
+    return rows.assign(comparable=is_same & (not is_time))
 
 
 def tidy(table: Table) -> pd.DataFrame:
@@ -194,14 +190,8 @@ def tidy(table: Table) -> pd.DataFrame:
     the paper's number, and `comparable` whether ours was measured on its data at its
     scale.
     """
-    columns = {
-        **{name: name for name in ("dataset", "task", "method", "variant", "value")},
-        **{"value_low": "ci_low", "value_high": "ci_high", "seeds": "seeds"},
-        "epsilon_claimed": "epsilon_claimed",
-        "epsilon_proven_high": "epsilon_proven",
-        **{name: name for name in ("delta", "unit", "published", "comparable")},
-    }
-    if table.is_searched:
+    columns = dict(_CSV_COLUMNS)
+    if table.quantity == "validation_accuracy":
         columns["chosen"] = "chosen"
     tidied = table.rows[list(columns)].rename(columns=columns)
     for name in table.item.spec.get("columns", ()):
@@ -212,37 +202,40 @@ def tidy(table: Table) -> pd.DataFrame:
 def listing(table: Table) -> Listing:
     """Return the table for readers."""
     rows = [_fields(table, row) for row in each_row(table.rows)]
-    return Listing(title=table.item.title, rows=rows, notes=notes(table))
+    sentences = dict.fromkeys(text.replace("..", ".") for text in _notes(table))
+    return Listing(title=table.item.title, rows=rows, notes=list(sentences))
 
 
 def _fields(table: Table, row: Any) -> dict[str, Formatted]:
     """Return a row for readers, by the columns' headings."""
-    value = Interval(
-        mean=row.value, low=row.value_low, high=row.value_high, count=0, over=""
-    )
-    format_value = format_milliseconds if table.is_of_time else format_accuracy
+    heading = {
+        "accuracy": "accuracy, %",
+        "milliseconds": "time, ms a task",
+        "validation_accuracy": "accuracy, % on validation tasks",
+    }.get(table.quantity)
+    if heading is None:
+        heading = f"accuracy, % of that of {table.reference}"
+    value = format_accuracy(row, "value")
+    if table.quantity == "milliseconds":
+        low = np.maximum(row.value_low, 0)
+        value = format_interval(row.value, low, row.value_high, ".3g", "one seed")
     fields = {
         "method": format_text(row.title, row.variant),
         "data": format_text(row.dataset),
         "task": format_text(row.task),
-        table.value_heading: format_value(value),
+        f"{heading} (95 % interval)": value,
     }
-    if table.is_searched:
-        accuracy = format_accuracy(row_interval(row))
-        fields["accuracy, % at the meta-test, of the chosen"] = (
-            accuracy if row.chosen else format_text("")
-        )
-    published_notes = []
-    if not math.isnan(row.spread):
-        published_notes.append(f"± {row.spread:g}")
+    if table.quantity == "validation_accuracy":
+        tested = format_accuracy(row) if row.chosen else format_text("")
+        fields["accuracy, % at the meta-test, of the chosen"] = tested
+    notes = [] if math.isnan(row.spread) else [f"± {row.spread:g}"]
     if not math.isnan(row.published) and not row.comparable:
-        published_notes.append("not comparable")
+        notes.append("not comparable")
+    unit = "ms" if table.quantity == "milliseconds" else "%"
     fields |= {
         "claimed ε": format_epsilon(row, "claimed"),
         "proven ε": format_epsilon(row, "proven"),
-        f"published, {'ms' if table.is_of_time else '%'}": format_number(
-            row.published, "g", note=", ".join(published_notes)
-        ),
+        f"published, {unit}": format_number(row.published, "g", note=", ".join(notes)),
         "δ": format_number(row.delta, "g"),
         "unit": format_text(row.unit),
     }
@@ -252,46 +245,29 @@ def _fields(table: Table, row: Any) -> dict[str, Formatted]:
     return fields
 
 
-def notes(table: Table) -> list[str]:
-    """Return what a reader of the table has to know, a sentence each."""
+def _notes(table: Table) -> Iterator[str]:
+    """Yield what a reader of the table has to know, a sentence each."""
     rows = table.rows
-    sentences = []
-    if table.reference:
-        sentences.append(
+    if table.quantity == "share":
+        yield (
             f"Values are shares of the accuracy of {table.reference}, seed by seed;"
             " so is the interval."
         )
-    if table.is_of_time:
-        sentences.append(_TIME_NOTE)
+    if table.quantity == "milliseconds":
+        yield _TIME_NOTE
     else:
-        sentences += _accuracy_notes(table)
-    sentences.append(
-        "A row without a claim of privacy has – for ε, and nothing in the CSV. Of a"
-        " range the CSV has the upper end."
-    )
+        yield from _accuracy_notes(table)
+    yield _EPSILON_NOTE
     if not table.marked and (rows["unit"] != "").any():
-        sentences.append(
-            "A proven ε is proved unless another word stands beside it. The table of"
-            " privacy and the page say whether an audit exceeds it."
-        )
+        yield _UNMARKED_NOTE
     for row in each_row(rows):
         if row.claimed_explanation:
-            sentences.append(f"Claimed ε, {row.title}: {row.claimed_explanation}.")
+            yield f"Claimed ε, {row.title}: {row.claimed_explanation}."
         if row.proven_explanation:
-            sentences.append(f"Proven ε, {row.title}: {row.proven_explanation}.")
+            yield f"Proven ε, {row.title}: {row.proven_explanation}."
         if row.mismatch and not math.isnan(row.published):
-            sentences.append(
-                f"Not comparable with the published value: {row.mismatch}."
-            )
-    sentences += notice_sentences((_name(row), row.notices) for row in each_row(rows))
-    return list(dict.fromkeys(text.replace("..", ".") for text in sentences))
-
-
-_TIME_NOTE = (
-    "Time is that of a training round, divided by its number of clients, without"
-    " validation. It was measured on the machine and with the threads that"
-    " training.json names; the papers used other machines."
-)
+            yield f"Not comparable with the published value: {row.mismatch}."
+    yield from notice_sentences([_name(row) for row in each_row(rows)], rows["notices"])
 
 
 def _accuracy_notes(table: Table) -> Iterator[str]:
@@ -299,7 +275,7 @@ def _accuracy_notes(table: Table) -> Iterator[str]:
     counted = rows["test_unit"].iloc[0]
     seeds = plural(span(rows["seeds"]), "seed")
     count = plural(span(rows["test_count"] // rows["seeds"]), counted)
-    if table.is_searched:
+    if table.quantity == "validation_accuracy":
         yield (
             "Each method was searched with at most"
             f" {plural(rows['searched'].max(), 'run')}. The settings with the best"

@@ -43,7 +43,7 @@ def row(
     return values | {
         "title": values["method"].upper(),
         "variant": name,
-        "shown_in": ((values["paper"], "table", name, repairs),),
+        "shown_in": ((values["paper"], "table1", "table", name, repairs),),
         "repaired": bool(repairs),
         "folder": f"{values['method']}/{name}",
         "epsilon_claimed_low": claimed,

@@ -163,7 +163,5 @@ def test_a_folder_without_finished_runs_is_named(tmp_path: Path) -> None:
     from dpfedbench.errors import BenchError
     from dpfedbench.results.experiment_trackers import finished
 
-    with pytest.raises(
-        BenchError, match="has no finished run: give the results folder"
-    ):
+    with pytest.raises(BenchError, match="has no runs: give the results folder"):
         list(finished(tmp_path))

@@ -14,7 +14,7 @@ import yaml
 
 import dpfedbench
 from dpfedbench.errors import BenchError
-from dpfedbench.results.columns import CELLS, TEST, UNIT_PREFIXES, run_columns
+from dpfedbench.results.columns import UNIT_PREFIXES, run_columns
 from dpfedbench.results.columns import names as column_names
 from dpfedbench.results.runs_table import (
     collect_cells,
@@ -133,8 +133,8 @@ def frame(results: Path) -> pd.DataFrame:
 
 def full_record(**values: Any) -> dict[str, Any]:
     """Return a record of a cell with all columns that the plan knows."""
-    measured = {column.name for column in TEST}
-    names = [column.name for column in CELLS if column.name not in measured]
+    measured = column_names("test")
+    names = [name for name in column_names("cells") if name not in measured]
     return {**dict.fromkeys(names), "paper": "dp-fedmeta", "test": "", **values}
 
 
@@ -161,9 +161,9 @@ def test_collect_cells_takes_the_accuracy_of_the_cells_own_test(
         [40.0, 60.0],
         [70.0, 80.0, 75.0],
     ]
-    assert column_names(CELLS) == list(cells)
+    assert column_names("cells") == list(cells)
     path.write_text("{}", encoding="utf-8")
-    with pytest.raises(BenchError, match=r"at-5shot\.json lacks 'per_task'"):
+    with pytest.raises(BenchError, match=r"at-5shot\.json lacks 'accuracy'"):
         collect_cells(
             results, [full_record(run=PRIVATE.format(0), test="at-5shot")], runs
         )
@@ -328,7 +328,7 @@ def test_load_runs_refuses_a_folder_without_runs(tmp_path: Path) -> None:
     results = tmp_path / "results"
     (results / "runs").mkdir(parents=True)
     (tmp_path / "runs").mkdir()
-    with pytest.raises(BenchError, match=r"there is no folder .*resluts"):
+    with pytest.raises(BenchError, match=r"resluts has no runs"):
         dpfedbench.load_runs(tmp_path / "resluts")
     with pytest.raises(BenchError, match="has no finished run yet"):
         dpfedbench.load_runs(results)
@@ -352,7 +352,7 @@ def test_results_format_page_is_that_of_the_columns(frame: pd.DataFrame) -> None
     assert list(frame.reset_index())[: len(names)] == names
     undocumented = [
         name
-        for name in [*names, *column_names(CELLS)]
+        for name in [*names, *column_names("cells")]
         if f"| `{without_prefix(name)}` |" not in page
     ]
     assert undocumented == []

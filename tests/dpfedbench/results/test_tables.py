@@ -189,7 +189,7 @@ def test_the_worst_seed_stands_for_a_cell_and_no_bound_is_infinite(
     [
         ("metrics.json", None, "metrics.json is missing"),
         ("metrics.json", "{", "is not valid JSON"),
-        ("metrics.json", "{}", "lacks 'per_task'"),
+        ("metrics.json", "{}", "lacks 'accuracy'"),
         (
             "privacy.json",
             '{"profiles": {"holds": {}}, "delta": 1, "unit": "client"}',
@@ -229,9 +229,6 @@ def test_published_numbers_are_whole(published: Path, tmp_path: Path) -> None:
     assert len(rows[["dataset", "task", "method"]].drop_duplicates()) == 30
     assert rows["value"].between(20, 100, inclusive="neither").all()
     with pytest.raises(BenchError, match="is missing"):
-        read_published(tmp_path / "published.csv", "dp-fedmeta", "table2")
-    (tmp_path / "published.csv").write_text("paper,item\n", encoding="utf-8")
-    with pytest.raises(BenchError, match="has no column dataset"):
         read_published(tmp_path / "published.csv", "dp-fedmeta", "table2")
 
 
@@ -325,7 +322,7 @@ def test_a_run_without_a_time_is_named(
     training = json.loads(place.read_text(encoding="utf-8"))
     del training["milliseconds_per_client"]
     told = (
-        r"table3-time shows times, but .* has none: leave out private runs with secret"
+        r"table3-time shows milliseconds, which runs of .* do not have: leave out private runs with secret"
         r" cohorts"
     )
     for changed in (training, training | {"milliseconds_per_client": None}):
@@ -401,7 +398,7 @@ def test_a_number_that_is_published_twice_is_refused(
         "dp-fedmeta,table2,omniglot,5-way 1-shot,dp-agr",
     )
     lines = [
-        "paper,item,dataset,task,method,variant,x,value,source",
+        "paper,item,dataset,task,method,variant,x,value,source,quantity,spread",
         f"{key},best,1,93.9,Table 2",
     ]
     others = [
@@ -420,5 +417,5 @@ def test_a_number_that_is_published_twice_is_refused(
     assert (
         str(caught.value)
         == f"{place} has two numbers of dp-fedmeta table2 for omniglot, 5-way 1-shot,"
-        f" dp-agr, best, x {again}: keep one of the lines"
+        " dp-agr, best: keep one of the lines"
     )
