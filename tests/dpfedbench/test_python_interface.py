@@ -256,8 +256,8 @@ def test_a_network_of_found_cells_is_opened_with_the_search_that_it_rests_on(
     search there is none.
     """
     results, (data, clients) = tmp_path / "results", silos
-    search = test_search.make_config()
-    run = test_search.cells(search)
+    search = test_search.search_config()
+    run = test_search.cells_config(search=search)
     places = {one.method: results / "runs" / one.folder for one in (search, run)}
     names = ("genotype.json", "ledger.jsonl")
     files = {name: places["dp-fnas"] / name for name in names}

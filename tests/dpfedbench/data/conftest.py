@@ -1,15 +1,17 @@
-"""Small data sets for the tests of this folder."""
+"""Small data sets and checks for the tests of this folder."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dpfedbench.data.images import ImageDataset, RawImages, load_dataset
+from dpfedbench.errors import BenchError
 
 
-def _raw_images(
+def make_raw_images(
     train: int,
     validation: int,
     test: int,
@@ -17,9 +19,7 @@ def _raw_images(
     size: int = 4,
     channels: int = 1,
 ) -> RawImages:
-    """Images whose pixels say which class and example they are: value (class * 7 +
-    example) % 256.
-    """
+    """Return images whose pixel value is (class * 7 + example) % 256."""
     classes = train + validation + test
     value = (np.arange(classes)[:, None] * 7 + np.arange(examples)) % 256
     images = np.broadcast_to(
@@ -36,16 +36,29 @@ def _raw_images(
     )
 
 
-@pytest.fixture
-def raw_images() -> Callable[..., RawImages]:
-    """Makes small sets of images: (train, validation, test classes, examples per
-    class).
-    """
-    return _raw_images
+def refusal(function: Callable[..., Any], *args: Any, **options: Any) -> str:
+    """Return the message, one line, with which a call is refused."""
+    with pytest.raises(BenchError) as caught:
+        function(*args, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def split_counts(raw: Any) -> list[int]:
+    return [raw.splits.count(split) for split in ("train", "validation", "test")]
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> ImageDataset:
     """24 training, 6 validation and 10 test classes of 12 images."""
-    _raw_images(24, 6, 10, 12).save(tmp_path / "small", {"name": "small"})
+    make_raw_images(24, 6, 10, 12).save(tmp_path / "small", {"name": "small"})
     return load_dataset(tmp_path / "small")

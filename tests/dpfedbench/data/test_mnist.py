@@ -1,6 +1,4 @@
-"""MNIST and Fashion-MNIST from IDX files; damaged copies refused; the real set where it
-is at hand.
-"""
+"""MNIST and Fashion-MNIST from IDX files, and the real set if it is available."""
 
 import dataclasses
 import gzip
@@ -8,144 +6,119 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from urllib.error import URLError
 
 import numpy as np
 import pytest
+from torchvision.datasets import FashionMNIST
 
 from dpfedbench.data import mnist
 from dpfedbench.data.mnist import read_fashion_mnist, read_mnist
 from dpfedbench.data.records import load_records
 from dpfedbench.data.registry import DATASETS, prepare
 from dpfedbench.data.sources import Copy, Source
-from dpfedbench.errors import BenchError
+
+from .conftest import refusal, write_files
 
 COUNTS = {
     "train": (2, 1, 0, 1, 1, 1, 1, 1, 1, 3),
     "test": (1, 0, 0, 0, 0, 0, 0, 0, 0, 2),
 }
+IMAGES = "train-images-idx3-ubyte.gz"
+LABELS = "train-labels-idx1-ubyte.gz"
 
 
-@pytest.fixture(autouse=True)
-def _small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "real" not in request.node.name:
-        for name in ("_MNIST", "_FASHION_MNIST"):
-            monkeypatch.setattr(
-                mnist, name, dataclasses.replace(getattr(mnist, name), counts=COUNTS)
-            )
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_MNIST", "_FASHION_MNIST"):
+        facts = dataclasses.replace(getattr(mnist, name), counts=COUNTS)
+        monkeypatch.setattr(mnist, name, facts)
 
 
-def _idx(values: np.ndarray, kind: int = 8) -> bytes:
-    """As in the release: two zeros, the type, the number of axes, their lengths, the
-    values.
-    """
-    return (
-        struct.pack(f">BBBB{values.ndim}I", 0, 0, kind, values.ndim, *values.shape)
-        + values.tobytes()
-    )
+def idx(values: np.ndarray, kind: int = 8) -> bytes:
+    """Encode: two zeros, the type, the number of axes, their lengths, the values."""
+    head = struct.pack(f">BBBB{values.ndim}I", 0, 0, kind, values.ndim, *values.shape)
+    return head + values.tobytes()
 
 
-def _content(split: str) -> tuple[np.ndarray, np.ndarray]:
+def split_content(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return images whose pixels tell record and column, and labels."""
     labels = np.repeat(np.arange(10), COUNTS[split])[::-1].astype(np.uint8)
-    # Each pixel says which record it is, and its column.
-    images = np.arange(len(labels))[:, None, None] * 20 + np.broadcast_to(
-        np.arange(28) % 20, (28, 28)
-    )
+    columns = np.broadcast_to(np.arange(28) % 20, (28, 28))
+    images = np.arange(len(labels))[:, None, None] * 20 + columns
     return images.astype(np.uint8), labels
 
 
-def _write(folder: Path, packed: bool = True) -> Path:
-    folder.mkdir(parents=True)
+def write_set(folder: Path, packed: bool = True) -> Path:
+    files = {}
     for part, name in mnist.FILES.items():
-        split, _, what = part.partition("_")
-        values = _content(split)[what == "labels"]
+        split, _, kind = part.partition("_")
+        content = idx(split_content(split)[kind == "labels"])
         if packed:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(_idx(values)))
+            files[f"{name}.gz"] = gzip.compress(content)
         else:
-            (folder / name).write_bytes(_idx(values))
-    return folder
+            files[name] = content
+    return write_files(folder, files)
 
 
-@pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize(
-    ("read", "place"),
+    ("read", "folder", "packed"),
     [
-        (read_mnist, "mnist"),
-        (read_mnist, "MNIST/raw"),
-        (read_mnist, "."),
-        (read_fashion_mnist, "fashion-mnist"),
-        (read_fashion_mnist, "FashionMNIST"),
-        (read_fashion_mnist, "FashionMNIST/raw"),
+        (read_mnist, "mnist", True),
+        (read_mnist, "MNIST/raw", False),
+        (read_mnist, ".", True),
+        (read_fashion_mnist, "fashion-mnist", True),
+        (read_fashion_mnist, "FashionMNIST", False),
+        (read_fashion_mnist, "FashionMNIST/raw", True),
     ],
 )
-def test_what_is_written_is_what_is_read(
-    read: Callable[..., object], place: str, packed: bool, tmp_path: Path
+def test_mnist_is_read_from_its_usual_folders(
+    small: None,
+    read: Callable[..., object],
+    folder: str,
+    packed: bool,
+    tmp_path: Path,
 ) -> None:
-    _write(tmp_path / "local" / place, packed)
-    told: list[tuple[int, int]] = []
-    raw = read(
-        tmp_path / "local",
-        tmp_path / "download",
-        lambda _, done, total: told.append((done, total)),
-    )
+    write_set(tmp_path / "local" / folder, packed)
+    raw = read(tmp_path / "local", tmp_path / "download")
     assert isinstance(raw, mnist.RawRecords)
     for split, images, labels in raw.blocks():
-        wanted_images, wanted_labels = _content(split)
-        assert np.array_equal(images[..., 0], wanted_images) and np.array_equal(
-            labels, wanted_labels
-        )
-    assert raw.train_labels.dtype == np.int64 and raw.train_images.shape == (
-        12,
-        28,
-        28,
-        1,
-    )
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+        expected_images, expected_labels = split_content(split)
+        assert np.array_equal(images[..., 0], expected_images)
+        assert np.array_equal(labels, expected_labels)
+    assert raw.train_labels.dtype == np.int64
+    assert raw.train_images.shape == (12, 28, 28, 1)
     assert not (tmp_path / "download").exists()
 
 
-def test_the_two_sets_have_their_own_names() -> None:
+def test_mnist_and_fashion_mnist_have_their_names_and_counts() -> None:
     assert mnist._MNIST.class_names[:2] == ("zero", "one")
-    from torchvision.datasets import FashionMNIST
-
     assert mnist._FASHION_MNIST.class_names == tuple(FashionMNIST.classes)
+    for facts in (mnist._MNIST, mnist._FASHION_MNIST):
+        totals = {split: sum(counts) for split, counts in facts.counts.items()}
+        assert totals == {"train": 60_000, "test": 10_000}
+        assert {len(counts) for counts in facts.counts.values()} == {10}
 
 
-def test_the_real_counts_add_up() -> None:
-    for which in (mnist._MNIST, mnist._FASHION_MNIST):
-        assert {split: sum(counts) for split, counts in which.counts.items()} == {
-            "train": 60_000,
-            "test": 10_000,
-        }
-        assert {len(counts) for counts in which.counts.values()} == {10}
+def packed_labels(index: int, label: int) -> bytes:
+    labels = split_content("train")[1].copy()
+    labels[index] = label
+    return gzip.compress(idx(labels))
 
 
-IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
-
-
-def _labels(change: Callable[[np.ndarray], np.ndarray]) -> bytes:
-    return gzip.compress(_idx(change(_content("train")[1].copy())))
-
-
-def _with(index: int, value: int) -> Callable[[np.ndarray], np.ndarray]:
-    def change(labels: np.ndarray) -> np.ndarray:
-        labels[index] = value
-        return labels
-
-    return change
-
-
-def _bad_crc(content: bytes) -> bytes:
+def flip_checksum(content: bytes) -> bytes:
     return content[:-8] + bytes([content[-8] ^ 1]) + content[-7:]
 
 
+TRAIN_IMAGES, TRAIN_LABELS = split_content("train")
+
+
 @pytest.mark.parametrize(
-    ("file", "harm", "what"),
+    ("file", "harm", "message"),
     [
         (IMAGES, lambda content: content[:-20], "end-of-stream"),
         (IMAGES, lambda content: b"", "no IDX file"),
         (IMAGES, lambda content: b"<html>not found</html>", "no IDX file"),
-        (IMAGES, _bad_crc, "CRC check failed"),
+        (IMAGES, flip_checksum, "CRC check failed"),
         (IMAGES, lambda content: content[:30] + bytes(30) + content[60:], "damaged"),
         (
             IMAGES,
@@ -155,113 +128,85 @@ def _bad_crc(content: bytes) -> bytes:
         (IMAGES, lambda content: gzip.decompress(content)[:9], "ends in its head"),
         (
             IMAGES,
-            lambda content: _idx(_content("train")[0], kind=13),
+            lambda content: idx(TRAIN_IMAGES, kind=13),
             "it holds floats, not unsigned bytes",
         ),
         (
             IMAGES,
-            lambda content: _idx(_content("test")[0]),
+            lambda content: idx(TRAIN_IMAGES[:3]),
             "it holds 3×28×28 values, not 12×28×28",
         ),
         (
             IMAGES,
-            lambda content: _idx(_content("train")[1]),
-            "it holds 12 values, not 12×28×28",
-        ),
-        (
-            IMAGES,
-            lambda content: _idx(_content("train")[0][:, :20, :20]),
+            lambda content: idx(TRAIN_IMAGES[:, :20, :20]),
             "it holds 12×20×20 values",
         ),
         (
             LABELS,
-            lambda content: _labels(lambda labels: labels[1:]),
+            lambda content: idx(TRAIN_LABELS[1:]),
             "it holds 11 values, not 12",
         ),
-        (LABELS, lambda content: _labels(_with(3, 10)), "it has the label 10"),
+        (LABELS, lambda content: packed_labels(3, 10), "it has the label 10"),
         (
             LABELS,
-            lambda content: _labels(_with(-1, 2)),
+            lambda content: packed_labels(-1, 2),
             "label 0 occurs 1 times, not 2",
         ),
     ],
 )
-def test_a_damaged_or_wrong_file_is_named_with_what_to_do(
-    tmp_path: Path, file: str, harm: Callable[[bytes], bytes], what: str
+def test_mnist_file_that_is_damaged_is_refused_and_nothing_is_written(
+    small: None,
+    tmp_path: Path,
+    file: str,
+    harm: Callable[[bytes], bytes],
+    message: str,
 ) -> None:
-    path = _write(tmp_path / "mnist") / file
+    path = write_set(tmp_path / "mnist") / file
     path.write_bytes(harm(path.read_bytes()))
-    with pytest.raises(BenchError) as caught:
-        prepare("mnist", tmp_path / "out", tmp_path)
-    message = str(caught.value)
-    assert message.startswith(f"{path} is damaged or not MNIST's (")
-    assert what in message and "delete it" in message and "\n" not in message
+    text = refusal(prepare, "mnist", tmp_path / "out", tmp_path)
+    assert text.startswith(f"{path} is damaged or not MNIST's (")
+    assert message in text and "delete it" in text
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_file_is_fetched_from_where_it_is_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_mnist_file_that_is_missing_is_fetched_from_its_source(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local, other = _write(tmp_path / "local" / "mnist"), _write(tmp_path / "other")
+    local = write_set(tmp_path / "local" / "mnist")
+    remote = write_set(tmp_path / "remote")
     (local / IMAGES).unlink()
-    asked: list[tuple[str, str, str]] = []
+    calls: list[tuple[str, str, str]] = []
 
     def fetch(
         source: Source, url: str, md5: str, download_dir: Path, local: Path
     ) -> Copy:
-        asked.append((url, md5, source.folders[0]))
-        return Copy(source, other / url.rsplit("/", 1)[1])
+        calls.append((url, md5, source.folders[0]))
+        return Copy(source, remote / url.rsplit("/", 1)[1])
 
     monkeypatch.setattr(Source, "fetch", fetch)
     assert len(read_mnist(local.parent, tmp_path / "download").train_images) == 12
-    assert asked == [
-        (
-            "https://ossci-datasets.s3.amazonaws.com/mnist/" + IMAGES,
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "mnist",
-        )
-    ]
+    url = f"https://ossci-datasets.s3.amazonaws.com/mnist/{IMAGES}"
+    assert calls == [(url, "f68b3c2dcbeaaa9fbdd348bbdeb94873", "mnist")]
+    calls.clear()
     read_fashion_mnist(None, tmp_path / "download")
-    assert (
-        len(asked) == 5
-        and asked[1][0].startswith("http://fashion-mnist.s3-website")
-        and asked[1][2] == "fashion-mnist"
-    )
-
-
-def test_no_copy_and_no_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_network(*_: object, **__: object) -> None:
-        raise URLError("Name or service not known")
-
-    monkeypatch.setattr("urllib.request.urlopen", no_network)
-    with pytest.raises(
-        BenchError,
-        match=(
-            r"cannot download train-images.* get it from http.* put it in"
-            r" .*fashion-mnist"
-        ),
-    ):
-        read_fashion_mnist(tmp_path, tmp_path / "download")
+    assert len(calls) == 4 and calls[0][2] == "fashion-mnist"
+    assert calls[0][0].startswith("http://fashion-mnist.s3-website")
 
 
 @pytest.mark.skipif(
     not os.environ.get("DPFEDBENCH_DATA"),
-    reason="real Fashion-MNIST is not at hand: set DPFEDBENCH_DATA to test it",
+    reason="real Fashion-MNIST is not available: set DPFEDBENCH_DATA to test it",
 )
-def test_the_real_set(tmp_path: Path) -> None:
+def test_real_fashion_mnist(tmp_path: Path) -> None:
+    """A wide garment fills more of the picture than a sandal, which is mostly ground."""
     prepare("fashion-mnist", tmp_path)
     dataset = load_records(tmp_path)
     assert dataset.images.shape == (70_000, 28, 28, 1)
-    assert {split: len(members) for split, members in dataset.splits.items()} == {
-        "train": 60_000,
-        "test": 10_000,
-    }
+    sizes = {split: len(records) for split, records in dataset.splits.items()}
+    assert sizes == {"train": 60_000, "test": 10_000}
     assert (np.bincount(dataset.labels[dataset.splits["train"]]) == 6000).all()
     assert dataset.summary["stand_in"] is False
     assert dataset.summary["sha256"] == DATASETS["fashion-mnist"].recorded_sha256
-    # A wide garment fills more of the picture than a sandal, which is mostly ground.
     bright = {
         name: (dataset.images[dataset.labels == label] > 50).mean()
         for label, name in enumerate(dataset.class_names)

@@ -15,56 +15,45 @@ import pytest
 from dpfedbench.data import sources
 from dpfedbench.errors import BenchError
 
-
-def test_the_named_folder_comes_before_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "named").mkdir()
-    (tmp_path / "environment").mkdir()
-    monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path / "environment"))
-    assert sources.local_folder(tmp_path / "named") == tmp_path / "named"
-    assert sources.local_folder(None) == tmp_path / "environment"
-    monkeypatch.delenv(sources.ENVIRONMENT)
-    assert sources.local_folder(None) is None
-
-
-def test_a_folder_that_is_not_there_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path / "gone"))
-    with pytest.raises(
-        BenchError,
-        match=r"gone is not there: correct data\.local_dir or DPFEDBENCH_DATA",
-    ):
-        sources.local_folder(None)
-
+from .conftest import refusal
 
 SET = sources.Source(name="the set", folders=("omniglot",))
 MD5 = hashlib.md5(b"published", usedforsecurity=False).hexdigest()
 
 
+def test_local_folder_is_the_configured_one_before_the_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("configured", "environment"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path / "environment"))
+    assert sources.local_folder(tmp_path / "configured") == tmp_path / "configured"
+    assert sources.local_folder(None) == tmp_path / "environment"
+    monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path / "missing"))
+    assert "missing is not there" in refusal(sources.local_folder, None)
+    monkeypatch.delenv(sources.ENVIRONMENT)
+    assert sources.local_folder(None) is None
+
+
 @pytest.fixture
 def published() -> Iterator[tuple[str, list[str]]]:
-    """The address of set.zip on a server of this machine, and the requests that it
-    got.
-    """
-    asked: list[str] = []
+    """The address of set.zip on a server of this machine, and its list of requests."""
+    requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
-        def _answer(self, body: bytes) -> None:
-            asked.append(f"{self.command} {self.path}")
+        def answer(self, body: bytes) -> None:
+            requests.append(f"{self.command} {self.path}")
+            length = len(b"published") + ("short" in self.path)
             self.send_response(200)
-            self.send_header(
-                "Content-Length", str(len(b"published") + ("short" in self.path))
-            )
+            self.send_header("Content-Length", str(length))
             self.end_headers()
             self.wfile.write(body)
 
         def do_HEAD(self) -> None:
-            self._answer(b"")
+            self.answer(b"")
 
         def do_GET(self) -> None:
-            self._answer(b"published")
+            self.answer(b"published")
 
         def log_message(self, *_: object) -> None:
             pass
@@ -72,54 +61,41 @@ def published() -> Iterator[tuple[str, list[str]]]:
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/set.zip", asked
+    yield f"http://127.0.0.1:{server.server_port}/set.zip", requests
     server.shutdown()
     thread.join()
     server.server_close()
 
 
-def test_a_download_is_checked_and_kept(
+def test_fetch_checks_a_download_and_keeps_it(
     tmp_path: Path, published: tuple[str, list[str]]
 ) -> None:
-    url, asked = published
-    copy = SET.fetch(url, MD5, tmp_path / "download", None)
+    url, requests = published
+    (tmp_path / "set.zip").write_bytes(b"publ")  # half a download
+    copy = SET.fetch(url, MD5, tmp_path, None)
     assert copy.path.read_bytes() == b"published"
-    before = len(asked)
-    assert SET.fetch(url, MD5, tmp_path / "download", None) == copy
-    assert len(asked) == before
+    before = len(requests)
+    assert SET.fetch(url, MD5, tmp_path, None) == copy
+    assert len(requests) == before
 
 
-def test_half_a_download_is_fetched_again(
-    tmp_path: Path, published: tuple[str, list[str]]
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("short.zip", "short.zip"),
+        ("set.zip", "does not have the published checksum"),
+    ],
+)
+def test_fetch_keeps_nothing_that_is_short_or_has_another_checksum(
+    tmp_path: Path, published: tuple[str, list[str]], file: str, message: str
 ) -> None:
-    (tmp_path / "set.zip").write_bytes(b"publ")
-    copy = SET.fetch(published[0], MD5, tmp_path, None)
-    assert copy.path.read_bytes() == b"published"
-
-
-def test_a_download_cut_short_leaves_nothing(
-    tmp_path: Path, published: tuple[str, list[str]]
-) -> None:
-    url = published[0].replace("set.zip", "short.zip")
-    with pytest.raises(BenchError, match=r"short\.zip"):
-        SET.fetch(url, "0" * 32, tmp_path / "download", None)
-    assert not list((tmp_path / "download").iterdir())
-
-
-def test_a_wrong_checksum_leaves_nothing(
-    tmp_path: Path, published: tuple[str, list[str]]
-) -> None:
-    url, _ = published
-    with pytest.raises(
-        BenchError,
-        match=r"set\.zip .* does not have the published checksum .* put it in F",
-    ):
-        SET.fetch(url, "0" * 32, tmp_path / "download", None)
+    url = published[0].replace("set.zip", file)
+    assert message in refusal(SET.fetch, url, "0" * 32, tmp_path / "download", None)
     assert not list((tmp_path / "download").iterdir())
 
 
 @pytest.mark.parametrize("local", [None, "local"])
-def test_without_a_network_the_message_names_file_place_and_source(
+def test_fetch_without_a_network_names_file_folder_and_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: str | None
 ) -> None:
     def no_network(*_: object, **__: object) -> None:
@@ -127,50 +103,43 @@ def test_without_a_network_the_message_names_file_place_and_source(
 
     monkeypatch.setattr("urllib.request.urlopen", no_network)
     folder = tmp_path / local if local else None
-    with pytest.raises(BenchError) as caught:
-        SET.fetch("https://example.org/set.zip", "0" * 32, tmp_path / "d", folder)
-    message = str(caught.value)
-    place = (
-        f"{folder}/omniglot"
-        if folder
-        else "FOLDER/omniglot with data.local_dir (or DPFEDBENCH_DATA)"
-    )
-    assert (
-        "set.zip" in message
-        and "https://example.org/set.zip" in message
-        and place in message
-    )
-    assert "\n" not in message
+    url = "https://example.org/set.zip"
+    message = refusal(SET.fetch, url, "0" * 32, tmp_path / "d", folder)
+    target = "FOLDER/omniglot with data.local_dir (or DPFEDBENCH_DATA)"
+    if folder:
+        target = f"{folder}/omniglot"
+    assert url in message and target in message
 
 
-def test_pickled_arrays_are_read_in_every_protocol(tmp_path: Path) -> None:
+def test_read_pickle_reads_arrays_of_every_protocol(tmp_path: Path) -> None:
     content: dict[str, Any] = {
         "image_data": np.arange(12, dtype=np.uint8).reshape(3, 4),
         "class_dict": {"n01": [0, np.int64(2)]},
     }
+    path = tmp_path / "set.pkl"
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        (tmp_path / "set.pkl").write_bytes(pickle.dumps(content, protocol=protocol))
-        read = sources.read_pickle(tmp_path / "set.pkl", "set.pkl")
-        assert np.array_equal(read["image_data"], content["image_data"])
-        assert read["class_dict"] == content["class_dict"]
+        path.write_bytes(pickle.dumps(content, protocol=protocol))
+        values = sources.read_pickle(path, "set.pkl")
+        assert np.array_equal(values["image_data"], content["image_data"])
+        assert values["class_dict"] == content["class_dict"]
 
 
-class _Evil:
+class Harmful:
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        return Path.touch, (Path("evil"),)  # type: ignore[return-value]
+        return Path.touch, (Path("harm"),)  # type: ignore[return-value]
 
 
-def test_a_pickle_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_pickle_runs_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "set.pkl").write_bytes(pickle.dumps({"image_data": _Evil()}))
-    with pytest.raises(
-        BenchError, match=r"set\.pkl cannot be read as a pickle of arrays .*delete it"
-    ):
-        sources.read_pickle(tmp_path / "set.pkl", "set.pkl")
-    assert not (tmp_path / "evil").exists()
+    (tmp_path / "set.pkl").write_bytes(pickle.dumps({"image_data": Harmful()}))
+    message = refusal(sources.read_pickle, tmp_path / "set.pkl", "set.pkl")
+    assert "set.pkl cannot be read as a pickle of arrays" in message
+    assert not (tmp_path / "harm").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"no pickle", pickle.dumps([1, 2])[:-1]])
-def test_a_damaged_pickle_is_refused(content: bytes) -> None:
+def test_read_pickle_refuses_a_damaged_file(content: bytes) -> None:
     with pytest.raises(BenchError, match="cannot be read as a pickle"):
         sources.read_pickle(content, "set.pkl")

@@ -1,10 +1,8 @@
-"""Where texts are from: plays, articles and documentation strings."""
+"""Sources of texts: plays, articles, documentation strings and folders."""
 
 import codecs
-import io
 import os
 import random
-import re
 import tarfile
 import tempfile
 import tracemalloc
@@ -15,9 +13,15 @@ from typing import Any
 
 import pytest
 
-from dpfedbench.data import docstrings, shakespeare, text_folder, tokens, wiki
-from dpfedbench.data.sources import local_folder
+from dpfedbench.data import docstrings, image_folder, shakespeare, text_folder, tokens
+from dpfedbench.data.registry import prepare
+from dpfedbench.data.sources import Copy, Source, local_folder
+from dpfedbench.data.wiki import read_wiki
 from dpfedbench.errors import BenchError
+from dpfedbench.experiments.configuration import check_folder
+from dpfedbench.files import read_json
+
+from .conftest import refusal, split_counts, write_files
 
 PLAY = """A PLAY
 
@@ -46,195 +50,155 @@ Nobody says this.
 
 LADY MACBETH. \n  Out, out (_to the spot_) I say.
 """
+TEXT = "word other " * 400
 
 
-def test_roles_of_a_play() -> None:
-    found = shakespeare.roles(PLAY)
-    assert set(found) == {"HAM", "FIRST WITCH", "LADY MACBETH"}
-    assert (
-        " ".join(found["HAM"])
-        == "who's there ? nay , answer me . a line after a direction is ham's ."
-    )
-    assert found["FIRST WITCH"] == ["hail", "!", "hail", "."]
-    assert " ".join(found["LADY MACBETH"]) == "out , out i say ."
+def test_play_is_split_into_roles() -> None:
+    roles = {name: " ".join(words) for name, words in shakespeare.roles(PLAY).items()}
+    assert roles == {
+        "HAM": "who's there ? nay , answer me . a line after a direction is ham's .",
+        "FIRST WITCH": "hail ! hail .",
+        "LADY MACBETH": "out , out i say .",
+    }
 
 
-def _plays(folder: Path, roles: int) -> None:
-    for play in range(2):
-        text = "\n\n".join(
-            f"R{'ABCDEFGHIJKL'[i]}.\n{'word other ' * 400}" for i in range(roles)
-        )
-        (folder / f"play{play}.txt").parent.mkdir(parents=True, exist_ok=True)
-        (folder / f"play{play}.txt").write_text(text)
+def write_plays(folder: Path, roles: int) -> None:
+    text = "\n\n".join(f"R{'ABCDEF'[role]}.\n{TEXT}" for role in range(roles)).encode()
+    write_files(folder, {"play0.txt": text, "play1.txt": text})
 
 
-def test_plays_in_a_folder_and_in_a_zip_are_the_same(tmp_path: Path) -> None:
-    _plays(tmp_path / "shakespeare" / "plays", 6)
-    first = shakespeare.read_shakespeare(tmp_path, tmp_path)
+def test_plays_are_read_from_a_folder_a_zip_and_a_folder_of_roles(
+    tmp_path: Path,
+) -> None:
+    """The last one is LEAF's form: one file a role."""
+    folder = tmp_path / "folder" / "shakespeare" / "plays"
+    write_plays(folder, 6)
+    raw = shakespeare.read_shakespeare(tmp_path / "folder", tmp_path)
+    assert len(raw.tasks) == 12
     with zipfile.ZipFile(tmp_path / "plays.zip", "w") as archive:
-        for file in (tmp_path / "shakespeare" / "plays").iterdir():
+        for file in folder.iterdir():
             archive.write(file, f"plays/{file.name}")
-            file.unlink()
-        (tmp_path / "shakespeare" / "plays").rmdir()
-    second = shakespeare.read_shakespeare(tmp_path, tmp_path)
-    assert (
-        first.tasks == second.tasks
-        and first.splits == second.splits
-        and len(first.tasks) == 12
+    zipped = shakespeare.read_shakespeare(tmp_path, tmp_path)
+    assert raw.tasks == zipped.tasks and raw.splits == zipped.splits
+    names = [f"PLAY_ROLE{role}" for role in range(10)]
+    write_files(
+        tmp_path / "leaf" / "shakespeare" / "by_play_and_character",
+        {f"{name}.txt": TEXT.encode() for name in names},
     )
+    leaf = shakespeare.read_shakespeare(tmp_path / "leaf", tmp_path)
+    assert [name for name, _ in leaf.tasks] == names
 
 
-def test_leafs_form_is_a_file_a_role(tmp_path: Path) -> None:
-    folder = tmp_path / "shakespeare" / "by_play_and_character"
-    folder.mkdir(parents=True)
-    for role in range(10):
-        (folder / f"PLAY_ROLE{role}.txt").write_text("word other " * 400)
-    found = shakespeare.read_shakespeare(tmp_path, tmp_path)
-    assert [name for name, _ in found.tasks] == sorted(
-        f"PLAY_ROLE{role}" for role in range(10)
-    )
+def test_plays_that_are_missing_or_bad_are_refused(tmp_path: Path) -> None:
+    message = refusal(shakespeare.read_shakespeare, tmp_path, tmp_path)
+    assert "no plays found: put plays/*.txt from https://www.gutenberg" in message
+    folder = tmp_path / "shakespeare" / "plays"
+    write_plays(folder, 1)
+    message = refusal(shakespeare.read_shakespeare, tmp_path, tmp_path)
+    assert "has 2 texts of at least 800 words" in message
+    (folder / "play0.txt").write_bytes(b"R.\n\xff")
+    message = refusal(shakespeare.read_shakespeare, tmp_path, tmp_path)
+    assert "play0.txt is not UTF-8" in message
 
 
-def test_plays_that_are_missing_or_bad(tmp_path: Path) -> None:
-    with pytest.raises(
-        BenchError,
-        match=r"no plays found: put plays/\*\.txt from https://www\.gutenberg",
-    ):
-        shakespeare.read_shakespeare(tmp_path, tmp_path)
-    _plays(tmp_path / "shakespeare" / "plays", 1)
-    with pytest.raises(BenchError, match="has 2 texts of at least 800 words"):
-        shakespeare.read_shakespeare(tmp_path, tmp_path)
-    (tmp_path / "shakespeare" / "plays" / "play0.txt").write_bytes(b"R.\n\xff")
-    with pytest.raises(BenchError, match=r"play0\.txt is not UTF-8"):
-        shakespeare.read_shakespeare(tmp_path, tmp_path)
-
-
-def test_the_real_plays_have_about_as_many_roles_as_were_published() -> None:
+def test_real_plays_have_about_as_many_roles_as_published() -> None:
     folder = local_folder(None)
     if folder is None or not (folder / "shakespeare").is_dir():
         pytest.skip("the plays are not here: set DPFEDBENCH_DATA")
     assert 320 <= len(shakespeare.read_shakespeare(folder, folder).tasks) <= 345
 
 
-def test_articles_in_a_folder_and_in_a_tar(tmp_path: Path) -> None:
-    with pytest.raises(
-        BenchError, match=r"Wiki-3029 is missing: put wiki-3029 or wiki-3029\.tar"
-    ):
-        wiki.read_wiki(tmp_path, tmp_path)
+def test_articles_are_read_from_a_folder_and_a_tar(tmp_path: Path) -> None:
+    """A short article is public text."""
+    assert "Wiki-3029 is missing: put wiki-3029" in refusal(
+        read_wiki, tmp_path, tmp_path
+    )
+    articles = {
+        f"Title {number}.txt": f"w{number} ".encode() * 1700 for number in range(10)
+    }
     folder = tmp_path / "wiki-3029"
-    folder.mkdir()
-    for number in range(10):
-        (folder / f"Title {number}.txt").write_text(f"w{number} " * 1700)
-    (folder / "Short.txt").write_text("few words")
-    first = wiki.read_wiki(tmp_path, tmp_path)
-    assert (
-        len(first.tasks) == 10
-        and first.public["few"] == 1
-        and first.facts["articles"] == 11
-    )
-    tarred = tmp_path / "other"
-    tarred.mkdir()
-    with tarfile.open(tarred / "wiki-3029.tar.gz", "w:gz") as archive:
+    write_files(folder, articles | {"Short.txt": b"few words"})
+    raw = read_wiki(tmp_path, tmp_path)
+    assert len(raw.tasks) == 10
+    assert raw.public["few"] == 1 and raw.facts["articles"] == 11
+    (tmp_path / "tar").mkdir()
+    path = tmp_path / "tar" / "wiki-3029.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
         archive.add(folder, "articles")
-    assert wiki.read_wiki(tarred, tmp_path).tasks == first.tasks
+    assert read_wiki(path.parent, tmp_path).tasks == raw.tasks
     (folder / "Empty.txt").write_text("")
-    with pytest.raises(BenchError, match=r"Empty\.txt is damaged .*it is empty"):
-        wiki.read_wiki(tmp_path, tmp_path)
-    (tarred / "wiki-3029.tar.gz").write_bytes(io.BytesIO(b"no archive").getvalue())
-    with pytest.raises(BenchError, match="is damaged or not Wiki-3029's"):
-        wiki.read_wiki(tarred, tmp_path)
+    assert "Empty.txt is damaged" in refusal(read_wiki, tmp_path, tmp_path)
+    path.write_bytes(b"no archive")
+    message = refusal(read_wiki, path.parent, tmp_path)
+    assert "is damaged or not Wiki-3029's" in message
 
 
-def test_documentation_strings_of_a_source() -> None:
-    source = (
-        '"""Module."""\nclass A:\n    """Class."""\n    def f(self):\n       '
-        ' """Method."""\n'
-    )
-    source += '        "no docstring"\nx = "\\d"\n'
-    assert docstrings.documentation(source) == "Module.\nClass.\nMethod."
+SOURCE_CODE = '''"""Module."""
+class A:
+    """Class."""
+    def f(self):
+        """Method."""
+        "no docstring"
+x = "\\d"
+'''
 
 
-def test_a_module_that_repeats_another_is_left_out(
+def test_documentation_of_a_source_is_its_docstrings() -> None:
+    assert docstrings.documentation(SOURCE_CODE) == "Module.\nClass.\nMethod."
+
+
+def test_modules_that_repeat_another_are_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(docstrings, "WORDS", 20)
-    first = [f"a{i}" for i in range(40)]
+
+    def words(letter: str, count: int) -> list[str]:
+        return [f"{letter}{index}" for index in range(count)]
+
     texts = [
-        ("first", first),
-        ("copy", first[:20] + [f"b{i}" for i in range(20)]),
-        ("own", [f"c{i}" for i in range(30)]),
+        ("first", words("a", 40)),
+        ("copy", words("a", 20) + words("b", 20)),
+        ("different", words("c", 30)),
+        ("little shared", words("a", 10) + words("d", 40)),
+        ("short copy", words("a", 10)),
     ]
-    texts += [
-        ("little shared", first[:10] + [f"d{i}" for i in range(40)]),
-        ("short copy", first[:10]),
-    ]
-    assert [name for name, _ in docstrings._apart(iter(texts))] == [
-        "first",
-        "own",
-        "little shared",
-        "short copy",
-    ]
+    names = [name for name, _ in docstrings._apart(iter(texts))]
+    assert names == ["first", "different", "little shared", "short copy"]
 
 
-def test_modules_are_named_and_tests_are_left_out() -> None:
+def test_modules_are_without_tests_and_those_of_one_python_version() -> None:
+    """numpy installs distutils on Python 3.11 alone."""
     names = [name for name, _ in docstrings.modules()]
     assert len(names) == len(set(names)) and "numpy.linalg._linalg" in names
-    assert not [name for name in names if ".tests." in name]
+    assert not [name for name in names if ".tests." in name or ".distutils." in name]
 
 
-def test_a_folder_of_ones_own_texts(tmp_path: Path) -> None:
-    for number in range(10):
-        (tmp_path / f"author {number}.txt").write_text(f"w{number} " * 30)
-    found = text_folder.read(tmp_path, tmp_path, folder=".", words=20, test=0.2)
-    assert [found.splits.count(split) for split in ("train", "validation", "test")] == [
-        7,
-        1,
-        2,
-    ]
+# Folders of texts
+
+
+def read_folder(folder: Path, words: int = 9, **options: Any) -> Any:
+    return text_folder.read(None, folder, folder=str(folder), words=words, **options)
+
+
+def test_text_folder_is_split_into_tasks(tmp_path: Path) -> None:
+    texts = {f"author {n}.txt": f"w{n} ".encode() * 30 for n in range(10)}
+    write_files(tmp_path, texts)
+    assert split_counts(read_folder(tmp_path, words=20, test=0.2)) == [7, 1, 2]
     assert text_folder.TextFolderOptions.read({"folder": "x", "words": 3}).test == 0.1
     with pytest.raises(BenchError, match=r"the folder of texts .*none is not there"):
         text_folder.read(tmp_path, tmp_path, folder="none", words=20)
 
 
-def test_what_only_one_python_gets_is_no_task() -> None:
-    """numpy installs distutils on Python 3.11 alone; with it the words would differ
-    between the two.
-    """
-    names = [name for name, _ in docstrings.modules()]
-    assert "numpy.linalg._linalg" in names and not any(
-        ".distutils." in name for name in names
-    )
-
-
-@pytest.mark.parametrize("piece", [1, 2, 3, 5, 7, 1 << 20])
-def test_a_file_in_pieces_has_the_words_of_the_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 7, 1 << 20])
+def test_words_of_a_file_do_not_depend_on_the_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    """Wherever a piece ends: in a letter of several bytes, in a word, before an
-    apostrophe, after a mark of order.
+    """A chunk may end in a letter of several bytes, in a word, before an apostrophe, or
+    after a byte order mark.
     """
-    monkeypatch.setattr(tokens, "_PIECE", piece)
+    monkeypatch.setattr(tokens, "_PIECE", chunk)
     path = tmp_path / "a.txt"
-    letters = [
-        "a",
-        "B",
-        "'",
-        "’",
-        "7",
-        " ",
-        " ",
-        "\n",
-        "\u2003",
-        "\x85",
-        "é",
-        "Σ",
-        "ΑΣ ",
-        "漢",
-        "-",
-        "😀",
-        "İ",
-        "o'er ",
-    ]
+    letters = [*"aB'’7  \n\u2003\x85éΣ漢-😀İ", "ΑΣ ", "o'er "]
     for seed in range(30):
         rng = random.Random(seed)
         text = "".join(rng.choice(letters) for _ in range(rng.randrange(60)))
@@ -242,58 +206,44 @@ def test_a_file_in_pieces_has_the_words_of_the_whole(
         assert list(tokens.words_in(path)) == tokens.words_of(text)
 
 
-def test_a_folder_of_texts_takes_no_more_memory_than_its_tasks(tmp_path: Path) -> None:
+def test_text_folder_takes_no_more_memory_than_its_tasks(tmp_path: Path) -> None:
     """Twenty million bytes of words, of which a task has a hundred."""
-    for name in "abcd":
-        (tmp_path / f"{name}.txt").write_bytes(
-            b"ab cd " * (3_500_000 if name == "a" else 50)
-        )
+    texts = {f"{name}.txt": b"ab cd " * 50 for name in "bcd"}
+    write_files(tmp_path, texts | {"a.txt": b"ab cd " * 3_500_000})
     tracemalloc.start()
     try:
-        found = text_folder.read(None, tmp_path, folder=str(tmp_path), words=100)
+        raw = read_folder(tmp_path, words=100)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert [len(words) for _, words in found.tasks] == [100] * 4 and peak < 30e6
+    assert [len(words) for _, words in raw.tasks] == [100] * 4 and peak < 30e6
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        (b"words and \0 more", "a.txt is no text, it holds a NUL: take it away"),
-        (
-            b"word " * 5 + b"caf\xe9 x",
-            "a.txt is not UTF-8 (invalid continuation byte at byte 28): convert it",
-        ),
-        (
-            b"word " * 5 + b"caf\xc3",
-            "a.txt is not UTF-8 (unexpected end of data at byte 28): convert it",
-        ),
-        (
-            b"a" * 2000,
-            "a.txt is no text, it has 2,000 letters without a space: take it away",
-        ),
+        (b"words and \0 more", "a.txt is no text, it holds a NUL"),
+        (b"word " * 5 + b"caf\xe9 x", "invalid continuation byte at byte 28"),
+        (b"word " * 5 + b"caf\xc3", "unexpected end of data at byte 28"),
+        (b"a" * 2000, "it has 2,000 letters without a space"),
     ],
 )
-@pytest.mark.parametrize("piece", [4, 1 << 20])
-def test_what_is_no_text_is_one_line(
+@pytest.mark.parametrize("chunk", [4, 1 << 20])
+def test_text_folder_refuses_files_that_are_no_text(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     content: bytes,
-    said: str,
-    piece: int,
+    message: str,
+    chunk: int,
 ) -> None:
-    monkeypatch.setattr(tokens, "_PIECE", piece)
+    monkeypatch.setattr(tokens, "_PIECE", chunk)
     monkeypatch.setattr(tokens, "_LONGEST", 1999)
-    path = tmp_path / "a.txt"
-    path.write_bytes(content)
-    (tmp_path / "b.txt").write_text("words " * 9)
-    with pytest.raises(BenchError, match=re.escape(said)):
-        text_folder.read(None, tmp_path, folder=str(tmp_path), words=9)
+    write_files(tmp_path, {"a.txt": content, "b.txt": b"words " * 9})
+    assert message in refusal(read_folder, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (os.mkfifo, "a.txt cannot be read (a pipe or device, where a file belongs)"),
         (os.mkdir, "a.txt is a folder, where a file belongs"),
@@ -303,78 +253,52 @@ def test_what_is_no_text_is_one_line(
         ),
     ],
 )
-def test_what_is_no_file_is_one_line(tmp_path: Path, make: Any, said: str) -> None:
-    """A pipe that is opened is waited for, for ever."""
+def test_text_folder_refuses_pipes_folders_and_loops(
+    tmp_path: Path, make: Any, message: str
+) -> None:
+    """Opening a pipe would wait for ever."""
     make(tmp_path / "a.txt")
-    with pytest.raises(BenchError, match=re.escape(said)):
-        text_folder.read(None, tmp_path, folder=str(tmp_path), words=9)
+    assert message in refusal(read_folder, tmp_path)
 
 
 @pytest.fixture
-def nobody() -> Iterator[Path]:
-    """A folder whose files another than root cannot read; the test is another
-    meanwhile.
-    """
+def unprivileged() -> Iterator[Path]:
+    """A folder that all can read. The test becomes another user than root."""
     if os.geteuid() != 0:
-        pytest.skip("only root can become another")
+        pytest.skip("only root can become another user")
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         yield Path(name)
         os.seteuid(0)
 
 
-def test_what_may_not_be_read_is_not_called_damaged(nobody: Path) -> None:
+def test_files_without_permission_are_not_called_damaged(unprivileged: Path) -> None:
     import torchvision.datasets  # noqa: F401
 
-    from dpfedbench.data import image_folder, sources
-    from dpfedbench.data.registry import prepare
-    from dpfedbench.experiments.configuration import check_folder
-    from dpfedbench.files import read_json
-
-    places = {
+    root = unprivileged
+    files = {
         "texts/a.txt": b"a b",
         "shut/x/a.png": b"",
         "mnist/train-images-idx3-ubyte.gz": b"1",
         "plays.zip": b"PK",
     }
-    for name, content in places.items():
-        path = nobody / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        path.chmod(0)
-    (nobody / "shut").chmod(0)
+    write_files(root, files)
+    for name in (*files, "shut"):
+        (root / name).chmod(0)
     codecs.lookup("utf-8-sig")
+    shut = root / "shut"
+    pictures = {"size": 8, "channels": 1, "test_images": 1}
+    calls = {
+        "texts/a.txt": lambda: read_folder(root / "texts"),
+        "shut": lambda: read_folder(shut),
+        "shut:": lambda: image_folder.read(None, root, folder=str(shut), **pictures),
+        "shut/": lambda: Source(name="x", folders=("shut",)).find(root, "a.zip"),
+        "mnist": lambda: prepare("mnist", root / "out", root),
+        "plays.zip": lambda: Copy(Source(name="x"), root / "plays.zip").files,
+        "shut: make": lambda: check_folder(str(shut)),
+        "shut/format.json": lambda: read_json(shut / "format.json"),
+    }
     os.seteuid(65534)
-    with pytest.raises(
-        BenchError, match=r"^no permission to read .*/texts/a.txt: make it readable$"
-    ):
-        text_folder.read(nobody, nobody, folder="texts", words=3)
-    with pytest.raises(
-        BenchError, match=r"^no permission to read .*/shut: make it readable$"
-    ):
-        text_folder.read(nobody, nobody, folder="shut", words=3)
-    with pytest.raises(
-        BenchError, match=r"^no permission to read .*/shut: make it readable$"
-    ):
-        image_folder.read(
-            nobody, nobody, folder="shut", size=8, channels=1, test_images=1
-        )
-    with pytest.raises(BenchError, match=r"^no permission to read .*/shut/"):
-        sources.Source(name="x", folders=("shut",)).find(nobody, "a.zip")
-    with pytest.raises(
-        BenchError, match=r"^no permission to read .*: make it readable$"
-    ):
-        prepare("mnist", nobody / "out", nobody)
-    with pytest.raises(
-        BenchError, match=r"^no permission to read .*: make it readable$"
-    ):
-        _ = sources.Copy(sources.Source(name="x"), nobody / "plays.zip").files
-    with pytest.raises(
-        BenchError, match=r"^no permission to read .*/shut: make it readable$"
-    ):
-        check_folder(str(nobody / "shut"))
-    with pytest.raises(
-        BenchError,
-        match=r"^no permission to read .*/shut/format.json: make it readable$",
-    ):
-        read_json(nobody / "shut" / "format.json")
+    for name, call in calls.items():
+        with pytest.raises(BenchError, match=rf"^no permission to read .*/{name}"):
+            call()

@@ -1,4 +1,4 @@
-"""A small data set of texts for tests: tasks with words of their own, and some that all
+"""A small data set of texts: tasks with words of their own, and some that all
 have.
 """
 
@@ -15,7 +15,7 @@ SECRET = "secret"
 def raw_texts(
     tasks: int = 12, words: int = 40, letters: str = "abcdefghij"
 ) -> RawTexts:
-    """Tasks of drawn words, the first of ten letters the most frequent; and a short
+    """Return tasks of drawn words, the first of ten letters the most frequent; and a short
     text, which is public.
     """
     rng = np.random.default_rng(0)
@@ -39,7 +39,7 @@ def raw_texts(
 def tiny_texts(
     folder: Path, tasks: int = 12, words: int = 40, letters: str = "abcdefghij"
 ) -> TextDataset:
-    """The same, prepared in a folder."""
+    """Prepare these texts in a folder."""
     raw_texts(tasks, words, letters).save(
         folder, {"name": "tiny", "recorded_sha256": None}
     )

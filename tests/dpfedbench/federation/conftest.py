@@ -3,6 +3,7 @@ configurations.
 """
 
 import collections
+import functools
 import json
 import multiprocessing
 from types import SimpleNamespace
@@ -76,12 +77,10 @@ RUN = {
         "rate": 0.1,
     },
 }
-"""What a run of the small federation is unless a test says otherwise: said to all
-methods, as config.yaml does.
-"""
+"""The small federation's base configuration."""
 
 PLAIN = {"method": "maml"}
-_OVER = {
+_LOTS_OVERLAY = {
     "method": "adap-dp-fl",
     "dataset": "digits",
     "task": {"ways": 10, "shots": 0},
@@ -101,10 +100,8 @@ _OVER = {
     "validation": {"every": 1, "tasks": 20, "ensemble": 1},
     "evaluation": {"every": 4},
 }
-LOTS = merge(list(METHODS.values()), RUN, _OVER)
-"""The same for methods on the four clients that hold records and sum over lots of
-them.
-"""
+LOTS = merge(list(METHODS.values()), RUN, _LOTS_OVERLAY)
+"""Base of the methods whose four clients sum over lots of their records."""
 
 DIFFERENCE = merge(
     list(METHODS.values()),
@@ -130,14 +127,14 @@ DIFFERENCE = merge(
         "evaluation": {"every": 3},
     },
 )
-"""The same for methods whose clients send model differences."""
+"""Base of the methods whose clients send model differences."""
 
 
 def make_config(*overlays, general=RUN):
-    """A run of the small federation with some values changed.
+    """Return a run of the small federation.
 
-    `general` and the method's own defaults lie below, without what the method does not
-    have; what the overlays say has to fit it, as what a series of an experiment says.
+    The overlays lie above the method's defaults, which lie above `general`. Keys of
+    `general` that the method lacks are left out; keys of the overlays have to fit.
     """
     values = merge(list(METHODS.values()), *overlays)
     method = METHODS[values.pop("method", general["method"])]
@@ -145,41 +142,44 @@ def make_config(*overlays, general=RUN):
     return read_run(resolved | {"method": method.name})
 
 
+lots_config = functools.partial(make_config, general=LOTS)
+difference_config = functools.partial(make_config, general=DIFFERENCE)
+
+
 def stop_before(monkeypatch, index):
-    """From now on a training ends by an exception when it comes to round `index`, as if
-    it were killed there.
-    """
+    """Make a training raise the returned exception before round `index`."""
 
     class Stop(Exception):
         pass
 
     step = engine._Training._round
 
-    def until(self, at):
-        if at == index:
+    def until(self, current):
+        if current == index:
             raise Stop
-        return step(self, at)
+        return step(self, current)
 
     monkeypatch.setattr(engine._Training, "_round", until)
     return Stop
 
 
 def forking():
-    """For processes that are forks of one that has loaded what a training does
-    (`loaded`).
+    """Return a context whose processes are forks of one that has imported `loaded`.
 
-    There is one such server in a process, and it loads what the first who asks for it
-    says.
+    A process has one such server. It imports what the first caller names.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.dpfedbench.federation.loaded"])
     return context
 
 
+RESULT_FILES = ("model.safetensors", "ledger.jsonl", "metrics.json")
+
+
 def train(config, folders, run_dir, threads=1, checkpoint_seconds=1e9, **options):
     """Train and test a run on (data folder, clients folder).
 
-    Returns the files that must not depend on the machine.
+    Returns the contents of the files that must not depend on the machine, by name.
     """
     data, clients = folders
     engine.train(
@@ -197,8 +197,7 @@ def train(config, folders, run_dir, threads=1, checkpoint_seconds=1e9, **options
         model_path=run_dir / "model.safetensors",
         out_path=run_dir / "metrics.json",
     )
-    names = ("model.safetensors", "ledger.jsonl", "metrics.json")
-    return {name: (run_dir / name).read_bytes() for name in names}
+    return {name: (run_dir / name).read_bytes() for name in RESULT_FILES}
 
 
 def ledger_in(run_dir):
@@ -214,36 +213,48 @@ def training_in(run_dir):
 
 
 def accounted(config, run_dir, clients_dir=None):
-    """Return the account of a finished run, as privacy.json has it."""
+    """Return the account of a finished run, which is the content of privacy.json."""
     account_run(config, run_dir, run_dir / "privacy.json", clients_dir=clients_dir)
     return json.loads((run_dir / "privacy.json").read_text())
 
 
 def proven(config, run_dir):
-    """Return the proven end of the account: status, epsilon_low, epsilon_high."""
+    """Return the proven epsilon: a mapping with status, epsilon_low, epsilon_high."""
     return accounted(config, run_dir)["profiles"]["holds"]
 
 
+class ReleaseLog(list):
+    """Observer of rounds. Items are (ledger line, releases, means float64 [k, d])."""
+
+    def __call__(self, line, outcomes):
+        releases = [release for release, _ in outcomes]
+        self.append((line, releases, np.array([mean for _, mean in outcomes])))
+
+
 def rounds_of(config, folders, run_dir, **options):
-    """Return the rounds of a run, to be taken one by one; the ledger is in `run_dir`."""
+    """Return the rounds of a run. Their releases go to the list `log`."""
     data, clients = folders
     run_dir.mkdir(exist_ok=True)
-    return engine.Rounds.of(
+    log = ReleaseLog()
+    rounds = engine.Rounds.of(
         config,
         data_dir=data,
         clients_dir=clients,
         ledger=Ledger(run_dir / "ledger.jsonl"),
+        observer=log,
         **options,
     )
+    rounds.log = log
+    return rounds
 
 
 def remove_noise(monkeypatch):
-    """From now on private sums are clipped and released without noise."""
+    """Make private sums release the clipped sum without noise."""
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, standard: total)
 
 
 def watch_releases(monkeypatch):
-    """Return a list that receives each private sum and its release from now on."""
+    """Return a list that receives (private sum, released vector) of each release."""
     releases = []
     release = PrivateSum.release_with
 
@@ -257,7 +268,7 @@ def watch_releases(monkeypatch):
 
 
 def watch_streams(monkeypatch):
-    """Return a list that receives the name of each random stream from now on."""
+    """Return a list that receives the name of each random stream that is opened."""
     names = []
     stream = randomness.stream
 
@@ -270,15 +281,17 @@ def watch_streams(monkeypatch):
 
 
 def assert_drawn_anew(drawn, rate):
-    """Samples bool [rounds, clients, steps, records] at a rate are apart: two of other
-    rounds, clients or steps share a record with a chance of rate^2. Exact tests of
-    disjoint pairs, at most nine and one of the rate, false alarm 1e-3 each.
+    """Check that samples, bool [rounds, clients, steps, records], are independent.
+
+    Two samples share a record with probability rate^2. Exact binomial tests of disjoint
+    pairs (at most nine) and one test of the rate, with false-alarm rate 1e-3 each.
     """
     assert stats.binomtest(int(drawn.sum()), drawn.size, rate).pvalue > 1e-3
     for axis in range(3):
         samples = np.moveaxis(drawn, axis, 0)
         pairs = [
-            (samples[:1], samples[at : at + 1]) for at in range(1, min(len(samples), 3))
+            (samples[:1], samples[index : index + 1])
+            for index in range(1, min(len(samples), 3))
         ]
         even = len(samples) // 2 * 2
         pairs.append((samples[:even:2], samples[1::2]))
@@ -288,7 +301,7 @@ def assert_drawn_anew(drawn, rate):
 
 
 class Flat:
-    """Stand-in for a network: so many weights, all zero at the start."""
+    """Stand-in for a network: `dimension` weights, all zero at the start."""
 
     def __init__(self, dimension):
         self.dimension = dimension
@@ -298,7 +311,7 @@ class Flat:
         return np.zeros(self.dimension, np.float32)
 
 
-class Given(Clients):
+class FixedClients(Clients):
     """Clients with fixed contributions [clients, d]."""
 
     def __init__(self, rows):
@@ -309,42 +322,57 @@ class Given(Clients):
         yield self.rows[torch.from_numpy(cohort)], zeros, zeros
 
 
-def given_rounds(config, gradients, observer=None):
-    """Return the rounds of a run over fixed contributions [clients, d]; the ledger is a
-    list.
+def rounds_in_memory(config, dimension, clients=None, held=None, gradients=None):
+    """Return the rounds of a run over `dimension` weights.
+
+    The ledger is a list, and so is `log`, which has the releases.
     """
-    return engine.Rounds(
+    log = ReleaseLog()
+    rounds = engine.Rounds(
         config,
-        net=Flat(np.shape(gradients)[1]),
-        held=None,
-        gradients=None,
+        net=Flat(dimension),
+        held=held,
+        gradients=gradients,
         measures=NoMeasures(),
         ledger=[],
-        observer=observer,
-        clients=Given(gradients),
+        observer=log,
+        clients=clients,
     )
+    rounds.log = log
+    return rounds
 
 
-def seen_of(config, gradients):
-    """Return what everyone sees of a run over fixed contributions, by round: (ledger
-    lines, releases over the denominator).
-    """
-    seen = []
-    rounds = given_rounds(
-        config,
-        gradients,
-        observer=lambda line, left: seen.append((line, left[0][1].copy())),
-    )
+def fixed_rounds(config, contributions):
+    """Return the rounds of a run over fixed contributions [clients, d]."""
+    clients = FixedClients(contributions)
+    return rounds_in_memory(config, np.shape(contributions)[1], clients)
+
+
+def releases_by_round(rounds, count):
+    """Take `count` rounds and return for each (ledger lines, means [k, d] by line)."""
     by_round = []
-    for index in range(config.participation.rounds):
-        seen.clear()
+    for index in range(count):
+        rounds.log.clear()
         rounds.round(index)
-        by_round.append(([line for line, _ in seen], [mean for _, mean in seen]))
+        lines = [line for line, _, _ in rounds.log]
+        by_round.append((lines, [means for *_, means in rounds.log]))
     return by_round
 
 
+def releases_of(config, contributions):
+    """Return what everyone sees of a run over fixed contributions [clients, d].
+
+    For each round: (ledger lines, released means [d] by line).
+    """
+    rounds = fixed_rounds(config, contributions)
+    return [
+        (lines, [mean for (mean,) in means])
+        for lines, means in releases_by_round(rounds, config.participation.rounds)
+    ]
+
+
 class RecordRows:
-    """Stand-in for gradients: a record is its number, its gradient the row of it."""
+    """Stand-in for gradients: the gradient of record number i is row i."""
 
     device = "cpu"
 
@@ -357,38 +385,80 @@ class RecordRows:
         return Measured(zeros, zeros, zeros + 1), total.add(rows)
 
 
-def rounds_of_rows(config, rows, observer=None, gradients=RecordRows):
+def rounds_of_rows(config, rows, gradients=RecordRows):
     """Return the rounds of clients whose records have these gradients, float [clients,
-    records, d]; the ledger is a list.
+    records, d].
     """
     clients, records, dimension = np.shape(rows)
     numbers = np.arange(clients * records).reshape(clients, records, 1)
-    held = SimpleNamespace(
-        images=list(numbers), labels=[np.full(records, k) for k in range(clients)]
-    )
+    labels = [np.full(records, client) for client in range(clients)]
     flat = np.reshape(rows, (-1, dimension))
-    return engine.Rounds(
+    return rounds_in_memory(
         config,
-        net=Flat(dimension),
+        dimension,
+        held=SimpleNamespace(images=list(numbers), labels=labels),
+        gradients=Choice("rows", lambda: gradients(flat), "cpu"),
+    )
+
+
+class ZeroGradients:
+    """Stand-in for gradients: all of them are zero."""
+
+    device = "cpu"
+
+    @staticmethod
+    def _measured(count):
+        return Measured(np.zeros(count), np.zeros(count), np.ones(count))
+
+    def each(self, theta, x, y, out):
+        out.zero_()
+        return self._measured(len(y))
+
+    def add_each(self, theta, x, y, total, *, block=""):
+        rows = torch.zeros((len(y), total.dimension))
+        return self._measured(len(y)), total.add(rows)
+
+
+def rounds_without_data(config):
+    """Return the rounds of a run over three weights, whose gradients are all zero."""
+    clients = config.clients.count
+
+    def examples(ids, per_class):
+        count = 3 * per_class
+        return np.zeros((len(ids), count, 4, 4, 1)), np.zeros((len(ids), count), int)
+
+    def gather(ids):
+        support_x, support_y = examples(ids, 1)
+        query_x, query_y = examples(ids, 2)
+        return SimpleNamespace(
+            support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y
+        )
+
+    held = SimpleNamespace(
+        images=[np.zeros((50, 4, 4, 1), np.uint8)] * clients,
+        labels=[np.zeros(50, np.int64)] * clients,
+        gather=gather,
+    )
+    sends_rows = getattr(config.client, "kind", "") == "model-difference" or (
+        not config.client_sums and config.client_data == "tasks"
+    )
+    return rounds_in_memory(
+        config,
+        3,
+        clients=FixedClients(np.zeros((clients, 3))) if sends_rows else None,
         held=held,
-        gradients=Choice("given", lambda: gradients(flat), "cpu"),
-        measures=NoMeasures(),
-        ledger=[],
-        observer=observer,
+        gradients=Choice("zero", ZeroGradients, "cpu"),
     )
 
 
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory):
-    """(data folder, clients folder) of 12 classes of noisy 16x16 patterns and 48
-    clients.
-    """
+    """(data folder, clients folder): 12 classes of noisy 16x16 patterns, 48 clients."""
     root = tmp_path_factory.mktemp("federation")
     rng = np.random.default_rng(0)
     patterns = rng.random((12, 1, 16, 16, 1)) > 0.6
-    images = (
-        255 * np.clip(patterns + 0.3 * rng.normal(size=(12, 10, 16, 16, 1)), 0, 1)
-    ).astype(np.uint8)
+    noisy = patterns + 0.3 * rng.normal(size=(12, 10, 16, 16, 1))
+    images = (255 * np.clip(noisy, 0, 1)).astype(np.uint8)
     raw = RawImages(
         images=images,
         class_names=tuple(f"class{i}" for i in range(12)),
@@ -433,9 +503,10 @@ def silos(tmp_path_factory):
         versions={},
     )
     raw.save(root / "data", {"name": "digits"})
-    make_fragments(load_records(root / "data"), clients=4, fragments=20, seed=0).save(
-        root / "clients"
+    partition = make_fragments(
+        load_records(root / "data"), clients=4, fragments=20, seed=0
     )
+    partition.save(root / "clients")
     return root / "data", root / "clients"
 
 
@@ -445,7 +516,6 @@ def holder(federation, tmp_path_factory):
     classes at one client.
     """
     root = tmp_path_factory.mktemp("holder")
-    make_fragments(
-        load_any_records(federation[0]), clients=1, fragments=1, seed=0
-    ).save(root / "clients")
+    records = load_any_records(federation[0])
+    make_fragments(records, clients=1, fragments=1, seed=0).save(root / "clients")
     return federation[0], root / "clients"

@@ -1,4 +1,4 @@
-"""What a process of a training loads, for those that are forked: modules, and the
+"""Imports of a training process, loaded before it forks: modules, and the
 compiled loops that are on disk.
 
 With them the tests whose functions these processes call.

@@ -1,4 +1,4 @@
-"""Training of known cells as DARTS has it: batches as a whole, without privacy."""
+"""Training of known cells as DARTS does it: whole batches, without privacy."""
 
 import json
 
@@ -9,10 +9,10 @@ from safetensors.numpy import load_file
 from torch.nn import functional
 
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation import evaluate
 from dpfedbench.parts.augmentation import Augmentation
 
-from . import conftest
-from .conftest import LOTS, rounds_of, train
+from .conftest import lots_config, rounds_of, train
 
 MODEL = {
     "kind": "darts-cells",
@@ -25,84 +25,77 @@ MODEL = {
     "auxiliary": True,
     "genotype": {"kind": "same"},
 }
-STEPS = {
-    "kind": "batch-steps",
-    "weights": {"rate": 0.1, "optimizer": {"kind": "sgd", "momentum": 0.0}},
-    "augmentation": {"crop": 2, "flip": True, "cutout": 8},
-    "drop_path": 0.2,
+CELLS = {
+    "method": "cells",
+    "model": MODEL,
+    "client_update": {
+        "kind": "batch-steps",
+        "weights": {"rate": 0.1, "optimizer": {"kind": "sgd", "momentum": 0.0}},
+        "augmentation": {"crop": 2, "flip": True, "cutout": 8},
+        "drop_path": 0.2,
+    },
+    "participation": {"rounds": 3},
+    "validation": {"every": 0},
+    "evaluation": {"every": 0},
 }
 
 
-def make_config(*overlays):
-    return conftest.make_config(
-        {
-            "method": "cells",
-            "model": MODEL,
-            "client_update": STEPS,
-            "participation": {"rounds": 3},
-            "validation": {"every": 0},
-            "evaluation": {"every": 0},
-        },
-        *overlays,
-        general=LOTS,
-    )
+def trained_tensors(silos, run_dir, update):
+    train(lots_config(CELLS, {"client_update": update}), silos, run_dir)
+    return load_file(run_dir / "model.safetensors")
 
 
-def test_a_training_has_the_same_bits_again_and_claims_nothing(silos, tmp_path):
-    for name in ("one", "two"):
-        train(make_config(), silos, tmp_path / name)
-    one, two = (
-        load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")
-    )
-    assert all((one[name] == two[name]).all() for name in one)
-    run = make_config()
+def test_batch_steps_repeat_their_bits_and_claim_nothing(silos, tmp_path):
+    first = trained_tensors(silos, tmp_path / "first", {})
+    second = trained_tensors(silos, tmp_path / "second", {})
+    assert all((first[name] == second[name]).all() for name in first)
+    means = [name for name in first if name.endswith(".mean")]
+    assert means and all(np.abs(first[name]).max() > 0 for name in means)
+    run = lots_config(CELLS)
     assert not run.private and not run.client_sums
-    moved = [name for name in one if name.endswith(".mean")]
-    assert moved and all(np.abs(one[name]).max() > 0 for name in moved)
 
 
-def test_every_part_of_the_training_changes_it(silos, tmp_path):
-    """Each piece alone, taken out of the whole, gives another model."""
+def test_batch_steps_without_one_of_their_parts_train_another_model(silos, tmp_path):
     without = {
-        "crop": {"client_update": {"augmentation": {"crop": 0}}},
-        "flip": {"client_update": {"augmentation": {"flip": False}}},
-        "cutout": {"client_update": {"augmentation": {"cutout": 0}}},
-        "drop path": {"client_update": {"drop_path": 0.0}},
-        "auxiliary": {"client_update": {"auxiliary": 0.0}},
+        "nothing": {},
+        "crop": {"augmentation": {"crop": 0}},
+        "flip": {"augmentation": {"flip": False}},
+        "cutout": {"augmentation": {"cutout": 0}},
+        "drop path": {"drop_path": 0.0},
+        "auxiliary": {"auxiliary": 0.0},
     }
-    heads = set()
-    for name, overlay in {"": {}, **without}.items():
-        train(make_config(overlay), silos, tmp_path / f"{name or 'all'}")
-        tensors = load_file(tmp_path / f"{name or 'all'}" / "model.safetensors")
-        name = next(name for name in tensors if name.endswith("stem.weight"))
-        heads.add(tensors[name].tobytes())
-    assert len(heads) == 1 + len(without)
+    stems = set()
+    for name, update in without.items():
+        tensors = trained_tensors(silos, tmp_path / name, update)
+        (stem,) = (tensors[key] for key in tensors if key.endswith("stem.weight"))
+        stems.add(stem.tobytes())
+    assert len(stems) == len(without)
 
 
-def test_a_round_is_a_step_along_the_parties_mean_gradient(silos, tmp_path):
-    """By autograd, with torch's own statistics of each party's batch: without
-    augmentation, drop path and the second classifier.
+def test_batch_steps_follow_the_mean_gradient_of_the_parties(silos, tmp_path):
+    """By autograd, with torch's own statistics of each party's batch. Augmentation, drop
+    path and the second classifier are off.
     """
     plain = {"crop": 0, "flip": False, "cutout": 0}
     update = {"augmentation": plain, "drop_path": 0.0}
-    run = make_config({"model": {"auxiliary": False}, "client_update": update})
+    run = lots_config(CELLS, {"model": {"auxiliary": False}, "client_update": update})
     rounds = rounds_of(run, silos, tmp_path)
     start = rounds.theta.clone()
     rounds.round(0)
-    lots, held = rounds.clients._lots, rounds.clients._held
+    held = rounds.clients._held
     gradients = []
     for client in range(4):
-        lot = lots.lot(0, 0, client)
+        lot = rounds.clients._lots.lot(0, 0, client)
         module = rounds.net.build()
         torch.nn.utils.vector_to_parameters(start.clone(), module.parameters())
         for layer in module.modules():
             if hasattr(layer, "uses_batch"):
                 layer.uses_batch = True
-        x = torch.from_numpy(held.images[client][lot]).float().movedim(-1, 1) / 255
+        images = torch.from_numpy(held.images[client][lot]).float().movedim(-1, 1)
         labels = torch.from_numpy(held.labels[client][lot])
-        functional.cross_entropy(module(x), labels).backward()
+        functional.cross_entropy(module(images / 255), labels).backward()
         parts = [
-            torch.zeros(weights.numel()) if weights.grad is None else weights.grad
+            torch.zeros_like(weights) if weights.grad is None else weights.grad
             for weights in module.parameters()
         ]
         gradients.append(torch.cat([part.flatten() for part in parts]))
@@ -113,29 +106,22 @@ def test_a_round_is_a_step_along_the_parties_mean_gradient(silos, tmp_path):
     assert torch.allclose(rounds.theta[learnt], expected[learnt], atol=1e-6)
 
 
-def test_tests_read_images_as_they_are(silos, tmp_path, monkeypatch):
-    """A trained model is tested without any augmentation."""
-    from tests.dpfedbench.federation.conftest import evaluate
-
-    run = make_config()
+def test_batch_steps_are_tested_without_augmentation(silos, tmp_path, monkeypatch):
+    run = lots_config(CELLS)
     train(run, silos, tmp_path)
     monkeypatch.setattr(
         Augmentation, "apply", lambda *_: pytest.fail("a test was augmented")
     )
-    out = tmp_path / "metrics.json"
-    evaluate(
-        run,
-        data_dir=silos[0],
-        model_path=tmp_path / "model.safetensors",
-        out_path=out,
-    )
-    assert json.loads(out.read_text())["records"] == 80
+    metrics = tmp_path / "metrics.json"
+    model = tmp_path / "model.safetensors"
+    evaluate(run, data_dir=silos[0], model_path=model, out_path=metrics)
+    assert json.loads(metrics.read_text())["records"] == 80
 
 
 @pytest.mark.parametrize("method", ["dp-cells", "cells", "dp-fl"])
-def test_statistics_over_a_batch_are_refused_with_sums_over_records(method):
+def test_batch_statistics_are_refused_with_sums_over_records(method):
     update = {} if method == "dp-fl" else {"kind": "summed-steps"}
     model = MODEL | {"auxiliary": False}
     overlay = {"method": method, "model": model, "client_update": update}
     with pytest.raises(BenchError, match="ties a record's gradient to the others of"):
-        conftest.make_config(overlay, general=LOTS)
+        lots_config(overlay)

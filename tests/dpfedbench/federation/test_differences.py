@@ -12,12 +12,7 @@ from dpfedbench.errors import BenchError
 from dpsum.randomness import stream
 from tests.partitions import make_dirichlet
 
-from . import conftest
-from .conftest import DIFFERENCE, history_in, ledger_in, rounds_of, train
-
-
-def make_config(*overlays):
-    return conftest.make_config({"method": "dp-fedavg"}, *overlays, general=DIFFERENCE)
+from .conftest import difference_config, history_in, ledger_in, rounds_of, train
 
 
 def examples(dataset, records):
@@ -25,19 +20,25 @@ def examples(dataset, records):
     return images, torch.from_numpy(np.asarray(dataset.labels[records]))
 
 
+def trained_weights(net, run_dir):
+    tensors = load_file(run_dir / "model.safetensors")
+    return net.flatten(
+        {name.removeprefix("member1/"): tensor for name, tensor in tensors.items()}
+    )
+
+
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adam", 0.001)])
-def test_a_difference_is_that_of_autodiff_steps_on_all_records(
-    silos, tmp_path, optimizer, rate
-):
-    """100 records a client: more than one piece, the last of them not full."""
+def test_model_difference_is_that_of_autodiff_steps(silos, tmp_path, optimizer, rate):
+    """100 records a client: more than one chunk, the last of them not full."""
     update = {"optimizer": optimizer, "inner_rate": rate}
-    rounds = rounds_of(make_config({"client_update": update}), silos, tmp_path)
+    rounds = rounds_of(difference_config({"client_update": update}), silos, tmp_path)
     dataset = load_records(silos[0])
     partition = RecordPartition.load(silos[1])
     net = rounds.net
     theta = net.initial(stream(0, "initial-weights"))
     cohort = np.array([2, 0])
-    ((found, losses, accuracies),) = rounds.clients.contributions(theta, cohort, 0)
+    chunk = rounds.clients.contributions(theta, cohort, 0)
+    ((differences, losses, accuracies),) = chunk
     for row, client in enumerate(cohort):
         images, labels = examples(dataset, partition.records[client])
         model = torch.nn.Parameter(torch.from_numpy(theta.copy()))
@@ -48,22 +49,23 @@ def test_a_difference_is_that_of_autodiff_steps_on_all_records(
             logits = net.logits(model, images)
             loss = functional.cross_entropy(logits, labels)
             if step == 0:
-                right = (logits.argmax(1) == labels).float().mean().item()
+                accuracy = (logits.argmax(1) == labels).float().mean().item()
                 assert losses[row] == pytest.approx(loss.item(), rel=1e-5)
-                assert accuracies[row] == pytest.approx(right)
+                assert accuracies[row] == pytest.approx(accuracy)
             loss.backward()
             steps.step()
         expected = torch.from_numpy(theta) - model.detach()
         assert expected.norm() > 1e-3
         if optimizer == "sgd":
-            assert torch.allclose(found[row], expected, rtol=1e-3, atol=1e-6)
+            assert torch.allclose(differences[row], expected, rtol=1e-3, atol=1e-6)
         else:
             # Adam's step is a ratio: near zero, rounding decides it.
-            assert torch.isclose(found[row], expected, atol=1e-5).float().mean() > 0.99
+            close = torch.isclose(differences[row], expected, atol=1e-5)
+            assert close.float().mean() > 0.99
 
 
-def test_the_whole_run_is_accounted_for_by_client(silos, tmp_path):
-    train(make_config(), silos, tmp_path)
+def test_dp_fedavg_writes_its_releases_by_client(silos, tmp_path):
+    train(difference_config(), silos, tmp_path)
     ledger = ledger_in(tmp_path)
     assert [line.round for line in ledger] == list(range(6))
     for line in ledger:
@@ -77,29 +79,27 @@ def test_the_whole_run_is_accounted_for_by_client(silos, tmp_path):
     assert history["validation_loss"].notna().tolist() == measured
 
 
-def test_fedprox_is_accounted_for_as_the_differences_that_it_sends(silos, tmp_path):
-    """The term pulls steps back and is of public weights: the releases and the account
-    are the plain run's.
-    """
+def test_fedprox_sends_shorter_differences_under_the_same_ledger(silos, tmp_path):
+    """The proximal term pulls steps back and depends on public weights alone."""
     proximal = {"client_update": {"kind": "proximal", "mu": 5.0}}
     files = []
     norms = []
-    for config in (make_config(), make_config(proximal)):
+    for config in (difference_config(), difference_config(proximal)):
         files.append(train(config, silos, tmp_path / config.key))
         rounds = rounds_of(config, silos, tmp_path / f"again-{config.key}")
         theta = rounds.net.initial(stream(0, "initial-weights"))
-        ((rows, _, _),) = rounds.clients.contributions(theta, np.arange(4), 0)
-        norms.append(rows.norm(dim=1))
-    plain, held = files
-    assert plain["model.safetensors"] != held["model.safetensors"]
-    assert plain["ledger.jsonl"] == held["ledger.jsonl"]
+        ((differences, _, _),) = rounds.clients.contributions(theta, np.arange(4), 0)
+        norms.append(differences.norm(dim=1))
+    fedavg, fedprox = files
+    assert fedavg["model.safetensors"] != fedprox["model.safetensors"]
+    assert fedavg["ledger.jsonl"] == fedprox["ledger.jsonl"]
     assert (norms[1] < norms[0]).all()
 
 
 @pytest.mark.parametrize("partition", ["fragments", "dirichlet"])
-def test_clients_of_any_size_count_alike_in_the_mean(silos, tmp_path, partition):
-    """One local step of everyone, averaged (FedSGD): a step along the mean over clients
-    of the mean gradient of each.
+def test_fedavg_weighs_clients_of_any_size_equally(silos, tmp_path, partition):
+    """One local step of all clients, averaged (FedSGD): a step along the mean over
+    clients of the mean gradient of each.
     """
     dataset = load_records(silos[0])
     data, clients = silos
@@ -111,14 +111,10 @@ def test_clients_of_any_size_count_alike_in_the_mean(silos, tmp_path, partition)
     }
     if partition == "dirichlet":
         clients = tmp_path / "clients"
-        made = make_dirichlet(dataset, clients=4, concentration=0.3, least=5, seed=0)
-        made.save(clients)
-        overlay["clients"] = {
-            "partition": "dirichlet",
-            "concentration": 0.3,
-            "least": 5,
-        }
-    config = make_config(overlay)
+        sizes = {"concentration": 0.3, "least": 5}
+        make_dirichlet(dataset, clients=4, seed=0, **sizes).save(clients)
+        overlay["clients"] = {"partition": "dirichlet"} | sizes
+    config = difference_config(overlay)
     train(config, (data, clients), tmp_path / "run")
     net = config.net(dataset.image_shape, 10)
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights"))).requires_grad_()
@@ -128,13 +124,10 @@ def test_clients_of_any_size_count_alike_in_the_mean(silos, tmp_path, partition)
         loss = functional.cross_entropy(net.logits(theta, images), labels)
         gradients.append(torch.autograd.grad(loss, theta)[0])
     expected = (theta - 0.1 * sum(gradients) / 4).detach().numpy()
-    trained = load_file(tmp_path / "run" / "model.safetensors")
-    found = net.flatten(
-        {name.removeprefix("member1/"): tensor for name, tensor in trained.items()}
-    )
-    assert np.allclose(found, expected, rtol=1e-3, atol=1e-6)
+    weights = trained_weights(net, tmp_path / "run")
+    assert np.allclose(weights, expected, rtol=1e-3, atol=1e-6)
 
 
-def test_data_of_another_number_of_classes_are_refused(silos, tmp_path):
+def test_data_with_another_number_of_classes_are_refused(silos, tmp_path):
     with pytest.raises(BenchError, match=r"task\.ways is 5, but digits has 10 classes"):
-        rounds_of(make_config({"task": {"ways": 5}}), silos, tmp_path)
+        rounds_of(difference_config({"task": {"ways": 5}}), silos, tmp_path)

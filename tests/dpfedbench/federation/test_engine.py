@@ -1,4 +1,4 @@
-"""The training loop: what is released, written down and reported."""
+"""The training loop: what it releases, writes and reports."""
 
 import io
 import math
@@ -19,6 +19,7 @@ from dpsum import mechanism
 from dpsum.private_sum import PrivateSum
 
 from .conftest import (
+    LOTS,
     PLAIN,
     history_in,
     ledger_in,
@@ -29,8 +30,10 @@ from .conftest import (
     watch_streams,
 )
 
+ONE_ROUND = {"participation": {"rounds": 1}}
 
-def test_without_noise_and_clipping_it_is_the_plain_method(
+
+def test_private_training_without_noise_and_clipping_is_the_plain_method(
     federation, tmp_path, monkeypatch
 ):
     """Property 5, bit for bit."""
@@ -47,29 +50,25 @@ def test_without_noise_and_clipping_it_is_the_plain_method(
     assert plain["model.safetensors"] == off["model.safetensors"]
 
 
-def test_the_ledger_says_what_was_done(federation, tmp_path, monkeypatch):
-    """Properties 2 and 6: the ledger has the values of each mechanism that ran, and no
-    stream of noise is used twice.
-    """
+def test_ledger_has_the_values_of_each_release(federation, tmp_path, monkeypatch):
+    """Properties 2 and 6: no stream of noise is used twice."""
     releases = watch_releases(monkeypatch)
     streams = watch_streams(monkeypatch)
     train(make_config(), federation, tmp_path)
     ledger = ledger_in(tmp_path)
     assert [line.round for line in ledger] == list(range(12))
-    assert len(releases) == 12
-    for line, (done, _) in zip(ledger, releases, strict=True):
-        assert line.noise_multiplier == done.noise_multiplier
-        assert line.threshold == line.sensitivity == done.threshold
-        assert line.noise_std == done.noise_multiplier * done.threshold
-        assert line.sampler["cohort"] == line.denominator == done.count == 4
-    thresholds = {line.threshold for line in ledger}
-    assert len(thresholds) > 1  # the rule moved it, and the ledger followed
+    for line, (total, _) in zip(ledger, releases, strict=True):
+        assert line.noise_multiplier == total.noise_multiplier
+        assert line.threshold == line.sensitivity == total.threshold
+        assert line.noise_std == total.noise_multiplier * total.threshold
+        assert line.sampler["cohort"] == line.denominator == total.count == 4
+    assert len({line.threshold for line in ledger}) > 1  # the clipping rule moved it
     noises = ["/".join(map(str, name)) for name in streams if name[1] == "noise"]
     assert noises == [line.noise_stream for line in ledger]
     assert len(set(noises)) == 12
 
 
-def test_the_step_is_the_release_over_the_public_denominator(
+def test_server_step_is_the_release_over_the_public_denominator(
     federation, tmp_path, monkeypatch
 ):
     """Property 8: Poisson cohorts differ in size, the denominator does not, and an
@@ -86,18 +85,16 @@ def test_the_step_is_the_release_over_the_public_denominator(
     monkeypatch.setattr(Step, "step", watched)
     plan = {"participation": {"kind": "poisson", "cohort": 2, "rounds": 12}}
     train(make_config(plan), federation, tmp_path)
-    counts = [done.count for done, _ in releases]
+    counts = [total.count for total, _ in releases]
     assert 0 in counts and max(counts) > 1
     for (_, released), mean in zip(releases, means, strict=True):
         assert np.array_equal(mean, released / 2.0)
         assert np.abs(released).min() > 0
 
 
-def test_models_are_kept_by_validation_every_so_many_rounds_and_after_the_last(
-    federation, tmp_path, monkeypatch
-):
-    """Of accuracies 40, 70 and 55 in rounds 5, 10 and 11 the two best are kept, the best
-    first.
+def test_best_models_of_the_validations_are_kept(federation, tmp_path, monkeypatch):
+    """Accuracies 40, 70 and 55 in rounds 5, 10 and the last, 11: two models are kept,
+    the best first.
     """
     accuracies = iter((40.0, 70.0, 55.0))
     models = []
@@ -119,35 +116,7 @@ def test_models_are_kept_by_validation_every_so_many_rounds_and_after_the_last(
     assert np.array_equal(members, models[1:])
 
 
-def test_not_finite_contributions_count_as_zero_and_are_reported(
-    federation, tmp_path, monkeypatch, capsys
-):
-    """Property 15: on a terminal, and in no log."""
-    contributions = maml._Tasks.contributions
-
-    def poisoned(self, *args):
-        for gradients, losses, accuracies in contributions(self, *args):
-            gradients[0, 0] = float("nan")
-            gradients[1, 0] = float("inf")
-            yield gradients, losses, accuracies
-
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr(maml._Tasks, "contributions", poisoned)
-    monkeypatch.setattr(sys, "__stderr__", Terminal())
-    train(make_config({"participation": {"rounds": 1}}), federation, tmp_path)
-    assert "2 contributions were not finite" in sys.__stderr__.getvalue()
-    assert "finite" not in capsys.readouterr().err
-    tensors = load_file(tmp_path / "model.safetensors").values()
-    assert all(np.isfinite(tensor).all() for tensor in tensors)
-    assert len(ledger_in(tmp_path)) == 1
-
-
-def test_a_missing_gpu_is_named_and_nothing_is_written(
-    federation, tmp_path, monkeypatch
-):
+def test_missing_gpu_is_named_and_nothing_is_written(federation, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     data, clients = federation
     folders = {"data_dir": data, "clients_dir": clients, "run_dir": tmp_path / "run"}
@@ -159,3 +128,82 @@ def test_a_missing_gpu_is_named_and_nothing_is_written(
 def test_random_initialisation_trains_nothing(federation, tmp_path):
     files = train(make_config({"method": "random"}), federation, tmp_path)
     assert files["ledger.jsonl"] == b"" and len(history_in(tmp_path)) == 0
+
+
+# Contributions and models that are not finite
+
+
+def spoil(monkeypatch, rows, value=math.nan):
+    """Make these rows of each chunk of contributions not finite."""
+    contributions = maml._Tasks.contributions
+
+    def spoilt(self, *arguments):
+        for gradients, losses, accuracies in contributions(self, *arguments):
+            gradients[rows, 0] = value
+            yield gradients, losses, accuracies
+
+    monkeypatch.setattr(maml._Tasks, "contributions", spoilt)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_not_finite_contributions_count_as_zero_and_are_reported(
+    federation, tmp_path, monkeypatch, capsys, value
+):
+    """Property 15. The count is no release: a private run shows it on a terminal, and
+    writes it to no log.
+    """
+    spoil(monkeypatch, slice(0, 2), value)
+    monkeypatch.setattr(sys, "__stderr__", Terminal())
+    train(make_config(ONE_ROUND), federation, tmp_path)
+    assert "2 contributions were not finite" in sys.__stderr__.getvalue()
+    assert "finite" not in capsys.readouterr().err
+    tensors = load_file(tmp_path / "model.safetensors").values()
+    assert all(np.isfinite(tensor).all() for tensor in tensors)
+    assert len(ledger_in(tmp_path)) == 1
+
+
+def test_not_finite_contributions_are_logged_without_privacy(
+    federation, tmp_path, monkeypatch, capsys
+):
+    spoil(monkeypatch, 0)
+    train(make_config(ONE_ROUND, PLAIN), federation, tmp_path)
+    assert "1 contributions were not finite" in capsys.readouterr().err
+
+
+def training_error(config, folders, run_dir):
+    with pytest.raises(BenchError) as caught:
+        train(config, folders, run_dir)
+    assert not (run_dir / "model.safetensors").exists()
+    return str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")
+def test_plain_training_with_too_high_a_rate_stops(silos, tmp_path):
+    update = {"inner_rate": 1e6, "inner_steps": 4, "optimizer": "sgd"}
+    config = make_config({"method": "fedavg", "client_update": update}, general=LOTS)
+    message = training_error(config, silos, tmp_path)
+    assert "none of its contributions is finite: lower server.rate or" in message
+
+
+def test_plain_training_stops_where_no_contribution_is_finite(
+    federation, tmp_path, monkeypatch
+):
+    """A private one goes on, since the count is no release."""
+    spoil(monkeypatch, slice(None))
+    message = training_error(make_config(PLAIN), federation, tmp_path / "plain")
+    assert message.startswith("training stops in round 1, since none of its contrib")
+    train(make_config(ONE_ROUND), federation, tmp_path / "private")
+
+
+def test_private_training_stops_where_the_model_is_not_finite(
+    federation, tmp_path, monkeypatch
+):
+    mean = Step.mean
+    monkeypatch.setattr(Step, "mean", lambda *arguments: mean(*arguments) * torch.inf)
+    message = training_error(make_config(ONE_ROUND), federation, tmp_path)
+    assert message.startswith("training stops in round 1, since the model is no longer")

@@ -1,6 +1,4 @@
-"""Clipping by groups of coordinates in a run: what is clipped, written down, paid for
-and refused.
-"""
+"""Clipping by groups of coordinates in a run."""
 
 import dataclasses
 import functools
@@ -24,8 +22,8 @@ from dpsum.group_clipping import CoordinateGroups, GroupedSum, clip_groups
 from dpsum.private_sum import PrivateSum
 
 from .conftest import (
-    DIFFERENCE,
     accounted,
+    difference_config,
     history_in,
     ledger_in,
     make_config,
@@ -35,26 +33,23 @@ from .conftest import (
 )
 
 JOINT = {"noise_by_group": "joint"}
-BY_TENSOR = {
-    "clipping": {
-        "kind": "constant",
-        "threshold": 0.2,
-        "groups": "tensors",
-        "noise_by_group": "per-group",
-    },
-    "participation": {"rounds": 4},
+FOUR = {"participation": {"rounds": 4}}
+CONSTANT = {
+    "kind": "constant",
+    "threshold": 0.2,
+    "groups": "tensors",
+    "noise_by_group": "per-group",
 }
-QUANTILE = {
-    "clipping": {
-        "kind": "private-quantile",
-        "groups": "layers",
-        "threshold": 0.5,
-        "percentile": 50,
-        "count_noise": 3.0,
-        "never_rising": False,
-    },
-    "participation": {"rounds": 4},
+BY_TENSOR = {"clipping": CONSTANT} | FOUR
+QUANTILE_RULE = {
+    "kind": "private-quantile",
+    "groups": "layers",
+    "threshold": 0.5,
+    "percentile": 50,
+    "count_noise": 3.0,
+    "never_rising": False,
 }
+QUANTILE = {"clipping": QUANTILE_RULE} | FOUR
 NAMES = [
     *(f"block{n}.{name}" for n in range(1, 5) for name in ("weight", "scale", "shift")),
     "head.weight",
@@ -98,23 +93,19 @@ def test_coordinate_groups_are_the_tensors_or_layers_of_a_network(kind, expected
     sizes = np.diff(groups.boundaries).tolist()
     assert dict(zip(groups.names, sizes, strict=True)) == expected
     assert groups.dimension == net.dimension == 108
+    with_rates = net.with_rates(2, 0.1)
+    groups = with_rates.coordinate_groups(kind, "joint")
+    assert groups.names[-1] == "rates" and groups.dimension == with_rates.dimension
 
 
 def test_coordinate_groups_of_a_language_model_go_by_the_number_in_the_names():
     build = functools.partial(Lstm, words=10, record=4, width=3, layers=2)
-    groups = Net(build, input_shape=(4,), outputs=10).coordinate_groups(
-        "layers", "joint"
-    )
+    net = Net(build, input_shape=(4,), outputs=10)
+    groups = net.coordinate_groups("layers", "joint")
     assert groups.names[:3] == ("embedding", "input0", "input1")
 
 
-def test_coordinate_groups_have_learnt_rates_for_themselves():
-    net = Net(Named, input_shape=(4, 4, 1), outputs=2).with_rates(2, 0.1)
-    groups = net.coordinate_groups("layers", "joint")
-    assert groups.names[-1] == "rates" and groups.dimension == net.dimension
-
-
-# Adding what torch holds
+# Sums of torch tensors
 
 
 def rows_with_a_nan(dimension=50):
@@ -157,14 +148,23 @@ def test_add_to_with_one_group_has_the_bits_of_flat_clipping():
     assert np.array_equal(*releases)
 
 
-# A run
+# Runs
 
 
-def test_ledger_and_account_of_a_run_by_tensor(federation, tmp_path):
+@pytest.fixture(scope="module")
+def by_tensor(federation, tmp_path_factory):
+    """The folder of a run that is clipped by tensor."""
+    run_dir = tmp_path_factory.mktemp("by-tensor")
+    train(make_config(BY_TENSOR), federation, run_dir)
+    return run_dir
+
+
+def test_ledger_and_account_by_tensor_are_one_gaussians(
+    federation, by_tensor, tmp_path
+):
     """One pass over known blocks: one Gaussian of multiplier 14^(-1/2), delta 1e-3."""
     config = make_config(BY_TENSOR)
-    train(config, federation, tmp_path)
-    lines = ledger_in(tmp_path)
+    lines = ledger_in(by_tensor)
     assert len(lines) == 4
     for line in lines:
         assert line.groups["names"] == NAMES
@@ -173,66 +173,51 @@ def test_ledger_and_account_of_a_run_by_tensor(federation, tmp_path):
         assert line.noise_multiplier == pytest.approx(14**-0.5)
         assert line.claimed_multiplier == pytest.approx(1.0)
     check_agrees(config, lines, 4)
-    profiles = accounted(config, tmp_path)["profiles"]
-    holds = profiles["holds"]["epsilon_high"]
-    assert holds == pytest.approx(gaussian_epsilon(14**-0.5, 1e-3))
+    profiles = accounted(config, by_tensor)["profiles"]
+    epsilon = profiles["holds"]["epsilon_high"]
+    assert epsilon == pytest.approx(gaussian_epsilon(14**-0.5, 1e-3))
     flat = make_config(BY_TENSOR, {"clipping": {"groups": "all"} | JOINT})
-    train(flat, federation, tmp_path / "flat")
-    claimed = accounted(flat, tmp_path / "flat")["profiles"]["as_claimed"]
-    assert profiles["as_claimed"]["epsilon_high"] == pytest.approx(
-        claimed["epsilon_high"]
-    )
-    first = history_in(tmp_path).iloc[0]
+    train(flat, federation, tmp_path)
+    claimed = accounted(flat, tmp_path)["profiles"]["as_claimed"]["epsilon_high"]
+    assert profiles["as_claimed"]["epsilon_high"] == pytest.approx(claimed)
+    first = history_in(by_tensor).iloc[0]
     assert first["threshold"] == pytest.approx(0.2 * 14**0.5)
     assert first["threshold_least"] == first["threshold_most"] == 0.2
-    assert first["epsilon_proven"] == pytest.approx(holds)
+    assert first["epsilon_proven"] == pytest.approx(epsilon)
 
 
-def test_groups_do_not_move_the_identity_of_a_run_without_them():
+def test_groups_move_the_identity_of_runs_with_groups_alone():
     assert {"groups", "noise_by_group"}.isdisjoint(
         make_config().identity().get("clipping", {})
     )
     by_layer = make_config(BY_TENSOR, {"clipping": {"groups": "layers"}})
     assert make_config(BY_TENSOR).key != by_layer.key
-    fields = {"clipping_groups", "noise_by_group"}
     flat = make_config(WITHIN_TASK, {"within_task": {"clipping_groups": "all"}})
-    assert fields.isdisjoint(flat.identity()["within_task"])
+    assert {"clipping_groups", "noise_by_group"}.isdisjoint(
+        flat.identity()["within_task"]
+    )
     grouped = make_config(WITHIN_TASK).identity()["within_task"]
     assert grouped["clipping_groups"] == "tensors"
 
 
-def test_thresholds_of_layers_move_by_themselves_and_counts_are_paid(
-    federation, tmp_path
-):
+def test_thresholds_of_layers_differ_and_their_counts_are_paid(federation, tmp_path):
     """Five layers: the counts have mu^2 = 5 (1 / 2)^2 / 3^2, the sum the rest of 1.
     Torch and compiled passes agree on the thresholds.
     """
     config = make_config(QUANTILE)
     train(config, federation, tmp_path)
     lines = ledger_in(tmp_path)
-    paid = 5 / 36
+    count_cost = 5 / 36
     for total, count in zip(lines[::2], lines[1::2], strict=True):
-        assert count.noise_multiplier**-2 == pytest.approx(paid)
-        assert total.noise_multiplier**-2 == pytest.approx(1 - paid)
+        assert count.noise_multiplier**-2 == pytest.approx(count_cost)
+        assert total.noise_multiplier**-2 == pytest.approx(1 - count_cost)
     thresholds = lines[-2].groups["thresholds"]
     assert len(set(thresholds)) > 1
-    holds = proven(config, tmp_path)["epsilon_high"]
-    assert holds == pytest.approx(gaussian_epsilon(1.0, 1e-3))
+    epsilon = proven(config, tmp_path)["epsilon_high"]
+    assert epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-3))
     train(config, federation, tmp_path / "torch", kernels=False)
-    torchs = ledger_in(tmp_path / "torch")[-2].groups["thresholds"]
-    assert torchs == pytest.approx(thresholds, rel=1e-3)
-
-
-@pytest.mark.parametrize("reading", ["joint", "per-group", "equal-shares"])
-def test_calibrated_noise_keeps_the_proven_epsilon(federation, tmp_path, reading):
-    calibrated = {
-        "clipping": {"noise_by_group": reading},
-        "noise": {"multiplier": None},
-        "budget": {"epsilon": 2.0},
-    }
-    config = make_config(BY_TENSOR, calibrated)
-    train(config, federation, tmp_path)
-    assert 1.98 < proven(config, tmp_path)["epsilon_high"] <= 2.0
+    by_torch = ledger_in(tmp_path / "torch")[-2].groups["thresholds"]
+    assert by_torch == pytest.approx(thresholds, rel=1e-3)
 
 
 def test_adam_without_bias_reads_the_noise_of_each_group():
@@ -245,9 +230,6 @@ def test_adam_without_bias_reads_the_noise_of_each_group():
     assert weights.isfinite().all()
 
 
-# A ledger that says something else than the configuration
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -256,18 +238,16 @@ def test_adam_without_bias_reads_the_noise_of_each_group():
         ({"threshold": 0.3}, "first threshold"),
     ],
 )
-def test_ledger_by_tensor_is_not_that_of_another_configuration(
-    federation, tmp_path, change, message
+def test_ledger_by_tensor_of_another_configuration_is_refused(
+    by_tensor, change, message
 ):
-    train(make_config(BY_TENSOR), federation, tmp_path)
-    other = make_config(BY_TENSOR, {"clipping": change})
     with pytest.raises(BenchError, match=message):
-        check_agrees(other, ledger_in(tmp_path), 4)
+        check_agrees(
+            make_config(BY_TENSOR, {"clipping": change}), ledger_in(by_tensor), 4
+        )
 
 
-def test_ledger_whose_groups_share_noise_in_another_way_is_refused(
-    federation, tmp_path
-):
+def test_ledger_whose_noise_moved_between_groups_is_refused(federation, tmp_path):
     """More noise on one tensor and less on another, of one multiplier."""
     config = make_config(BY_TENSOR, {"clipping": JOINT})
     train(config, federation, tmp_path)
@@ -288,8 +268,15 @@ def test_private_quantile_that_costs_more_than_the_budget_is_refused(
         train(config, federation, tmp_path)
 
 
-# Sums that a few-shot client takes over its own examples
+def test_groups_of_model_differences_are_clipped_too(silos, tmp_path):
+    groups = {"clipping": {"groups": "layers"}, "participation": {"rounds": 2}}
+    train(difference_config(groups), silos, tmp_path)
+    first, _ = ledger_in(tmp_path)
+    assert len(first.groups["thresholds"]) > 1
+    assert first.noise_multiplier == pytest.approx(1.0)
 
+
+# Sums that a few-shot client takes over its own examples
 
 WITHIN_TASK = {
     "method": "dp-agrlr",
@@ -310,7 +297,7 @@ WITHIN_TASK = {
         ("joint", 2.0, 0.4 * 14**0.5, "proved"),
     ],
 )
-def test_own_sums_by_tensor_have_the_account_of_their_noise(
+def test_within_task_sums_by_tensor_have_the_account_of_their_noise(
     federation, tmp_path, reading, multiplier, std, status
 ):
     """14 tensors of C = 0.2: by hand, noise of 2 C in each protects like 2 / sqrt(14)."""
@@ -325,19 +312,18 @@ def test_own_sums_by_tensor_have_the_account_of_their_noise(
         assert line.noise_multiplier == pytest.approx(multiplier)
         assert line.counted_multiplier == pytest.approx(2.0)
     (records,) = accounted(config, tmp_path, federation[1])["also"]
-    claimed, holds = (records["profiles"][name] for name in ("as_claimed", "holds"))
-    assert holds["epsilon_high"] == pytest.approx(gaussian_epsilon(multiplier, 1e-5))
+    claimed, proof = (records["profiles"][name] for name in ("as_claimed", "holds"))
+    assert proof["epsilon_high"] == pytest.approx(gaussian_epsilon(multiplier, 1e-5))
     assert claimed["epsilon_high"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
     assert claimed["status"] == status
 
 
-def test_own_sums_by_tensor_take_steps_along_gradients_clipped_by_tensor(
-    federation, tmp_path
-):
+def test_within_task_steps_follow_gradients_clipped_by_tensor(federation, tmp_path):
     """Without noise, one support step: each tensor of each example's gradient is cut to
     C by the formula, in double precision; and the query gradient likewise.
     """
-    threshold, rate = 0.05, 0.4
+    threshold = 0.05
+    rate = 0.4
     steps = {
         "within_task": {"threshold": threshold, "multiplier": 1e-3},
         "client_update": {"inner_steps": 1, "inner_rate": rate, "order": 1},
@@ -370,11 +356,3 @@ def test_own_sums_by_tensor_take_steps_along_gradients_clipped_by_tensor(
     expected = clipped_mean(theta - rate * step, tasks.query_x[0], tasks.query_y[0])
     gap = np.linalg.norm(sent[0].numpy() - expected)
     assert gap < 1e-3 * np.linalg.norm(expected)
-
-
-def test_groups_of_model_differences_are_clipped_too(silos, tmp_path):
-    groups = {"clipping": {"groups": "layers"}, "participation": {"rounds": 2}}
-    train(make_config(groups, general=DIFFERENCE), silos, tmp_path)
-    first, _ = ledger_in(tmp_path)
-    assert len(first.groups["thresholds"]) > 1
-    assert first.noise_multiplier == pytest.approx(1.0)

@@ -1,24 +1,23 @@
-"""Where training starts: keys, weights, what the account makes of it, and what is
-refused.
-"""
+"""Initial weights of a training: weights of another run or of a file, and their account."""
 
 import hashlib
 
 import numpy as np
 import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
 from safetensors.numpy import load_file
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.expand import named
 from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
-from dpfedbench.settings.run import RandomInitial
 from tests.dpfedbench.federation.test_sums_together import gaussian, joint
 
 from .conftest import (
-    LOTS,
     PLAIN,
     RUN,
     ledger_in,
+    lots_config,
     make_config,
     proven,
     rounds_of,
@@ -27,14 +26,16 @@ from .conftest import (
 
 DELTA = RUN["budget"]["delta"]
 SHORT = {"participation": {"rounds": 2}, "validation": {"every": 0}}
+OWN_STREAMS = {"streams": "own"}
+NORMALISED = {"model": {"normalisation": "record"}}
 
 
-def start_from(run, **more):
-    return {"initial": {"kind": "run", "run": named(run), **more}}
+def start_from(run, **fields):
+    return {"initial": {"kind": "run", "run": named(run), **fields}}
 
 
 def public(**change):
-    """A run without privacy on a data set that this one's clients do not hold."""
+    """A run without privacy on a data set that this run's clients do not hold."""
     return make_config(PLAIN, SHORT, {"dataset": "glyph-symbols"}, change)
 
 
@@ -42,51 +43,50 @@ def same_clients(method="dp-agr", **change):
     return make_config({"method": method}, SHORT, change)
 
 
-def test_a_random_start_moves_no_key():
+def test_initial_random_moves_no_key():
     run = make_config()
-    assert run.initial == RandomInitial() and "initial" not in run.identity()
+    assert "initial" not in run.identity()
     assert make_config({"initial": "random"}).key == run.key
-    started = make_config(start_from(public(), public=True))
-    assert started.key != run.key
-    # Nor does it matter how the other run is named: with the defaults spelled out, or
-    # without.
-    whole = {key: value for key, value in public().plain().items() if key != "seed"}
-    assert (
-        make_config(
-            {"initial": {"kind": "run", "public": True, "run": whole}}
-        ).references
-        == started.references
-    )
 
 
-def test_the_other_run_has_this_ones_seed_and_is_made_first():
+def test_initial_run_has_the_seed_of_the_run_and_a_key_of_its_own():
+    """Whether the first run is named with its defaults or without does not matter."""
     run = make_config(start_from(public(), public=True), {"seed": 3})
+    assert run.key != make_config({"seed": 3}).key
     assert run.references == {"model.safetensors": public(seed=3)}
+    whole = {key: value for key, value in public().plain().items() if key != "seed"}
+    spelled_out = {"kind": "run", "public": True, "run": whole}
+    assert make_config({"initial": spelled_out}, {"seed": 3}).references == (
+        run.references
+    )
 
 
 @pytest.mark.parametrize("change", [{}, {"method": "public-alone"}])
-def test_training_starts_from_the_other_runs_first_member(change, federation, tmp_path):
-    first = make_config(
-        PLAIN, SHORT, {"dataset": "other", "validation": {"every": 1, "ensemble": 2}}
-    )
+def test_initial_weights_are_the_first_member_of_the_other_run(
+    change, federation, tmp_path
+):
+    ensemble = {"dataset": "other", "validation": {"every": 1, "ensemble": 2}}
+    first = make_config(PLAIN, SHORT, ensemble)
     train(first, federation, tmp_path / "first")
     model = tmp_path / "first" / "model.safetensors"
-    files = {"references": {model.name: model}}
+    references = {model.name: model}
     members = load_file(model)
     run = make_config(start_from(first, public=True), change or SHORT)
-    rounds = rounds_of(run, federation, tmp_path / "run", **files)
+    rounds = rounds_of(run, federation, tmp_path / "run", references=references)
     tensors = rounds.net.tensors(rounds.theta)
     names = {f"member1/{name}" for name in tensors}
     assert names < set(members)
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(tensor.numpy(), members[f"member1/{name}"])
     if change:
-        alone = train(run, federation, tmp_path / "alone", **files)
+        alone = train(run, federation, tmp_path / "alone", references=references)
         assert alone["ledger.jsonl"] == b"" and not run.private
         assert load_file(tmp_path / "alone" / model.name).keys() == names
 
 
-def test_a_file_is_read_if_it_is_the_one_that_was_named(federation, tmp_path):
+def test_initial_file_has_to_have_the_checksum_of_the_configuration(
+    federation, tmp_path
+):
     train(public(), federation, tmp_path / "first")
     path = tmp_path / "first" / "model.safetensors"
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -99,9 +99,9 @@ def test_a_file_is_read_if_it_is_the_one_that_was_named(federation, tmp_path):
     assert np.array_equal(weights[:9], first)
     assert run.unaccounted == ()
     assert "weights of drawings, declared public" in run.notices[-1]
-    other = make_config({"initial": start | {"sha256": "0" * 64}})
+    changed = make_config({"initial": start | {"sha256": "0" * 64}})
     with pytest.raises(BenchError, match=rf"and its SHA-256 is {digest}, but initial"):
-        rounds_of(other, federation, tmp_path / "other")
+        rounds_of(changed, federation, tmp_path / "changed")
 
 
 MAIL = {"kind": "file", "path": "x", "sha256": "0" * 64, "source": "mail"}
@@ -119,7 +119,7 @@ MAIL = {"kind": "file", "path": "x", "sha256": "0" * 64, "source": "mail"}
         ({"initial": MAIL}, "starts from weights of mail, for which there is no acc"),
     ],
 )
-def test_nothing_finite_is_proven_after_private_data_without_an_account(
+def test_initial_weights_without_an_account_leave_nothing_finite_proven(
     start, reason, federation, tmp_path, monkeypatch
 ):
     run = make_config(start, SHORT)
@@ -135,29 +135,25 @@ def test_nothing_finite_is_proven_after_private_data_without_an_account(
     train(run, federation, tmp_path)
     for line in ledger_in(tmp_path):
         assert line.data_dependent_threshold and reason in line.reason
-    holds = proven(run, tmp_path)
-    assert (holds["epsilon_high"], holds["status"]) == ("inf", "void")
+    proof = proven(run, tmp_path)
+    assert (proof["epsilon_high"], proof["status"]) == ("inf", "void")
 
 
-def test_a_public_start_costs_nothing(federation, tmp_path):
-    """Thresholds follow releases, and so the weights; what counts for the account is
-    the same line by line.
-    """
+def test_initial_public_weights_cost_nothing(federation, tmp_path):
+    """Thresholds follow releases, and so the weights. The account's inputs do not."""
     train(public(), federation, tmp_path / "first")
     model = tmp_path / "first" / "model.safetensors"
-    runs = {
-        "random": (make_config(), {}),
-        "started": (
-            make_config(start_from(public(), public=True)),
-            {model.name: model},
-        ),
-    }
-    models, counted, epsilons = [], [], []
-    for name, (run, files) in runs.items():
-        folder = tmp_path / name
-        trained = train(run, federation, folder, references=files)
-        models.append(trained["model.safetensors"])
-        counted.append(
+    models = []
+    inputs = []
+    epsilons = []
+    for run, references in (
+        (make_config(), {}),
+        (make_config(start_from(public(), public=True)), {model.name: model}),
+    ):
+        folder = tmp_path / run.key
+        files = train(run, federation, folder, references=references)
+        models.append(files["model.safetensors"])
+        inputs.append(
             [
                 (line.noise_multiplier, line.sampler, line.data_dependent_threshold)
                 for line in ledger_of(run, folder)
@@ -165,101 +161,70 @@ def test_a_public_start_costs_nothing(federation, tmp_path):
         )
         epsilons.append(proven(run, folder)["epsilon_high"])
     assert models[0] != models[1]
-    assert counted[0] == counted[1] and not counted[1][0][2]
+    assert inputs[0] == inputs[1] and not inputs[1][0][2]
     assert epsilons[0] == epsilons[1]
 
 
-def composed(run, first, federation, tmp_path):
-    """What is proven for a run that starts from a private one on the same clients."""
+def proven_together(federation, tmp_path, **change):
+    """Train a run (z = 1.5), and a second one (z = 1) that starts from it.
+
+    Returns the second run's references and what is proven of both.
+    """
+    first = same_clients(noise={"multiplier": 1.5}, **change)
+    run = make_config(start_from(first), SHORT, change, OWN_STREAMS)
     train(first, federation, tmp_path / "first")
-    files = {
-        name: tmp_path / "first" / name
-        for name in ("model.safetensors", "ledger.jsonl")
-    }
-    train(run, federation, tmp_path / "run", references=files)
-    before = ledger_before(run, files)
+    names = ("model.safetensors", "ledger.jsonl")
+    assert run.unaccounted == () and run.references == dict.fromkeys(names, first)
+    references = {name: tmp_path / "first" / name for name in names}
+    train(run, federation, tmp_path / "run", references=references)
+    before = ledger_before(run, references)
     assert len(before) == first.participation.rounds
-    return account_of(run, ledger_of(run, tmp_path / "run"), before=before).profiles[
-        "holds"
-    ]
+    ledger = ledger_of(run, tmp_path / "run")
+    streams = {line.noise_stream for line in (*before, *ledger)}
+    assert len(streams) == len(before) + len(ledger)
+    return account_of(run, ledger, before=before).profiles["holds"]
 
 
-def test_a_start_from_a_private_run_on_known_blocks_is_one_gaussian_with_it(
+def test_initial_private_run_on_known_blocks_is_one_gaussian_with_the_run(
     federation, tmp_path
 ):
-    first = same_clients(noise={"multiplier": 1.5})
-    run = make_config(start_from(first), SHORT, {"streams": "own"})
-    assert run.unaccounted == () and run.references == {
-        "model.safetensors": first,
-        "ledger.jsonl": first,
-    }
-    holds = composed(run, first, federation, tmp_path)
+    proof = proven_together(federation, tmp_path)
     expected = gaussian(joint(1.0, 1.5), DELTA)
-    assert holds.epsilon_low == pytest.approx(expected, rel=1e-9) == holds.epsilon_high
-    assert "together with the run that this one rests on" in holds.explanation
+    assert proof.epsilon_low == pytest.approx(expected, rel=1e-9)
+    assert proof.epsilon_low == proof.epsilon_high
+    assert "together with the run that this one rests on" in proof.explanation
 
 
-def test_of_secret_rounds_both_are_counted(federation, tmp_path):
-    """Between the larger of the two alone and known blocks; and not below what 2 of z =
-    1 and 1.5 are as a mixture.
+def test_initial_private_run_of_secret_rounds_counts_with_the_run(federation, tmp_path):
+    """Above the run alone, and below known blocks.
+
+    A client is in the first round of both with a chance of 1/144, where it is one
+    Gaussian of both: at delta this event alone costs as much as that Gaussian at 144
+    delta.
     """
     secret = {"participation": {"kind": "balls-and-bins", "rounds": 12}}
-    first = same_clients(noise={"multiplier": 1.5}, **secret)
-    run = make_config(start_from(first), SHORT, secret, {"streams": "own"})
-    holds = composed(run, first, federation, tmp_path)
-    alone = account_of(
-        make_config(SHORT, secret), ledger_of(run, tmp_path / "run")
-    ).profiles["holds"]
-    assert (
-        alone.epsilon_low
-        <= holds.epsilon_low
-        < holds.epsilon_high
-        < gaussian(joint(1.0, 1.5), DELTA)
-    )
-    assert holds.epsilon_high > alone.epsilon_high
-    # A client is in the first round of both with a chance of 1/144, where it is one
-    # Gaussian of both: at delta the event alone costs as much as this Gaussian at 144
-    # delta.
-    assert holds.epsilon_high > gaussian(joint(1.0, 1.5), 144 * DELTA)
+    proof = proven_together(federation, tmp_path, **secret)
+    alone = account_of(make_config(SHORT, secret), ledger_in(tmp_path / "run"))
+    lowest = alone.profiles["holds"]
+    assert lowest.epsilon_low <= proof.epsilon_low < proof.epsilon_high
+    assert lowest.epsilon_high < proof.epsilon_high < gaussian(joint(1.0, 1.5), DELTA)
+    assert proof.epsilon_high > gaussian(joint(1.0, 1.5), 144 * DELTA)
 
 
-def test_poisson_clients_are_composed_as_one_runs_rounds(federation, tmp_path):
-    """Against dp-accounting's own composition of two Poisson-sampled Gaussians of other
-    noise.
-    """
-    from dp_accounting import dp_event
-    from dp_accounting.pld import PLDAccountant
-
+def test_initial_private_run_of_poisson_cohorts_is_composed_with_the_run(
+    federation, tmp_path
+):
+    """Against dp-accounting's composition of two Poisson-sampled Gaussians."""
     poisson = {"participation": {"kind": "poisson"}}
-    first = same_clients(noise={"multiplier": 1.5}, **poisson)
-    run = make_config(start_from(first), SHORT, poisson, {"streams": "own"})
-    holds = composed(run, first, federation, tmp_path)
+    proof = proven_together(federation, tmp_path, **poisson)
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     for z in (1.0, 1.5):
-        accountant.compose(
-            dp_event.PoissonSampledDpEvent(4 / 48, dp_event.GaussianDpEvent(z)), 2
-        )
+        event = dp_event.PoissonSampledDpEvent(4 / 48, dp_event.GaussianDpEvent(z))
+        accountant.compose(event, 2)
     expected = accountant.get_epsilon(DELTA)
-    assert (
-        holds.epsilon_low == pytest.approx(expected, abs=2e-3)
-        and holds.epsilon_low <= holds.epsilon_high
-    )
-    assert holds.epsilon_high == pytest.approx(expected, abs=2e-3)
-
-
-def test_the_second_runs_noise_is_not_the_firsts(federation, tmp_path):
-    first = same_clients()
-    run = make_config(start_from(first), SHORT, OWN)
-    assert run.stream_seed != first.stream_seed
-    train(first, federation, tmp_path / "first")
-    model = tmp_path / "first" / "model.safetensors"
-    train(run, federation, tmp_path / "run", references={model.name: model})
-    lines = ledger_in(tmp_path / "first") + ledger_in(tmp_path / "run")
-    assert len({line.noise_stream for line in lines}) == 4
-
-
-OWN = {"streams": "own"}
-NORMALISED = {"model": {"normalisation": "record"}}
+    assert proof.epsilon_low <= proof.epsilon_high
+    assert proof.epsilon_low == pytest.approx(expected, abs=2e-3)
+    assert proof.epsilon_high == pytest.approx(expected, abs=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -271,13 +236,13 @@ NORMALISED = {"model": {"normalisation": "record"}}
         ),
         (start_from(same_clients()), r"set streams to own$"),
         (
-            start_from(same_clients()) | OWN | {"budget": {"epsilon": 20.0}},
+            start_from(same_clients()) | OWN_STREAMS | {"budget": {"epsilon": 20.0}},
             r"^budget\.epsilon is 20, but this run uses a private run",
         ),
         (start_from(public(model={"filters": 8}), public=True), "another last layer"),
         (
             start_from(same_clients(clients={"count": 24}, participation={"cohort": 2}))
-            | OWN,
+            | OWN_STREAMS,
             "but it has other clients than this run",
         ),
         (
@@ -287,11 +252,14 @@ NORMALISED = {"model": {"normalisation": "record"}}
             "^initial.public is true, but maml/glyphs/",
         ),
         (
-            start_from(same_clients(**OWN, **start_from(same_clients()))) | OWN,
+            start_from(same_clients(**OWN_STREAMS, **start_from(same_clients())))
+            | OWN_STREAMS,
             "which itself starts from dp-agr/glyphs/",
         ),
         (
-            start_from(same_clients("dp-agrlr", **NORMALISED)) | OWN | NORMALISED,
+            start_from(same_clients("dp-agrlr", **NORMALISED))
+            | OWN_STREAMS
+            | NORMALISED,
             "no analysis puts the sums of both together",
         ),
         (
@@ -300,45 +268,29 @@ NORMALISED = {"model": {"normalisation": "record"}}
         ),
     ],
 )
-def test_a_start_that_no_account_covers_is_refused(change, message):
+def test_initial_run_that_no_account_covers_is_refused(change, message):
     with pytest.raises(BenchError, match=message):
         make_config(change)
 
 
-def test_a_public_start_may_go_on_from_another_run_on_the_same_public_data():
-    """What declares the data set public says so of every run on it."""
+def test_initial_run_on_public_data_may_itself_start_from_such_a_run():
     longer = make_config(start_from(public(**start_from(public())), public=True))
-    assert longer.initial.without_account(longer) == () and longer.initial.public_for(
-        longer
-    )
+    assert longer.initial.without_account(longer) == ()
 
 
-def test_a_private_run_may_be_public_alone_for_others(federation):
-    """A model that was trained with privacy on another data set may be declared public,
-    as any may.
-    """
-    run = make_config(
-        SHORT, start_from(same_clients(dataset="glyph-symbols"), public=True)
-    )
-    assert run.unaccounted == () and set(run.references) == {"model.safetensors"}
-
-
-def test_records_may_start_from_other_records(silos, tmp_path):
-    """The first threshold, which is found at the initial model, is that of the weights
-    that training starts from.
-    """
+def test_initial_weights_determine_the_first_threshold(silos, tmp_path):
     clipping = {"kind": "norm-of-release", "threshold": None}
     base = {"participation": {"rounds": 2}, "clipping": clipping}
-    source = {"method": "fedavg", "dataset": "other", "participation": {"rounds": 2}}
-    first = make_config(source, general=LOTS)
+    first = lots_config(
+        {"method": "fedavg", "dataset": "other", "participation": {"rounds": 2}}
+    )
     train(first, silos, tmp_path / "first")
     model = tmp_path / "first" / "model.safetensors"
-    started = make_config(base, start_from(first, public=True), general=LOTS)
-    random = make_config(base, general=LOTS)
-    train(random, silos, tmp_path / "random")
+    started = lots_config(base, start_from(first, public=True))
+    train(lots_config(base), silos, tmp_path / "random")
     train(started, silos, tmp_path / "started", references={model.name: model})
-    thresholds = [
+    random_threshold, started_threshold = (
         ledger_in(tmp_path / name)[0].threshold[0] for name in ("random", "started")
-    ]
-    assert thresholds[0] != thresholds[1]
-    assert min(thresholds) > 0
+    )
+    assert random_threshold != started_threshold
+    assert min(random_threshold, started_threshold) > 0

@@ -1,13 +1,12 @@
-"""The generic torch path trains what the hand-written passes do (`machine.kernels:
-off`): to float error.
+"""The torch path trains what the compiled passes do, to float error.
 
-The noise is drawn from the same streams, so it is equal bit for bit, and ledgers and
-epsilon are too, where thresholds do not follow from releases. Gradients differ by
-rounding, about 1e-6 of their norm. What is compared is how far the model moved: ||torch
-- kernels|| over ||kernels - initial||. Plain descent keeps the relative error of the
-gradients (found: up to 5e-6; allowed: 1e-4). Adam divides each coordinate by its own
-size, so that where a gradient is near zero rounding decides the step (found: up to
-3e-6; allowed: 1e-3).
+Noise comes from the same streams, so it is equal bit for bit. Ledgers and epsilon are
+equal too, where thresholds do not follow from releases. Gradients differ by rounding,
+about 1e-6 of their norm. Tests compare how far the model moved: ||torch - kernels|| over
+||kernels - initial||. Plain descent keeps the relative error of the gradients (found:
+up to 5e-6; allowed: 1e-4). Adam divides each coordinate by its own size, so that
+rounding decides the step where a gradient is near zero (found: up to 3e-6; allowed:
+1e-3).
 """
 
 import dataclasses
@@ -39,133 +38,127 @@ from .conftest import (
 )
 
 SGD = {"server": {"optimizer": {"kind": "sgd"}, "rate": 0.1}}
-ROUNDS = {"participation": {"rounds": 3}, "validation": {"every": 3}}
+SHORT = {
+    "participation": {"rounds": 3},
+    "validation": {"every": 3, "ensemble": 1},
+}
 QUIET = {
     "noise": {"multiplier": 0.05},
     "clipping": {"kind": "constant", "threshold": 1.0},
 }
-"""Noise far below the gradients, so that it does not hide them; an epsilon of some
-thousand is an epsilon, too.
-"""
+"""Noise far below the gradients, so that it does not hide them."""
 
 RECORD = {"model": {"normalisation": "record"}}
 WITHIN = {"within_task": {"multiplier": 0.05, "threshold": 1.0}}
-TRANSFER = {"participation": {"cohort": 8}, "validation": {"every": 0}}
-
-
-def case(
-    *overlays,
-    general=RUN,
-    fixture="federation",
-    kernel="conv4-record",
-    tolerance=1e-4,
-):
-    """A run, the fixture of its data, the name of its compiled passes, and how far apart
-    both models may be.
-    """
-    return overlays, general, fixture, kernel, tolerance
-
-
-BATCH = {"kernel": "conv4-batch"}
-IN_SILOS = {"general": LOTS, "fixture": "silos", "kernel": "cnn"}
-OWN_THRESHOLDS = {
-    "clipping": {"kind": "noised-mean-norm"},
-    "noise": {"multiplier": 0.05},
+TRANSFER = {
+    "method": "transfer",
+    "participation": {"cohort": 8},
+    "validation": {"every": 0},
 }
+MOVING = {"clipping": {"kind": "noised-mean-norm"}, "noise": {"multiplier": 0.05}}
+
+
+@dataclasses.dataclass
+class Case:
+    """A run, the fixture of its data, its compiled passes, and the allowed distance."""
+
+    overlays: list
+    general: dict = dataclasses.field(default_factory=lambda: RUN)
+    fixture: str = "federation"
+    kernel: str = "conv4-record"
+    tolerance: float = 1e-4
+
+
+SILOS = {"fixture": "silos", "kernel": "cnn"}
 CASES = {
-    "dp-agr": case(QUIET, SGD, **BATCH),
-    "dp-agr adam": case(QUIET, tolerance=1e-3, **BATCH),
-    "dp-agr first order": case(QUIET, SGD, RECORD, {"client_update": {"order": 1}}),
-    "dp-agrlr": case({"method": "dp-agrlr"}, WITHIN, QUIET, SGD),
-    "dp-maml-sample": case({"method": "dp-maml-sample"}, WITHIN, QUIET, SGD),
-    "dp-reptile": case({"method": "dp-reptile"} | WITHIN, tolerance=1e-3),
-    "adap-dp-fl": case(QUIET, {"client_update": {"optimizer": "sgd"}}, **IN_SILOS),
-    "adap-dp-fl adam": case(OWN_THRESHOLDS, tolerance=1e-3, **IN_SILOS),
-    "dp-fedavg": case(
-        QUIET | {"noise": {"multiplier": 0.01}}, **IN_SILOS | {"general": DIFFERENCE}
-    ),
-    "transfer": case(
-        {"method": "transfer"} | TRANSFER, fixture="holder", tolerance=1e-3
-    ),
+    "dp-agr": Case([QUIET, SGD], kernel="conv4-batch"),
+    "dp-agr adam": Case([QUIET], kernel="conv4-batch", tolerance=1e-3),
+    "dp-agr first order": Case([QUIET, SGD, RECORD, {"client_update": {"order": 1}}]),
+    "dp-agrlr": Case([{"method": "dp-agrlr"}, WITHIN, QUIET, SGD]),
+    "dp-maml-sample": Case([{"method": "dp-maml-sample"}, WITHIN, QUIET, SGD]),
+    "dp-reptile": Case([{"method": "dp-reptile"} | WITHIN], tolerance=1e-3),
+    "adap-dp-fl": Case([QUIET, {"client_update": {"optimizer": "sgd"}}], LOTS, **SILOS),
+    "adap-dp-fl adam": Case([MOVING], LOTS, **SILOS, tolerance=1e-3),
+    "dp-fedavg": Case([QUIET | {"noise": {"multiplier": 0.01}}], DIFFERENCE, **SILOS),
+    "transfer": Case([TRANSFER], fixture="holder", tolerance=1e-3),
 }
 
 
-def moved_and_apart(config, data, first, second):
-    """Return how far the first model moved, and how far the second is from it."""
+def initial_weights(config, data):
     dataset = load_any_records(data)
     net = config.net(dataset.image_shape, len(dataset.class_names))
-    initial = net.initial(stream(config.seed, "initial-weights"))
-    (one,), (other,) = (
-        load_members(folder / "model.safetensors", net) for folder in (first, second)
+    return net, net.initial(stream(config.seed, "initial-weights"))
+
+
+def movement_and_distance(config, data, folder, other_folder):
+    """Return how far the first run's model moved, and how far the other's is from it."""
+    net, initial = initial_weights(config, data)
+    (model,), (other,) = (
+        load_members(path / "model.safetensors", net) for path in (folder, other_folder)
     )
-    return np.linalg.norm(one - initial), np.linalg.norm(one - other)
+    return np.linalg.norm(model - initial), np.linalg.norm(model - other)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_torch_path_agrees_with_the_kernels(name, request, tmp_path):
-    overlays, general, fixture, kernel, tolerance = CASES[name]
-    ensemble = {"validation": {"ensemble": 1}}
-    last = {"validation": {"every": 0}} if name == "transfer" else {}
-    config = make_config(ROUNDS, ensemble, *overlays, last, general=general)
-    folders = request.getfixturevalue(fixture)
-    ledgers, accuracies, profiles = [], [], []
-    for gradients in (kernel, "torch"):
+def test_torch_path_agrees_with_the_kernels(name, request, tmp_path):
+    case = CASES[name]
+    config = make_config(SHORT, *case.overlays, general=case.general)
+    folders = request.getfixturevalue(case.fixture)
+    ledgers = []
+    accuracies = []
+    profiles = []
+    for gradients in (case.kernel, "torch"):
         folder = tmp_path / gradients
-        kernels = gradients != "torch"
-        train(config, folders, folder, kernels=kernels, device="cpu")
+        train(config, folders, folder, kernels=gradients != "torch", device="cpu")
         assert training_in(folder)["gradients"] == gradients
         ledgers.append(ledger_in(folder))
         metrics = json.loads((folder / "metrics.json").read_text())
         accuracies.append(metrics["accuracy"])
         if config.private:
             profiles.append(accounted(config, folder)["profiles"])
-    moved, apart = moved_and_apart(
-        config, folders[0], tmp_path / kernel, tmp_path / "torch"
+    moved, distance = movement_and_distance(
+        config, folders[0], tmp_path / case.kernel, tmp_path / "torch"
     )
-    assert moved > 0 and apart <= tolerance * moved
-    followed = ("threshold", "sensitivity", "noise_std")
-    for one, other in zip(*ledgers, strict=True):
-        values = {field: getattr(one, field) for field in followed}
+    assert moved > 0 and distance <= case.tolerance * moved
+    for line, torch_line in zip(*ledgers, strict=True):
+        values = {
+            field: getattr(line, field)
+            for field in ("threshold", "sensitivity", "noise_std")
+        }
         for field, value in values.items():
-            np.testing.assert_allclose(value, getattr(other, field), rtol=1e-3)
-        assert dataclasses.replace(other, **values) == one
+            np.testing.assert_allclose(value, getattr(torch_line, field), rtol=1e-3)
+        assert dataclasses.replace(torch_line, **values) == line
     assert not config.private or profiles[0] == profiles[1]
     # A few answers of a tiny test.
     assert accuracies[0] == pytest.approx(accuracies[1], abs=6.0)
 
 
-DOUBLE = [name for name, case in CASES.items() if case[3].startswith("conv4")]
-DEVICES = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 )
-
-
-@DEVICES
-@pytest.mark.parametrize("name", DOUBLE)
-def test_whole_runs_agree_in_double_precision(
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.kernel.startswith("conv4")]
+)
+def test_torch_path_agrees_with_the_kernels_in_double_precision(
     name, device, request, tmp_path, monkeypatch
 ):
-    """With the same noise, at each place of the private sum; on a CPU all tasks of a
-    chunk at once, as on a GPU. Clients' Adam wants single precision beside double.
+    """With the same noise. On a CPU all tasks of a chunk at once, as on a GPU. Clients'
+    Adam needs single precision beside double, so they take SGD here.
     """
-    overlays, general, fixture, kernel, _ = CASES[name]
-    steps = {}
+    case = CASES[name]
+    steps = {"participation": {"rounds": 3}, "validation": {"every": 0}}
     if name in ("dp-reptile", "transfer"):
-        steps = {"client_update": {"optimizer": "sgd", "inner_rate": 0.5}}
-    rounds_and_no_validation = {
-        "participation": {"rounds": 3},
-        "validation": {"every": 0},
-    }
-    config = make_config(*overlays, rounds_and_no_validation, steps, general=general)
-    data, clients = request.getfixturevalue(fixture)
+        steps["client_update"] = {"optimizer": "sgd", "inner_rate": 0.5}
+    config = make_config(*case.overlays, steps, general=case.general)
+    data, clients = request.getfixturevalue(case.fixture)
     initial = Net.initial
     members = {}
 
     def initial_in_double(self, rng):
         return initial(self, rng).astype(np.float64)
 
-    def keep(path, net, found):
-        members[path.parent.name] = found[0]
+    def keep(path, net, models):
+        members[path.parent.name] = models[0]
 
     double = functools.partial(rounds.choose, dtype=torch.float64)
     monkeypatch.setattr(rounds, "choose", double)
@@ -180,7 +173,7 @@ def test_whole_runs_agree_in_double_precision(
         monkeypatch.setattr(TorchGradients, "_at", all_at_once)
     torch.set_default_dtype(torch.float64)
     try:
-        for gradients, where in ((kernel, "cpu"), ("torch", device)):
+        for gradients, run_device in ((case.kernel, "cpu"), ("torch", device)):
             folder = tmp_path / gradients
             engine.train(
                 config,
@@ -188,18 +181,19 @@ def test_whole_runs_agree_in_double_precision(
                 clients_dir=clients,
                 run_dir=folder,
                 kernels=gradients != "torch",
-                device=where,
+                device=run_device,
             )
             training = training_in(folder)
-            assert (training["gradients"], training["device"]) == (gradients, where)
+            assert training["gradients"] == gradients
+            assert training["device"] == run_device
     finally:
         torch.set_default_dtype(torch.float32)
-    assert members[kernel].dtype == np.float64
-    dataset = load_any_records(data)
-    net = config.net(dataset.image_shape, len(dataset.class_names))
-    start = net.initial(stream(config.seed, "initial-weights"))
-    assert np.abs(members[kernel] - start).max() > 1e-3
-    np.testing.assert_allclose(members["torch"], members[kernel], rtol=0, atol=1e-8)
+    assert members[case.kernel].dtype == np.float64
+    _, start = initial_weights(config, data)
+    assert np.abs(members[case.kernel] - start).max() > 1e-3
+    np.testing.assert_allclose(
+        members["torch"], members[case.kernel], rtol=0, atol=1e-8
+    )
 
 
 WITHOUT_DPKERNELS = """
@@ -218,16 +212,18 @@ engine.train(read_run(yaml.safe_load(text)), data_dir=Path(data), clients_dir=Pa
 
 
 def test_dpfedbench_imports_and_trains_without_dpkernels(federation, tmp_path):
-    """dpkernels cannot be imported; the model is that of torch with the compiled
-    sum, to the float error of a sum in another order.
+    """The model is that of torch with the compiled sum, to the float error of a sum in
+    another order.
     """
-    config = make_config(ROUNDS, QUIET, SGD, general=RUN)
+    config = make_config(SHORT, QUIET, SGD)
     without = tmp_path / "without"
     arguments = [config.to_yaml(), *map(str, federation), str(without)]
     subprocess.run(
         [sys.executable, "-c", WITHOUT_DPKERNELS, json.dumps(arguments)], check=True
     )
     train(config, federation, tmp_path / "with", kernels=False, device="cpu")
-    moved, apart = moved_and_apart(config, federation[0], tmp_path / "with", without)
-    assert moved > 0 and apart <= 1e-4 * moved
+    moved, distance = movement_and_distance(
+        config, federation[0], tmp_path / "with", without
+    )
+    assert moved > 0 and distance <= 1e-4 * moved
     assert training_in(without)["gradients"] == "torch"

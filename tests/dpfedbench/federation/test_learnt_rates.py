@@ -1,6 +1,4 @@
-"""MAML++'s learnt rates are coordinates like any: clipped and noised with the weights,
-as one vector.
-"""
+"""MAML++'s learnt rates are coordinates of the model, clipped and noised with it."""
 
 import numpy as np
 import pytest
@@ -10,42 +8,36 @@ from dpsum.randomness import stream
 
 from .conftest import make_config, rounds_of
 
-LEARNT = {"client_update": {"learnable_rates": True, "inner_steps": 2}}
-SMALL = {
-    "participation": {"cohort": 1, "rounds": 3},
-    "clipping": {"kind": "constant", "threshold": 0.01},
-    "server": {"rate": 1.0, "optimizer": "sgd"},
-}
-
 
 def test_learnt_rates_are_clipped_and_noised_with_the_weights(federation, tmp_path):
-    """One client: what left, less the noise of the ledger's stream, is its vector cut
-    to C over both; and the model moves by what left, rates included.
+    """One client. The release less the noise of the ledger's stream is the client's
+    vector cut to C, and the model moves by the release, rates included.
     """
-    seen = []
-    config = make_config(LEARNT, SMALL)
-    rounds = rounds_of(
-        config,
-        federation,
-        tmp_path,
-        observer=lambda line, left: seen.append((line, left[0][1].copy())),
+    config = make_config(
+        {
+            "client_update": {"learnable_rates": True, "inner_steps": 2},
+            "participation": {"cohort": 1, "rounds": 3},
+            "clipping": {"kind": "constant", "threshold": 0.01},
+            "server": {"rate": 1.0, "optimizer": "sgd"},
+        }
     )
-    rates = slice(rounds.net.weights, None)
-    assert rounds.net.dimension - rounds.net.weights == 2 * len(rounds.net.tensor_names)
+    rounds = rounds_of(config, federation, tmp_path)
+    net = rounds.net
+    rates = slice(net.weights, None)
+    assert net.dimension - net.weights == 2 * len(net.tensor_names)
     for index in range(2):
-        before, cohort = rounds.theta.clone(), rounds.plan.cohort(index)
+        before = rounds.theta.clone()
+        cohort = rounds.plan.cohort(index)
         ((sent, _, _),) = rounds.clients.contributions(before.numpy(), cohort, index)
-        own = sent[0].double().numpy().copy()
+        contribution = sent[0].double().numpy().copy()
         rounds.round(index)
-        line, left = seen[-1]
-        noise = stream(0, "noise", index).standard_normal(rounds.net.dimension)
-        clipped = left - 1.0 * 0.01 * noise
-        assert (
-            line.dimension == rounds.net.dimension
-            and line.noise_stream == f"0/noise/{index}"
-        )
-        assert np.linalg.norm(own) > 0.01 and np.abs(own[rates]).max() > 0
-        assert clipped == pytest.approx(own * 0.01 / np.linalg.norm(own), abs=1e-8)
-        assert torch.allclose(
-            before - rounds.theta, torch.from_numpy(left).float(), rtol=0, atol=1e-6
-        )
+        line, _, (mean,) = rounds.log[-1]
+        noise = stream(0, "noise", index).standard_normal(net.dimension)
+        assert line.dimension == net.dimension
+        assert line.noise_stream == f"0/noise/{index}"
+        norm = np.linalg.norm(contribution)
+        assert norm > 0.01 and np.abs(contribution[rates]).max() > 0
+        clipped = contribution * 0.01 / norm
+        assert mean - 1.0 * 0.01 * noise == pytest.approx(clipped, abs=1e-8)
+        moved = before - rounds.theta
+        assert torch.allclose(moved, torch.from_numpy(mean).float(), rtol=0, atol=1e-6)

@@ -18,13 +18,14 @@ from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 
-from . import conftest, test_search
+from . import test_search
 from .conftest import (
-    LOTS,
     RecordRows,
+    accounted,
     assert_drawn_anew,
     history_in,
     ledger_in,
+    lots_config,
     proven,
     remove_noise,
     rounds_of,
@@ -34,23 +35,19 @@ from .conftest import (
     watch_streams,
 )
 
-PLAIN = {"method": "fedavg"}
+DP_FL = {"method": "dp-fl"}
 VECTOR = {"clipping": {"kind": "norm-of-release", "threshold": None, "factor": 0.5}}
 SCALAR = {"clipping": {"kind": "noised-mean-norm", "threshold": None, "factor": 1.0}}
 RAW = {"clipping": {"kind": "mean-of-raw-norms", "threshold": None, "factor": 1.0}}
 DECAY = {"noise": {"kind": "decaying", "decay": 0.9, "falls": 3}}
 
 
-def make_config(*overlays):
-    return conftest.make_config(*overlays, general=LOTS)
-
-
-def test_a_round_without_noise_is_an_adam_step_of_each_client_and_their_mean(
+def test_round_without_noise_averages_an_adam_step_of_each_client(
     silos, tmp_path, monkeypatch
 ):
     """By autodiff on the same lots, with torch's own Adam for each client alone."""
     remove_noise(monkeypatch)
-    config = make_config({"clipping": {"threshold": 0.05}, "method": "dp-fl"})
+    config = lots_config(DP_FL, {"clipping": {"threshold": 0.05}})
     rounds = rounds_of(config, silos, tmp_path)
     dataset = load_records(silos[0])
     partition = RecordPartition.load(silos[1])
@@ -63,6 +60,7 @@ def test_a_round_without_noise_is_an_adam_step_of_each_client_and_their_mean(
         logits = net.logits(weights, image[None])
         return torch.nn.functional.cross_entropy(logits, label[None])
 
+    record_gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
     models = [torch.nn.Parameter(theta.clone()) for _ in range(4)]
     optimizers = [torch.optim.Adam([model], lr=0.01) for model in models]
     for index in range(3):
@@ -70,9 +68,7 @@ def test_a_round_without_noise_is_an_adam_step_of_each_client_and_their_mean(
             lot = np.sort(partition.records[client])[lots.lot(index, 0, client)]
             images = torch.from_numpy(np.asarray(dataset.images[lot])).float() / 255
             labels = torch.from_numpy(np.asarray(dataset.labels[lot]))
-            gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(
-                theta, images, labels
-            )
+            gradients = record_gradients(theta, images, labels)
             scale = torch.clamp(0.05 / gradients.norm(dim=1), max=1.0)
             models[client].data.copy_(theta)
             models[client].grad = (gradients * scale[:, None]).sum(dim=0) / 8
@@ -84,52 +80,54 @@ def test_a_round_without_noise_is_an_adam_step_of_each_client_and_their_mean(
         theta = rounds.theta.clone()
 
 
-def test_every_release_of_every_client_is_in_the_ledger(silos, tmp_path, monkeypatch):
-    """Properties 2, 6 and 8, for both releases of the scalar reading and two local
-    steps a round; the account is of one Gaussian of z = 2 / sqrt(2) a lot.
-    """
-    releases = watch_releases(monkeypatch)
-    streams = watch_streams(monkeypatch)
-    steps = {"client_update": {"inner_steps": 2}, "participation": {"rounds": 5}}
-    config = make_config(SCALAR, steps)
-    train(config, silos, tmp_path)
-    ledger = ledger_in(tmp_path)
+def check_ledger_of_lots(ledger, releases, names):
+    """Check that the ledger has all releases of 5 rounds of two steps of 4 clients."""
     assert [(line.round, line.name) for line in ledger] == [
-        (number, name)
-        for number in range(10)
-        for name in ("gradient-sum", "clipped-norm-sum")
+        (number, name) for number in range(10) for name in names
     ]
     written = [
         (line.dimension, threshold, line.noise_multiplier)
         for line in ledger
         for threshold in line.threshold
     ]
-    done = [
+    released = [
         (total.dimension, total.threshold, total.noise_multiplier)
         for total, _ in releases
     ]
-    assert sorted(written) == sorted(done) and len(done) == 2 * 10 * 4
+    assert sorted(written) == sorted(released) and len(released) == 2 * 10 * 4
+
+
+def test_ledger_has_every_release_of_every_client(silos, tmp_path, monkeypatch):
+    """Properties 2, 6 and 8, for both releases of the scalar reading and two local
+    steps a round; the account is of one Gaussian of z = 2 / sqrt(2) a lot.
+    """
+    releases = watch_releases(monkeypatch)
+    streams = watch_streams(monkeypatch)
+    steps = {"client_update": {"inner_steps": 2}, "participation": {"rounds": 5}}
+    config = lots_config(SCALAR, steps)
+    train(config, silos, tmp_path)
+    ledger = ledger_in(tmp_path)
+    check_ledger_of_lots(ledger, releases, ("gradient-sum", "clipped-norm-sum"))
     noises = [name for name in streams if name[1] in ("noise", "norm-noise")]
-    assert len(noises) == len(set(noises)) == len(done)
-    lot_sizes = {total.count for total, _ in releases}
-    assert len(lot_sizes) > 1
+    assert len(noises) == len(set(noises)) == len(releases)
+    assert len({total.count for total, _ in releases}) > 1
     assert {line.denominator for line in ledger} == {8.0}
     assert {line.sampler["rate"] for line in ledger} == {8 / 100}
     assert {line.unit for line in ledger} == {"record"}
-    profiles = conftest.accounted(config, tmp_path)["profiles"]
+    profiles = accounted(config, tmp_path)["profiles"]
     assert profiles["as_claimed"]["status"] == "void"
     expected = upper_epsilon(((2.0 / math.sqrt(2), 10),), 8 / 100, 1e-4)
     assert profiles["holds"]["epsilon_high"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_step_is_the_release_over_the_public_denominator(
+def test_client_step_is_the_release_over_the_public_denominator(
     silos, tmp_path, monkeypatch
 ):
-    """Property 8, with plain SGD, which unlike Adam shows the scale: lots of all sizes
+    """Property 8, by plain SGD, which unlike Adam shows the scale: lots of all sizes
     are divided by their mean.
     """
     releases = watch_releases(monkeypatch)
-    config = make_config({"method": "dp-fl", "client_update": {"optimizer": "sgd"}})
+    config = lots_config(DP_FL, {"client_update": {"optimizer": "sgd"}})
     rounds = rounds_of(config, silos, tmp_path)
     for index in range(3):
         before = rounds.theta.clone()
@@ -141,28 +139,24 @@ def test_the_step_is_the_release_over_the_public_denominator(
 
 
 @pytest.mark.parametrize(("overlay", "factor"), [(VECTOR, 0.5), (SCALAR, 1.0)])
-def test_the_thresholds_follow_from_what_was_released(silos, tmp_path, overlay, factor):
+def test_thresholds_of_clients_follow_from_their_releases(
+    silos, tmp_path, overlay, factor
+):
     """Property 9, eq. 6 to 8 by hand from what the server sees; C_0 from random data,
     so the same for every client.
     """
-    seen = []
-
-    def observer(line, left):
-        means = [mean.copy() for _, mean in left]
-        seen.append((line, [release.holder for release, _ in left], means))
-
-    rounds = rounds_of(make_config(overlay), silos, tmp_path, observer=observer)
+    rounds = rounds_of(lots_config(overlay), silos, tmp_path)
     states = rounds.clients.entry.states
     expected = [state["threshold"] for state in states]
     assert len(set(expected)) == 1 and 0 < expected[0] < 100
     for index in range(3):
-        seen.clear()
+        rounds.log.clear()
         rounds.round(index)
-        line, holders, means = seen[0]
+        line, releases, means = rounds.log[0]
         assert line.threshold == pytest.approx(expected, rel=1e-12)
-        assert holders == [0, 1, 2, 3]
+        assert [release.holder for release in releases] == [0, 1, 2, 3]
         if overlay is SCALAR:
-            query, _, means = seen[1]
+            query, _, means = rounds.log[1]
             assert query.threshold == line.threshold
         expected = [factor * float(np.linalg.norm(mean)) for mean in means]
         thresholds = [state["threshold"] for state in states]
@@ -170,7 +164,7 @@ def test_the_thresholds_follow_from_what_was_released(silos, tmp_path, overlay, 
         assert len(set(expected)) == 4
 
 
-def test_the_norm_query_clips_norms(monkeypatch):
+def test_norm_query_clips_norms(monkeypatch):
     """Noise off, C = 1, L = 8: a record of norm 1e30 moves the query by 1, the others
     by their 1/4 each.
     """
@@ -178,10 +172,10 @@ def test_the_norm_query_clips_norms(monkeypatch):
     rows = np.zeros((4, 100, 3))
     rows[:, :, 0] = 0.25
     rows[:, 41] = (0.0, 0.0, 1e30)
-    config = make_config(SCALAR, {"clipping": {"threshold": 1.0}})
+    config = lots_config(SCALAR, {"clipping": {"threshold": 1.0}})
     rounds = rounds_of_rows(config, rows)
     states = rounds.clients.entry.states
-    reached = 0
+    large_records = 0
     for index in range(12):
         for state in states:
             state["threshold"] = 1.0
@@ -189,65 +183,65 @@ def test_the_norm_query_clips_norms(monkeypatch):
         for client, state in enumerate(states):
             lot = rounds.clients._lots.lot(index, 0, client)
             large = int(41 in lot)
-            reached += large
+            large_records += large
             query = (0.25 * (len(lot) - large) + large) / 8
             assert state["threshold"] == pytest.approx(max(query, 1e-20), rel=1e-6)
-    assert reached > 0
+    assert large_records > 0
 
 
 def test_lots_are_drawn_anew_in_each_step_round_and_client():
     """Four rounds of four clients of 100 records, three steps of 30 expected."""
     plan = {"client_update": {"inner_steps": 3}, "participation": {"cohort": 30}}
-    read = [[] for _ in range(4)]
+    lots = [[] for _ in range(4)]
 
     class Watched(RecordRows):
         def add_each(self, theta, images, labels, total):
             client = labels[0]
-            read[client].append(np.isin(100 * client + np.arange(100), images))
+            lots[client].append(np.isin(100 * client + np.arange(100), images))
             return super().add_each(theta, images, labels, total)
 
-    rounds = rounds_of_rows(
-        make_config({"method": "dp-fl"}, plan), np.zeros((4, 100, 1)), gradients=Watched
-    )
+    config = lots_config(DP_FL, plan)
+    rounds = rounds_of_rows(config, np.zeros((4, 100, 1)), gradients=Watched)
     for index in range(4):
         rounds.round(index)
-    drawn = np.array(read).reshape(4, 4, 3, 100)
+    drawn = np.array(lots).reshape(4, 4, 3, 100)
     assert_drawn_anew(np.swapaxes(drawn, 0, 1), 0.3)
 
 
-@pytest.mark.parametrize("falls", [True, False])
-def test_the_noise_follows_the_validation_loss_and_no_other(
-    silos, tmp_path, monkeypatch, falls
+@pytest.mark.parametrize("decreases", [True, False])
+def test_decaying_noise_follows_the_validation_loss_alone(
+    silos, tmp_path, monkeypatch, decreases
 ):
-    """The test's loss goes the other way, which would show. By hand: at the fifth, for
-    the first time, three fell.
+    """The test's loss goes the other way. By hand: the fifth validation is the first
+    after three decreases.
     """
     down = [float(12 - index) for index in range(12)]
     up = [float(index) for index in range(12)]
-    losses = {
-        "validate": ("validation_loss", iter(down if falls else up)),
-        "test": ("test_loss", iter(up if falls else down)),
-    }
-    for name, (key, values) in losses.items():
-
-        def measure(self, theta, key=key, values=values):
-            return {key: next(values)}
-
-        monkeypatch.setattr(HeldOutMeasures, name, measure)
-    train(make_config(DECAY, {"evaluation": {"every": 1}}), silos, tmp_path)
+    validation = iter(down if decreases else up)
+    test = iter(up if decreases else down)
+    monkeypatch.setattr(
+        HeldOutMeasures,
+        "validate",
+        lambda self, theta: {"validation_loss": next(validation)},
+    )
+    monkeypatch.setattr(
+        HeldOutMeasures, "test", lambda self, theta: {"test_loss": next(test)}
+    )
+    train(lots_config(DECAY, {"evaluation": {"every": 1}}), silos, tmp_path)
     multipliers = [line.noise_multiplier for line in ledger_in(tmp_path)]
-    falling = [2.0] * 5 + [2.0 * 0.9**fallen for fallen in range(1, 8)]
-    expected = falling if falls else [2.0] * 12
+    expected = [2.0] * 12
+    if decreases:
+        expected = [2.0] * 5 + [2.0 * 0.9**decays for decays in range(1, 8)]
     assert multipliers == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_lot_larger_than_a_clients_data_is_refused(silos, tmp_path):
+def test_lot_larger_than_a_clients_data_is_refused(silos, tmp_path):
     with pytest.raises(BenchError, match="a client holds 100 records"):
-        train(make_config({"participation": {"cohort": 101}}), silos, tmp_path)
+        train(lots_config({"participation": {"cohort": 101}}), silos, tmp_path)
 
 
 def test_validation_records_are_not_test_records(silos, tmp_path):
-    config = make_config({"participation": {"rounds": 2}})
+    config = lots_config({"participation": {"rounds": 2}})
     train(config, silos, tmp_path)
     assert json.loads((tmp_path / "metrics.json").read_text())["records"] == 80
     held = held_out(config, load_records(silos[0]))
@@ -257,50 +251,46 @@ def test_validation_records_are_not_test_records(silos, tmp_path):
     )
     assert not validation & test
     with pytest.raises(BenchError, match="lower it"):
-        rounds_of(make_config({"validation": {"tasks": 100}}), silos, tmp_path / "all")
+        rounds_of(lots_config({"validation": {"tasks": 100}}), silos, tmp_path / "all")
 
 
 def test_tests_while_training_do_not_change_the_model(silos, tmp_path):
-    models = [
-        train(
-            make_config(SCALAR, {"evaluation": {"every": every}}),
-            silos,
-            tmp_path / str(every),
-        )["model.safetensors"]
-        for every in (0, 4)
-    ]
+    models = []
+    for every in (0, 4):
+        config = lots_config(SCALAR, {"evaluation": {"every": every}})
+        files = train(config, silos, tmp_path / str(every))
+        models.append(files["model.safetensors"])
     assert models[0] == models[1]
     assert history_in(tmp_path / "4")["test_accuracy"].notna().any()
 
 
-def test_a_raw_threshold_leaves_no_finite_epsilon(silos, tmp_path):
-    config = make_config(RAW)
+def test_raw_threshold_leaves_no_finite_epsilon(silos, tmp_path):
+    config = lots_config(RAW)
     train(config, silos, tmp_path)
-    holds = proven(config, tmp_path)
-    assert (holds["epsilon_high"], holds["status"]) == ("inf", "void")
+    proof = proven(config, tmp_path)
+    assert (proof["epsilon_high"], proof["status"]) == ("inf", "void")
 
 
-def test_the_plain_sum_is_the_methods_without_clipping_and_noise(
+def test_lots_without_noise_and_clipping_are_the_plain_method(
     silos, tmp_path, monkeypatch
 ):
     """Property 5, bit for bit."""
-    train(make_config(PLAIN), silos, tmp_path / "plain")
+    train(lots_config({"method": "fedavg"}), silos, tmp_path / "plain")
     remove_noise(monkeypatch)
     monkeypatch.setattr(PrivateSum, "_limit", math.inf)
-    train(make_config({"method": "dp-fl"}), silos, tmp_path / "off")
+    train(lots_config(DP_FL), silos, tmp_path / "off")
     plain, off = (
         load_file(tmp_path / name / "model.safetensors") for name in ("plain", "off")
     )
     assert all(np.array_equal(plain[name], off[name]) for name in plain)
 
 
-# Lots that nobody is in: with one record expected of a hundred that is so in 37 %.
+# Empty lots: with one record expected of a hundred, 37 % are.
 
 
-def test_a_client_moves_by_its_noise_alone_where_its_lot_is_empty():
+def test_client_moves_by_its_noise_alone_where_its_lot_is_empty():
     plan = {"participation": {"cohort": 1}, "client_update": {"optimizer": "sgd"}}
-    config = make_config({"method": "dp-fl"}, plan)
-    rounds = rounds_of_rows(config, np.zeros((4, 100, 3)))
+    rounds = rounds_of_rows(lots_config(DP_FL, plan), np.zeros((4, 100, 3)))
     empty = 0
     for index in range(5):
         before = rounds.theta.clone()
@@ -311,9 +301,11 @@ def test_a_client_moves_by_its_noise_alone_where_its_lot_is_empty():
     assert 0 < empty < 20
 
 
-@pytest.mark.parametrize("make", [test_search.make_config, test_search.cells])
-def test_a_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, make):
-    """What each party releases, in each phase."""
+@pytest.mark.parametrize(
+    "config_of", [test_search.search_config, test_search.cells_config]
+)
+def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, config_of):
+    """In each phase."""
     sizes = []
     released = []
 
@@ -330,8 +322,7 @@ def test_a_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, ma
         return result
 
     monkeypatch.setattr(Parties, "_party", watched)
-    cohort = {"participation": {"cohort": 1}}
-    config = make(None, cohort) if make is test_search.cells else make(cohort)
+    config = config_of({"participation": {"cohort": 1}})
     rounds = rounds_of_rows(config, np.zeros((4, 100, 3)), gradients=Watched)
     for index in range(4):
         rounds.round(index)

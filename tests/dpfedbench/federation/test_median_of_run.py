@@ -1,104 +1,87 @@
 """The constant threshold that is the median norm of a run without privacy."""
 
-import json
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from dpfedbench.audit.report import audit
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.median_of_run import MedianOfRun
-from dpsum.ledger import read_ledger
 
-from .conftest import PLAIN, accounted, make_config, stop_before, train
+from .conftest import (
+    PLAIN,
+    accounted,
+    history_in,
+    ledger_in,
+    make_config,
+    stop_before,
+    train,
+    training_in,
+)
 
 MEDIAN = {"clipping": {"kind": "median-of-run", "threshold": None}}
 
 
-def test_the_reference_is_the_same_run_without_privacy():
-    config = make_config(MEDIAN, {"server": {"rate": 0.02}})
-    assert config.references == {
-        "history.csv": make_config(PLAIN, {"server": {"rate": 0.02}})
-    }
+def write_history(folder, *medians):
+    path = folder / "history.csv"
+    rows = [f"{index},{median}" for index, median in enumerate(medians, start=1)]
+    path.write_text("\n".join(["round,norm_q50", *rows, ""]))
+    return path
+
+
+def test_median_of_run_refers_to_the_same_run_without_privacy():
+    rate = {"server": {"rate": 0.02}}
+    reference = {"history.csv": make_config(PLAIN, rate)}
+    assert make_config(MEDIAN, rate).references == reference
     assert make_config(PLAIN).references == make_config().references == {}
 
 
-def test_its_threshold_is_the_median_of_that_runs_norms_and_no_epsilon_proven(
-    federation, tmp_path
-):
+def test_median_of_run_clips_at_the_median_and_proves_no_epsilon(federation, tmp_path):
     config = make_config(MEDIAN)
-    (plain,) = config.references.values()
-    train(plain, federation, tmp_path / "plain")
-    train(
-        config,
-        federation,
-        tmp_path / "private",
-        references={"history.csv": tmp_path / "plain" / "history.csv"},
-    )
-    median = float(
-        np.median(pd.read_csv(tmp_path / "plain" / "history.csv")["norm_q50"])
-    )
-    ledger = read_ledger(tmp_path / "private" / "ledger.jsonl")
-    assert {event.threshold for event in ledger} == {median}
-    assert all(
-        event.data_dependent_threshold and "without privacy" in event.reason
-        for event in ledger
-    )
-    holds = accounted(config, tmp_path / "private", federation[1])["profiles"]["holds"]
-    assert holds["status"] == "void" and "without privacy" in holds["explanation"]
-    assert (
-        pd.read_csv(tmp_path / "private" / "history.csv")["epsilon_proven"]
-        .map(math.isinf)
-        .all()
-    )
-    notices = json.loads((tmp_path / "private" / "training.json").read_text())[
-        "notices"
-    ]
+    train(config.references["history.csv"], federation, tmp_path / "plain")
+    run_dir = tmp_path / "private"
+    references = {"history.csv": tmp_path / "plain" / "history.csv"}
+    train(config, federation, run_dir, references=references)
+    median = float(np.median(history_in(tmp_path / "plain")["norm_q50"]))
+    ledger = ledger_in(run_dir)
+    for line in ledger:
+        assert line.threshold == median
+        assert line.data_dependent_threshold and "without privacy" in line.reason
+    proof = accounted(config, run_dir, federation[1])["profiles"]["holds"]
+    assert proof["status"] == "void" and "without privacy" in proof["explanation"]
+    assert history_in(run_dir)["epsilon_proven"].map(math.isinf).all()
+    notices = training_in(run_dir)["notices"]
     assert any("median norm of a run without privacy" in text for text in notices)
-    found = audit(config, ledger, canaries=20)
-    assert math.isinf(found["epsilon_proven"]) and found["epsilon"] >= 0
+    report = audit(config, ledger, canaries=20)
+    assert math.isinf(report["epsilon_proven"]) and report["epsilon"] >= 0
 
 
-def test_a_checkpoint_of_another_threshold_is_refused(
-    federation, tmp_path, monkeypatch
-):
-    """The run without privacy was trained again, and its median is another: half a run
-    of each is no run.
+def test_checkpoint_of_another_median_is_refused(federation, tmp_path, monkeypatch):
+    """The reference was trained again, and its median is another: half a run of each is
+    no run.
     """
-    (tmp_path / "history.csv").write_text("round,norm_q50\n1,2\n")
-    files = {"references": {"history.csv": tmp_path / "history.csv"}}
+    run_dir = tmp_path / "run"
+    references = {"history.csv": write_history(tmp_path, 2)}
+    config = make_config(MEDIAN)
     with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
-        train(
-            make_config(MEDIAN),
-            federation,
-            tmp_path / "run",
-            checkpoint_seconds=0,
-            **files,
-        )
-    (tmp_path / "history.csv").write_text("round,norm_q50\n1,3\n")
-    with pytest.raises(
-        BenchError, match=r"belongs to another run \(its threshold differ\)"
-    ):
-        train(make_config(MEDIAN), federation, tmp_path / "run", **files)
+        train(config, federation, run_dir, 1, 0, references=references)
+    write_history(tmp_path, 3)
+    message = r"belongs to another run \(its threshold differ\)"
+    with pytest.raises(BenchError, match=message):
+        train(config, federation, run_dir, references=references)
 
 
-def test_the_median_is_over_rounds_of_the_cohorts_medians(tmp_path):
-    """Of 1, 2 and 10 it is 2; a round without clients has none."""
-    (tmp_path / "history.csv").write_text("round,norm_q50\n1,10\n2,\n3,1\n4,2\n")
-    assert (
-        MedianOfRun().first_threshold(tmp_path / "history.csv", make_config(MEDIAN))
-        == 2.0
-    )
+def test_first_threshold_is_the_median_over_rounds_of_the_cohorts_medians(tmp_path):
+    """A round without clients has none."""
+    path = write_history(tmp_path, 10, "", 1, 2)
+    assert MedianOfRun().first_threshold(path, make_config(MEDIAN)) == 2.0
 
 
-def test_a_reference_that_says_nothing_is_refused(federation, tmp_path):
-    config, rule = make_config(MEDIAN), MedianOfRun()
-    with pytest.raises(
-        BenchError, match=r"needs history\.csv of maml/.*give it as a reference"
-    ):
+def test_reference_without_norms_is_refused(federation, tmp_path):
+    config = make_config(MEDIAN)
+    message = r"needs history\.csv of maml/.*give it as a reference"
+    with pytest.raises(BenchError, match=message):
         train(config, federation, tmp_path / "run")
-    (tmp_path / "history.csv").write_text("round,norm_q50\n1,\n2,\n")
     with pytest.raises(BenchError, match="no gradient norms"):
-        rule.first_threshold(tmp_path / "history.csv", config)
+        MedianOfRun().first_threshold(write_history(tmp_path, "", ""), config)

@@ -1,6 +1,4 @@
-"""Pre-training on all training classes: what the records are, the steps, the new last
-layer, account and audit.
-"""
+"""Pre-training on all training classes: records, steps, new last layer, account."""
 
 import json
 
@@ -20,22 +18,24 @@ from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.randomness import stream
 from tests.partitions import make_fragments
 
-from . import conftest
-from .conftest import accounted, ledger_in, remove_noise, rounds_of, train
+from .conftest import (
+    accounted,
+    ledger_in,
+    make_config,
+    remove_noise,
+    rounds_of,
+    train,
+)
 
 SPLITS = ("test", "train", "validation", "train", "test", "train", "test", "train")
 TRAINING = [1, 3, 5, 7]
 EXAMPLES = 10
 SMALL = {"participation": {"cohort": 8, "rounds": 6}}
-
-
-def make_config(*overlays, method="dp-transfer"):
-    noise = (
-        {"noise": {"multiplier": 2.0}, "budget": {"profile": "as_claimed"}}
-        if method == "dp-transfer"
-        else {}
-    )
-    return conftest.make_config({"method": method}, SMALL, noise, *overlays)
+TRANSFER = SMALL | {
+    "method": "dp-transfer",
+    "noise": {"multiplier": 2.0},
+    "budget": {"profile": "as_claimed"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,43 +48,41 @@ def images(tmp_path_factory):
         0, 256, size=(8, EXAMPLES, 16, 16, 1), dtype=np.uint8
     )
     names = tuple(f"class{i}" for i in range(8))
-    RawImages(images=drawn, class_names=names, splits=SPLITS, versions={}).save(
-        root / "data", {"name": "glyphs"}
-    )
-    make_fragments(
-        load_any_records(root / "data"), clients=1, fragments=1, seed=0
-    ).save(root / "clients")
+    raw = RawImages(images=drawn, class_names=names, splits=SPLITS, versions={})
+    raw.save(root / "data", {"name": "glyphs"})
+    records = load_any_records(root / "data")
+    partition = make_fragments(records, clients=1, fragments=1, seed=0)
+    partition.save(root / "clients")
     return root / "data", root / "clients"
 
 
-def test_records_are_all_images_of_the_training_classes_and_labels_their_places(
-    images, tmp_path
-):
+def test_pretraining_records_are_all_images_of_the_training_classes(images, tmp_path):
+    """Their labels count the training classes."""
     dataset = load_dataset(images[0])
     records = load_any_records(images[0])
     assert records.class_names == ("class1", "class3", "class5", "class7")
     assert len(records.splits["test"]) == 0
     labels = [TRAINING.index(i) if i in TRAINING else -1 for i in range(8)]
     assert records.labels.tolist() == np.repeat(labels, EXAMPLES).tolist()
-    (held,) = RecordPartition.load(images[1]).records
-    assert sorted(held) == [10 * i + j for i in TRAINING for j in range(10)]
-    rounds = rounds_of(make_config(), images, tmp_path)
+    (indices,) = RecordPartition.load(images[1]).records
+    assert sorted(indices) == [10 * i + j for i in TRAINING for j in range(10)]
+    rounds = rounds_of(make_config(TRANSFER), images, tmp_path)
     assert rounds.net.shapes["head.bias"] == (4,)
     held = rounds.clients._held
     for image, label in zip(held.images[0], held.labels[0], strict=True):
-        of_class = dataset.images[TRAINING[label]]
-        assert (of_class == image).all(axis=(1, 2, 3)).any()
+        class_images = dataset.images[TRAINING[label]]
+        assert (class_images == image).all(axis=(1, 2, 3)).any()
 
 
-def test_a_round_without_noise_is_an_adam_step_along_the_clipped_sum(
+def test_pretraining_without_noise_is_adam_along_the_clipped_sum(
     images, tmp_path, monkeypatch
 ):
     """By autodiff of the same network on the same lots, with torch's own Adam."""
     remove_noise(monkeypatch)
-    config = make_config({"clipping": {"threshold": 0.3}})
+    config = make_config(TRANSFER, {"clipping": {"threshold": 0.3}})
     rounds = rounds_of(config, images, tmp_path)
     records = load_any_records(images[0])
-    held = np.sort(RecordPartition.load(images[1]).records[0])
+    indices = np.sort(RecordPartition.load(images[1]).records[0])
     net = rounds.net
     start = torch.from_numpy(net.initial(stream(0, "initial-weights")))
     model = torch.nn.Parameter(start)
@@ -92,7 +90,7 @@ def test_a_round_without_noise_is_an_adam_step_along_the_clipped_sum(
     lots = config.participation.lots(clients=1, seed=0, steps=1, records=40)
     for index in range(2):
         total = torch.zeros(net.dimension)
-        for record in held[lots.lot(index, 0, 0)]:
+        for record in indices[lots.lot(index, 0, 0)]:
             pixels = torch.from_numpy(np.array(records.images[record])[None])
             label = torch.from_numpy(records.labels[record : record + 1])
             logits = net.logits(model, pixels.float() / 255)
@@ -107,33 +105,29 @@ def test_a_round_without_noise_is_an_adam_step_along_the_clipped_sum(
         assert close.float().mean() > 0.99
 
 
-def test_a_fresh_head_keeps_the_body_bit_for_bit(images, tmp_path, monkeypatch):
-    config = make_config()
+def test_new_last_layer_keeps_the_body_bit_for_bit(images, tmp_path, monkeypatch):
+    """A 16 x 16 image has one position of 4 features: 5 weights to each class."""
+    config = make_config(TRANSFER)
     train(config, images, tmp_path)
-    wide = config.net((16, 16, 1), 4)
-    (theta,) = load_members(tmp_path / "model.safetensors", wide)
-    seen = []
+    (theta,) = load_members(tmp_path / "model.safetensors", config.net((16, 16, 1), 4))
+    calls = []
 
-    def scores(choice, members, *_, **named):
-        seen.extend([choice.make().net, named["adapted"], *members])
+    def scores(choice, members, *_, adapted, **options):
+        calls.append((choice.make().net, adapted, *members))
         raise InterruptedError
 
-    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
-        patch.setattr("dpfedbench.evaluation.few_shot.task_scores", scores)
+    monkeypatch.setattr("dpfedbench.evaluation.few_shot.task_scores", scores)
+    with pytest.raises(InterruptedError):
         train(config, images, tmp_path)
-    net, adapted, tested = seen
+    ((net, adapted, tested),) = calls
     assert net.outputs == 3 and adapted is None
-    # Head of a 16 x 16 image: one position of 4 features, to each way, and a bias.
-    assert (
-        tested.dtype == np.float32
-        and (tested[-3 * 5 :] == 0).all()
-        and theta[-4 * 5 :].any()
-    )
+    assert tested.dtype == np.float32
+    assert (tested[-3 * 5 :] == 0).all() and theta[-4 * 5 :].any()
     assert tested[: -3 * 5].tobytes() == theta[: -4 * 5].tobytes()
 
 
-def test_one_trained_model_is_tested_at_several_shots(images, tmp_path):
-    config = make_config(method="transfer")
+def test_pretrained_model_is_tested_at_several_shots(images, tmp_path):
+    config = make_config({"method": "transfer"}, SMALL)
     train(config, images, tmp_path)
     assert ledger_in(tmp_path) == []
     for shots in (1, 5):
@@ -142,16 +136,14 @@ def test_one_trained_model_is_tested_at_several_shots(images, tmp_path):
         path = tmp_path / test.test_name
         model = tmp_path / "model.safetensors"
         evaluate(test, data_dir=images[0], model_path=model, out_path=path)
-        found = json.loads(path.read_text())
-        assert (found["shots"], found["steps"]) == (shots, 3)
-        assert len(found["per_task"]) == 4
+        metrics = json.loads(path.read_text())
+        assert (metrics["shots"], metrics["steps"]) == (shots, 3)
+        assert len(metrics["per_task"]) == 4
 
 
-def test_the_account_is_that_of_the_poisson_plan_and_an_image_the_unit(
-    images, tmp_path
-):
+def test_pretraining_account_is_that_of_poisson_lots_of_images(images, tmp_path):
     """z = 2, six lots of 8 of 40 records expected, delta 1e-5."""
-    config = make_config()
+    config = make_config(TRANSFER)
     train(config, images, tmp_path)
     ledger = ledger_in(tmp_path)
     assert len(ledger) == 6
@@ -159,21 +151,22 @@ def test_the_account_is_that_of_the_poisson_plan_and_an_image_the_unit(
         assert (line.unit, line.observer) == ("record", "everyone")
         assert (line.noise_multiplier, line.denominator) == (2.0, 8.0)
     profiles = accounted(config, tmp_path)["profiles"]
-    claim, holds = profiles["as_claimed"], profiles["holds"]
-    expected = renyi.renyi_epsilon(((2.0, 6),), 0.2, 1e-5, WHOLE_ORDERS.orders)
-    assert claim["epsilon_high"] == pytest.approx(expected, rel=1e-9)
+    claim = profiles["as_claimed"]
+    proof = profiles["holds"]
+    claimed = renyi.renyi_epsilon(((2.0, 6),), 0.2, 1e-5, WHOLE_ORDERS.orders)
+    assert claim["epsilon_high"] == pytest.approx(claimed, rel=1e-9)
     tight = poisson.upper_epsilon(((2.0, 6),), 0.2, 1e-5)
-    assert holds["epsilon_high"] == pytest.approx(tight, rel=1e-9)
-    assert tight < expected and claim["status"] == holds["status"] == "proved"
+    assert proof["epsilon_high"] == pytest.approx(tight, rel=1e-9)
+    assert tight < claimed and claim["status"] == proof["status"] == "proved"
 
 
-def test_the_audit_takes_one_holder(images, tmp_path):
+def test_pretraining_audit_takes_one_holder(images, tmp_path):
     """A bound with 95 % confidence, so above the proven epsilon in at most one of twenty
     seeds; the seed is fixed. Three quarters of 40 records are canaries.
     """
-    config = make_config({"noise": {"multiplier": 0.7}})
+    config = make_config(TRANSFER, {"noise": {"multiplier": 0.7}})
     train(config, images, tmp_path)
-    found = audit(config, ledger_in(tmp_path))
-    assert (found["unit"], found["observer"]) == ("record", "everyone")
-    assert (found["clients_audited"], found["rounds"]) == (1, 6)
-    assert found["canaries"] == 30 and found["status"].startswith("not above")
+    report = audit(config, ledger_in(tmp_path))
+    assert (report["unit"], report["observer"]) == ("record", "everyone")
+    assert (report["clients_audited"], report["rounds"]) == (1, 6)
+    assert report["canaries"] == 30 and report["status"].startswith("not above")

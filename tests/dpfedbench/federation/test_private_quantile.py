@@ -1,13 +1,10 @@
-"""The private quantile in a run: both releases made, written down, paid for, and
-nothing else read.
-"""
+"""The private quantile over clients: both releases of a round, and their account."""
 
 import math
 
 import numpy as np
 import pytest
 
-from dpfedbench.errors import BenchError
 from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.gaussian import joint_multiplier
 
@@ -16,7 +13,7 @@ from .conftest import (
     history_in,
     ledger_in,
     make_config,
-    seen_of,
+    releases_of,
     train,
     watch_releases,
 )
@@ -31,11 +28,9 @@ QUANTILE = {
 }
 
 
-def test_every_sum_that_was_released_is_in_the_ledger(
-    federation, tmp_path, monkeypatch
-):
-    """Property 6: two releases a round, over the same cohort, with the values of the
-    mechanisms that ran. z = 1 in all, beside 2 x 1.5: (1 - 1/9)^-1/2 for the sum.
+def test_private_quantile_writes_both_releases(federation, tmp_path, monkeypatch):
+    """Property 6, over the same cohort. z = 1 in all: beside a count of 2 x 1.5 the sum
+    has (1 - 1/9)^-1/2.
     """
     releases = watch_releases(monkeypatch)
     train(make_config(QUANTILE), federation, tmp_path)
@@ -67,22 +62,24 @@ def test_every_sum_that_was_released_is_in_the_ledger(
 
 
 @pytest.mark.parametrize("kind", ["one-pass", "balls-and-bins", "poisson"])
-def test_both_releases_cost_what_the_configured_noise_does(federation, tmp_path, kind):
+def test_private_quantile_costs_what_the_configured_noise_does(
+    federation, tmp_path, kind
+):
     config = make_config(QUANTILE, {"participation": {"kind": kind}})
     train(config, federation, tmp_path)
-    found = accounted(config, tmp_path, federation[1])
-    assert found["noise_multiplier"] == pytest.approx(1.0, rel=1e-12)
+    result = accounted(config, tmp_path, federation[1])
+    assert result["noise_multiplier"] == pytest.approx(1.0, rel=1e-12)
     alone = epsilon_after("holds", ledger_in(tmp_path)[0].sampler, 1.0, 12, 1e-3)
-    holds = found["profiles"]["holds"]
-    assert holds["epsilon_high"] == pytest.approx(alone, rel=1e-6)
-    assert holds["status"] == "proved"
+    proof = result["profiles"]["holds"]
+    assert proof["epsilon_high"] == pytest.approx(alone, rel=1e-6)
+    assert proof["status"] == "proved"
     for profile in ("as_claimed", "replace_one", "image_level"):
-        assert math.isfinite(found["profiles"][profile]["epsilon_high"])
+        assert math.isfinite(result["profiles"][profile]["epsilon_high"])
     spent = history_in(tmp_path)["epsilon_proven"].iloc[-1]
-    assert spent == pytest.approx(holds["epsilon_high"], rel=1e-6)
+    assert spent == pytest.approx(proof["epsilon_high"], rel=1e-6)
 
 
-def test_noise_for_a_budget_leaves_room_for_the_count(federation, tmp_path):
+def test_private_quantile_leaves_room_for_the_count_in_a_budget(federation, tmp_path):
     budget = {"noise": {"multiplier": None}, "budget": {"epsilon": 3.0}}
     config = make_config(QUANTILE, budget, {"clipping": {"count_noise": 20.0}})
     train(config, federation, tmp_path)
@@ -91,12 +88,10 @@ def test_noise_for_a_budget_leaves_room_for_the_count(federation, tmp_path):
     assert 2.9 < epsilon_after("holds", total.sampler, z, 12, 1e-3) <= 3.0
 
 
-@pytest.mark.parametrize("shift", [1e30, 40.0, 1e-3, math.nan])
-def test_one_client_moves_both_releases_together_by_no_more_than_the_noise_covers(
-    shift,
-):
-    """Property 3. Same noise stream: releases of neighbours (zero-out) differ by what
-    the client put in, whitened at most 1/z.
+@pytest.mark.parametrize("factor", [1e30, 40.0, 1e-3, math.nan])
+def test_private_quantile_moves_by_no_more_than_its_noise_covers(factor):
+    """Property 3. Same noise: releases of neighbours (zero-out) differ by what one
+    client adds to both, whitened at most 1/z.
     """
     config = make_config(QUANTILE, {"clipping": {"count_noise": 0.6}})
     rng = np.random.default_rng(5)
@@ -105,52 +100,44 @@ def test_one_client_moves_both_releases_together_by_no_more_than_the_noise_cover
         client = int(rng.integers(48))
         without = gradients.copy()
         without[client] = 0.0
-        gradients[client] *= shift
+        gradients[client] *= factor
         # Until the first round in which they differ the thresholds are equal.
-        for (ledger, values), (_, neighbours) in zip(
-            seen_of(config, gradients), seen_of(config, without), strict=True
+        for (ledger, means), (_, neighbour_means) in zip(
+            releases_of(config, gradients), releases_of(config, without), strict=True
         ):
             moved = [
-                float(np.linalg.norm(one - other)) * line.denominator / line.noise_std
-                for one, other, line in zip(values, neighbours, ledger, strict=True)
+                float(np.linalg.norm(mean - neighbour))
+                * line.denominator
+                / line.noise_std
+                for mean, neighbour, line in zip(
+                    means, neighbour_means, ledger, strict=True
+                )
             ]
             if max(moved) > 0:
                 assert math.hypot(*moved) <= 1.0 * (1 + 1e-6)
                 break
         else:
-            assert math.isnan(shift)  # counts as zero in both
+            assert math.isnan(factor)  # counts as zero in both
 
 
-def test_the_threshold_follows_from_what_everyone_saw():
-    """Property 9: C recomputed from the released counts alone, whatever the gradients
-    were.
-    """
+def test_private_quantile_threshold_follows_from_the_released_counts():
+    """Property 9: C recomputed from the counts alone, whatever the gradients were."""
     config = make_config(QUANTILE)
     rng = np.random.default_rng(6)
     for scale in (0.1, 1.0, 30.0):
         expected = config.clipping.threshold
-        for ledger, values in seen_of(config, scale * rng.normal(size=(48, 3))):
+        for ledger, means in releases_of(config, scale * rng.normal(size=(48, 3))):
             assert ledger[0].threshold == pytest.approx(expected, rel=1e-12)
-            expected *= math.exp(-0.3 * (0.5 + float(values[1][0]) - 0.75))
+            expected *= math.exp(-0.3 * (0.5 + float(means[1][0]) - 0.75))
 
 
-def test_a_count_is_taken_of_the_expected_cohort_also_where_nobody_came():
+def test_private_quantile_counts_the_expected_cohort_also_in_an_empty_round():
     """Property 8: an empty Poisson cohort releases noise of both kinds, over the public
     denominator.
     """
     plan = {"participation": {"kind": "poisson", "cohort": 1, "rounds": 12}}
-    for ledger, values in seen_of(make_config(QUANTILE, plan), np.ones((48, 3))):
-        assert len(ledger) == len(values) == 2
-        for line, value in zip(ledger, values, strict=True):
-            assert np.isfinite(value).all() and np.abs(value).min() > 0
+    for ledger, means in releases_of(make_config(QUANTILE, plan), np.ones((48, 3))):
+        assert len(ledger) == len(means) == 2
+        for line, mean in zip(ledger, means, strict=True):
+            assert np.isfinite(mean).all() and np.abs(mean).min() > 0
             assert line.denominator == 1.0
-
-
-def test_a_budget_that_the_count_alone_would_spend_is_refused(federation, tmp_path):
-    overlay = {
-        "noise": {"multiplier": None},
-        "budget": {"epsilon": 0.5},
-        "clipping": {"count_noise": 0.1},
-    }
-    with pytest.raises(BenchError, match=r"0\.2 .*raise clipping\.count_noise"):
-        train(make_config(QUANTILE, overlay), federation, tmp_path)

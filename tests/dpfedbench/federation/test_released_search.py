@@ -1,6 +1,4 @@
-"""DP-FNAS's released code (`reading: as-released`): what leaves the party, and what the
-ledger says of it.
-"""
+"""DP-FNAS's released code (`reading: as-released`): its round, noise and ledger."""
 
 import math
 
@@ -21,8 +19,7 @@ from dpfedbench.papers.dp_fnas.released_search import (
 )
 from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS
 
-from . import conftest
-from .conftest import LOTS, accounted, ledger_in, rounds_of, train
+from .conftest import accounted, ledger_in, lots_config, rounds_of, train
 from .test_search import SEARCH
 
 C = 0.5
@@ -41,7 +38,7 @@ edge two such convolutions.
 
 
 def make_config(*overlays):
-    return conftest.make_config(SEARCH, RELEASED, *overlays, general=LOTS)
+    return lots_config(SEARCH, RELEASED, *overlays)
 
 
 def test_noised_kernels_leave_out_pointwise_convolutions_and_the_stems_shift():
@@ -54,11 +51,11 @@ def test_noised_kernels_leave_out_pointwise_convolutions_and_the_stems_shift():
         "classifier.weight": (10, 4),
         "classifier.bias": (10,),
     }
-    found = [
+    kernels = [
         (group.coordinates.start, group.coordinates.stop, group.size, group.count)
         for group in noised_kernels(shapes)
     ]
-    assert found == [
+    assert kernels == [
         (0, 54, 9, 6),
         (54, 56, 2, 1),
         (66, 166, 25, 4),
@@ -69,9 +66,8 @@ def test_noised_kernels_leave_out_pointwise_convolutions_and_the_stems_shift():
 
 def test_clip_kernels_scales_long_kernels_alone():
     gradient = torch.tensor([3.0, 4.0, 0.3, 0.4, 30.0, 0.0, 2.0])
-    clipped = clip_kernels(
-        gradient, [Kernels(slice(0, 4), 2), Kernels(slice(5, 7), 2)], 1.0
-    )
+    kernels = [Kernels(slice(0, 4), 2), Kernels(slice(5, 7), 2)]
+    clipped = clip_kernels(gradient, kernels, 1.0)
     expected = torch.tensor([0.6, 0.8, 0.3, 0.4, 30.0, 0.0, 1.0])
     assert torch.allclose(clipped, expected, atol=1e-6)
     assert gradient[0] == 3.0
@@ -80,13 +76,13 @@ def test_clip_kernels_scales_long_kernels_alone():
 def reference_round(
     net, theta, training, validation, *, rates, kernels, velocity, length
 ):
-    """One round of the released code without noise, written down anew: in double
-    precision, with each step along its gradient by plain gradient descent (momentum
-    0.9 of the weights).
+    """Compute one round of the released code without noise, in double precision, by
+    plain gradient descent (momentum 0.9 of the weights).
 
     Returns the weights after it, and the norm of the gradient before it is cut to 5.
     """
-    place, other = net.blocks["weights"], net.blocks["architecture"]
+    weights_block = net.blocks["weights"]
+    architecture_block = net.blocks["architecture"]
 
     def gradient(weights, lot):
         weights = weights.clone().requires_grad_()
@@ -97,19 +93,28 @@ def reference_round(
 
     model = torch.from_numpy(theta).double()
     virtual = model.clone()
-    virtual[place] = model[place] - rates[0] * (
-        0.9 * velocity + gradient(model, training)[place] + 0.1 * model[place]
+    virtual[weights_block] = model[weights_block] - rates[0] * (
+        0.9 * velocity
+        + gradient(model, training)[weights_block]
+        + 0.1 * model[weights_block]
     )
-    of_validation = gradient(virtual, validation)
-    epsilon = length / torch.sqrt((of_validation[place] ** 2).sum())
+    validation_gradient = gradient(virtual, validation)
+    epsilon = length / torch.sqrt((validation_gradient[weights_block] ** 2).sum())
     plus, minus = model.clone(), model.clone()
-    plus[place] = plus[place] + epsilon * of_validation[place]
-    minus[place] = minus[place] - epsilon * of_validation[place]
-    second = gradient(plus, training)[other] - gradient(minus, training)[other]
-    along = of_validation[other] - rates[0] * epsilon / 2 * second
+    plus[weights_block] = (
+        plus[weights_block] + epsilon * validation_gradient[weights_block]
+    )
+    minus[weights_block] = (
+        minus[weights_block] - epsilon * validation_gradient[weights_block]
+    )
+    second = (
+        gradient(plus, training)[architecture_block]
+        - gradient(minus, training)[architecture_block]
+    )
+    along = validation_gradient[architecture_block] - rates[0] * epsilon / 2 * second
     moved = model.clone()
-    moved[other] = moved[other] - rates[1] * along
-    step = gradient(moved, training)[place]
+    moved[architecture_block] = moved[architecture_block] - rates[1] * along
+    step = gradient(moved, training)[weights_block]
     norm = float(step.norm())
     step = step * (5 / norm if norm > 5 else 1)
     for begin, end, size in kernels:
@@ -117,28 +122,33 @@ def reference_round(
             length = float(step[first : first + size].norm())
             if length > C:
                 step[first : first + size] *= C / length
-    moved[place] -= rates[0] * (0.9 * velocity + step + 0.1 * model[place])
+    moved[weights_block] -= rates[0] * (
+        0.9 * velocity + step + 0.1 * model[weights_block]
+    )
     return moved, norm
 
 
 def hand_kernels(net):
-    """(begin, end, size) of what is clipped, by the shapes of the named tensors."""
-    start, found = 0, []
+    """Return (begin, end, size) of the clipped kernels, by the tensors' shapes."""
+    start = 0
+    kernels = []
     for name in net.named_blocks["weights"]:
         shape = net.shapes[name]
         size = math.prod(shape)
         if name in ("stem_norm.scale", "classifier.bias"):
-            found.append((start, start + size, size))
+            kernels.append((start, start + size, size))
         elif name == "classifier.weight":
-            found.append((start, start + size, shape[1]))
+            kernels.append((start, start + size, shape[1]))
         elif name == "stem.weight" or "depthwise" in name:
-            found.append((start, start + size, 9))
+            kernels.append((start, start + size, 9))
         start += size
-    return found
+    return kernels
 
 
-@pytest.mark.parametrize("head, length, cut", [(1.0, 0.01, False), (100.0, 1.0, True)])
-def test_round_without_noise_is_the_released_codes(
+@pytest.mark.parametrize(
+    ("head", "length", "cut"), [(1.0, 0.01, False), (100.0, 1.0, True)]
+)
+def test_released_search_without_noise_is_the_released_code(
     silos, tmp_path, monkeypatch, head, length, cut
 ):
     """Twice in a row, the second time with momentum. A large last layer has a gradient
@@ -159,15 +169,16 @@ def test_round_without_noise_is_the_released_codes(
     clients, net = rounds.clients, rounds.net
     clients._mechanism.noise_of = lambda purpose, total: np.zeros(total.dimension)
     theta = net.initial(np.random.default_rng(0)).astype(np.float32)
-    place = net.blocks["weights"]
+    block = net.blocks["weights"]
     classes, features = net.shapes["classifier.weight"]
-    theta[place.stop - classes * (features + 1) : place.stop - classes] *= head
-    velocity = torch.zeros(place.stop, dtype=torch.float64)
+    last_layer = slice(block.stop - classes * (features + 1), block.stop - classes)
+    theta[last_layer] *= head
+    velocity = torch.zeros(block.stop, dtype=torch.float64)
     images, labels = clients._held.images[0], clients._held.labels[0]
     norms = []
     for index in range(2):
-        chosen = [clients._lot(name, index) for name in (WEIGHTS, ARCHITECTURE)]
-        lots = [(images[lot], labels[lot].astype(np.int64)) for lot in chosen]
+        records = [clients._lot(name, index) for name in (WEIGHTS, ARCHITECTURE)]
+        lots = [(images[lot], labels[lot].astype(np.int64)) for lot in records]
         model, norm = reference_round(
             net,
             theta,
@@ -181,15 +192,15 @@ def test_round_without_noise_is_the_released_codes(
         ((row, _, _),) = list(clients.contributions(theta, np.arange(1), index))
         moved = row[0].double() - torch.from_numpy(theta)
         expected = model - torch.from_numpy(theta)
-        for block in net.blocks.values():
-            gap = torch.linalg.norm(moved[block] - expected[block])
-            assert gap < 2e-3 * torch.linalg.norm(expected[block])
-        velocity = -expected[place] / 0.5
+        for coordinates in net.blocks.values():
+            gap = torch.linalg.norm(moved[coordinates] - expected[coordinates])
+            assert gap < 2e-3 * torch.linalg.norm(expected[coordinates])
+        velocity = -expected[block] / 0.5
         theta = row[0].numpy().copy()
     assert (max(norms) > 5) is cut
 
 
-def test_noise_has_deviation_z_c_squared_and_is_on_kernels_alone(silos, tmp_path):
+def test_released_search_noise_is_z_c_squared_on_kernels_alone(silos, tmp_path):
     """Kolmogorov-Smirnov at a false-alarm rate of 1e-4, in 40 rounds of 326
     coordinates; it refuses z C, which is twice as much.
     """
@@ -206,8 +217,9 @@ def test_noise_has_deviation_z_c_squared_and_is_on_kernels_alone(silos, tmp_path
             for index in range(40)
         ]
     )
-    places = [np.arange(begin, end) for begin, end, _ in hand_kernels(rounds.net)]
-    noised = np.concatenate(places)
+    noised = np.concatenate(
+        [np.arange(begin, end) for begin, end, _ in hand_kernels(rounds.net)]
+    )
     assert len(noised) == 326
     exact = np.delete(released, noised, axis=1)
     assert (exact == exact[0]).all() and np.count_nonzero(exact[0])
@@ -218,20 +230,23 @@ def test_noise_has_deviation_z_c_squared_and_is_on_kernels_alone(silos, tmp_path
 
 
 def gdp_epsilon(mu, delta):
-    """Epsilon of mu-GDP at delta, by bisection on its formula (Dong et al. 2019,
-    Corollary 2.13) with mpmath.
+    """Return epsilon of mu-GDP at delta, by bisection on Corollary 2.13 of Dong et al.
+    2019 with mpmath.
     """
-    low, high = mpmath.mpf(0), mpmath.mpf(100)
+    low = mpmath.mpf(0)
+    high = mpmath.mpf(100)
     for _ in range(200):
         middle = (low + high) / 2
-        found = mpmath.ncdf(-middle / mu + mu / 2) - mpmath.e**middle * mpmath.ncdf(
-            -middle / mu - mu / 2
-        )
-        low, high = (middle, high) if found > delta else (low, middle)
+        excess = mpmath.ncdf(-middle / mu + mu / 2)
+        excess -= mpmath.e**middle * mpmath.ncdf(-middle / mu - mu / 2)
+        if excess > delta:
+            low = middle
+        else:
+            high = middle
     return float(high)
 
 
-def test_ledger_has_what_was_done_and_nothing_is_proven(silos, tmp_path):
+def test_released_search_writes_its_noise_and_proves_nothing(silos, tmp_path):
     """C = 0.5 and 42 kernels: the clipped gradient moves by at most 2 x 0.5 x sqrt(42),
     the noise is 1.0 x 0.25. The paper's claim is that of z = 1 by Lemma B.3.
     """
@@ -248,17 +263,17 @@ def test_ledger_has_what_was_done_and_nothing_is_proven(silos, tmp_path):
         assert line.claimed_multiplier == pytest.approx(1.0)
         assert line.data_dependent_threshold
         assert line.reason == run.breaches[0].reason
-    found = accounted(run, tmp_path, silos[1])
-    claim, holds = (found["profiles"][name] for name in ("as_claimed", "holds"))
-    assert found["unit"] == "record" and claim["status"] == holds["status"] == "void"
-    assert holds["epsilon_high"] == "inf"
+    result = accounted(run, tmp_path, silos[1])
+    claim, proof = (result["profiles"][name] for name in ("as_claimed", "holds"))
+    assert result["unit"] == "record" and claim["status"] == proof["status"] == "void"
+    assert proof["epsilon_high"] == "inf"
     mu = mpmath.mpf(8) / 50 * mpmath.sqrt(4 * mpmath.expm1(1))
     assert claim["epsilon_high"] == pytest.approx(gdp_epsilon(mu, 1e-4), rel=1e-6)
     report = audit(run, lines)
     assert report["status"] == "nothing to audit" and report["epsilon"] is None
 
 
-def test_empty_lot_releases_noise(silos, tmp_path):
+def test_released_search_releases_noise_for_an_empty_lot(silos, tmp_path):
     run = make_config()
     rounds = rounds_of(run, silos, tmp_path)
     clients = rounds.clients
@@ -278,6 +293,6 @@ def test_empty_lot_releases_noise(silos, tmp_path):
         ({"budget": {"epsilon": 2.0}}, "set budget.epsilon to null"),
     ],
 )
-def test_what_the_released_code_does_not_do_is_refused(overlay, message):
+def test_released_search_refuses_what_the_code_does_not_do(overlay, message):
     with pytest.raises(BenchError, match=message):
         make_config(overlay)

@@ -1,6 +1,4 @@
-"""Interrupted trainings: stopped between rounds, or killed at random moments, they end
-with the bits of an undisturbed training.
-"""
+"""Interrupted trainings end with the bits of an undisturbed training."""
 
 import os
 import random
@@ -13,12 +11,13 @@ import pytest
 from dpfedbench.federation import engine
 
 from .conftest import (
-    DIFFERENCE,
-    LOTS,
     PLAIN,
+    RESULT_FILES,
+    difference_config,
     forking,
     history_in,
     ledger_in,
+    lots_config,
     make_config,
     stop_before,
     train,
@@ -26,65 +25,51 @@ from .conftest import (
 )
 from .test_lots import DECAY, RAW, SCALAR, VECTOR
 from .test_record_quantile import QUANTILE as RECORD_QUANTILE
-from .test_search import SEARCH, cells
+from .test_search import cells_config, search_config
 from .test_sizes import CLIENTS, unequal  # noqa: F401
 from .test_within_task import AGRLR, LOCAL, PLAIN_REPTILE, REPTILE, SAMPLE
 
 QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
 BY_LAYER = {"clipping": {"groups": "layers", "threshold": 0.5, "count_noise": 3.0}}
 FOUR = {"participation": {"rounds": 4}, "validation": {"every": 0}}
+MOMENTUM = {"server": {"optimizer": {"kind": "sgd", "momentum": 0.9}}}
+COSINE = {"server": {"schedule": {"kind": "cosine", "final_rate": 0.001}}}
 SCAFFOLD = {"client_update": {"kind": "scaffold"}}
 FORGETFUL = {"client_update": {"keep_state": False, "inner_steps": 2}}
-TASKS = {
-    "dp-agr": [],
-    "dp-agr, sgd": [{"server": {"optimizer": "sgd"}}],
-    "dp-agr, momentum": [{"server": {"optimizer": {"kind": "sgd", "momentum": 0.9}}}],
-    "dp-agr, cosine": [
-        {"server": {"schedule": {"kind": "cosine", "final_rate": 0.001}}}
-    ],
-    "dp-agr, quantile": [QUANTILE],
-    "dp-agr, quantile by layer": [QUANTILE, BY_LAYER, FOUR],
-    "maml": [PLAIN],
-    "dp-agrlr": [AGRLR, FOUR],
-    "dp-maml-sample": [SAMPLE, FOUR],
-    "dp-reptile": [REPTILE, FOUR],
-    "local-reptile": [LOCAL, FOUR],
-    "reptile": [PLAIN_REPTILE, FOUR],
-}
-RECORDS = {
-    "adap-dp-fl, norm of release": [VECTOR],
-    "adap-dp-fl, norm query": [SCALAR, DECAY],
-    "adap-dp-fl, raw norms": [RAW],
-    "adap-dp-fl, quantile": [RECORD_QUANTILE, DECAY],
-    "dp-fl, fresh optimisers": [FORGETFUL],
-    "fedavg": [{"method": "fedavg"}],
-}
-DIFFERENCES = {
-    "dp-fedavg": [],
-    "dp-scaffold": [{"method": "dp-scaffold"}, SCAFFOLD],
-    "fedavg, scaffold": [{"method": "fedavg"}, SCAFFOLD],
-}
+FEDAVG = {"method": "fedavg"}
 CASES = {
-    **{name: ("federation", make_config(*each)) for name, each in TASKS.items()},
-    **{
-        name: ("silos", make_config(*each, general=LOTS))
-        for name, each in RECORDS.items()
-    },
-    **{
-        name: ("silos", make_config(*each, general=DIFFERENCE))
-        for name, each in DIFFERENCES.items()
-    },
+    "dp-agr": ("federation", make_config()),
+    "dp-agr, sgd": ("federation", make_config({"server": {"optimizer": "sgd"}})),
+    "dp-agr, momentum": ("federation", make_config(MOMENTUM)),
+    "dp-agr, cosine": ("federation", make_config(COSINE)),
+    "dp-agr, quantile": ("federation", make_config(QUANTILE)),
+    "dp-agr, quantile by layer": ("federation", make_config(QUANTILE, BY_LAYER, FOUR)),
+    "maml": ("federation", make_config(PLAIN)),
+    "dp-agrlr": ("federation", make_config(AGRLR, FOUR)),
+    "dp-maml-sample": ("federation", make_config(SAMPLE, FOUR)),
+    "dp-reptile": ("federation", make_config(REPTILE, FOUR)),
+    "local-reptile": ("federation", make_config(LOCAL, FOUR)),
+    "reptile": ("federation", make_config(PLAIN_REPTILE, FOUR)),
+    "adap-dp-fl, norm of release": ("silos", lots_config(VECTOR)),
+    "adap-dp-fl, norm query": ("silos", lots_config(SCALAR, DECAY)),
+    "adap-dp-fl, raw norms": ("silos", lots_config(RAW)),
+    "adap-dp-fl, quantile": ("silos", lots_config(RECORD_QUANTILE, DECAY)),
+    "dp-fl, fresh optimisers": ("silos", lots_config({"method": "dp-fl"}, FORGETFUL)),
     "dp-fl, unequal clients": (
         "unequal",
-        make_config({"method": "dp-fl", "clients": CLIENTS}, general=LOTS),
+        lots_config({"method": "dp-fl", "clients": CLIENTS}),
     ),
-    "dp-fnas": ("silos", make_config(SEARCH, general=LOTS)),
-    "dp-cells": ("silos", cells()),
+    "fedavg": ("silos", lots_config(FEDAVG)),
+    "dp-fedavg": ("silos", difference_config()),
+    "dp-scaffold": ("silos", difference_config({"method": "dp-scaffold"}, SCAFFOLD)),
+    "fedavg, scaffold": ("silos", difference_config(FEDAVG, SCAFFOLD)),
+    "dp-fnas": ("silos", search_config()),
+    "dp-cells": ("silos", cells_config()),
 }
 
 
-def tear(ledger):
-    """Add a line of the next round and half a line, as a kill leaves them."""
+def append_torn_lines(ledger):
+    """Append a line of the next round and half a line, as a kill leaves them."""
     last = ledger.read_text().splitlines()[-1]
     index = int(re.search(r'"round": (\d+)', last)[1])
     following = last.replace(f'"round": {index}', f'"round": {index + 1}')
@@ -96,7 +81,7 @@ def tear(ledger):
 def test_restart_keeps_bits_also_with_other_threads(
     name, request, tmp_path, monkeypatch
 ):
-    """A private run's files have nothing that no noise protects."""
+    """A private run's files have only numbers that noise protects."""
     fixture, config = CASES[name]
     folders = request.getfixturevalue(fixture)
     whole = train(config, folders, tmp_path / "whole")
@@ -104,7 +89,7 @@ def test_restart_keeps_bits_also_with_other_threads(
     with monkeypatch.context() as patch, pytest.raises(stop_before(patch, stop)):
         train(config, folders, tmp_path / "resumed", checkpoint_seconds=0)
     if config.private:
-        tear(tmp_path / "resumed" / "checkpoint" / "ledger.jsonl")
+        append_torn_lines(tmp_path / "resumed" / "checkpoint" / "ledger.jsonl")
     assert train(config, folders, tmp_path / "resumed", threads=2) == whole
     assert training_in(tmp_path / "resumed")["resumed"] == 1
 
@@ -122,11 +107,11 @@ def train_slowly(config, folders, run_dir):
     """Train with a checkpoint after every round, and rounds long enough to be killed
     in.
     """
-    round_of = engine._Training._round
+    take_round = engine._Training._round
 
     def slow(self, index):
         time.sleep(0.06)
-        return round_of(self, index)
+        return take_round(self, index)
 
     engine._Training._round = slow
     train(config, folders, run_dir, checkpoint_seconds=0.05)
@@ -138,7 +123,9 @@ def lock_time(run_dir):
 
 
 @pytest.mark.parametrize("name", ["dp-agr", "dp-fnas"])
-def test_killed_at_random_moments_it_ends_with_the_same_bits(name, request, tmp_path):
+def test_training_killed_at_random_moments_ends_with_the_same_bits(
+    name, request, tmp_path
+):
     fixture, config = CASES[name]
     folders = request.getfixturevalue(fixture)
     config = config.replace(participation=config.participation.replace(rounds=12))
@@ -164,7 +151,6 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(name, request, tmp_
         if process.exitcode == 0:
             break
     assert process.exitcode == 0 and kills >= 5
-    names = ("model.safetensors", "ledger.jsonl", "metrics.json")
-    assert {name: (run_dir / name).read_bytes() for name in names} == whole
+    assert {name: (run_dir / name).read_bytes() for name in RESULT_FILES} == whole
     assert not (run_dir / "checkpoint").exists()
     assert [path for path in run_dir.rglob("*") if ".part" in path.name] == []

@@ -1,6 +1,4 @@
-"""SCAFFOLD with private sums: two mechanisms over the same clients, one budget, and
-what must not get around them.
-"""
+"""SCAFFOLD with private sums: two mechanisms over the same clients, one budget."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,15 +9,21 @@ import torch
 
 from dpfedbench.audit.report import audit
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation import engine
 from dpfedbench.papers.federated_averaging import CONTROL, DpScaffold
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpsum.accounting.gaussian import joint_multiplier
 from dpsum.budget import Budget
 
-from . import conftest
-from .conftest import DIFFERENCE, Flat, accounted, ledger_in, proven, rounds_of, train
+from .conftest import (
+    accounted,
+    difference_config,
+    ledger_in,
+    proven,
+    rounds_in_memory,
+    rounds_of,
+    train,
+)
 
 MODEL = "model-difference-sum"
 EVERYONE = {
@@ -36,18 +40,16 @@ CALIBRATED = {
 
 
 def make_config(*overlays):
-    return conftest.make_config(
-        {"method": "dp-scaffold"}, *overlays, general=DIFFERENCE
-    )
+    return difference_config({"method": "dp-scaffold"}, *overlays)
 
 
-class Huge(Clients):
-    """Clients whose messages are far above any threshold; they keep the means that they
-    hear.
+class HugeMessages(Clients):
+    """Clients whose messages are far above any threshold. They keep the means that the
+    server broadcasts.
     """
 
     def __init__(self):
-        self.heard = []
+        self.broadcasts = []
 
     def contributions(self, theta, cohort, index):
         message = torch.full((len(cohort), 8), 1e6)
@@ -55,42 +57,34 @@ class Huge(Clients):
         yield torch.stack([message, -message]), zeros, zeros
 
     def hear(self, means):
-        self.heard += means
+        self.broadcasts += means
 
 
 @pytest.fixture
-def huge_rounds():
-    return engine.Rounds(
-        make_config(EVERYONE),
-        net=Flat(8),
-        held=None,
-        gradients=None,
-        measures=NoMeasures(),
-        ledger=[],
-        clients=Huge(),
-    )
+def rounds():
+    return rounds_in_memory(make_config(EVERYONE), 8, clients=HugeMessages())
 
 
 def check_thresholds(rounds):
-    """Four clients whose messages are 1e6 in each of eight coordinates: each counts as
-    C long, along the diagonal.
+    """Check that each of four messages of 1e6 in each of eight coordinates counts as C
+    long, along the diagonal.
     """
     before = rounds.theta.clone()
     rounds.round(0)
-    heard = rounds.clients.heard[0]
+    broadcast = rounds.clients.broadcasts[0]
     moved = (before - rounds.theta).numpy()
-    assert np.allclose(heard, -0.25 / 8**0.5, rtol=0, atol=5e-3)
+    assert np.allclose(broadcast, -0.25 / 8**0.5, rtol=0, atol=5e-3)
     assert np.allclose(moved, 0.5 / 8**0.5, rtol=0, atol=5e-3)
     stated = {line.name: (line.sensitivity, line.denominator) for line in rounds.ledger}
     assert stated == {MODEL: (0.5, 4.0), CONTROL: (0.25, 4.0)}
 
 
-def test_both_messages_are_clipped_each_to_its_own_threshold(huge_rounds):
-    check_thresholds(huge_rounds)
+def test_scaffold_clips_both_messages_each_to_its_own_threshold(rounds):
+    check_thresholds(rounds)
 
 
-def test_what_is_sent_around_the_sum_is_noticed(huge_rounds, monkeypatch):
-    """The fault: clients hear their sum as it is, without clipping and noise."""
+def test_scaffold_that_broadcasts_the_raw_sum_is_noticed(rounds, monkeypatch):
+    """The fault: clients receive their sum without clipping and noise."""
     contributed = engine.Rounds._contributed
 
     def unclipped(self, index):
@@ -102,17 +96,17 @@ def test_what_is_sent_around_the_sum_is_noticed(huge_rounds, monkeypatch):
 
     monkeypatch.setattr(engine.Rounds, "_contributed", unclipped)
     with pytest.raises(AssertionError):
-        check_thresholds(huge_rounds)
+        check_thresholds(rounds)
 
 
-def test_a_second_release_of_a_round_is_refused(huge_rounds):
-    huge_rounds.round(0)
-    (control,) = huge_rounds.further
+def test_scaffold_refuses_a_second_release_of_a_round(rounds):
+    rounds.round(0)
+    (control,) = rounds.further
     with pytest.raises(BenchError, match="control-difference-sum was released before"):
         control.release(control.open(0))
 
 
-def test_one_budget_covers_both_sums(silos, tmp_path):
+def test_scaffold_has_one_budget_for_both_sums(silos, tmp_path):
     """Calibrated noise: both multipliers together are what one sum alone needs for the
     same epsilon, rounded up.
     """
@@ -122,16 +116,15 @@ def test_one_budget_covers_both_sums(silos, tmp_path):
     assert [line.name for line in ledger[:4]] == [MODEL, CONTROL] * 2
     z = {line.name: line.noise_multiplier for line in ledger}
     overlay = {"budget": {"epsilon": 3.0}, "noise": {"multiplier": None}}
-    alone = conftest.make_config(overlay, general=DIFFERENCE)
-    train(alone, silos, tmp_path / "alone")
+    train(difference_config(overlay), silos, tmp_path / "alone")
     single = ledger_in(tmp_path / "alone")[0].noise_multiplier
-    together = (z[MODEL] ** -2 + z[CONTROL] ** -2) ** -0.5
-    assert single <= together < 1.002 * single and z[MODEL] == z[CONTROL]
+    joint = (z[MODEL] ** -2 + z[CONTROL] ** -2) ** -0.5
+    assert single <= joint < 1.002 * single and z[MODEL] == z[CONTROL]
     epsilon = proven(both, tmp_path / "both")["epsilon_high"]
     assert epsilon <= 3.0 < epsilon * 1.01
 
 
-def test_a_budget_that_counts_one_of_the_sums_is_noticed(silos, tmp_path, monkeypatch):
+def test_scaffold_budget_that_counts_one_sum_is_noticed(silos, tmp_path, monkeypatch):
     """The fault: each sum by itself has the noise of the whole budget. The account of
     the ledger is above it.
     """
@@ -186,13 +179,13 @@ class WrongOrder(DpScaffold):
         (Bare, f"{CONTROL} is of the same contributions as {MODEL}, which is private"),
     ],
 )
-def test_a_method_that_forgets_a_message_or_its_noise_is_refused(method, message):
+def test_method_that_forgets_a_message_or_its_noise_is_refused(method, message):
     values = make_config().plain() | {"method": method.name}
     with pytest.raises(BenchError, match=message):
         method.read(values)
 
 
-def test_without_privacy_rounds_of_everyone_are_those_of_the_algorithm(silos, tmp_path):
+def test_plain_scaffold_over_everyone_is_the_published_algorithm(silos, tmp_path):
     """Through the whole loop, on a network: the first round has no correction; in the
     second, by the numbers of the first, each client's steps follow g - c_k + c.
     """
@@ -202,24 +195,24 @@ def test_without_privacy_rounds_of_everyone_are_those_of_the_algorithm(silos, tm
         "participation": {"kind": "poisson", "cohort": 4, "rounds": 2},
         "server": {"optimizer": {"momentum": 0.0}},
     }
-    run = conftest.make_config(overlay, general=DIFFERENCE)
+    run = difference_config(overlay)
     rounds = rounds_of(run, silos, tmp_path)
     theta = rounds.theta.numpy().copy()
     ((rows, _, _),) = rounds.clients.contributions(theta, np.arange(4), 0)
     differences, controls = rows.numpy().copy()
-    own = differences / 0.2  # c_k of round 1: the mean gradient of its steps
-    assert np.allclose(controls, own, atol=1e-6)
+    variates = differences / 0.2  # c_k of round 1: the mean gradient of its steps
+    assert np.allclose(controls, variates, atol=1e-6)
     fresh = rounds_of(run, silos, tmp_path / "again")
     fresh.round(0)
-    moved = theta - differences.mean(axis=0)
-    assert np.allclose(fresh.theta.numpy(), moved, atol=1e-6)
+    expected = theta - differences.mean(axis=0)
+    assert np.allclose(fresh.theta.numpy(), expected, atol=1e-6)
     state = fresh.clients.state()
-    assert np.allclose(state["server"], own.mean(axis=0), atol=1e-6)
-    variates = torch.stack([state["own"][client] for client in range(4)])
-    assert np.allclose(variates, own, atol=1e-6)
+    assert np.allclose(state["server"], variates.mean(axis=0), atol=1e-6)
+    clients = torch.stack([state["own"][client] for client in range(4)])
+    assert np.allclose(clients, variates, atol=1e-6)
 
 
-def test_the_audit_finds_no_more_than_is_proven(silos, tmp_path):
+def test_scaffold_audit_is_not_above_what_is_proven(silos, tmp_path):
     run = make_config()
     train(run, silos, tmp_path)
     report = audit(run, ledger_in(tmp_path), canaries=60)

@@ -1,6 +1,4 @@
-"""Runs of a search on private data draw apart from one another; of runs that do not,
-nothing finite is proven together.
-"""
+"""Runs of a search on private data draw independent cohorts and noise."""
 
 import dataclasses
 import itertools
@@ -17,14 +15,16 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.federation.accounts import account_run, ledger_of
-from dpfedbench.federation.rounds import Rounds
 from dpsum.accounting.account import account
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.tuning import Search
-from dpsum.ledger import Ledger, Release
-from tests.dpfedbench.federation.conftest import RUN, make_config, train
+from dpsum.ledger import Release
+from tests.dpfedbench.federation.conftest import RUN, make_config, rounds_of, train
 
-CLIENTS, ROUNDS, RATE, RUNS = 1000, 100, 0.01, 12
+CLIENTS = 1000
+ROUNDS = 100
+RATE = 0.01
+RUNS = 12
 BLOCKS = {
     "kind": "one-pass",
     "clients": CLIENTS,
@@ -63,18 +63,17 @@ def release(index: int) -> Release:
     )
 
 
-def searched(*, own_streams: bool, search: Search = SEARCHED):
-    given = AccountContext(search=search, own_streams=own_streams)
+def tuning_account(*, own_streams: bool, search: Search = SEARCHED):
+    context = AccountContext(search=search, own_streams=own_streams)
     ledger = [release(index) for index in range(ROUNDS)]
-    return account(ledger, delta=1e-5, claims={}, given=given).profiles["tuning"]
+    return account(ledger, delta=1e-5, claims={}, given=context).profiles["tuning"]
 
 
-def test_runs_that_may_share_their_numbers_have_no_finite_epsilon_together():
-    """Twelve runs of one seed put a client into the same rounds: with noise that is not
-    shared they are z/sqrt(12).
+def test_search_with_shared_streams_has_no_finite_epsilon():
+    """Twelve runs of one seed put a client into the same rounds: with independent noise
+    they are one run of z/sqrt(12). Shared noise can only cost more.
 
-    dp-accounting's optimistic distribution of that is a lower end; noise that is shared
-    too can only add to it.
+    dp-accounting's optimistic distribution is a lower end of that.
     """
     alone = privacy_loss_distribution.from_gaussian_mechanism(
         standard_deviation=1.3 / RUNS**0.5,
@@ -84,15 +83,16 @@ def test_runs_that_may_share_their_numbers_have_no_finite_epsilon_together():
         value_discretization_interval=1e-3,
     )
     assert alone.self_compose(ROUNDS).get_epsilon_for_delta(1e-5) > 14.5
-    shared = searched(own_streams=False)
+    shared = tuning_account(own_streams=False)
     assert shared.status == "void" and math.isinf(shared.epsilon_high)
     assert "nothing finite is proven" in shared.explanation
-    own = searched(own_streams=True)
-    assert own.status == "proved" and own.epsilon_high == pytest.approx(1.382, abs=5e-4)
-    one = searched(own_streams=False, search=Search(runs=1, data="private"))
-    assert one.status == "proved" and one.epsilon_high < 1.382
-    several = Search(runs=1, data="private", number="geometric")
-    assert searched(own_streams=False, search=several).status == "void"
+    separate = tuning_account(own_streams=True)
+    assert separate.status == "proved"
+    assert separate.epsilon_high == pytest.approx(1.382, abs=5e-4)
+    single = tuning_account(own_streams=False, search=Search(runs=1, data="private"))
+    assert single.status == "proved" and single.epsilon_high < 1.382
+    geometric = Search(runs=1, data="private", number="geometric")
+    assert tuning_account(own_streams=False, search=geometric).status == "void"
 
 
 def plan_of(*, search: bool = True, tuning=None, method="dp-agr"):
@@ -125,115 +125,106 @@ def runs_of(plan, name="one"):
     return [run for cell in plan.items["mine", name].cells for run in cell.runs]
 
 
-def test_the_best_of_twelve_private_runs_by_a_public_score_costs_more_than_one():
-    """Twelve Gaussian releases of z = 1 of one number, of which the largest is
-    published: a public score.
+def test_search_over_private_runs_by_a_public_score_costs_more_than_one_run():
+    """The largest of twelve Gaussian releases of z = 1 of one number is published.
 
     Its law is Phi^12, moved by 1 where the unit is present: delta(eps) is at least
-    P(max > t) - e^eps Q(max > t) for each t; at eps = 5.38 it is above 1e-6, where one
+    P(max > t) - e^eps Q(max > t) for each t. At eps = 5.38 it is above 1e-6, where one
     release has 4.887.
     """
-    below, epsilon = statistics.NormalDist().cdf, 5.38
-    tells = [
-        (1 - below(t - 1) ** RUNS) - math.exp(epsilon) * (1 - below(t) ** RUNS)
+    cdf = statistics.NormalDist().cdf
+    epsilon = 5.38
+    deltas = [
+        (1 - cdf(t - 1) ** RUNS) - math.exp(epsilon) * (1 - cdf(t) ** RUNS)
         for t in np.linspace(4, 7, 301)
     ]
-    assert max(tells) > 1e-6
-    given = AccountContext(search=Search(runs=RUNS, data="private"), own_streams=True)
-    ledger = [
-        dataclasses.replace(event, noise_multiplier=1.0, noise_std=1.0, sampler=BLOCKS)
-        for event in (release(0),)
-    ]
-    found = account(ledger, delta=1e-6, claims={}, given=given).profiles
-    assert (
-        found["holds"].epsilon_high == pytest.approx(4.887, abs=1e-3)
-        and found["tuning"].epsilon_high > epsilon
+    assert max(deltas) > 1e-6
+    context = AccountContext(search=SEARCHED, own_streams=True)
+    event = dataclasses.replace(
+        release(0), noise_multiplier=1.0, noise_std=1.0, sampler=BLOCKS
     )
+    profiles = account([event], delta=1e-6, claims={}, given=context).profiles
+    assert profiles["holds"].epsilon_high == pytest.approx(4.887, abs=1e-3)
+    assert profiles["tuning"].epsilon_high > epsilon
 
 
-def test_only_runs_of_a_search_on_private_data_move():
+def test_search_on_private_data_alone_gives_its_runs_streams_of_their_own():
     """A run of the same settings outside the search keeps its key, and is another run."""
 
     def streams(plan):
         return {run.streams for run in plan.runs.values()}
 
-    private, none = plan_of(), plan_of(search=False)
-    assert streams(none) == {"shared"}
-    assert {run.stream_seed for run in none.runs.values()} == {0, 1}
-    searched_runs, outside = runs_of(private), runs_of(private, "two")
+    private = plan_of()
+    without_search = plan_of(search=False)
+    assert streams(without_search) == {"shared"}
+    assert {run.stream_seed for run in without_search.runs.values()} == {0, 1}
+    searched_runs = runs_of(private)
+    outside = runs_of(private, "two")
     assert {run.streams for run in searched_runs} == {"own"}
     assert {run.streams for run in outside} == {"shared"}
-    assert {run.folder for run in outside} < set(none.runs)
+    assert {run.folder for run in outside} < set(without_search.runs)
     assert set(private.searches) == {run.folder for run in searched_runs}
-    alike = {run.replace(streams="shared").key for run in searched_runs}
-    assert {run.key for run in outside} < alike
+    shared_keys = {run.replace(streams="shared").key for run in searched_runs}
+    assert {run.key for run in outside} < shared_keys
     for data, expected in (("private", "own"), ("public", "shared")):
         declared = {"dp-agr": {"runs": 12, "data": data}}
         assert streams(plan_of(search=False, tuning=declared)) == {expected}
     assert streams(plan_of(method="maml")) == {"shared"}
 
 
-def test_the_cohorts_of_two_runs_of_a_search_meet_as_seldom_as_chance_has_it():
-    """Of 20,000 places two runs of q = 0.01 share Binomial(20,000, 1e-4): more than 16
-    has a chance of 4e-11 a pair.
+def test_search_runs_share_cohorts_as_seldom_as_chance_has_it():
+    """In 20,000 pairs of round and client two runs of q = 0.01 share
+    Binomial(20,000, 1e-4): more than 16 has a chance of 4e-11.
 
-    Runs that share their streams would share about 200. Fifteen pairs: false alarms
-    below 1e-9; the seed is fixed.
+    Runs that share their streams would share about 200. Fifteen pairs of runs: false
+    alarms below 1e-9; the seed is fixed.
     """
-    drawn = []
+    participations = []
     for run in runs_of(plan_of()):
         plan = run.participation.plan(clients=CLIENTS, seed=run.stream_seed)
-        cohorts = [plan.cohort(index).tolist() for index in range(plan.rounds)]
-        drawn.append({(at, k) for at, cohort in enumerate(cohorts) for k in cohort})
-    assert len(drawn) == 6 and min(map(len, drawn)) > 100
-    common = [len(one & other) for one, other in itertools.combinations(drawn, 2)]
-    assert max(common) <= 16
+        participations.append(
+            {(index, k) for index in range(plan.rounds) for k in plan.cohort(index)}
+        )
+    assert len(participations) == 6 and min(map(len, participations)) > 100
+    pairs = itertools.combinations(participations, 2)
+    assert max(len(first & second) for first, second in pairs) <= 16
 
 
-@pytest.mark.parametrize(("public", "alike"), [(True, True), (False, False)])
-def test_the_noise_of_two_runs_of_a_search_is_independent(
-    public, alike, federation, tmp_path: Path
-):
-    """Noise of z = 1000 hides what clients send: releases of two runs correlate as
-    their noise does.
+@pytest.mark.parametrize("own_streams", [False, True])
+def test_search_runs_have_independent_noise(own_streams, federation, tmp_path: Path):
+    """Noise of z = 1000 hides the contributions: releases of two runs correlate as their
+    noise does.
 
     Over d coordinates independent noise correlates by N(0, 1/d): six deviations have a
     false-alarm rate of 2e-9.
     """
-    found = []
+    releases = []
     for rate in (0.01, 0.02):
         run = make_config({"noise": {"multiplier": 1000.0}, "server": {"rate": rate}})
-        run = run if public else run.replace(streams="own")
-        seen = []
-        rounds = Rounds.of(
-            run,
-            data_dir=federation[0],
-            clients_dir=federation[1],
-            ledger=Ledger(tmp_path / f"{rate}.jsonl"),
-            observer=lambda line, made, seen=seen: seen.extend(
-                mean for _, mean in made
-            ),
-        )
+        if own_streams:
+            run = run.replace(streams="own")
+        rounds = rounds_of(run, federation, tmp_path / str(rate))
         rounds.round(0)
-        found.append(seen[0])
-    correlation, spread = np.corrcoef(*found)[0, 1], len(found[0]) ** -0.5
-    assert (correlation > 0.9) if alike else (abs(correlation) < 6 * spread)
+        _, _, (mean,) = rounds.log[0]
+        releases.append(mean)
+    correlation = np.corrcoef(*releases)[0, 1]
+    if own_streams:
+        assert abs(correlation) < 6 * len(mean) ** -0.5
+    else:
+        assert correlation > 0.9
 
 
-def test_a_run_of_its_own_streams_is_held_to_them_from_training_to_account(
+def test_run_with_streams_of_its_own_has_them_from_training_to_account(
     federation, tmp_path: Path
 ):
-    run = make_config(
-        {"participation": {"kind": "poisson", "rounds": 3}, "validation": {"every": 3}}
-    )
-    own = run.replace(streams="own")
-    train(own, federation, tmp_path)
-    account_run(
-        own, tmp_path, tmp_path / "privacy.json", search=Search(runs=3, data="private")
-    )
-    tuning = json.loads((tmp_path / "privacy.json").read_text())["profiles"]["tuning"]
+    poisson = {"participation": {"kind": "poisson", "rounds": 3}}
+    run = make_config(poisson, {"validation": {"every": 3}})
+    separate = run.replace(streams="own")
+    train(separate, federation, tmp_path)
+    path = tmp_path / "privacy.json"
+    account_run(separate, tmp_path, path, search=Search(runs=3, data="private"))
+    tuning = json.loads(path.read_text())["profiles"]["tuning"]
     assert tuning["status"] == "proved" and tuning["epsilon_high"] < 100
-    with pytest.raises(
-        BenchError, match=r"a stream of .* the ledger is not of this run"
-    ):
+    message = r"a stream of .* the ledger is not of this run"
+    with pytest.raises(BenchError, match=message):
         ledger_of(run, tmp_path)

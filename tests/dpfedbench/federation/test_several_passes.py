@@ -1,6 +1,4 @@
-"""Runs in which a client takes part several times: what their ledgers say, what is
-accounted for, and their audits.
-"""
+"""Runs in which a client takes part several times: their accounts and audits."""
 
 import numpy as np
 import pytest
@@ -20,30 +18,31 @@ ROUNDS = {"cohort": 12, "rounds": 10}
 """48 clients in blocks of 12: two passes and a half."""
 
 
-def held(overlay, federation, folder):
-    config = make_config(
-        {"clipping": {"kind": "constant"}, "noise": {"multiplier": 2.0}}, overlay
-    )
+def profiles_of(overlay, federation, folder):
+    base = {"clipping": {"kind": "constant"}, "noise": {"multiplier": 2.0}}
+    config = make_config(base, overlay)
     train(config, federation, folder)
     return accounted(config, folder, federation[1])["profiles"]
 
 
 @pytest.mark.parametrize("kind", ["shuffled-epochs", "min-separation"])
-def test_known_blocks_of_several_passes_are_a_gaussian_a_pass(
+def test_several_passes_of_known_blocks_are_a_gaussian_a_pass(
     kind, federation, tmp_path
 ):
     """The paper says nothing of several passes, so the claim is the same."""
-    found = held({"participation": {"kind": kind, **ROUNDS}}, federation, tmp_path)
+    profiles = profiles_of(
+        {"participation": {"kind": kind, **ROUNDS}}, federation, tmp_path
+    )
     exact = gaussian_epsilon(2.0 / 3**0.5, 1e-3)
     for name in ("as_claimed", "holds"):
-        assert found[name]["epsilon_low"] == found[name]["epsilon_high"]
-        assert found[name]["epsilon_high"] == pytest.approx(exact, rel=1e-9)
+        assert profiles[name]["epsilon_low"] == profiles[name]["epsilon_high"]
+        assert profiles[name]["epsilon_high"] == pytest.approx(exact, rel=1e-9)
     replaced = gaussian_epsilon(1.0 / 3**0.5, 1e-3)
-    assert found["replace_one"]["epsilon_high"] == pytest.approx(replaced, rel=1e-9)
-    assert found["image_level"]["epsilon_high"] > exact
+    assert profiles["replace_one"]["epsilon_high"] == pytest.approx(replaced, rel=1e-9)
+    assert profiles["image_level"]["epsilon_high"] > exact
 
 
-def test_correlated_noise_over_several_passes_is_one_gaussian_of_z(
+def test_several_passes_with_correlated_noise_are_one_gaussian_of_z(
     federation, tmp_path
 ):
     """z is of all three participations: the encoder is divided by how far they move
@@ -51,15 +50,17 @@ def test_correlated_noise_over_several_passes_is_one_gaussian_of_z(
     """
     plan = {"kind": "min-separation", **ROUNDS}
     overlay = {"method": "dp-agr-ftrl", "participation": plan}
-    holds = held(overlay, federation, tmp_path)["holds"]
+    proof = profiles_of(overlay, federation, tmp_path)["holds"]
     expected = gaussian_epsilon(2.0, 1e-3)
-    assert holds["epsilon_high"] == pytest.approx(expected, rel=1e-9)
+    assert proof["epsilon_high"] == pytest.approx(expected, rel=1e-9)
     weights = np.zeros((10, 10))
     for index, line in enumerate(ledger_in(tmp_path)):
         weights[index, : index + 1] = line.combines
     encoder = np.linalg.inv(weights)
-    rounds = ([0, 4, 8], [1, 5, 9], [2, 6], [3, 7])
-    moves = [np.linalg.norm(encoder[:, at].sum(axis=1)) for at in rounds]
+    participations = ([0, 4, 8], [1, 5, 9], [2, 6], [3, 7])
+    moves = [
+        np.linalg.norm(encoder[:, rounds].sum(axis=1)) for rounds in participations
+    ]
     assert max(moves) == pytest.approx(1.0, rel=1e-6)
     assert np.linalg.norm(encoder, axis=0).max() < 0.7
 
@@ -76,21 +77,21 @@ def test_correlated_noise_in_secret_rounds_costs_less_than_in_known_ones(
         "noise": {"multiplier": None, "factorisation": {"kind": "square-root"}},
         "budget": {"epsilon": 1.5, "delta": 1e-3},
     }
-    found = held(overlay, federation, tmp_path)
+    profiles = profiles_of(overlay, federation, tmp_path)
     lines = ledger_in(tmp_path)
     known = gaussian_epsilon(lines[0].noise_multiplier, 1e-3)
-    holds = found["holds"]
-    assert 0 < holds["epsilon_low"] < 1.49 < holds["epsilon_high"] <= 1.5 < known
+    proof = profiles["holds"]
+    assert 0 < proof["epsilon_low"] < 1.49 < proof["epsilon_high"] <= 1.5 < known
     assert "encoder" not in lines[0].sampler and len(lines) == 12
     for profile in ("replace_one", "image_level"):
-        assert found[profile]["epsilon_high"] > 1.5
+        assert profiles[profile]["epsilon_high"] > 1.5
 
 
-def test_fixed_sizes_cost_more_than_poissons_cohorts(federation, tmp_path):
+def test_fixed_size_cohorts_cost_more_than_poisson_cohorts(federation, tmp_path):
     fixed, poisson = (
-        held({"participation": {"kind": kind, **ROUNDS}}, federation, tmp_path / kind)[
-            "holds"
-        ]
+        profiles_of(
+            {"participation": {"kind": kind, **ROUNDS}}, federation, tmp_path / kind
+        )["holds"]
         for kind in ("fixed-size", "poisson")
     )
     expected = fixed_size.upper_epsilon(((2.0, 10),), 0.25, 1e-3)
@@ -99,29 +100,30 @@ def test_fixed_sizes_cost_more_than_poissons_cohorts(federation, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["shuffled-epochs", "min-separation", "fixed-size"])
-def test_a_null_multiplier_meets_the_budget_over_all_passes(kind, federation, tmp_path):
+def test_calibrated_noise_meets_the_budget_over_all_passes(kind, federation, tmp_path):
     overlay = {
         "noise": {"multiplier": None},
         "budget": {"epsilon": 1.5, "delta": 1e-3},
         "participation": {"kind": kind, **ROUNDS},
     }
-    found = held(overlay, federation, tmp_path)
-    assert 1.49 < found["holds"]["epsilon_high"] <= 1.5
+    profiles = profiles_of(overlay, federation, tmp_path)
+    assert 1.49 < profiles["holds"]["epsilon_high"] <= 1.5
 
 
 @pytest.mark.parametrize("kind", ["shuffled-epochs", "min-separation", "fixed-size"])
-def test_audits_of_right_code_are_below_what_holds(kind):
-    """The rank test at 95 %: of 20 seeds at most 6 above, or chance below 1e-4; some
+def test_audit_of_several_passes_is_below_what_is_proven(kind):
+    """The rank test at 95 %: of 20 seeds at most 6 above, or chance below 1e-4. Some
     show half of what is proven.
     """
     config = audits.make_config({"participation": {"kind": kind, "rounds": 20}})
-    shown = []
+    lower_bounds = []
     for seed in range(20):
-        found = audits.experiment(config, seed=seed)
-        family = family_of(found.releases)
-        shown.append(
-            bounds_of(found, family, delta=1e-6, confidence=0.95, seed=seed)[0].epsilon
+        experiment = audits.experiment(config, seed=seed)
+        family = family_of(experiment.releases)
+        bound, *_ = bounds_of(
+            experiment, family, delta=1e-6, confidence=0.95, seed=seed
         )
-    holds = family.epsilon(1.0, 1e-6)
-    assert sum(epsilon > holds for epsilon in shown) <= 6
-    assert max(shown) > (0.1 if kind == "fixed-size" else 0.4) * holds
+        lower_bounds.append(bound.epsilon)
+    epsilon = family.epsilon(1.0, 1e-6)
+    assert sum(bound > epsilon for bound in lower_bounds) <= 6
+    assert max(lower_bounds) > (0.1 if kind == "fixed-size" else 0.4) * epsilon

@@ -23,7 +23,7 @@ from . import conftest
 from .conftest import (
     DIFFERENCE,
     Flat,
-    Given,
+    FixedClients,
     accounted,
     ledger_in,
     proven,
@@ -101,7 +101,7 @@ def rounds_of_rows(method, rows, *, shared=None, **overlay):
         gradients=None,
         measures=NoMeasures(),
         ledger=[],
-        clients=Given(rows),
+        clients=FixedClients(rows),
         shared=shared,
     )
 
@@ -159,7 +159,7 @@ def audited_ledger():
         gradients=None,
         measures=NoMeasures(),
         ledger=[],
-        clients=Given(rows),
+        clients=FixedClients(rows),
         shared=SharedCoordinates(net, mask),
     )
     for index in range(run.participation.rounds):
@@ -298,7 +298,7 @@ def test_masks_that_do_not_fit_are_refused(mask):
 
 def test_messages_of_another_length_are_refused():
     rounds = rounds_of_rows(OddFedAvg, ROWS)
-    rounds.clients = Given(ROWS[:, :3])
+    rounds.clients = FixedClients(ROWS[:, :3])
     with pytest.raises(
         BenchError, match="vectors of 3 coordinates, but the model has 4"
     ):

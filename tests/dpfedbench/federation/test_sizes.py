@@ -1,13 +1,10 @@
-"""Record-level privacy of clients that hold different numbers of records: one rate for
-all, lots that differ.
-"""
+"""Record-level privacy of clients that hold different numbers of records."""
 
 import json
 
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
 
 import dpsum
 from dpfedbench.audit.report import audit
@@ -18,33 +15,31 @@ from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.randomness import stream
 from tests.partitions import make_dirichlet
 
-from .conftest import LOTS, accounted, ledger_in, make_config, proven, train
-from .test_differences import examples
+from .conftest import accounted, ledger_in, lots_config, proven, train
+from .test_differences import examples, trained_weights
 
 CLIENTS = {"partition": "dirichlet", "concentration": 0.5, "least": 20}
 
 
 @pytest.fixture(scope="module")
 def unequal(silos, tmp_path_factory):
-    """(data folder, clients folder): the 400 records of the four clients, shared out
-    unequally.
-    """
+    """(data folder, clients folder): 400 records, dealt out unequally to four clients."""
     folder = tmp_path_factory.mktemp("unequal")
-    made = make_dirichlet(
+    partition = make_dirichlet(
         load_records(silos[0]), clients=4, concentration=0.5, least=20, seed=0
     )
-    sizes = made.summary["records_per_client"]
+    sizes = partition.summary["records_per_client"]
     assert len(set(sizes)) > 2 and sum(sizes) == 400
-    made.save(folder)
+    partition.save(folder)
     return silos[0], folder
 
 
-def make(*overlays):
+def make_config(*overlays):
     base = {"method": "dp-fl", "clients": CLIENTS, "evaluation": {"every": 0}}
-    return make_config(base, *overlays, general=LOTS)
+    return lots_config(base, *overlays)
 
 
-def test_one_rate_for_all_records_and_lots_in_proportion():
+def test_lots_of_unequal_clients_have_one_rate():
     """60 of 400 records are expected in a step, whoever holds them. Means of 2,000
     lots, four standard errors.
     """
@@ -60,19 +55,22 @@ def test_one_rate_for_all_records_and_lots_in_proportion():
     expected = {"clients": 3, "records": 400, "cohort": 60, "rounds": 2000}
     expected |= {"kind": "poisson-lots", "rate": 0.15, "sizes": sizes}
     assert dict(lots.describe()) == expected
-    alike = dpsum.PoissonLots(clients=3, lot=20, rounds=5, records=[100] * 3, seed=0)
-    same = dpsum.PoissonLots(clients=3, lot=20, rounds=5, records=100, seed=0)
-    assert alike.describe() == same.describe()
-    assert np.array_equal(alike.lot(1, 0, 2), same.lot(1, 0, 2))
     with pytest.raises(dpsum.DpsumError, match="on average records: a lot must be"):
         dpsum.PoissonLots(clients=3, lot=134, rounds=1, records=sizes)
 
 
-def test_the_account_is_of_the_rate_that_all_have(unequal, tmp_path):
-    """12 lots at rate 4 x 8 / 400 and z = 2; the ledger has each client's records,
-    which are public. A ledger of another rate is refused.
+def test_lots_of_a_list_of_equal_sizes_are_those_of_the_size():
+    listed = dpsum.PoissonLots(clients=3, lot=20, rounds=5, records=[100] * 3, seed=0)
+    single = dpsum.PoissonLots(clients=3, lot=20, rounds=5, records=100, seed=0)
+    assert listed.describe() == single.describe()
+    assert np.array_equal(listed.lot(1, 0, 2), single.lot(1, 0, 2))
+
+
+def test_account_of_unequal_clients_is_of_their_one_rate(unequal, tmp_path):
+    """12 lots at rate 4 x 8 / 400 and z = 2. The ledger has each client's number of
+    records, which is public. A ledger of another rate is refused.
     """
-    run = make()
+    run = make_config()
     train(run, unequal, tmp_path)
     sizes = json.loads((unequal[1] / "summary.json").read_text())["records_per_client"]
     for line in ledger_in(tmp_path):
@@ -86,26 +84,26 @@ def test_the_account_is_of_the_rate_that_all_have(unequal, tmp_path):
         accounted(run, tmp_path)
 
 
-def test_the_audit_finds_no_more_than_is_proven(unequal, tmp_path):
+def test_audit_of_unequal_clients_is_not_above_what_is_proven(unequal, tmp_path):
     plan = {"noise": {"multiplier": 1.0}, "participation": {"rounds": 6, "cohort": 40}}
-    run = make(plan)
+    run = make_config(plan)
     train(run, unequal, tmp_path)
     report = audit(run, ledger_in(tmp_path), canaries=200)
     assert 0 < report["epsilon"] <= report["epsilon_proven"]
     assert not report["another_mechanism"] and report["clients_audited"] == 4
 
 
-def test_one_step_of_all_is_a_step_along_the_mean_over_all_records(unequal, tmp_path):
-    """Without privacy, each record in each lot (L is the mean number of records),
-    averaged by records.
-    """
+def test_plain_step_of_unequal_clients_is_along_the_mean_over_records(
+    unequal, tmp_path
+):
+    """Each record in each lot (L is the mean number of records), averaged by records."""
     overlay = {
         "method": "fedavg",
         "participation": {"cohort": 100, "rounds": 1},
         "client_update": {"inner_steps": 1, "inner_rate": 0.1, "optimizer": "sgd"},
         "validation": {"every": 0},
     }
-    run = make(overlay)
+    run = make_config(overlay)
     train(run, unequal, tmp_path)
     dataset = load_records(unequal[0])
     records = RecordPartition.load(unequal[1]).records
@@ -114,9 +112,6 @@ def test_one_step_of_all_is_a_step_along_the_mean_over_all_records(unequal, tmp_
     images, labels = examples(dataset, records[records >= 0])
     loss = torch.nn.functional.cross_entropy(net.logits(theta, images), labels)
     (gradient,) = torch.autograd.grad(loss, theta)
-    trained = load_file(tmp_path / "model.safetensors")
-    found = net.flatten(
-        {name.removeprefix("member1/"): tensor for name, tensor in trained.items()}
-    )
     expected = (theta - 0.1 * gradient).detach().numpy()
-    assert np.allclose(found, expected, rtol=1e-3, atol=1e-6)
+    weights = trained_weights(net, tmp_path)
+    assert np.allclose(weights, expected, rtol=1e-3, atol=1e-6)

@@ -1,5 +1,4 @@
-"""Two private sums of one unit: one budget, one history and one account, of the
-composition of both.
+"""Two private sums of one unit have one budget, one history and one account.
 
 Expected values are the Gaussian mechanism's trade-off (Balle and Wang 2018, Theorem 8),
 solved here, with mu^2 = z_1^-2 + z_2^-2, or dp-accounting's.
@@ -51,10 +50,10 @@ from .conftest import (
     make_config,
     proven,
     rounds_of,
+    rounds_without_data,
     train,
     training_in,
 )
-from .test_book import rounds_without_data
 
 DELTA = 1e-6
 
@@ -74,18 +73,11 @@ def joint(*multipliers):
     return sum(z**-2 for z in multipliers) ** -0.5
 
 
-def test_gaussian_has_the_values_that_the_docstrings_below_state():
-    stated = {1.0: 4.887, 1.2: 3.9757, 2.3: 1.9340, joint(1.0, 2.0): 5.5509}
-    for z, epsilon in stated.items():
-        assert gaussian(z) == pytest.approx(epsilon, abs=1e-3)
-    assert gaussian(joint(0.9801, 2.0)) == pytest.approx(5.6547, abs=1e-4)
-
-
 # A method with a second sum over the cohort, and one with a second sum over each lot
 
 
-class _Asked(Clients):
-    """Clients of whom a second sum is taken before they send."""
+class _ClientsWithSecondSum(Clients):
+    """Clients over whom a second sum is taken before they send."""
 
     def __init__(self, setup):
         self._dimension = setup.net.dimension
@@ -106,15 +98,15 @@ class _Asked(Clients):
         yield torch.full((len(cohort), self._dimension), 0.1), zeros, zeros
 
 
-class Asked(Maml):
-    kind: Literal["asked"] = "asked"
+class WithSecondSum(Maml):
+    kind: Literal["with-second-sum"] = "with-second-sum"
 
     def samplers(self, run, records):
         plan = run.participation.plan(clients=run.clients.count, seed=run.seed)
         return {"second-sum": plan.describe()}
 
     def clients(self, setup):
-        return _Asked(setup)
+        return _ClientsWithSecondSum(setup)
 
 
 class TwoSums(DpAgr):
@@ -122,7 +114,7 @@ class TwoSums(DpAgr):
 
     name: ClassVar[str] = "two-sums"
     title: ClassVar[str] = "Two sums"
-    client_update: Asked = Asked()
+    client_update: WithSecondSum = WithSecondSum()
     second_noise: Gaussian = setting(Gaussian(multiplier=2.0), doc="of the second sum")
 
     def sums(self):
@@ -183,7 +175,7 @@ def methods(monkeypatch):
         monkeypatch.setitem(METHODS, cls.name, cls)
 
 
-def two_sums(z, second, budget, **sections):
+def two_sums_config(z, second_z, budget, **sections):
     values = make_config().plain()
     del values["client_update"]
     values |= {
@@ -191,13 +183,13 @@ def two_sums(z, second, budget, **sections):
         "clipping": {"kind": "constant", "threshold": 0.5},
         "validation": {"every": 0},
         "noise": {"multiplier": z},
-        "second_noise": {"multiplier": second},
+        "second_noise": {"multiplier": second_z},
         "budget": {"delta": DELTA, "profile": "holds"} | budget,
     }
     return TwoSums.read(values | sections)
 
 
-def of_lots(**parts):
+def two_of_lots_config(**parts):
     values = make_config({"method": "dp-cells"}, general=LOTS).plain()
     for key in ("client_update", "clipping", "noise"):
         del values[key]
@@ -209,53 +201,56 @@ def of_lots(**parts):
     return TwoOfLots.read(values | parts)
 
 
-def test_history_and_account_are_of_both_sums(federation, tmp_path):
+def test_two_sums_have_one_history_and_account(federation, tmp_path):
     """z = 1 and z = 2 at 1e-6: 5.55, where the worse of the two by itself has 4.89."""
-    config = two_sums(1.0, 2.0, {"epsilon": 6.0})
+    config = two_sums_config(1.0, 2.0, {"epsilon": 6.0})
     train(config, federation, tmp_path)
     expected = gaussian(joint(1.0, 2.0))
     history = history_in(tmp_path)["epsilon_proven"]
     assert history.tolist() == pytest.approx([expected] * 12, rel=1e-9)
-    holds = proven(config, tmp_path)
-    assert holds["epsilon_low"] == holds["epsilon_high"]
-    assert holds["epsilon_high"] == pytest.approx(expected, rel=1e-9)
+    proof = proven(config, tmp_path)
+    assert proof["epsilon_low"] == proof["epsilon_high"]
+    assert proof["epsilon_high"] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("z", "second", "message"),
+    ("z", "second_z", "message"),
     [
         (1.0, 2.0, r"the budget of epsilon 5\.0 is spent by the first round"),
         (None, 0.5, r"together one of noise multiplier 0\.9801, and those that are"),
     ],
 )
-def test_a_budget_that_both_sums_exceed_is_refused(
-    federation, tmp_path, z, second, message
+def test_two_sums_that_exceed_a_budget_are_refused(
+    federation, tmp_path, z, second_z, message
 ):
     """5 is enough for each of z = 1 and z = 2; z = 0.5 leaves nothing for the other."""
     with pytest.raises(BenchError, match=message):
-        train(two_sums(z, second, {"epsilon": 5.0}), federation, tmp_path)
+        train(two_sums_config(z, second_z, {"epsilon": 5.0}), federation, tmp_path)
 
 
-@pytest.mark.parametrize(("z", "second"), [(None, 2.0), (2.0, None), (None, None)])
-def test_noise_that_follows_from_a_budget_leaves_room_for_the_other_sum(
-    federation, tmp_path, z, second
+@pytest.mark.parametrize(("z", "second_z"), [(None, 2.0), (2.0, None), (None, None)])
+def test_two_sums_with_calibrated_noise_meet_the_budget(
+    federation, tmp_path, z, second_z
 ):
     """Alone z would be 0.9801, which has 5.65 with the other."""
-    config = two_sums(z, second, {"epsilon": 5.0})
+    config = two_sums_config(z, second_z, {"epsilon": 5.0})
     train(config, federation, tmp_path)
     ledger = ledger_in(tmp_path)
     assert len(ledger) == 24
-    used = {line.name: line.noise_multiplier for line in ledger}
-    first_z, second_z = used["query-gradient-sum"], used["second-sum"]
-    assert z in (None, first_z) and second in (None, second_z)
-    if z is second is None:
-        assert first_z == second_z
-    spent = gaussian(joint(first_z, second_z))
+    multipliers = {line.name: line.noise_multiplier for line in ledger}
+    first = multipliers["query-gradient-sum"]
+    second = multipliers["second-sum"]
+    assert z in (None, first) and second_z in (None, second)
+    if z is second_z is None:
+        assert first == second
+    spent = gaussian(joint(first, second))
     assert 5.0 * (1 - 1e-3) <= spent <= 5.0
     assert proven(config, tmp_path)["epsilon_high"] == pytest.approx(spent, rel=1e-9)
 
 
-def test_sampled_rounds_stop_before_both_exceed_the_budget(federation, tmp_path):
+def test_two_sums_of_poisson_rounds_stop_before_they_exceed_the_budget(
+    federation, tmp_path
+):
     """Against dp-accounting's composition of one Gaussian of the joint multiplier."""
 
     def spent(rounds):
@@ -267,12 +262,12 @@ def test_sampled_rounds_stop_before_both_exceed_the_budget(federation, tmp_path)
 
     plan = {"kind": "poisson", "cohort": 4, "rounds": 12}
     budget = {"epsilon": 1.5, "delta": 1e-3}
-    config = two_sums(1.0, 1.5, budget, participation=plan)
+    config = two_sums_config(1.0, 1.5, budget, participation=plan)
     train(config, federation, tmp_path)
-    done = training_in(tmp_path)["rounds_run"]
+    count = training_in(tmp_path)["rounds_run"]
     last = history_in(tmp_path)["epsilon_proven"].iloc[-1]
-    assert 0 < done < 12 and spent(done) <= 1.5 + 1e-3 < spent(done + 1)
-    assert last == pytest.approx(spent(done), abs=2e-3)
+    assert 0 < count < 12 and spent(count) <= 1.5 + 1e-3 < spent(count + 1)
+    assert last == pytest.approx(spent(count), abs=2e-3)
     assert proven(config, tmp_path)["epsilon_high"] == pytest.approx(last, rel=1e-9)
 
 
@@ -296,13 +291,13 @@ def divergence_of(epsilon, delta, order):
     return epsilon + logarithms - math.log1p(-1 / order)
 
 
-def test_noise_that_moves_shares_a_filter_with_a_sum_beside_it(silos, tmp_path):
+def test_decaying_noise_shares_a_filter_with_a_second_sum(silos, tmp_path):
     """One lot in the filter is both sums' at the one order that is best for the first
     lot.
     """
     decay = {"kind": "decaying", "multiplier": 4.0, "decay": 0.8, "falls": 1}
     plan = {"kind": "poisson-lots", "cohort": 8, "rounds": 200}
-    config = of_lots(noise=decay, participation=plan)
+    config = two_of_lots_config(noise=decay, participation=plan)
     train(config, silos, tmp_path)
     multipliers = [line.noise_multiplier for line in ledger_in(tmp_path)]
     rounds = list(zip(multipliers[::2], multipliers[1::2], strict=True))
@@ -320,12 +315,12 @@ def test_noise_that_moves_shares_a_filter_with_a_sum_beside_it(silos, tmp_path):
     spent = sum(cost(pair, order) for pair in rounds)
     following = cost((rounds[-1][0] * 0.8, 3.0), order)
     assert spent <= limit < spent + following
-    holds = proven(config, tmp_path)
-    assert holds["status"] == "proved"
-    assert holds["epsilon_high"] == pytest.approx(2.0, abs=1e-9)
+    proof = proven(config, tmp_path)
+    assert proof["status"] == "proved"
+    assert proof["epsilon_high"] == pytest.approx(2.0, abs=1e-9)
 
 
-def test_two_lots_of_the_same_records_are_not_taken_for_one(
+def test_two_sums_over_separate_lots_of_the_same_records_are_refused(
     silos, tmp_path, monkeypatch
 ):
     """With two chances of q to be in a release that tells all, delta is 2 q - q^2; by
@@ -339,13 +334,13 @@ def test_two_lots_of_the_same_records_are_not_taken_for_one(
 
     monkeypatch.setattr(TwoPhases, "lots", lots)
     with pytest.raises(BenchError, match="read the same records but draw lots of"):
-        rounds_of(of_lots(), silos, tmp_path)
+        rounds_of(two_of_lots_config(), silos, tmp_path)
 
 
-# Plans that no analysis composes
+# Composition groups
 
 
-def private(name, **fields):
+def private_sum(name, **fields):
     values = {
         "unit": "client",
         "observer": "everyone",
@@ -378,60 +373,64 @@ NOT_COMPOSED = [
 
 
 @pytest.mark.parametrize(("first", "second", "message"), NOT_COMPOSED)
-def test_sums_that_no_analysis_composes_are_refused(first, second, message):
+def test_composition_groups_refuse_sums_that_no_analysis_composes(
+    first, second, message
+):
     with pytest.raises(BenchError, match=message):
-        composition_groups([private("a", **first), private("b", **second)])
+        composition_groups([private_sum("a", **first), private_sum("b", **second)])
 
 
-def test_only_disjoint_parts_are_apart():
-    """By part; a client's own records against the server are another guarantee than
-    clients against everyone.
+def test_composition_groups_separate_disjoint_records_alone():
+    """A client's own records against the server are another guarantee than clients
+    against everyone.
     """
 
     def names(*sums):
-        return [[one.name for one in group.sums] for group in composition_groups(sums)]
+        return [
+            [sum_.name for sum_ in group.sums] for group in composition_groups(sums)
+        ]
 
     left, right = (
-        private(part, unit="record", part=part) for part in ("left", "right")
+        private_sum(part, unit="record", part=part) for part in ("left", "right")
     )
     plain = SumSpec(name="c", unit="client", observer="everyone")
-    first = private("a")
+    first = private_sum("a")
     assert names(left, right) == [["left"], ["right"]]
-    assert names(first, private("b"), plain) == [["a", "b"]]
-    assert names(first, private("b", **SERVER)) == [["a", "b"]]
-    assert names(first, private("b", **WITHIN | SERVER)) == [["a"], ["b"]]
-    assert names(first, private("b", noise=Decaying())) == [["b", "a"]]
+    assert names(first, private_sum("b"), plain) == [["a", "b"]]
+    assert names(first, private_sum("b", **SERVER)) == [["a", "b"]]
+    assert names(first, private_sum("b", **WITHIN | SERVER)) == [["a"], ["b"]]
+    assert names(first, private_sum("b", noise=Decaying())) == [["b", "a"]]
 
 
-def test_sums_of_two_samplers_are_refused_before_the_first_round():
+def test_two_sums_of_two_samplers_are_refused_before_the_first_round():
     budget = dpsum.Budget()
     plan = OnePass(cohort=4, rounds=12).plan(clients=48, seed=0).describe()
-    enter = functools.partial(
+    create = functools.partial(
         Mechanism.of, budget=budget, ledger=[], seed=0, denominator=4.0, dimension=3
     )
-    enter(private("a"), sampler=plan)
-    enter(private("b"), sampler=plan | {"rate": 1 / 48})
+    create(private_sum("a"), sampler=plan)
+    create(private_sum("b"), sampler=plan | {"rate": 1 / 48})
     with pytest.raises(BenchError, match="same clients but are not sampled alike"):
         budget.allows(1)
 
 
-def test_a_sum_for_the_server_alone_counts_against_the_server(federation, tmp_path):
-    """It sees both, and everyone else no more than it."""
-    train(two_sums(1.0, 2.0, {}), federation, tmp_path)
+def test_two_sums_of_which_the_server_sees_one_count_against_it(federation, tmp_path):
+    """The server sees both, and everyone else no more."""
+    train(two_sums_config(1.0, 2.0, {}), federation, tmp_path)
     lines = [
         dataclasses.replace(line, **SERVER) if line.name == "second-sum" else line
         for line in ledger_in(tmp_path)
     ]
-    holds = account(lines, delta=DELTA, claims={}).profiles["holds"]
+    proof = account(lines, delta=DELTA, claims={}).profiles["holds"]
     expected = gaussian(joint(1.0, 2.0))
-    assert holds.observer == "server"
-    assert holds.epsilon_high == pytest.approx(expected, rel=1e-9)
+    assert proof.observer == "server"
+    assert proof.epsilon_high == pytest.approx(expected, rel=1e-9)
 
 
 # Sample-level DP-MAML: support and query examples
 
 
-def sample(*overlays):
+def sample_level_config(*overlays):
     base = {"method": "dp-maml-sample", "validation": {"every": 0}}
     return make_config(base, *overlays)
 
@@ -442,11 +441,11 @@ NOISE = {
 }
 
 
-def test_one_delta_for_all_that_is_compared(federation, tmp_path):
+def test_sample_level_account_has_one_delta_for_support_and_query(federation, tmp_path):
     """A support example has 3.976 at 1e-6, and 1.816 at 1e-2; a query example 1.934 at
     1e-6.
     """
-    config = sample(NOISE, {"budget": {"delta": DELTA}})
+    config = sample_level_config(NOISE, {"budget": {"delta": DELTA}})
     assert config.own_delta == config.delta == DELTA
     train(config, federation, tmp_path)
     profiles = accounted(config, tmp_path)["profiles"]
@@ -458,31 +457,31 @@ def test_one_delta_for_all_that_is_compared(federation, tmp_path):
         assert profiles[name]["delta"] == DELTA
         assert profiles[name]["epsilon_high"] == last[column]
         assert last[column] >= gaussian(1.2) * (1 - 1e-9)
-    holds = profiles["holds"]["epsilon_high"]
-    assert holds == pytest.approx(gaussian(1.2), rel=1e-9)
+    epsilon = profiles["holds"]["epsilon_high"]
+    assert epsilon == pytest.approx(gaussian(1.2), rel=1e-9)
 
 
-def test_a_budget_is_for_support_examples_too():
+def test_sample_level_budget_is_for_support_examples_too():
     """3 is enough for the query examples, 4 for both."""
     budget = {"budget": {"delta": DELTA, "epsilon": 3.0}}
     with pytest.raises(
         BenchError, match=r"^support-gradient-sum costs .* epsilon 3\.9"
     ):
-        rounds_without_data(sample(NOISE, budget))
+        rounds_without_data(sample_level_config(NOISE, budget))
     budget["budget"]["epsilon"] = 4.0
-    assert rounds_without_data(sample(NOISE, budget)).budget.allows(12)
+    assert rounds_without_data(sample_level_config(NOISE, budget)).budget.allows(12)
 
 
-def test_own_releases_that_everyone_sees_tell_secret_rounds(federation, tmp_path):
-    """By balls-and-bins the server's sum would have 2.652 at z = 1, and 4.887 where
-    rounds are known. Refused from the plan, and from the ledger alone.
+def test_sample_level_releases_of_secret_rounds_are_refused(federation, tmp_path):
+    """Everyone sees them, and so who took part. By balls-and-bins the server's sum
+    would have 2.652 at z = 1, and 4.887 where rounds are known.
     """
     secret = {"participation": {"kind": "balls-and-bins"}}
     message = "is seen by everyone, which tells the rounds that balls-and-bins"
     with pytest.raises(BenchError, match=message):
-        sample(secret)
+        sample_level_config(secret)
     make_config({"method": "dp-agrlr"}, secret)  # whose own releases the server sees
-    train(sample(), federation, tmp_path)
+    train(sample_level_config(), federation, tmp_path)
     lines = []
     for line in ledger_in(tmp_path):
         if line.name != SUPPORT:
@@ -493,10 +492,10 @@ def test_own_releases_that_everyone_sees_tell_secret_rounds(federation, tmp_path
         account(lines, delta=1e-5, claims={})
 
 
-def test_own_sums_over_the_same_examples_are_not_taken_for_disjoint():
+def test_within_task_sums_over_the_same_examples_are_not_taken_for_disjoint():
     twice = [release("task-gradient-sum", 1.0), release("another-sum", 1.0)]
     with pytest.raises(BenchError, match="read the same records but are not sampled"):
         account(twice, delta=1e-5, claims={})
-    apart = [dataclasses.replace(line, part=line.name) for line in twice]
-    holds = account(apart, delta=1e-5, claims={}).profiles["holds"]
-    assert holds.epsilon_high == pytest.approx(gaussian(1.0, 1e-5))
+    disjoint = [dataclasses.replace(line, part=line.name) for line in twice]
+    proof = account(disjoint, delta=1e-5, claims={}).profiles["holds"]
+    assert proof.epsilon_high == pytest.approx(gaussian(1.0, 1e-5))

@@ -1,6 +1,4 @@
-"""Language models through the loop: task-global and local privacy on tiny texts, their
-accounts, and what leaks.
-"""
+"""Language models in the loop: task-global and local privacy on tiny texts."""
 
 import json
 from pathlib import Path
@@ -70,10 +68,8 @@ OWN = {
 
 
 LETTERS = "abcdefghij"
-OTHER = "hgfedxyzuv"
-"""The letters of another data set, the most frequent first; five of them are words of
-`tiny` as well.
-"""
+OTHER_LETTERS = "hgfedxyzuv"
+"""Letters of another data set, the most frequent first. Five are words of `tiny`."""
 
 
 def run_of(method: str, **changes: Any) -> Method:
@@ -96,7 +92,7 @@ def make_data(folder: Path, letters: str = LETTERS) -> None:
 def trained(
     folder: Path, run: Method, *, letters: str = LETTERS, **options: Any
 ) -> Path:
-    """Train a run on tiny texts; returns the run's folder."""
+    """Train a run on tiny texts, and return the run's folder."""
     make_data(folder, letters)
     out = folder / "run"
     out.mkdir()
@@ -110,25 +106,28 @@ def accounted(folder: Path, run: Method) -> Account:
     return account_of(run, ledger, clients_dir=folder / "clients")
 
 
+def epsilons(profiles: Any, digits: int = 4) -> dict[str, float]:
+    return {name: round(entry.epsilon_high, digits) for name, entry in profiles.items()}
+
+
 def test_task_global_privacy_is_one_gaussian_for_each_record(tmp_path: Path) -> None:
-    """TensorFlow Privacy's accountant: one Gaussian of z = 0.51 at delta = 1e-3, and of
-    z/2.
+    """By TensorFlow Privacy's accountant: one Gaussian of z = 0.51 at delta = 1e-3, and
+    of z/2.
     """
     run = run_of("dp-reptile", within_task=WITHIN | {"groups": [2, 3]})
     trained(tmp_path, run)
-    found = accounted(tmp_path, run)
-    profiles = found.profiles
-    ends = {name: round(entry.epsilon_high, 4) for name, entry in profiles.items()}
-    assert ends == {"as_claimed": 9.2209, "holds": 7.3866, "replace_one": 19.0747}
-    assert found.unit == "record" and profiles["holds"].observer == "server"
-    groups = {
-        size: round(group.epsilon_high, 2) for size, group in found.groups.items()
+    result = accounted(tmp_path, run)
+    assert epsilons(result.profiles) == {
+        "as_claimed": 9.2209,
+        "holds": 7.3866,
+        "replace_one": 19.0747,
     }
-    assert groups == {"2": 19.07, "3": 34.68}
-    assert "at delta 20.2, which says nothing" in found.groups["2"].explanation
+    assert result.unit == "record" and result.profiles["holds"].observer == "server"
+    assert epsilons(result.groups, 2) == {"2": 19.07, "3": 34.68}
+    assert "at delta 20.2, which says nothing" in result.groups["2"].explanation
 
 
-def test_local_privacy_is_of_all_that_a_client_holds(tmp_path: Path) -> None:
+def test_local_privacy_protects_all_records_of_a_client(tmp_path: Path) -> None:
     run = run_of("local-reptile")
     trained(tmp_path, run)
     line, *_ = read_ledger(tmp_path / "run" / "ledger.jsonl")
@@ -138,12 +137,15 @@ def test_local_privacy_is_of_all_that_a_client_holds(tmp_path: Path) -> None:
     assert line.noise_std == 0.51 * line.sensitivity
     profiles = accounted(tmp_path, run).profiles
     assert {entry.adjacency for entry in profiles.values()} == {"replace-one"}
-    ends = {name: round(entry.epsilon_high, 4) for name, entry in profiles.items()}
-    assert ends == {"as_claimed": 9.2209, "holds": 7.3866, "replace_one": 7.3866}
+    assert epsilons(profiles) == {
+        "as_claimed": 9.2209,
+        "holds": 7.3866,
+        "replace_one": 7.3866,
+    }
 
 
 @pytest.mark.parametrize("method", ["dp-reptile", "local-reptile"])
-def test_a_vocabulary_of_clients_words_leaves_nothing_finite(
+def test_vocabulary_of_clients_words_leaves_nothing_finite(
     tmp_path: Path, method: str
 ) -> None:
     text = RUN["task"]["text"] | {"vocabulary": "private"}
@@ -159,7 +161,9 @@ def test_a_vocabulary_of_clients_words_leaves_nothing_finite(
 
 
 @pytest.mark.parametrize("method", ["dp-reptile", "local-reptile", "reptile"])
-def test_neither_threads_nor_the_kernel_matter(tmp_path: Path, method: str) -> None:
+def test_language_model_is_the_same_with_threads_and_close_to_torch(
+    tmp_path: Path, method: str
+) -> None:
     run = run_of(method)
     weights = []
     for name, threads, kernels in (("1", 1, True), ("2", 2, True), ("torch", 1, False)):
@@ -171,27 +175,27 @@ def test_neither_threads_nor_the_kernel_matter(tmp_path: Path, method: str) -> N
 
 
 def metrics_of(folder: Path, run: Method) -> dict[str, Any]:
-    """Test a trained run, and return what metrics.json has."""
+    """Test a trained run, and return the content of metrics.json."""
     path = folder / "run" / "metrics.json"
     model = folder / "run" / "model.safetensors"
     evaluate(run, data_dir=folder / "data", model_path=model, out_path=path)
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    metrics: dict[str, Any] = json.loads(path.read_text())
+    return metrics
 
 
-def test_the_test_is_on_unseen_tasks_with_and_without_refining(tmp_path: Path) -> None:
+def test_language_model_is_tested_with_and_without_refining(tmp_path: Path) -> None:
     run = run_of("reptile")
     trained(tmp_path, run)
-    found = metrics_of(tmp_path, run)
-    assert found["tasks"] == 2 and len(found["per_task"]) == 2
-    assert found["accuracy"] == np.mean(found["per_task"])
-    assert 0 <= found["accuracy_before_refining"] <= 100
+    metrics = metrics_of(tmp_path, run)
+    assert metrics["tasks"] == 2 and len(metrics["per_task"]) == 2
+    assert metrics["accuracy"] == np.mean(metrics["per_task"])
+    assert 0 <= metrics["accuracy_before_refining"] <= 100
     more = run.replace(evaluation=run.evaluation.replace(tasks=3))
     with pytest.raises(BenchError, match=r"tasks is 3, but tiny has 2 test tasks"):
         metrics_of(tmp_path, more)
 
 
-def test_tests_while_training_are_of_the_first_test_tasks_and_change_nothing(
+def test_language_model_tests_while_training_change_nothing(
     tmp_path: Path,
 ) -> None:
     plain = run_of("dp-reptile")
@@ -217,16 +221,16 @@ def test_tests_while_training_are_of_the_first_test_tasks_and_change_nothing(
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_start_from_other_texts_goes_over_word_by_word(
+def test_initial_language_model_goes_over_word_by_word(
     tied: bool, tmp_path: Path
 ) -> None:
-    """Rows of words that both know are the first run's, others are random; row 0 is of
-    words that are not known, the embedding's last of the beginning of a record.
+    """Rows of words that both models know are the first run's, others are random. Row 0
+    is of unknown words, the embedding's last row of the beginning of a record.
     """
     model = RUN["model"] | {"tied": tied}
-    words = {"task": RUN["task"] | {"text": RUN["task"]["text"] | {"words": 6}}}
-    first = run_of("reptile", dataset="other", model=model, **words)
-    trained(tmp_path / "other", first, letters=OTHER)
+    task = RUN["task"] | {"text": RUN["task"]["text"] | {"words": 6}}
+    first = run_of("reptile", dataset="other", model=model, task=task)
+    trained(tmp_path / "other", first, letters=OTHER_LETTERS)
     before = load_file(tmp_path / "other" / "run" / "model.safetensors")
 
     started = {"kind": "run", "run": named(first), "public": True}
@@ -240,11 +244,11 @@ def test_a_start_from_other_texts_goes_over_word_by_word(
         ledger=Ledger(tmp_path / "ledger"),
         references={"model.safetensors": path},
     )
-    known = rounds.net.words
+    words = rounds.net.words
     texts = load_texts(tmp_path / "other" / "data")
-    others = KnownText(texts, first.task.text).words
-    assert (len(known), len(others)) == (8, 6)
-    assert 2 <= len(set(known) & set(others)) < 6
+    first_words = KnownText(texts, first.task.text).words
+    assert (len(words), len(first_words)) == (8, 6)
+    assert 2 <= len(set(words) & set(first_words)) < 6
     random = rounds.net.tensors(
         torch.from_numpy(rounds.net.initial(stream(0, "initial-weights")))
     )
@@ -254,17 +258,17 @@ def test_a_start_from_other_texts_goes_over_word_by_word(
             np.testing.assert_array_equal(tensor, old)
             continue
         np.testing.assert_array_equal(tensor[0], old[0])
-        for row, word in enumerate(known, start=1):
+        for row, word in enumerate(words, start=1):
             expected = random[name][row]
-            if word in others:
-                expected = old[1 + others.index(word)]
+            if word in first_words:
+                expected = old[1 + first_words.index(word)]
             np.testing.assert_array_equal(tensor[row], expected, err_msg=word)
         if name == "embedding":
             np.testing.assert_array_equal(tensor[-1], old[-1])
     assert run.unaccounted == ()
 
 
-def test_a_start_from_other_texts_needs_their_words_and_width(tmp_path: Path) -> None:
+def test_initial_language_model_needs_words_and_the_same_width(tmp_path: Path) -> None:
     wide_model = {"kind": "lstm", "width": 8}
     path = tmp_path / "model.safetensors"
     rng = np.random.default_rng(0)

@@ -1,6 +1,4 @@
-"""Record-level sums within few-shot tasks: DP-AGRLR, sample-level DP-MAML, task-global
-Reptile.
-"""
+"""Record-level sums within tasks: DP-AGRLR, sample-level DP-MAML, DP Reptile."""
 
 import numpy as np
 import pytest
@@ -62,32 +60,32 @@ def held_of(rounds):
     return rounds.clients.setup.held
 
 
-def assert_close(found, expected):
-    assert torch.linalg.norm(found - expected) < 1e-4 * torch.linalg.norm(expected)
+def assert_close(row, expected):
+    assert torch.linalg.norm(row - expected) < 1e-4 * torch.linalg.norm(expected)
 
 
 def watch_means(monkeypatch, replacement=None):
     """Return a list that receives (client, images, labels) of each sum within a task.
 
-    With a `replacement` no sum is taken, and each one's result is this.
+    A `replacement` is the result in place of each sum.
     """
-    seen = []
+    calls = []
     mean = Client.mean
 
-    def watched(self, name, theta, examples, *args, **named):
-        seen.append((self, *examples))
+    def watched(self, name, theta, examples, *args, **options):
+        calls.append((self, *examples))
         if replacement is not None:
             return replacement
-        return mean(self, name, theta, examples, *args, **named)
+        return mean(self, name, theta, examples, *args, **options)
 
     monkeypatch.setattr(Client, "mean", watched)
-    return seen
+    return calls
 
 
-def test_without_clipping_and_noise_it_is_first_order_maml(federation, tmp_path):
+def test_maml_without_privacy_is_first_order_maml_by_autodiff(federation, tmp_path):
     rounds = rounds_of(make_config(PLAIN_MAML), federation, tmp_path)
     theta = theta_of(rounds)
-    found = contributions(rounds, theta)
+    rows = contributions(rounds, theta)
     tasks = held_of(rounds).gather(COHORT)
     for i in range(len(COHORT)):
         weights = torch.from_numpy(theta).double()
@@ -95,16 +93,16 @@ def test_without_clipping_and_noise_it_is_first_order_maml(federation, tmp_path)
         for _ in range(2):
             weights = weights - 0.1 * gradient(rounds.net, weights, *support)
         query = gradient(rounds.net, weights, tasks.query_x[i], tasks.query_y[i])
-        assert_close(found[i], query)
+        assert_close(rows[i], query)
 
 
-def test_reptile_sends_the_difference_that_its_steps_make(federation, tmp_path):
+def test_reptile_sends_the_difference_after_its_steps(federation, tmp_path):
     """By hand: three plain steps along the mean gradient of all nine examples."""
     update = {"inner_steps": 3, "inner_rate": 0.1, "optimizer": "sgd"}
     config = make_config(PLAIN_REPTILE, {"client_update": update})
     rounds = rounds_of(config, federation, tmp_path)
     theta = theta_of(rounds)
-    found = contributions(rounds, theta)
+    rows = contributions(rounds, theta)
     tasks = held_of(rounds).gather(COHORT)
     for i in range(len(COHORT)):
         x = np.concatenate([tasks.support_x[i], tasks.query_x[i]])
@@ -113,18 +111,18 @@ def test_reptile_sends_the_difference_that_its_steps_make(federation, tmp_path):
         weights = start
         for _ in range(3):
             weights = weights - 0.1 * gradient(rounds.net, weights, x, y)
-        assert_close(found[i], start - weights)
+        assert_close(rows[i], start - weights)
 
 
-def test_the_server_moves_the_model_to_where_one_client_goes(federation, tmp_path):
+def test_reptile_server_moves_to_the_model_of_a_single_client(federation, tmp_path):
     """Reptile's direction: phi <- phi + eps (theta_t - phi), which for eps = 1 and one
     client is its theta_t.
     """
-    one = {
+    single = {
         "participation": {"cohort": 1, "rounds": 2},
         "client_update": {"inner_rate": 0.05},
     }
-    rounds = rounds_of(make_config(PLAIN_REPTILE, one), federation, tmp_path)
+    rounds = rounds_of(make_config(PLAIN_REPTILE, single), federation, tmp_path)
     assert rounds.run.server.rate == 1.0 and rounds.run.server.optimizer.kind == "sgd"
     for index in range(2):
         before = rounds.theta.clone()
@@ -144,22 +142,17 @@ def test_the_server_moves_the_model_to_where_one_client_goes(federation, tmp_pat
         (REPTILE, {TASK: 9}, 1),
     ],
 )
-def test_the_ledger_has_every_release_with_the_noise_it_took(
+def test_ledger_has_every_release_within_tasks(
     overlay, records, rows, federation, tmp_path
 ):
     config = make_config(overlay, {"client_update": {"inner_steps": 2}})
-    seen = []
-
-    def observer(line, left):
-        seen.append((line, [release for release, _ in left]))
-
-    rounds = rounds_of(config, federation, tmp_path, observer=observer)
-    found = contributions(rounds, theta_of(rounds))
-    assert rounds.clients.each == rows and len(found) == 3 * rows
+    rounds = rounds_of(config, federation, tmp_path)
+    sent = contributions(rounds, theta_of(rounds))
+    assert rounds.clients.each == rows and len(sent) == 3 * rows
     assert rounds.server.denominator == 4 * rows  # |D^q| L of Algorithm 2, or L
     ledger = {line.name: line for line in ledger_in(tmp_path)}
-    assert set(ledger) == set(records) and len(seen) == len(records)
-    for line, releases in seen:
+    assert set(ledger) == set(records) and len(rounds.log) == len(records)
+    for line, releases, _ in rounds.log:
         assert ledger[line.name] == line
         steps = 1 if line.name == QUERY else 2
         assert line.sampler["records"] == records[line.name]
@@ -167,21 +160,20 @@ def test_the_ledger_has_every_release_with_the_noise_it_took(
         assert {(release.holder, release.step) for release in releases} == {
             (int(client), step) for client in COHORT for step in range(steps)
         }
-        for total in (release.total for release in releases):
-            assert (total.threshold, total.sensitivity) == (
-                line.threshold,
-                line.sensitivity,
-            )
-            assert (total.noise_multiplier, total.noise_std) == (
-                line.noise_multiplier,
-                line.noise_std,
-            )
+        for release in releases:
+            for field in (
+                "threshold",
+                "sensitivity",
+                "noise_multiplier",
+                "noise_std",
+            ):
+                assert getattr(release.total, field) == getattr(line, field)
         assert line.noise_std == line.noise_multiplier * config.within_task.threshold
         assert line.unit == "record"
         assert line.observer == ("everyone" if overlay is SAMPLE else "server")
 
 
-def test_each_example_keeps_its_epsilon(federation, tmp_path):
+def test_calibrated_noise_counts_the_support_steps(federation, tmp_path):
     """z_0 from epsilon 2.5: that of DP-AGRLR's one step exactly; two steps read the
     support set, and cost sqrt(2).
     """
@@ -193,7 +185,9 @@ def test_each_example_keeps_its_epsilon(federation, tmp_path):
 
 
 @pytest.mark.parametrize("profile", ["as_claimed", "holds"])
-def test_the_profile_says_whose_epsilon_the_noise_is_for(profile, federation, tmp_path):
+def test_calibrated_noise_is_for_the_epsilon_of_the_profile(
+    profile, federation, tmp_path
+):
     within = {"multiplier": None, "epsilon": 4.0, "delta": 1e-3, "profile": profile}
     steps = {"client_update": {"inner_steps": 3}}
     config = make_config(REPTILE, {"within_task": within}, steps)
@@ -216,25 +210,21 @@ def test_the_profile_says_whose_epsilon_the_noise_is_for(profile, federation, tm
         (LOCAL, {"own_update": {"threshold": 1e-6, "multiplier": 1.5e6}}, 1),
     ],
 )
-def test_noise_is_of_the_stated_size_and_never_used_twice(
+def test_noise_within_tasks_has_the_stated_size_and_is_never_used_twice(
     overlay, noise, releases, federation, tmp_path
 ):
     """In no step, client or round; standard deviation within 5 % (over 15,000 draws:
     five deviations are 3 %). A client's own update is always there: its noise is of 2 z
     C.
     """
-    seen = []
-
-    def observer(line, left):
-        seen.extend(line.denominator * mean for _, mean in left)
-
-    rounds = rounds_of(
-        make_config(overlay, noise), federation, tmp_path, observer=observer
-    )
+    rounds = rounds_of(make_config(overlay, noise), federation, tmp_path)
     theta = theta_of(rounds)
     contributions(rounds, theta, 0)
     contributions(rounds, theta, 1)
-    vectors = np.stack(seen)  # [2 rounds x 3 clients x releases, d], deviation 3
+    # [2 rounds x 3 clients x releases, d], deviation 3
+    vectors = np.concatenate(
+        [line.denominator * means for line, _, means in rounds.log]
+    )
     assert len(vectors) == 6 * releases
     assert vectors.std() == pytest.approx(3.0, rel=0.05)
     correlations = np.corrcoef(vectors) - np.eye(len(vectors))
@@ -242,7 +232,7 @@ def test_noise_is_of_the_stated_size_and_never_used_twice(
 
 
 @pytest.mark.parametrize("overlay", [AGRLR, SAMPLE])
-def test_the_support_set_reaches_a_contribution_through_its_noised_sum_alone(
+def test_support_set_reaches_a_contribution_through_its_noised_sum_alone(
     overlay, federation, tmp_path, monkeypatch
 ):
     """Property 11: with the support's release held fixed, other support images change
@@ -254,8 +244,8 @@ def test_the_support_set_reaches_a_contribution_through_its_noised_sum_alone(
     release = np.full(rounds.net.dimension, 1e-3, np.float32), np.zeros((3, 2))
     mean = Client.mean
 
-    def fixed(self, name, *args, **named):
-        return release if name == SUPPORT else mean(self, name, *args, **named)
+    def fixed(self, name, *args, **options):
+        return release if name == SUPPORT else mean(self, name, *args, **options)
 
     monkeypatch.setattr(Client, "mean", fixed)
     before = contributions(rounds, theta)
@@ -278,11 +268,11 @@ def test_the_support_set_reaches_a_contribution_through_its_noised_sum_alone(
 def test_disjoint_batches_read_each_example_once(federation, tmp_path, monkeypatch):
     batches = {"client_update": {"inner_steps": 3, "batches": "disjoint"}}
     rounds = rounds_of(make_config(REPTILE, batches), federation, tmp_path)
-    seen = watch_means(monkeypatch)
+    calls = watch_means(monkeypatch)
     contributions(rounds, theta_of(rounds))
     tasks = held_of(rounds).gather(COHORT)
     for i, number in enumerate(COHORT):
-        read = [images for client, images, _ in seen if client.client == number]
+        read = [images for client, images, _ in calls if client.client == number]
         assert [len(images) for images in read] == [3, 3, 3]
         examples = np.concatenate([tasks.support_x[i], tasks.query_x[i]])
         assert sorted(map(bytes, np.concatenate(read))) == sorted(map(bytes, examples))
@@ -300,10 +290,10 @@ def test_poisson_batches_are_divided_by_their_mean_size(
     rounds = rounds_of(make_config(PLAIN_REPTILE, POISSON), federation, tmp_path)
     theta = theta_of(rounds)
     with monkeypatch.context() as patch:
-        seen = watch_means(patch)
+        calls = watch_means(patch)
         for index in range(2):
             contributions(rounds, theta, index)
-    sizes = [len(labels) for _, _, labels in seen]
+    sizes = [len(labels) for _, _, labels in calls]
     assert len(sizes) == 18 and len(set(sizes)) > 2 and abs(sum(sizes) - 54) < 18
     client = Client(rounds.clients, 0, int(COHORT[0]))
     tasks = held_of(rounds).gather(COHORT)
@@ -328,26 +318,24 @@ def test_poisson_batches_are_drawn_anew_in_each_step_round_and_client(
     numbers = np.arange(9)
 
     def gather(ids):
-        """Numbers of the examples in place of images and labels."""
+        """Return the examples' numbers in place of images and labels."""
         tiled = np.tile(numbers, (len(ids), 1))
         support, query = tiled[:, :3], tiled[:, 3:]
         return TaskBatch(
             support_x=support, support_y=support, query_x=query, query_y=query
         )
 
-    seen = watch_means(monkeypatch, replacement=zeros)
+    calls = watch_means(monkeypatch, replacement=zeros)
     monkeypatch.setattr(held_of(rounds), "gather", gather)
     theta = theta_of(rounds)
     for index in range(5):
         list(rounds.clients.contributions(theta, np.arange(48), index))
-    order = sorted(
-        range(len(seen)), key=lambda at: (seen[at][0].round, seen[at][0].client)
-    )
-    drawn = np.array([np.isin(numbers, seen[at][1]) for at in order])
+    calls.sort(key=lambda call: (call[0].round, call[0].client))
+    drawn = np.array([np.isin(numbers, images) for _, images, _ in calls])
     assert_drawn_anew(drawn.reshape(5, 48, 3, 9), 1 / 3)
 
 
-def test_poisson_batches_have_their_rate_in_the_ledger_and_an_empty_one_is_noised(
+def test_empty_poisson_batch_is_noised_and_the_rate_is_in_the_ledger(
     federation, tmp_path
 ):
     config = make_config(REPTILE, POISSON)
@@ -355,9 +343,9 @@ def test_poisson_batches_have_their_rate_in_the_ledger_and_an_empty_one_is_noise
     theta = theta_of(rounds)
     client = Client(rounds.clients, 0, int(COHORT[0]))
     tasks = held_of(rounds).gather(COHORT)
-    nobody = tasks.support_x[0][:0], tasks.support_y[0][:0]
+    empty = tasks.support_x[0][:0], tasks.support_y[0][:0]
     with rounds.clients._workers.worker() as worker:
-        noise, _ = client.mean(TASK, theta, nobody, worker)
+        noise, _ = client.mean(TASK, theta, empty, worker)
     multiplier = rounds.clients.entries[TASK].noise_multiplier
     deviation = multiplier * config.within_task.threshold / 3
     assert np.std(noise) == pytest.approx(deviation, rel=0.2)
@@ -368,7 +356,7 @@ def test_poisson_batches_have_their_rate_in_the_ledger_and_an_empty_one_is_noise
     assert line.denominator == 3.0
 
 
-def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(
+def test_not_finite_gradient_within_a_task_counts_as_zero_and_is_counted(
     federation, tmp_path
 ):
     rounds = rounds_of(make_config(AGRLR), federation, tmp_path)
@@ -386,17 +374,17 @@ def test_two_fold_privacy_is_accounted_for_twice(federation, tmp_path):
     """
     config = make_config(AGRLR)
     train(config, federation, tmp_path)
-    found = accounted(config, tmp_path, federation[1])
-    (records,) = found["also"]
-    assert (found["unit"], records["unit"]) == ("client", "record")
-    clients_epsilon = found["profiles"]["holds"]["epsilon_high"]
-    assert clients_epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-3), rel=1e-9)
-    holds = records["profiles"]["holds"]
-    assert holds["epsilon_high"] == pytest.approx(2.5, rel=1e-3)
-    assert holds["observer"] == "server"
+    clients = accounted(config, tmp_path, federation[1])
+    (records,) = clients["also"]
+    assert (clients["unit"], records["unit"]) == ("client", "record")
+    client_epsilon = clients["profiles"]["holds"]["epsilon_high"]
+    assert client_epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-3), rel=1e-9)
+    proof = records["profiles"]["holds"]
+    assert proof["epsilon_high"] == pytest.approx(2.5, rel=1e-3)
+    assert proof["observer"] == "server"
 
 
-def test_an_epsilon_that_no_noise_meets_is_refused(federation, tmp_path):
+def test_within_task_epsilon_that_no_noise_meets_is_refused(federation, tmp_path):
     config = make_config(AGRLR, {"within_task": {"epsilon": 1e-7, "delta": 1e-12}})
     with pytest.raises(BenchError, match=r"no noise multiplier up to 10,000 meets"):
         rounds_of(config, federation, tmp_path)

@@ -10,7 +10,12 @@ import pytest
 from dpfedbench.papers.dp_maml import DpMaml
 from dpfedbench.settings.layers import merge
 from dpsum.accounting.gaussian import gaussian_epsilon
-from tests.dpfedbench.federation.conftest import accounted, make_config, seen_of, train
+from tests.dpfedbench.federation.conftest import (
+    accounted,
+    make_config,
+    releases_of,
+    train,
+)
 
 PUBLISHED = {"method": "dp-maml"}
 REPAIRED = merge(
@@ -66,7 +71,7 @@ def test_property_3_one_task_moves_a_lots_sum_by_no_more_than_the_threshold(vari
         without = gradients.copy()
         without[task] = 0.0
         (first, thresholds), (second, _) = (
-            sums(seen_of(config, each)) for each in (gradients, without)
+            sums(releases_of(config, each)) for each in (gradients, without)
         )
         moved = np.linalg.norm(first - second, axis=1)
         own = int(
@@ -81,12 +86,12 @@ def test_property_4_one_norm_over_all_weights_and_identity_below_the_threshold(v
     one task that has any.
     """
     config, rng = make_config(variant), np.random.default_rng(1)
-    nothing, _ = sums(seen_of(config, np.zeros((48, ORDINARY))))
+    nothing, _ = sums(releases_of(config, np.zeros((48, ORDINARY))))
     for size in (0.3, 0.4999, 0.5001, 7.0, 1e20):
         gradients = np.zeros((48, ORDINARY))
         direction = rng.normal(size=ORDINARY)
         gradients[7] = size * direction / np.linalg.norm(direction)
-        found, thresholds = sums(seen_of(config, gradients))
+        found, thresholds = sums(releases_of(config, gradients))
         own = int(np.flatnonzero(np.linalg.norm(found - nothing, axis=1))[0])
         clipped = found[own] - nothing[own]
         expected = direction / np.linalg.norm(direction) * min(size, thresholds[own])
@@ -115,7 +120,9 @@ def test_property_9_fails_for_raw_norms():
     """Equal releases, and yet another threshold: it tells what the noise was to
     hide.
     """
-    first, second = (seen_of(make_config(PUBLISHED), each) for each in equal_releases())
+    first, second = (
+        releases_of(make_config(PUBLISHED), each) for each in equal_releases()
+    )
     (one, thresholds), (other, others) = sums(first), sums(second)
     assert one[:2] == pytest.approx(other[:2], abs=1e-7)
     assert thresholds[:2].tolist() == others[:2].tolist() == [0.5, 0.5]
@@ -123,7 +130,9 @@ def test_property_9_fails_for_raw_norms():
 
 
 def test_property_9_holds_for_the_private_quantile():
-    first, second = (seen_of(make_config(REPAIRED), each) for each in equal_releases())
+    first, second = (
+        releases_of(make_config(REPAIRED), each) for each in equal_releases()
+    )
     assert np.array_equal(sums(first)[1], sums(second)[1])
     # And from the released counts alone.
     threshold = 0.5

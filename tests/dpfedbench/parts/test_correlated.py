@@ -24,7 +24,7 @@ from tests.dpfedbench.federation.conftest import (
     accounted,
     federation,  # noqa: F401
     make_config,
-    seen_of,
+    releases_of,
     stop_before,
     train,
 )
@@ -175,7 +175,7 @@ def test_what_left_is_the_sum_and_the_combination_that_the_ledger_says():
     config = make_config(RUN, {"participation": {"rounds": 4}})
     gradients = np.random.default_rng(0).normal(size=(48, 6))
     plan = config.participation.plan(clients=48, seed=0)
-    for index, (lines, values) in enumerate(seen_of(config, gradients)):
+    for index, (lines, values) in enumerate(releases_of(config, gradients)):
         (line,), (left,) = lines, values
         assert (
             line.mechanism == "correlated-gaussian" and len(line.combines) == index + 1
@@ -216,7 +216,7 @@ def test_a_runs_noise_is_planned_for_its_own_server_and_rounds():
                 "participation": {"rounds": rounds},
             }
         )
-        line = seen_of(run, np.zeros((48, 2)))[-1][0][0]
+        line = releases_of(run, np.zeros((48, 2)))[-1][0][0]
         assert (
             line.combines
             == Optimised(workload="server").weights(rounds, run.server)[-1].tolist()
@@ -265,7 +265,7 @@ def test_a_null_multiplier_is_that_of_one_gaussian():
             "budget": {"epsilon": 1.5, "delta": 1e-6},
         }
     )
-    line = seen_of(config, np.zeros((48, 2)))[0][0][0]
+    line = releases_of(config, np.zeros((48, 2)))[0][0][0]
     assert line.noise_multiplier == 2.905
 
 

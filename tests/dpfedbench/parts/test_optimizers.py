@@ -17,7 +17,7 @@ from dpfedbench.settings.part import kinds_of
 from tests.dpfedbench.federation.conftest import (
     DIFFERENCE,
     LOTS,
-    given_rounds,
+    fixed_rounds,
     make_config,
 )
 
@@ -118,7 +118,7 @@ def test_the_server_tells_it_the_noise_of_the_mean(z, monkeypatch):
         AdamBC, "told", lambda self, state, deviation: told.append(deviation)
     )
     run = make_config({"server": {"optimizer": "adam-bc"}, "noise": {"multiplier": z}})
-    rounds = given_rounds(run, np.ones((48, 3)))
+    rounds = fixed_rounds(run, np.ones((48, 3)))
     thresholds = [rounds.round(index)[0]["threshold"] for index in range(6)]
     assert told == pytest.approx(
         [z * threshold / 4 for threshold in thresholds], rel=1e-12

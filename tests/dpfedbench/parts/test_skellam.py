@@ -20,7 +20,7 @@ from tests.dpfedbench.federation.conftest import (
     accounted,
     federation,  # noqa: F401
     make_config,
-    seen_of,
+    releases_of,
     stop_before,
     train,
 )
@@ -35,7 +35,7 @@ def test_what_left_is_the_sum_of_the_clipped_with_noise_of_that_deviation():
     config = make_config(RUN)
     gradients = np.zeros((48, 4000))
     gradients[:, 0] = 100.0
-    seen = seen_of(config, gradients)
+    seen = releases_of(config, gradients)
     left = np.stack([values[0] * 4 for _, values in seen])
     line = seen[0][0][0]
     assert left[:, 1:].std() == pytest.approx(
@@ -84,7 +84,7 @@ def test_no_stream_is_drawn_from_twice(monkeypatch):
     monkeypatch.setattr(
         randomness, "stream", lambda *given: drawn.append(given) or named(*given)
     )
-    seen = seen_of(make_config(RUN), np.ones((48, 3)))
+    seen = releases_of(make_config(RUN), np.ones((48, 3)))
     noise = {(0, "noise", index, place) for index in range(12) for place in range(4)}
     assert len(drawn) == len(set(drawn)) and noise < set(drawn)
     assert {what for _, what, *_ in drawn} == {
@@ -119,11 +119,11 @@ def test_a_null_multiplier_is_that_of_one_gaussian():
     config = make_config(
         RUN, {"noise": {"multiplier": None}, "budget": {"epsilon": 1.5, "delta": 1e-6}}
     )
-    assert seen_of(config, np.zeros((48, 2)))[0][0][0].noise_multiplier == 2.907
+    assert releases_of(config, np.zeros((48, 2)))[0][0][0].noise_multiplier == 2.907
 
 
 def test_the_percentile_of_releases_moves_the_granularity_with_the_threshold():
-    seen = seen_of(
+    seen = releases_of(
         make_config(RUN, {"clipping": "percentile-of-releases"}), np.zeros((48, 8))
     )
     first, last = seen[0][0][0], seen[-1][0][0]
@@ -208,7 +208,7 @@ def test_a_delta_that_nothing_gives_is_refused():
         BenchError,
         match=r"^no noise multiplier up to 10,000 meets epsilon 0\.001 at delta 1e-30",
     ):
-        seen_of(config, np.zeros((48, 2)))
+        releases_of(config, np.zeros((48, 2)))
 
 
 def test_a_method_that_takes_more_is_refused_by_the_noise_itself():

@@ -10,7 +10,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.parts.transforms.automatic import Automatic
 from tests.dpfedbench.federation.conftest import (
     LOTS,
-    given_rounds,
+    fixed_rounds,
     make_config,
     rounds_of,
     train,
@@ -44,7 +44,7 @@ def test_no_contribution_moves_the_sum_by_more_than_the_threshold():
         rows[0] *= np.float32(scale)
         sums = []
         for some in (rows, rows[1:]):
-            opened = given_rounds(run, np.ones((48, 7))).server.open(0)
+            opened = fixed_rounds(run, np.ones((48, 7))).server.open(0)
             opened.add(torch.from_numpy(some))
             sums.append(opened.sum.release(Silent()))
         moved = float(np.linalg.norm(sums[0] - sums[1]))
@@ -57,7 +57,7 @@ def test_no_contribution_moves_the_sum_by_more_than_the_threshold():
 def test_one_that_is_not_finite_counts_as_zero(value):
     rows = torch.ones((3, 7))
     rows[1, 2] = value
-    opened = given_rounds(make_config(AUTOMATIC), np.ones((48, 7))).server.open(0)
+    opened = fixed_rounds(make_config(AUTOMATIC), np.ones((48, 7))).server.open(0)
     opened.add(rows)
     assert opened.sum.non_finite == 1
     torch.testing.assert_close(
@@ -67,7 +67,7 @@ def test_one_that_is_not_finite_counts_as_zero(value):
 
 
 def test_a_compiled_loop_may_not_pass_it_by():
-    opened = given_rounds(make_config(AUTOMATIC), np.ones((48, 7))).server.open(0)
+    opened = fixed_rounds(make_config(AUTOMATIC), np.ones((48, 7))).server.open(0)
     with pytest.raises(RuntimeError, match="transformed before they are clipped"):
         opened.add_by(lambda limit, total, norms: None, 1)
 

@@ -1,10 +1,7 @@
-"""The mechanisms of a run: streams of noise, thresholds, lines of the ledger, and what
-is refused.
-"""
+"""The rounds of a run: streams of noise, lines of the ledger, and steps."""
 
 import functools
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +9,7 @@ import torch
 
 import dpsum
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.rounds import Rounds
-from dpfedbench.models.gradients import Choice, Measured
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.optimizers.optimizer import Adam
@@ -22,7 +17,6 @@ from dpfedbench.parts.participation.cohorts import OnePass
 from dpsum.clipping import Constant, PrivateQuantile
 from dpsum.mechanism import Mechanism
 from dpsum.noise import Gaussian
-from dpsum.private_sum import PlainSum
 from dpsum.sums import SumSpec
 from tests.dpfedbench.papers.test_refusals import RUNS
 
@@ -30,35 +24,32 @@ from .conftest import (
     DIFFERENCE,
     LOTS,
     RUN,
-    Flat,
-    Given,
-    given_rounds,
+    fixed_rounds,
     make_config,
+    releases_of,
     remove_noise,
-    seen_of,
+    rounds_without_data,
     watch_streams,
 )
-
-SAMPLER = OnePass(cohort=4, rounds=12).plan(clients=48, seed=0).describe()
-PLAIN_SUM = SumSpec(name="plain", unit="client", observer="everyone")
 
 
 @pytest.fixture
 def create():
     """Create a mechanism of a sum, in one budget and one ledger, which is a list."""
+    plan = OnePass(cohort=4, rounds=12).plan(clients=48, seed=0)
     return functools.partial(
         Mechanism.of,
         budget=dpsum.Budget(),
         ledger=[],
         seed=0,
         arithmetic=TORCH,
-        sampler=SAMPLER,
+        sampler=plan.describe(),
         denominator=4.0,
         dimension=3,
     )
 
 
-def private_sum(name="first", **fields):
+def private_sum(name, **fields):
     values = {
         "clipping": Constant(),
         "noise": Gaussian(),
@@ -67,17 +58,18 @@ def private_sum(name="first", **fields):
     return SumSpec(name=name, unit="client", observer="everyone", **values | fields)
 
 
-def test_two_private_sums_of_one_stream_are_refused(create):
-    create(private_sum())
+def test_mechanism_with_the_noise_stream_of_another_is_refused(create):
+    plain = SumSpec(name="plain", unit="client", observer="everyone")
+    create(private_sum("first"))
     with pytest.raises(BenchError, match=r"^two sums of .* from the stream 'noise'"):
         create(private_sum("second"))
     create(private_sum("second", stream="other"))
-    create(PLAIN_SUM)  # draws nothing
+    create(plain)  # draws no noise
     mechanisms = create.keywords["budget"].mechanisms
     assert [entry.sum.name for entry in mechanisms] == ["first", "second", "plain"]
 
 
-def test_two_sums_may_not_share_the_noise_of_their_counts(create):
+def test_mechanism_with_the_count_noise_of_another_is_refused(create):
     """The difference of two counts would have no noise at all."""
     rule = PrivateQuantile(count_noise=3.0)
     noise = Gaussian(multiplier=2.0)
@@ -90,21 +82,13 @@ def test_two_sums_may_not_share_the_noise_of_their_counts(create):
         create(second, multiplier=2.0)
 
 
-def test_a_threshold_that_nobody_finds_is_refused(create):
-    unknown = private_sum(clipping=Constant(threshold=None))
-    with pytest.raises(BenchError, match=r"^clipping\.threshold is null"):
-        create(unknown)
-    entry = create(unknown, first=lambda: 0.25)
-    assert entry.open(0).sum.threshold == 0.25
-
-
-def test_only_a_plain_sum_shows_norms(create):
-    """A plain sum has no line in the ledger; a private one keeps no norms."""
-    plain = create(PLAIN_SUM)
-    private = create(private_sum())
+def test_mechanism_of_a_private_sum_keeps_no_norms(create):
+    """Nor has a plain sum a line in the ledger."""
+    plain = create(SumSpec(name="plain", unit="client", observer="everyone"))
+    private = create(private_sum("private"))
     total = plain.open(0)
     total.add(torch.tensor([[3.0, 4.0, 0.0]]))
-    assert isinstance(total.sum, PlainSum) and total.norms == [5.0]
+    assert total.norms == [5.0]
     assert plain.end(total).tolist() == [3, 4, 0]
     plain.write(0)
     assert create.keywords["ledger"] == []
@@ -113,7 +97,7 @@ def test_only_a_plain_sum_shows_norms(create):
     assert total.raw == [] and not hasattr(total, "norms")
 
 
-# A run's streams of noise
+# Streams of noise
 
 ROUNDS = 300
 QUIET = {"validation": {"every": 0}}
@@ -121,11 +105,8 @@ MANY = QUIET | {
     "clients": {"count": ROUNDS, "partition": "shared"},
     "participation": {"cohort": 1, "rounds": ROUNDS},
 }
-MANY_LOTS = QUIET | {
-    "participation": {"rounds": ROUNDS},
-    "client_update": {"inner_steps": 2},
-}
-MANY_SUMS = QUIET | {"participation": {"rounds": ROUNDS}}
+MANY_LOTS = QUIET | {"participation": {"rounds": ROUNDS}}
+TWO_STEPS = {"client_update": {"inner_steps": 2}}
 QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
 NORM_QUERY = {"clipping": {"kind": "noised-mean-norm", "threshold": 1.0}}
 POISSON = {"participation": {"kind": "poisson", "cohort": 2, "rounds": ROUNDS}}
@@ -136,16 +117,16 @@ TRANSFER = {
 NOISY = {
     "dp-agr": [MANY, QUANTILE],
     "dp-maml": [MANY],
-    "dp-agrlr": [MANY, {"client_update": {"inner_steps": 2}}],
+    "dp-agrlr": [MANY, TWO_STEPS],
     "dp-maml-sample": [MANY],
     "dp-reptile": [MANY, {"client_update": {"inner_steps": 3}}],
     "local-reptile": [MANY],
     "dp-fedavg": [POISSON | QUIET],
-    "dp-fl": [MANY_LOTS],
-    "adap-dp-fl": [MANY_LOTS, NORM_QUERY],
+    "dp-fl": [MANY_LOTS, TWO_STEPS],
+    "adap-dp-fl": [MANY_LOTS, TWO_STEPS, NORM_QUERY],
     "dp-transfer": [TRANSFER],
-    "dp-fnas": [MANY_SUMS],
-    "dp-cells": [MANY_SUMS],
+    "dp-fnas": [MANY_LOTS],
+    "dp-cells": [MANY_LOTS],
 }
 GENERAL = {
     **dict.fromkeys(("adap-dp-fl", "dp-fl", "dp-fnas", "dp-cells"), LOTS),
@@ -160,82 +141,26 @@ WIDE = {
 """Many clients in a round, each with sums of its own."""
 
 
-class Zeros:
-    """Stand-in for gradients: all of them are zero."""
-
-    device = "cpu"
-
-    @staticmethod
-    def _measured(count):
-        return Measured(np.zeros(count), np.zeros(count), np.ones(count))
-
-    def each(self, theta, x, y, out):
-        out.zero_()
-        return self._measured(len(y))
-
-    def add_each(self, theta, x, y, total, *, block=""):
-        rows = torch.zeros((len(y), total.dimension))
-        return self._measured(len(y)), total.add(rows)
+def test_noise_stream_cases_are_all_private_methods():
+    """Correlated and discrete noise and SCAFFOLD's two sums have tests of their own."""
+    tested_elsewhere = {"dp-agr-ftrl", "dp-agr-secagg", "dp-scaffold"}
+    private = {run.method for run in RUNS.values() if run.private}
+    assert set(NOISY) == private - tested_elsewhere
 
 
-def rounds_without_data(config, observer=None):
-    """Return the rounds of a run over a model of three weights, whose gradients are all
-    zero; the ledger is a list.
+def ledger_names(streams, mechanisms, by_step):
+    """Group the streams that were drawn by their name in the ledger.
+
+    A line of several clients and steps has words in place of their numbers.
     """
-    clients = config.clients.count
-
-    def gather(ids):
-        def examples(per_class):
-            count = 3 * per_class
-            labels = np.zeros((len(ids), count), np.int64)
-            return np.zeros((len(ids), count, 4, 4, 1)), labels
-
-        support_x, support_y = examples(1)
-        query_x, query_y = examples(2)
-        return SimpleNamespace(
-            support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y
-        )
-
-    held = SimpleNamespace(
-        images=[np.zeros((50, 4, 4, 1), np.uint8)] * clients,
-        labels=[np.zeros(50, np.int64)] * clients,
-        gather=gather,
-    )
-    sends_rows = getattr(config.client, "kind", "") == "model-difference"
-    if not config.client_sums and config.client_data == "tasks":
-        sends_rows = True
-    return Rounds(
-        config,
-        net=Flat(3),
-        held=held,
-        gradients=Choice("zero", Zeros, "cpu"),
-        measures=NoMeasures(),
-        ledger=[],
-        clients=Given(np.zeros((clients, 3))) if sends_rows else None,
-        observer=observer,
-    )
-
-
-def test_every_method_with_noise_is_tried():
-    """Correlated noise draws earlier rounds again, discrete noise has a stream a client,
-    and SCAFFOLD two sums a client: these have tests of their own.
-    """
-    others = {"dp-agr-ftrl", "dp-agr-secagg", "dp-scaffold"}
-    assert set(NOISY) == {run.method for run in RUNS.values() if run.private} - others
-
-
-def line_names(drawn, mechanisms, by_step):
-    """Return the streams that were drawn by the name that a ledger's line gives them: a
-    line of several clients and steps has their words in place of numbers.
-    """
-    indices = {
+    words_of = {
         entry.sum.stream: entry._indices for entry in mechanisms if entry.sum.private
     }
-    of_a_rule = next(iter(indices.values()))  # a rule's own release: its sum's
+    words_of_rules = next(iter(words_of.values()))  # a rule's release: those of its sum
     numbered = {"round", "step"} if by_step else {"round"}
     by_name = {}
-    for seed, purpose, *numbers in drawn:
-        words = indices.get(purpose) or of_a_rule
+    for seed, purpose, *numbers in streams:
+        words = words_of.get(purpose) or words_of_rules
         parts = [
             str(number) if word in numbered else word
             for word, number in zip(words, numbers, strict=True)
@@ -246,14 +171,14 @@ def line_names(drawn, mechanisms, by_step):
 
 
 @pytest.mark.parametrize(
-    ("name", "wide"), [*((name, {}) for name in NOISY), *WIDE.items()]
+    ("method", "wide"), [*((method, {}) for method in NOISY), *WIDE.items()]
 )
-def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(
-    name, wide, monkeypatch
+def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
+    method, wide, monkeypatch
 ):
     """Property 2, over 300 rounds, or 150 clients in one."""
-    general = GENERAL.get(name, RUN)
-    config = make_config({"method": name}, *NOISY[name], wide, general=general)
+    general = GENERAL.get(method, RUN)
+    config = make_config({"method": method}, *NOISY[method], wide, general=general)
     # The threshold of noise alone grows without end, and the model with it.
     monkeypatch.setattr(Rounds, "_refuse_not_finite", lambda *_, **__: None)
     streams = watch_streams(monkeypatch)
@@ -262,14 +187,13 @@ def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(
     for index in range(config.participation.rounds):
         rounds.round(index)
     noise = set().union(*(entry.streams for entry in mechanisms))
-    drawn = [stream for stream in streams if stream[1] in noise]
-    assert len(drawn) == len(set(drawn)) >= (150 if wide else ROUNDS)
-    ledger = rounds.ledger
-    by_step = "poisson-lots" in str(ledger[0].sampler)
-    by_name = line_names(drawn, mechanisms, by_step)
-    assert sorted(by_name) == sorted(line.noise_stream for line in ledger)
-    # As many releases stand behind each line as it says of clients and steps.
-    for line in ledger:
+    noise_streams = [stream for stream in streams if stream[1] in noise]
+    assert len(noise_streams) == len(set(noise_streams)) >= (150 if wide else ROUNDS)
+    by_step = "poisson-lots" in str(rounds.ledger[0].sampler)
+    by_name = ledger_names(noise_streams, mechanisms, by_step)
+    assert sorted(by_name) == sorted(line.noise_stream for line in rounds.ledger)
+    # Each line stands for the releases of all its clients and steps.
+    for line in rounds.ledger:
         within_task = line.sampler["kind"].startswith("own-")
         clients = config.participation.cohort if within_task else 1
         thresholds = len(line.threshold) if isinstance(line.threshold, list) else 1
@@ -285,29 +209,25 @@ def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(
         (NORM_QUERY, LOTS, "norm-noise"),
     ],
 )
-def test_a_rules_own_release_draws_from_a_stream_of_its_own(rule, general, stream):
+def test_noise_of_a_rules_release_is_not_that_of_the_sum(rule, general, stream):
     """Else the first coordinate's noise could be read off the count and subtracted."""
-    released = []
-
-    def observer(line, left):
-        deviation = np.ravel(line.noise_std)[0]
-        released.append((line, float(left[0][1][0]) / deviation))
-
-    config = make_config(rule, general=general)
-    rounds = rounds_without_data(config, observer=observer)
+    rounds = rounds_without_data(make_config(rule, general=general))
     for index in range(3):
         rounds.round(index)
-    streams = {line.noise_stream.split("/")[1] for line, _ in released}
+    streams = {line.noise_stream.split("/")[1] for line, _, _ in rounds.log}
     assert streams == {"noise", stream}
-    for (_, noise), (_, second) in zip(released[::2], released[1::2], strict=True):
-        assert noise != pytest.approx(second, rel=1e-3)
+    noises = [
+        means[0, 0] / np.ravel(line.noise_std)[0] for line, _, means in rounds.log
+    ]
+    for sum_noise, rule_noise in zip(noises[::2], noises[1::2], strict=True):
+        assert sum_noise != pytest.approx(rule_noise, rel=1e-3)
 
 
-# What a round makes of its sums
+# Use of the released sums
 
 
 @pytest.mark.parametrize("form", ["mean", "sum"])
-def test_a_percentile_of_releases_follows_from_what_everyone_saw(form):
+def test_percentile_threshold_follows_from_what_everyone_saw(form):
     """Property 9: C recomputed from the observed releases alone, for gradients of any
     size: the median of the last three rounds.
     """
@@ -317,7 +237,7 @@ def test_a_percentile_of_releases_follows_from_what_everyone_saw(form):
     for scale in (0.01, 1.0, 100.0):
         norms = []
         expected = 0.5
-        for (line,), (mean,) in seen_of(config, scale * rng.normal(size=(48, 3))):
+        for (line,), (mean,) in releases_of(config, scale * rng.normal(size=(48, 3))):
             assert line.threshold == pytest.approx(expected, rel=1e-12)
             factor = 1.0 if form == "mean" else line.denominator
             norms.append(factor * float(np.linalg.norm(mean)))
@@ -325,9 +245,9 @@ def test_a_percentile_of_releases_follows_from_what_everyone_saw(form):
                 expected = sorted(norms[-3:])[1]
 
 
-def test_the_optimiser_gets_the_mean_and_not_the_sum(monkeypatch):
-    """Of a cohort of four; Adam's step would hide the difference from whoever looks at
-    the model. Without noise it is the clients' 0.1, which is not clipped.
+def test_optimiser_receives_the_mean_and_not_the_sum(monkeypatch):
+    """A cohort of four. Adam's step would hide a factor. Without noise the mean is
+    the clients' 0.1, which is not clipped.
     """
     gradients = []
     step = Adam.step
@@ -337,20 +257,16 @@ def test_the_optimiser_gets_the_mean_and_not_the_sum(monkeypatch):
         return step(self, weights, gradient, *rest)
 
     monkeypatch.setattr(Adam, "step", watched)
-    released = []
-    rounds = given_rounds(
-        make_config(),
-        np.full((48, 3), 0.1),
-        observer=lambda line, left: released.append((line, *left)),
-    )
+    rounds = fixed_rounds(make_config(), np.full((48, 3), 0.1))
     for index in range(4):
         rounds.round(index)
-    assert len(gradients) == len(released) == 4
-    for gradient, (line, (release, mean)) in zip(gradients, released, strict=True):
+    for gradient, (line, (release,), (mean,)) in zip(
+        gradients, rounds.log, strict=True
+    ):
         assert line.denominator == 4.0 == release.total.count
         assert np.array_equal(gradient.numpy(), mean.astype(np.float32))
     remove_noise(monkeypatch)
-    given_rounds(make_config(), np.full((48, 3), 0.1)).round(0)
+    fixed_rounds(make_config(), np.full((48, 3), 0.1)).round(0)
     assert gradients[-1].tolist() == pytest.approx([0.1] * 3)
 
 
@@ -363,7 +279,7 @@ def test_sample_level_sums_are_divided_by_all_query_examples():
 
 
 @pytest.mark.parametrize(("method", "sums"), [("dp-agr", 1), ("dp-agrlr", 3)])
-def test_a_round_without_clients_has_its_lines_and_its_step(method, sums):
+def test_round_without_clients_has_its_lines_and_its_step(method, sums):
     """Property 8: under balls-and-bins some rounds are empty; neither ledger nor step
     shows which.
     """
@@ -385,12 +301,12 @@ def test_a_round_without_clients_has_its_lines_and_its_step(method, sums):
     assert all(lines == by_round[0] for lines in by_round.values())
 
 
-def test_contributions_that_are_not_finite_are_counted_anew_each_round():
+def test_not_finite_contributions_are_counted_anew_each_round():
     config = make_config()
     rows = np.full((48, 3), 0.1)
     cohort = config.participation.plan(clients=48, seed=0).cohort(1)
     rows[cohort[:2]] = math.nan, math.inf, 0.1
-    rounds = given_rounds(config, rows)
+    rounds = fixed_rounds(config, rows)
     counts = []
     for index in range(3):
         rounds.round(index)

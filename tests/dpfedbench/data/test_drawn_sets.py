@@ -1,0 +1,373 @@
+"""The drawn data sets (glyphs, symbols, scenes, digits) follow their recorded recipe."""
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import PIL
+import pytest
+from PIL import features
+from scipy import ndimage
+
+from dpfedbench.data import digits, glyph_scenes, glyphs
+from dpfedbench.data.digits import draw_digit
+from dpfedbench.data.images import shuffled_splits
+from tools.choose_letters import likeness, write_ranges
+
+from .conftest import refusal, split_counts
+
+LETTERS = "AgßЖѪՖუשᔕⵣجກ"  # of nine scripts, with two to six faces
+SCENE_LETTERS = "AЖᕗ"
+# Versions of Pillow and its FreeType, whose rendering the checksums depend on.
+DRAWN_WITH = ("13.0.0", "2.14.3")
+CHECKSUMS = {
+    "glyphs": "650f4b2db63aca4712f8869798f6a8a28b41b7867234a4eba892b8b6ba4011da",
+    "digits": "59818f30f330f6b9a97fd982925b2d2a0e21cadaaa8d18c4dc1312bdae066b04",
+    "scenes-32": "e69c0b0e932db5833dd0d80c002e402d48bac5fdfe7448fff773c200a5a5415a",
+    "scenes-84": "bb92d30a2db048a41a47089a486d451f2d7826ee9620e14f47374a3db68d2579",
+}
+# Means of drawings in 4 x 4 fields of 7 x 7 pixels, as bytes, with the versions above:
+# twenty drawings of a letter, 250 records of a digit.
+COARSE_LETTERS = {
+    "A": "010c0700032a42090f504e0d0c06100b",
+    "Ж": "000a1004044e5f070c4c4d0b040c0802",
+    "ᔕ": "0000000015203c15143c1f1000010000",
+    "ج": "062d2503053e11010833140601172b0b",
+}
+COARSE_DIGITS = {
+    0: "082e3308145a58161b57581209322906",
+    4: "0410300b08416f0f16637d1306183109",
+    8: "072c350c0f656314186164100a383007",
+}
+# Mean colours of the first twelve scenes of a letter, as bytes.
+SCENE_COLOURS = {(32, "A"): "868289", (84, "Ж"): "798c7d"}
+
+
+def draw_letters(order: str = LETTERS) -> np.ndarray:
+    """Return uint8 [letters, 20, 28, 28], drawn in this order, in the order of the
+    sample.
+    """
+    drawings = {letter: glyphs.draw_letter(letter) for letter in order}
+    return np.stack([drawings[letter] for letter in LETTERS])
+
+
+def draw_digits() -> np.ndarray:
+    return np.stack(
+        [
+            draw_digit(digit, split, 20)
+            for split in ("train", "test")
+            for digit in COARSE_DIGITS
+        ]
+    )
+
+
+def draw_scenes(
+    letter: str, size: int, count: int = 12, **change: object
+) -> np.ndarray:
+    scenes = np.empty((count, size, size, 3), np.uint8)
+    recipe = dataclasses.replace(glyph_scenes.Recipe(), **change)  # type: ignore[arg-type]
+    glyph_scenes.draw_scenes(letter, size, scenes, recipe)
+    return scenes
+
+
+def draw_sample(name: str) -> np.ndarray:
+    if name == "glyphs":
+        return draw_letters()
+    if name == "digits":
+        return draw_digits()
+    size = int(name.removeprefix("scenes-"))
+    return np.stack([draw_scenes(letter, size) for letter in SCENE_LETTERS])
+
+
+def checksum(name: str) -> str:
+    return hashlib.sha256(draw_sample(name).tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("name", CHECKSUMS)
+def test_drawn_set_is_the_recorded_one_to_the_byte(name: str) -> None:
+    if (PIL.__version__, features.version("freetype2")) != DRAWN_WITH:
+        pytest.skip(f"the checksum was recorded with Pillow and FreeType {DRAWN_WITH}")
+    assert checksum(name) == CHECKSUMS[name]
+
+
+@pytest.mark.parametrize("name", CHECKSUMS)
+def test_drawn_set_is_the_same_from_another_process(name: str, tmp_path: Path) -> None:
+    """With other threads, hash seed, locale, and loops compiled again."""
+    module = "tests.dpfedbench.data.test_drawn_sets"
+    code = f"from {module} import checksum; print(checksum({name!r}))"
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "2",
+        "PYTHONHASHSEED": "1",
+        "LC_ALL": "C",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    assert process.stdout.strip() == checksum(name)
+
+
+def assert_coarsely(drawings: np.ndarray, recorded: str) -> None:
+    fields = drawings.mean(axis=0).reshape(4, 7, 4, 7).mean(axis=(1, 3)).ravel()
+    expected = np.frombuffer(bytes.fromhex(recorded), np.uint8)
+    assert np.abs(fields - expected).max() < 4
+
+
+def test_drawn_sets_are_coarsely_the_recorded_ones_with_any_version(
+    letters: np.ndarray, records: np.ndarray
+) -> None:
+    for letter, recorded in COARSE_LETTERS.items():
+        assert_coarsely(letters[LETTERS.index(letter)], recorded)
+    for digit, recorded in COARSE_DIGITS.items():
+        assert_coarsely(records[digit], recorded)
+    for (size, letter), recorded in SCENE_COLOURS.items():
+        colour = draw_scenes(letter, size).mean(axis=(0, 1, 2))
+        expected = np.frombuffer(bytes.fromhex(recorded), np.uint8)
+        assert np.abs(colour - expected).max() < 2
+
+
+# Letters and symbols
+
+
+@pytest.fixture(scope="module")
+def letters() -> np.ndarray:
+    return draw_letters()
+
+
+def test_glyph_does_not_depend_on_the_glyphs_before_it(letters: np.ndarray) -> None:
+    assert np.array_equal(draw_letters(LETTERS[::-1]), letters)
+
+
+def test_glyphs_are_1623_letters_and_600_symbols() -> None:
+    letters = glyphs.listed(glyphs.LETTERS)
+    symbols = glyphs.listed(glyphs.SYMBOLS)
+    assert len(letters) == sum(glyphs.SPLIT_COUNTS) == 1623
+    assert len(symbols) == sum(glyphs.SYMBOL_SPLIT_COUNTS) == 600
+    assert not set(symbols) & set(letters)
+    for listed in (letters, symbols):
+        assert list(listed) == sorted(set(listed))
+    assert {unicodedata.category(letter)[0] for letter in letters} == {"L"}
+    assert {unicodedata.category(symbol)[0] for symbol in symbols} <= set("SPN")
+    assert len(shuffled_splits(len(letters), glyphs.SPLIT_COUNTS)) == 1623
+    folder = Path(glyphs.__file__).parent
+    text = (folder / "glyph_letters.txt").read_text()
+    assert text == write_ranges(letters)
+    text = (folder / "glyph_symbols.txt").read_text()
+    assert text == write_ranges(symbols, "symbols of the glyph-symbols")
+
+
+def test_glyphs_of_a_class_are_those_of_its_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def draw_code(letter: str) -> np.ndarray:
+        drawings = np.zeros((20, 28, 28), np.uint8)
+        drawings[:, 0, :3] = list(ord(letter).to_bytes(3, "big"))
+        return drawings
+
+    monkeypatch.setattr(glyphs, "draw_letter", draw_code)
+    raw = glyphs.READERS["glyphs"](None, Path())
+    codes = raw.images[:, :, 0, :3, 0].astype(int) @ [1 << 16, 1 << 8, 1]
+    assert (codes == codes[:, :1]).all() and codes.shape == (1623, 20)
+    names = [
+        f"U+{code:04X} {unicodedata.name(chr(code), '')}".strip()
+        for code in codes[:, 0]
+    ]
+    assert names == list(raw.class_names) and len(set(names)) == 1623
+    assert split_counts(raw) == [1150, 50, 423]
+
+
+def test_glyphs_do_not_look_alike() -> None:
+    """The largest likeness of two letters without shifts is 0.955. Two drawings of one
+    shape have 0.95 and more with shifts (a sample of symbols and letters).
+    """
+    letters = glyphs.listed(glyphs.LETTERS)
+    likenesses = likeness(letters, reach=0)
+    np.fill_diagonal(likenesses, 0)
+    assert likenesses.max() < 0.96
+    assert likeness("AΑА", reach=0).min() > 0.99
+    symbols = glyphs.listed(glyphs.SYMBOLS)[::10]
+    likenesses = likeness([*symbols, *letters[::4]])
+    np.fill_diagonal(likenesses, 0.0)
+    assert likenesses[: len(symbols)].max() < 0.9
+
+
+def test_glyphs_are_thin_bright_whole_and_different(letters: np.ndarray) -> None:
+    """Omniglot's share of pixels over 127 is 8 %. The outermost pixels have no more than
+    the faint edge of a stroke.
+    """
+    assert letters.shape == (len(LETTERS), 20, 28, 28) and letters.dtype == np.uint8
+    assert (letters.max(axis=(2, 3)) > 200).all()
+    share = (letters > 127).mean(axis=(2, 3))
+    assert share.min() > 0.02 and share.max() < 0.25
+    assert letters[..., [0, -1], :].max() < 16 and letters[..., [0, -1]].max() < 16
+    flat = letters.reshape(-1, 28 * 28)
+    assert len(np.unique(flat, axis=0)) == len(flat)
+
+
+def nearest_mean_accuracy(flat: np.ndarray, count: int) -> float:
+    """Classify by the nearest mean of the first `count` of float [classes, n, d]."""
+    means = flat[:, :count].mean(axis=1)
+    queries = flat[:, count:, None]
+    nearest = ((queries - means) ** 2).sum(axis=3).argmin(axis=2)
+    return float((nearest == np.arange(len(flat))[:, None]).mean())
+
+
+def test_glyphs_and_digits_can_be_told_apart_but_not_perfectly(
+    letters: np.ndarray, records: np.ndarray
+) -> None:
+    flat = letters.reshape(len(LETTERS), 20, -1).astype(float)
+    assert 0.4 < nearest_mean_accuracy(flat, 10) < 0.95
+    flat = records.reshape(10, 250, -1).astype(np.float32)
+    flat /= np.linalg.norm(flat, axis=2, keepdims=True)
+    assert 0.5 < nearest_mean_accuracy(flat, 200) < 0.97
+
+
+@pytest.mark.parametrize("face", glyphs.LIGHT_FACES + glyphs.BOLD_FACES)
+def test_glyph_face_ships_with_matplotlib(face: str) -> None:
+    assert ord("A") in glyphs.codes(face)
+
+
+def test_thin_keeps_shapes_connected_and_one_pixel_wide() -> None:
+    """Rings, bars and dots keep their pieces and holes, and no 2 x 2 square stays."""
+    canvas = np.zeros((3, 56, 56), dtype=np.uint8)
+    rows, columns = np.indices((56, 56))
+    radius = np.hypot(rows - 27, columns - 27)
+    canvas[0] = (radius < 20) & (radius > 12)
+    canvas[1, 10:18, 8:48] = canvas[1, 10:48, 20:29] = 1
+    canvas[2, 10:16, 10:16] = canvas[2, 30:32, 30:32] = 1
+    eight = np.ones((3, 3))
+    for before, after in zip(canvas, glyphs.thin(canvas), strict=True):
+        assert not (after & ~before & 1).any()
+        assert ndimage.label(after, eight)[1] == ndimage.label(before, eight)[1]
+        assert ndimage.label(after == 0)[1] == ndimage.label(before == 0)[1]
+        square = after[1:, 1:] & after[1:, :-1] & after[:-1, 1:] & after[:-1, :-1]
+        assert square.sum() == 0
+
+
+# Scenes
+
+
+def test_scenes_are_of_100_letters_that_differ() -> None:
+    letters = glyphs.listed("glyph_scenes.txt")
+    assert len(set(letters)) == 100 == sum(glyph_scenes.SPLIT_COUNTS)
+    assert list(letters) == sorted(letters)
+    assert set(letters) <= set(glyphs.listed(glyphs.LETTERS))
+    likenesses = likeness(letters)
+    np.fill_diagonal(likenesses, 0)
+    assert likenesses.max() < 0.67  # 0.66 when chosen; FreeType's versions differ less
+
+
+def test_scenes_of_a_smaller_set_are_the_first_of_a_larger_one() -> None:
+    scenes = draw_scenes("A", 32, 120)  # blocks of 50, the last one cut
+    assert np.array_equal(draw_scenes("A", 32, 55), scenes[:55])
+    assert len(np.unique(scenes.reshape(120, -1), axis=0)) == 120
+
+
+def test_scene_letter_stands_out_from_its_ground() -> None:
+    """Ink differs from each colour of the ground by 0.6, but mixtures lie between."""
+    plain = {"light": 0.0, "noise": (0.0, 0.0), "texture": (0.0, 0.0)}
+    scenes = draw_scenes("T", 32, 20, **plain) / 255
+    # A pen that leaves no trace: the same draws, without the letter.
+    grounds = draw_scenes("T", 32, 20, **plain, pen=(-1.0, -1.0)) / 255
+    distance = np.sqrt(((scenes - grounds) ** 2).sum(axis=3))
+    assert distance.max(axis=(1, 2)).min() > 0.55
+    share = (distance > 0.1).mean(axis=(1, 2))
+    assert share.min() > 0.02 and share.max() < 0.35
+
+
+def test_scene_colours_do_not_depend_on_the_class() -> None:
+    """The variance of mean colours between classes over that within: 1/40 is expected of
+    means of forty.
+    """
+    colours = np.stack(
+        [
+            draw_scenes(letter, 32, 40).mean(axis=(1, 2))
+            for letter in glyphs.listed("glyph_scenes.txt")[:12]
+        ]
+    )
+    between = colours.mean(axis=1).var(axis=0).mean()
+    assert between / colours.var(axis=1).mean() < 0.1
+
+
+def test_scenes_have_their_split_and_two_sizes() -> None:
+    raw = glyph_scenes.read(None, Path(), size=32, images_per_class=2)
+    assert raw.images.shape == (100, 2, 32, 32, 3)
+    assert split_counts(raw) == [64, 16, 20]
+    assert raw.class_names[0] == "U+0041 LATIN CAPITAL LETTER A"
+    assert np.array_equal(raw.images[0], draw_scenes("A", 32, 2))
+    message = refusal(glyph_scenes.read, None, Path(), size=64, images_per_class=2)
+    assert "take 32 or 84" in message
+
+
+# Digits
+
+
+@pytest.fixture(scope="module")
+def records() -> np.ndarray:
+    """The first 250 training records of each digit: uint8 [10, 250, 28, 28]."""
+    return np.stack([draw_digit(digit, "train", 250) for digit in range(10)])
+
+
+def test_digit_record_does_not_depend_on_the_number_of_records(
+    records: np.ndarray,
+) -> None:
+    longer = draw_digit(3, "train", 260)
+    assert longer.shape == (260, 28, 28) and longer.dtype == np.uint8
+    assert np.array_equal(longer[:250], records[3])
+    assert np.array_equal(draw_digit(3, "train", 7), records[3, :7])
+
+
+def test_digit_records_are_all_different(records: np.ndarray) -> None:
+    more = [draw_digit(digit, "test", 250) for digit in range(4)]
+    more.append(draw_digit(0, "train", 500)[250:])
+    drawn = np.concatenate([*records, *more]).reshape(-1, 784)
+    assert len(np.unique(drawn, axis=0)) == len(drawn) == 3750
+
+
+def test_digits_are_balanced_and_have_the_shape_of_fashion_mnist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert digits.COUNTS == {"train": 6000, "test": 1000}
+    monkeypatch.setattr(digits, "COUNTS", {"train": 6, "test": 2})
+    monkeypatch.setattr(digits, "_BLOCK", 6)
+    raw = digits.read_digits(None, Path("unused"))
+    assert raw.train_images.shape == (60, 28, 28, 1)
+    assert raw.test_images.shape == (20, 28, 28, 1)
+    assert np.bincount(raw.train_labels).tolist() == [6] * 10
+    assert np.bincount(raw.test_labels).tolist() == [2] * 10
+    for digit in (0, 9):
+        train = raw.train_images[raw.train_labels == digit, ..., 0]
+        assert np.array_equal(train, draw_digit(digit, "train", 6))
+        test = raw.test_images[raw.test_labels == digit, ..., 0]
+        assert np.array_equal(test, draw_digit(digit, "test", 2))
+    assert raw.class_names[:2] == ("zero", "one")
+    assert set(raw.versions) == {"pillow", "freetype", "matplotlib", "numpy", "scipy"}
+
+
+def test_digits_are_bright_on_dark(records: np.ndarray) -> None:
+    """Corners are dark, but for noise and a few stray strokes."""
+    assert (records.max(axis=(2, 3)) > 90).all()
+    share = (records > 64).mean(axis=(2, 3))
+    assert share.min() > 0.02 and share.max() < 0.6
+    corners = records[:, :, [0, 0, -1, -1], [0, -1, 0, -1]]
+    assert np.median(corners) < 13
+
+
+def test_digit_faces_have_every_digit_with_distances_below_zero_inside() -> None:
+    """The middle of a 0 is outside it, but in monospaced faces, whose 0 has a mark."""
+    assert len(digits._FACES) == 12
+    for face, field in zip(digits._FACES, digits._fields("0"), strict=True):
+        assert set(map(ord, "0123456789")) <= glyphs.codes(face)
+        assert field.min() < -1 and field[0, 0] > 5
+        if "Mono" not in face:
+            assert field[28, 28] > 1
