@@ -138,8 +138,8 @@ TRAIN_IMAGES, TRAIN_LABELS = split_content("train")
         ),
         (
             IMAGES,
-            lambda content: idx(TRAIN_IMAGES[:, :20, :20]),
-            "it holds 12×20×20 values",
+            lambda content: idx(TRAIN_IMAGES.reshape(12, 14, 56)),
+            "it holds 12×14×56 values",
         ),
         (
             LABELS,

@@ -22,8 +22,8 @@ from dpsum.randomness import stream
 from . import conftest
 from .conftest import (
     DIFFERENCE,
-    Flat,
     FixedClients,
+    Flat,
     accounted,
     ledger_in,
     proven,
