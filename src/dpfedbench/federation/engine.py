@@ -168,7 +168,7 @@ class _Training:
                 "seed": run.seed,
                 "version": run.made_by,
                 "device": self.device,
-                "checkpoint format": 6,
+                "checkpoint format": 7,
             }
             | ({} if first is None else {"threshold": first}),
             seconds=checkpoint_seconds,

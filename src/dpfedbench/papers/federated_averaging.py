@@ -41,26 +41,15 @@ for the participations that `DpScaffold` takes.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.lazy import np, torch
+from dpfedbench.lazy import torch
 from dpfedbench.method import Method
 from dpfedbench.papers.shared import ClientLevelMethod
-from dpfedbench.parts.client_updates.client_update import (
-    CHUNK_PER_THREAD,
-    Clients,
-    Setup,
-    Stream,
-)
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
-from dpfedbench.parts.client_updates.model_difference import (
-    ModelDifference,
-    ModelDifferenceClients,
-)
+from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.participation.cohorts import (
     BallsAndBins,
@@ -78,6 +67,7 @@ from dpsum.noise import Gaussian
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
+    from dpfedbench.parts.client_updates.cohort_clients import Client, LocalModel
     from dpfedbench.settings.run import Run
 
 CONTROL = "control-difference-sum"
@@ -121,119 +111,37 @@ class Scaffold(ModelDifference):
                 " model moved by over their rates"
             )
 
-    def clients(self, setup: Setup) -> Clients:
-        return ScaffoldClients(self, setup)
-
-
-class ScaffoldClients(ModelDifferenceClients):
-    """Clients with control variates. A client is always computed by the same process,
-    which keeps its control variate.
-    """
-
-    divides = True
-
-    def __init__(self, update: ModelDifference, setup: Setup) -> None:
-        super().__init__(update, setup)
-        self._processes = setup.processes
-        self._whole_rate = update.inner_steps * update.inner_rate
-        sums = {sum_.name: sum_ for sum_ in setup.run.sums()}
-        rule = sums[CONTROL].clipping if CONTROL in sums else None
-        self._threshold = math.inf if rule is None else float(rule.threshold)
-        self._server_control = np.zeros(self.dimension, np.float32)
-        self._controls: dict[int, np.ndarray] = {}
-
-    def followed(
-        self,
-        client: int,
-        gradient: torch.Tensor,
-        model: torch.Tensor,
-        start: torch.Tensor,
-    ) -> torch.Tensor:
-        correction = self._server_control
-        if client in self._controls:
-            correction = correction - self._controls[client]
-        return gradient.add_(torch.from_numpy(correction))
-
     def contributions(
-        self, theta: np.ndarray, cohort: np.ndarray, index: int
-    ) -> Stream:
-        """Both messages [2, n, d]; losses and accuracies are the broadcast model's on
-        each client's records.
-        """
-        chunk = CHUNK_PER_THREAD * self._workers.count
-        with self._workers.running() as pool:
-            for start in range(0, len(cohort), chunk):
-                ids = [int(client) for client in cohort[start : start + chunk]]
-                rows = np.zeros((2, len(ids), self.dimension), np.float32)
-                measures = np.zeros((len(ids), 2))
-                # The numbers, in the chunk, of the clients that this process computes.
-                numbers = [
-                    number
-                    for number, client in enumerate(ids)
-                    if self._belongs_here(client)
-                ]
-                computed = pool.map(
-                    self._messages,
-                    repeat(theta),
-                    [ids[number] for number in numbers],
-                    [rows[:, number] for number in numbers],
-                )
-                for number, measured in zip(numbers, computed, strict=True):
-                    measures[number] = measured
-                of_processes = self._processes.collected(
-                    (numbers, rows[:, numbers], measures[numbers])
-                )
-                for numbers_there, rows_there, measures_there in of_processes:
-                    rows[:, numbers_there] = rows_there
-                    measures[numbers_there] = measures_there
-                yield torch.from_numpy(rows), measures[:, 0], measures[:, 1]
+        self, model: LocalModel, cohort: Sequence[Client], index: int
+    ) -> Iterator[Any]:
+        zeros = torch.zeros_like(model.weights)
+        server_control = model.public_state.get("control", zeros)
+        whole_rate = self.inner_steps * self.inner_rate
+        for client in cohort:
+            control = client.state.get("control", zeros)
+            weights = self.corrected_steps(model, client, server_control - control)
+            difference = model.weights - weights
+            change = difference / whole_rate - server_control
+            change = model.clipped(change, CONTROL)
+            client.state["control"] = control + change
+            yield difference, change
 
-    def _messages(
-        self, theta: np.ndarray, client: int, out: np.ndarray
-    ) -> Sequence[float]:
-        """Write both messages of a client to `out` [2, d], and move its control
-        variate; return its loss and accuracy.
-        """
-        with self._workers.worker() as worker:
-            measured = self.client(
-                worker, theta, client, 0, None, torch.from_numpy(out[:1])
-            )
-        np.subtract(out[0] / self._whole_rate, self._server_control, out=out[1])
-        if self.setup.shared is not None and not self.setup.shared.all:
-            out[1][~self.setup.shared.mask] = 0.0  # the server corrects what it moves
-        norm = float(np.sqrt(np.square(out[1], dtype=np.float64).sum()))
-        if self._threshold < norm < math.inf:
-            out[1] *= self._threshold / norm
-        if math.isfinite(norm):  # what is not finite counts as zero in the sum
-            before = self._controls.get(client, np.zeros_like(self._server_control))
-            self._controls[client] = before + out[1]
-        return measured
+    def corrected_steps(
+        self, model: LocalModel, client: Client, correction: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the weights after steps along the gradient plus the correction."""
+        assert client.records is not None
+        weights = model.weights
+        for _ in range(self.inner_steps):
+            gradient = model.gradient(weights, client.records) + correction
+            weights.add_(gradient, alpha=-self.inner_rate)
+        return weights
 
-    def _belongs_here(self, client: int) -> bool:
-        """Whether this process computes a client."""
-        return client % self._processes.count == self._processes.rank
-
-    def hear(self, means: Sequence[np.ndarray]) -> None:
-        self._server_control += means[0].astype(np.float32)
-
-    def state(self) -> Any:
-        here = {
-            client: torch.from_numpy(control)
-            for client, control in self._controls.items()
-        }
-        controls: dict[int, torch.Tensor] = {}
-        for of_process in self._processes.collected(here):
-            controls |= of_process
-        server = torch.from_numpy(self._server_control.copy())
-        return {"server": server, "own": controls}
-
-    def restore(self, state: Any) -> None:
-        self._server_control = state["server"].numpy().copy()
-        self._controls = {
-            client: control.numpy()
-            for client, control in state["own"].items()
-            if self._belongs_here(client)
-        }
+    def receive_broadcast(
+        self, public_state: dict[str, Any], means: Mapping[str, torch.Tensor]
+    ) -> None:
+        change = means[CONTROL].float()
+        public_state["control"] = public_state.get("control", 0.0) + change
 
 
 class FedAvg(Method):

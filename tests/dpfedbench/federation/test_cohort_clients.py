@@ -13,10 +13,9 @@ from dpfedbench.evaluation import personal_test
 from dpfedbench.evaluation.personal_test import summarize_clients
 from dpfedbench.federation.processes import Processes
 from dpfedbench.papers.dp_fedmeta import DpAgr
-from dpfedbench.papers.federated_averaging import CONTROL, DpFedAvg, DpScaffold
+from dpfedbench.papers.federated_averaging import DpFedAvg
 from dpfedbench.parts.client_updates import cohort_clients
 from dpfedbench.parts.client_updates.client_update import ClientUpdate
-from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpsum.randomness import stream
 
 from . import conftest
@@ -67,36 +66,6 @@ class FedRepUpdate(ClientUpdate):
         return weights
 
 
-class ControlUpdate(ModelDifference):
-    """SCAFFOLD's two messages, as a user writes them."""
-
-    kind: Literal["control"] = "control"
-    sends_too: ClassVar[tuple[str, ...]] = (CONTROL,)
-    keeps_state: ClassVar[bool] = True
-
-    def clients(self, setup):
-        return cohort_clients.CohortClients(self, setup)
-
-    def contributions(self, model, cohort, index):
-        for client in cohort:
-            zero = torch.zeros_like(model.weights)
-            server = model.public_state.get("control", zero)
-            control = client.state.get("control", zero)
-            weights = model.weights
-            for _ in range(2):
-                gradient = model.gradient(weights, client.records)
-                weights -= 0.1 * (gradient + (server - control))
-            difference = model.weights - weights
-            change = difference / 0.2 - server
-            change *= min(1.0, 0.25 / float(change.double().norm()))
-            client.state["control"] = control + change
-            yield difference, change
-
-    def receive_broadcast(self, public_state, means):
-        before = public_state.get("control", 0.0)
-        public_state["control"] = before + means[CONTROL].float()
-
-
 class DpAveraging(DpFedAvg):
     name: ClassVar[str] = "dp-averaging"
     client_update: Averaging = Averaging()
@@ -108,11 +77,6 @@ class DpFedRep(DpFedAvg):
     client_update: FedRepUpdate = FedRepUpdate()
 
 
-class DpControl(DpScaffold):
-    name: ClassVar[str] = "dp-control"
-    client_update: ControlUpdate = ControlUpdate()
-
-
 def config_of(method, *overlays, base="dp-fedavg", general=DIFFERENCE):
     run = conftest.make_config({"method": base}, *overlays, general=general)
     update = {
@@ -122,11 +86,6 @@ def config_of(method, *overlays, base="dp-fedavg", general=DIFFERENCE):
 
 
 FEDREP = config_of(DpFedRep, {"clients": {"held_out_share": 0.2}})
-CONTROLLED = {
-    "noise": {"multiplier": 1e-3},
-    "control_noise": {"multiplier": 1e-3},
-    "control_clipping": {"threshold": 0.25},
-}
 
 
 def personal_in(run_dir):
@@ -134,37 +93,13 @@ def personal_in(run_dir):
     return {name: training[name] for name in personal_test.COLUMNS}
 
 
-def test_averaging_as_a_user_writes_it_has_the_bits_of_model_difference(
-    silos, tmp_path
-):
+def test_averaging_of_ones_own_has_the_bits_of_model_difference(silos, tmp_path):
     own = rounds_of(config_of(DpAveraging), silos, tmp_path / "own")
     shipped = rounds_of(conftest.make_config(general=DIFFERENCE), silos, tmp_path)
     for index in range(3):
         own.round(index)
         shipped.round(index)
     assert torch.equal(own.theta, shipped.theta)
-
-
-def test_two_messages_and_broadcasts_are_scaffolds(silos, tmp_path):
-    overlays = {"participation": {"cohort": 4, "rounds": 4}}, CONTROLLED
-    shipped = conftest.make_config(
-        {"method": "dp-scaffold", "client_update": {"inner_steps": 2}},
-        *overlays,
-        general=DIFFERENCE,
-    )
-    values = shipped.plain() | {
-        "method": "dp-control",
-        "client_update": {"kind": "control", "inner_steps": 2},
-    }
-    own = rounds_of(DpControl.read(values), silos, tmp_path / "own")
-    theirs = rounds_of(shipped, silos, tmp_path / "shipped")
-    for index in range(4):
-        own.round(index)
-        theirs.round(index)
-    assert torch.allclose(own.theta, theirs.theta, atol=1e-5)
-    control = theirs.clients.state()["server"]
-    assert torch.allclose(own.clients.state()["public"]["control"], control, atol=1e-5)
-    assert control.norm() > 0.01
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,13 @@ def trained_weights(net, run_dir):
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adam", 0.001)])
 def test_model_difference_is_that_of_autodiff_steps(silos, tmp_path, optimizer, rate):
     """100 records a client: more than one chunk, the last of them not full."""
-    update = {"optimizer": optimizer, "inner_rate": rate}
-    rounds = rounds_of(difference_config({"client_update": update}), silos, tmp_path)
+    update = {
+        "kind": "model-difference",
+        "optimizer": optimizer,
+        "inner_rate": rate,
+    }
+    run = difference_config({"method": "fedavg", "client_update": update})
+    rounds = rounds_of(run, silos, tmp_path)
     dataset = load_records(silos[0])
     partition = RecordPartition.load(silos[1])
     net = rounds.net

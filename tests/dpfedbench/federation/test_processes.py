@@ -18,6 +18,7 @@ from dpfedbench.federation.processes import Lost, Processes, joined
 from dpfedbench.files import write_text
 from workflow_jobs import launch
 
+from . import test_cohort_clients
 from .conftest import (
     PLAIN,
     difference_config,
@@ -53,6 +54,14 @@ CASES = {
     "model differences": ("silos", difference_config(SHORT)),
     "control variates": ("silos", difference_config({"method": "dp-scaffold"}, SHORT)),
     "shared coordinates": ("silos", config_of(OddFedAvg, SHORT)),
+    "personal heads": (
+        "silos",
+        test_cohort_clients.config_of(
+            test_cohort_clients.DpFedRep,
+            SHORT,
+            {"clients": {"held_out_share": 0.2}, "participation": {"cohort": 4}},
+        ),
+    ),
     "search": ("silos", search_config()),
 }
 
@@ -141,7 +150,15 @@ def test_two_processes_end_with_the_bits_of_one(name, by_two, tmp_path):
     root, folders = by_two
     alone = train_alone(CASES[name][1], folders[name], tmp_path)
     assert alone == results_in(root / name)
+    personal = [personal_test_in(folder) for folder in (root / name, tmp_path)]
+    assert personal[0] == personal[1]
+    assert bool(personal[0]) == (name == "personal heads")
     assert training_in(root / name)["processes"] == 2
+
+
+def personal_test_in(run_dir):
+    training = training_in(run_dir)
+    return {key: training[key] for key in training if key.startswith("personal_")}
 
 
 def take_part_slowly(*args):
@@ -163,7 +180,7 @@ def wait_for_checkpoint(state, before, is_alive):
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("name", ["tasks", "search"])
+@pytest.mark.parametrize("name", ["tasks", "personal heads", "search"])
 def test_killed_processes_are_followed_by_others_to_the_same_bits(
     name, by_two, tmp_path
 ):

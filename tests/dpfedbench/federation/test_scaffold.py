@@ -207,8 +207,9 @@ def test_plain_scaffold_over_everyone_is_the_published_algorithm(silos, tmp_path
     expected = theta - differences.mean(axis=0)
     assert np.allclose(fresh.theta.numpy(), expected, atol=1e-6)
     state = fresh.clients.state()
-    assert np.allclose(state["server"], variates.mean(axis=0), atol=1e-6)
-    clients = torch.stack([state["own"][client] for client in range(4)])
+    control = state["public"]["control"]
+    assert np.allclose(control, variates.mean(axis=0), atol=1e-6)
+    clients = torch.stack([state["clients"][n]["control"] for n in range(4)])
     assert np.allclose(clients, variates, atol=1e-6)
 
 

@@ -215,8 +215,9 @@ def test_control_variates_of_a_shared_body_leave_the_head_alone(silos, tmp_path)
     for index in range(3):
         rounds.round(index)
     state = rounds.clients.state()
-    assert not state["server"].numpy()[head].any()
-    assert not any(control.numpy()[head].any() for control in state["own"].values())
+    assert not state["public"]["control"].numpy()[head].any()
+    controls = [values["control"].numpy() for values in state["clients"].values()]
+    assert controls and not any(control[head].any() for control in controls)
     assert torch.equal(rounds.theta[head], initial[head])
     assert {line.dimension for line in ledger_in(tmp_path)} == {int((~head).sum())}
 

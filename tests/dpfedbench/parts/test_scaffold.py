@@ -14,6 +14,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.federation.processes import Processes
 from dpfedbench.papers.federated_averaging import CONTROL, Scaffold
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
+from dpsum.clipping import Constant
 from tests.dpfedbench.federation.conftest import DIFFERENCE, make_config
 
 CURVATURES = np.array([0.2, 1.0, 3.0])
@@ -57,8 +58,9 @@ def clients(update, threshold=None, processes=None):
         images=[np.zeros((4, 1))] * 3,
         labels=[np.full(4, client) for client in range(3)],
     )
-    rule = None if threshold is None else SimpleNamespace(threshold=threshold)
-    run = SimpleNamespace(sums=lambda: [SimpleNamespace(name=CONTROL, clipping=rule)])
+    rule = None if threshold is None else Constant(threshold=threshold)
+    sums = [SimpleNamespace(name=CONTROL, clipping=rule)]
+    run = SimpleNamespace(sums=lambda: sums, private=True)
     setup = SimpleNamespace(
         held=held,
         net=SimpleNamespace(dimension=2),
@@ -68,6 +70,16 @@ def clients(update, threshold=None, processes=None):
         processes=processes or Processes(),
     )
     return update.clients(setup)
+
+
+def server_control(clients):
+    return clients.state()["public"]["control"]
+
+
+def client_controls(clients):
+    """The control variate of each client that has one."""
+    states = clients.state()["clients"]
+    return {client: state["control"] for client, state in states.items()}
 
 
 def trained(update, cohorts, rounds=None):
@@ -115,13 +127,10 @@ EVERYONE, SOME = [[0, 1, 2]] * 12, [[0, 2], [1], [0, 1, 2], [2, 1], [0], [1, 2]]
 def test_each_round_is_that_of_the_algorithm(cohorts):
     theta, own = trained(SCAFFOLD, cohorts)
     x, c, controls = by_hand(cohorts)
-    state = own.state()
-    assert np.allclose(theta, x, atol=1e-5) and np.allclose(
-        state["server"], c, atol=1e-5
-    )
-    assert np.allclose(
-        [state["own"][client] for client in range(3)], controls, atol=1e-5
-    )
+    assert np.allclose(theta, x, atol=1e-5)
+    assert np.allclose(server_control(own), c, atol=1e-5)
+    kept = client_controls(own)
+    assert np.allclose([kept[client] for client in range(3)], controls, atol=1e-5)
     assert np.allclose(c, controls.mean(axis=0))
 
 
@@ -138,9 +147,13 @@ def test_fedavg_stays_off_the_optimum_and_scaffold_comes_to_it():
 
 def test_control_variates_that_are_not_taken_off_are_noticed(monkeypatch):
     """The fault: steps along the clients' own gradients. It ends where FedAvg does."""
-    kind = type(clients(SCAFFOLD))
+    corrected_steps = Scaffold.corrected_steps
     monkeypatch.setattr(
-        kind, "followed", lambda self, client, gradient, model, start: gradient
+        Scaffold,
+        "corrected_steps",
+        lambda self, model, client, correction: corrected_steps(
+            self, model, client, torch.zeros_like(correction)
+        ),
     )
     assert np.linalg.norm(trained(SCAFFOLD, EVERYONE * 40)[0] - BEST) > 0.1
 
@@ -157,11 +170,9 @@ def test_a_client_keeps_what_it_sent_where_that_is_clipped():
         assert np.allclose(norms, 0.05, rtol=1e-5)
         total += sent[1].numpy().sum(axis=0) / 3
         own.hear([sent[1].numpy().sum(axis=0, dtype=np.float64) / 3])
-    state = own.state()
-    assert np.allclose(
-        torch.stack(list(state["own"].values())).mean(dim=0), total, atol=1e-6
-    )
-    assert np.allclose(state["server"], total, atol=1e-6)
+    controls = torch.stack(list(client_controls(own).values()))
+    assert np.allclose(controls.mean(dim=0), total, atol=1e-6)
+    assert np.allclose(server_control(own), total, atol=1e-6)
 
 
 def test_two_processes_keep_what_one_would():
@@ -184,15 +195,14 @@ def test_two_processes_keep_what_one_would():
         means = [whole[1].numpy().sum(axis=0, dtype=np.float64) / 3]
         for each in (alone, *parts):
             each.hear(means)
-        kept = parts[0].state()["own"] | parts[1].state()["own"]
+        kept = client_controls(parts[0]) | client_controls(parts[1])
         assert {client: own.tolist() for client, own in kept.items()} == {
-            client: own.tolist() for client, own in alone.state()["own"].items()
+            client: own.tolist() for client, own in client_controls(alone).items()
         }
         for part in parts:
             part.restore(alone.state())
-        assert sorted(parts[0].state()["own"]) == [0, 2] and sorted(
-            parts[1].state()["own"]
-        ) == [1]
+        assert sorted(client_controls(parts[0])) == [0, 2]
+        assert sorted(client_controls(parts[1])) == [1]
 
 
 def test_steps_of_another_optimiser_are_refused():

@@ -7,6 +7,8 @@ docs/client-updates.md documents what an update gets and returns.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +24,16 @@ from dpfedbench.parts.client_updates.client_update import (
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients, Measured
+    from dpfedbench.models.net import Net
+    from dpsum.sums import SumSpec
 
 Examples = tuple["np.ndarray", "np.ndarray"]
 """Inputs [n, ...] and labels int64 [n]."""
 
 _GRADIENTS_AT_ONCE = 8
-"""Record gradients that are added up at once; part of what a result's bits are."""
+"""Record gradients that are added up at once: they stay in the cache. Part of what a
+result's bits are.
+"""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -55,7 +61,6 @@ class LocalModel:
 
     Attributes:
         shared: coordinates that clients share with the server, bool [d].
-        head: coordinates of the last layer, bool [d].
         public_state: what `receive_broadcast` has kept of the server's releases. Do not
             write to it.
     """
@@ -63,17 +68,26 @@ class LocalModel:
     def __init__(
         self,
         theta: np.ndarray,
+        *,
+        net: Net,
         gradients: Gradients,
         room: torch.Tensor,
-        masks: Mapping[str, torch.Tensor],
+        shared: torch.Tensor,
+        thresholds: Mapping[str, float],
         public_state: Mapping[str, Any],
     ) -> None:
         self._theta = theta
+        self._net = net
         self._gradients = gradients
         self._room = room
-        self.shared = masks["shared"]
-        self.head = masks["head"]
+        self._thresholds = thresholds
+        self.shared = shared
         self.public_state = public_state
+
+    @functools.cached_property
+    def head(self) -> torch.Tensor:
+        """Coordinates of the last layer, bool [d]."""
+        return self.mask("head")
 
     @property
     def weights(self) -> torch.Tensor:
@@ -84,7 +98,7 @@ class LocalModel:
         """Return which coordinates belong to tensors or modules, bool [d]; names as of
         `Net.mask`.
         """
-        return torch.from_numpy(self._gradients.net.mask(*names))
+        return torch.from_numpy(self._net.mask(*names))
 
     def gradient(self, weights: torch.Tensor, examples: Examples) -> torch.Tensor:
         """Return the gradient of the examples' mean loss at `weights`, float32 [d]."""
@@ -97,6 +111,29 @@ class LocalModel:
         `accuracy` are their means.
         """
         return self._gradients.evaluate(weights.numpy(), *examples)
+
+    def clipped(self, message: torch.Tensor, name: str) -> torch.Tensor:
+        """Return a message as a sum of the server counts it: zero where clients share
+        nothing, and scaled down to the sum's threshold.
+
+        Args:
+            message: float32 [d].
+            name: of the sum, whose threshold is constant, or which is not private.
+
+        Raises:
+            BenchError: the threshold moves from round to round.
+        """
+        if name not in self._thresholds:
+            raise BenchError(
+                f"the threshold of {name} moves from round to round, so that clients"
+                " cannot clip to it beforehand: take clipping.kind constant"
+            )
+        threshold = self._thresholds[name]
+        counted = torch.where(self.shared, message, 0.0)
+        norm = float(np.sqrt(np.square(counted.numpy(), dtype=np.float64).sum()))
+        if threshold < norm < math.inf:
+            counted *= threshold / norm
+        return counted
 
 
 class CohortClients(Clients):
@@ -118,10 +155,8 @@ class CohortClients(Clients):
         self._public_state: dict[str, Any] = {}
         shared = setup.shared
         mask = np.ones(self._dimension, bool) if shared is None else shared.mask
-        self._masks = {
-            "shared": torch.from_numpy(mask.copy()),
-            "head": torch.from_numpy(setup.net.mask("head")),
-        }
+        self._shared = torch.from_numpy(mask.copy())
+        self._thresholds = _constant_thresholds(setup.run.sums())
         self._workers = setup.workers(self._worker)
 
     def _worker(self, gradients: Gradients) -> tuple[Gradients, torch.Tensor]:
@@ -210,7 +245,15 @@ class CohortClients(Clients):
     def _model(
         self, theta: np.ndarray, gradients: Gradients, room: torch.Tensor
     ) -> LocalModel:
-        return LocalModel(theta, gradients, room, self._masks, self._public_state)
+        return LocalModel(
+            theta,
+            net=self._setup.net,
+            gradients=gradients,
+            room=room,
+            shared=self._shared,
+            thresholds=self._thresholds,
+            public_state=self._public_state,
+        )
 
     def _clients(self, ids: np.ndarray) -> list[Client]:
         """Return clients with their examples and copies of their states."""
@@ -333,3 +376,17 @@ class CohortClients(Clients):
             for client, values in state["clients"].items()
             if self._is_here(client)
         }
+
+
+def _constant_thresholds(sums: Sequence[SumSpec]) -> dict[str, float]:
+    """Return the thresholds of sums that have the same one in all rounds; infinity
+    where a sum is not clipped.
+    """
+    thresholds = {}
+    for sum_ in sums:
+        rule = sum_.clipping
+        if rule is None:
+            thresholds[sum_.name] = math.inf
+        elif not rule.moves and rule.groups == "all" and rule.threshold is not None:
+            thresholds[sum_.name] = float(rule.threshold)
+    return thresholds

@@ -6,23 +6,18 @@ Clipped and summed by the server it is DP-FedAvg, whose unit is the client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import (
-    ClientByClient,
-    Clients,
-    ClientUpdate,
-    Setup,
-)
+from dpfedbench.parts.client_updates.client_update import ClientUpdate
 from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
 
-# records whose gradients are added up at once: they stay in the cache; part of what a
-# result's bits are
-_PIECE = 8
+if TYPE_CHECKING:
+    import torch
+
+    from dpfedbench.parts.client_updates.cohort_clients import Client, LocalModel
 
 
 class ModelDifference(ClientUpdate):
@@ -64,57 +59,20 @@ class ModelDifference(ClientUpdate):
         """
         return gradient
 
-    def clients(self, setup: Setup) -> Clients:
-        return ModelDifferenceClients(self, setup)
+    def contributions(
+        self, model: LocalModel, cohort: Sequence[Client], index: int
+    ) -> Iterator[Any]:
+        for client in cohort:
+            yield model.weights - self.local_model(model, client)
 
-
-class ModelDifferenceClients(ClientByClient):
-    """Clients that send what their steps make of the model that they got.
-
-    Losses and accuracies are the broadcast model's on each client's records.
-    """
-
-    def __init__(self, update: ModelDifference, setup: Setup) -> None:
-        dimension = setup.net.dimension
-        self._update = update
-        super().__init__(
-            setup,
-            lambda made: (made, torch.empty((_PIECE, dimension), device=made.device)),
-            device="cpu",
-        )
-
-    def followed(
-        self,
-        client: int,
-        gradient: torch.Tensor,
-        model: torch.Tensor,
-        start: torch.Tensor,
-    ) -> torch.Tensor:
-        """Return the gradient that a client's step follows; other arguments as of
-        `ModelDifference.local_gradient`.
-        """
-        return self._update.local_gradient(gradient, model, start)
-
-    def client(
-        self,
-        worker: Any,
-        theta: np.ndarray,
-        client: int,
-        index: int,
-        held: Any,
-        out: torch.Tensor,
-    ) -> Sequence[float]:
-        images = self.setup.held.images[client]
-        labels = self.setup.held.labels[client]
-        start = torch.from_numpy(theta)
-        model = torch.from_numpy(theta.copy())
-        gradients, room = worker
-        state = self._update.optimizer.begin(model)
-        measured = gradients.evaluate(theta, images, labels)
-        for _ in range(self._update.inner_steps):
-            total = gradients.added(model.numpy(), images, labels, room)
-            mean = torch.from_numpy((total / len(labels)).astype(np.float32))
-            followed = self.followed(client, mean, model, start)
-            self._update.optimizer.step(model, followed, state, self._update.inner_rate)
-        torch.sub(start, model, out=out[0])
-        return measured.loss, measured.accuracy
+    def local_model(self, model: LocalModel, client: Client) -> torch.Tensor:
+        """Return the weights that a client's steps make of those that it got."""
+        assert client.records is not None
+        start = model.weights
+        weights = model.weights
+        state = self.optimizer.begin(weights)
+        for _ in range(self.inner_steps):
+            gradient = model.gradient(weights, client.records)
+            followed = self.local_gradient(gradient, weights, start)
+            self.optimizer.step(weights, followed, state, self.inner_rate)
+        return weights
