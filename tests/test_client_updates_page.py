@@ -41,8 +41,8 @@ experiments:
 """
 
 
-def file_of(name: str) -> str:
-    (text,) = re.findall(rf"^```\w+ {name}\n(.*?)^```$", PAGE, flags=re.M | re.S)
+def file_of(name: str, page: str = PAGE) -> str:
+    (text,) = re.findall(rf"^```\w+ {name}\n(.*?)^```$", page, flags=re.M | re.S)
     return str(text)
 
 
@@ -129,3 +129,60 @@ def test_program_of_the_page_prints_the_row(folder: Path) -> None:
         check=True,
     )
     assert re.search(r"clients' own models: \d+\.\d+", done.stdout)
+
+
+SCAFFOLD = """
+import yaml
+from pathlib import Path
+import numpy as np
+import dpfedbench
+from dpfedbench.data.records import load_records
+from dpfedbench.federation.engine import Rounds
+from dpfedbench.papers import read_run, read_run_file
+from dpsum.ledger import Ledger
+
+dpfedbench.use_plugins("fedrep", "dp_control")
+results = Path("results")
+(run_file,) = results.glob("runs/dp-fed-rep/*/*/*/*/config.yaml")
+run = read_run_file(run_file)
+values = yaml.safe_load(run_file.read_text()) | {
+    "control_clipping": {"kind": "constant", "threshold": 0.1},
+    "control_noise": {"multiplier": 2.0},
+}
+models = []
+for method, update in (
+    ("dp-scaffold", {"kind": "scaffold", "inner_steps": 2, "inner_rate": 0.1}),
+    ("dp-control", {"kind": "control", "steps": 2, "rate": 0.1}),
+):
+    own = read_run(values | {"method": method, "client_update": update})
+    rounds = Rounds.of(
+        own,
+        data_dir=results / "data" / run.dataset,
+        clients_dir=results / "clients" / run.clients_folder,
+        ledger=Ledger(Path(f"{method}.jsonl")),
+    )
+    for index in range(3):
+        rounds.round(index)
+    models.append(rounds.theta.numpy())
+    ledger = Path(f"{method}.jsonl").read_text().count("control")
+    print(method, ledger, rounds.budget.spent(3)["epsilon_proven"])
+print("equal" if np.allclose(*models, atol=1e-5) else "other")
+"""
+
+
+def test_method_with_two_private_sums_is_scaffold(folder: Path) -> None:
+    """The file of docs/add-a-method.md does what DP-SCAFFOLD does."""
+    page = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
+    text = file_of("dp_control.py", page)
+    (folder / "dp_control.py").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", SCAFFOLD],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    scaffold, control, models = done.stdout.splitlines()
+    assert scaffold.split()[2] == control.split()[2]
+    assert models == "equal"
