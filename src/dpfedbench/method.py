@@ -30,8 +30,8 @@ from dpsum.sums import composition_groups
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
     from dpfedbench.parts.client_updates.client_update import ClientUpdate
-    from dpfedbench.parts.participation.participation import Participation
     from dpfedbench.parts.server.server_step import ServerStep
+    from dpsum.participation import Participation
 
 
 class Method(Run):
@@ -146,7 +146,11 @@ class Method(Run):
                 f"machine.processes is {count}, but the sum of {self.folder} takes each"
                 " client's message by itself, in one process: set it to 1"
             )
-        most = self.participation.at_once(self.clients.count) if self.trained else count
+        most = (
+            self.participation.clients_per_round(self.clients.count)
+            if self.trained
+            else count
+        )
         if count > most:
             raise BenchError(
                 f"machine.processes is {count}, but a round of {self.folder} has {most}"

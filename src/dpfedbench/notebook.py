@@ -116,7 +116,7 @@ class FinishedRun:
         plan = self.settings.participation.plan(
             clients=self.settings.clients.count, seed=self.settings.stream_seed
         )
-        return plan.cohort(round_number - 1)
+        return plan.sample_cohort(round_number - 1)
 
     @functools.cached_property
     def metrics(self) -> dict[str, Any]:

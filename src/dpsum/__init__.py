@@ -8,7 +8,7 @@ accountants.
                                 clipping=dpsum.Constant(0.5), noise=dpsum.Gaussian(0.992), ledger="ledger.jsonl")
     for t in range(40):
         total = mechanism.open(t)
-        for client in rounds.cohort(t):
+        for client in rounds.sample_cohort(t):
             total.add(update(model, client))                             # [n, d]
         model -= rate * mechanism.release(total) / rounds.denominator
     print(dpsum.account("ledger.jsonl", delta=1e-6))
@@ -57,12 +57,13 @@ _NAMES = {
         "BallsAndBins",
         "Everyone",
         "FixedSize",
+        "MinSeparation",
         "OnePass",
         "Passes",
         "Participation",
         "Poisson",
         "PoissonLots",
-        "RepeatedPasses",
+        "RecordLots",
         "ShuffledEpochs",
     ),
     "private_sum": ("PrivateSum",),

@@ -27,7 +27,7 @@ from dpsum.errors import DpsumError, NoAccountWarning
 from dpsum.group_clipping import CoordinateGroups, GroupedSum
 from dpsum.ledger import Ledger, Release
 from dpsum.noise import Noise
-from dpsum.participation import check_name
+from dpsum.participation import PoissonLots, check_name
 from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import Seed, fresh, streams
 from dpsum.sampling import Sampler, Sampling
@@ -122,6 +122,11 @@ class Mechanism:
                 " to find it by"
             )
         check_name(participation)
+        if isinstance(participation, PoissonLots):
+            raise DpsumError(
+                f"{name}: PoissonLots draws each client's records, and no cohort of"
+                " clients: give the mechanism what its lots() returns"
+            )
         self._set(
             described,
             budget=budget or Budget(),

@@ -8,70 +8,83 @@ one that is accounted for are the same object's.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
+from dpsum.parameters import check_bounds, parameter
 from dpsum.randomness import Seed, fresh, stream
 from dpsum.sampling import Sampling
 
-_DRAWN_BY = ("cohort", "describe", "denominator")
+_DRAWN_BY = ("sample_cohort", "describe", "denominator")
 """Members that an analysis is of: the name of a sampler stands for all of them."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Participation:
-    """Base: which of so many units take part in which round.
+    """Base: which units take part in which round.
+
+    Cohort and rounds are parameters that a configuration states. The number of units and
+    the seed may be given later (`plan`); cohorts are drawn only when both are known.
 
     Args:
-        units, cohort, rounds: N, L (or its expectation) and T.
+        cohort: L, the units of a round, or their expected number.
+        rounds: T.
+        units: N.
         seed: of the draws; None: from the operating system's entropy, so that no one
             can draw the same.
-        kind: the sampler's name in the ledger; by default that of the class. A way of
-            one's own gives its own name, for which no analysis of another is taken.
 
     Attributes:
+        kind: the sampler's name in the ledger. A class that draws in its own way gives
+            its own name, for which no analysis of another is taken.
         once: whether a unit takes part at most once.
         known: whether an observer may know who takes part when.
+        independent: whether each unit draws each of its rounds independently of all
+            others and of all other rounds.
+        blocks: whether cohorts are blocks of all units, so that their size has to
+            divide the number of units.
+        correlated: whether noise that is correlated over rounds has an analysis for it.
 
     Raises:
         DpsumError: numbers that contradict one another.
     """
 
-    kind: str = ""
+    kind: ClassVar[str] = ""
     once: ClassVar[bool] = False
     known: ClassVar[bool] = False
+    independent: ClassVar[bool] = False
+    blocks: ClassVar[bool] = False
+    correlated: ClassVar[bool] = False
 
-    def __init__(
-        self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = ""
-    ) -> None:
-        if not 1 <= cohort <= units:
-            raise DpsumError(
-                f"participation.cohort is {cohort} of {units} units: it must be from 1"
-                " to their number"
-            )
-        if rounds < 0:
-            raise DpsumError(f"participation.rounds is {rounds}: it must be at least 0")
-        self.kind = kind or self.kind
-        self.units = units
-        self.size = cohort
-        self.rounds = rounds
-        self.seed = fresh(seed)
-        self._begin()
+    cohort: int = parameter(
+        100,
+        ge=1,
+        le=10_000_000,
+        doc="clients of a round, L; the expected number where it is random",
+        paper="1600",
+    )
+    rounds: int = parameter(20, ge=0, le=1_000_000, doc="rounds, T", paper="250")
+    units: int | None = None
+    seed: Seed = None
 
-    def _begin(self) -> None:
-        """Refuse numbers that this way cannot have, and draw what is drawn once."""
+    def __post_init__(self) -> None:
+        """Check the numbers, and fix the seed of the draws."""
+        if self.units is None:
+            check_bounds(self)
+            return
+        self._check_numbers(self.units)
+        object.__setattr__(self, "seed", fresh(self.seed))
 
-    def _check_divides(self) -> None:
-        if self.units % self.size:
-            raise DpsumError(
-                f"{self.kind} participation needs a cohort that divides the"
-                f" {self.units} units, not {self.size}"
-            )
+    def plan(self, *, clients: int, seed: Seed) -> Self:
+        """Return this participation of so many clients, with the seed of its draws."""
+        return dataclasses.replace(self, units=clients, seed=seed)
 
-    def cohort(self, index: int) -> np.ndarray:
-        """Numbers of the units of round `index` (from 0), the same whenever it is
-        asked.
+    def sample_cohort(self, index: int) -> np.ndarray:
+        """Return the numbers of the units of round `index` (from 0), int [cohort].
+
+        The same round has the same cohort whenever it is asked for.
         """
         raise NotImplementedError
 
@@ -80,20 +93,77 @@ class Participation:
         """The denominator of a round's sum: the expected cohort, never the realised
         one, which is private.
         """
-        return float(self.size)
+        return float(self.cohort)
 
     def describe(self) -> Sampling:
-        """The sampler, for the ledger; `rate` is a unit's chance of being in a given
-        round.
+        """Return the sampler for the ledger; `rate` is a unit's chance of being in a
+        given round.
         """
-        rate = self.size / self.units
         return Sampling(
             kind=self.kind,
-            clients=self.units,
-            cohort=self.size,
+            clients=self._count,
+            cohort=self.cohort,
             rounds=self.rounds,
-            rate=rate,
+            rate=self.cohort / self._count,
         )
+
+    def clients_per_round(self, clients: int) -> int:
+        """Return the clients of a round, or their expected number."""
+        return self.cohort
+
+    def apart(self, clients: int) -> tuple[int, int]:
+        """Return the least number of rounds between two rounds of one client, and the
+        most rounds that it is in.
+        """
+        rounds = max(self.rounds, 1)
+        return (rounds, 1) if self.once else (1, rounds)
+
+    @property
+    def allows_client_state(self) -> bool:
+        """Whether its account holds where a client's contribution also follows from the
+        rounds that it was in before (docs/privacy.md, "Clients that remember").
+        """
+        return self.once or self.known or self.independent
+
+    @property
+    def _count(self) -> int:
+        """The number of units."""
+        if self.units is None:
+            raise DpsumError(
+                f"{self.kind} participation has no units yet: give units, or call plan()"
+            )
+        return self.units
+
+    def _stream(self, *names: int) -> np.random.Generator:
+        """Return the stream of random numbers that these draws come from."""
+        if self.seed is None:
+            raise DpsumError(
+                f"{self.kind} participation has no seed yet: give units, or call plan()"
+            )
+        return stream(self.seed, "participation", *names)
+
+    def _check_numbers(self, units: int) -> None:
+        """Refuse numbers that this way of participation cannot have."""
+        if not 1 <= self.cohort <= units:
+            raise DpsumError(
+                f"participation.cohort is {self.cohort} of {units} units: it must be"
+                " from 1 to their number"
+            )
+        if self.rounds < 0:
+            raise DpsumError(
+                f"participation.rounds is {self.rounds}: it must be at least 0"
+            )
+
+    def _check_divides(self, units: int) -> None:
+        if units % self.cohort:
+            raise DpsumError(
+                f"{self.kind} participation needs a cohort that divides the"
+                f" {units} units, not {self.cohort}"
+            )
+
+
+class Cohorts(Participation):
+    """Base of the ways to draw cohorts of clients that have an analysis."""
 
 
 def check_name(participation: object) -> None:
@@ -133,143 +203,184 @@ def _is_ours(cls: type[Participation]) -> bool:
     return cls.__module__ == __name__ and "kind" in vars(cls)
 
 
-class OnePass(Participation):
-    """Disjoint blocks of a shuffled list: no unit takes part twice. The blocks may be
-    known to all.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnePass(Cohorts):
+    """Disjoint blocks of a shuffled list: no client takes part twice (DP-FedMeta's
+    one-pass training; DP-MAML).
+
+    An observer may know the blocks: the analysis does not count on the shuffle. Then
+    each client is in one Gaussian release.
     """
 
     kind = "one-pass"
     once = True
     known = True
+    blocks = True
+    correlated = True
 
-    def _begin(self) -> None:
-        if self.units % self.size or self.rounds > self.units // self.size:
+    def _check_numbers(self, units: int) -> None:
+        super()._check_numbers(units)
+        if units % self.cohort or self.rounds > units // self.cohort:
             raise DpsumError(
                 "one-pass participation needs a cohort that divides the units and at"
-                f" most units/cohort rounds, not {self.rounds} rounds of {self.size} of"
-                f" {self.units}"
+                f" most units/cohort rounds, not {self.rounds} rounds of {self.cohort}"
+                f" of {units}"
             )
-        self._order = stream(self.seed, "participation").permutation(self.units)
 
-    def cohort(self, index: int) -> np.ndarray:
-        return self._order[index * self.size : (index + 1) * self.size]
+    @functools.cached_property
+    def _order(self) -> np.ndarray:
+        return self._stream().permutation(self._count)
+
+    def sample_cohort(self, index: int) -> np.ndarray:
+        return self._order[index * self.cohort : (index + 1) * self.cohort]
 
 
-class BallsAndBins(Participation):
-    """Each unit draws one secret round out of T (Chua et al., Balls-and-Bins Sampling
-    for DP-SGD, 2024).
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BallsAndBins(Cohorts):
+    """One pass in secret rounds: each client draws one out of T (Chua et al.,
+    Balls-and-Bins Sampling, 2024).
 
-    Still one pass; the cohort's size varies and is private, and the denominator is N/T.
+    The cohort's size varies and is private, and the denominator is N/T.
     """
 
     kind = "balls-and-bins"
     once = True
+    blocks = True
+    correlated = True
 
-    def _begin(self) -> None:
-        if self.size * self.rounds != self.units:
+    def _check_numbers(self, units: int) -> None:
+        super()._check_numbers(units)
+        if self.cohort * self.rounds != units:
             raise DpsumError(
                 "balls-and-bins participation needs cohort x rounds = units, not"
-                f" {self.size} x {self.rounds} and {self.units}"
+                f" {self.cohort} x {self.rounds} and {units}"
             )
-        self._drawn = stream(self.seed, "participation").integers(
-            self.rounds, size=self.units
-        )
 
-    def cohort(self, index: int) -> np.ndarray:
-        return np.flatnonzero(self._drawn == index)
+    @functools.cached_property
+    def _round_of_unit(self) -> np.ndarray:
+        return self._stream().integers(self.rounds, size=self._count)
+
+    def sample_cohort(self, index: int) -> np.ndarray:
+        return np.flatnonzero(self._round_of_unit == index)
 
     @property
     def denominator(self) -> float:
-        return self.units / self.rounds
+        return self._count / self.rounds
 
 
-class Poisson(Participation):
-    """In each round each unit takes part with probability L/N, apart from all
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Poisson(Cohorts):
+    """In each round each client takes part with probability L/N, independently of all
     others.
     """
 
     kind = "poisson"
+    independent = True
 
-    def cohort(self, index: int) -> np.ndarray:
-        drawn = stream(self.seed, "participation", index).random(self.units)
-        return np.flatnonzero(drawn < self.size / self.units)
+    def sample_cohort(self, index: int) -> np.ndarray:
+        drawn = self._stream(index).random(self._count)
+        return np.flatnonzero(drawn < self.cohort / self._count)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Passes(Participation):
-    """Blocks of a shuffled list; when it is at its end it is shuffled anew. No analysis
-    is of it.
+    """Blocks as of shuffled epochs, for methods that claim nothing of a client (Li et
+    al. 2020: visits per task).
+
+    There is no analysis for it: of a private sum over it no epsilon is printed.
     """
 
     kind = "passes"
+    blocks = True
 
-    def cohort(self, index: int) -> np.ndarray:
-        number, block = divmod(index, self.units // self.size)
-        order = stream(self.seed, "participation", number).permutation(self.units)
-        return order[block * self.size : (block + 1) * self.size]
+    def sample_cohort(self, index: int) -> np.ndarray:
+        return _block_of_epoch(self, index)
 
 
-class ShuffledEpochs(Passes):
-    """The same, for releases that are accounted for: a unit is in one block of each
-    epoch, and which may be known.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShuffledEpochs(Cohorts):
+    """Blocks of a shuffled list; when it is at its end it is shuffled anew. A client is
+    in one block of each epoch.
+
+    An observer may know the blocks: a client is in as many Gaussian releases as epochs
+    were begun.
     """
 
     kind = "shuffled-epochs"
     known = True
+    blocks = True
 
-    def _begin(self) -> None:
-        self._check_divides()
+    def _check_numbers(self, units: int) -> None:
+        super()._check_numbers(units)
+        self._check_divides(units)
+
+    def sample_cohort(self, index: int) -> np.ndarray:
+        return _block_of_epoch(self, index)
 
     def describe(self) -> Sampling:
         return dataclasses.replace(
-            super().describe(), epoch=self.units // self.size, batches="known"
+            super().describe(), epoch=self._count // self.cohort, batches="known"
         )
 
 
-class RepeatedPasses(Participation):
-    """Blocks of a list that was shuffled once, gone through again and again: a unit
-    comes each N/L rounds (b-min-sep).
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MinSeparation(Cohorts):
+    """Blocks of a list that was shuffled once, gone through again and again: a client
+    comes each N/L rounds.
 
-    The blocks may be known to all. For a unit's rounds lie that far apart, correlated
-    noise is accounted for, too.
+    An observer may know the blocks. A client's rounds lie apart (b-min-sep), so that
+    correlated noise is accounted for over all of them.
     """
 
     kind = "min-separation"
     known = True
+    blocks = True
+    correlated = True
 
-    def _begin(self) -> None:
-        self._check_divides()
-        self._order = stream(self.seed, "participation").permutation(self.units)
+    def _check_numbers(self, units: int) -> None:
+        super()._check_numbers(units)
+        self._check_divides(units)
 
-    def cohort(self, index: int) -> np.ndarray:
-        start = index % self.separation * self.size
-        return self._order[start : start + self.size]
+    @functools.cached_property
+    def _order(self) -> np.ndarray:
+        return self._stream().permutation(self._count)
+
+    def sample_cohort(self, index: int) -> np.ndarray:
+        start = index % self.separation * self.cohort
+        return self._order[start : start + self.cohort]
 
     @property
     def separation(self) -> int:
         """Rounds from one participation of a unit to the next."""
-        return self.units // self.size
+        return self._count // self.cohort
+
+    def apart(self, clients: int) -> tuple[int, int]:
+        separation = max(clients // self.cohort, 1)
+        return separation, max(-(-self.rounds // separation), 1)
 
     def describe(self) -> Sampling:
-        most = max(-(-self.rounds // self.separation), 1)
+        separation, participations = self.apart(self._count)
         return dataclasses.replace(
-            super().describe(), separation=self.separation, participations=most
+            super().describe(), separation=separation, participations=participations
         )
 
 
-class FixedSize(Participation):
-    """In each round L of the N units, every such set with the same chance: without
-    replacement, drawn anew.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FixedSize(Cohorts):
+    """In each round L of the N clients, every such set with the same chance, drawn anew
+    and in secret.
+
+    Most simulators draw so.
     """
 
     kind = "fixed-size"
 
-    def cohort(self, index: int) -> np.ndarray:
-        drawn = stream(self.seed, "participation", index).permutation(self.units)[
-            : self.size
-        ]
-        return np.sort(drawn)
+    def sample_cohort(self, index: int) -> np.ndarray:
+        order = self._stream(index).permutation(self._count)
+        return np.sort(order[: self.cohort])
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Everyone(Participation):
     """Every unit takes part in every round, so that the cohort is all units.
 
@@ -279,18 +390,96 @@ class Everyone(Participation):
     kind = "everyone"
     known = True
 
-    def _begin(self) -> None:
-        if self.size != self.units:
+    def _check_numbers(self, units: int) -> None:
+        super()._check_numbers(units)
+        if self.cohort != units:
             raise DpsumError(
-                f"participation.cohort is {self.size} of {self.units} units: where"
+                f"participation.cohort is {self.cohort} of {units} units: where"
                 " everyone takes part it is all of them"
             )
 
-    def cohort(self, index: int) -> np.ndarray:
-        return np.arange(self.units)
+    def sample_cohort(self, index: int) -> np.ndarray:
+        return np.arange(self._count)
 
 
-class PoissonLots:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoissonLots(Participation):
+    """Every client takes part in every round, each time with a Poisson lot of its own
+    records.
+
+    In each step each record is in its client's lot with probability L/n, independently
+    of all others; n is the mean over clients where they hold different numbers of
+    records. `lots` draws them.
+    """
+
+    kind = "poisson-lots"
+
+    cohort: int = parameter(
+        100,
+        ge=1,
+        le=10_000_000,
+        doc="expected records of a client's lot, L",
+        paper="78 (Adap DP-FL)",
+    )
+
+    def _check_numbers(self, units: int) -> None:
+        """A lot is compared with the records of a client when these are known."""
+
+    def sample_cohort(self, index: int) -> np.ndarray:
+        return np.arange(self._count)
+
+    @property
+    def denominator(self) -> float:
+        return float(self._count)
+
+    def describe(self) -> Sampling:
+        return dataclasses.replace(super().describe(), cohort=self._count, rate=1.0)
+
+    def clients_per_round(self, clients: int) -> int:
+        return clients
+
+    def lots(
+        self,
+        *,
+        clients: int,
+        seed: Seed,
+        steps: int,
+        records: int | Sequence[int],
+        purpose: str = "lot",
+        whose: str = "a client",
+    ) -> RecordLots:
+        """Return the lots of clients that take so many steps a round.
+
+        Args:
+            clients: K.
+            seed: of the draws.
+            steps: lots of one client in a round.
+            records: those that each client holds, or as many as it says one by one.
+            purpose: of the random stream that draws them.
+            whose: the holder, for messages.
+        """
+        return RecordLots(
+            kind=self.kind,
+            clients=clients,
+            lot=self.cohort,
+            rounds=self.rounds,
+            steps=steps,
+            seed=seed,
+            records=records,
+            purpose=purpose,
+            whose=whose,
+        )
+
+
+def _block_of_epoch(plan: Participation, index: int) -> np.ndarray:
+    """Return the units of a round where a list is shuffled anew at its end."""
+    blocks = plan._count // plan.cohort
+    epoch, block = divmod(index, blocks)
+    order = plan._stream(epoch).permutation(plan._count)
+    return order[block * plan.cohort : (block + 1) * plan.cohort]
+
+
+class RecordLots:
     """Lots of each holder's own records: in each step each record is in its holder's
     lot with probability L/n.
 
@@ -345,7 +534,7 @@ class PoissonLots:
         self.size = lot
         self.rounds = rounds
         self.steps = steps
-        self.seed = fresh(seed)
+        self.seed: int = fresh(seed)
         self.sizes = sizes
         self.purpose = purpose
         self.rate = lot / sizes[0] if self.alike else lot * clients / self.records

@@ -194,12 +194,12 @@ class Timed:
         self.clients = self.theta = self.measures = self
         self.served = "clients" if lot is None else "records"
 
-    def cohort(self, index: int) -> range:
+    def sample_cohort(self, index: int) -> range:
         return range(20)
 
     def round(self, index: int) -> None:
         assert 0 <= index < self.planned
-        self.now += 0.01 * len(self.plan.cohort(index)) + (
+        self.now += 0.01 * len(self.plan.sample_cohort(index)) + (
             0.0 if self.compiled else 100.0
         )
         self.compiled = True

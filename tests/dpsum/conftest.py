@@ -32,7 +32,7 @@ def write_ledger(tmp_path):
         )
         for index in range(rounds):
             total = mechanism.open(index)
-            total.add(np.ones((len(plan.cohort(index)), 3)))
+            total.add(np.ones((len(plan.sample_cohort(index)), 3)))
             mechanism.release(total)
         return str(tmp_path / name)
 

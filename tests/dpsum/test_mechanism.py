@@ -266,7 +266,7 @@ def test_correlated_noise_refuses_weights_of_no_encoder(weights):
         ),
         (dpsum.Poisson, {"units": 40, "cohort": 41, "rounds": 3}, "41 of 40 units"),
         (
-            dpsum.PoissonLots,
+            dpsum.RecordLots,
             {"records": 10, "lot": 11, "rounds": 3},
             "a lot must be from 1 to that",
         ),

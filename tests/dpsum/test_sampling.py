@@ -20,7 +20,7 @@ SAMPLERS = [
         '{"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 3, "rate": 0.25}',
     ),
     (
-        dpsum.PoissonLots(clients=2, lot=3, rounds=4, steps=2, records=9, seed=0),
+        dpsum.RecordLots(clients=2, lot=3, rounds=4, steps=2, records=9, seed=0),
         '{"kind": "poisson-lots", "clients": 2, "records": 9, "cohort": 3, "rounds": 8,'
         ' "rate": 0.3333333333333333}',
     ),
@@ -30,7 +30,7 @@ SAMPLERS = [
         ' 0.25, "epoch": 4, "batches": "known"}',
     ),
     (
-        dpsum.RepeatedPasses(units=8, cohort=2, rounds=6, seed=0),
+        dpsum.MinSeparation(units=8, cohort=2, rounds=6, seed=0),
         '{"kind": "min-separation", "clients": 8, "cohort": 2, "rounds": 6, "rate":'
         ' 0.25, "separation": 4, "participations": 2}',
     ),

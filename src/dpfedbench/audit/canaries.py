@@ -355,7 +355,7 @@ def one_run(
         if find(sum_.noise.mechanism, plan.describe()["kind"]).known:
             members = [
                 cohort[cohort < canaries_each]
-                for cohort in map(plan.cohort, range(rounds))
+                for cohort in map(plan.sample_cohort, range(rounds))
             ]
             # Who is in no round is known, and there is nothing to guess.
             taking_part = np.isin(np.arange(canaries_each), np.concatenate(members))
@@ -382,7 +382,7 @@ def one_run(
     )
     if isinstance(scores, Decorrelated):
         sent = [
-            np.delete(plan.cohort(index), absent)
+            np.delete(plan.sample_cohort(index), absent)
             for index, absent in enumerate(scores.absent)
         ]
         taking_part = np.isin(np.arange(canaries_each), np.concatenate(sent))

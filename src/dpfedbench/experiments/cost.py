@@ -8,14 +8,13 @@ before the clock starts. The cohorts and lots that runs draw may be secret: thos
 are timed are of a seed that no run has.
 """
 
-import copy
 import dataclasses
 import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -27,7 +26,6 @@ from dpfedbench.models.gradients import device_of
 from dpfedbench.models.kernels import processor
 from dpfedbench.parts.budget import BudgetSettings, OwnSum
 from dpfedbench.parts.clipping.reference import ReferenceRule
-from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.results import formats
@@ -35,6 +33,7 @@ from dpfedbench.settings.families import is_section
 from dpfedbench.settings.part import plain
 from dpsum.clipping import ClippingRule
 from dpsum.noise import Noise
+from dpsum.participation import Participation
 
 _LONG = 0.3
 """Seconds that are long enough to be timed."""
@@ -52,6 +51,21 @@ _SMALL = (
     Transform,
 )
 """Sections that change next to nothing of the time."""
+
+
+class _FirstClients:
+    """A participation plan whose cohorts are the first clients, so many in each round."""
+
+    def __init__(self, plan: Participation, count: int) -> None:
+        self._plan = plan
+        self._count = count
+
+    def sample_cohort(self, index: int) -> np.ndarray:
+        """Return the first clients, int [count]."""
+        return np.arange(self._count)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plan, name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,7 +211,9 @@ class Clock:
         cohort = (
             min(run.participation.cohort, _MOST) if whole else run.participation.cohort
         )
-        changes = {"participation": run.participation.replace(cohort=cohort)}
+        changes = {
+            "participation": dataclasses.replace(run.participation, cohort=cohort)
+        }
         rounds = self._rounds(
             run, seed=_SEED, validation=run.validation.replace(tasks=tasks), **changes
         )
@@ -208,8 +224,7 @@ class Clock:
 
         def seconds(clients: int) -> float:
             if lot is None:  # the first clients in each round
-                rounds.plan = few = copy.copy(plan)
-                few.cohort = lambda index: np.arange(clients)  # type: ignore[method-assign]
+                rounds.plan = cast(Participation, _FirstClients(plan, clients))
             index = next(indices) % max(rounds.planned, 1)
             rounds.restore(
                 rounds.state()

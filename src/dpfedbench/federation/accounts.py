@@ -79,7 +79,7 @@ def image_use(run: Method, clients_dir: Path | str) -> ImageUse:
     if run.participation.known:
         rounds = np.full(run.clients.count, -1)
         for index in range(plan.rounds):
-            rounds[plan.cohort(index)] = index
+            rounds[plan.sample_cohort(index)] = index
     used = run.clients.support_per_class + run.clients.query_per_class
     return used_images(Partition.load(clients_dir), used_per_class=used, rounds=rounds)
 

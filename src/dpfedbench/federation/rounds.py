@@ -366,7 +366,7 @@ class Rounds:
         """
         for mechanism in self.budget.mechanisms:
             mechanism.non_finite = 0
-        cohort = self.plan.cohort(index)
+        cohort = self.plan.sample_cohort(index)
         losses = list[np.ndarray]()
         totals = [mechanism.open(index) for mechanism in (self.server, *self.further)]
 

@@ -16,10 +16,10 @@ from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.papers.shared import LocalRecordMethod
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
-from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.server_step import Average
 from dpfedbench.settings.run import RandomInitial
 from dpsum.accounting.claims import WHOLE_ORDERS
+from dpsum.participation import PoissonLots
 from dpsum.sums import SumSpec
 
 

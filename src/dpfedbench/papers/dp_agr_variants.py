@@ -24,10 +24,10 @@ so that blocks are known: one pass.
 import dataclasses
 
 from dpfedbench.papers.dp_fedmeta import DpAgr
-from dpfedbench.parts.participation.cohorts import BallsAndBins, MinSeparation, OnePass
 from dpsum.accounting.claims import Claim, one_release
 from dpsum.clipping import Constant, PercentileOfReleases
 from dpsum.correlated_noise import Factorised
+from dpsum.participation import BallsAndBins, MinSeparation, OnePass
 from dpsum.skellam_noise import Skellam
 from dpsum.sums import SumSpec
 

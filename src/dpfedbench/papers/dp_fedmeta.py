@@ -35,9 +35,9 @@ from dpfedbench.method import Method
 from dpfedbench.papers.shared import ClientLevelMethod
 from dpfedbench.parts.budget import SupportAndQuery
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT, Maml
-from dpfedbench.parts.participation.cohorts import Cohorts, OnePass
 from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
+from dpsum.participation import Cohorts, OnePass
 from dpsum.sums import SumSpec
 
 

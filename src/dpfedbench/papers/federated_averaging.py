@@ -51,19 +51,19 @@ from dpfedbench.papers.shared import ClientLevelMethod
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.optimizers.optimizer import Sgd
-from dpfedbench.parts.participation.cohorts import (
-    BallsAndBins,
-    MinSeparation,
-    OnePass,
-    Poisson,
-    ShuffledEpochs,
-)
-from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.server_step import Average, Step
 from dpfedbench.settings.part import setting
 from dpsum.accounting.claims import POISSON_MOMENTS
 from dpsum.clipping import CohortRule, Constant
 from dpsum.noise import Gaussian
+from dpsum.participation import (
+    BallsAndBins,
+    MinSeparation,
+    OnePass,
+    Poisson,
+    PoissonLots,
+    ShuffledEpochs,
+)
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:

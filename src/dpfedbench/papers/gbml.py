@@ -44,19 +44,19 @@ from dpfedbench.parts.client_updates.client_update import (
     within_task,
 )
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
-from dpfedbench.parts.participation.cohorts import (
-    BallsAndBins,
-    OnePass,
-    Passes,
-    Poisson,
-)
-from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import Step
 from dpfedbench.parts.within_task import Client, ClientsWithinTask
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
 from dpsum import participation
 from dpsum.accounting.claims import REPTILE_STEPS
+from dpsum.participation import (
+    BallsAndBins,
+    OnePass,
+    Participation,
+    Passes,
+    Poisson,
+)
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec

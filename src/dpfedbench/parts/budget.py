@@ -10,13 +10,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.part import Section, setting
 from dpfedbench.settings.run import Run
 from dpsum.accounting.claims import Claims
 from dpsum.clipping import Constant
 from dpsum.noise import Gaussian, Noise
+from dpsum.participation import Participation
 from dpsum.sums import SumSpec
 
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep, Step
 from dpfedbench.settings.run import Run
 from dpsum.clipping import INDICATOR, ClippingRule, NoisedMeanNorm, PrivateQuantile
 from dpsum.correlated_noise import Factorised
 from dpsum.factorisations import MOST, Optimised
 from dpsum.noise import Decaying, Noise
+from dpsum.participation import BallsAndBins, Participation, PoissonLots
 from dpsum.skellam_noise import Skellam
 
 
@@ -150,7 +150,44 @@ def _check_skellam(run: Run, noise: Skellam) -> None:
         )
 
 
+def _check_balls_and_bins(run: Run, plan: BallsAndBins) -> None:
+    count = run.clients.count
+    planned = plan.cohort * plan.rounds
+    if plan.rounds and count % plan.cohort == 0 and planned != count:
+        raise BenchError(
+            f"participation.cohort x participation.rounds is {planned}, but"
+            f" balls-and-bins needs the {count} clients of clients.count exactly: try"
+            f" {count // plan.cohort} rounds"
+        )
+
+
+def _check_participation(run: Run, plan: Participation) -> None:
+    if isinstance(plan, PoissonLots):
+        return  # compared with a client's records when these are known
+    count = run.clients.count
+    cohort = plan.cohort
+    if cohort > count:
+        raise BenchError(
+            f"participation.cohort is {cohort}, more than clients.count ({count}):"
+            " lower it or raise that"
+        )
+    if plan.blocks and count % cohort:
+        raise BenchError(
+            f"participation.cohort ({cohort}) does not divide clients.count ({count}),"
+            f" as {plan.kind} needs: try"
+            f" {max(size for size in range(1, cohort + 1) if count % size == 0)}"
+        )
+    if plan.blocks and plan.once and cohort * plan.rounds > count:
+        raise BenchError(
+            f"participation.rounds is {plan.rounds}, but {count} clients in cohorts of"
+            f" {cohort} last for {count // cohort} rounds of {plan.kind}: lower rounds"
+            " or raise clients.count"
+        )
+
+
 _CHECKS: Mapping[type, Callable[[Run, Any], None]] = {
+    BallsAndBins: _check_balls_and_bins,
+    Participation: _check_participation,
     ClippingRule: _check_clipping,
     NoisedMeanNorm: _check_noised_mean_norm,
     PrivateQuantile: _check_private_quantile,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate
-from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.results.format import NORMS
+from dpsum.participation import Participation
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:

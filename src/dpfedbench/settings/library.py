@@ -1,6 +1,6 @@
 """Configuration schema of the frozen dataclasses of `dpsum`.
 
-Clipping rules, noises and factorisations of `dpsum` are parts of a configuration without
+Clipping rules, noises, participations and factorisations of `dpsum` are parts of a configuration without
 a class of their own here. The fields that `dpsum.parameters.parameter` declares are their
 keys, and `kind` is their name.
 """
@@ -19,6 +19,7 @@ from dpfedbench.settings.keys import setting
 from dpsum.clipping import ClippingRule
 from dpsum.factorisations import Factorisation
 from dpsum.noise import Noise
+from dpsum.participation import Participation
 
 STRICT = pydantic.ConfigDict(
     frozen=True,
@@ -55,6 +56,9 @@ FAMILIES = (
     ),
     LibraryFamily(
         Factorisation, ("dpsum.factorisations",), "dpfedbench.parts.factorisations"
+    ),
+    LibraryFamily(
+        Participation, ("dpsum.participation",), "dpfedbench.parts.participation"
     ),
 )
 

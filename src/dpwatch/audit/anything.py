@@ -271,7 +271,7 @@ def audited(
     watched = Watched(release, dimension, adjacency, cohort, told)
     whole = (
         family.whole
-        if hasattr(first, "describe") and hasattr(first, "cohort")
+        if hasattr(first, "describe") and hasattr(first, "sample_cohort")
         else None
     )
     shares = 2 + (dimension > 1) + (whole is not None)

@@ -315,7 +315,7 @@ def over_rounds(
 
 
 def _cohort(plan: Any, index: int, units: int) -> np.ndarray:
-    cohort = np.asarray(plan.cohort(index))
+    cohort = np.asarray(plan.sample_cohort(index))
     if cohort.ndim != 1 or (cohort.dtype.kind not in "iu" and len(cohort)):
         raise DpsumError(
             f"participation's cohort of round {index} is no list of numbers of units"

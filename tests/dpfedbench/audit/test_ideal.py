@@ -16,7 +16,7 @@ from dpfedbench.papers import gbml
 from dpsum import mechanism, participation
 from dpsum.audit.ideal import chance_of_such, gaussian, secret
 from dpsum.audit.ranks import IDEALS, RankTest
-from dpsum.participation import PoissonLots
+from dpsum.participation import RecordLots
 from dpsum.private_sum import PrivateSum
 from tests.dpsum.audit.test_ranks import RATE, ROUNDS, draw_ratios
 
@@ -140,9 +140,9 @@ def one_sample(monkeypatch):
 
 def one_lot(monkeypatch):
     """A client's lot is drawn once a round, for all steps."""
-    honest = PoissonLots.lot
+    honest = RecordLots.lot
     monkeypatch.setattr(
-        PoissonLots,
+        RecordLots,
         "lot",
         lambda self, index, step, client: honest(self, index, 0, client),
     )
@@ -150,9 +150,9 @@ def one_lot(monkeypatch):
 
 def one_cohort(monkeypatch):
     """The first round's cohort comes in all rounds."""
-    honest = participation.Poisson.cohort
+    honest = participation.Poisson.sample_cohort
     monkeypatch.setattr(
-        participation.Poisson, "cohort", lambda self, index: honest(self, 0)
+        participation.Poisson, "sample_cohort", lambda self, index: honest(self, 0)
     )
 
 

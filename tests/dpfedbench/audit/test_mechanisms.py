@@ -16,10 +16,10 @@ from dpfedbench.audit.attacks import (
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.reference import ReferenceRule
-from dpfedbench.parts.participation.cohorts import OnePass
 from dpfedbench.settings.part import kinds_of
 from dpsum import mechanism
 from dpsum.clipping import ClippingRule
+from dpsum.participation import OnePass
 
 from .conftest import LOTS, make_config
 
@@ -105,8 +105,8 @@ class Without:
         self.plan, self.client = plan, client
         self.denominator, self.describe = plan.denominator, plan.describe
 
-    def cohort(self, index):
-        came = self.plan.cohort(index)
+    def sample_cohort(self, index):
+        came = self.plan.sample_cohort(index)
         return came[came != self.client]
 
 
@@ -157,8 +157,8 @@ def test_a_denominator_that_counts_who_came_is_flagged(monkeypatch):
 
 def test_without_takes_one_client_out_and_nothing_else():
     plan = OnePass(cohort=4, rounds=3).plan(clients=12, seed=0)
-    without = Without(plan, int(plan.cohort(1)[2]))
-    assert [len(without.cohort(index)) for index in range(3)] == [4, 3, 4]
+    without = Without(plan, int(plan.sample_cohort(1)[2]))
+    assert [len(without.sample_cohort(index)) for index in range(3)] == [4, 3, 4]
     assert without.denominator == 4 and without.describe() == plan.describe()
 
 

@@ -146,7 +146,7 @@ def test_clients_keep_their_state_and_the_server_keeps_the_initial_head(
     initial = rounds.theta.clone()
     rounds_taken = np.zeros(4, int)
     for index in range(4):
-        rounds_taken[rounds.plan.cohort(index)] += 1
+        rounds_taken[rounds.plan.sample_cohort(index)] += 1
         rounds.round(index)
     head = torch.from_numpy(rounds.net.mask("head"))
     assert torch.equal(rounds.theta[head], initial[head])

@@ -27,7 +27,7 @@ def test_learnt_rates_are_clipped_and_noised_with_the_weights(federation, tmp_pa
     assert net.dimension - net.weights == 2 * len(net.tensor_names)
     for index in range(2):
         before = rounds.theta.clone()
-        cohort = rounds.plan.cohort(index)
+        cohort = rounds.plan.sample_cohort(index)
         ((sent, _, _),) = rounds.clients.contributions(before.numpy(), cohort, index)
         contribution = sent[0].double().numpy().copy()
         rounds.round(index)

@@ -7,7 +7,6 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import BudgetSettings
-from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum.accounting import calibration
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses.poisson import upper_epsilon
@@ -17,6 +16,7 @@ from dpsum.accounting.filters import HOLDING_ORDERS
 from dpsum.accounting.renyi import epsilon_of, renyi
 from dpsum.clipping import Constant
 from dpsum.noise import Decaying
+from dpsum.participation import PoissonLots
 from dpsum.sums import CompositionGroup, SumSpec
 from tests.dpsum.test_ledger import EVENT
 

@@ -13,8 +13,8 @@ from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import HeldOutMeasures, held_out
 from dpfedbench.parts.client_updates.summed_steps import Parties
-from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum.accounting.analyses.poisson import upper_epsilon
+from dpsum.participation import PoissonLots
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 

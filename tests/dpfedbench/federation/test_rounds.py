@@ -13,10 +13,10 @@ from dpfedbench.federation.rounds import Rounds
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.optimizers.optimizer import Adam
-from dpfedbench.parts.participation.cohorts import OnePass
 from dpsum.clipping import Constant, PrivateQuantile
 from dpsum.mechanism import Mechanism
 from dpsum.noise import Gaussian
+from dpsum.participation import OnePass
 from dpsum.sums import SumSpec
 from tests.dpfedbench.papers.test_refusals import RUNS
 
@@ -286,7 +286,7 @@ def test_round_without_clients_has_its_lines_and_its_step(method, sums):
     plan = {"participation": {"kind": "balls-and-bins", "cohort": 1, "rounds": 48}}
     config = make_config({"method": method, "clipping": {"kind": "constant"}}, plan)
     rounds = rounds_without_data(config)
-    empty = sum(len(rounds.plan.cohort(index)) == 0 for index in range(48))
+    empty = sum(len(rounds.plan.sample_cohort(index)) == 0 for index in range(48))
     assert 5 < empty < 40
     for index in range(48):
         before = rounds.theta.clone()
@@ -304,7 +304,7 @@ def test_round_without_clients_has_its_lines_and_its_step(method, sums):
 def test_not_finite_contributions_are_counted_anew_each_round():
     config = make_config()
     rows = np.full((48, 3), 0.1)
-    cohort = config.participation.plan(clients=48, seed=0).cohort(1)
+    cohort = config.participation.plan(clients=48, seed=0).sample_cohort(1)
     rows[cohort[:2]] = math.nan, math.inf, 0.1
     rounds = fixed_rounds(config, rows)
     counts = []

@@ -183,7 +183,11 @@ def test_search_runs_share_cohorts_as_seldom_as_chance_has_it():
     for run in runs_of(plan_of()):
         plan = run.participation.plan(clients=CLIENTS, seed=run.stream_seed)
         participations.append(
-            {(index, k) for index in range(plan.rounds) for k in plan.cohort(index)}
+            {
+                (index, k)
+                for index in range(plan.rounds)
+                for k in plan.sample_cohort(index)
+            }
         )
     assert len(participations) == 6 and min(map(len, participations)) > 100
     pairs = itertools.combinations(participations, 2)

@@ -32,13 +32,13 @@ from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.parts.client_updates.maml import SUPPORT, Maml
 from dpfedbench.parts.client_updates.summed_steps import SummedSteps
-from dpfedbench.parts.participation.cohorts import OnePass
 from dpfedbench.settings.part import setting
 from dpsum.accounting.account import account
 from dpsum.clipping import Constant
 from dpsum.correlated_noise import Factorised
 from dpsum.mechanism import Mechanism
 from dpsum.noise import Decaying, Gaussian
+from dpsum.participation import OnePass
 from dpsum.sums import SumSpec, composition_groups
 from tests.dpsum.accounting.test_own_records import release
 

@@ -126,7 +126,7 @@ def test_reptile_server_moves_to_the_model_of_a_single_client(federation, tmp_pa
     assert rounds.run.server.rate == 1.0 and rounds.run.server.optimizer.kind == "sgd"
     for index in range(2):
         before = rounds.theta.clone()
-        cohort = rounds.plan.cohort(index)
+        cohort = rounds.plan.sample_cohort(index)
         ((sent, _, _),) = rounds.clients.contributions(before.numpy(), cohort, index)
         trained = before - sent[0]
         rounds.round(index)

@@ -106,7 +106,9 @@ def equal_releases():
     x 0.1 + 0.3 x 0.6 or 0.9.
     """
     config = make_config(PUBLISHED)
-    task = int(config.participation.plan(clients=48, seed=config.seed).cohort(0)[0])
+    task = int(
+        config.participation.plan(clients=48, seed=config.seed).sample_cohort(0)[0]
+    )
     made = []
     for norm in (0.6, 0.9):
         gradients = np.zeros((48, ORDINARY))

@@ -180,7 +180,7 @@ def test_what_left_is_the_sum_and_the_combination_that_the_ledger_says():
         assert (
             line.mechanism == "correlated-gaussian" and len(line.combines) == index + 1
         )
-        rows = gradients[plan.cohort(index)]
+        rows = gradients[plan.sample_cohort(index)]
         clipped = rows * np.minimum(
             1, 0.5 / np.linalg.norm(rows, axis=1, keepdims=True)
         )

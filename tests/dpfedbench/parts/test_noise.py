@@ -8,7 +8,6 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.parts import noise as noise_parts
 from dpfedbench.parts.budget import BudgetSettings
-from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings import families
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
@@ -17,6 +16,7 @@ from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.clipping import Constant, NoisedMeanNorm
 from dpsum.correlated_noise import Factorised
 from dpsum.noise import Decaying, Gaussian, Noise
+from dpsum.participation import PoissonLots
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 from dpsum.skellam_noise import Skellam

@@ -4,17 +4,15 @@ by.
 
 import itertools
 import math
-from typing import Literal
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.participation.participation import Participation
-from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
+from dpsum.participation import Participation, PoissonLots
 from tests.dpfedbench.federation.conftest import LOTS, make_config
 
 LEVEL = 1e-3  # of each statistical test below, with fixed seeds
@@ -30,6 +28,7 @@ def test_these_are_all_there_are():
     assert set(kinds_of(Participation)) == {
         "one-pass",
         "balls-and-bins",
+        "everyone",
         "poisson",
         "poisson-lots",
         "passes",
@@ -40,19 +39,19 @@ def test_these_are_all_there_are():
 
 
 def test_one_pass_takes_each_client_exactly_once():
-    cohorts = [plan("one-pass").cohort(index) for index in range(12)]
+    cohorts = [plan("one-pass").sample_cohort(index) for index in range(12)]
     assert sorted(np.concatenate(cohorts)) == list(range(1200))
     assert {len(cohort) for cohort in cohorts} == {100}
 
 
 def test_balls_and_bins_takes_each_client_exactly_once_in_a_uniform_round():
     everyone = np.concatenate(
-        [plan("balls-and-bins").cohort(index) for index in range(12)]
+        [plan("balls-and-bins").sample_cohort(index) for index in range(12)]
     )
     assert sorted(everyone) == list(range(1200))
     counts = np.array(
         [
-            [len(plan("balls-and-bins", seed=seed).cohort(i)) for i in range(12)]
+            [len(plan("balls-and-bins", seed=seed).sample_cohort(i)) for i in range(12)]
             for seed in range(50)
         ]
     )
@@ -63,7 +62,7 @@ def test_balls_and_bins_takes_each_client_exactly_once_in_a_uniform_round():
     # Which round one client drew says nothing of another's.
     rounds = np.empty((50, 1200), int)
     for seed, index in itertools.product(range(50), range(12)):
-        rounds[seed, plan("balls-and-bins", seed=seed).cohort(index)] = index
+        rounds[seed, plan("balls-and-bins", seed=seed).sample_cohort(index)] = index
     same = (rounds[:, ::2] == rounds[:, 1::2]).sum()
     assert stats.binomtest(int(same), 50 * 600, 1 / 12).pvalue > LEVEL
 
@@ -72,7 +71,7 @@ def test_poisson_takes_each_client_at_its_rate_and_apart_from_others():
     members = np.zeros((200, 1200), bool)
     sampler = plan("poisson", rounds=200)
     for index in range(200):
-        members[index, sampler.cohort(index)] = True
+        members[index, sampler.sample_cohort(index)] = True
     assert stats.binomtest(int(members.sum()), members.size, 1 / 12).pvalue > LEVEL
     assert (
         stats.binomtest(
@@ -95,7 +94,7 @@ def test_fixed_sizes_are_drawn_without_replacement_and_anew():
     sampler = plan("fixed-size", rounds=1200)
     there = np.zeros((1200, 1200), bool)
     for index in range(1200):
-        cohort = sampler.cohort(index)
+        cohort = sampler.sample_cohort(index)
         assert len(np.unique(cohort)) == len(cohort) == 100
         there[index, cohort] = True
     # Sums over clients of a round are fixed, so that the statistic has 1,199 degrees of
@@ -119,7 +118,7 @@ def test_passes_take_each_client_once_and_go_on(kind, moves):
     or all in the same.
     """
     sampler = plan(kind, rounds=30)
-    cohorts = [sampler.cohort(index) for index in range(30)]
+    cohorts = [sampler.sample_cohort(index) for index in range(30)]
     for start in (0, 12):
         assert sorted(np.concatenate(cohorts[start : start + 12])) == list(range(1200))
     same = [np.array_equal(cohorts[index], cohorts[index + 12]) for index in range(18)]
@@ -138,12 +137,12 @@ def test_passes_take_each_client_once_and_go_on(kind, moves):
     "kind", ["one-pass", "balls-and-bins", "poisson", "fixed-size", "min-separation"]
 )
 def test_cohorts_do_not_depend_on_when_they_are_asked_for(kind):
-    fresh = plan(kind).cohort(7)
+    fresh = plan(kind).sample_cohort(7)
     used = plan(kind)
     for index in (3, 0, 7):
-        used.cohort(index)
-    assert np.array_equal(used.cohort(7), fresh)
-    assert not np.array_equal(plan(kind, seed=1).cohort(7), fresh)
+        used.sample_cohort(index)
+    assert np.array_equal(used.sample_cohort(7), fresh)
+    assert not np.array_equal(plan(kind, seed=1).sample_cohort(7), fresh)
 
 
 @pytest.mark.parametrize("kind", ["one-pass", "balls-and-bins", "poisson"])
@@ -182,7 +181,7 @@ def test_lots_of_ones_own_have_no_others_analysis():
     """
 
     class Fixed(PoissonLots):
-        kind: Literal["fixed-lots"] = "fixed-lots"  # type: ignore[assignment]
+        kind = "fixed-lots"
 
     sampler = (
         Fixed(cohort=8, rounds=3)
@@ -211,7 +210,7 @@ def test_lots_say_by_what_they_are_divided_and_how_often_a_record_is_in_one():
         "rounds": 15,
         "rate": 0.2,
     }
-    assert given.plan(clients=2, seed=0).cohort(4).tolist() == [0, 1]
+    assert given.plan(clients=2, seed=0).sample_cohort(4).tolist() == [0, 1]
     with pytest.raises(
         BenchError, match="a client holds 19 records: a lot must be from 1 to that"
     ):

@@ -7,16 +7,16 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.optimizers.optimizer import Adam
-from dpfedbench.parts.participation.cohorts import Passes
 from dpfedbench.parts.schedules.schedule import Exponential, Linear
 from dpsum.accounting.analyses import find
+from dpsum.participation import Passes
 from dpsum.private_sum import PrivateSum
 
 
 def test_each_pass_has_every_client_once_in_an_order_of_its_own() -> None:
     plan = Passes(cohort=3, rounds=8).plan(clients=12, seed=0)
     first, second = (
-        np.concatenate([plan.cohort(4 * number + block) for block in range(4)])
+        np.concatenate([plan.sample_cohort(4 * number + block) for block in range(4)])
         for number in (0, 1)
     )
     assert (

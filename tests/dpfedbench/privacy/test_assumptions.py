@@ -23,10 +23,10 @@ from dpfedbench.parts.budget import OwnUpdate
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
-from dpfedbench.parts.participation.cohorts import FixedSize, OnePass
 from dpfedbench.parts.transforms.transform import Transform
 from dpsum.clipping import Constant, PercentileOfReleases, PrivateQuantile
 from dpsum.noise import Gaussian
+from dpsum.participation import FixedSize, OnePass
 from dpsum.skellam_noise import Skellam
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, Flat, make_config
 
@@ -202,7 +202,7 @@ def mixing_transform():
 
 def borrowed_sampler_name():
     class EveryOther(dpsum.Poisson):
-        def cohort(self, index):
+        def sample_cohort(self, index):
             return np.arange(0, self.units, 2)
 
     mechanism(participation=EveryOther(units=10, cohort=5, rounds=2))

@@ -173,7 +173,9 @@ def files_of_two_runs(
         place = run_stages(run, places, folder)
         files.append(files_of(place))
         plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
-        cohorts = [plan.cohort(index) for index in range(run.participation.rounds)]
+        cohorts = [
+            plan.sample_cohort(index) for index in range(run.participation.rounds)
+        ]
         drawn.append([[cohort.tolist() for cohort in cohorts], sorted(asked)])
     return files, drawn
 

@@ -30,7 +30,7 @@ def profiles_of(tmp_path):
         )
         for index in range(participation.rounds):
             total = mechanism.open(index)
-            total.add(np.ones((len(participation.cohort(index)), 2)))
+            total.add(np.ones((len(participation.sample_cohort(index)), 2)))
             mechanism.release(total)
         return account(path, delta=delta).profiles
 

@@ -32,7 +32,7 @@ def public_classes(base):
 
 def make_participation(kind):
     """Return the smallest valid participation of a class, with three rounds."""
-    if kind is dpsum.PoissonLots:
+    if kind is dpsum.RecordLots:
         return kind(clients=1, lot=2, rounds=ROUNDS, records=6, seed=0)
     cohort = 6 if kind is dpsum.Everyone else 2
     return kind(units=6, cohort=cohort, rounds=ROUNDS, seed=0)
@@ -67,10 +67,10 @@ def draw(tmp_path):
             seed=1,
         )
         for index in range(participation.rounds):
-            if isinstance(participation, dpsum.PoissonLots):
+            if isinstance(participation, dpsum.RecordLots):
                 cohort = participation.lot(index)
             else:
-                cohort = participation.cohort(index)
+                cohort = participation.sample_cohort(index)
             total = mechanism.open(index)
             total.add(np.ones((len(cohort), 4)))
             mechanism.release(total)
@@ -89,7 +89,7 @@ def ends(entry):
     return entry.epsilon_low, entry.epsilon_high
 
 
-PARTICIPATIONS = [*public_classes(dpsum.Participation), dpsum.PoissonLots]
+PARTICIPATIONS = [*public_classes(dpsum.Participation), dpsum.RecordLots]
 NOISES = public_classes(dpsum.Noise)
 
 
@@ -134,13 +134,13 @@ def test_pair_that_draws_has_an_account_or_warns_that_it_has_none(
         dpsum.Poisson,
         dpsum.FixedSize,
         dpsum.ShuffledEpochs,
-        dpsum.RepeatedPasses,
-        dpsum.PoissonLots,
+        dpsum.MinSeparation,
+        dpsum.RecordLots,
     ],
 )
 def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind, draw):
     """z = 1 in three rounds of all units: mu = sqrt(3), twice that for replace-one."""
-    if kind is dpsum.PoissonLots:
+    if kind is dpsum.RecordLots:
         plan, images = kind(lot=6, records=6, rounds=3, seed=0), None
     else:
         plan = kind(units=6, cohort=6, rounds=3, seed=0)
@@ -167,7 +167,7 @@ def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind, draw):
         (dpsum.BallsAndBins, 6, 1),
         (dpsum.Poisson, 6, 1),
         (dpsum.ShuffledEpochs, 2, 3),
-        (dpsum.RepeatedPasses, 2, 3),
+        (dpsum.MinSeparation, 2, 3),
     ],
 )
 def test_account_of_one_known_round_is_one_gaussian(kind, cohort, rounds, draw):

@@ -151,7 +151,7 @@ def test_epsilon_is_that_of_the_participation(example):
 class TooOften(dpsum.Poisson):
     """Four times the chance that it says."""
 
-    def cohort(self, index):
+    def sample_cohort(self, index):
         drawn = stream(self.seed, "test", index).random(self.units)
         return np.flatnonzero(drawn < 4 * self.size / self.units)
 
@@ -159,17 +159,20 @@ class TooOften(dpsum.Poisson):
 class InTwoRounds(dpsum.BallsAndBins):
     """Whoever is in a round is in the next as well."""
 
-    def cohort(self, index):
+    def sample_cohort(self, index):
         return np.concatenate(
-            [super().cohort(index), super().cohort((index + 1) % self.rounds)]
+            [
+                super().sample_cohort(index),
+                super().sample_cohort((index + 1) % self.rounds),
+            ]
         )
 
 
 class InTwoBlocks(dpsum.OnePass):
     """The same block twice."""
 
-    def cohort(self, index):
-        return super().cohort(index // 2)
+    def sample_cohort(self, index):
+        return super().sample_cohort(index // 2)
 
 
 def drawn(kind):
@@ -506,8 +509,13 @@ def test_bad_input_gives_one_line(release, changes, said):
     ],
 )
 def test_a_cohort_is_of_units(example, cohort, said):
-    plan = drawn(dpsum.Poisson)(0)
-    plan.cohort = lambda index: cohort
+    plan = drawn(
+        type(
+            "Faulty",
+            (dpsum.Poisson,),
+            {"kind": "faulty", "sample_cohort": lambda self, index: cohort},
+        )
+    )(0)
     with pytest.raises(DpsumError, match=said):
         audited(
             mechanism(example, "right", 0),
@@ -523,7 +531,7 @@ WAYS = [
     dpsum.BallsAndBins,
     dpsum.Poisson,
     dpsum.ShuffledEpochs,
-    dpsum.RepeatedPasses,
+    dpsum.MinSeparation,
     dpsum.FixedSize,
 ]
 

@@ -50,7 +50,9 @@ def score(
     def score(present: bool, seed: int) -> list[float]:
         drawn = run.replace(seed=seed)
         plan = participation.plan(clients=run.clients.count, seed=seed)
-        early = np.concatenate([plan.cohort(index) for index in range(rule.window)])
+        early = np.concatenate(
+            [plan.sample_cohort(index) for index in range(rule.window)]
+        )
         norms = np.full(run.clients.count, 0.02 * first)
         norms[early[1 : 1 + high]] = 0.9 * first
         norms[early[0]] = 0.9 * first * present

@@ -34,10 +34,10 @@ from dpfedbench.papers.dp_fnas.search_steps import (
 )
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.parts.optimizers.optimizer import Sgd
-from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.run import Run
 from dpsum import participation
+from dpsum.participation import PoissonLots
 from dpsum.randomness import stream
 from dpsum.sums import SumSpec
 
@@ -185,7 +185,7 @@ class _Search(Clients):
         records = len(self._held.images[0])
         sums = {sum_.name: sum_ for sum_ in setup.client_sums}
         self._places = dict[str, np.ndarray]()
-        self._lots = dict[str, participation.PoissonLots]()
+        self._lots = dict[str, participation.RecordLots]()
         for name, half in update.halves.items():
             of_half = SumSpec(name=name, unit="record", observer="server", part=half)
             self._places[name] = update.places(

@@ -27,10 +27,10 @@ from dpfedbench.parts.client_updates.client_update import (
     Setup,
     Stream,
 )
-from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
+from dpsum.participation import PoissonLots
 from dpsum.randomness import stream
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dpfedbench.federation.processes import Processes
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import Part
 from dpfedbench.settings.run import Run
 from dpsum import participation
+from dpsum.participation import Participation
 from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
 

@@ -24,11 +24,11 @@ from dpfedbench.parts.client_updates.client_update import (
     each_holder,
 )
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
-from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
 from dpsum import participation
+from dpsum.participation import PoissonLots
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
@@ -75,7 +75,7 @@ class LocalSteps(ClientUpdate):
 
     def lots(
         self, run: Run, *, clients: int, records: int | Sequence[int]
-    ) -> participation.PoissonLots:
+    ) -> participation.RecordLots:
         """The lots of so many clients that hold so many records, each or one by one."""
         plan = run.part(PoissonLots)
         return plan.lots(

@@ -26,12 +26,12 @@ from dpfedbench.parts.client_updates.client_update import (
     Stream,
     each_holder,
 )
-from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import Run
 from dpsum import participation
 from dpsum.accounting.units import cannot_compose
+from dpsum.participation import PoissonLots
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
@@ -81,7 +81,7 @@ class SummedUpdate(ClientUpdate):
 
     def lots(
         self, run: Run, sum_: SumSpec, *, clients: int, records: int
-    ) -> participation.PoissonLots:
+    ) -> participation.RecordLots:
         """The lots of a sum, of so many clients that each hold so many records which it
         may read.
         """
@@ -164,7 +164,7 @@ class _Phase:
     block: str
     coordinates: slice
     places: list[np.ndarray]
-    lots: participation.PoissonLots
+    lots: participation.RecordLots
     entry: Mechanism
     state: dict[str, Any]
 

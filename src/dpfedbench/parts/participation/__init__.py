@@ -1,1 +1,1 @@
-"""Participation: which clients take part in which round, one file a way."""
+"""Further participations, one file each. Those of `dpsum.participation` need none."""
