@@ -24,6 +24,7 @@ from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.transforms.transform import Transform
+from dpfedbench.settings.part import plain
 from dpsum.clipping import Constant, PercentileOfReleases, PrivateQuantile
 from dpsum.noise import Gaussian
 from dpsum.participation import FixedSize, OnePass
@@ -86,7 +87,7 @@ def method_of(update, base=DpFedAvg, general=DIFFERENCE, **fields):
     given = {"method": "dp-fedavg" if general is DIFFERENCE else "dp-fl"}
     values = make_config(given, general=general).plain()
     for key, value in fields.items():
-        values[key] = value.plain()
+        values[key] = plain(value)
     return cls.read(values | {"method": "own-method"})
 
 

@@ -153,7 +153,7 @@ class TooOften(dpsum.Poisson):
 
     def sample_cohort(self, index):
         drawn = stream(self.seed, "test", index).random(self.units)
-        return np.flatnonzero(drawn < 4 * self.size / self.units)
+        return np.flatnonzero(drawn < 4 * self.cohort / self.units)
 
 
 class InTwoRounds(dpsum.BallsAndBins):
@@ -513,7 +513,7 @@ def test_a_cohort_is_of_units(example, cohort, said):
         type(
             "Faulty",
             (dpsum.Poisson,),
-            {"kind": "faulty", "sample_cohort": lambda self, index: cohort},
+            {"sample_cohort": lambda self, index: cohort},
         )
     )(0)
     with pytest.raises(DpsumError, match=said):
