@@ -379,6 +379,23 @@ class Method(Run):
             )
         return tuple(notices)
 
+    @property
+    def reminders(self) -> tuple[str, ...]:
+        """Return what is easily overlooked in these settings; it is printed when
+        training starts, and is in no result.
+        """
+        if not self.trained or self.client_data != "tasks":
+            return ()
+        at_client = self.clients.support_per_class
+        at_test = self.task.shots
+        if self.task.text is not None or at_client == at_test:
+            return ()
+        return (
+            f"clients train with {at_client} support examples of a class"
+            f" (clients.support_per_class); task.shots, {at_test}, is of the meta-test"
+            " alone",
+        )
+
     def check(self) -> None:
         if self.trained:
             for component in self.components:

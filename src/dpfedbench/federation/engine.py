@@ -20,7 +20,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +191,8 @@ class _Training:
             )
         for notice in self.config.notices:
             print(f"notice: {notice}", file=sys.stderr, flush=True)
+        for reminder in (*self.config.reminders, *self._found_multipliers()):
+            print(f"note: {reminder}", file=sys.stderr, flush=True)
         progress = Progress(
             f"train {self.config.folder}",
             self.budget.expected(planned),
@@ -214,6 +216,18 @@ class _Training:
         # costs nothing.
         self._save()
         self._write(planned, "rounds" if self.state.round == planned else "budget")
+
+    def _found_multipliers(self) -> Iterator[str]:
+        """Yield the noise multipliers that budgets make, where the configuration has
+        none.
+        """
+        for mechanism in self.budget.mechanisms:
+            noise = mechanism.sum.noise
+            if noise is not None and noise.multiplier is None:
+                yield (
+                    f"the budget makes the noise multiplier of {mechanism.sum.name}"
+                    f" {mechanism.noise_multiplier:.6g}"
+                )
 
     def _round(self, index: int) -> int:
         """One round; returns how much it served (for the rate on screen)."""

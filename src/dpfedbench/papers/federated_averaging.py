@@ -67,7 +67,7 @@ from dpsum.participation import (
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
-    from dpfedbench.parts.client_updates.cohort_clients import Client, LocalModel
+    from dpfedbench.parts.client_updates.local_model import LocalClient, LocalModel
     from dpfedbench.settings.run import Run
 
 CONTROL = "control-difference-sum"
@@ -112,7 +112,7 @@ class Scaffold(ModelDifference):
             )
 
     def contributions(
-        self, model: LocalModel, cohort: Sequence[Client], index: int
+        self, model: LocalModel, cohort: Sequence[LocalClient], index: int
     ) -> Iterator[Any]:
         zeros = torch.zeros_like(model.weights)
         server_control = model.public_state.get("control", zeros)
@@ -127,7 +127,7 @@ class Scaffold(ModelDifference):
             yield difference, change
 
     def corrected_steps(
-        self, model: LocalModel, client: Client, correction: torch.Tensor
+        self, model: LocalModel, client: LocalClient, correction: torch.Tensor
     ) -> torch.Tensor:
         """Return the weights after steps along the gradient plus the correction."""
         assert client.records is not None

@@ -38,7 +38,7 @@ class Task(Section):
         le=10_000,
         doc=(
             "labelled examples of a class (of a text: records) at the meta-test; 0: the"
-            " model is used as it is"
+            " model is used as it is. Clients train with clients.support_per_class"
         ),
     )
     text: Text | None = setting(

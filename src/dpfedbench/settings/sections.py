@@ -44,7 +44,9 @@ class PartitionScheme(Part):
         ),
     )
     support_per_class: int = setting(
-        ge=1, le=100_000, doc="of these, how many it adapts on"
+        ge=1,
+        le=100_000,
+        doc="of these, how many it adapts on in training; task.shots is the meta-test's",
     )
     query_per_class: int = setting(
         ge=1, le=100_000, doc="of these, how many it takes its gradient on"

@@ -14,8 +14,7 @@ from dpfedbench.evaluation.personal_test import summarize_clients
 from dpfedbench.federation.processes import Processes
 from dpfedbench.papers.dp_fedmeta import DpAgr
 from dpfedbench.papers.federated_averaging import DpFedAvg
-from dpfedbench.parts.client_updates import cohort_clients
-from dpfedbench.parts.client_updates.client_update import ClientUpdate
+from dpfedbench.parts.client_updates.client_update import ClientUpdate, CohortClients
 from dpsum.randomness import stream
 
 from . import conftest
@@ -134,7 +133,7 @@ def test_state_that_is_lost_at_a_restart_is_noticed(
         stop = stop_before(patch, 4)
         with pytest.raises(stop):
             train(FEDREP, silos, tmp_path, checkpoint_seconds=0)
-    monkeypatch.setattr(cohort_clients.CohortClients, "restore", lambda self, state: 0)
+    monkeypatch.setattr(CohortClients, "restore", lambda self, state: 0)
     files = train(FEDREP, silos, tmp_path)
     assert files != fedrep[0] and personal_in(tmp_path) != fedrep[1]
 
@@ -303,7 +302,7 @@ def clients_of(silos, tmp_path, function, *, keeps_state=True):
         (Averaging,),
         {"contributions": function, "keeps_state": keeps_state},
     )()
-    clients = cohort_clients.CohortClients(update, rounds.clients._setup)
+    clients = CohortClients(update, rounds.clients._setup)
     return clients, rounds.theta.numpy()
 
 

@@ -7,8 +7,15 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from dpfedbench.errors import BenchError
 from dpfedbench.federation.processes import Processes
 from dpfedbench.lazy import np, torch
+from dpfedbench.parts.client_updates.local_model import (
+    GRADIENTS_AT_ONCE,
+    LocalClient,
+    LocalModel,
+    constant_thresholds,
+)
 from dpfedbench.settings.part import Part
 from dpfedbench.settings.run import Run
 from dpsum import participation
@@ -20,7 +27,6 @@ if TYPE_CHECKING:
     from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
     from dpfedbench.models.shared_coordinates import SharedCoordinates
-    from dpfedbench.parts.client_updates.cohort_clients import Client, LocalModel
     from dpsum.group_clipping import CoordinateGroups
     from dpsum.mechanism import Mechanism
 
@@ -229,6 +235,248 @@ class ClientByClient(Clients):
                 )
 
 
+class CohortClients(Clients):
+    """The clients of an update that has `contributions`.
+
+    Clients with state are computed by the same process in all rounds, which keeps their
+    state; a checkpoint has the states of all processes.
+    """
+
+    def __init__(self, update: ClientUpdate, setup: Setup) -> None:
+        self._update = update
+        self._setup = setup
+        self._processes = setup.processes
+        self._dimension = setup.net.dimension
+        self._message_count = 1 + len(update.sends_too)
+        self.keeps_state = update.keeps_state is not False
+        self.divides = self.keeps_state
+        self._states: dict[int, dict[str, Any]] = {}
+        self._public_state: dict[str, Any] = {}
+        shared = setup.shared
+        mask = np.ones(self._dimension, bool) if shared is None else shared.mask
+        self._shared = torch.from_numpy(mask.copy())
+        self._thresholds = constant_thresholds(setup.run.sums())
+        self._workers = setup.workers(self._worker)
+
+    def _worker(self, gradients: Gradients) -> tuple[Gradients, torch.Tensor]:
+        room = torch.empty((GRADIENTS_AT_ONCE, self._dimension))
+        return gradients, room.to(gradients.device)
+
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
+        chunk = CHUNK_PER_THREAD * self._workers.count
+        with self._workers.running() as pool:
+            for start in range(0, len(cohort), chunk):
+                ids = cohort[start : start + chunk]
+                places = [
+                    place for place, client in enumerate(ids) if self._is_here(client)
+                ]
+                rows = torch.zeros((len(ids), self._message_count, self._dimension))
+                measures = np.full((len(ids), 2), np.nan)
+                pieces = self._pieces(places)
+                computed = pool.map(
+                    lambda piece, of=ids: self._compute(theta, of[piece], index),
+                    pieces,
+                )
+                for piece, (messages, measured) in zip(pieces, computed, strict=True):
+                    rows[piece] = messages
+                    measures[piece] = measured
+                if self.divides:
+                    self._gather(places, rows, measures)
+                messages = rows.movedim(1, 0)
+                if self._message_count == 1:
+                    messages = messages[0]
+                yield messages, measures[:, 0], measures[:, 1]
+
+    def _is_here(self, client: int) -> bool:
+        """Return whether this process computes a client that it is asked for."""
+        count = self._processes.count
+        return not self.divides or int(client) % count == self._processes.rank
+
+    def _pieces(self, places: Sequence[int]) -> list[list[int]]:
+        """Return the places in a chunk that each thread computes."""
+        size = max(1, -(-len(places) // self._workers.count))
+        return [list(places[i : i + size]) for i in range(0, len(places), size)]
+
+    def _gather(
+        self, places: Sequence[int], rows: torch.Tensor, measures: np.ndarray
+    ) -> None:
+        """Write what other processes computed to `rows` and `measures`, in the first
+        process.
+        """
+        here = (places, rows[places], measures[places])
+        for their_places, their_rows, their_measures in self._processes.collected(here):
+            rows[their_places] = their_rows
+            measures[their_places] = their_measures
+
+    def _compute(
+        self, theta: np.ndarray, ids: np.ndarray, index: int
+    ) -> tuple[torch.Tensor, np.ndarray]:
+        """Compute some clients on this thread, and keep their states.
+
+        Returns:
+            Messages [n, messages, d], and each client's loss and accuracy [n, 2].
+        """
+        rows = torch.zeros((len(ids), self._message_count, self._dimension))
+        measures = np.full((len(ids), 2), np.nan)
+        with self._workers.worker() as (gradients, room):
+            model = self._model(theta, gradients, room)
+            clients = self._clients(ids)
+            count = 0
+            for message in self._update.contributions(model, clients, index):
+                if count == len(clients):
+                    self._refuse_count("more", len(clients))
+                rows[count] = self._checked(message)
+                count += 1
+            if count < len(clients):
+                self._refuse_count(str(count), len(clients))
+            for place, client in enumerate(clients):
+                self._keep(client, rows[place])
+                if not self._setup.run.private:
+                    # A private run has no column of losses.
+                    examples = client.query or client.records
+                    assert examples is not None
+                    measured = gradients.evaluate(theta, *examples)
+                    measures[place] = measured.loss, measured.accuracy
+        return rows, measures
+
+    def _model(
+        self, theta: np.ndarray, gradients: Gradients, room: torch.Tensor
+    ) -> LocalModel:
+        return LocalModel(
+            theta,
+            net=self._setup.net,
+            gradients=gradients,
+            room=room,
+            shared=self._shared,
+            thresholds=self._thresholds,
+            public_state=self._public_state,
+        )
+
+    def _clients(self, ids: np.ndarray) -> list[LocalClient]:
+        """Return clients with their examples and copies of their states."""
+        held = self._setup.held
+        numbers = [int(client) for client in ids]
+        if self._update.client_data == "records":
+            return [
+                LocalClient(
+                    number=number,
+                    state=self._state_of(number),
+                    records=(held.images[number], held.labels[number]),
+                )
+                for number in numbers
+            ]
+        batch = held.gather(np.asarray(ids))
+        return [
+            LocalClient(
+                number=number,
+                state=self._state_of(number),
+                support=(batch.support_x[place], batch.support_y[place]),
+                query=(batch.query_x[place], batch.query_y[place]),
+            )
+            for place, number in enumerate(numbers)
+        ]
+
+    def _state_of(self, number: int) -> dict[str, Any]:
+        return {
+            name: value.clone() if isinstance(value, torch.Tensor) else value
+            for name, value in self._states.get(number, {}).items()
+        }
+
+    def _checked(self, message: Any) -> torch.Tensor:
+        """Return what a client sends, [messages, d]."""
+        if self._message_count > 1 and not isinstance(message, torch.Tensor):
+            message = torch.stack(list(message))
+        message = torch.as_tensor(message)
+        if self._message_count == 1:
+            message = message[None]
+        expected = (self._message_count, self._dimension)
+        if tuple(message.shape) != expected:
+            shape = list(expected if self._message_count > 1 else expected[1:])
+            raise BenchError(
+                f"contributions of client_update.kind {self._update.kind} yields an"
+                f" array {list(message.shape[-len(shape) :])} for a client, not"
+                f" {shape}: yield the weights of the whole model, and the loop takes the"
+                " shared ones"
+            )
+        return message
+
+    def _refuse_count(self, count: str, clients: int) -> None:
+        raise BenchError(
+            f"contributions of client_update.kind {self._update.kind} yields {count}"
+            f" messages for {clients} clients: yield one for each client of the cohort,"
+            " in its order"
+        )
+
+    def _keep(self, client: LocalClient, messages: torch.Tensor) -> None:
+        """Keep a client's state, unless its message counts as zero since it is not
+        finite.
+        """
+        kind = self._update.kind
+        if client.state and not self.keeps_state:
+            raise BenchError(
+                f"clients of client_update.kind {kind} keep {min(client.state)}, but"
+                " its class says keeps_state = False: set it to True"
+            )
+        self._check_state(client.state)
+        if not self.keeps_state or not bool(torch.isfinite(messages).all()):
+            return
+        # Copies: a view would be saved with the whole tensor behind it.
+        self._states[client.number] = {
+            name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+            for name, value in client.state.items()
+        }
+
+    def personal_weights(
+        self, theta: np.ndarray, numbers: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        chunk = CHUNK_PER_THREAD * self._workers.count
+        with self._workers.running() as pool:
+            for start in range(0, len(numbers), chunk):
+                ids = numbers[start : start + chunk]
+                yield from pool.map(lambda client: self._personal(theta, client), ids)
+
+    def _personal(self, theta: np.ndarray, number: int) -> np.ndarray:
+        with self._workers.worker() as (gradients, room):
+            model = self._model(theta, gradients, room)
+            (client,) = self._clients(np.array([number]))
+            weights: np.ndarray = self._update.personal_model(model, client).numpy()
+            return weights
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse a state that a checkpoint could not be read with."""
+        for name, value in state.items():
+            if not isinstance(value, (torch.Tensor, bool, int, float, str)):
+                raise BenchError(
+                    f"client_update.kind {self._update.kind} keeps {name}, a"
+                    f" {type(value).__name__}: a state has tensors, numbers and texts,"
+                    " which a checkpoint can hold"
+                )
+
+    def hear(self, means: Sequence[np.ndarray]) -> None:
+        by_name = {
+            name: torch.from_numpy(mean)
+            for name, mean in zip(self._update.sends_too, means, strict=True)
+        }
+        self._update.receive_broadcast(self._public_state, by_name)
+        self._check_state(self._public_state)
+
+    def state(self) -> Any:
+        clients: dict[int, dict[str, Any]] = {}
+        for states in self._processes.collected(self._states):
+            clients |= states
+        return {"clients": clients, "public": self._public_state}
+
+    def restore(self, state: Any) -> None:
+        self._public_state = state["public"]
+        self._states = {
+            client: values
+            for client, values in state["clients"].items()
+            if self._is_here(client)
+        }
+
+
 def each_holder(
     mechanism: Mechanism,
     processes: Processes,
@@ -356,7 +604,7 @@ class ClientUpdate(Part):
         raise NotImplementedError("of updates whose clients take private sums")
 
     def contributions(
-        self, model: LocalModel, cohort: Sequence[Client], index: int
+        self, model: LocalModel, cohort: Sequence[LocalClient], index: int
     ) -> Iterator[Any]:
         """Yield what each client of a cohort sends, in the cohort's order.
 
@@ -374,7 +622,7 @@ class ClientUpdate(Part):
         """
         raise NotImplementedError
 
-    def personal_model(self, model: LocalModel, client: Client) -> torch.Tensor:
+    def personal_model(self, model: LocalModel, client: LocalClient) -> torch.Tensor:
         """Return the weights that a client uses itself, float32 [d]: by default the
         server's. `clients.held_out_share` has them tested.
 
@@ -405,6 +653,4 @@ class ClientUpdate(Part):
         Raises:
             BenchError: settings that do not fit the data.
         """
-        from dpfedbench.parts.client_updates.cohort_clients import CohortClients
-
         return CohortClients(self, setup)

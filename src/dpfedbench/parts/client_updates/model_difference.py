@@ -17,7 +17,7 @@ from dpfedbench.settings.run import Run
 if TYPE_CHECKING:
     import torch
 
-    from dpfedbench.parts.client_updates.cohort_clients import Client, LocalModel
+    from dpfedbench.parts.client_updates.local_model import LocalClient, LocalModel
 
 
 class ModelDifference(ClientUpdate):
@@ -60,12 +60,12 @@ class ModelDifference(ClientUpdate):
         return gradient
 
     def contributions(
-        self, model: LocalModel, cohort: Sequence[Client], index: int
+        self, model: LocalModel, cohort: Sequence[LocalClient], index: int
     ) -> Iterator[Any]:
         for client in cohort:
             yield model.weights - self.local_model(model, client)
 
-    def local_model(self, model: LocalModel, client: Client) -> torch.Tensor:
+    def local_model(self, model: LocalModel, client: LocalClient) -> torch.Tensor:
         """Return the weights that a client's steps make of those that it got."""
         assert client.records is not None
         start = model.weights
