@@ -64,6 +64,7 @@ def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
         "validation.public": False,
         "clients.fragments": 4000,
         "clients.concentration": 0.5,
+        "clients.held_out_share": 0.5,
         "model.kind": None,
         "streams": "own",
         "task.ways": 6,
