@@ -17,157 +17,168 @@ from dpwatch import export
 from dpwatch.__main__ import main
 
 SCHEMA = json.loads(export.SCHEMA.read_text(encoding="utf-8"))
+ONE_PASS = ["--kind", "one-pass"]
+SIZES = ["--units", 1000, "--cohort", 50, "--rounds", 20]
 
 
 def gaussian_epsilon(z, delta):
-    """Balle and Wang 2018, Theorem 8."""
-    return brentq(
-        lambda e: ndtr(0.5 / z - e * z) - math.exp(e) * ndtr(-0.5 / z - e * z) - delta,
-        0,
-        50,
-    )
+    """Balle and Wang (2018), Theorem 8."""
+
+    def excess(epsilon):
+        second = math.exp(epsilon) * ndtr(-0.5 / z - epsilon * z)
+        return ndtr(0.5 / z - epsilon * z) - second - delta
+
+    return brentq(excess, 0, 50)
 
 
-def run(capsys, *words):
-    """Exit code, standard output, standard error."""
-    code = main([str(word) for word in words])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+@pytest.fixture
+def run(capsys):
+    """Run the command; return its exit code, standard output and standard error."""
+
+    def run_command(*words):
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_command
 
 
-def test_account_prints_a_table_and_writes_json(write_ledger, capsys, tmp_path):
-    path, out = write_ledger("one.jsonl"), tmp_path / "report.json"
-    code, said, _ = run(capsys, "account", path, "--delta", 1e-6, "--json", out)
-    assert code == 0 and all(
-        name in said
-        for name in ("holds", "replace_one", "as_claimed", "image_level", "tuning")
-    )
-    report = json.loads(out.read_text(encoding="utf-8"))
+@pytest.fixture
+def run_json(run):
+    """Run the command with JSON on standard output; return exit code and report."""
+
+    def run_command(*words):
+        code, out, _ = run(*words, "--json", "-")
+        return code, json.loads(out)
+
+    return run_command
+
+
+def plans_of(report):
+    return {row["participation"]: row for row in report["plans"]}
+
+
+def test_account_prints_a_table_and_writes_json(write_ledger, run, run_json, tmp_path):
+    path, file = write_ledger("one.jsonl"), tmp_path / "report.json"
+    words = ["account", path, "--delta", 1e-6]
+    code, out, _ = run(*words, "--json", file)
+    assert code == 0
+    for profile in ("holds", "replace_one", "as_claimed", "image_level", "tuning"):
+        assert profile in out
+    report = json.loads(file.read_text(encoding="utf-8"))
     jsonschema.validate(report, SCHEMA)
     exact = gaussian_epsilon(1.0, 1e-6)
-    assert report["account"]["profiles"]["holds"]["epsilon_high"] == pytest.approx(
-        exact, rel=1e-9
-    )
-    assert f"{exact:.4g}" in said and report["ledger"]["lines"] == 4
-    code, said, _ = run(capsys, "account", path, "--delta", 1e-6, "--json", "-")
-    assert json.loads(said) == report
+    epsilon = report["account"]["profiles"]["holds"]["epsilon_high"]
+    assert epsilon == pytest.approx(exact, rel=1e-9)
+    assert f"{exact:.4g}" in out
+    assert report["ledger"]["lines"] == 4
+    assert run_json(*words) == (0, report)
     assert list(tmp_path.glob("*.part")) == []
 
 
-@pytest.mark.parametrize(("most", "code"), [(4.5, 0), (4.3, 3)])
-def test_at_most_is_for_continuous_integration(write_ledger, capsys, most, code):
+@pytest.mark.parametrize(("limit", "expected"), [(4.5, 0), (4.3, 3)])
+def test_account_exits_with_3_above_a_limit(write_ledger, run, limit, expected):
     """4.377 at z = 1."""
-    found, _, errors = run(
-        capsys, "account", write_ledger("one.jsonl"), "--at-most", most
-    )
-    assert found == code and bool(errors) == (code == 3)
+    code, _, errors = run("account", write_ledger("one.jsonl"), "--at-most", limit)
+    assert code == expected
+    assert bool(errors) == (expected == 3)
 
 
-def test_plan_finds_noise_and_epsilon_by_participation(capsys):
-    words = ["plan", "--units", 1000, "--cohort", 50, "--rounds", 20, "--delta", 1e-5]
-    code, said, _ = run(capsys, *words, "--noise-multiplier", 1.1, "--json", "-")
-    plans = {row["participation"]: row for row in json.loads(said)["plans"]}
-    assert code == 0 and {
-        "one-pass",
-        "balls-and-bins",
-        "poisson",
-        "poisson-lots",
-    } <= set(plans)
-    assert plans["one-pass"]["epsilon_high"] == pytest.approx(
-        gaussian_epsilon(1.1, 1e-5), rel=1e-9
-    )
-    accounting = pytest.importorskip("dp_accounting")
-    from dp_accounting.pld import PLDAccountant
+def poisson_epsilon(z):
+    """Return dp_accounting's epsilon of 20 rounds at a rate of 1/20."""
+    dp_accounting = pytest.importorskip("dp_accounting")
+    gaussian = dp_accounting.GaussianDpEvent(z)
+    event = dp_accounting.PoissonSampledDpEvent(0.05, gaussian)
+    return dp_accounting.pld.PLDAccountant().compose(event, 20).get_epsilon(1e-5)
 
-    event = accounting.PoissonSampledDpEvent(0.05, accounting.GaussianDpEvent(1.1))
-    reference = PLDAccountant().compose(event, 20).get_epsilon(1e-5)
-    assert plans["poisson"]["epsilon_high"] == pytest.approx(reference, abs=1e-3)
-    code, said, _ = run(
-        capsys,
-        *words,
-        "--epsilon",
-        2.0,
-        "--kind",
-        "one-pass",
-        "--kind",
-        "poisson",
-        "--json",
-        "-",
-    )
-    plans = {row["participation"]: row for row in json.loads(said)["plans"]}
-    assert set(plans) == {"one-pass", "poisson"}
-    z = plans["one-pass"]["noise_multiplier"]
+
+def test_plan_finds_epsilon_by_participation(run_json):
+    code, report = run_json("plan", *SIZES, "--noise-multiplier", 1.1)
+    plans = plans_of(report)
+    assert code == 0
+    assert {"balls-and-bins", "poisson-lots"} <= set(plans)
+    one_pass = plans["one-pass"]["epsilon_high"]
+    assert one_pass == pytest.approx(gaussian_epsilon(1.1, 1e-5), rel=1e-9)
+    poisson = plans["poisson"]["epsilon_high"]
+    assert poisson == pytest.approx(poisson_epsilon(1.1), abs=1e-3)
+
+
+def test_plan_finds_noise_by_participation(run_json):
+    kinds = [*ONE_PASS, "--kind", "poisson"]
+    _, report = run_json("plan", *SIZES, "--epsilon", 2.0, *kinds)
+    multipliers = {
+        name: row["noise_multiplier"] for name, row in plans_of(report).items()
+    }
+    assert set(multipliers) == {"one-pass", "poisson"}
+    z = multipliers["one-pass"]
     assert gaussian_epsilon(z, 1e-5) <= 2.0 < gaussian_epsilon(z * 0.999, 1e-5)
-    event = accounting.PoissonSampledDpEvent(
-        0.05, accounting.GaussianDpEvent(plans["poisson"]["noise_multiplier"])
-    )
-    assert PLDAccountant().compose(event, 20).get_epsilon(1e-5) == pytest.approx(
-        2.0, abs=2e-3
-    )
+    epsilon = poisson_epsilon(multipliers["poisson"])
+    assert epsilon == pytest.approx(2.0, abs=2e-3)
 
 
-def test_a_plan_says_how_wide_a_bracket_is_and_why(capsys):
-    words = "--units 1000000 --cohort 1 --rounds 1000000 --noise-multiplier 0.5"
-    given = ["plan", *words.split(), "--delta", 1e-5, "--kind", "poisson"]
-    _, said, _ = run(capsys, *given)
-    text = " ".join(said.split())
+def test_plan_states_how_wide_a_bracket_is(run):
+    sizes = ["--units", 1_000_000, "--cohort", 1, "--rounds", 1_000_000]
+    words = ["--noise-multiplier", 0.5, "--kind", "poisson"]
+    _, out, _ = run("plan", *sizes, *words)
+    text = " ".join(out.split())
     assert "above the low end (8.8 % of it), since the step of the finest grid" in text
 
 
-def test_a_plan_says_what_its_numbers_do_not_go_with(capsys):
-    words = [
-        "plan",
-        "--units",
-        1000,
-        "--cohort",
-        50,
-        "--rounds",
-        30,
-        "--noise-multiplier",
-        1.0,
-    ]
-    code, said, _ = run(capsys, *words)
-    assert code == 0 and "the clients do not last for so many rounds" in " ".join(
-        said.split()
-    )
-    assert run(capsys, *words, "--at-most", 1.0)[0] == 3
-    # Twice in known rounds 20 apart: one Gaussian of z / sqrt(2).
-    apart = [
-        *words,
-        "--kind",
-        "min-separation",
-        "--set",
-        "separation=20",
-        "--set",
-        "participations=2",
-        "--json",
-        "-",
-    ]
-    code, said, _ = run(capsys, *apart)
-    assert json.loads(said)["plans"][0]["epsilon_high"] == pytest.approx(
-        gaussian_epsilon(2**-0.5, 1e-5), rel=1e-6
-    )
+def test_plan_names_a_participation_that_does_not_fit(run):
+    words = ["plan", "--units", 1000, "--cohort", 50, "--rounds", 30]
+    words += ["--noise-multiplier", 1.0]
+    code, out, _ = run(*words)
+    assert code == 0
+    assert "the clients do not last for so many rounds" in " ".join(out.split())
+    assert run(*words, "--at-most", 1.0)[0] == 3
 
 
-def test_compare_says_whether_two_ledgers_are_of_one_mechanism(write_ledger, capsys):
-    one, two = (
-        write_ledger("one.jsonl"),
-        write_ledger("two.jsonl", noise_multiplier=1.25),
-    )
-    code, said, _ = run(capsys, "compare", one, two)
-    lines = {line.split("  ")[0].strip(): line for line in said.splitlines()}
-    assert (
-        code == 3
-        and lines["noise_multiplier"].endswith("differs")
-        and "differs" not in lines["threshold"]
-    )
-    assert "noise_multiplier 1.0, the other ledger's 1.25" in said
-    assert f"{gaussian_epsilon(1.25, 1e-5):.4g}" in lines["epsilon holds"]
-    code, said, _ = run(capsys, "compare", one, one, "--json", "-")
-    assert code == 0 and json.loads(said)["same"]
-    sampled = write_ledger("three.jsonl", participation=dpsum.Poisson)
-    code, said, _ = run(capsys, "compare", one, sampled, "--json", "-")
-    assert code == 3 and "another sampler" in json.loads(said)["difference"]
+def test_plan_takes_settings_of_a_participation(run_json):
+    """Twice in known rounds 20 apart: one Gaussian of z / sqrt(2)."""
+    words = ["--noise-multiplier", 1.0, "--kind", "min-separation"]
+    words += ["--set", "separation=20", "--set", "participations=2"]
+    sizes = ["--units", 1000, "--cohort", 50, "--rounds", 30]
+    _, report = run_json("plan", *sizes, *words)
+    epsilon = report["plans"][0]["epsilon_high"]
+    assert epsilon == pytest.approx(gaussian_epsilon(2**-0.5, 1e-5), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "expected"), [(1e-3, 1e6 / 2 + 4.265 * 1e3), (1e6, 0.0)]
+)
+def test_plan_answers_at_the_ends_of_the_range_of_noise(run_json, multiplier, expected):
+    """mu = 1 / z: epsilon is 0 at z = 1e6, as Phi(mu / 2) - Phi(-mu / 2) = 4e-7 is
+    below delta; about mu^2 / 2 + 4.265 mu at z = 1e-3.
+    """
+    words = ["--noise-multiplier", multiplier, *ONE_PASS]
+    sizes = ["--units", 1000, "--cohort", 10, "--rounds", 5]
+    code, report = run_json("plan", *sizes, *words)
+    assert code == 0
+    epsilon = report["plans"][0]["epsilon_high"]
+    assert epsilon == pytest.approx(expected, rel=1e-4)
+
+
+def test_compare_finds_another_noise(write_ledger, run, run_json):
+    first = write_ledger("one.jsonl")
+    second = write_ledger("two.jsonl", noise_multiplier=1.25)
+    code, out, _ = run("compare", first, second)
+    rows = {line.split("  ")[0].strip(): line for line in out.splitlines()}
+    assert code == 3
+    assert rows["noise_multiplier"].endswith("differs")
+    assert "differs" not in rows["threshold"]
+    assert "noise_multiplier 1.0, the other ledger's 1.25" in out
+    assert f"{gaussian_epsilon(1.25, 1e-5):.4g}" in rows["epsilon holds"]
+    code, report = run_json("compare", first, first)
+    assert code == 0
+    assert report["same"]
+
+
+def test_compare_finds_another_sampler(write_ledger, run_json):
+    first = write_ledger("one.jsonl")
+    second = write_ledger("two.jsonl", participation=dpsum.Poisson)
+    code, report = run_json("compare", first, second)
+    assert code == 3
+    assert "another sampler" in report["difference"]
 
 
 RELEASE = """
@@ -185,273 +196,192 @@ class Mine:
     def half(rows):
         return right(rows, 0.5)
 """
+AUDIT = ["--dimension", "30", "--noise-multiplier", "1.0"]
 
 
-def test_audit_of_a_function_in_the_current_folder(tmp_path, monkeypatch, capsys):
-    """As a step of continuous integration runs it: a process, an exit code, and no
-    traceback.
-    """
+@pytest.fixture
+def release_file(tmp_path, monkeypatch):
     (tmp_path / "of_mine.py").write_text(RELEASE)
-    words = ["--dimension", "30", "--noise-multiplier", "1.0", "--json", "report.json"]
-
-    def shell(name, *more):
-        return subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "dpwatch",
-                "audit",
-                f"of_mine:{name}",
-                *words,
-                *more,
-            ],
-            cwd=tmp_path,
-            text=True,
-            capture_output=True,
-            check=False,
-        )
-
-    done = shell("right")
-    assert done.returncode == 0 and "not refuted" in done.stdout, done.stderr
-    assert (
-        done.stderr.startswith("about ") and "is told with chance 0.95" in done.stderr
-    )
-    report = json.loads((tmp_path / "report.json").read_text())
-    jsonschema.validate(report, SCHEMA)
-    assert (
-        report["audit"]["claimed"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
-        and not report["audit"]["refuted"]
-    )
     monkeypatch.chdir(tmp_path)
-    code, said, _ = run(capsys, "audit", "of_mine:Mine.half", *words)
-    report = json.loads((tmp_path / "report.json").read_text())
+    return tmp_path / "report.json"
+
+
+def test_audit_as_a_process_passes_right_code(release_file):
+    command = [sys.executable, "-m", "dpwatch", "audit", "of_mine:right", *AUDIT]
+    command += ["--json", "report.json"]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "not refuted" in done.stdout
+    assert done.stderr.startswith("about ")
+    assert "is told with chance 0.95" in done.stderr
+    report = json.loads(release_file.read_text())
     jsonschema.validate(report, SCHEMA)
-    assert code == 3 and "REFUTED" in said and report["audit"]["refuted"]
+    assert report["audit"]["claimed"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    assert not report["audit"]["refuted"]
+
+
+def test_audit_exits_with_3_for_half_the_noise(release_file, run):
+    words = [*AUDIT, "--json", "report.json"]
+    code, out, _ = run("audit", "of_mine:Mine.half", *words)
+    assert code == 3
+    assert "REFUTED" in out
+    report = json.loads(release_file.read_text())
+    jsonschema.validate(report, SCHEMA)
+    assert report["audit"]["refuted"]
+
+
+def test_audit_takes_rounds_or_a_participation(release_file, run):
     rounds = ["--kind", "poisson", "--units", 1000, "--cohort", 100, "--rounds", 10]
-    code, said, _ = run(
-        capsys, "audit", "of_mine:right", *words, *rounds, "--at-most", 0.1
-    )
-    assert code == 3 and "not refuted" in said
-    tried = [*words[:-2], "--participation", "of_mine:plan", "--calls", 100]
-    code, said, plan = run(capsys, "audit", "of_mine:right", *tried)
-    assert (
-        code == 0
-        and "over rounds" in said
-        and "as the participation draws them" in plan
-    )
-    assert run(capsys, "audit", "of_mine:right", *tried, *rounds)[2].endswith(
-        "leave one out\n"
-    )
+    words = ["audit", "of_mine:right", *AUDIT]
+    code, out, _ = run(*words, *rounds, "--at-most", 0.1)
+    assert code == 3
+    assert "not refuted" in out
+    words += ["--participation", "of_mine:plan", "--calls", 100]
+    code, out, plan = run(*words)
+    assert code == 0
+    assert "over rounds" in out
+    assert "as the participation draws them" in plan
+    assert run(*words, *rounds)[2].endswith("leave one out\n")
+
+
+PLAN_SIZES = "plan --units 10 --cohort {} --rounds 2 --epsilon 1 {}"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["account", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["account", "{cut}"], "line 4, is not a release"),
-        (["account", "{other}"], "line 1, is not a release"),
-        (["account", "{empty}"], "has no release"),
+        ("account nowhere.jsonl", "nowhere.jsonl"),
+        ("account {cut}", "line 4, is not a release"),
+        ("account {foreign}", "line 1, is not a release"),
+        ("account {empty}", "has no release"),
         (
-            ["account", "{ledger}", "--audit", "{other}"],
+            "account {ledger} --audit {foreign}",
             "cannot be read as a report with an audit",
         ),
         (
-            ["account", "{ledger}", "--json", "{ledger}/report.json"],
+            "account {ledger} --json {ledger}/report.json",
             "a file lies where a folder belongs",
         ),
-        (["compare", "{ledger}", "{cut}"], "line 4, is not a release"),
-        (
-            [
-                "plan",
-                "--units",
-                "10",
-                "--cohort",
-                "20",
-                "--rounds",
-                "2",
-                "--epsilon",
-                "1",
-                "--kind",
-                "poisson",
-            ],
-            "no participation goes with",
-        ),
-        (
-            [
-                "plan",
-                "--units",
-                "9",
-                "--cohort",
-                "3",
-                "--rounds",
-                "3",
-                "--epsilon",
-                "1",
-                "--set",
-                "b",
-            ],
-            "no KEY=VALUE",
-        ),
-        (
-            [
-                "plan",
-                "--units",
-                "10",
-                "--cohort",
-                "5",
-                "--rounds",
-                "2",
-                "--epsilon",
-                "1",
-                "--kind",
-                "mine",
-            ],
-            "no analysis",
-        ),
-        (["audit", "math", "--dimension", "3"], "is no module:function"),
-        (["audit", "no_such_module:f", "--dimension", "3"], "cannot be imported"),
-        (["audit", "math:nothing", "--dimension", "3"], "has no nothing"),
-        (["audit", "math:pi", "--dimension", "3"], "hand over a function"),
-        (["audit", "math:sqrt", "--dimension", "3"], "release fails on contributions"),
-        (
-            ["audit", "math:sqrt", "--dimension", "3", "--kind", "poisson"],
-            "name --units",
-        ),
+        ("compare {ledger} {cut}", "line 4, is not a release"),
+        (PLAN_SIZES.format(20, "--kind poisson"), "no participation goes with"),
+        (PLAN_SIZES.format(5, "--set b"), "no KEY=VALUE"),
+        (PLAN_SIZES.format(5, "--kind mine"), "no analysis"),
+        ("audit math --dimension 3", "is no module:function"),
+        ("audit no_such_module:f --dimension 3", "cannot be imported"),
+        ("audit math:nothing --dimension 3", "has no nothing"),
+        ("audit math:pi --dimension 3", "hand over a function"),
+        ("audit math:sqrt --dimension 3", "release fails on contributions"),
+        ("audit math:sqrt --dimension 3 --kind poisson", "name --units"),
     ],
 )
-def test_errors_are_one_line(write_ledger, tmp_path, capsys, words, said):
+def test_command_reports_an_error_in_one_line(
+    write_ledger, tmp_path, run, words, message
+):
     text = Path(write_ledger("ledger.jsonl")).read_text(encoding="utf-8")
     (tmp_path / "cut.jsonl").write_text(text[:-40])
-    (tmp_path / "other.jsonl").write_text('{"loss": 1.0}\n')
+    (tmp_path / "foreign.jsonl").write_text('{"loss": 1.0}\n')
     (tmp_path / "empty.jsonl").write_text("")
-    names = {
-        name: tmp_path / f"{name}.jsonl" for name in ("ledger", "cut", "other", "empty")
-    }
-    code, _, error = run(capsys, *(word.format(**names) for word in words))
-    *_, last = error.splitlines()  # an audit says its plan before
-    assert (
-        code == 1
-        and last.startswith("error: ")
-        and said in last
-        and "Traceback" not in error
-    )
+    names = ("ledger", "cut", "foreign", "empty")
+    files = {name: tmp_path / f"{name}.jsonl" for name in names}
+    code, _, errors = run(*(word.format(**files) for word in words.split()))
+    last_line = errors.splitlines()[-1]  # an audit prints its plan before
+    assert code == 1
+    assert last_line.startswith("error: ")
+    assert message in last_line
+    assert "Traceback" not in errors
     assert not list(tmp_path.glob("**/*.part"))
 
 
-def test_help_says_the_exit_codes(capsys):
-    for words in (["--help"], ["account", "--help"], ["audit", "--help"]):
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        assert ended.value.code == 0 and "exit codes: 0" in capsys.readouterr().out
+@pytest.mark.parametrize("words", [[], ["account"], ["audit"]])
+def test_help_lists_the_exit_codes(capsys, words):
     with pytest.raises(SystemExit) as ended:
-        main(["plan"])
-    assert ended.value.code == 2
+        main([*words, "--help"])
+    assert ended.value.code == 0
+    assert "exit codes: 0" in capsys.readouterr().out
 
 
 PLAN = {"--units": "1000", "--cohort": "10", "--rounds": "5", "--noise-multiplier": "1"}
-AUDIT = {"--dimension": "3", "--epsilon": "1"}
-NOT_NUMBERS = ["nan", "inf", "-inf", "1e400", "", "x", "-1", "1e-400", "\uff11"]
-
-
-@pytest.mark.parametrize("value", NOT_NUMBERS)
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [
-        *(("plan", option) for option in [*PLAN, "--delta", "--at-most"]),
-        *(
-            ("audit", option)
-            for option in (
-                *AUDIT,
-                "--noise-multiplier",
-                "--delta",
-                "--units",
-                "--cohort",
-                "--rounds",
-                "--rows",
-                "--calls",
-                "--leak",
-                "--power",
-                "--false-alarm",
-                "--seed",
-                "--at-most",
-            )
-        ),
-        ("account", "--delta"),
-        ("account", "--at-most"),
-        ("compare", "--delta"),
-    ],
+AUDIT_OPTIONS = (
+    "--dimension --epsilon --delta --units --cohort --rounds --rows --calls"
+    " --leak --power --false-alarm --seed --at-most"
 )
-def test_a_number_out_of_range_is_told_in_one_line(capsys, command, option, value):
+OPTIONS = [
+    *(("plan", option, PLAN) for option in [*PLAN, "--delta", "--at-most"]),
+    *(
+        ("audit math:sqrt", option, {"--dimension": "3", "--epsilon": "1"})
+        for option in AUDIT_OPTIONS.split()
+    ),
+    ("audit math:sqrt", "--noise-multiplier", {"--dimension": "3"}),
+    ("account a", "--delta", {}),
+    ("account a", "--at-most", {}),
+    ("compare a b", "--delta", {}),
+]
+
+
+@pytest.mark.parametrize(
+    "value", ["nan", "inf", "-inf", "1e400", "", "x", "-1", "1e-400", "\uff11"]
+)
+@pytest.mark.parametrize(("command", "option", "values"), OPTIONS)
+def test_command_refuses_a_number_out_of_range(capsys, command, option, values, value):
     """1e-400 is 0, which no option but --at-most takes; a whole number has no point."""
-    given = {"plan": PLAN, "audit": AUDIT}.get(command, {})
-    if command == "audit" and option == "--noise-multiplier":
-        given = {"--dimension": "3"}
-    words = {"audit": ["math:sqrt"], "account": ["a"], "compare": ["a", "b"]}
-    pairs = [f"{name}={text}" for name, text in ({**given, option: value}).items()]
     if option == "--at-most" and value == "1e-400":
         return
-    with pytest.raises(SystemExit) as ended:
-        main([command, *words.get(command, []), *pairs])
-    said = capsys.readouterr()
-    assert ended.value.code == 2 and said.out == ""
-    assert said.err.count("\n") == 1 and option in said.err
+    pairs = [f"{name}={text}" for name, text in (values | {option: value}).items()]
+    check_usage_error(capsys, [*command.split(), *pairs], option)
 
 
 @pytest.mark.parametrize("setting", ["separation=nan", "separation=1e400"])
-def test_a_setting_that_is_no_number_is_told_in_one_line(capsys, setting):
+def test_command_refuses_a_setting_that_is_no_number(capsys, setting):
+    pairs = [f"{name}={text}" for name, text in PLAN.items()]
+    check_usage_error(capsys, ["plan", *pairs, "--set", setting], "")
+
+
+def check_usage_error(capsys, words, option):
+    """The command exits with 2 and prints one line that names the option."""
     with pytest.raises(SystemExit) as ended:
-        main(["plan", *(f"{k}={v}" for k, v in PLAN.items()), "--set", setting])
-    assert ended.value.code == 2 and capsys.readouterr().err.count("\n") == 1
+        main(words)
+    captured = capsys.readouterr()
+    assert ended.value.code == 2
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert option in captured.err
 
 
-@pytest.mark.parametrize("multiplier", [1e-3, 1e6])
-def test_the_ends_of_the_range_of_noise_have_an_answer(capsys, multiplier):
-    """Of one Gaussian release mu = 1 / z: epsilon is 0 at z = 1e6, as Phi(mu / 2) -
-    Phi(-mu / 2) = 4e-7 is below delta; about mu^2 / 2 + 4.265 mu at z = 1e-3.
+def run_process(words, encoding, stdout=None):
+    """Run the command with an encoding, and Python's UTF-8 mode off; return exit code
+    and standard error.
     """
-    words = ["--noise-multiplier", multiplier, "--kind", "one-pass", "--json", "-"]
-    options = ["--units", 1000, "--cohort", 10, "--rounds", 5]
-    code, said, _ = run(capsys, "plan", *options, *words)
-    (row,) = json.loads(said)["plans"]
-    expected = 0.0 if multiplier > 1 else 1e6 / 2 + 4.265 * 1e3
-    assert code == 0 and row["epsilon_high"] == pytest.approx(expected, rel=1e-4)
-
-
-def piped(words, locale, **how):
-    """The command as a process in a locale, with Python's UTF-8 mode off."""
-    environment = os.environ | {"PYTHONIOENCODING": locale, "PYTHONUTF8": "0"}
-    return subprocess.Popen(
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    done = subprocess.run(
         [sys.executable, "-m", "dpwatch", *map(str, words)],
         env=environment,
+        stdout=stdout,
         stderr=subprocess.PIPE,
-        **how,
+        check=False,
     )
+    return done.returncode, done.stderr
 
 
-def test_output_is_the_same_bytes_in_every_locale(tmp_path):
-    """The name of a missing ledger, which is said again, is not ASCII."""
-    outputs = []
-    for locale in ("utf-8", "latin-1", "ascii"):
-        with piped(["account", tmp_path / "nö-ε.jsonl"], locale) as process:
-            _, errors = process.communicate()
-        assert process.returncode == 1
-        outputs.append(errors)
-    assert "nö-ε.jsonl is missing" in outputs[0].decode("utf-8")
-    assert outputs[1:] == outputs[:1] * 2
+def test_output_has_the_same_bytes_in_every_encoding(tmp_path):
+    """The name of a missing ledger, which is repeated, is not ASCII."""
+    words = ["account", tmp_path / "nö-ε.jsonl"]
+    code, errors = run_process(words, "utf-8")
+    assert code == 1
+    assert "nö-ε.jsonl is missing" in errors.decode("utf-8")
+    for encoding in ("latin-1", "ascii"):
+        assert run_process(words, encoding) == (1, errors)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes and /dev/full of Unix")
-def test_a_closed_pipe_ends_quietly_and_a_full_disk_in_one_line(write_ledger):
+def test_command_ends_quietly_at_a_closed_pipe_and_with_a_line_at_a_full_disk(
+    write_ledger,
+):
     words = ["account", write_ledger("one.jsonl")]
     reading, writing = os.pipe()
     os.close(reading)
-    with piped(words, "utf-8", stdout=writing) as process:
-        errors = process.communicate()[1]
+    assert run_process(words, "utf-8", writing) == (141, b"")
     os.close(writing)
-    assert (process.returncode, errors) == (141, b"")
-    if not Path("/dev/full").exists():
-        return
-    with open("/dev/full", "wb") as full, piped(words, "utf-8", stdout=full) as process:
-        errors = process.communicate()[1]
-    assert process.returncode == 1
-    assert errors == b"error: output cannot be written: No space left on device\n"
+    if Path("/dev/full").exists():
+        message = b"error: output cannot be written: No space left on device\n"
+        with open("/dev/full", "wb") as full_disk:
+            assert run_process(words, "utf-8", full_disk) == (1, message)

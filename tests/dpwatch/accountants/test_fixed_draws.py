@@ -1,8 +1,4 @@
-"""Cohorts drawn with replacement: their bracket beside integrals of data sets, and
-beside one Gaussian.
-"""
-
-from __future__ import annotations
+"""Cohorts drawn with replacement: integrals of data sets, and one Gaussian."""
 
 import math
 
@@ -10,127 +6,103 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
+from dpsum import DpsumError
 from dpsum.accounting import analyses
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import fixed_size
 from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.errors import DpsumError
-from dpwatch.accountants import fixed_draws
+from dpwatch.accountants.fixed_draws import lower_epsilon, upper_epsilon
+from tests.dpsum.accounting.helpers import positive_root
+
+DELTA = 1e-5
+SAMPLER = {"kind": "fixed-draws", "clients": 50, "cohort": 10, "rounds": 6, "rate": 0.2}
 
 
-def integral(
-    z: float,
-    units: int,
-    draws: int,
-    delta: float,
-    own: float,
-    other: float,
-    changed: float,
-) -> float:
-    """Epsilon of one round, both orders: a unit of `own` or `changed` among others of
-    `other`, on a grid.
+def epsilon_of_one_round(z, units, draws, contributions):
+    """Return epsilon of both orders on a grid, where one unit contributes or is
+    changed, beside others: `contributions` is (unit's, changed, others').
     """
+    unit, changed, others = contributions
     counts = np.arange(draws + 1)
     chances = binom.pmf(counts, draws, 1 / units)
     x = np.linspace(-draws - 14 * z, draws + 14 * z, 200_001)
-    worlds = [
-        sum(
-            p * norm.pdf(x, (draws - k) * other + k * mine, z)
-            for k, p in zip(counts, chances, strict=True)
-        )
-        for mine in (own, changed)
-    ]
-    step, found = x[1] - x[0], 0.0
-    for one, two in (worlds, worlds[::-1]):
-        low, high = 0.0, 200.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            above = (
-                float(np.sum(np.maximum(one - math.exp(middle) * two, 0.0)) * step)
-                > delta
-            )
-            low, high = (middle, high) if above else (low, middle)
-        found = max(found, high)
-    return found
+
+    def density(contribution):
+        means = (draws - counts) * others + counts * contribution
+        laws = (norm.pdf(x, mean, z) for mean in means)
+        return sum(chance * law for chance, law in zip(chances, laws, strict=True))
+
+    first, second = density(unit), density(changed)
+
+    def excess(epsilon, numerator, denominator):
+        gains = np.maximum(numerator - math.exp(epsilon) * denominator, 0.0)
+        return float(gains.sum() * (x[1] - x[0])) - DELTA
+
+    return max(
+        positive_root(lambda epsilon: excess(epsilon, first, second)),
+        positive_root(lambda epsilon: excess(epsilon, second, first)),
+    )
 
 
 @pytest.mark.parametrize(
     ("z", "units", "draws"), [(1.0, 50, 10), (2.0, 5, 5), (1.5, 200, 6)]
 )
-def test_no_data_set_of_one_round_is_above_the_high_end(
-    z: float, units: int, draws: int
-) -> None:
-    """The worst of them reaches most of it: what is lost is the number of draws, which
-    the bound tells.
-    """
-    high = fixed_draws.upper_epsilon(((z, 1),), units, draws, 1e-5)
+def test_fixed_draws_high_end_is_above_every_data_set(z, units, draws):
+    """The worst reaches most of it; the bound tells the number of draws."""
+    high = upper_epsilon(((z, 1),), units, draws, DELTA)
     worst = max(
-        integral(z, units, draws, 1e-5, *case)
-        for case in ((1, -1, 0), (1, 1, 0), (1, 0, 0))
+        epsilon_of_one_round(z, units, draws, contributions)
+        for contributions in ((1, 0, -1), (1, 0, 1), (1, 0, 0))
     )
     assert worst < high < 2.2 * worst
-    replaced = fixed_draws.upper_epsilon(
-        ((z, 1),), units, draws, 1e-5, fixed_size.REPLACE_ONE
-    )
-    worst = integral(z, units, draws, 1e-5, 1, -1, -1)
-    assert worst < replaced < 2.2 * worst
+    high = upper_epsilon(((z, 1),), units, draws, DELTA, fixed_size.REPLACE_ONE)
+    worst = epsilon_of_one_round(z, units, draws, (1, -1, -1))
+    assert worst < high < 2.2 * worst
 
 
-def test_the_low_end_is_the_integral_of_its_data_set() -> None:
-    found = fixed_draws.lower_epsilon(((1.0, 1),), 50, 10, 1e-5)
-    assert found == pytest.approx(integral(1.0, 50, 10, 1e-5, 1, 0, 0), rel=5e-3)
-    replaced = fixed_draws.lower_epsilon(
-        ((2.0, 1),), 50, 10, 1e-5, fixed_size.REPLACE_ONE
-    )
-    assert replaced == pytest.approx(integral(2.0, 50, 10, 1e-5, 1, -1, -1), rel=5e-3)
+def test_fixed_draws_low_end_is_that_of_one_data_set():
+    low = lower_epsilon(((1.0, 1),), 50, 10, DELTA)
+    expected = epsilon_of_one_round(1.0, 50, 10, (1, 0, 0))
+    assert low == pytest.approx(expected, rel=5e-3)
+    low = lower_epsilon(((2.0, 1),), 50, 10, DELTA, fixed_size.REPLACE_ONE)
+    expected = epsilon_of_one_round(2.0, 50, 10, (1, -1, -1))
+    assert low == pytest.approx(expected, rel=5e-3)
 
 
-def test_one_draw_is_a_cohort_of_one_without_replacement() -> None:
-    with_, without = (
-        fixed_draws.upper_epsilon(((1.0, 5),), 20, 1, 1e-5),
-        fixed_size.upper_epsilon(((1.0, 5),), 1 / 20, 1e-5),
-    )
-    assert with_ == pytest.approx(without, rel=1e-6)
+def test_fixed_draws_of_one_draw_is_a_fixed_size_of_one():
+    expected = fixed_size.upper_epsilon(((1.0, 5),), 1 / 20, DELTA)
+    assert upper_epsilon(((1.0, 5),), 20, 1, DELTA) == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_unit_that_is_alone_is_in_every_draw() -> None:
-    """Four draws of one unit, three rounds: one Gaussian of z / (4 x 3^1/2)."""
-    wanted = gaussian_epsilon(10.0 / (4 * math.sqrt(3)), 1e-5)
-    assert fixed_draws.upper_epsilon(((10.0, 3),), 1, 4, 1e-5) == pytest.approx(
-        wanted, rel=1e-6
-    )
-    assert fixed_draws.lower_epsilon(((10.0, 3),), 1, 4, 1e-5) == pytest.approx(
-        wanted, rel=1e-9
-    )
-    sampler = {"kind": "fixed-draws", "clients": 1, "cohort": 4, "rounds": 3, "rate": 4}
-    events = Events.planned(((10.0, 3),), sampler)
+def test_fixed_draws_of_the_only_unit_are_one_gaussian():
+    """Four draws of one unit, three rounds: z / (4 sqrt(3))."""
+    expected = gaussian_epsilon(10.0 / (4 * math.sqrt(3)), DELTA)
+    schedule = ((10.0, 3),)
+    assert upper_epsilon(schedule, 1, 4, DELTA) == pytest.approx(expected, rel=1e-6)
+    assert lower_epsilon(schedule, 1, 4, DELTA) == pytest.approx(expected, rel=1e-9)
+    sampler = SAMPLER | {"clients": 1, "cohort": 4, "rounds": 3, "rate": 4}
+    events = Events.planned(schedule, sampler)
     accountant = analyses.find("gaussian", "fixed-draws")
-    assert accountant.bracket(events, 1e-5)[1] == pytest.approx(wanted, rel=1e-9)
-    replaced = gaussian_epsilon(10.0 / (8 * math.sqrt(3)), 1e-5)
-    assert accountant.replaced(events, 1e-5) == (
-        pytest.approx(replaced, rel=1e-9),
-        pytest.approx(replaced, rel=1e-9),
-    )
+    high = accountant.bracket(events, DELTA)[1]
+    assert high == pytest.approx(expected, rel=1e-9)
+    expected = gaussian_epsilon(10.0 / (8 * math.sqrt(3)), DELTA)
+    ends = accountant.replaced(events, DELTA)
+    assert ends == pytest.approx((expected, expected), rel=1e-9)
 
 
-def test_more_rounds_and_less_noise_cost_more() -> None:
-    base = fixed_draws.upper_epsilon(((1.5, 6),), 50, 10, 1e-5)
-    assert fixed_draws.upper_epsilon(((1.5, 12),), 50, 10, 1e-5) > 1.1 * base
-    assert fixed_draws.upper_epsilon(((1.2, 6),), 50, 10, 1e-5) > 1.1 * base
-    assert fixed_draws.upper_epsilon(((1.5, 6),), 50, 20, 1e-5) > 1.1 * base
-    assert base > fixed_size.upper_epsilon(((1.5, 6),), 0.2, 1e-5)
+def test_fixed_draws_cost_more_for_more_rounds_less_noise_and_more_draws():
+    base = upper_epsilon(((1.5, 6),), 50, 10, DELTA)
+    assert upper_epsilon(((1.5, 12),), 50, 10, DELTA) > 1.1 * base
+    assert upper_epsilon(((1.2, 6),), 50, 10, DELTA) > 1.1 * base
+    assert upper_epsilon(((1.5, 6),), 50, 20, DELTA) > 1.1 * base
+    assert base > fixed_size.upper_epsilon(((1.5, 6),), 0.2, DELTA)
 
 
-def test_the_sampler_is_checked() -> None:
-    analysis = analyses.find("gaussian", "fixed-draws")
-    right = {
-        "kind": "fixed-draws",
-        "clients": 50,
-        "cohort": 10,
-        "rounds": 6,
-        "rate": 0.2,
-    }
-    analysis.check(right)
-    for wrong in ({"rate": 0.3}, {"cohort": 2.5, "rate": 0.05}, {"clients": 0}):
-        with pytest.raises(DpsumError, match="do not fit together"):
-            analysis.check(right | wrong)
+@pytest.mark.parametrize(
+    "change", [{"rate": 0.3}, {"cohort": 2.5, "rate": 0.05}, {"clients": 0}]
+)
+def test_fixed_draws_refuse_a_sampler_that_contradicts_itself(change):
+    accountant = analyses.find("gaussian", "fixed-draws")
+    accountant.check(SAMPLER)
+    with pytest.raises(DpsumError, match="do not fit together"):
+        accountant.check(SAMPLER | change)

@@ -1,26 +1,27 @@
-"""The ledger of Flower's own strategies and mods, right and with faults planted in its
-loop.
+"""Watched strategies and mods of Flower: ledger, account and audit, right and with
+planted faults.
 """
 
-from __future__ import annotations
-
 import itertools
-import json
 import logging
 import math
 import random
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
-from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -28,655 +29,534 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
-    dp_adaptive_clipping,
     dp_fixed_clipping,
 )
 from flwr.supercore import differential_privacy
 
+from dpsum import DpsumError
 from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.errors import DpsumError
-from dpsum.ledger import Release, read_ledger
+from dpsum.ledger import read_ledger
 from dpwatch.adapters import flower
 from dpwatch.adapters.flower_nodes import InProcess
 
-NODES, COHORT = 40, 10
+NODES, COHORT, DELTA = 40, 10, 1e-5
 SHAPES = {"w": (30, 20), "b": (20,), "v": (20, 20)}
 logging.getLogger("flwr").setLevel(logging.ERROR)
 
 
-def nodes(
-    *,
-    examples: Any = lambda i: 10,
-    metrics: tuple[str, ...] = (),
-    mods: Any = (),
-    size: float = 1.0,
-) -> InProcess:
-    """Clients whose updates are normal draws, so that nearly all of them are
-    clipped.
-    """
+def make_nodes(*, examples=lambda node: 10, metrics=(), mods=(), scale=1.0):
+    """Return clients whose updates are normal draws, nearly all of which are clipped."""
     app = ClientApp()
 
     @app.train(mods=list(mods))
-    def train(message: Message, context: Any) -> Message:
-        number = context.node_config["i"]
-        sent = next(iter(message.content.array_records.values()))
-        draw = np.random.default_rng(number)
-        arrays = {
-            key: Array(
-                np.asarray(
-                    one.numpy() + size * draw.normal(size=one.numpy().shape),
-                    one.numpy().dtype,
-                )
-            )
-            for key, one in sent.items()
-        }
-        shown = {"num-examples": examples(number)} | dict.fromkeys(metrics, 0.5)
-        return Message(
-            RecordDict({"arrays": ArrayRecord(arrays), "metrics": MetricRecord(shown)}),
-            reply_to=message,
-        )
+    def train(message, context):
+        node = context.node_config["i"]
+        model = next(iter(message.content.array_records.values()))
+        rng = np.random.default_rng(node)
+        update = {}
+        for key, array in model.items():
+            values = array.numpy()
+            values = np.asarray(values + scale * rng.normal(size=values.shape))
+            update[key] = Array(values.astype(array.dtype))
+        shown = {"num-examples": examples(node)} | dict.fromkeys(metrics, 0.5)
+        content = {"arrays": ArrayRecord(update), "metrics": MetricRecord(shown)}
+        return Message(RecordDict(content), reply_to=message)
 
-    return InProcess(app, {1000 + i: {"i": i} for i in range(NODES)})
+    return InProcess(app, {1000 + node: {"i": node} for node in range(NODES)})
 
 
-def zeros(shapes: dict[str, tuple[int, ...]] = SHAPES) -> ArrayRecord:
-    return ArrayRecord(
-        {key: Array(np.zeros(shape, np.float32)) for key, shape in shapes.items()}
-    )
+def zero_model(shapes=SHAPES):
+    zeros = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()}
+    return ArrayRecord({key: Array(values) for key, values in zeros.items()})
 
 
-def fed_avg(**kwargs: Any) -> FedAvg:
-    return FedAvg(
-        **{"fraction_train": COHORT / NODES, "fraction_evaluate": 0.0} | kwargs
-    )
+def fed_avg(kind=FedAvg, **options):
+    defaults = {"fraction_train": COHORT / NODES, "fraction_evaluate": 0.0}
+    return kind(**defaults | options)
 
 
-def fixed(
-    inner: Any = None,
-    *,
-    z: float = 1.5,
-    clip: float = 0.5,
-    cohort: int = COHORT,
-    **kwargs: Any,
-) -> Any:
+def server_fixed(strategy=None, *, clip=0.5, cohort=COHORT, **options):
     return DifferentialPrivacyServerSideFixedClipping(
-        inner or fed_avg(), z, clip, cohort, **kwargs
+        strategy or fed_avg(), 1.5, clip, cohort, **options
     )
 
 
-def lines(
-    strategy: Any,
-    folder: Path,
-    *,
-    grid: Any = None,
-    rounds: int = 3,
-    seed: int = 0,
-    **kwargs: Any,
-) -> list[Release]:
-    random.seed(seed)
-    np.random.seed(seed)
-    watched = flower.watch(strategy, folder / "ledger.jsonl", **kwargs)
-    strategy.start(
-        grid or nodes(), zeros(kwargs.pop("shapes", SHAPES)), num_rounds=rounds
+def client_fixed():
+    return DifferentialPrivacyClientSideFixedClipping(fed_avg(), 1.5, 0.5, COHORT)
+
+
+def server_adaptive(**options):
+    return DifferentialPrivacyServerSideAdaptiveClipping(
+        fed_avg(), 0.9, COHORT, initial_clipping_norm=0.5, **options
     )
-    return read_ledger(watched.path)
 
 
-@pytest.mark.parametrize("side", ["server", "client"])
-def test_a_fixed_threshold_is_one_line_a_round_with_what_ran(
-    side: str, tmp_path: Path
-) -> None:
+@pytest.fixture
+def run(tmp_path):
+    """Run a watched strategy; return its watch."""
+    count = itertools.count()
+
+    def run_rounds(
+        strategy=None, nodes=None, *, rounds=3, seed=0, shapes=SHAPES, **watch
+    ):
+        strategy = strategy or server_fixed()
+        random.seed(seed)
+        np.random.seed(seed)
+        path = tmp_path / f"{next(count)}.jsonl"
+        watched = flower.watch(strategy, path, **watch)
+        strategy.start(nodes or make_nodes(), zero_model(shapes), num_rounds=rounds)
+        return watched
+
+    return run_rounds
+
+
+@pytest.fixture
+def run_lines(run):
+    """Run a watched strategy; return the lines of its ledger."""
+    return lambda *args, **options: read_ledger(run(*args, **options).path)
+
+
+def reasons(lines):
+    return [line.reason for line in lines]
+
+
+# Right code
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mods"), [(server_fixed, []), (client_fixed, [fixedclipping_mod])]
+)
+def test_flower_fixed_clipping_has_a_line_a_round(run_lines, strategy, mods):
     """Equal weights: the mean over 10 with noise z C / 10 is a sum of sensitivity C
     with noise z C.
     """
-    strategy, grid = fixed(), nodes()
-    if side == "client":
-        strategy = DifferentialPrivacyClientSideFixedClipping(
-            fed_avg(), 1.5, 0.5, COHORT
-        )
-        grid = nodes(mods=[fixedclipping_mod])
-    found = lines(strategy, tmp_path, grid=grid)
-    assert [event.round for event in found] == [0, 1, 2]
-    for event in found:
-        assert event.sampler == {
-            "kind": "fixed-size",
-            "clients": 40,
-            "cohort": 10,
-            "rounds": 3,
-            "rate": 0.25,
-        }
-        assert (
-            event.threshold,
-            event.sensitivity,
-            event.denominator,
-            event.dimension,
-        ) == (0.5, 0.5, 10, 1020)
-        assert event.noise_std == pytest.approx(0.75, rel=1e-12)
-        assert (event.reason, event.data_dependent_threshold) == ("", False)
+    lines = run_lines(strategy(), make_nodes(mods=mods))
+    assert [line.round for line in lines] == [0, 1, 2]
+    sampler = {"kind": "fixed-size", "clients": 40, "cohort": 10, "rounds": 3}
+    for line in lines:
+        assert line.sampler == sampler | {"rate": 0.25}
+        assert line.threshold == line.sensitivity == 0.5
+        assert (line.denominator, line.dimension) == (10, 1020)
+        assert line.noise_std == pytest.approx(0.75, rel=1e-12)
+        assert (line.reason, line.data_dependent_threshold) == ("", False)
 
 
-def test_right_code_passes_at_twenty_seeds(tmp_path: Path) -> None:
-    for seed in range(20):
-        found = lines(fixed(), tmp_path / str(seed), seed=seed, rounds=5)
-        assert [event.reason for event in found] == [""] * 5
+@pytest.mark.parametrize("seed", range(10))
+def test_flower_right_code_has_no_reason(run_lines, seed):
+    assert reasons(run_lines(seed=seed, rounds=5)) == [""] * 5
 
 
-def test_known_cohorts_are_gaussians_one_after_another(tmp_path: Path) -> None:
-    """Three rounds of z = 1.5 that a client may all be in are one Gaussian of 1.5 /
-    3^1/2.
-    """
-    strategy = fixed()
-    watched = flower.watch(strategy, tmp_path / "ledger.jsonl", cohorts="known")
-    strategy.start(nodes(), zeros(), num_rounds=3)
-    holds = watched.account(1e-5).profiles["holds"]
-    assert holds.epsilon_high == pytest.approx(
-        gaussian_epsilon(1.5 / math.sqrt(3), 1e-5), rel=1e-9
-    )
-    assert holds.status == "proved"
+def test_flower_account_of_known_cohorts_is_one_gaussian(run):
+    """Three rounds of z = 1.5 that a client may all be in."""
+    entry = run(cohorts="known").account(DELTA).profiles["holds"]
+    expected = gaussian_epsilon(1.5 / math.sqrt(3), DELTA)
+    assert entry.epsilon_high == pytest.approx(expected, rel=1e-9)
+    assert entry.status == "proved"
 
 
-def test_the_accountants_epsilon_is_the_claim_and_an_upper_end(tmp_path: Path) -> None:
-    """Flower's Renyi accountant, no amplification: dp_accounting's of three Gaussians,
-    above the exact one.
-    """
-    accounting = pytest.importorskip("flwr.supercore.privacy_accounting.rdp_accountant")
-    rdp = pytest.importorskip("dp_accounting").rdp
-    from dp_accounting import GaussianDpEvent
-    from flwr.supercore.privacy_accounting import (
-        NeighboringRelation,
-        PrivacyConfig,
-        SamplingMethod,
-    )
+def test_flower_claim_is_the_epsilon_of_its_accountant(run):
+    """Renyi divergences of three Gaussians, by dp_accounting, above the exact value."""
+    module = pytest.importorskip("flwr.supercore.privacy_accounting.rdp_accountant")
+    dp_accounting = pytest.importorskip("dp_accounting")
+    from flwr.supercore import privacy_accounting
 
-    config = PrivacyConfig(
-        1e-5,
+    config = privacy_accounting.PrivacyConfig(
+        DELTA,
         NODES,
-        NeighboringRelation.ADD_OR_REMOVE_ONE,
-        SamplingMethod.NO_AMPLIFICATION,
+        privacy_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        privacy_accounting.SamplingMethod.NO_AMPLIFICATION,
     )
-    strategy = fixed(accountant=accounting.RdpAccountant(config))
-    watched = flower.watch(strategy, tmp_path / "ledger.jsonl", cohorts="known")
-    strategy.start(nodes(), zeros(), num_rounds=3)
-    profiles = watched.account(1e-5).profiles
-    wanted = rdp.RdpAccountant().compose(GaussianDpEvent(1.5), 3).get_epsilon(1e-5)
-    assert profiles["as_claimed"].epsilon_high == pytest.approx(wanted, rel=1e-9)
-    assert (
-        profiles["holds"].epsilon_high < wanted < 1.2 * profiles["holds"].epsilon_high
-    )
-    exact = (
-        pytest.importorskip("dp_accounting")
-        .pld.PLDAccountant()
-        .compose(GaussianDpEvent(1.5), 3)
-    )
-    assert profiles["holds"].epsilon_high == pytest.approx(
-        exact.get_epsilon(1e-5), abs=1e-3
-    )
+    strategy = server_fixed(accountant=module.RdpAccountant(config))
+    profiles = run(strategy, cohorts="known").account(DELTA).profiles
+    event = dp_accounting.GaussianDpEvent(1.5)
+    renyi = dp_accounting.rdp.RdpAccountant().compose(event, 3).get_epsilon(DELTA)
+    assert profiles["as_claimed"].epsilon_high == pytest.approx(renyi, rel=1e-9)
+    proven = profiles["holds"].epsilon_high
+    assert proven < renyi < 1.2 * proven
+    exact = dp_accounting.pld.PLDAccountant().compose(event, 3).get_epsilon(DELTA)
+    assert proven == pytest.approx(exact, abs=1e-3)
 
 
-def test_a_client_moves_a_weighted_mean_by_its_weight(tmp_path: Path) -> None:
-    """What Flower releases with one client's update at zero, all else the same, is C
-    n_max / sum n away.
-    """
-
-    def at(
-        zero: int | None, folder: Path
-    ) -> tuple[np.ndarray, list[Release], list[int]]:
-        drawn: list[int] = []
-
-        def examples(number: int) -> int:
-            drawn.append(number)
-            return (
-                200
-                if number == zero or (zero is None and number == heaviest)
-                else 10 + number
-            )
-
-        grid = nodes(examples=examples)
-        if zero is not None:
-            grid._contexts[1000 + zero].node_config["silent"] = True
-        return (
-            _released(grid, folder, silent=zero),
-            read_ledger(folder / "ledger.jsonl"),
-            drawn,
-        )
-
-    random.seed(1)
-    heaviest = random.sample(range(NODES), COHORT)[0]
-    one, found, drawn = at(None, tmp_path / "one")
-    other, _, again = at(heaviest, tmp_path / "other")
-    assert drawn == again and heaviest in drawn
-    weights = [200 if number == heaviest else 10 + number for number in drawn]
-    moved = float(np.linalg.norm(one - other))
-    assert moved == pytest.approx(0.5 * 200 / sum(weights), rel=1e-4)
-    (event,) = found
-    assert event.sensitivity / event.denominator == pytest.approx(moved, rel=1e-4)
-    assert event.noise_multiplier == pytest.approx(
-        1.5 * sum(weights) / 200 / COHORT, rel=1e-9
-    )
-    assert (
-        "weighted by" in event.reason and "examples=(least, greatest)" in event.reason
-    )
-
-
-def _released(grid: InProcess, folder: Path, *, silent: int | None) -> np.ndarray:
-    """The model after one round, of known noise; `silent` sends the model back as it
-    came.
-    """
-    strategy, app = fixed(), grid._app
-
-    def answer(message: Message, context: Any) -> Message:
-        reply = app(message, context)
-        if context.node_config["i"] == silent:
-            # Flower divides by the norm: next to nothing, in place of nothing.
-            tiny = {
-                key: Array(np.full(one.shape, 1e-12, np.float32))
-                for key, one in zeros().items()
-            }
-            reply.content["arrays"] = ArrayRecord(tiny)
-        return reply
-
-    grid._app = answer  # type: ignore[assignment]
-    random.seed(1)
-    np.random.seed(1)
-    flower.watch(strategy, folder / "ledger.jsonl")
-    result = strategy.start(grid, zeros(), num_rounds=1)
-    return np.concatenate([one.ravel() for one in result.arrays.to_numpy_ndarrays()])
-
-
-def test_bounds_of_the_examples_bound_the_weight_in_every_cohort(
-    tmp_path: Path,
-) -> None:
-    """From 10 to 49 examples, 10 clients: at most 49 / (49 + 9 x 10) of the mean, and
-    twice that for secret cohorts.
-    """
-    found = lines(
-        fixed(), tmp_path, grid=nodes(examples=lambda i: 10 + i), examples=(10, 49)
-    )
-    assert [event.reason for event in found] == [""] * 3
-    assert [event.sensitivity for event in found] == pytest.approx(
-        [2 * 0.5 * 10 * 49 / 139] * 3
-    )
-    known = lines(
-        fixed(),
-        tmp_path / "known",
-        grid=nodes(examples=lambda i: 10 + i),
-        examples=(10, 49),
-        cohorts="known",
-    )
-    assert [event.sensitivity for event in known] == pytest.approx(
-        [0.5 * 10 * 49 / 139] * 3
-    )
-    outside = lines(
-        fixed(),
-        tmp_path / "outside",
-        grid=nodes(examples=lambda i: 10 + i),
-        examples=(10, 12),
-    )
-    assert "not from 10 to 12" in outside[0].reason
-
-
-Noise = differential_privacy.add_gaussian_noise_inplace
-
-
-def _half(arrays: Any, std: float) -> None:
-    Noise(arrays, std / 2)
-
-
-def _by_array(arrays: Any, std: float) -> None:
-    Noise(arrays, std / math.sqrt(len(arrays)))
-
-
-def _same_stream(arrays: Any, std: float) -> None:
-    np.random.seed(7)
-    Noise(arrays, std)
-
-
-def _same_for_each_array(arrays: Any, std: float) -> None:
-    for array in arrays:
-        np.random.seed(random.getrandbits(30) if array is arrays[0] else SEEN[-1])
-        SEEN.append(int(np.random.get_state()[1][0]))
-        Noise([array], std)
-
-
-def _not_on_some(arrays: Any, std: float) -> None:
-    kept = arrays[0][:3].copy()
-    Noise(arrays, std)
-    arrays[0][:3] = kept
-
-
-SEEN: list[int] = []
-
-
-@pytest.mark.parametrize(
-    ("planted", "said"),
-    [
-        (_half, "said to have deviation 0.075 and has 0.03"),
-        (_by_array, "said to have deviation 0.075 and has 0.04"),
-        (_same_stream, "drawn already in a release before"),
-        (_same_for_each_array, "drawn already in this release"),
-        (_not_on_some, "60 of 1,020 coordinates have no noise"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_a_fault_of_the_noise_is_seen(
-    planted: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dp_fixed_clipping, "add_gaussian_noise_inplace", planted)
-    found = lines(fixed(), tmp_path)
-    assert said in found[-1].reason
-    assert found[-1].data_dependent_threshold
-
-
-def _per_layer(param1: Any, param2: Any, clipping_norm: float) -> None:
-    for number, old in enumerate(param2):
-        update = param1[number] - old
-        param1[number] = old + update * min(1.0, clipping_norm / np.linalg.norm(update))
-
-
-def _not_at_all(param1: Any, param2: Any, clipping_norm: float) -> None:
-    """Clipping comes after adding, or never: either way what is averaged is not
-    clipped.
-    """
-
-
-@pytest.mark.parametrize("planted", [_per_layer, _not_at_all])
-def test_a_fault_of_the_clipping_is_seen(
-    planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dp_fixed_clipping, "compute_clip_model_update", planted)
-    assert "more than its threshold 0.5" in lines(fixed(), tmp_path)[0].reason
-
-
-def test_a_client_without_its_mod_is_seen(tmp_path: Path) -> None:
-    strategy = DifferentialPrivacyClientSideFixedClipping(fed_avg(), 1.5, 0.5, COHORT)
-    assert (
-        "more than its threshold" in lines(strategy, tmp_path, grid=nodes())[0].reason
-    )
-
-
-def test_a_parameter_that_is_one_number_is_not_clipped_by_flower(
-    tmp_path: Path,
-) -> None:
-    """numpy gives back a number for an array of no dimensions, and Flower's clipping in
-    place then changes a copy.
-    """
-    strategy, shapes = fixed(), {"w": (30, 20), "scale": ()}
-    watched = flower.watch(strategy, tmp_path / "ledger.jsonl")
-    strategy.start(nodes(size=3.0), zeros(shapes), num_rounds=1)
-    (event,) = read_ledger(watched.path)
-    assert "more than its threshold 0.5" in event.reason
-
-
-def test_a_denominator_of_another_cohort_is_less_noise(tmp_path: Path) -> None:
-    """20 clients are said and 10 come: half the noise for what one client moves."""
-    found = lines(fixed(cohort=20), tmp_path)
-    assert [event.noise_multiplier for event in found] == pytest.approx([0.75] * 3)
-
-
-def test_the_noise_of_adaptive_clipping_is_of_the_next_threshold(
-    tmp_path: Path,
-) -> None:
+def test_flower_noise_of_adaptive_clipping_is_of_the_next_threshold(run_lines):
     """Flower moves C before it adds the noise: updates clipped to C have noise in
     proportion to the next C.
     """
-    strategy = DifferentialPrivacyServerSideAdaptiveClipping(
-        fed_avg(), 0.9, COHORT, initial_clipping_norm=0.5
-    )
-    found = lines(strategy, tmp_path, rounds=3)
-    counts, means = found[0::2], found[1::2]
-    assert {event.name for event in counts} == {"clipped-count"}
-    assert {(event.sensitivity, event.noise_std) for event in counts} == {
-        (0.5, COHORT / 20)
-    }
+    lines = run_lines(server_adaptive())
+    counts, means = lines[0::2], lines[1::2]
+    for count in counts:
+        assert count.name == "clipped-count"
+        assert (count.sensitivity, count.noise_std) == (0.5, COHORT / 20)
     z = (0.9**-2 - (2 * COHORT / 20) ** -2) ** -0.5
-    for event, following in itertools.pairwise(means):
-        assert event.noise_multiplier == pytest.approx(
-            z * following.threshold / event.threshold, rel=1e-9
-        )
-        assert following.threshold != event.threshold
-    assert [event.reason for event in found] == [""] * 6
+    for line, next_line in itertools.pairwise(means):
+        expected = z * next_line.threshold / line.threshold
+        assert line.noise_multiplier == pytest.approx(expected, rel=1e-9)
+        assert next_line.threshold != line.threshold
+    assert reasons(lines) == [""] * 6
 
 
-def test_adaptive_clipping_at_the_client_shows_the_bits_as_a_metric(
-    tmp_path: Path,
-) -> None:
-    """FedAvg averages the bit with the other metrics, so that it is released without
-    the noise of its count.
+def test_flower_denominator_of_a_larger_cohort_is_less_noise(run_lines):
+    """20 clients are stated and 10 come."""
+    lines = run_lines(server_fixed(cohort=20))
+    assert [line.noise_multiplier for line in lines] == pytest.approx([0.75] * 3)
+
+
+# Weights
+
+
+def mod_for_node(node, change):
+    """Return a mod that changes the arrays of one node's reply in place."""
+
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_config["i"] == node:
+            arrays = next(iter(reply.content.array_records.values()))
+            for key, array in list(arrays.items()):
+                arrays[key] = Array(change(array.numpy()))
+        return reply
+
+    return mod
+
+
+def test_flower_sensitivity_is_the_weight_of_the_heaviest_client(tmp_path):
+    """Without its update, all else the same, the release moves by C n_max / sum n. The
+    node sends next to nothing, since Flower divides by the norm.
     """
-    strategy = DifferentialPrivacyClientSideAdaptiveClipping(
-        fed_avg(), 0.9, COHORT, initial_clipping_norm=0.5
-    )
-    found = lines(strategy, tmp_path, grid=nodes(mods=[adaptiveclipping_mod]))
-    assert "norm_bit were averaged and released without noise" in found[-1].reason
+    random.seed(1)
+    heaviest = random.sample(range(NODES), COHORT)[0]
+    silence = mod_for_node(heaviest, lambda values: np.full_like(values, 1e-12))
+    models = []
+    for name, mods in (("with", []), ("without", [silence])):
+        cohort = []
+
+        def examples(node, cohort=cohort):
+            cohort.append(node)
+            return 200 if node == heaviest else 10 + node
+
+        random.seed(1)
+        np.random.seed(1)
+        strategy = server_fixed()
+        watched = flower.watch(strategy, tmp_path / name)
+        nodes = make_nodes(examples=examples, mods=mods)
+        result = strategy.start(nodes, zero_model(), num_rounds=1)
+        arrays = result.arrays.to_numpy_ndarrays()
+        models.append(np.concatenate([values.ravel() for values in arrays]))
+    weights = [200 if node == heaviest else 10 + node for node in cohort]
+    assert heaviest in cohort
+    distance = np.linalg.norm(models[0] - models[1])
+    assert distance == pytest.approx(0.5 * 200 / sum(weights), rel=1e-4)
+    (line,) = read_ledger(watched.path)
+    assert line.sensitivity / line.denominator == pytest.approx(distance, rel=1e-4)
+    multiplier = 1.5 * sum(weights) / 200 / COHORT
+    assert line.noise_multiplier == pytest.approx(multiplier, rel=1e-9)
+    assert "weighted by" in line.reason
+    assert "examples=(least, greatest)" in line.reason
 
 
-def test_metrics_beside_the_model_are_a_release_unless_they_are_kept(
-    tmp_path: Path,
-) -> None:
-    noisy = nodes(metrics=("train_loss",))
-    shown = lines(fixed(), tmp_path / "shown", grid=noisy)
-    assert "train_loss were averaged and released without noise" in shown[0].reason
-    assert lines(fixed(), tmp_path / "kept", grid=noisy, metrics="kept")[0].reason == ""
-    strategy = fixed(fed_avg(fraction_evaluate=0.5))
-    watched = flower.watch(strategy, tmp_path / "evaluated.jsonl", rounds=1)
-    grid = nodes()
-    replies = grid.send_and_receive(
-        strategy.configure_train(1, zeros(), flower_config(), grid)
-    )
-    strategy.aggregate_train(1, replies)
-    assert "fraction_evaluate to 0" in read_ledger(watched.path)[0].reason
-
-
-def flower_config() -> Any:
-    from flwr.app import ConfigRecord
-
-    return ConfigRecord()
-
-
-def test_a_server_optimiser_under_the_noise_has_no_known_sensitivity(
-    tmp_path: Path,
-) -> None:
-    found = lines(fixed(FedAdam(fraction_train=0.25, fraction_evaluate=0.0)), tmp_path)
-    assert "FedAdam did not release the weighted mean" in found[0].reason
-
-
-def test_another_choice_of_nodes_is_an_unknown_sampler(tmp_path: Path) -> None:
-    class First(FedAvg):
-        def configure_train(
-            self, server_round: int, arrays: Any, config: Any, grid: Any
-        ) -> Any:
-            record = RecordDict({"arrays": arrays, "config": config})
-            return self._construct_messages(
-                record, sorted(grid.get_node_ids())[:COHORT], "train"
-            )
-
-    strategy = fixed(First(fraction_train=0.25, fraction_evaluate=0.0))
-    watched = flower.watch(strategy, tmp_path / "ledger.jsonl")
-    strategy.start(nodes(), zeros(), num_rounds=1)
-    with pytest.raises(DpsumError, match="sampler 'unknown', so no epsilon"):
-        watched.account(1e-5)
-
-
-def test_the_local_mod_claims_one_message(tmp_path: Path) -> None:
-    """sigma = (2 ln(1.25/delta))^1/2 / epsilon over sensitivity 1; a client is in every
-    round, so three Gaussians.
+@pytest.mark.parametrize(("cohorts", "factor"), [("secret", 2), ("known", 1)])
+def test_flower_sensitivity_follows_from_bounds_of_the_examples(
+    run_lines, cohorts, factor
+):
+    """From 10 to 49 examples, 10 clients: at most 49 / (49 + 9 x 10) of the mean, and
+    twice that for secret cohorts.
     """
-    mod = flower.watch_mod(LocalDpMod(1.0, 1.0, 2.0, 1e-5), tmp_path, rounds=3)
-    inner = fed_avg(fraction_train=1.0)
-    inner.start(nodes(mods=[mod]), zeros(), num_rounds=3)
-    sigma = math.sqrt(2 * math.log(1.25e5)) / 2.0
-    found = read_ledger(tmp_path / "node-1003.jsonl")
-    assert [(event.sensitivity, event.noise_std, event.reason) for event in found] == [
-        (
-            1.0,
-            pytest.approx(sigma),
-            "the server sees the client's num-examples, which have no noise",
-        )
-    ] * 3
-    kept = flower.watch_mod(
-        LocalDpMod(1.0, 1.0, 2.0, 1e-5), tmp_path / "kept", rounds=3, metrics="kept"
-    )
-    fed_avg(fraction_train=1.0).start(nodes(mods=[kept]), zeros(), num_rounds=3)
-    profiles = kept.of(1003).account(1e-5).profiles
-    assert (profiles["as_claimed"].epsilon_high, profiles["as_claimed"].status) == (
-        2.0,
-        "void",
-    )
-    assert profiles["holds"].epsilon_high == pytest.approx(
-        gaussian_epsilon(sigma / math.sqrt(3), 1e-5), rel=1e-9
-    )
-    assert profiles["replace_one"].epsilon_high == pytest.approx(
-        gaussian_epsilon(sigma / math.sqrt(12), 1e-5), rel=1e-6
-    )
+    nodes = make_nodes(examples=lambda node: 10 + node)
+    lines = run_lines(nodes=nodes, examples=(10, 49), cohorts=cohorts)
+    assert reasons(lines) == [""] * 3
+    expected = factor * 0.5 * 10 * 49 / 139
+    assert [line.sensitivity for line in lines] == pytest.approx([expected] * 3)
 
 
-def test_a_client_that_goes_on_in_a_new_process_goes_on_with_its_ledger(
-    tmp_path: Path,
-) -> None:
-    for _ in range(2):
-        mod = flower.watch_mod(
-            LocalDpMod(1.0, 1.0, 2.0, 1e-5), tmp_path, rounds=2, metrics="kept"
-        )
-        fed_avg(fraction_train=1.0).start(nodes(mods=[mod]), zeros(), num_rounds=1)
-    assert [event.round for event in read_ledger(tmp_path / "node-1000.jsonl")] == [
-        0,
-        1,
-    ]
+def test_flower_reports_examples_beyond_their_bounds(run_lines):
+    nodes = make_nodes(examples=lambda node: 10 + node)
+    lines = run_lines(nodes=nodes, examples=(10, 12))
+    assert "not from 10 to 12" in lines[0].reason
 
 
-def test_what_cannot_be_watched_is_refused_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(
-        DpsumError, match="FedAvg is no strategy with differential privacy"
-    ):
-        flower.watch(fed_avg(), tmp_path / "a.jsonl")
-    strategy = fixed()
-    flower.watch(strategy, tmp_path / "a.jsonl")
-    with pytest.raises(DpsumError, match="watched already"):
-        flower.watch(strategy, tmp_path / "b.jsonl")
-    with pytest.raises(DpsumError, match="cohorts is 'hidden'"):
-        flower.watch(fixed(), tmp_path / "c.jsonl", cohorts="hidden")
-    with pytest.raises(DpsumError, match="metrics is 'some'"):
-        flower.watch(fixed(), tmp_path / "d.jsonl", metrics="some")
-    (tmp_path / "e.jsonl").write_text(json.dumps({"name": "x"}) + "\n")
-    with pytest.raises(DpsumError, match="has the lines of another run"):
-        flower.watch(fixed(), tmp_path / "e.jsonl")
-    bare = fixed()
-    flower.watch(bare, tmp_path / "f.jsonl")
-    with pytest.raises(DpsumError, match="how many rounds are planned"):
-        bare.configure_train(1, zeros(), flower_config(), nodes())
-    assert hasattr(flower_strategies, "FedAvg") and hasattr(
-        dp_adaptive_clipping, "add_gaussian_noise_inplace"
-    )
+def test_swap_of_two_clients_moves_a_weighted_mean_by_twice_the_largest_weight():
+    """1,000 cohorts of vectors at the threshold; the bound is nearly reached."""
+    rng = np.random.default_rng(5)
+    ratios = []
+    for _ in range(1000):
+        examples = rng.integers(10, 50, size=11).astype(float)
+        rows = rng.choice([-1.0, 1.0], size=11)
+        if rng.random() < 0.5:
+            rows = np.r_[1.0, -np.ones(10)]
+        cohorts = np.r_[0, 2:11], np.r_[1, 2:11]
+        weights = [examples[cohort] / examples[cohort].sum() for cohort in cohorts]
+        means = [
+            rows[cohort] @ weight
+            for cohort, weight in zip(cohorts, weights, strict=True)
+        ]
+        ratios.append(abs(means[0] - means[1]) / max(map(np.max, weights)))
+    assert 1.8 < max(ratios) <= 2 + 1e-12
+
+
+# Faults
+
+ADD_NOISE = differential_privacy.add_gaussian_noise_inplace
+
+
+def half_noise(arrays, std):
+    ADD_NOISE(arrays, std / 2)
+
+
+def noise_shared_among_arrays(arrays, std):
+    ADD_NOISE(arrays, std / math.sqrt(len(arrays)))
+
+
+def repeated_noise(arrays, std):
+    np.random.seed(7)
+    ADD_NOISE(arrays, std)
+
+
+def same_noise_for_each_array(arrays, std):
+    seed = random.getrandbits(30)
+    for array in arrays:
+        np.random.seed(seed)
+        ADD_NOISE([array], std)
+
+
+def no_noise_on_some_coordinates(arrays, std):
+    unnoised = arrays[0][:3].copy()
+    ADD_NOISE(arrays, std)
+    arrays[0][:3] = unnoised
 
 
 @pytest.mark.parametrize(
-    "planted", [None, _half, _not_on_some], ids=["right", "half", "not_on_some"]
+    ("fault", "message"),
+    [
+        (half_noise, "said to have deviation 0.075 and has 0.03"),
+        (noise_shared_among_arrays, "said to have deviation 0.075 and has 0.04"),
+        (repeated_noise, "drawn already in a release before"),
+        (same_noise_for_each_array, "drawn already in this release"),
+        (no_noise_on_some_coordinates, "60 of 1,020 coordinates have no noise"),
+    ],
 )
-def test_an_audit_of_its_own_release(
-    planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Right code is refuted once in a thousand audits; half the noise, and none on some
-    coordinates, always.
-    """
-    watched = flower.watch(fixed(), tmp_path / "ledger.jsonl", cohorts="known")
-    watched._strategy.start(nodes(), zeros(), num_rounds=1)
-    if planted is _half:
-        monkeypatch.setattr(dp_fixed_clipping, "add_gaussian_noise_inplace", _half)
-    elif planted is _not_on_some:
-        monkeypatch.setattr(
-            dp_fixed_clipping, "add_gaussian_noise_inplace", _not_on_some
-        )
-    found = watched.audit(1e-5, calls=200)
-    assert found.refuted is (planted is not None), found.status
-    assert found.noise_multiplier == pytest.approx(1.5)
+def test_flower_reports_a_fault_of_the_noise(run_lines, monkeypatch, fault, message):
+    monkeypatch.setattr(dp_fixed_clipping, "add_gaussian_noise_inplace", fault)
+    line = run_lines()[-1]
+    assert message in line.reason
+    assert line.data_dependent_threshold
 
 
-@pytest.mark.parametrize("side", ["server", "client", "adaptive"])
-def test_the_release_that_an_audit_calls_is_the_strategys(side: str) -> None:
-    """Rows are clipped to C, averaged, and noised with deviation z C / 10 on each
-    coordinate.
-    """
-    strategy = {
-        "server": fixed(),
-        "client": DifferentialPrivacyClientSideFixedClipping(
-            fed_avg(), 1.5, 0.5, COHORT
+def clip_each_array(param1, param2, clipping_norm):
+    for index, previous in enumerate(param2):
+        update = param1[index] - previous
+        factor = min(1.0, clipping_norm / np.linalg.norm(update))
+        param1[index] = previous + update * factor
+
+
+def clip_nothing(param1, param2, clipping_norm):
+    """What is averaged is not clipped, if clipping comes after adding or never."""
+
+
+@pytest.mark.parametrize("fault", [clip_each_array, clip_nothing])
+def test_flower_reports_a_fault_of_the_clipping(run_lines, monkeypatch, fault):
+    monkeypatch.setattr(dp_fixed_clipping, "compute_clip_model_update", fault)
+    assert "more than its threshold 0.5" in run_lines()[0].reason
+
+
+class FirstNodes(FedAvg):
+    """A choice of nodes that the adapter does not know."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        record = RecordDict({"arrays": arrays, "config": config})
+        nodes = sorted(grid.get_node_ids())[:COHORT]
+        return self._construct_messages(record, nodes, "train")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "message"),
+    [
+        # A client without its mod.
+        (client_fixed(), {}, "more than its threshold"),
+        # numpy returns a number for an array of no dimensions, and Flower's clipping in
+        # place changes a copy.
+        (
+            server_fixed(),
+            {"nodes": make_nodes(scale=3.0), "shapes": {"w": (30, 20), "scale": ()}},
+            "more than its threshold 0.5",
         ),
-        "adaptive": DifferentialPrivacyServerSideAdaptiveClipping(
-            fed_avg(), 0.9, COHORT, initial_clipping_norm=0.5, clip_norm_lr=1e-9
+        # FedAvg averages the bit with the other metrics.
+        (
+            DifferentialPrivacyClientSideAdaptiveClipping(
+                fed_avg(), 0.9, COHORT, initial_clipping_norm=0.5
+            ),
+            {"nodes": make_nodes(mods=[adaptiveclipping_mod])},
+            "norm_bit were averaged and released without noise",
         ),
-    }[side]
-    rows = np.zeros((COHORT, 2000))
-    rows[0, 0], rows[1, 1] = 7.0, 0.1
-    call = flower.release_of(strategy)
-    seen = np.array([call(rows) for _ in range(60)])
-    z = (0.9**-2 - (2 * COHORT / 20) ** -2) ** -0.5 if side == "adaptive" else 1.5
-    assert seen[:, 2:].std() == pytest.approx(
-        z * 0.5 / COHORT, rel=0.02
-    )  # of 120,000 draws, within 10 deviations
-    np.testing.assert_allclose(
-        seen.mean(axis=0)[:2], [0.05, 0.01], atol=6 * z * 0.05 / math.sqrt(60)
-    )
-    assert strategy.clipping_norm == 0.5
+        (
+            server_fixed(),
+            {"nodes": make_nodes(metrics=("train_loss",))},
+            "train_loss were averaged and released without noise",
+        ),
+        (
+            server_fixed(fed_avg(FedAdam)),
+            {},
+            "FedAdam did not release the weighted mean",
+        ),
+    ],
+    ids=["no mod", "scalar", "bit", "metrics", "optimiser"],
+)
+def test_flower_reports_a_release_without_noise(run_lines, strategy, options, message):
+    assert message in run_lines(strategy, rounds=2, **options)[-1].reason
 
 
-def test_a_swap_of_two_clients_moves_a_weighted_mean_by_twice_the_largest_weight() -> (
-    None
-):
-    """What secret cohorts of unequal weights count on, for a thousand cohorts of
-    vectors at the threshold.
-    """
-    draw, most = np.random.default_rng(5), 0.0
-    for _ in range(1000):
-        examples = draw.integers(10, 50, size=11).astype(float)
-        rows = (
-            draw.choice([-1.0, 1.0], size=11)
-            if draw.random() < 0.5
-            else np.r_[1.0, -np.ones(10)]
-        )
-        one, other = np.r_[0, 2:11], np.r_[1, 2:11]
-        means = [rows[at] @ examples[at] / examples[at].sum() for at in (one, other)]
-        largest = max(examples[at].max() / examples[at].sum() for at in (one, other))
-        moved = abs(means[0] - means[1]) / largest
-        assert moved <= 2 + 1e-12
-        most = max(most, moved)
-    assert most > 1.8
+def test_flower_allows_metrics_that_are_kept(run_lines):
+    nodes = make_nodes(metrics=("train_loss",))
+    assert run_lines(nodes=nodes, metrics="kept")[0].reason == ""
+
+
+def test_flower_reports_evaluation_by_clients(tmp_path):
+    strategy = server_fixed(fed_avg(fraction_evaluate=0.5))
+    watched = flower.watch(strategy, tmp_path / "ledger.jsonl", rounds=1)
+    nodes = make_nodes()
+    messages = strategy.configure_train(1, zero_model(), ConfigRecord(), nodes)
+    strategy.aggregate_train(1, nodes.send_and_receive(messages))
+    assert "fraction_evaluate to 0" in read_ledger(watched.path)[0].reason
+
+
+def test_flower_account_refuses_an_unknown_choice_of_nodes(run):
+    watched = run(server_fixed(fed_avg(FirstNodes)), rounds=1)
+    with pytest.raises(DpsumError, match="sampler 'unknown', so no epsilon"):
+        watched.account(DELTA)
 
 
 @pytest.mark.parametrize(
     ("value", "examples"),
-    [(1.2e154, 10), (1e308, 10), (math.nan, 10), (0.0, 1e308), (0.0, math.inf)],
+    [(1.2e154, 10), (1e308, 10), (math.nan, 10), (None, 1e308), (None, math.inf)],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of Flower's own arithmetic
-def test_nothing_that_one_client_sends_stops_a_round(
-    value: float, examples: float, tmp_path: Path
-) -> None:
-    """The line is written. Flower clips huge updates to zero, but neither NaN nor the
-    weights, so that these have a reason.
+def test_flower_writes_a_line_whatever_a_client_sends(run_lines, value, examples):
+    """Flower clips huge updates to zero, but neither NaN nor the weights, so that these
+    have a reason.
     """
+    mods = []
+    if value is not None:
+        mods = [mod_for_node(3, lambda values: np.full(values.shape, value))]
+    nodes = make_nodes(examples=lambda node: examples if node == 3 else 10, mods=mods)
+    strategy = server_fixed(fed_avg(fraction_train=1.0), cohort=NODES)
+    (line,) = run_lines(strategy, nodes, rounds=1)
+    is_clipped = examples == 10 and math.isfinite(value)
+    assert (line.reason == "") == is_clipped
+    assert line.data_dependent_threshold != is_clipped
 
-    def poisoned(message: Message, context: Any, call_next: Any) -> Message:
-        reply: Message = call_next(message, context)
-        if context.node_config["i"] == 3 and value:
-            sent = next(iter(reply.content.array_records.values()))
-            for key, array in list(sent.items()):
-                sent[key] = Array(np.full(array.numpy().shape, value))
-        return reply
 
-    grid = nodes(examples=lambda i: examples if i == 3 else 10, mods=[poisoned])
-    strategy = fixed(fed_avg(fraction_train=1.0), cohort=NODES)
-    (event,) = lines(strategy, tmp_path, grid=grid, rounds=1)
-    clipped = math.isfinite(value) and examples == 10
-    assert bool(event.reason) == event.data_dependent_threshold == (not clipped)
+# Local noise
+
+
+def watch_local(folder, rounds, **options):
+    """Run rounds of all nodes with Flower's local mod; return its watch."""
+    mod = flower.watch_mod(
+        LocalDpMod(1.0, 1.0, 2.0, DELTA), folder, rounds=rounds, **options
+    )
+    nodes = make_nodes(mods=[mod])
+    fed_avg(fraction_train=1.0).start(nodes, zero_model(), num_rounds=rounds)
+    return mod
+
+
+SIGMA = math.sqrt(2 * math.log(1.25e5)) / 2.0
+
+
+def test_flower_local_mod_reports_the_number_of_examples(tmp_path):
+    watch_local(tmp_path, 3)
+    lines = read_ledger(tmp_path / "node-1003.jsonl")
+    assert len(lines) == 3
+    for line in lines:
+        assert (line.sensitivity, line.noise_std) == (1.0, pytest.approx(SIGMA))
+        assert "the server sees the client's num-examples" in line.reason
+
+
+def test_flower_local_mod_claims_one_message_of_three(tmp_path):
+    """sigma = (2 ln(1.25/delta))^1/2 / epsilon over sensitivity 1; a client is in every
+    round: three Gaussians.
+    """
+    mod = watch_local(tmp_path, 3, metrics="kept")
+    profiles = mod.of(1003).account(DELTA).profiles
+    assert profiles["as_claimed"].epsilon_high == 2.0
+    assert profiles["as_claimed"].status == "void"
+    for profile, square in (("holds", 3), ("replace_one", 12)):
+        expected = gaussian_epsilon(SIGMA / math.sqrt(square), DELTA)
+        assert profiles[profile].epsilon_high == pytest.approx(expected, rel=1e-6)
+
+
+def test_flower_local_mod_continues_its_ledger_in_a_new_process(tmp_path):
+    for _ in range(2):
+        mod = flower.watch_mod(
+            LocalDpMod(1.0, 1.0, 2.0, DELTA), tmp_path, rounds=2, metrics="kept"
+        )
+        nodes = make_nodes(mods=[mod])
+        fed_avg(fraction_train=1.0).start(nodes, zero_model(), num_rounds=1)
+    lines = read_ledger(tmp_path / "node-1000.jsonl")
+    assert [line.round for line in lines] == [0, 1]
+
+
+# Refusals
+
+
+def test_flower_watch_refuses_what_it_does_not_know(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    with pytest.raises(DpsumError, match="FedAvg is no strategy with differential"):
+        flower.watch(fed_avg(), path)
+    with pytest.raises(DpsumError, match="cohorts is 'hidden'"):
+        flower.watch(server_fixed(), path, cohorts="hidden")
+    with pytest.raises(DpsumError, match="metrics is 'some'"):
+        flower.watch(server_fixed(), path, metrics="some")
+    strategy = server_fixed()
+    flower.watch(strategy, path)
+    with pytest.raises(DpsumError, match="watched already"):
+        flower.watch(strategy, tmp_path / "second.jsonl")
+    with pytest.raises(DpsumError, match="how many rounds are planned"):
+        strategy.configure_train(1, zero_model(), ConfigRecord(), make_nodes())
+    foreign = tmp_path / "foreign.jsonl"
+    foreign.write_text('{"name": "x"}\n')
+    with pytest.raises(DpsumError, match="has the lines of another run"):
+        flower.watch(server_fixed(), foreign)
 
 
 @pytest.mark.parametrize("clip", [1e160, 1e-160, math.inf])
-def test_a_clipping_norm_that_no_ledger_holds_is_refused_at_once(
-    clip: float, tmp_path: Path
-) -> None:
-    strategy = fixed(clip=clip)
+def test_flower_watch_refuses_a_clipping_norm_that_no_ledger_holds(tmp_path, clip):
+    path = tmp_path / "ledger.jsonl"
     with pytest.raises(DpsumError, match=r"clipping norm is .* from 1e-150"):
-        flower.watch(strategy, tmp_path / "ledger.jsonl", rounds=1)
-    assert not (tmp_path / "ledger.jsonl").exists()
-    mod = LocalDpMod(clip, 1.0, 1.0, 1e-5)
+        flower.watch(server_fixed(clip=clip), path, rounds=1)
+    assert not path.exists()
     with pytest.raises(DpsumError, match="clipping norm is"):
-        flower.watch_mod(mod, tmp_path, rounds=1)
+        flower.watch_mod(LocalDpMod(clip, 1.0, 1.0, DELTA), tmp_path, rounds=1)
+
+
+# Audits
+
+
+@pytest.mark.parametrize("fault", [None, half_noise, no_noise_on_some_coordinates])
+def test_flower_audit_refutes_planted_faults_alone(run, monkeypatch, fault):
+    """Right code is refuted once in a thousand audits."""
+    watched = run(rounds=1, cohorts="known")
+    if fault:
+        monkeypatch.setattr(dp_fixed_clipping, "add_gaussian_noise_inplace", fault)
+    audit = watched.audit(DELTA, calls=200)
+    assert audit.refuted is (fault is not None), audit.status
+    assert audit.noise_multiplier == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "z"),
+    [
+        (server_fixed(), 1.5),
+        (client_fixed(), 1.5),
+        (server_adaptive(clip_norm_lr=1e-9), (0.9**-2 - 1) ** -0.5),
+    ],
+    ids=["server", "client", "adaptive"],
+)
+def test_flower_release_of_a_strategy_clips_averages_and_noises(strategy, z):
+    """120,000 draws; the deviation is within 10 of its own. The count of the adaptive
+    strategy has noise of deviation 1/2, so that z^-2 = 0.9^-2 - 1.
+    """
+    rows = np.zeros((COHORT, 2000))
+    rows[0, 0], rows[1, 1] = 7.0, 0.1
+    release = flower.release_of(strategy)
+    releases = np.array([release(rows) for _ in range(60)])
+    std = z * 0.5 / COHORT
+    assert releases[:, 2:].std() == pytest.approx(std, rel=0.02)
+    means = releases.mean(axis=0)[:2]
+    np.testing.assert_allclose(means, [0.05, 0.01], atol=6 * std / math.sqrt(60))
+    assert strategy.clipping_norm == 0.5
