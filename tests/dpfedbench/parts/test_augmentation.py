@@ -1,4 +1,4 @@
-"""Augmentation of images: values by hand, and random numbers of each image alone."""
+"""Augmentation of images: values by hand, and shares of random draws."""
 
 import numpy as np
 import pytest
@@ -7,65 +7,64 @@ from dpfedbench.errors import BenchError
 from dpfedbench.parts.augmentation import Augmentation
 
 
-class Drawn:
+class FixedDraws:
     """A generator whose draws a test states."""
 
     def __init__(self, *integers, uniform=()):
-        self._integers, self._uniform = list(integers), np.array(uniform)
+        self.integer_draws = list(integers)
+        self.uniform = np.array(uniform)
 
     def integers(self, low, high, size):
-        found = np.array(self._integers.pop(0))
-        assert low == 0 and (found < high).all() and (found >= 0).all()
-        return found.reshape(size)
+        values = np.array(self.integer_draws.pop(0))
+        assert low == 0 and (values < high).all() and (values >= 0).all()
+        return values.reshape(size)
 
     def random(self, count):
-        assert len(self._uniform) == count
-        return self._uniform
+        assert len(self.uniform) == count
+        return self.uniform
 
 
 IMAGES = np.arange(1, 19, dtype=np.uint8).reshape(2, 3, 3, 1)
 
 
-def test_a_crop_is_a_window_of_the_image_with_a_border_of_zeros():
+def test_crop_is_a_window_of_the_image_with_a_border_of_zeros():
     """The first window starts one row up and one column left of the image, the second
     one row down and one column right.
     """
-    found = Augmentation(crop=1).apply(IMAGES, Drawn([[0, 2], [0, 2]]))
-    assert found[0, :, :, 0].tolist() == [[0, 0, 0], [0, 1, 2], [0, 4, 5]]
-    assert found[1, :, :, 0].tolist() == [[14, 15, 0], [17, 18, 0], [0, 0, 0]]
+    draws = FixedDraws([[0, 2], [0, 2]])
+    first, second = Augmentation(crop=1).apply(IMAGES, draws)[..., 0].tolist()
+    assert first == [[0, 0, 0], [0, 1, 2], [0, 4, 5]]
+    assert second == [[14, 15, 0], [17, 18, 0], [0, 0, 0]]
 
 
-def test_half_of_the_images_are_mirrored_left_to_right():
-    found = Augmentation(flip=True).apply(IMAGES, Drawn(uniform=[0.7, 0.2]))
-    assert (found[0] == IMAGES[0]).all()
-    assert found[1, :, :, 0].tolist() == [[12, 11, 10], [15, 14, 13], [18, 17, 16]]
+def test_flip_mirrors_half_of_the_images_left_to_right():
+    draws = FixedDraws(uniform=[0.7, 0.2])
+    first, second = Augmentation(flip=True).apply(IMAGES, draws)
+    assert (first == IMAGES[0]).all()
+    assert second[..., 0].tolist() == [[12, 11, 10], [15, 14, 13], [18, 17, 16]]
 
 
 def test_cutout_blanks_a_square_that_may_reach_over_the_border():
-    """Of side 2: from one pixel before the middle to it, as DARTS' clip of y - 1 to
-    y + 1.
-    """
-    draws = Drawn([1, 0], [1, 2])
-    found = Augmentation(cutout=2, cutout_value=0.5).apply(IMAGES, draws)
-    assert found[0, :, :, 0].tolist() == [[128, 128, 3], [128, 128, 6], [7, 8, 9]]
-    assert found[1, :, :, 0].tolist() == [[10, 128, 128], [13, 14, 15], [16, 17, 18]]
+    """Side 2: from one pixel before the middle to it, as DARTS' clip of y - 1 to y + 1."""
+    cutout = Augmentation(cutout=2, cutout_value=0.5)
+    draws = FixedDraws([1, 0], [1, 2])
+    first, second = cutout.apply(IMAGES, draws)[..., 0].tolist()
+    assert first == [[128, 128, 3], [128, 128, 6], [7, 8, 9]]
+    assert second == [[10, 128, 128], [13, 14, 15], [16, 17, 18]]
     floats = (IMAGES / 255).astype(np.float32)
-    draws = Drawn([1, 0], [1, 2])
-    found = Augmentation(cutout=2, cutout_value=0.5).apply(floats, draws)
-    assert found[0, 0, 0, 0] == 0.5 and found[0, 2, 0, 0] == floats[0, 2, 0, 0]
+    blanked = cutout.apply(floats, FixedDraws([1, 0], [1, 2]))
+    assert blanked[0, 0, 0, 0] == 0.5 and blanked[0, 2, 0, 0] == floats[0, 2, 0, 0]
 
 
-def test_without_any_the_images_themselves_are_returned():
+def test_augmentation_changes_no_image_that_it_was_given():
     assert Augmentation().apply(IMAGES, np.random.default_rng(0)) is IMAGES
+    before = IMAGES.copy()
+    whole = Augmentation(crop=1, flip=True, cutout=2)
+    whole.apply(IMAGES, np.random.default_rng(0))
+    assert (before == IMAGES).all()
 
 
-def test_the_given_images_stay_as_they_are():
-    kept, every = IMAGES.copy(), Augmentation(crop=1, flip=True, cutout=2)
-    every.apply(IMAGES, np.random.default_rng(0))
-    assert (kept == IMAGES).all()
-
-
-def test_shares_of_windows_mirrored_images_and_blanks():
+def test_augmentation_draws_have_their_shares():
     """10,000 images, each share within 4.5 standard deviations: one false alarm in
     10,000 tests.
     """
@@ -75,14 +74,12 @@ def test_shares_of_windows_mirrored_images_and_blanks():
     flipped = Augmentation(flip=True).apply(images, rng)
     assert abs((flipped[:, 1, 2, 0] == 200).mean() - 0.5) < 4.5 * 0.005
     cropped = Augmentation(crop=1).apply(images, rng)
-    for row in range(3):
-        for column in range(3):
-            share = (cropped[:, row, column, 0] == 200).mean()
-            assert abs(share - 1 / 9) < 4.5 * 0.00315
+    shares = (cropped[:, :3, :3, 0] == 200).mean(axis=0)
+    assert np.abs(shares - 1 / 9).max() < 4.5 * 0.00315
     blanked = Augmentation(cutout=1).apply(images, rng)
     assert abs((blanked[:, 1, 1, 0] == 0).mean() - 1 / 16) < 4.5 * 0.00243
 
 
-def test_records_that_are_no_images_are_refused():
+def test_augmentation_of_records_that_are_no_images_is_refused():
     with pytest.raises(BenchError, match=r"records of shape \[5\] are no images"):
         Augmentation(flip=True).apply(np.zeros((2, 5)), np.random.default_rng(0))

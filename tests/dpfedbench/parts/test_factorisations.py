@@ -1,6 +1,4 @@
-"""Encoders of correlated noise: closed forms, the figures of jax_privacy, column norms,
-what is refused.
-"""
+"""Encoders of correlated noise: closed forms, jax_privacy's errors, column norms."""
 
 import os
 import subprocess
@@ -9,14 +7,14 @@ import sys
 import numpy as np
 import pytest
 
-from dpfedbench.errors import BenchError
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.schedules.schedule import Cosine
 from dpfedbench.parts.server.server_step import Step
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.repeated_participation import sensitivity
 from dpsum.factorisations import Banded, Factorisation, Optimised, SquareRoot, inverted
-from tests.dpfedbench.federation.conftest import make_config
+
+from .conftest import check_refused
 
 STEP = Step(rate=1.0, optimizer=Sgd(momentum=0.9))
 ALL = [
@@ -28,16 +26,24 @@ ALL = [
 ]
 
 
-def test_these_are_all_there_are():
-    assert set(kinds_of(Factorisation)) == {"square-root", "optimised", "banded"}
+def prefix_sums(rounds):
+    return np.tril(np.ones((rounds, rounds)))
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 7, 40])
+def squared_error(workload, factorisation, step=STEP):
+    """Return the squared error of all rounds of a workload matrix."""
+    weights = factorisation.weights(len(workload), step)
+    return float(((workload @ weights) ** 2).sum())
+
+
+def test_factorisations_are_all_tested():
+    assert set(kinds_of(Factorisation)) == {part.kind for part in ALL}
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 40])
 @pytest.mark.parametrize("factorisation", ALL, ids=repr)
-def test_the_largest_column_of_the_encoder_has_norm_one(factorisation, rounds):
-    """Not above 1, where privacy would be less than stated; and not below, where noise
-    would be wasted.
-    """
+def test_encoder_has_largest_column_norm_one(factorisation, rounds):
+    """Above 1 there would be less privacy than stated; below, more noise than needed."""
     weights = factorisation.weights(rounds, STEP)
     assert weights.shape == (rounds, rounds) and weights.dtype == np.float64
     assert not np.triu(weights, 1).any() and (np.diag(weights) > 0).all()
@@ -45,26 +51,24 @@ def test_the_largest_column_of_the_encoder_has_norm_one(factorisation, rounds):
     assert 1 - 1e-9 < norms.max() <= 1
 
 
-def test_the_square_root_by_hand():
+def test_square_root_by_hand():
     """(1 - x)^(1/2) = 1 - x/2 - x^2/8 - x^3/16 ..., its inverse 1 + x/2 + 3x^2/8 +
     5x^3/16 ...
     """
     weights = SquareRoot().weights(4, STEP)
     norm = np.sqrt(1 + 1 / 4 + 9 / 64 + 25 / 256)
-    assert weights[3] == pytest.approx(
-        norm * np.array([-1 / 16, -1 / 8, -1 / 2, 1]), rel=1e-11
-    )
-    assert norm * inverted(weights)[:, 0] == pytest.approx(
-        [1, 1 / 2, 3 / 8, 5 / 16], rel=1e-11
-    )
+    last = norm * np.array([-1 / 16, -1 / 8, -1 / 2, 1])
+    assert weights[3] == pytest.approx(last, rel=1e-11)
     encoder = inverted(weights) * norm
-    assert encoder @ encoder == pytest.approx(np.tril(np.ones((4, 4))), abs=1e-11)
+    assert encoder[:, 0] == pytest.approx([1, 1 / 2, 3 / 8, 5 / 16], rel=1e-11)
+    assert encoder @ encoder == pytest.approx(prefix_sums(4), abs=1e-11)
 
 
-def test_a_band_keeps_as_many_draws():
+def test_square_root_with_a_band_by_hand():
+    """The inverse of 1 - x/2 is 1 + x/2 + x^2/4 ..., of squared norm (1 - 4^-5) / (1 -
+    1/4).
+    """
     weights = SquareRoot(band=2).weights(5, STEP)
-    # The inverse of 1 - x/2 is 1 + x/2 + x^2/4 ..., of squared norm (1 - 4^-5) / (1 -
-    # 1/4).
     norm = np.sqrt((1 - 4.0**-5) / (1 - 1 / 4))
     assert weights[4] == pytest.approx(norm * np.array([0, 0, 0, -1 / 2, 1]), rel=1e-11)
     assert SquareRoot(band=1).weights(5, STEP) == pytest.approx(np.eye(5), rel=1e-11)
@@ -77,202 +81,154 @@ TOEPLITZ = {
     20: (2.0158898280871074, 1.7267322646540735),
     40: (2.238498512625106, 1.936162423399943),
 }
-DENSE = {("prefix", 20): 3.0763760666835682, ("server", 20): 51.91917608451878}
+DENSE = {"prefix": 3.0763760666835682, "server": 51.91917608451878}
 
 
 @pytest.mark.parametrize("rounds", [20, 40])
-def test_the_square_root_has_jax_privacys_errors(rounds):
-    sensitivity, mean = TOEPLITZ[rounds]
-    errors = (
-        np.tril(np.ones((rounds, rounds))) @ SquareRoot().weights(rounds, STEP)
-    ) ** 2
-    assert errors.sum() / rounds == pytest.approx(sensitivity * mean, rel=1e-9)
-    assert errors[-1].sum() == pytest.approx(sensitivity**2, rel=1e-9)
+def test_square_root_has_jax_privacys_errors(rounds):
+    squared_sensitivity, mean = TOEPLITZ[rounds]
+    errors = (prefix_sums(rounds) @ SquareRoot().weights(rounds, STEP)) ** 2
+    expected = squared_sensitivity * mean
+    assert errors.sum() / rounds == pytest.approx(expected, rel=1e-9)
+    assert errors[-1].sum() == pytest.approx(squared_sensitivity**2, rel=1e-9)
 
 
-@pytest.mark.parametrize("workload", ["prefix", "server"])
-def test_the_optimised_has_jax_privacys_error(workload):
-    """Of both none is below the least there is; ours is found to a part in a
-    thousand.
+@pytest.mark.parametrize("kind", ["prefix", "server"])
+def test_optimised_has_jax_privacys_error(kind):
+    """Both are above the least possible error; ours to a part in a thousand."""
+    workload = prefix_sums(20) if kind == "prefix" else STEP.response(20)
+    error = squared_error(workload, Optimised(workload=kind)) / 20
+    assert DENSE[kind] * (1 - 1e-5) < error < DENSE[kind] * (1 + 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("prefix", STEP),
+        ("server", STEP),
+        ("server", Step(rate=1.0, optimizer=Sgd(momentum=0.9), schedule=Cosine())),
+    ],
+)
+def test_optimised_has_a_smaller_error_than_the_square_root(kind, step):
+    """Also for a schedule that ends at a rate of zero."""
+    workload = prefix_sums(60) if kind == "prefix" else step.response(60)
+    optimised = squared_error(workload, Optimised(workload=kind), step)
+    square_root = squared_error(workload, SquareRoot(), step)
+    assert optimised < square_root < (workload**2).sum()
+
+
+THREADS = """
+import hashlib, sys
+from dpfedbench.parts.server.server_step import Step
+from dpsum.factorisations import Banded, Optimised
+for factorisation in (Optimised(), Banded(bands=20)):
+    print(hashlib.sha256(factorisation.weights(120, Step()).tobytes()).hexdigest())
+print("torch" in sys.modules)
+"""
+
+
+def test_factorisations_have_the_same_bits_with_any_number_of_threads():
+    """In processes of their own, since a library takes its threads when it is loaded.
+    Only the libraries that the environment names have threads here.
     """
-    moved = np.tril(np.ones((20, 20))) if workload == "prefix" else STEP.response(20)
-    error = ((moved @ Optimised(workload=workload).weights(20, STEP)) ** 2).sum() / 20
-    least = DENSE[workload, 20]
-    assert least * (1 - 1e-5) < error < least * (1 + 1e-3)
-
-
-def test_the_optimised_is_better_than_the_square_root():
-    for workload, moved in (
-        ("prefix", np.tril(np.ones((30, 30)))),
-        ("server", STEP.response(30)),
-    ):
-        errors = [
-            ((moved @ one.weights(30, STEP)) ** 2).sum()
-            for one in (Optimised(workload=workload), SquareRoot())
-        ]
-        assert errors[0] < errors[1] < (moved**2).sum()
-
-
-def test_threads_change_no_bit():
-    """In processes of their own, since a library takes its threads when it is
-    loaded.
-    """
-    code = (
-        "from dpsum.factorisations import Banded, Optimised; from"
-        " dpfedbench.parts.server.server_step import Step; import hashlib, sys; found ="
-        " (one.weights(120, Step()).tobytes() for one in (Optimised(),"
-        " Banded(bands=20))); print(*(hashlib.sha256(one).hexdigest() for one in"
-        " found), 'torch' in sys.modules)"
-    )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code],
+    outputs = set()
+    for count in ("1", "2"):
+        threads = {"OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count}
+        process = subprocess.run(
+            [sys.executable, "-c", THREADS],
             check=True,
             capture_output=True,
             text=True,
-            env=os.environ
-            | {
-                "OPENBLAS_NUM_THREADS": str(count),
-                "OMP_NUM_THREADS": str(count),
-            },
-        ).stdout
-        for count in (1, 2)
-    }
-    # Nothing but what the environment names has threads here.
-    assert len(found) == 1 and found.pop().endswith("False\n")
+            env=os.environ | threads,
+        )
+        outputs.add(process.stdout)
+    assert len(outputs) == 1 and outputs.pop().endswith("False\n")
 
 
 @pytest.mark.parametrize("workload", ["prefix", "server"])
 @pytest.mark.parametrize("bands", [1, 2, 5, 12])
-def test_a_banded_encoder_has_its_bands_and_columns_of_norm_one(workload, bands):
+def test_banded_encoder_has_its_bands_and_columns_of_norm_one(workload, bands):
     encoder = inverted(Banded(bands=bands, workload=workload).weights(12, STEP))
-    apart = np.subtract.outer(np.arange(12), np.arange(12))
-    assert np.abs(encoder[(apart >= bands) | (apart < 0)]).max(initial=0) < 1e-12
-    assert np.linalg.norm(encoder, axis=0) == pytest.approx(
-        1, abs=2e-3 if bands == 12 else 1e-4
-    )
+    offsets = np.subtract.outer(np.arange(12), np.arange(12))
+    outside = encoder[(offsets >= bands) | (offsets < 0)]
+    assert np.abs(outside).max(initial=0) < 1e-12
+    error = 2e-3 if bands == 12 else 1e-4
+    assert np.linalg.norm(encoder, axis=0) == pytest.approx(1, abs=error)
     if bands == 1:
         assert encoder == pytest.approx(np.eye(12), rel=1e-9)
 
 
-def test_the_banded_encoder_of_two_rounds_by_hand():
-    """Prefix sums of two rounds and C = [[cos a, 0], [sin a, 1]], the only form: the
-    error is least by a search over a.
-
-    Of three rounds and two bands there are two angles.
+def test_banded_encoder_of_two_and_three_rounds_by_a_search():
+    """For two rounds C = [[cos a, 0], [sin a, 1]] is the only form; for three rounds and
+    two bands there are two angles.
     """
-    prefix = np.tril(np.ones((3, 3)))
 
     def error(*angles):
-        count = len(angles) + 1
         encoder = np.diag([*np.cos(angles), 1.0]) + np.diag(np.sin(angles), -1)
-        return float(((prefix[:count, :count] @ np.linalg.inv(encoder)) ** 2).sum())
+        decoder = prefix_sums(len(encoder)) @ np.linalg.inv(encoder)
+        return float((decoder**2).sum())
 
     grid = np.linspace(0.0, 1.2, 241)
     least = {
         2: min(error(a) for a in grid),
         3: min(error(a, b) for a in grid for b in grid),
     }
-    for rounds, wanted in least.items():
-        found = (
-            (prefix[:rounds, :rounds] @ Banded(bands=2).weights(rounds, STEP)) ** 2
-        ).sum()
-        assert wanted * (1 - 1e-4) < found < wanted * (1 + 1e-3)
+    for rounds, expected in least.items():
+        banded = squared_error(prefix_sums(rounds), Banded(bands=2))
+        assert expected * (1 - 1e-4) < banded < expected * (1 + 1e-3)
 
 
-def test_more_bands_leave_less_noise_and_cost_their_overlap():
+def test_banded_encoder_with_more_bands_has_less_noise_and_costs_their_overlap():
     """Ten rounds apart, four participations: ten bands move a client by 2, the eleventh
     moves it further.
     """
-    moved, errors = STEP.response(40), []
-    for bands in (1, 3, 10, 40):
-        errors.append(
-            (
-                (moved @ Banded(bands=bands, workload="server").weights(40, STEP)) ** 2
-            ).sum()
-        )
+    response = STEP.response(40)
+    errors = [
+        squared_error(response, Banded(bands=bands, workload="server"))
+        for bands in (1, 3, 10, 40)
+    ]
     assert errors == sorted(errors, reverse=True) and errors[2] < 0.2 * errors[0]
-    assert (
-        errors[-1]
-        == ((moved @ Optimised(workload="server").weights(40, STEP)) ** 2).sum()
-    )
-    for bands, most in ((10, 2.0), (11, None)):
+    assert errors[-1] == squared_error(response, Optimised(workload="server"))
+
+    def moved(bands):
         encoder = inverted(Banded(bands=bands, workload="server").weights(40, STEP))
-        low, high = sensitivity(encoder.T @ encoder, 10, 4)
-        assert (
-            (low == high == pytest.approx(2.0, rel=1e-4))
-            if most
-            else high >= low > 2.002
-        )
+        return sensitivity(encoder.T @ encoder, 10, 4)
+
+    low, high = moved(10)
+    assert low == high == pytest.approx(2.0, rel=1e-4)
+    low, high = moved(11)
+    assert high >= low > 2.002
 
 
-def test_what_the_servers_steps_make_of_a_unit():
-    """By hand: momentum 1/2, rate 2: a unit moves the model by 2, then 1, then 1/2
-    more.
-    """
+def test_server_response_by_hand():
+    """Momentum 1/2, rate 2: a unit moves the model by 2, then 1, then 1/2 more."""
     step = Step(rate=2.0, optimizer=Sgd(momentum=0.5))
     assert step.response(3).tolist() == [[2, 0, 0], [3, 2, 0], [3.5, 3, 2]]
     falling = Step(rate=2.0, optimizer=Sgd(), schedule=Cosine())
     assert falling.response(2) == pytest.approx(np.array([[2, 0], [2, 1]]))
 
 
-def test_a_schedule_that_falls_to_nothing_is_covered():
-    step = Step(rate=1.0, optimizer=Sgd(momentum=0.9), schedule=Cosine())
-    moved = step.response(60)
-    errors = [
-        ((moved @ one.weights(60, step)) ** 2).sum()
-        for one in (Optimised(workload="server"), SquareRoot())
-    ]
-    assert errors[0] < errors[1]
+@pytest.mark.parametrize("kind", ["optimised", "banded"])
+def test_factorisation_for_a_server_that_is_not_linear_is_refused(kind):
+    """An encoder for Adam's steps would be of another server."""
+    check_refused(
+        "noise.factorisation.workload is server, but server.optimizer adam",
+        {
+            "method": "dp-agr-ftrl",
+            "server": {"optimizer": "adam"},
+            "noise": {"factorisation": {"kind": kind, "workload": "server"}},
+        },
+    )
 
 
-@pytest.mark.parametrize(
-    ("overlay", "line"),
-    [
-        (
-            {"kind": "square-root", "band": 0},
-            "noise.factorisation.band is 0",
-        ),
-        (
-            {"kind": "optimised", "workload": "server"},
-            "noise.factorisation.workload is server, but server.optimizer ad",
-        ),
-        (
-            {"kind": "banded", "bands": 0},
-            "noise.factorisation.bands is 0",
-        ),
-        (
-            {"kind": "banded", "workload": "server"},
-            (
-                "noise.factorisation.workload is server, but server.optimizer adam"
-                " takes steps that are not linear"
-            ),
-        ),
-        (
-            {"kind": "optimised", "band": 3},
-            "unknown key noise.factorisation.band",
-        ),
-    ],
-)
-def test_bad_values_are_one_line(overlay, line):
-    with pytest.raises(BenchError) as caught:
-        make_config(
-            {
-                "method": "dp-agr-ftrl",
-                "server": {"optimizer": "adam"},
-                "noise": {"factorisation": overlay},
-            }
-        )
-    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
-
-
-def test_too_many_rounds_to_optimise_for_are_refused():
-    with pytest.raises(BenchError, match="found for at most 2000"):
-        make_config(
-            {
-                "method": "dp-agr-ftrl",
-                "clients": {"count": 12000},
-                "noise": {"factorisation": "optimised"},
-            },
-            {"participation": {"rounds": 3000}},
-        )
+def test_factorisation_for_too_many_rounds_is_refused():
+    """Finding it would take hours."""
+    check_refused(
+        "participation.rounds is 3000, but the factorisation optimised is found for",
+        {
+            "method": "dp-agr-ftrl",
+            "clients": {"count": 12000},
+            "noise": {"factorisation": "optimised"},
+            "participation": {"rounds": 3000},
+        },
+    )

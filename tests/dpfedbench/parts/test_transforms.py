@@ -1,110 +1,99 @@
-"""What is done to a contribution before it is clipped: sensitivity, values, and that no
-compiled loop passes it by.
-"""
+"""Transforms of contributions before clipping: values, sensitivity, compiled loops."""
 
 import numpy as np
 import pytest
 import torch
 
-from dpfedbench.errors import BenchError
 from dpfedbench.parts.transforms.automatic import Automatic
 from tests.dpfedbench.federation.conftest import (
-    LOTS,
     fixed_rounds,
+    lots_config,
     make_config,
     rounds_of,
     train,
 )
 
-AUTOMATIC = {
-    "transform": "automatic",
-    "clipping": {"kind": "constant", "threshold": 1.0},
-}
+from .conftest import ZeroNoise, check_refused
+
+CLIPPING = {"clipping": {"kind": "constant", "threshold": 1.0}}
+AUTOMATIC = CLIPPING | {"transform": "automatic"}
 
 
-class Silent:
-    def standard_normal(self, dimension):
-        return np.zeros(dimension)
+def release(total):
+    return torch.from_numpy(total.sum.release(ZeroNoise()))
 
 
-def test_a_contribution_is_divided_by_its_norm_and_gamma():
+@pytest.fixture
+def total():
+    """An open sum of automatically clipped contributions of seven coordinates."""
+    return fixed_rounds(make_config(AUTOMATIC), np.ones((48, 7))).server.open(0)
+
+
+def test_automatic_divides_a_contribution_by_its_norm_and_gamma():
+    """Norms 5, 0.01 and 0 with gamma = 0.01: factors 1/5.01, 1/0.02 and 100."""
     rows = torch.tensor([[3.0, 4.0], [0.0, 0.01], [0.0, 0.0]])
-    # Norms 5, 0.01 and 0 with gamma = 0.01: factors 1/5.01, 1/0.02 and 100.
     expected = torch.tensor([[3 / 5.01, 4 / 5.01], [0.0, 0.5], [0.0, 0.0]])
     torch.testing.assert_close(Automatic().rows(rows), expected)
 
 
-def test_no_contribution_moves_the_sum_by_more_than_the_threshold():
-    """Neighbours differ in one contribution, of any size, which the other sum does not
-    have.
-    """
-    run, rng = make_config(AUTOMATIC), np.random.default_rng(0)
-    for scale in (1e-38, 1e-3, 1.0, 1e3, 1e30):
-        rows = rng.standard_normal((12, 7)).astype(np.float32)
-        rows[0] *= np.float32(scale)
-        sums = []
-        for some in (rows, rows[1:]):
-            opened = fixed_rounds(run, np.ones((48, 7))).server.open(0)
-            opened.add(torch.from_numpy(some))
-            sums.append(opened.sum.release(Silent()))
-        moved = float(np.linalg.norm(sums[0] - sums[1]))
-        assert moved <= 1 + 1e-6
-        if scale == 1e30:
-            assert moved > 0.999  # nor is anything lost of a long one
+@pytest.mark.parametrize("scale", [1e-38, 1e-3, 1.0, 1e3, 1e30])
+def test_automatic_contribution_moves_the_sum_by_at_most_the_threshold(scale):
+    """Neighbours differ in one contribution of any size."""
+    run = make_config(AUTOMATIC)
+    rows = np.random.default_rng(0).standard_normal((12, 7)).astype(np.float32)
+    rows[0] *= np.float32(scale)
+    sums = []
+    for contributions in (rows, rows[1:]):
+        total = fixed_rounds(run, np.ones((48, 7))).server.open(0)
+        total.add(torch.from_numpy(contributions))
+        sums.append(release(total))
+    moved = float((sums[0] - sums[1]).norm())
+    assert moved <= 1 + 1e-6
+    if scale == 1e30:
+        assert moved > 0.999  # nothing of a long one is lost
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_one_that_is_not_finite_counts_as_zero(value):
+def test_automatic_contribution_that_is_not_finite_counts_as_zero(total, value):
     rows = torch.ones((3, 7))
     rows[1, 2] = value
-    opened = fixed_rounds(make_config(AUTOMATIC), np.ones((48, 7))).server.open(0)
-    opened.add(rows)
-    assert opened.sum.non_finite == 1
-    torch.testing.assert_close(
-        torch.from_numpy(opened.sum.release(Silent())),
-        torch.full((7,), 2 / (7**0.5 + 0.01), dtype=torch.float64),
-    )
+    total.add(rows)
+    assert total.sum.non_finite == 1
+    expected = torch.full((7,), 2 / (7**0.5 + 0.01), dtype=torch.float64)
+    torch.testing.assert_close(release(total), expected)
 
 
-def test_a_compiled_loop_may_not_pass_it_by():
-    opened = fixed_rounds(make_config(AUTOMATIC), np.ones((48, 7))).server.open(0)
+def test_automatic_sum_refuses_compiled_loops_that_pass_by_the_transform(total):
     with pytest.raises(RuntimeError, match="transformed before they are clipped"):
-        opened.add_by(lambda limit, total, norms: None, 1)
+        total.add_by(lambda limit, total, norms: None, 1)
 
 
-def test_records_are_transformed_too(silos, tmp_path):
-    """A lot's release without noise: the sum of g / (|g| + gamma), of gradients had one
-    by one.
+def test_automatic_transforms_records_too(silos, tmp_path):
+    """A lot's release without noise: the sum of g / (|g| + gamma), over gradients of
+    single records.
     """
-    run = make_config({"method": "dp-fl", **AUTOMATIC}, general=LOTS)
-    rounds = rounds_of(run, silos, tmp_path / "one")
-    images, labels = (
-        rounds.clients._held.images[0][:9],
-        rounds.clients._held.labels[0][:9],
-    )
+    run = lots_config({"method": "dp-fl", **AUTOMATIC})
+    rounds = rounds_of(run, silos, tmp_path)
+    images = rounds.clients._held.images[0][:9]
+    labels = rounds.clients._held.labels[0][:9]
     theta = rounds.theta.numpy()
-    opened, gradients = rounds.clients.entry.open(0), rounds.gradients.make()
-    gradients.add_each(theta, images, labels, opened)
+    total = rounds.clients.entry.open(0)
+    gradients = rounds.gradients.make()
+    gradients.add_each(theta, images, labels, total)
     rows = torch.empty((9, rounds.net.dimension))
     gradients.each(theta, images, labels, rows)
     expected = (rows / (rows.norm(dim=1, keepdim=True) + 0.01)).double().sum(dim=0)
-    torch.testing.assert_close(
-        torch.from_numpy(opened.sum.release(Silent())), expected, rtol=1e-4, atol=1e-5
-    )
+    torch.testing.assert_close(release(total), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_runs_train_and_differ_from_clipped_ones(federation, tmp_path):
-    found = [
-        train(make_config(change), federation, tmp_path / name)
-        for name, change in (
-            ("a", AUTOMATIC),
-            ("b", {"clipping": AUTOMATIC["clipping"]}),
-        )
-    ]
-    assert found[0]["model.safetensors"] != found[1]["model.safetensors"]
-    # The ledger says the same mechanism: the transformation is no release and changes
-    # no sensitivity.
-    assert found[0]["ledger.jsonl"] == found[1]["ledger.jsonl"]
+def test_automatic_run_differs_from_a_clipped_one_and_has_its_ledger(
+    federation, tmp_path
+):
+    """The transformation is no release and changes no sensitivity."""
+    automatic = train(make_config(AUTOMATIC), federation, tmp_path / "automatic")
+    clipped = train(make_config(CLIPPING), federation, tmp_path / "clipped")
+    assert automatic["model.safetensors"] != clipped["model.safetensors"]
+    assert automatic["ledger.jsonl"] == clipped["ledger.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -114,9 +103,6 @@ def test_runs_train_and_differ_from_clipped_ones(federation, tmp_path):
         {"kind": "percentile-of-releases", "threshold": 1.0},
     ],
 )
-def test_another_threshold_is_refused(clipping):
-    with pytest.raises(
-        BenchError,
-        match=r"^transform\.kind is automatic, .* set clipping to \{kind: constant",
-    ):
-        make_config({"transform": "automatic", "clipping": clipping})
+def test_automatic_with_another_threshold_is_refused(clipping):
+    overlay = {"transform": "automatic", "clipping": clipping}
+    check_refused("transform.kind is automatic, ", overlay)

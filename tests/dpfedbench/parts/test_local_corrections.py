@@ -1,0 +1,232 @@
+"""FedProx and SCAFFOLD on quadratics, against closed forms and the algorithms."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from dpfedbench.federation.processes import Processes
+from dpfedbench.papers.federated_averaging import CONTROL, Proximal, Scaffold
+from dpfedbench.parts.client_updates.model_difference import ModelDifference
+from dpsum.clipping import Constant
+from tests.dpfedbench.federation.conftest import DIFFERENCE
+
+from .conftest import check_refused, quadratic_setup
+
+# FedProx: one client of eleven records, which are two chunks
+
+START = np.array([1.0, -2.0], np.float32)
+OPTIMUM = np.array([3.0, 4.0], np.float32)
+CURVATURE = 0.5
+
+
+def difference(update):
+    setup = quadratic_setup([CURVATURE], [OPTIMUM], records=11)
+    chunk = update.clients(setup).contributions(START, np.array([0]), 0)
+    ((rows, _, _),) = chunk
+    return rows[0].numpy().copy()
+
+
+def test_fedprox_steps_by_hand():
+    """F' at the start is 0.5 (1 - 3, -2 - 4) = (-1, -3). The first step, of 0.5, is
+    along that alone: w = (1.5, -0.5).
+
+    There F' = (-0.75, -2.25) and 2 (w - w_0) = (1, 3), so the second ends at (1.5,
+    -0.5) - 0.5 (0.25, 0.75).
+    """
+    step = difference(Proximal(mu=2.0, inner_steps=1, inner_rate=0.5))
+    assert step.tolist() == [-0.5, -1.5]
+    steps = difference(Proximal(mu=2.0, inner_steps=2, inner_rate=0.5))
+    assert steps.tolist() == [1 - 1.375, -2 + 0.875]
+
+
+@pytest.mark.parametrize(("mu", "steps"), [(0.1, 7), (3.0, 7), (1.0, 200)])
+def test_fedprox_on_a_quadratic_has_the_closed_form(mu, steps):
+    """h has its optimum at (a b + mu w_0) / (a + mu), and each step leaves 1 - r (a +
+    mu) of the distance to it.
+    """
+    rate = 0.2
+    centre = (CURVATURE * OPTIMUM + mu * START) / (CURVATURE + mu)
+    end = centre + (1 - rate * (CURVATURE + mu)) ** steps * (START - centre)
+    sent = difference(Proximal(mu=mu, inner_steps=steps, inner_rate=rate))
+    assert np.allclose(START - sent, end, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_fedprox_without_the_term_is_the_model_difference_to_the_bit(optimizer):
+    values = {"inner_steps": 9, "inner_rate": 0.07, "optimizer": {"kind": optimizer}}
+    plain = difference(ModelDifference.read(values)).tolist()
+    assert difference(Proximal.read({"mu": 0.0, **values})).tolist() == plain
+    assert difference(Proximal.read({"mu": 0.5, **values})).tolist() != plain
+
+
+# SCAFFOLD: three clients, of which FedAvg finds another optimum than their mean's
+
+CURVATURES = np.array([0.2, 1.0, 3.0])
+OPTIMA = np.array([[3.0, 4.0], [-1.0, 0.5], [0.5, -2.0]])
+BEST = (CURVATURES[:, None] * OPTIMA).sum(axis=0) / CURVATURES.sum()
+"""Where the gradients of all clients' F_k add up to zero."""
+RATE = 0.1
+STEPS = 5
+SCAFFOLD = Scaffold(inner_steps=STEPS, inner_rate=RATE)
+FEDAVG = ModelDifference(inner_steps=STEPS, inner_rate=RATE)
+EVERYONE = [[0, 1, 2]] * 12
+COHORTS = [[0, 2], [1], [0, 1, 2], [2, 1], [0], [1, 2]] * 2
+
+
+class Unconnected(Processes):
+    """One of several processes, which receives nothing from the others."""
+
+    def all(self, value):
+        return [value]
+
+    def collected(self, value):
+        return [value]
+
+
+def make_clients(update, threshold=None, processes=None):
+    rule = None if threshold is None else Constant(threshold=threshold)
+    control = SimpleNamespace(name=CONTROL, clipping=rule)
+    setup = quadratic_setup(
+        CURVATURES,
+        OPTIMA,
+        records=4,
+        run=SimpleNamespace(sums=lambda: [control], private=True),
+        processes=processes or Processes(),
+        shared=None,
+    )
+    return update.clients(setup)
+
+
+def server_control(clients):
+    return clients.state()["public"]["control"]
+
+
+def client_controls(clients):
+    """Return the control variate of each client that has one."""
+    states = clients.state()["clients"]
+    return {client: state["control"] for client, state in states.items()}
+
+
+def train(update, cohorts):
+    """Return the model after these rounds, whose server averages, and the clients."""
+    clients = make_clients(update)
+    theta = np.zeros(2, np.float32)
+    for cohort in cohorts:
+        ((rows, _, _),) = clients.contributions(theta, np.array(cohort), 0)
+        sent = rows.numpy()
+        if update.sends_too:
+            clients.hear([sent[1].sum(axis=0, dtype=np.float64) / 3])
+            sent = sent[0]
+        theta = (theta - sent.mean(axis=0)).astype(np.float32)
+    return theta, clients
+
+
+def train_by_hand(cohorts):
+    """Compute Algorithm 1 with option II and server rate 1 in double precision, by the
+    paper's names.
+    """
+    x = np.zeros(2)
+    c = np.zeros(2)
+    c_i = np.zeros((3, 2))
+    for cohort in cohorts:
+        moved = []
+        controls = []
+        for i in cohort:
+            y = x.copy()
+            for _ in range(STEPS):
+                y = y - RATE * (CURVATURES[i] * (y - OPTIMA[i]) - c_i[i] + c)
+            new = c_i[i] - c + (x - y) / (STEPS * RATE)
+            moved.append(y - x)
+            controls.append(new - c_i[i])
+            c_i[i] = new
+        x = x + np.mean(moved, axis=0)
+        c = c + np.sum(controls, axis=0) / 3
+    return x, c, c_i
+
+
+@pytest.mark.parametrize("cohorts", [EVERYONE, COHORTS])
+def test_scaffold_rounds_are_those_of_the_algorithm(cohorts):
+    theta, clients = train(SCAFFOLD, cohorts)
+    x, c, controls = train_by_hand(cohorts)
+    assert np.allclose(theta, x, atol=1e-5)
+    assert np.allclose(server_control(clients), c, atol=1e-5)
+    by_client = client_controls(clients)
+    variates = [by_client[client] for client in range(3)]
+    assert np.allclose(variates, controls, atol=1e-5)
+    assert np.allclose(c, controls.mean(axis=0))
+
+
+def test_scaffold_reaches_the_optimum_that_fedavg_misses():
+    """Each FedAvg client leaves (1 - r a_k)^K of its way, so that the fixed point has
+    weights 1 - (1 - r a_k)^K.
+    """
+    weights = 1 - (1 - RATE * CURVATURES) ** STEPS
+    biased = (weights[:, None] * OPTIMA).sum(axis=0) / weights.sum()
+    assert np.linalg.norm(biased - BEST) > 0.1
+    assert np.allclose(train(FEDAVG, EVERYONE * 40)[0], biased, atol=1e-4)
+    assert np.allclose(train(SCAFFOLD, EVERYONE * 40)[0], BEST, atol=1e-4)
+
+
+def test_scaffold_without_its_correction_is_noticed(monkeypatch):
+    """The fault: steps along the clients' own gradients. It ends where FedAvg does."""
+    steps = Scaffold.corrected_steps
+
+    def uncorrected(self, model, client, correction):
+        return steps(self, model, client, torch.zeros_like(correction))
+
+    monkeypatch.setattr(Scaffold, "corrected_steps", uncorrected)
+    assert np.linalg.norm(train(SCAFFOLD, EVERYONE * 40)[0] - BEST) > 0.1
+
+
+def test_scaffold_client_keeps_the_clipped_message():
+    """So the mean of all control variates is the server's sum of messages of at most C."""
+    clients = make_clients(SCAFFOLD, threshold=0.05)
+    total = np.zeros(2)
+    theta = np.array([5.0, 5.0], np.float32)
+    for _ in range(3):
+        ((rows, _, _),) = clients.contributions(theta, np.arange(3), 0)
+        messages = rows[1].numpy().copy()
+        assert np.allclose(np.linalg.norm(messages, axis=1), 0.05, rtol=1e-5)
+        total += messages.sum(axis=0) / 3
+        clients.hear([messages.sum(axis=0, dtype=np.float64) / 3])
+    variates = torch.stack(list(client_controls(clients).values()))
+    assert np.allclose(variates.mean(dim=0), total, atol=1e-6)
+    assert np.allclose(server_control(clients), total, atol=1e-6)
+
+
+def test_scaffold_state_of_two_processes_is_that_of_one():
+    """Each computes its clients alone. Also once the state is restored, to the bit."""
+    whole = make_clients(SCAFFOLD)
+    parts = [make_clients(SCAFFOLD, processes=Unconnected(rank, 2)) for rank in (0, 1)]
+    theta = np.array([1.0, -1.0], np.float32)
+
+    def rows_of(clients):
+        return next(iter(clients.contributions(theta, np.arange(3), 0)))[0]
+
+    def variates(clients):
+        by_client = client_controls(clients)
+        return {client: variate.tolist() for client, variate in by_client.items()}
+
+    for _ in range(3):
+        rows = rows_of(whole)
+        assert torch.equal(rows_of(parts[0])[:, [0, 2]], rows[:, [0, 2]])
+        assert torch.equal(rows_of(parts[1])[:, [1]], rows[:, [1]])
+        mean = rows[1].numpy().sum(axis=0, dtype=np.float64) / 3
+        for clients in (whole, *parts):
+            clients.hear([mean])
+        assert variates(parts[0]) | variates(parts[1]) == variates(whole)
+        for part in parts:
+            part.restore(whole.state())
+        assert [sorted(variates(part)) for part in parts] == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", {"kind": "sgd", "momentum": 0.5}])
+def test_scaffold_with_another_optimiser_is_refused(optimizer):
+    update = {"kind": "scaffold", "optimizer": optimizer}
+    check_refused(
+        "client_update.optimizer has to be sgd without momentum",
+        {"method": "fedavg", "client_update": update},
+        general=DIFFERENCE,
+    )
