@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
+from dpfedbench.federation.processes import Processes
 from tests.dpfedbench.federation.conftest import federation, make_config, silos
 
 __all__ = ["federation", "silos"]
@@ -40,7 +41,7 @@ class Quadratic:
         return len(labels) * np.float64(gradient)
 
 
-def quadratic_setup(curvatures, optima, records, **fields):
+def quadratic_setup(curvatures, optima, records, run, processes=None):
     """Return a `Setup` of clients with `records` records each and quadratic losses."""
 
     def workers(make):
@@ -55,8 +56,14 @@ def quadratic_setup(curvatures, optima, records, **fields):
         images=[np.zeros((records, 1))] * count,
         labels=[np.full(records, client) for client in range(count)],
     )
-    net = SimpleNamespace(dimension=len(optima[0]))
-    return SimpleNamespace(held=held, net=net, workers=workers, **fields)
+    return SimpleNamespace(
+        held=held,
+        net=SimpleNamespace(dimension=len(optima[0])),
+        shared=None,
+        workers=workers,
+        run=run,
+        processes=processes or Processes(),
+    )
 
 
 def check_refused(message, *overlays, **options):

@@ -22,7 +22,8 @@ CURVATURE = 0.5
 
 
 def difference(update):
-    setup = quadratic_setup([CURVATURE], [OPTIMUM], records=11)
+    run = SimpleNamespace(sums=list, private=False)
+    setup = quadratic_setup([CURVATURE], [OPTIMUM], 11, run)
     chunk = update.clients(setup).contributions(START, np.array([0]), 0)
     ((rows, _, _),) = chunk
     return rows[0].numpy().copy()
@@ -88,14 +89,8 @@ class Unconnected(Processes):
 def make_clients(update, threshold=None, processes=None):
     rule = None if threshold is None else Constant(threshold=threshold)
     control = SimpleNamespace(name=CONTROL, clipping=rule)
-    setup = quadratic_setup(
-        CURVATURES,
-        OPTIMA,
-        records=4,
-        run=SimpleNamespace(sums=lambda: [control], private=True),
-        processes=processes or Processes(),
-        shared=None,
-    )
+    run = SimpleNamespace(sums=lambda: [control], private=True)
+    setup = quadratic_setup(CURVATURES, OPTIMA, 4, run, processes)
     return update.clients(setup)
 
 
