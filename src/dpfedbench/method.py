@@ -457,15 +457,8 @@ class Method(Run):
                     " release with one expected lot, but with clients.partition"
                     f" {clients.partition} each client has its own: take constant"
                 )
-        if clients.held_out_share and (
-            not records or self.pretrains or self.client_sums
-        ):
-            raise BenchError(
-                f"clients.held_out_share is {clients.held_out_share:g}, but the clients"
-                f" of {self.name} with client_update.kind {self.client_update.kind} have no"
-                " test of their own: that is for clients that hold records and send"
-                " messages to the server's sums; set it to 0"
-            )
+        if clients.held_out_share:
+            self._check_personal_test(records)
         as_it_is = records and not self.pretrains
         if as_it_is != (self.task.shots == 0):
             raise BenchError(
@@ -478,6 +471,34 @@ class Method(Run):
                 "validation.every and evaluation.every need a model that is tested"
                 " without adaptation: set both to 0 for a model with a new last layer"
                 " in the test"
+            )
+
+    def _check_personal_test(self, records: bool) -> None:
+        """Refuse a test of clients' own models where no examples can be left out."""
+        clients = self.clients
+        where = f"clients.held_out_share is {clients.held_out_share:g}, but"
+        without = self.pretrains or self.task.text is not None
+        if without or (records and self.client_sums):
+            raise BenchError(
+                f"{where} the clients of {self.name} with client_update.kind"
+                f" {self.client_update.kind} have no test of their own: that is for"
+                " few-shot clients of images, and for clients that hold records and"
+                " send messages to the server's sums; set it to 0"
+            )
+        if records:
+            return
+        if not clients.disjoint:
+            raise BenchError(
+                f"{where} with clients.partition {clients.partition} an example that"
+                " one client leaves out may be in another one's training: take"
+                f" {' or '.join(clients.kinds('tasks', disjoint=True))}"
+            )
+        used = clients.support_per_class + clients.query_per_class
+        if used + clients.left_out_per_class > clients.examples_per_class:
+            raise BenchError(
+                f"{where} of {clients.examples_per_class} examples of a class"
+                f" (clients.examples_per_class) training uses {used}: raise"
+                " clients.examples_per_class, or lower held_out_share"
             )
 
     def _check_records(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,23 @@ class Tasks:
     def gather(self, ids: np.ndarray) -> TaskBatch:
         """The data of some clients."""
         return gather(self.dataset, self._partition, ids, **self._sizes)
+
+    def gather_left_out(self, ids: np.ndarray, per_class: int) -> TaskBatch:
+        """The support sets of some clients, and as query sets so many examples of each
+        class that training does not use: those behind its support and query examples.
+        """
+        trained = self._sizes["query_per_class"]
+        sizes = self._sizes | {"query_per_class": trained + per_class}
+        batch = gather(self.dataset, self._partition, ids, **sizes)
+
+        def left_out(values: np.ndarray) -> np.ndarray:
+            of_class = (len(ids), -1, trained + per_class)
+            by_class = values.reshape(*of_class, *values.shape[2:])[:, :, trained:]
+            return by_class.reshape(len(ids), -1, *values.shape[2:])
+
+        return dataclasses.replace(
+            batch, query_x=left_out(batch.query_x), query_y=left_out(batch.query_y)
+        )
 
 
 class Records:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,50 @@ def task_scores(
         seed=run.seed,
         purpose=purpose,
     )
+
+    def gather_tasks(numbers: np.ndarray) -> TaskBatch:
+        return gather(
+            dataset,
+            sampled,
+            numbers,
+            support_per_class=shots,
+            query_per_class=evaluation.query_per_class,
+        )
+
+    return adapted_scores(
+        choice,
+        members,
+        run,
+        gather_tasks,
+        np.arange(tasks),
+        purpose=purpose,
+        adapted=adapted,
+        threads=threads,
+        progress=progress,
+    )
+
+
+def adapted_scores(
+    choice: Choice,
+    members: Sequence[np.ndarray],
+    run: Method,
+    gather_tasks: Callable[[np.ndarray], TaskBatch],
+    numbers: np.ndarray,
+    *,
+    purpose: str,
+    adapted: Sequence[str] | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> FewShotScores:
+    """Return accuracy and loss on the query sets of tasks, after adaptation to their
+    support sets; arguments as of `task_scores`.
+
+    Args:
+        gather_tasks: the data of some of the tasks, by their numbers.
+        numbers: of the tasks.
+        purpose: name of the random stream that draws minibatches.
+    """
+    ways = run.task.ways
     workers = Workers(
         choice,
         lambda gradients: Adaptation(gradients, adapted=adapted),
@@ -97,16 +141,11 @@ def task_scores(
     counter = itertools.count(1)
 
     def scored(block: range) -> list[tuple[float, float]]:
-        batch = gather(
-            dataset,
-            sampled,
-            np.array(block),
-            support_per_class=shots,
-            query_per_class=evaluation.query_per_class,
-        )
-        totals = np.zeros((len(block), ways * evaluation.query_per_class, ways))
+        batch = gather_tasks(numbers[block.start : block.stop])
+        totals = np.zeros((*batch.query_y.shape, ways))
         rngs = [
-            stream(run.seed, f"test-minibatches/{purpose}", index) for index in block
+            stream(run.seed, f"test-minibatches/{purpose}", int(numbers[index]))
+            for index in block
         ]
         with workers.worker() as adaptation:
             for theta in members:
@@ -120,7 +159,7 @@ def task_scores(
         ]
 
     with workers.running() as pool:
-        blocks = _blocks(tasks, choice.tasks, threads)
+        blocks = _blocks(len(numbers), choice.tasks, threads)
         scores = np.array(list(itertools.chain(*pool.map(scored, blocks))))
     return FewShotScores(accuracies=scores[:, 0], losses=scores[:, 1])
 

@@ -1,5 +1,10 @@
 """The test of clients' own models, on examples of their own that training left out.
 
+Clients that hold records use the model that their update gives them
+(`Clients.personal_weights`), which may be the server's. Few-shot clients use it too if
+their update gives them one; else they adapt the server's model to their support set, as
+the meta-test does.
+
 These numbers are the simulation's. No server sees them, no release has them, and no
 account covers them: in a deployment each client would know its own accuracy alone.
 """
@@ -7,15 +12,22 @@ account covers them: in a deployment each client would know its own accuracy alo
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpfedbench.data.holdings import Records, Tasks
+from dpfedbench.evaluation.few_shot import adapted_scores
+from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice
+from dpfedbench.models.net import Net
 
 if TYPE_CHECKING:
-    from dpfedbench.data.holdings import Records
     from dpfedbench.parts.client_updates.client_update import Clients
+
+Examples = tuple[np.ndarray, np.ndarray]
+"""Inputs [n, ...] and labels int64 [n]."""
 
 COLUMNS = (
     "personal_accuracy",
@@ -27,25 +39,72 @@ COLUMNS = (
 
 
 def client_accuracies(
-    clients: Clients, held: Records, gradients: Choice, theta: np.ndarray, numbers: Any
+    run: Method,
+    net: Net,
+    clients: Clients,
+    held: Records | Tasks,
+    gradients: Choice,
+    theta: np.ndarray,
+    numbers: Sequence[int],
+    *,
+    threads: int = 1,
 ) -> dict[int, float]:
     """Return the accuracy of each client's own model, in percent, by client.
 
     Args:
+        run: the run.
+        net: its model.
         clients: of the run.
-        held: what they hold; `test_images` and `test_labels` are tested.
+        held: what they hold.
         gradients: how the model is evaluated.
         theta: the server's weights, float32 [d].
         numbers: of the clients to test; those without test examples are left out.
+        threads: CPU threads; results do not depend on it.
     """
-    tested = [number for number in numbers if len(held.test_labels[number])]
+    if isinstance(held, Records):
+        tested = [number for number in numbers if len(held.test_labels[number])]
+        return _own_models(
+            clients,
+            gradients,
+            theta,
+            tested,
+            lambda number: (held.test_images[number], held.test_labels[number]),
+        )
+    per_class = run.clients.left_out_per_class
+    if clients.has_personal_models:
+
+        def left_out(number: int) -> Examples:
+            batch = held.gather_left_out(np.array([number]), per_class)
+            return batch.query_x[0], batch.query_y[0]
+
+        return _own_models(clients, gradients, theta, numbers, left_out)
+    scores = adapted_scores(
+        gradients,
+        [theta],
+        run,
+        lambda ids: held.gather_left_out(ids, per_class),
+        np.array(numbers, int),
+        purpose="personal-test",
+        adapted=run.adapted(net),
+        threads=threads,
+    )
+    return dict(zip(numbers, (100 * scores.accuracies).tolist(), strict=True))
+
+
+def _own_models(
+    clients: Clients,
+    gradients: Choice,
+    theta: np.ndarray,
+    numbers: Sequence[int],
+    examples_of: Callable[[int], Examples],
+) -> dict[int, float]:
+    """Return the accuracies of the models that clients have themselves."""
     evaluate = gradients.make().evaluate
-    accuracies = {}
-    models = clients.personal_weights(theta, np.array(tested, int))
-    for number, weights in zip(tested, models, strict=True):
-        examples = held.test_images[number], held.test_labels[number]
-        accuracies[number] = 100 * evaluate(weights, *examples).accuracy
-    return accuracies
+    models = clients.personal_weights(theta, np.array(numbers, int))
+    return {
+        number: 100 * evaluate(weights, *examples_of(number)).accuracy
+        for number, weights in zip(numbers, models, strict=True)
+    }
 
 
 def summarize_clients(accuracies: np.ndarray) -> dict[str, Any]:

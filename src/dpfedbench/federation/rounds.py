@@ -488,11 +488,14 @@ class Rounds:
         of all, by process.
         """
         here = client_accuracies(
+            self.run,
+            self.net,
             self.clients,
             self.held,
             self.gradients,
             theta,
             self.processes.own(self.run.clients.count),
+            threads=self.threads,
         )
         return self.processes.collected(here)
 

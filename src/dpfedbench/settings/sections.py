@@ -56,8 +56,9 @@ class PartitionScheme(Part):
         ge=0,
         lt=1,
         doc=(
-            "share of each client's own records that training leaves out; its own model"
-            " is tested on them after the last round; 0: there is no such test"
+            "share of each client's own records, or of its images of a class, that"
+            " training leaves out; its own model is tested on them after the last"
+            " round; 0: there is no such test"
         ),
     )
 
@@ -70,6 +71,13 @@ class PartitionScheme(Part):
                 f" than clients.examples_per_class ({self.examples_per_class}): lower"
                 " them or raise that"
             )
+
+    @property
+    def left_out_per_class(self) -> int:
+        """Examples of each class of a few-shot client that training leaves out."""
+        if not self.held_out_share:
+            return 0
+        return max(1, round(self.held_out_share * self.examples_per_class))
 
     @property
     def own(self) -> dict[str, Any]:

@@ -114,12 +114,15 @@ class Clients:
             else each process asks it for a part.
         keeps_state: whether clients remember something of their own from one of their
             rounds to the next; None: they do if the class has a `state`.
+        has_personal_models: whether `personal_weights` gives clients models of their
+            own.
     """
 
     each: int = 1
     served: str = "clients"
     divides: bool = False
     keeps_state: bool | None = None
+    has_personal_models: bool = False
 
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
@@ -250,6 +253,8 @@ class CohortClients(Clients):
         self._message_count = 1 + len(update.sends_too)
         self.keeps_state = update.keeps_state is not False
         self.divides = self.keeps_state
+        personal_model = type(update).personal_model
+        self.has_personal_models = personal_model is not ClientUpdate.personal_model
         self._states: dict[int, dict[str, Any]] = {}
         self._public_state: dict[str, Any] = {}
         shared = setup.shared
