@@ -1,4 +1,4 @@
-"""Networks of the zoo and modules of a user's own, for tests."""
+"""Networks of the zoo and modules of a user, for tests."""
 
 import functools
 
@@ -29,13 +29,13 @@ def cnn(image_shape=(28, 28, 1), classes=10, **pixels):
     return Net(build, input_shape=image_shape, outputs=classes)
 
 
-def of(make, shape=(8, 8, 2), outputs=3, **more):
-    """A network of a module that a test makes."""
-    return Net(make, input_shape=shape, outputs=outputs, **more)
+def of(make, shape=(8, 8, 2), outputs=3, **options):
+    """Return a network of a module that a test makes."""
+    return Net(make, input_shape=shape, outputs=outputs, **options)
 
 
 def layers(*between):
-    """A convolution, what a test puts behind it, and a linear layer."""
+    """Return a convolution, the layers of a test, and a linear layer."""
     return nn.Sequential(
         nn.Conv2d(2, 4, 3), *between, nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
     )
@@ -46,20 +46,16 @@ class Recurrent(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.embedding, self.lstm, self.linear = (
-            nn.Embedding(7, 5),
-            nn.LSTM(5, 6, batch_first=True),
-            nn.Linear(6, 7),
-        )
+        self.embedding = nn.Embedding(7, 5)
+        self.lstm = nn.LSTM(5, 6, batch_first=True)
+        self.linear = nn.Linear(6, 7)
 
     def forward(self, x):
         return self.linear(self.lstm(self.embedding(x))[0][:, -1])
 
 
 class Careful(nn.Module):
-    """A module that looks at its numbers, which `vmap` cannot take and Opacus' hooks
-    can.
-    """
+    """A module with a branch on values, which `vmap` cannot take and Opacus' hooks can."""
 
     def __init__(self):
         super().__init__()
@@ -72,19 +68,18 @@ class Careful(nn.Module):
 
 
 class Ordered(nn.Module):
-    """The same with a parameter of its own, which neither can take."""
+    """A module with a branch on values and a bare parameter, which neither can take."""
 
     def __init__(self):
         super().__init__()
         self.factors = nn.Parameter(torch.ones(2, 3))
 
     def forward(self, x):
-        return torch.stack(
-            [
-                one.mean((1, 2)) @ self.factors * (2.0 if one.sum() > 64 else 1.0)
-                for one in x
-            ]
-        )
+        rows = [
+            record.mean((1, 2)) @ self.factors * (2.0 if record.sum() > 64 else 1.0)
+            for record in x
+        ]
+        return torch.stack(rows)
 
 
 class Attending(nn.Module):
@@ -92,13 +87,13 @@ class Attending(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.sides, self.linear = nn.Linear(16, 3 * 8), nn.Linear(64, 3)
+        self.sides = nn.Linear(16, 3 * 8)
+        self.linear = nn.Linear(64, 3)
 
     def forward(self, x):
         sides = self.sides(x.transpose(1, 2).flatten(2)).chunk(3, dim=-1)
-        return self.linear(
-            nn.functional.scaled_dot_product_attention(*sides).flatten(1)
-        )
+        attended = nn.functional.scaled_dot_product_attention(*sides)
+        return self.linear(attended.flatten(1))
 
 
 class OwnLoss(nn.Module):

@@ -1,6 +1,4 @@
-"""Named parts of a network: where they lie, and gradients of one of them by every
-implementation.
-"""
+"""Named blocks of a network, and gradients of one of them by every implementation."""
 
 import numpy as np
 import pytest
@@ -13,8 +11,8 @@ from dpsum.private_sum import PrivateSum
 from .nets import Careful, Ordered, layers, of
 
 
-class Parted(nn.Module):
-    """A module in two parts."""
+class Blocks(nn.Module):
+    """A module in two blocks."""
 
     def __init__(self, body):
         super().__init__()
@@ -30,57 +28,57 @@ class Parted(nn.Module):
         return self.factor(self.body(x))
 
 
-WAYS = {
+BODIES = {
     "torch": lambda: layers(nn.GroupNorm(2, 4)),
     "torch-opacus": Careful,
     "torch-loop": Ordered,
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_rows_of_a_part_are_its_columns_of_all(way):
-    net = of(lambda: Parted(WAYS[way]))
-    choice, rng = choose(net), np.random.default_rng(0)
-    assert choice.name == way
+@pytest.mark.parametrize("implementation", BODIES)
+def test_block_gradients_are_columns_of_the_whole_gradients(implementation):
+    net = of(lambda: Blocks(BODIES[implementation]))
+    choice = choose(net)
+    assert choice.name == implementation
     assert net.blocks == {
         "body": slice(0, net.dimension - 12),
         "factor": slice(net.dimension - 12, net.dimension),
     }
-    theta, gradients = net.initial(rng), choice.make()
-    x, y = rng.integers(0, 256, (6, 8, 8, 2), np.uint8), rng.integers(0, 3, 6)
-    rows = np.empty((6, net.dimension), np.float32)
-    gradients.each(theta, x, y, rows)
-    for block, place in net.blocks.items():
-        own = np.empty((6, gradients.width(block)), np.float32)
-        gradients.each(theta, x, y, own, block=block)
-        np.testing.assert_allclose(own, rows[:, place], rtol=1e-5, atol=1e-6)
-        total = PrivateSum(
-            dimension=gradients.width(block), threshold=1.0, noise_multiplier=1.0
-        )
+    rng = np.random.default_rng(0)
+    theta = net.initial(rng)
+    gradients = choice.make()
+    x = rng.integers(0, 256, (6, 8, 8, 2), np.uint8)
+    y = rng.integers(0, 3, 6)
+    whole = np.empty((6, net.dimension), np.float32)
+    gradients.each(theta, x, y, whole)
+    for block, coordinates in net.blocks.items():
+        width = gradients.width(block)
+        rows = np.empty((6, width), np.float32)
+        gradients.each(theta, x, y, rows, block=block)
+        np.testing.assert_allclose(rows, whole[:, coordinates], rtol=1e-5, atol=1e-6)
+        total = PrivateSum(dimension=width, threshold=1.0, noise_multiplier=1.0)
         _, norms = gradients.add_each(theta, x, y, total, block=block)
-        np.testing.assert_allclose(
-            norms, np.linalg.norm(rows[:, place], axis=1), rtol=1e-5
-        )
+        expected = np.linalg.norm(whole[:, coordinates], axis=1)
+        np.testing.assert_allclose(norms, expected, rtol=1e-5)
 
 
-def test_the_head_is_the_last_layer_of_the_first_part_and_most_networks_have_none():
-    assert of(lambda: Parted(lambda: layers())).head == ("body.3.weight", "body.3.bias")
+def test_head_of_a_network_with_blocks_is_in_its_first_block():
+    assert of(lambda: Blocks(layers)).head == ("body.3.weight", "body.3.bias")
     assert of(layers).blocks == {}
 
 
 @pytest.mark.parametrize(
     "blocks", [{"a": ("factor.weight",)}, {"a": ("factor.bias", "factor.weight")}]
 )
-def test_parts_must_name_all_parameters_in_order(blocks):
-    class Own(nn.Module):
+def test_blocks_have_to_name_all_parameters_in_order(blocks):
+    class Incomplete(nn.Module):
         def __init__(self):
             super().__init__()
-            self.factor, self.blocks = nn.Linear(128, 3), blocks
+            self.factor = nn.Linear(128, 3)
+            self.blocks = blocks
 
         def forward(self, x):
             return self.factor(x.flatten(1))
 
-    with pytest.raises(
-        BenchError, match="must name all of its parameters, in their order"
-    ):
-        _ = of(Own).blocks
+    with pytest.raises(BenchError, match="must name all of its parameters, in their"):
+        _ = of(Incomplete).blocks

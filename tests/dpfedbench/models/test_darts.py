@@ -1,6 +1,4 @@
-"""Networks of cells, against DARTS written in torch's own layers; what their settings
-refuse.
-"""
+"""Networks of cells, against DARTS written in torch's own layers."""
 
 import runpy
 from pathlib import Path
@@ -13,28 +11,31 @@ from torch.nn import functional
 from dpfedbench.errors import BenchError
 from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
 
-PlainSearch = runpy.run_path(
-    str(Path(__file__).parents[3] / "benchmarks" / "search.py")
-)["PlainSearch"]
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "search.py"
+PlainSearch = runpy.run_path(str(BENCHMARK))["PlainSearch"]
 SHAPES = {7: ((28, 28, 1), 4), 8: ((32, 32, 3), 4)}
+SMALL = {"filters": 4, "cells": 3, "nodes": 2, "pooling": 4}
 
 
-def settings(**more):
-    return DartsSearch(**{"filters": 4, "cells": 3, "nodes": 2, "pooling": 4} | more)
+def search(**settings):
+    return DartsSearch(**SMALL | settings)
+
+
+def initial(net):
+    return torch.from_numpy(net.initial(np.random.default_rng(0)))
 
 
 @pytest.mark.parametrize(
-    ("own", "shape", "weights"),
+    ("model", "shape", "weights"),
     [
-        # DARTS' own search network (its released model counts 1.93 M), and the
-        # prototype's of issue 18.
+        # DARTS' own search network (its released model counts 1.93 M), and a small one.
         (DartsSearch(), (32, 32, 3), 1_930_618),
-        (DartsSearch(filters=8, cells=3, nodes=2, pooling=4), (28, 28, 1), 77_474),
+        (DartsSearch(**SMALL | {"filters": 8}), (28, 28, 1), 77_474),
     ],
 )
-def test_the_search_network_has_as_many_weights_as_darts(own, shape, weights):
-    net = own.net(input_shape=shape, outputs=10)
-    size = own.space.size
+def test_search_network_has_as_many_weights_as_darts(model, shape, weights):
+    net = model.net(input_shape=shape, outputs=10)
+    size = model.space.size
     assert net.blocks == {
         "weights": slice(0, weights),
         "architecture": slice(weights, weights + size),
@@ -45,159 +46,115 @@ def test_the_search_network_has_as_many_weights_as_darts(own, shape, weights):
 
 @pytest.mark.parametrize("side", SHAPES)
 @pytest.mark.parametrize(("nodes", "groups"), [(2, None), (3, None), (2, 1), (3, 2)])
-def test_logits_and_slopes_are_those_of_darts_in_torchs_layers(side, nodes, groups):
+def test_search_network_has_darts_logits_and_gradients(side, nodes, groups):
     shape, pooling = SHAPES[side]
-    own = settings(pooling=pooling, nodes=nodes, groups=groups)
-    net, rng = own.net(input_shape=shape, outputs=5), np.random.default_rng(0)
-    theta = torch.from_numpy(
-        net.initial(rng).astype(np.float64) + 0.1 * rng.standard_normal(net.dimension)
-    )
-    x, y = rng.integers(0, 256, (3, *shape), np.uint8), rng.integers(0, 5, 3)
-    theta.requires_grad_()
-    plain = PlainSearch(own, shape, 5).double()
-    order = plain.load(net.tensors(theta))
-    inputs = torch.from_numpy(x).double().movedim(-1, 1) / 255
-    logits = plain(inputs)
+    model = search(pooling=pooling, nodes=nodes, groups=groups)
+    net = model.net(input_shape=shape, outputs=5)
+    rng = np.random.default_rng(0)
+    theta = net.initial(rng).astype(np.float64)
+    theta += 0.1 * rng.standard_normal(net.dimension)
+    theta = torch.from_numpy(theta).requires_grad_()
+    x = rng.integers(0, 256, (3, *shape), np.uint8)
+    y = rng.integers(0, 5, 3)
+    plain = PlainSearch(model, shape, 5).double()
+    parameters = plain.load(net.tensors(theta))
+    logits = plain(torch.from_numpy(x).double().movedim(-1, 1) / 255)
     torch.testing.assert_close(net.logits(theta, x), logits, rtol=1e-10, atol=1e-12)
-    (slope,) = torch.autograd.grad(net.losses(theta, x, y).sum(), theta)
+    (gradient,) = torch.autograd.grad(net.losses(theta, x, y).sum(), theta)
     loss = functional.cross_entropy(logits, torch.from_numpy(y), reduction="sum")
-    wanted = torch.autograd.grad(loss, [*order, *plain.architecture.values()])
-    flat = torch.cat([part.flatten() for part in wanted])
-    assert (slope - flat).norm() < 1e-10 * flat.norm()
+    parts = torch.autograd.grad(loss, [*parameters, *plain.architecture.values()])
+    expected = torch.cat([part.flatten() for part in parts])
+    assert (gradient - expected).norm() < 1e-10 * expected.norm()
 
 
-def test_first_weights_are_those_of_darts():
-    own = settings()
-    net = own.net(input_shape=(28, 28, 1), outputs=10)
-    named = net.tensors(torch.from_numpy(net.initial(np.random.default_rng(0))))
-    assert (
-        named["stem.weight"].abs().max()
-        <= 1 / 3
-        < 1.1 * named["stem.weight"].abs().max()
-    )
-    assert (named["stem_norm.scale"] == 1).all() and (
-        named["stem_norm.shift"] == 0
-    ).all()
-    drawn = torch.cat(
-        [named[f"architecture.{kind}"].ravel() for kind in own.space.kinds]
-    )
-    # 80 draws of deviation 0.001: their own is within a third of it (four deviations:
-    # 6e-5).
-    assert 0.67e-3 < drawn.std() < 1.33e-3
+def test_search_network_has_darts_initial_weights():
+    """80 architecture weights of deviation 0.001: theirs is within a third of it (four
+    deviations: 6e-5).
+    """
+    model = search()
+    net = model.net(input_shape=(28, 28, 1), outputs=10)
+    tensors = net.tensors(initial(net))
+    largest = tensors["stem.weight"].abs().max()
+    assert largest <= 1 / 3 < 1.1 * largest
+    assert (tensors["stem_norm.scale"] == 1).all()
+    assert (tensors["stem_norm.shift"] == 0).all()
+    kinds = [tensors[f"architecture.{kind}"].ravel() for kind in model.space.kinds]
+    assert 0.67e-3 < torch.cat(kinds).std() < 1.33e-3
+
+
+GENOTYPES = [
+    {"kind": "random", "seed": 3},
+    {"kind": "same"},
+    {"kind": "same", "operation": "skip_connect"},
+]
 
 
 @pytest.mark.parametrize(
-    "genotype",
+    "model",
     [
-        {"kind": "random", "seed": 3},
-        {"kind": "same"},
-        {"kind": "same", "operation": "skip_connect"},
+        search(),
+        search(groups=1),
+        *(DartsCells.read(SMALL | {"genotype": genotype}) for genotype in GENOTYPES),
     ],
+    ids=repr,
 )
-def test_no_record_of_a_network_depends_on_another(genotype):
-    for own in (
-        settings(),
-        settings(groups=1),
-        DartsCells.read(
-            dict(
-                kind="darts-cells",
-                filters=4,
-                cells=3,
-                nodes=2,
-                pooling=4,
-                genotype=genotype,
-            )
-        ),
-    ):
-        net = own.net(input_shape=(28, 28, 1), outputs=10)
-        net.refuse_record_level()
-        theta = torch.from_numpy(net.initial(np.random.default_rng(0)))
-        x = np.random.default_rng(1).integers(0, 256, (4, 28, 28, 1), np.uint8)
-        logits = net.logits(theta, x)
-        # Maps of mean zero would tell the classes nothing: logits differ between
-        # records.
-        assert (logits[0] - logits[1]).abs().max() > 1e-3
-        x[3] = 255 - x[3]
-        assert torch.equal(logits[:3], net.logits(theta, x)[:3])
+def test_records_of_cells_do_not_depend_on_each_other(model):
+    """Nor are their maps of mean zero: logits differ between records."""
+    net = model.net(input_shape=(28, 28, 1), outputs=10)
+    net.refuse_record_level()
+    theta = initial(net)
+    x = np.random.default_rng(1).integers(0, 256, (4, 28, 28, 1), np.uint8)
+    logits = net.logits(theta, x)
+    assert (logits[0] - logits[1]).abs().max() > 1e-3
+    x[3] = 255 - x[3]
+    assert torch.equal(logits[:3], net.logits(theta, x)[:3])
 
 
-def test_a_known_cell_computes_what_it_says():
+def normalised(maps):
+    centred = maps - maps.mean((2, 3), keepdim=True)
+    return centred / (centred.square().mean((2, 3), keepdim=True) + 1e-5).sqrt()
+
+
+def test_cell_of_identities_by_hand():
     """One node without normalisation between: the skips of both inputs, added up."""
-    net = DartsCells.read(
-        {
-            "kind": "darts-cells",
-            "filters": 2,
-            "cells": 1,
-            "nodes": 1,
-            "reductions": [],
-            "affine": False,
-            "genotype": {"kind": "same", "operation": "skip_connect"},
-        }
-    ).net(input_shape=(4, 4, 1), outputs=3)
-    theta = torch.from_numpy(net.initial(np.random.default_rng(0)))
-    named, x = (
-        net.tensors(theta),
-        np.random.default_rng(1).random((2, 4, 4, 1), np.float32),
-    )
-
-    def normed(maps):
-        centred = maps - maps.mean((2, 3), keepdim=True)
-        return centred / (centred.square().mean((2, 3), keepdim=True) + 1e-5).sqrt()
-
-    stem = normed(
-        functional.conv2d(
-            torch.from_numpy(x[..., 0])[:, None], named["stem.weight"], padding=1
-        )
-    )
-    both = sum(
-        normed(
-            functional.conv2d(
-                stem.relu(), named[f"cells.0.preparations.{place}.pointwise.weight"]
-            )
-        )
-        for place in (0, 1)
-    )
-    wanted = (
-        both.relu().mean((2, 3)) @ named["classifier.weight"].T
-        + named["classifier.bias"]
-    )
-    torch.testing.assert_close(net.logits(theta, x), wanted)
+    settings = {
+        "filters": 2,
+        "cells": 1,
+        "nodes": 1,
+        "reductions": [],
+        "affine": False,
+        "genotype": {"kind": "same", "operation": "skip_connect"},
+    }
+    net = DartsCells.read(settings).net(input_shape=(4, 4, 1), outputs=3)
+    theta = initial(net)
+    tensors = net.tensors(theta)
+    x = np.random.default_rng(1).random((2, 4, 4, 1), np.float32)
+    inputs = torch.from_numpy(x[..., 0])[:, None]
+    stem = normalised(functional.conv2d(inputs, tensors["stem.weight"], padding=1))
+    skips = 0
+    for index in (0, 1):
+        kernel = tensors[f"cells.0.preparations.{index}.pointwise.weight"]
+        skips = skips + normalised(functional.conv2d(stem.relu(), kernel))
+    pooled = skips.relu().mean((2, 3))
+    expected = pooled @ tensors["classifier.weight"].T + tensors["classifier.bias"]
+    torch.testing.assert_close(net.logits(theta, x), expected)
 
 
-def test_reductions_are_after_one_and_two_thirds():
-    assert [settings(cells=cells).halving for cells in (1, 2, 3, 8, 20)] == [
-        (0,),
-        (0, 1),
-        (1, 2),
-        (2, 5),
-        (6, 13),
-    ]
-    assert settings(cells=1).space.kinds == ("reduction",) and settings(
-        reductions=[]
-    ).space.kinds == ("normal",)
+def test_reductions_are_after_one_and_two_thirds_of_the_cells():
+    expected = {1: (0,), 2: (0, 1), 3: (1, 2), 8: (2, 5), 20: (6, 13)}
+    assert {cells: search(cells=cells).halving for cells in expected} == expected
+    assert search(cells=1).space.kinds == ("reduction",)
+    assert search(reductions=[]).space.kinds == ("normal",)
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("settings", "message"),
     [
         ({"pooling": 14}, r"maps of 1 pixel a side.*lower model\.pooling"),
         ({"pooling": 60}, "maps of 0 pixel"),
         ({"operations": ["none"]}, "keeps the shape"),
     ],
 )
-def test_impossible_networks_are_refused(values, said):
-    with pytest.raises(BenchError, match=said):
-        settings(**values).net(input_shape=(28, 28, 1), outputs=10)
-
-
-def test_a_genotype_of_another_space_is_refused():
-    own = DartsCells.read(
-        {
-            "kind": "darts-cells",
-            "nodes": 2,
-            "operations": ["skip_connect"],
-            "genotype": {"kind": "same"},
-        }
-    )
-    with pytest.raises(BenchError, match="another search space"):
-        own.net(input_shape=(28, 28, 1), outputs=10)
+def test_search_network_of_impossible_shape_is_refused(settings, message):
+    with pytest.raises(BenchError, match=message):
+        search(**settings).net(input_shape=(28, 28, 1), outputs=10)

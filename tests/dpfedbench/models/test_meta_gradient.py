@@ -16,25 +16,26 @@ from dpkernels.batch_conv4 import BatchConv4
 
 from .nets import cnn, conv4
 
-STEPS, RATE = 3, 0.1
-PLAIN, RATES = conv4(filters=6), conv4(filters=6, rates=(STEPS, RATE))
+STEPS = 3
+RATE = 0.1
+PLAIN = conv4(filters=6)
+RATES = conv4(filters=6, rates=(STEPS, RATE))
 WEIGHTS = np.array([0.2, 0.1, 0.7])
 KERNELS = pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "torch"])
 
 
-def tasks(seed=1, count=2, support=5, query=10):
+def draw_tasks(seed=1, count=2, support=5, query=10):
+    """Return support and query images [count, n, ...] and labels: sx, sy, qx, qy."""
     rng = np.random.default_rng(seed)
     shape = (count, support + query, 28, 28, 1)
-    x, y = (
-        rng.random(shape) * (rng.random(shape) > 0.6),
-        np.tile(np.arange(support + query) % 5, (count, 1)),
-    )
+    x = rng.random(shape) * (rng.random(shape) > 0.6)
+    y = np.tile(np.arange(support + query) % 5, (count, 1))
     return x[:, :support], y[:, :support], x[:, support:], y[:, support:]
 
 
-def drawn(net, seed=0):
-    """Weights with a head that is not zero, and rates that differ."""
-    rng = np.random.default_rng(seed)
+def draw_theta(net):
+    """Return weights with a head that is not zero, and rates that differ."""
+    rng = np.random.default_rng(0)
     theta = net.initial(rng).astype(np.float64)
     theta[: net.weights] += 0.05 * rng.normal(size=net.weights)
     theta[net.weights :] *= rng.uniform(0.2, 2, len(theta) - net.weights)
@@ -57,55 +58,59 @@ def contributions(
     return out
 
 
-def across_the_steps(
+def graph_gradient(
     net, theta, sx, sy, qx, qy, *, order, steps=STEPS, weights=None, adapted=None
 ):
-    """One task's gradient by a graph across the steps."""
-    counted = np.eye(steps)[-1] if weights is None else weights
-    own = {
-        name: tensor.double()
+    """Return one task's gradient by a graph across the steps."""
+    step_weights = np.eye(steps)[-1] if weights is None else weights
+    leaves = {
+        name: tensor.double().detach().clone().requires_grad_()
         for name, tensor in net.tensors(torch.from_numpy(theta)).items()
     }
-    leaves = {
-        name: tensor.detach().clone().requires_grad_() for name, tensor in own.items()
-    }
-    here, total = {name: leaf for name, leaf in leaves.items() if name != "rates"}, 0.0
+    current = {name: leaf for name, leaf in leaves.items() if name != "rates"}
 
-    def loss(named, x, y):
-        flat = torch.cat([tensor.reshape(-1) for tensor in named.values()])
+    def loss(tensors, x, y):
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
         return net.losses(flat, x, y).mean()
 
-    for k in range(steps):
+    total = 0.0
+    for step in range(steps):
+        support_loss = loss(current, sx, sy)
         slopes = torch.autograd.grad(
-            loss(here, sx, sy), list(here.values()), create_graph=True
+            support_loss, list(current.values()), create_graph=True
         )
         moved = {}
-        for place, ((name, tensor), slope) in enumerate(
-            zip(here.items(), slopes, strict=True)
-        ):
-            rate = leaves["rates"][k, place] if "rates" in leaves else RATE
+        for index, (name, slope) in enumerate(zip(current, slopes, strict=True)):
+            rate = leaves["rates"][step, index] if "rates" in leaves else RATE
             rate = rate * (adapted is None or name in adapted)
-            moved[name] = tensor - rate * (slope if order == 2 else slope.detach())
-        here = moved
-        total = total + counted[k] * loss(here, qx, qy)
-    found = torch.autograd.grad(total, list(leaves.values()))
-    return torch.cat([part.reshape(-1) for part in found]).numpy()
+            moved[name] = current[name] - rate * (
+                slope if order == 2 else slope.detach()
+            )
+        current = moved
+        total = total + step_weights[step] * loss(current, qx, qy)
+    parts = torch.autograd.grad(total, list(leaves.values()))
+    return torch.cat([part.reshape(-1) for part in parts]).numpy()
+
+
+def graph_gradients(net, theta, parts, **options):
+    return np.stack(
+        [
+            graph_gradient(net, theta, *task, **options)
+            for task in zip(*parts, strict=True)
+        ]
+    )
 
 
 def learn2learn_gradient(net, theta, sx, sy, qx, qy, *, order, steps):
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # learn2learn imports gym, which warns about its age
-        l2l = pytest.importorskip(
+        warnings.simplefilter("ignore")  # gym, which learn2learn imports, is old
+        learn2learn = pytest.importorskip(
             "learn2learn",
             reason="not installed: uv sync --group reference (C compiler)",
         )
 
     class Flat(torch.nn.Module):
-        """Conv-4 as learn2learn wants it: a module with one parameter, the flat
-        vector.
-        """
+        """Conv-4 as a module with one parameter, the flat vector."""
 
         def __init__(self):
             super().__init__()
@@ -114,40 +119,35 @@ def learn2learn_gradient(net, theta, sx, sy, qx, qy, *, order, steps):
         def forward(self, x):
             return net.logits(self.theta, x)
 
-    learner = l2l.algorithms.MAML(Flat(), lr=RATE, first_order=order == 1)
-    clone = learner.clone()
+    maml = learn2learn.algorithms.MAML(Flat(), lr=RATE, first_order=order == 1)
+    clone = maml.clone()
     for _ in range(steps):
         clone.adapt(functional.cross_entropy(clone(torch.tensor(sx)), torch.tensor(sy)))
     functional.cross_entropy(clone(torch.tensor(qx)), torch.tensor(qy)).backward()
-    return learner.module.theta.grad.numpy()
+    return maml.module.theta.grad.numpy()
 
 
-def assert_rows_close(rows, wanted, net):
-    for row, expected in zip(rows, wanted, strict=True):
-        for part in (
-            slice(None, net.weights),
-            slice(net.weights, None),
-        ):  # of the rates too, which are few
-            if expected[part].size:
-                np.testing.assert_allclose(
-                    row[part], expected[part], atol=1e-8 * np.abs(expected[part]).max()
-                )
+def assert_rows_close(rows, expected, net):
+    """Compare weights and rates each by their own scale: rates are few."""
+    for row, expected_row in zip(rows, expected, strict=True):
+        for part in (slice(None, net.weights), slice(net.weights, None)):
+            error = 1e-8 * np.abs(expected_row[part]).max(initial=0)
+            np.testing.assert_allclose(row[part], expected_row[part], atol=error)
 
 
 @KERNELS
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("steps", [1, 5])
 def test_contributions_equal_learn2learn(steps, order, kernels):
-    theta, parts = drawn(PLAIN), tasks()
-    wanted = [
-        learn2learn_gradient(PLAIN, theta, *task, order=order, steps=steps)
+    theta = draw_theta(PLAIN)
+    parts = draw_tasks()
+    options = {"order": order, "steps": steps}
+    expected = [
+        learn2learn_gradient(PLAIN, theta, *task, **options)
         for task in zip(*parts, strict=True)
     ]
-    assert_rows_close(
-        contributions(PLAIN, theta, parts, kernels=kernels, order=order, steps=steps),
-        wanted,
-        PLAIN,
-    )
+    rows = contributions(PLAIN, theta, parts, kernels=kernels, **options)
+    assert_rows_close(rows, expected, PLAIN)
 
 
 @KERNELS
@@ -156,93 +156,75 @@ def test_contributions_equal_learn2learn(steps, order, kernels):
     list(itertools.product((RATES, PLAIN), (None, WEIGHTS), (1, 2))),
 )
 def test_contributions_equal_a_graph_across_the_steps(net, weights, order, kernels):
-    theta, parts = drawn(net), tasks()
-    wanted = [
-        across_the_steps(net, theta, *task, order=order, weights=weights)
-        for task in zip(*parts, strict=True)
-    ]
-    assert_rows_close(
-        contributions(net, theta, parts, kernels=kernels, order=order, weights=weights),
-        wanted,
-        net,
-    )
+    theta = draw_theta(net)
+    parts = draw_tasks()
+    options = {"order": order, "weights": weights}
+    rows = contributions(net, theta, parts, kernels=kernels, **options)
+    assert_rows_close(rows, graph_gradients(net, theta, parts, **options), net)
 
 
 @pytest.mark.parametrize(
-    "net",
-    [conv4(filters=6, normalisation="record"), cnn()],
+    ("net", "kernels"),
+    [(conv4(filters=6, normalisation="record"), True), (cnn(), False)],
     ids=["conv4 by record", "cnn"],
 )
-def test_networks_without_a_kernel_for_tasks_are_differentiated_twice_as_well(net):
-    theta, parts = drawn(net), tasks()
-    wanted = [
-        across_the_steps(net, theta, *task, order=2)
-        for task in zip(*parts, strict=True)
-    ]
-    kernels = (
-        net.module.__class__.__name__ == "Conv4"
-    )  # the CNN's kernel has no double precision
-    assert_rows_close(contributions(net, theta, parts, kernels=kernels), wanted, net)
+def test_contributions_of_record_networks_equal_a_graph_across_the_steps(net, kernels):
+    """The CNN's kernel has no double precision."""
+    theta = draw_theta(net)
+    parts = draw_tasks()
+    rows = contributions(net, theta, parts, kernels=kernels)
+    assert_rows_close(rows, graph_gradients(net, theta, parts, order=2), net)
 
 
 @KERNELS
 @pytest.mark.parametrize("net", [PLAIN, RATES])
 def test_tensors_that_do_not_adapt_stay_and_still_get_a_gradient(net, kernels):
-    theta, parts = drawn(net), tasks()
-    found = contributions(net, theta, parts, kernels=kernels, adapted=net.head)
-    wanted = [
-        across_the_steps(net, theta, *task, order=2, adapted=net.head)
-        for task in zip(*parts, strict=True)
-    ]
+    theta = draw_theta(net)
+    parts = draw_tasks()
+    rows = contributions(net, theta, parts, kernels=kernels, adapted=net.head)
+    expected = graph_gradients(net, theta, parts, order=2, adapted=net.head)
     body = net.weights - sum(net.sizes[-2:])
-    assert np.abs(found[:, :body]).max() > 0
-    np.testing.assert_allclose(
-        found[:, : net.weights], np.stack(wanted)[:, : net.weights], atol=1e-9
-    )
-    adapted = Adaptation(gradients_of(net, kernels), adapted=net.head).adapt(
-        theta, *parts[:2], steps=2, rate=RATE
-    )
-    assert (adapted[:, :body].numpy() == theta[:body]).all()
-    assert (adapted[:, body:].numpy() != theta[body : net.weights]).any()
-
-
-def test_tensors_that_are_not_there_cannot_adapt():
-    with pytest.raises(ValueError, match="no tensors"):
-        MetaGradient(gradients_of(PLAIN), steps=1, rate=RATE, adapted=["last.weight"])
+    weights = slice(None, net.weights)
+    assert np.abs(rows[:, :body]).max() > 0
+    np.testing.assert_allclose(rows[:, weights], expected[:, weights], atol=1e-9)
+    adaptation = Adaptation(gradients_of(net, kernels), adapted=net.head)
+    adapted = adaptation.adapt(theta, *parts[:2], steps=2, rate=RATE).numpy()
+    assert (adapted[:, :body] == theta[:body]).all()
+    assert (adapted[:, body:] != theta[body : net.weights]).any()
 
 
 @KERNELS
-def test_a_contribution_does_not_depend_on_the_tasks_beside_and_before_it(kernels):
-    theta, parts = PLAIN.initial(np.random.default_rng(3)), tasks(count=3)
-    parts = tuple(
-        part.astype(np.float32) if part.dtype == float else part for part in parts
-    )
-    meta = MetaGradient(
-        gradients_of(PLAIN, kernels, torch.float32), steps=STEPS, rate=RATE
-    )
-    together, alone = np.empty((2, 3, PLAIN.dimension), np.float32)
-    meta.contribution(theta, *parts, together)
+def test_contribution_does_not_depend_on_other_tasks(kernels):
+    theta = PLAIN.initial(np.random.default_rng(3))
+    sx, sy, qx, qy = draw_tasks(count=3)
+    parts = (sx.astype(np.float32), sy, qx.astype(np.float32), qy)
+    gradients = gradients_of(PLAIN, kernels, torch.float32)
+    meta = MetaGradient(gradients, steps=STEPS, rate=RATE)
+    whole = np.empty((3, PLAIN.dimension), np.float32)
+    meta.contribution(theta, *parts, whole)
+    single = np.empty_like(whole)
     for i in (2, 0, 1):
-        some = slice(i, i + 1)
-        meta.contribution(theta, *(part[some] for part in parts), alone[some])
-    assert np.array_equal(together, alone)
+        task = slice(i, i + 1)
+        meta.contribution(theta, *(part[task] for part in parts), single[task])
+    assert np.array_equal(whole, single)
 
 
 @pytest.mark.parametrize(
     ("order", "steps", "adapted"),
     [(2, 3, None), (2, 1, None), (1, 3, None), (2, 2, PLAIN.head)],
 )
-def test_all_steps_in_one_call_have_the_bits_of_step_by_step(
+def test_contributions_in_one_call_have_the_bits_of_step_by_step(
     order, steps, adapted, monkeypatch
 ):
-    """In turns over query sets of several sizes, so that memory is used again."""
+    """Over query sets of several sizes, so that memory is used again."""
     net = conv4(filters=16)
-    theta, in_one_call = drawn(net).astype(np.float32), BatchConv4.through_steps
-    asked = [
-        tasks(seed, count=3, query=query) for seed, query in enumerate((10, 5, 10))
+    theta = draw_theta(net).astype(np.float32)
+    in_one_call = BatchConv4.through_steps
+    all_tasks = [
+        draw_tasks(seed, count=3, query=query) for seed, query in enumerate((10, 5, 10))
     ]
 
-    def found():
+    def results():
         meta = MetaGradient(
             gradients_of(net, dtype=torch.float32),
             steps=steps,
@@ -250,7 +232,7 @@ def test_all_steps_in_one_call_have_the_bits_of_step_by_step(
             order=order,
             adapted=adapted,
         )
-        for sx, sy, qx, qy in asked:
+        for sx, sy, qx, qy in all_tasks:
             out = np.empty((3, net.dimension), np.float32)
             measures = meta.contribution(
                 theta, sx.astype(np.float32), sy, qx.astype(np.float32), qy, out
@@ -258,16 +240,17 @@ def test_all_steps_in_one_call_have_the_bits_of_step_by_step(
             yield from (out, *measures)
 
     calls = []
-    monkeypatch.setattr(
-        BatchConv4,
-        "through_steps",
-        lambda *given, **how: calls.append(1) or in_one_call(*given, **how),
-    )
-    together = list(found())
-    monkeypatch.setattr(BatchConv4, "through_steps", lambda *given, **how: None)
+
+    def watched(*args, **options):
+        calls.append(1)
+        return in_one_call(*args, **options)
+
+    monkeypatch.setattr(BatchConv4, "through_steps", watched)
+    whole = list(results())
     assert len(calls) == 3
-    for one, other in zip(together, found(), strict=True):
-        assert np.array_equal(one, other)
+    monkeypatch.setattr(BatchConv4, "through_steps", lambda *_, **__: None)
+    for array, by_steps in zip(whole, results(), strict=True):
+        assert np.array_equal(array, by_steps)
 
 
 @KERNELS
@@ -285,32 +268,29 @@ def test_all_steps_in_one_call_have_the_bits_of_step_by_step(
     ],
 )
 def test_tasks_whose_parts_do_not_fit_are_refused(kernels, changed, change):
-    parts = list(tasks(count=3))
-    for part in changed:
-        parts[part] = change(parts[part])
+    parts = list(draw_tasks(count=3))
+    for index in changed:
+        parts[index] = change(parts[index])
     with pytest.raises((ValueError, IndexError)):
-        contributions(PLAIN, drawn(PLAIN), parts, kernels=kernels)
+        contributions(PLAIN, draw_theta(PLAIN), parts, kernels=kernels)
 
 
-@pytest.mark.parametrize("part", [1, 3])
-def test_labels_that_are_no_matrix_are_refused(part):
-    parts = list(tasks(count=3))
-    parts[part] = parts[part][..., None]
+@pytest.mark.parametrize("index", [1, 3])
+def test_labels_that_are_no_matrix_are_refused(index):
+    parts = list(draw_tasks(count=3))
+    parts[index] = parts[index][..., None]
     with pytest.raises(ValueError, match="images need as many labels"):
-        contributions(PLAIN, drawn(PLAIN), parts)
+        contributions(PLAIN, draw_theta(PLAIN), parts)
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_equal_rates_give_the_weights_what_one_rate_gives(order):
-    theta, parts = drawn(PLAIN), tasks(2)
+def test_equal_rates_give_the_weights_what_a_single_rate_gives(order):
+    theta = draw_theta(PLAIN)
+    parts = draw_tasks(2)
     with_rates = np.concatenate([theta, np.full(RATES.dimension - RATES.weights, RATE)])
-    wanted, found = (
-        contributions(PLAIN, theta, parts, order=order),
-        contributions(RATES, with_rates, parts, order=order),
-    )
-    np.testing.assert_allclose(
-        found[:, : RATES.weights], wanted, atol=1e-12 * np.abs(wanted).max()
-    )
+    expected = contributions(PLAIN, theta, parts, order=order)
+    rows = contributions(RATES, with_rates, parts, order=order)[:, : RATES.weights]
+    np.testing.assert_allclose(rows, expected, atol=1e-12 * np.abs(expected).max())
     logits = [
         Adaptation(gradients_of(net)).logits(start, *parts[:3], steps=5, rate=RATE)
         for net, start in ((PLAIN, theta), (RATES, with_rates))
@@ -322,84 +302,75 @@ def test_first_order_reads_the_support_through_the_adapted_weights_alone():
     """Property 11: the contribution is the query gradient at the adapted weights, which
     second order's is not.
     """
-    theta, parts = drawn(PLAIN), tasks(4)
+    theta = draw_theta(PLAIN)
+    parts = draw_tasks(4)
     sx, sy, qx, qy = (part[0] for part in parts)
     weights = torch.tensor(theta, requires_grad=True)
-    inner = PLAIN.losses(weights, sx, sy).mean()
-    adapted = (
-        (weights - RATE * torch.autograd.grad(inner, weights)[0])
-        .detach()
-        .requires_grad_()
-    )
-    (direct,) = torch.autograd.grad(PLAIN.losses(adapted, qx, qy).mean(), adapted)
-    np.testing.assert_allclose(
-        contributions(PLAIN, theta, parts, steps=1, order=1)[0],
-        direct.numpy(),
-        atol=1e-12,
-    )
+    loss = PLAIN.losses(weights, sx, sy).mean()
+    (slope,) = torch.autograd.grad(loss, weights)
+    adapted = (weights - RATE * slope).detach().requires_grad_()
+    (expected,) = torch.autograd.grad(PLAIN.losses(adapted, qx, qy).mean(), adapted)
+    first = contributions(PLAIN, theta, parts, steps=1, order=1)[0]
+    np.testing.assert_allclose(first, expected.numpy(), atol=1e-12)
     second = contributions(PLAIN, theta, parts, steps=1, order=2)[0]
-    assert np.abs(second - direct.numpy()).max() > 1e-4
+    assert np.abs(second - expected.numpy()).max() > 1e-4
 
 
 @KERNELS
 @pytest.mark.parametrize("net", [PLAIN, conv4(filters=6, normalisation="record")])
-def test_adaptation_is_plain_gradient_descent(net, kernels):
-    theta, parts = drawn(net), tasks(5)
+@pytest.mark.parametrize("steps", [0, 2])
+def test_adaptation_is_plain_gradient_descent(net, kernels, steps):
+    theta = draw_theta(net)
+    parts = draw_tasks(5)
     adaptation = Adaptation(gradients_of(net, kernels))
-    for steps in (0, 2):
-        found = adaptation.logits(theta, *parts[:3], steps=steps, rate=RATE)
-        for row, sx, sy, qx in zip(found, *parts[:3], strict=True):
-            here = torch.tensor(theta, requires_grad=True)
-            for _ in range(steps):
-                here = (
-                    here
-                    - RATE
-                    * torch.autograd.grad(net.losses(here, sx, sy).mean(), here)[0]
-                )
-            np.testing.assert_allclose(
-                row, net.logits(here, qx).detach().numpy(), atol=1e-9
-            )
+    logits = adaptation.logits(theta, *parts[:3], steps=steps, rate=RATE)
+    for row, sx, sy, qx in zip(logits, *parts[:3], strict=True):
+        weights = torch.tensor(theta, requires_grad=True)
+        for _ in range(steps):
+            loss = net.losses(weights, sx, sy).mean()
+            weights = weights - RATE * torch.autograd.grad(loss, weights)[0]
+        expected = net.logits(weights, qx).detach().numpy()
+        np.testing.assert_allclose(row, expected, atol=1e-9)
 
 
-def test_a_rate_of_zero_leaves_its_tensor_alone():
-    """One step with all rates at zero is no adaptation."""
+def test_adaptation_at_rates_of_zero_changes_nothing():
     net = conv4(filters=6, rates=(1, RATE))
-    parts, theta = tasks(3), drawn(net)
+    parts = draw_tasks(3)
+    theta = draw_theta(net)
     theta[net.weights :] = 0
-    adapt = Adaptation(gradients_of(net))
-    given = adapt.logits(theta, *parts[:3], steps=1, rate=9.0)
-    assert np.array_equal(given, adapt.logits(theta, *parts[:3], steps=0, rate=9.0))
+    adaptation = Adaptation(gradients_of(net))
+    adapted, initial = (
+        adaptation.logits(theta, *parts[:3], steps=steps, rate=9.0) for steps in (1, 0)
+    )
+    assert np.array_equal(adapted, initial)
 
 
-def test_rates_for_another_number_of_steps_are_refused():
+def test_meta_gradient_with_unknown_tensors_or_other_steps_is_refused():
+    with pytest.raises(ValueError, match="no tensors"):
+        MetaGradient(gradients_of(PLAIN), steps=1, rate=RATE, adapted=["last.weight"])
     with pytest.raises(ValueError, match="3 learnt rates a tensor are not for 2 steps"):
         MetaGradient(gradients_of(RATES), steps=2, rate=RATE)
 
 
 @pytest.mark.parametrize("sizes", [(5, 15), (5, 60), (5, 5), (1, 10), (10, 10)])
 def test_adaptation_to_other_numbers_of_images_than_before_is_right(sizes):
-    """Five and ten images, then others: buffers that no longer fitted were read and
-    written beyond their end.
-    """
+    """After five and ten images: buffers that no longer fit must not be used."""
     net = conv4(filters=3)
-    kernel, plain = (Adaptation(choose(net, enabled=on).make()) for on in (True, False))
+    kernel = Adaptation(choose(net).make())
+    torch_path = Adaptation(choose(net, enabled=False).make())
     rng = np.random.default_rng(0)
     theta = net.initial(rng)
+    step = {"steps": 1, "rate": 0.1}
     for support, query in ((5, 10), sizes):
-        xs, xq = (
-            rng.random((1, count, 28, 28, 1), dtype=np.float32)
-            for count in (support, query)
-        )
+        xs = rng.random((1, support, 28, 28, 1), dtype=np.float32)
+        xq = rng.random((1, query, 28, 28, 1), dtype=np.float32)
         ys = np.arange(support)[None] % 5
-        found, wanted = (
-            each.logits(theta, xs, ys, xq, steps=1, rate=0.1)
-            for each in (kernel, plain)
-        )
-        assert found.shape == (1, query, 5)
-        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+        logits = kernel.logits(theta, xs, ys, xq, **step)
+        expected = torch_path.logits(theta, xs, ys, xq, **step)
+        assert logits.shape == (1, query, 5)
+        np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
+    more_labels = np.zeros((1, sizes[0] + 1), np.int64)
     with pytest.raises(ValueError, match="records need as many labels"):
-        kernel.logits(
-            theta, xs, np.zeros((1, sizes[0] + 1), np.int64), xq, steps=1, rate=0.1
-        )
+        kernel.logits(theta, xs, more_labels, xq, **step)
     with pytest.raises(ValueError, match="records must be"):
-        kernel.logits(theta, xs[..., :27, :], ys, xq, steps=1, rate=0.1)
+        kernel.logits(theta, xs[..., :27, :], ys, xq, **step)

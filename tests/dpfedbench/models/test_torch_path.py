@@ -1,6 +1,4 @@
-"""The path that a GPU takes, on the CPU: all tasks of a chunk at once. And on a GPU,
-where there is one.
-"""
+"""The path of a GPU: all tasks of a chunk at once, on the CPU and on a GPU."""
 
 import numpy as np
 import pytest
@@ -10,40 +8,30 @@ from torch.nn import functional
 from dpfedbench.errors import BenchError
 from dpfedbench.models import torch_gradients
 from dpfedbench.models.choose import choose
-from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.meta_gradient import MetaGradient
-from dpfedbench.models.net import Net
 from dpfedbench.models.patches import ConvolutionsAsProducts
 from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
 
+from .nets import conv4
 from .test_gradients import RECORD
-from .test_meta_gradient import drawn, tasks
+from .test_meta_gradient import draw_tasks, draw_theta
 
-STEPS, RATE = 3, 0.3
-
-
-def conv4(normalisation="batch"):
-    def build():
-        return Conv4(
-            image_shape=(28, 28, 1), filters=4, ways=5, normalisation=normalisation
-        )
-
-    return Net(build, input_shape=(28, 28, 1), outputs=5)
-
-
+STEPS = 3
+RATE = 0.3
 NETS = {
-    "plain": conv4(),
-    "learnt rates": conv4().with_rates(STEPS, RATE),
-    "by record": conv4("record"),
+    "plain": conv4(filters=4),
+    "learnt rates": conv4(filters=4, rates=(STEPS, RATE)),
+    "by record": conv4(filters=4, normalisation="record"),
 }
 DEVICES = pytest.mark.parametrize(
     "device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 )
+FORMS = pytest.mark.parametrize("form", ["convolutions", "products"])
 
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """From now on the torch path computes chunks on a CPU too."""
+    """Make the torch path compute chunks at once on a CPU too."""
 
     def at(self, theta, x, y, out, products, into):
         labels = torch.as_tensor(y, device=self.device)
@@ -52,19 +40,26 @@ def at_once(monkeypatch):
     monkeypatch.setattr(TorchGradients, "_at", at)
 
 
-def contributions(gradients, theta, parts, order, weights):
-    out = torch.empty(
-        (len(parts[0]), gradients.net.dimension),
-        dtype=torch.float64,
-        device=gradients.device,
-    )
+def torch_gradients_of(net, device="cpu"):
+    return TorchGradients(net, device=device, dtype=torch.float64)
+
+
+def contributions(gradients, parts, order=2, weights=None):
+    theta = draw_theta(gradients.net)
+    shape = (len(parts[0]), gradients.net.dimension)
+    out = torch.empty(shape, dtype=torch.float64, device=gradients.device)
     meta = MetaGradient(gradients, steps=STEPS, rate=RATE, order=order)
     losses, accuracies = meta.contribution(theta, *parts, out, weights)
     return out.cpu().numpy(), losses, accuracies
 
 
+def assert_close(values, expected, tolerance=1e-12):
+    error = tolerance * np.abs(expected).max(initial=0)
+    np.testing.assert_allclose(values, expected, rtol=0, atol=error)
+
+
 @DEVICES
-@pytest.mark.parametrize("form", ["convolutions", "products"])
+@FORMS
 @pytest.mark.parametrize(
     "weights", [None, np.array([0.2, 0.3, 0.5])], ids=["last loss", "multi-step loss"]
 )
@@ -73,51 +68,42 @@ def contributions(gradients, theta, parts, order, weights):
 def test_meta_gradients_of_chunks_are_those_of_the_kernels(
     at_once, name, order, weights, form, device
 ):
-    net, parts = NETS[name], tasks(count=3)
-    theta = drawn(net)
+    net = NETS[name]
+    parts = draw_tasks(count=3)
     kernel = choose(net, dtype=torch.float64).make()
     assert kernel.name.startswith("conv4")
-    wanted = contributions(kernel, theta, parts, order, weights)
-    chunks = TorchGradients(net, device=device, dtype=torch.float64)
-    chunks.as_products = form == "products"
-    found = contributions(chunks, theta, parts, order, weights)
+    expected = contributions(kernel, parts, order, weights)
+    gradients = torch_gradients_of(net, device)
+    gradients.as_products = form == "products"
+    rows, losses, accuracies = contributions(gradients, parts, order, weights)
     for part in (slice(None, net.weights), slice(net.weights, None)):
-        scale = np.abs(wanted[0][:, part]).max(initial=0)
-        np.testing.assert_allclose(
-            found[0][:, part], wanted[0][:, part], rtol=0, atol=1e-10 * scale
-        )
-    np.testing.assert_allclose(found[1], wanted[1], rtol=1e-10)
-    np.testing.assert_array_equal(found[2], wanted[2])
+        assert_close(rows[:, part], expected[0][:, part], 1e-10)
+    np.testing.assert_allclose(losses, expected[1], rtol=1e-10)
+    np.testing.assert_array_equal(accuracies, expected[2])
 
 
 @DEVICES
-@pytest.mark.parametrize("form", ["convolutions", "products"])
+@FORMS
 @pytest.mark.parametrize("name", ["conv4 by record", "cnn"])
 def test_gradients_of_records_are_those_of_autograd_on_each_device(name, form, device):
     net = RECORD[name]
     rng = np.random.default_rng(0)
     theta = net.initial(rng).astype(np.float64)
-    x, y = rng.random((7, 28, 28, 1)), np.arange(7) % 5
-    gradients, out = (
-        TorchGradients(net, device=device, dtype=torch.float64),
-        torch.empty(7, net.dimension).double(),
-    )
-    rows = out.to(device)
+    x = rng.random((7, 28, 28, 1))
+    y = np.arange(7) % 5
+    gradients = torch_gradients_of(net, device)
     gradients.as_products = form == "products"
+    rows = torch.empty((7, net.dimension), dtype=torch.float64, device=device)
     gradients.each(theta, x, y, rows)
-    for i in range(7):
+    for i, row in enumerate(rows.cpu().numpy()):
         leaf = torch.from_numpy(theta).requires_grad_()
-        loss = net.losses(
-            leaf, torch.from_numpy(x[i : i + 1]), torch.from_numpy(y[i : i + 1])
-        ).mean()
-        (wanted,) = torch.autograd.grad(loss, leaf)
-        torch.testing.assert_close(
-            rows[i].cpu(), wanted, rtol=0, atol=1e-10 * float(wanted.abs().max())
-        )
+        record = torch.from_numpy(x[i : i + 1]), torch.from_numpy(y[i : i + 1])
+        (expected,) = torch.autograd.grad(net.losses(leaf, *record).mean(), leaf)
+        assert_close(row, expected.numpy(), 1e-10)
 
 
 @pytest.mark.parametrize(
-    "how",
+    "options",
     [
         {},
         {"padding": 1},
@@ -127,131 +113,107 @@ def test_gradients_of_records_are_those_of_autograd_on_each_device(name, form, d
     ],
     ids=str,
 )
-def test_a_convolution_as_a_product_is_the_convolution(how):
-    """Values and derivatives, of every stride, padding and distance of taps; sides that
-    do not divide evenly.
-    """
-    drawn = torch.Generator().manual_seed(0)
+def test_convolution_as_a_product_is_the_convolution(options):
+    """Values and derivatives; sides that do not divide evenly."""
+    generator = torch.Generator().manual_seed(0)
     x, weight, bias = (
-        torch.randn(*shape, generator=drawn, dtype=torch.float64, requires_grad=True)
+        torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
         for shape in ((3, 2, 11, 16), (4, 2, 3, 5), (4,))
     )
 
-    def outcome():
-        value = functional.conv2d(x, weight, bias, **how)
+    def results():
+        value = functional.conv2d(x, weight, bias, **options)
         return value, *torch.autograd.grad(value.sin().sum(), (x, weight, bias))
 
-    wanted = outcome()
+    expected = results()
     with ConvolutionsAsProducts():
-        found = outcome()
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-
-
-@DEVICES
-def test_a_gpu_gets_products_and_a_cpu_convolutions(device):
-    assert TorchGradients(NETS["plain"], device=device).as_products == (
-        device == "cuda"
-    )
+        products = results()
+    torch.testing.assert_close(products, expected, rtol=1e-12, atol=1e-12)
 
 
 @DEVICES
 @pytest.mark.parametrize("name", NETS)
-def test_a_device_is_found_to_take_several_tasks_at_once(name, device):
-    """Before anything else was computed: torch's `vmap` allows no module to be moved,
-    and that looked like a no.
+def test_device_takes_several_tasks_at_once(name, device):
+    """Before anything else was computed: torch's `vmap` allows no module to be moved. A
+    GPU computes products, a CPU convolutions.
     """
-    assert TorchGradients(NETS[name], device=device, dtype=torch.float64)._vmaps_tasks
+    gradients = torch_gradients_of(NETS[name], device)
+    assert gradients._vmaps_tasks
+    assert gradients.as_products == (device == "cuda")
 
 
-class Small:
-    """A stand-in for a device with room for so many tasks or records at once: torch's
-    vmap, which raises beyond.
-    """
+class SmallDevice:
+    """Stand-in for torch's vmap on a device with room for `limit` tasks or records."""
 
-    def __init__(self, most):
-        self.most, self.seen, self._vmap = most, [], torch.func.vmap
+    def __init__(self, limit):
+        self.limit = limit
+        self.counts = []
+        self.vmap = torch.func.vmap
 
     def __call__(self, function, *sizes):
-        inner = self._vmap(function, *sizes)
+        inner = self.vmap(function, *sizes)
 
         def call(*arguments):
-            count = max(len(one) for one in arguments if isinstance(one, torch.Tensor))
-            self.seen.append(count)
-            if count > self.most:
-                raise torch.OutOfMemoryError(
-                    "CUDA out of memory. Tried to allocate 9.00 GiB."
-                )
+            tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+            count = max(map(len, tensors))
+            self.counts.append(count)
+            if count > self.limit:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
             return inner(*arguments)
 
         return call
 
 
 @pytest.fixture
-def small(monkeypatch):
-    def make(most):
-        found = Small(most)
-        monkeypatch.setattr(torch.func, "vmap", found)
+def limit_memory(monkeypatch):
+    def limit(count):
+        device = SmallDevice(count)
+        monkeypatch.setattr(torch.func, "vmap", device)
         torch_gradients._say_once.cache_clear()
-        return found
+        return device
 
-    return make
+    return limit
 
 
-def test_a_chunk_that_is_too_large_is_halved_and_said_once(at_once, small, capsys):
-    net, parts = NETS["plain"], tasks(count=7)
-    theta = drawn(net)
-    wanted, *_ = contributions(
-        TorchGradients(net, dtype=torch.float64), theta, parts, 2, None
-    )
-    device = small(2)
-    gradients = TorchGradients(net, dtype=torch.float64)
+def test_chunk_that_is_too_large_is_halved_with_a_notice(at_once, limit_memory, capsys):
+    """7, then 3, then 1 at once, and nothing larger is tried again."""
+    net = NETS["plain"]
+    parts = draw_tasks(count=7)
+    expected, *_ = contributions(torch_gradients_of(net), parts)
+    device = limit_memory(2)
+    gradients = torch_gradients_of(net)
     gradients._limit = 10**6
-    found, *_ = contributions(gradients, theta, parts, 2, None)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
-    # 7, then 3, then 1 at once, and nothing larger is tried again.
-    assert device.seen[:3] == [7, 3, 1] and set(device.seen[2:]) == {1}
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
+    rows, *_ = contributions(gradients, parts)
+    assert_close(rows, expected)
+    assert device.counts[:3] == [7, 3, 1] and set(device.counts[2:]) == {1}
+    assert capsys.readouterr().err.splitlines() == [
         "notice: cpu is out of memory: 3 at once instead of 7 from here on",
         "notice: cpu is out of memory: 1 at once instead of 3 from here on",
     ]
 
 
-def test_records_too_are_computed_in_halves(small, capsys):
+def test_records_that_are_too_many_are_halved(limit_memory, capsys):
     net = RECORD["conv4 by record"]
     rng = np.random.default_rng(0)
-    theta, x, y = (
-        net.initial(rng).astype(np.float64),
-        rng.random((9, 28, 28, 1)),
-        np.arange(9) % 5,
-    )
-    gradients, wanted, found = (
-        TorchGradients(net, dtype=torch.float64),
-        np.empty((9, net.dimension)),
-        None,
-    )
-    measured = gradients.each(theta, x, y, wanted)
-    small(4)
-    found = np.empty_like(wanted)
-    again = gradients.each(theta, x, y, found)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
-    np.testing.assert_allclose(again.losses, measured.losses)
+    theta = net.initial(rng).astype(np.float64)
+    x = rng.random((9, 28, 28, 1))
+    y = np.arange(9) % 5
+    gradients = torch_gradients_of(net)
+    expected = np.empty((9, net.dimension))
+    losses = gradients.each(theta, x, y, expected).losses
+    limit_memory(4)
+    rows = np.empty_like(expected)
+    np.testing.assert_allclose(gradients.each(theta, x, y, rows).losses, losses)
+    assert_close(rows, expected)
     assert capsys.readouterr().err.count("out of memory") == 1
 
 
-def test_no_room_for_one_task_is_one_line_that_names_the_memory(
-    at_once, small, monkeypatch
+def test_device_without_room_for_a_task_is_refused_with_the_memory(
+    at_once, limit_memory, monkeypatch
 ):
-    net, parts = NETS["plain"], tasks(count=2)
-    small(0)
-    gradients = TorchGradients(net, dtype=torch.float64)
+    limit_memory(0)
+    gradients = torch_gradients_of(NETS["plain"])
     monkeypatch.setattr(gradients, "_per_record", 2**20)
-    needed = 2**20 * 5 * 8 / 2**20
-    line = (
-        f"one task of 5 records of this network takes about {needed:,.0f} MiB on cpu,"
-        " but less is free"
-    )
-    with pytest.raises(BenchError) as caught:
-        contributions(gradients, drawn(net), parts, 2, None)
-    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+    message = r"^one task of 5 records of this network takes about 40 MiB on cpu, but"
+    with pytest.raises(BenchError, match=message):
+        contributions(gradients, draw_tasks(count=2))
