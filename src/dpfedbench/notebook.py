@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import numbers
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +23,14 @@ from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
 from dpfedbench.files import read_group
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
-from dpfedbench.results.audits import mark_account
+from dpfedbench.results.audits import mark, with_excess
 from dpfedbench.results.curves import read_history
 from dpfedbench.results.format import refuse_newer
 from dpfedbench.results.load import checked_path
 from dpfedbench.results.manifests import checked
 from dpfedbench.results.runs_table import read_account, read_audits
 from dpsum.accounting.account import PROFILES, Account
+from dpsum.accounting.profiles import Entry
 from dpsum.ledger import Release
 
 if TYPE_CHECKING:
@@ -149,7 +152,7 @@ class FinishedRun:
         path = self.folder / "audit.json"
         if not path.exists():
             return account
-        return mark_account(account, read_audits(checked(path)))
+        return _mark_account(account, read_audits(checked(path)))
 
     def account_at(self, delta: float) -> Account:
         """The account of the same ledger at another δ, for every unit that the run
@@ -337,3 +340,48 @@ class FinishedRun:
                 " run.trained"
             )
         return self.trained.adapted(self.settings, x, y, steps=steps, rate=rate)
+
+
+def _mark_account(
+    account: Account, audits: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> Account:
+    """Return the account of a run with statuses that say where its own audit exceeds
+    the proven ε.
+
+    The audit is compared with the proven ε at its own δ, whatever the δ of the account:
+    a mechanism that leaks more there is not the one accounted for.
+
+    Args:
+        account: of one run.
+        audits: by unit and observer, as `runs_table.read_audits`.
+    """
+    proven = account.profiles.get("holds")
+    audit = None if proven is None else audits.get((proven.unit, proven.observer))
+
+    def marked(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        if audit is None:
+            return dict(entries)
+        statuses = {
+            name: with_excess(
+                *mark(
+                    math.inf,
+                    entry.status,
+                    bound=audit["epsilon"],
+                    chance=audit.get("chance", 1 - audit["confidence"]),
+                    proven_at_audit=float(audit.get("epsilon_proven", math.inf)),
+                    count=1,
+                )
+            )
+            for name, entry in entries.items()
+        }
+        return {
+            name: dataclasses.replace(entry, status=statuses[name])
+            for name, entry in entries.items()
+        }
+
+    return dataclasses.replace(
+        account,
+        profiles=marked(account.profiles),
+        groups=marked(account.groups),
+        also=tuple(_mark_account(unit, audits) for unit in account.also),
+    )

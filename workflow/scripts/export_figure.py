@@ -10,10 +10,10 @@ if __name__ == "__main__":
     with rule_job(
         snakemake, f"export {snakemake.wildcards.paper} {snakemake.wildcards.item}"
     ):
-        from dpfedbench.results import figures, pdf
+        from dpfedbench.results import figure_style, figures
         from dpfedbench.results.items import Item
 
         item = Item(**snakemake.params.description)
         drawing, _ = figures.make(item, "results", snakemake.input.published)
         with atomic_path(Path(snakemake.output[0])) as temporary:
-            pdf.save_pdf(drawing, temporary)
+            figure_style.save_pdf(drawing, temporary)

@@ -17,9 +17,9 @@ if __name__ == "__main__":
         rows = privacy.read(
             snakemake.params.cells, "results", snakemake.input.published
         )
-        answers = answer.choose(rows)
-        listing = answer.listing(rows, answers, papers)
-        write_text(output.answer, csv_text(answer.tidy(rows, answers)))
+        answers = answer.read(rows)
+        listing = answer.listing(answers, papers)
+        write_text(output.answer, csv_text(answer.tidy(answers)))
         write_text(output.answer_markdown, listing.markdown(command))
         with atomic_path(output.image) as temporary:
             privacy_figure.draw(rows, papers).savefig(temporary)

@@ -9,24 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dpfedbench.papers import METHODS
-from dpfedbench.results.formats import (
-    Formatted,
-    Listing,
-    format_accuracy,
-    format_epsilon,
-    format_number,
-    format_range,
-    format_text,
-    status_of,
-)
+from dpfedbench.results.formats import Listing, format_number
 from dpfedbench.results.privacy import appearances
 from dpfedbench.results.summary import each_row
+from dpfedbench.results.table_columns import csv_columns, listing_of
 
 TITLE = "What papers claim, and what is proven"
 _NOTES = (
@@ -59,40 +51,15 @@ NO_CLAIM = (
     " configuration."
 )
 
-_COLUMNS = {
-    **{name: name for name in ("method", "variant", "dataset", "task", "unit")},
-    "delta": "delta",
-    "printed": "epsilon_printed",
-    "epsilon_claimed": "epsilon_claimed",
-    "epsilon_proven_low": "epsilon_proven_low",
-    "epsilon_proven_high": "epsilon_proven",
-    "proven_status": "proven_status",
-    "accuracy": "accuracy",
-    "accuracy_low": "ci_low",
-    "accuracy_high": "ci_high",
-}
-"""The columns of rows that the CSV has, and their names there."""
 _SAME = ["dataset", "task", "unit", "adjacency", "observer"]
 """What a repair has in common with what it repairs."""
-_REPAIR_COLUMNS = [
-    *("method", "variant", "epsilon_proven", "proven_status"),
-    *("accuracy", "ci_low", "ci_high"),
-]
 
 
-class Answer(NamedTuple):
-    """A paper's published configuration and its best valid repair: indices of rows of
-    the table of privacy. Where the claim itself is proven the two may be the same.
-    """
-
-    paper: str
-    published: int
-    repair: int | None
-
-
-def choose(rows: pd.DataFrame) -> list[Answer]:
-    """Return one answer for each paper that has a method of its own, with a claim, in a
-    table.
+def read(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each paper that has a method of its own, with a claim, in a
+    table: the columns of the published configuration, and prefixed `repair_` those of
+    its best valid repair, which are missing where there is none. Where the claim itself
+    is proven the two may be the same.
 
     Args:
         rows: the table of privacy, as `privacy.read`.
@@ -114,13 +81,13 @@ def choose(rows: pd.DataFrame) -> list[Answer]:
         if not len(of_paper):
             continue
         # Configurations with a repair come before the others.
-        published = of_paper["has_repair"].idxmax()
-        valid = rows[
-            (rows["own_paper"] == paper) & _is_valid(rows, rows.loc[published])
-        ]
-        repair = valid["accuracy"].idxmax() if len(valid) else None
-        answers.append(Answer(paper, published, repair))
-    return answers
+        published = rows.loc[of_paper["has_repair"].idxmax()].copy()
+        valid = rows[(rows["own_paper"] == paper) & _is_valid(rows, published)]
+        best = valid.loc[valid["accuracy"].idxmax()] if len(valid) else published[[]]
+        published["of_paper"] = paper
+        answers.append(pd.concat([published, best.add_prefix("repair_")]))
+    columns = [*rows, "of_paper", *rows.add_prefix("repair_")]
+    return pd.DataFrame(answers, columns=columns).infer_objects()
 
 
 def _is_valid(rows: pd.DataFrame, published: pd.Series) -> pd.Series:
@@ -138,86 +105,75 @@ def _is_valid(rows: pd.DataFrame, published: pd.Series) -> pd.Series:
     )
 
 
-def tidy(rows: pd.DataFrame, answers: list[Answer]) -> pd.DataFrame:
-    """Return one row for each paper; the columns of the repair are empty where there is
-    none.
-    """
-    statuses = [status_of(row, "proven") for row in each_row(rows)]
-    renamed = rows.assign(proven_status=statuses).rename(columns=_COLUMNS)
-    table = renamed.reindex([chosen.published for chosen in answers])
-    repairs = renamed.reindex([chosen.repair for chosen in answers])
-    return pd.concat(
-        [
-            pd.Series([chosen.paper for chosen in answers], name="paper", dtype=object),
-            table[list(_COLUMNS.values())].reset_index(drop=True),
-            repairs[_REPAIR_COLUMNS].add_prefix("repair_").reset_index(drop=True),
-        ],
-        axis="columns",
-    )
+def tidy(answer: pd.DataFrame) -> pd.DataFrame:
+    """Return the table for programs."""
+    return csv_columns(answer, "answer")
 
 
-def listing(
-    rows: pd.DataFrame, answers: list[Answer], titles: Mapping[str, str]
-) -> Listing:
+def listing(answer: pd.DataFrame, titles: Mapping[str, str]) -> Listing:
     """Return the table for readers; a paper without a title keeps its name."""
-    by_index = {row.Index: row for row in each_row(rows)}
-    listed = []
-    for chosen in answers:
-        title = titles.get(chosen.paper, chosen.paper)
-        published = by_index[chosen.published]
-        repair = by_index.get(chosen.repair)
-        listed.append(_fields(published, title) | _repair_fields(repair, published))
-    return Listing(title=TITLE, rows=listed, notes=_NOTES if answers else [NO_CLAIM])
+    answer = answer.assign(of_paper=answer["of_paper"].replace(dict(titles)))
+    for name, text in _TEXTS.items():
+        answer[name] = [text(row) for row in each_row(answer)]
+    notes = _NOTES if len(answer) else [NO_CLAIM]
+    return listing_of(answer, "answer", title=TITLE, notes=notes)
 
 
-def _fields(row: Any, title: str) -> dict[str, Formatted]:
-    configuration = (
-        f"{_name(row)}; {row.dataset}, {row.task}; of a {row.unit}, δ = {row.delta:g}"
-    )
+def _configuration(row: Any) -> str:
+    data = f"{row.dataset}, {row.task}"
+    return f"{_name(row.title, row.method, row.variant)}; {data}; of a {row.unit}, δ = {row.delta:g}"
+
+
+def _claim_note(row: Any) -> str:
     printed = "" if math.isnan(row.printed) else f"printed: {row.printed:g}"
-    objections = [
-        "no finite ε" if math.isinf(row.epsilon_proven_low) else "",
-        "refuted" if row.proven_status == "refuted" else "",
-        row.proven_excess,
-    ]
-    return {
-        "paper": format_text(title, configuration),
-        "claimed ε": format_number(
-            row.epsilon_claimed,
-            note=_joined([printed, format_epsilon(row, "claimed").note]),
-        ),
-        "proven ε": format_range(
-            row.epsilon_proven_low, row.epsilon_proven_high, note=_joined(objections)
-        ),
-        "reaches, %": format_accuracy(row),
-    }
+    return _joined([printed, row.claimed_note])
 
 
-def _repair_fields(repair: Any, published: Any) -> dict[str, Formatted]:
-    if repair is None:
-        return {
-            "repair reaches, %": format_number(math.nan, nothing="none here"),
-            "best valid repair": format_text(""),
-        }
-    name = repair.variant if repair.method == published.method else _name(repair)
-    if repair.folder == published.folder:
-        name = "none needed: the claim is proven"
-    epsilon = format_number(repair.epsilon_proven_high).text
-    note = _joined([f"proven ε = {epsilon}", repair.proven_excess])
-    return {
-        "repair reaches, %": format_accuracy(repair),
-        "best valid repair": format_text(name, note),
-    }
+def _proven_note(row: Any) -> str:
+    return _joined(
+        [
+            "no finite ε" if math.isinf(row.epsilon_proven_low) else "",
+            "refuted" if row.proven_status == "refuted" else "",
+            row.proven_excess,
+        ]
+    )
+
+
+def _repair(row: Any) -> str:
+    if not isinstance(row.repair_folder, str):
+        return "none here"
+    if row.repair_folder == row.folder:
+        return "none needed: the claim is proven"
+    if row.repair_method == row.method:
+        return str(row.repair_variant)
+    return _name(row.repair_title, row.repair_method, row.repair_variant)
+
+
+def _repair_note(row: Any) -> str:
+    if not isinstance(row.repair_folder, str):
+        return ""
+    epsilon = format_number(row.repair_epsilon_proven_high).text
+    return _joined([f"proven ε = {epsilon}", row.repair_proven_excess])
+
+
+_TEXTS = {
+    "configuration": _configuration,
+    "claim_note": _claim_note,
+    "objections": _proven_note,
+    "repair": _repair,
+    "repair_note": _repair_note,
+}
+"""Texts of the table for readers."""
 
 
 def _joined(texts: Iterable[str]) -> str:
     return ", ".join(filter(None, texts))
 
 
-def _name(row: Any) -> str:
+def _name(title: str, method: str, variant: str) -> str:
     """Return the method, and what a table calls the configuration where that says
     more.
     """
-    if row.variant.casefold() in {row.title.casefold(), row.method, "published", ""}:
-        return str(row.title)
-    return f"{row.title}, {row.variant}"
+    if variant.casefold() in {title.casefold(), method, "published", ""}:
+        return title
+    return f"{title}, {variant}"

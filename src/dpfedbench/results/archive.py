@@ -15,7 +15,7 @@ import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path
-from dpfedbench.results.formats import format_accuracy, format_range
+from dpfedbench.results.formats import format_percent, format_range
 from dpfedbench.results.load import load_cells, load_runs
 from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE
 from dpfedbench.results.summary import each_row, summarize
@@ -111,7 +111,7 @@ def read_cells(path: str | Path) -> pd.DataFrame:
 
 def _text(cell: Any, quantity: str, low: float, high: float) -> str:
     if quantity == "accuracy":
-        return format_accuracy(cell).line
+        return format_percent(cell.accuracy, low, high).line
     return format_range(low, high).text
 
 

@@ -6,16 +6,12 @@ that are shown in one place, the probability that any has such an excess is at m
 times that. Where this is below `LEVEL`, the account is refuted.
 """
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
+from dpfedbench.results.formats import with_epsilon_texts
 from dpfedbench.results.summary import each_row
-from dpsum.accounting.account import Account
-from dpsum.accounting.profiles import Entry
 
 LEVEL = 0.01
 """The probability that a page of correct code has any account called refuted."""
@@ -50,7 +46,7 @@ def mark_rows(rows: pd.DataFrame, count: int | None = None) -> pd.DataFrame:
         ]
         marked = pd.DataFrame(marks, columns=[f"{name}_status", f"{name}_excess"])
         rows = rows.assign(**marked.set_index(rows.index))
-    return rows
+    return with_epsilon_texts(rows)
 
 
 def count_audits(rows: pd.DataFrame) -> int:
@@ -86,51 +82,6 @@ def mark(
     excess = f"audited above what is proven, as {100 * chance:.2g} % of audits of right code are"
     is_refuted = chance * max(count, _FEWEST) <= LEVEL
     return ("refuted" if is_refuted else status), excess
-
-
-def mark_account(
-    account: Account, audits: Mapping[tuple[str, str], Mapping[str, Any]]
-) -> Account:
-    """Return the account of a run with statuses that say where its own audit exceeds
-    the proven ε.
-
-    The audit is compared with the proven ε at its own δ, whatever the δ of the account:
-    a mechanism that leaks more there is not the one accounted for.
-
-    Args:
-        account: of one run.
-        audits: by unit and observer, as `runs_table.read_audits`.
-    """
-    proven = account.profiles.get("holds")
-    audit = None if proven is None else audits.get((proven.unit, proven.observer))
-
-    def marked(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-        if audit is None:
-            return dict(entries)
-        statuses = {
-            name: with_excess(
-                *mark(
-                    math.inf,
-                    entry.status,
-                    bound=audit["epsilon"],
-                    chance=audit.get("chance", 1 - audit["confidence"]),
-                    proven_at_audit=float(audit.get("epsilon_proven", math.inf)),
-                    count=1,
-                )
-            )
-            for name, entry in entries.items()
-        }
-        return {
-            name: dataclasses.replace(entry, status=statuses[name])
-            for name, entry in entries.items()
-        }
-
-    return dataclasses.replace(
-        account,
-        profiles=marked(account.profiles),
-        groups=marked(account.groups),
-        also=tuple(mark_account(unit, audits) for unit in account.also),
-    )
 
 
 def with_excess(status: str, excess: str) -> str:

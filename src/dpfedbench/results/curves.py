@@ -1,8 +1,8 @@
 """The numbers that figures draw: accuracy over a swept value, quantities over the
 rounds, δ by accounting alone.
 
-Each query returns one row for each point, with the columns of `COLUMNS`, `is_dashed`,
-and further columns of its row. The rows of a curve have the same `series` and `curve`.
+Each query returns one row for each point, with the columns of the figure's CSV,
+`is_dashed`, and further columns of its row. The rows of a curve have the same `series` and `curve`.
 A level line, whose value does not depend on what the axis shows, has the x NaN.
 """
 
@@ -22,10 +22,6 @@ from dpfedbench.results.items import Item
 from dpfedbench.results.summary import each_row
 from dpsum.accounting.calibration import delta_after
 
-COLUMNS = [
-    *("dataset", "task", "series", "curve", "label", "x", "value", "low", "high"),
-    *("epsilon_claimed", "epsilon_proven", "delta", "unit", "source"),
-]
 _OF_ROW = ["dataset", "task", "series", "label", "epsilon_claimed", "delta", "unit"]
 _POINTS = 25
 """Rounds at which δ over the rounds is computed."""

@@ -22,7 +22,7 @@ from matplotlib.legend import Legend
 from matplotlib.ticker import LogLocator, NullLocator
 
 styled = matplotlib.style.context(str(Path(__file__).with_name("figures.mplstyle")))
-"""Context, or decorator of a function, in which figures have the common style."""
+"""Decorator of a function in which figures have the common style."""
 
 # Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell
 # the lines apart in grey.
@@ -104,3 +104,11 @@ def legend_below(
             break
         legend.remove()
     return legend
+
+
+@styled
+def save_pdf(figure: Figure, path: Path) -> None:
+    """Write a figure as PDF, for a paper to include unchanged: with fonts as publishers
+    want them (TrueType), and no date, so that it has the same bytes each time.
+    """
+    figure.savefig(path, format="pdf", metadata={"CreationDate": None})

@@ -15,7 +15,6 @@ from matplotlib.ticker import MaxNLocator
 
 from dpfedbench.results import frontier
 from dpfedbench.results.curves import (
-    COLUMNS,
     account_points,
     each_curve,
     history_points,
@@ -33,10 +32,11 @@ from dpfedbench.results.figure_style import (
     styled,
     wrapped,
 )
-from dpfedbench.results.formats import format_epsilon, notice_sentences, plural
+from dpfedbench.results.formats import format_range, notice_sentences, plural
 from dpfedbench.results.items import Item
 from dpfedbench.results.published import read_published
 from dpfedbench.results.summary import each_row, read_rows
+from dpfedbench.results.table_columns import csv_columns
 
 PUBLISHED = "#000000"
 WIDTH = 5.6
@@ -76,7 +76,7 @@ def make(
         printed = printed[printed["x"].isna()]
     figure = draw(item, points, printed, _notes(item, rows, points, printed))
     numbers = [
-        frame.reindex(columns=COLUMNS).astype(object)
+        csv_columns(frame, "figure").astype(object)
         for frame in (points, published_points(item, printed))
     ]
     return figure, pd.concat(numbers, ignore_index=True).infer_objects()
@@ -150,8 +150,9 @@ def _set_swept_ticks(axes: Axes, points: pd.DataFrame) -> None:
         sign = SIGNS[index % len(SIGNS)]
         moved.append(sign)
         for row in each_row(curve):
-            ends = [format_epsilon(row, name).text for name in ("claimed", "proven")]
-            labels[row.x] += f"\n{sign} {ends[0]} / {ends[1]}"
+            claimed = format_range(row.epsilon_claimed_low, row.epsilon_claimed)
+            proven = format_range(row.epsilon_proven_low, row.epsilon_proven_high)
+            labels[row.x] += f"\n{sign} {claimed.text} / {proven.text}"
     axes.set_xticks(list(labels), list(labels.values()))
     axes.minorticks_off()
     if moved:
@@ -225,6 +226,6 @@ def _epsilon_notes(rows: pd.DataFrame, points: pd.DataFrame) -> Iterator[str]:
         elif without:
             yield f"{label}: no finite ε for {plural(without, 'point')}, which the CSV has."
         for name in ("claimed", "proven"):
-            notes = {format_epsilon(row, name).note for row in each_row(curve)} - {""}
+            notes = sorted(set(curve[f"{name}_note"]) - {""})
             if notes:
-                yield f"{label}: {name} ε {', '.join(sorted(notes))}."
+                yield f"{label}: {name} ε {', '.join(notes)}."

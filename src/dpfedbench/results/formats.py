@@ -5,7 +5,6 @@ Markdown.
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -57,12 +56,15 @@ def format_text(text: str, note: str = "") -> Formatted:
     return Formatted(text=text or NOTHING, note=note, key=text or None)
 
 
-def format_number(
-    value: float, form: str = ".3g", *, nothing: str = NOTHING, note: str = ""
-) -> Formatted:
-    """Format a number; `nothing` stands for NaN."""
+def format_links(links: Sequence[tuple[str, str]], note: str = "") -> Formatted:
+    """Format links, which are sorted by how many there are."""
+    return Formatted(text="", note=note, key=float(len(links)), links=links)
+
+
+def format_number(value: float, form: str = ".3g", note: str = "") -> Formatted:
+    """Format a number."""
     if math.isnan(value):
-        return Formatted(text=nothing, note=note)
+        return Formatted(text=NOTHING, note=note)
     text = "∞" if math.isinf(value) else f"{value:{form}}"
     return Formatted(text=text, note=note, key=float(value))
 
@@ -78,43 +80,36 @@ def format_range(low: float, high: float, note: str = "") -> Formatted:
     return dataclasses.replace(last, text=f"{first.text} to {last.text}")
 
 
-def format_interval(
-    value: float, low: float, high: float, form: str = ".1f", note: str = "no interval"
-) -> Formatted:
-    """Format a value with its interval; without one the note stands there."""
-    if not math.isnan(low):
-        note = f"{low:{form}} to {high:{form}}"
-    return format_number(value, form, note=note)
-
-
-def format_accuracy(row: Any, name: str = "accuracy") -> Formatted:
-    """Format a percentage of a row and its interval, which is cut at 0 and 100 %."""
-    value, low, high = (getattr(row, f"{name}{end}") for end in ("", "_low", "_high"))
-    return format_interval(value, *np.clip([low, high], 0, 100))
-
-
-def status_of(row: Any, name: str) -> str:
-    """Return the status of an ε of a row, `claimed` or `proven`, with what its audit
-    says against it.
-    """
-    status = getattr(row, f"{name}_status")
-    excess = getattr(row, f"{name}_excess")
-    return f"{status}, {excess}" if excess else str(status)
-
-
-def format_epsilon(row: Any, name: str) -> Formatted:
-    """Format an ε of a row, `claimed` or `proven`: both ends where they differ, and its
-    status unless it is proved and no audit exceeds it.
-    """
-    low = getattr(row, f"epsilon_{name}_low")
-    high = row.epsilon_claimed if name == "claimed" else row.epsilon_proven_high
-    if math.isnan(high):
+def format_percent(value: float, low: float, high: float, note: str = "") -> Formatted:
+    """Format a percentage and its interval, which is cut at 0 and 100 %."""
+    if math.isnan(value):
         return format_text("")
-    status = status_of(row, name)
-    return format_range(low, high, note="" if status == "proved" else status)
+    low, high = np.clip([low, high], 0, 100)
+    interval = "no interval" if math.isnan(low) else f"{low:.1f} to {high:.1f}"
+    return format_number(value, ".1f", note=note or interval)
 
 
-def format_duration(seconds: float) -> Formatted:
+def format_milliseconds(
+    value: float, low: float, high: float, note: str = ""
+) -> Formatted:
+    """Format a time and its interval."""
+    interval = "one seed" if math.isnan(low) else f"{max(low, 0):.3g} to {high:.3g}"
+    return format_number(value, note=note or interval)
+
+
+def with_epsilon_texts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with `claimed_text` and `proven_text`, the status of each ε with what
+    its audit says against it; and as a note of the ε unless it is just proved.
+    """
+    for name in ("claimed", "proven"):
+        excess = rows[f"{name}_excess"]
+        text = rows[f"{name}_status"] + (", " + excess).where(excess != "", "")
+        note = text.replace({"proved": "", "none": ""})
+        rows = rows.assign(**{f"{name}_text": text, f"{name}_note": note})
+    return rows.copy()
+
+
+def format_duration(seconds: float, note: str = "") -> Formatted:
     """Format a time in the unit that suits it."""
     if math.isnan(seconds):
         return format_text("")
@@ -124,7 +119,7 @@ def format_duration(seconds: float) -> Formatted:
         text = f"{seconds / 60:.0f} min"
     else:
         text = f"{seconds:.0f} s"
-    return Formatted(text=text, key=float(seconds))
+    return Formatted(text=text, note=note, key=float(seconds))
 
 
 def plural(count: int | str, noun: str) -> str:

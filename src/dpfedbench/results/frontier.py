@@ -31,38 +31,17 @@ from dpfedbench.results.figure_style import (
     styled,
     wrapped,
 )
-from dpfedbench.results.formats import (
-    Listing,
-    format_interval,
-    format_number,
-    format_range,
-    format_text,
-    notice_sentences,
-    plural,
-    span,
-)
+from dpfedbench.results.formats import Listing, notice_sentences, plural, span
 from dpfedbench.results.items import Item
 from dpfedbench.results.summary import each_row, read_rows
+from dpfedbench.results.table_columns import csv_columns, listing_of
 
 CURVE = "curve"
 CLAIM = "claim"
 LEVEL = "level"
 _ROLES = [CURVE, CLAIM, LEVEL]
+TITLE = "The frontier: accuracy over the proven ε"
 
-_CSV_COLUMNS = {
-    "dataset": "dataset",
-    "tested": "task",
-    **{name: name for name in ("series", "label", "method", "role", "unit", "delta")},
-    "x": "epsilon_asked",
-    "epsilon_claimed": "epsilon_claimed",
-    "epsilon_proven_low": "epsilon_proven_low",
-    "epsilon_proven_high": "epsilon_proven",
-    "accuracy": "value",
-    "accuracy_low": "low",
-    "accuracy_high": "high",
-    "seeds": "seeds",
-}
-"""The columns of points that the CSV has, and their names there."""
 _NOTES = (
     (
         "Role curve: trained with calibrated noise, the least that keeps the ε asked"
@@ -112,30 +91,13 @@ def tidy(points: pd.DataFrame) -> pd.DataFrame:
     `epsilon_asked` is the swept value, empty where nothing is swept; `epsilon_proven`
     the upper end, inf for none.
     """
-    return points[list(_CSV_COLUMNS)].rename(columns=_CSV_COLUMNS)
+    return csv_columns(points, "frontier")
 
 
 def listing(table: pd.DataFrame) -> Listing:
     """Return all frontiers, as `tidy` or as read from CSV, for readers."""
-    rows = [
-        {
-            "method": format_text(row.label),
-            "data": format_text(row.dataset),
-            "task": format_text(row.task),
-            "role": format_text(row.role),
-            "accuracy, %": format_interval(
-                row.value, *np.clip([row.low, row.high], 0, 100)
-            ),
-            "claimed ε": format_number(row.epsilon_claimed),
-            "proven ε": format_range(row.epsilon_proven_low, row.epsilon_proven),
-            "unit": format_text(row.unit),
-            "δ": format_number(row.delta, "g"),
-            "seeds": format_number(row.seeds, "d"),
-        }
-        for row in each_row(table.fillna({"unit": ""}))
-    ]
-    title = "The frontier: accuracy over the proven ε"
-    return Listing(title=title, rows=rows, notes=_NOTES)
+    rows = table.fillna({"unit": ""})
+    return listing_of(rows, "frontiers", title=TITLE, notes=_NOTES)
 
 
 def make(item: Item, results: str | Path) -> tuple[Figure, pd.DataFrame]:

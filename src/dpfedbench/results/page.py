@@ -29,15 +29,12 @@ from dpfedbench.results.formats import (
     NOTHING,
     Formatted,
     Listing,
-    format_accuracy,
     format_duration,
-    format_epsilon,
-    format_number,
-    format_text,
     plural,
 )
 from dpfedbench.results.items import Item
 from dpfedbench.results.summary import collect_runs_of, each_row
+from dpfedbench.results.table_columns import listing_of
 
 GENERAL = {"answer": answer.TITLE, "privacy": privacy.TITLE, "frontier": "Frontiers"}
 """Titles of the tables and figures of all papers."""
@@ -163,12 +160,12 @@ def make(
             of_table = table.rows.assign(papers=pd.Series(of_paper, dtype=object))
             shown_tables.append(_table(tables.listing(table), of_table, product))
         elif product.path == "tables/answer.csv":
-            answers = answer.choose(private)
+            answers = answer.read(private)
+            answers["papers"] = [[paper] for paper in answers["of_paper"]]
             titles = {name: paper["title"] for name, paper in papers.items()}
-            listing = answer.listing(private, answers, titles)
-            chosen = private.loc[[choice.published for choice in answers]]
-            chosen["papers"] = [[choice.paper] for choice in answers]
-            shown_tables.append(_table(listing, chosen, product))
+            shown_tables.append(
+                _table(answer.listing(answers, titles), answers, product)
+            )
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -200,32 +197,18 @@ def _runs_table(rows: pd.DataFrame, runs_folder: str) -> dict[str, Any]:
     """Return the table of all configurations, from which the page's script also ranks
     the methods.
     """
-    listed = []
-    for row in each_row(rows):
-        variant = "" if row.variant in (row.title, row.method) else row.variant
-        seed_links = [
-            (run.rpartition("/seed")[2], f"{runs_folder}/{run}") for run in row.runs
+    is_named = (rows["variant"] == rows["title"]) | (rows["variant"] == rows["method"])
+    rows = rows.assign(variant_note=rows["variant"].mask(is_named, ""))
+    rows["items"] = [_items(row) for row in each_row(rows)]
+    rows["seed_links"] = rows["runs"].map(
+        lambda runs: [
+            (run.rpartition("/seed")[2], f"{runs_folder}/{run}") for run in runs
         ]
-        listed.append(
-            {
-                "method": format_text(row.title, variant),
-                "data": format_text(row.data),
-                "unit": format_text(row.unit),
-                "accuracy, %": format_accuracy(row),
-                "claimed ε": format_epsilon(row, "claimed"),
-                "proven ε": format_epsilon(row, "proven"),
-                "audited ε": format_number(row.epsilon_audited),
-                "δ": format_number(row.delta, "g"),
-                "observer": format_text(row.observer),
-                "cohort": format_number(row.cohort, ",.0f"),
-                "rounds": format_number(row.rounds, ",.0f"),
-                "training": format_duration(row.seconds),
-                "seeds": Formatted(text="", links=seed_links, key=float(row.seeds)),
-                "shown in": format_text(_items(row)),
-            }
-        )
-    listing = Listing(title="All configurations", rows=listed, notes=RUNS_NOTES)
-    return _table(listing, rows)
+    )
+    title = "All configurations"
+    return _table(
+        listing_of(rows, "configurations", title=title, notes=RUNS_NOTES), rows
+    )
 
 
 def _items(row: Any) -> str:

@@ -12,22 +12,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import finished_ledger
 from dpfedbench.results.audits import mark_rows
 from dpfedbench.results.configurations import APPEARANCE, read_configurations
-from dpfedbench.results.formats import (
-    Formatted,
-    Listing,
-    format_number,
-    format_range,
-    format_text,
-    status_of,
-)
+from dpfedbench.results.formats import Listing
 from dpfedbench.results.published import read_published
 from dpfedbench.results.summary import each_row
+from dpfedbench.results.table_columns import csv_columns, listing_of
 from dpsum.ledger import check_same_mechanism
 
 TITLE = "Three ε: claimed, proven, audited"
@@ -83,23 +78,31 @@ def explain(
     if not len(rows):
         return rows
     rows = mark_rows(rows[rows["unit"] != ""].reset_index(drop=True))
-    rows["accounted_multiplier"] = rows["accounted_multiplier"].fillna(math.inf)
-    rows["accounted_multiplier"] = rows["accounted_multiplier"].replace(0, math.inf)
-    rows["shown_in"] = [
+    multipliers = rows["accounted_multiplier"].fillna(math.inf).replace(0, math.inf)
+    tables = [
         [cell for cell in cells if cell[2] == "table"] for cells in rows["shown_in"]
     ]
+    rows = rows.assign(accounted_multiplier=multipliers, shown_in=pd.Series(tables))
     repairs = appearances(rows)["repairs"]
     rows["repaired"] = rows.index.isin(repairs.index[repairs != ""])
     printed = {
         paper: read_published(published, paper, PRINTED_ITEM)
         for paper in rows["paper"].unique()
     }
-    rows["printed"] = [_printed(row, printed[row.paper]) for row in each_row(rows)]
     for row in each_row(rows):
         _check_audit(row, Path(results, "runs"))
-    rows["audit"] = [_audit(row) for row in each_row(rows)]
-    rows["reason"] = [_reason(row) for row in each_row(rows)]
-    return rows
+    name = rows["method"] + ", " + rows["variant"]
+    is_another = rows["audit_saw_another_mechanism"].astype(bool)
+    return rows.assign(
+        printed=[_printed(row, printed[row.paper]) for row in each_row(rows)],
+        audit=[_audit(row) for row in each_row(rows)],
+        reason=[_reason(row) for row in each_row(rows)],
+        role=np.where(rows["repaired"], "repaired", "published"),
+        folders="results/runs/" + rows["folder"],
+        data=rows["dataset"] + " " + rows["task"],
+        name=name.mask(rows["repaired"], name + " (repaired)"),
+        audit_note=np.where(is_another, _OTHER_MECHANISM, ""),
+    )
 
 
 def appearances(rows: pd.DataFrame) -> pd.DataFrame:
@@ -166,43 +169,14 @@ def _reason(row: Any) -> str:
     return "; ".join(f"{name}: {text}" for name, text in texts.items() if text)
 
 
-_CSV_COLUMNS = {
-    **{name: name for name in ("paper", "method", "variant", "role")},
-    **{name: name for name in ("dataset", "task", "unit", "adjacency", "observer")},
-    "delta": "delta",
-    "accounted_multiplier": "noise_multiplier",
-    "printed": "epsilon_printed",
-    "epsilon_claimed": "epsilon_claimed",
-    "claimed_status": "claimed_status",
-    "epsilon_proven_low": "epsilon_proven_low",
-    "epsilon_proven_high": "epsilon_proven_high",
-    "proven_status": "proven_status",
-    "epsilon_audited": "epsilon_audited",
-    "epsilon_ideal_audit": "epsilon_ideal",
-    "audit": "audit",
-    "epsilon_image_level": "epsilon_image_level",
-    "accuracy": "accuracy",
-    "accuracy_low": "ci_low",
-    "accuracy_high": "ci_high",
-    **{name: name for name in ("seeds", "reason", "runs")},
-}
-"""The columns of rows that the CSV has, and their names there."""
-
-
 def tidy(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the table for programs; its CSV has no empty cell: "none" stands where
     there is nothing.
     """
-    if not len(rows):
-        return pd.DataFrame(columns=list(_CSV_COLUMNS.values()))
-    table = rows.assign(
-        role=rows["repaired"].map({True: "repaired", False: "published"}),
-        claimed_status=[status_of(row, "claimed") for row in each_row(rows)],
-        proven_status=[status_of(row, "proven") for row in each_row(rows)],
-        printed=rows["printed"].astype(object).fillna("not printed"),
-        runs="results/runs/" + rows["folder"],
+    table = csv_columns(rows, "privacy")
+    return table.assign(
+        epsilon_printed=table["epsilon_printed"].astype(object).fillna("not printed")
     )
-    return table[list(_CSV_COLUMNS)].rename(columns=_CSV_COLUMNS)
 
 
 NOTES = (
@@ -230,30 +204,7 @@ NOTES = (
 
 def listing(rows: pd.DataFrame) -> Listing:
     """Return the columns that fit a page of text, for readers."""
-    listed = [_fields(row) for row in each_row(rows)]
-    return Listing(title=TITLE, rows=listed, notes=NOTES)
-
-
-def _fields(row: Any) -> dict[str, Formatted]:
-    proven = format_range(row.epsilon_proven_low, row.epsilon_proven_high)
-    repaired = " (repaired)" if row.repaired else ""
-    return {
-        "paper": format_text(row.paper),
-        "method": format_text(f"{row.method}, {row.variant}{repaired}"),
-        "data": format_text(f"{row.dataset} {row.task}"),
-        "unit": format_text(row.unit),
-        "δ": format_number(row.delta, "g"),
-        "z": format_number(row.accounted_multiplier),
-        "printed ε": format_number(row.printed, nothing="not printed"),
-        "claimed ε": format_number(row.epsilon_claimed, note=status_of(row, "claimed")),
-        "proven ε": format_text(f"{proven.text} ({status_of(row, 'proven')})"),
-        "audited ε, at least": format_number(
-            row.epsilon_audited,
-            note=_OTHER_MECHANISM if row.audit_saw_another_mechanism else "",
-        ),
-        "of an ideal attacker": format_number(row.epsilon_ideal_audit, nothing="none"),
-        "accuracy, %": format_number(row.accuracy, ".1f"),
-    }
+    return listing_of(rows, "privacy", title=TITLE, notes=NOTES)
 
 
 def rows_of_figure(rows: pd.DataFrame) -> pd.DataFrame:
@@ -291,11 +242,5 @@ def rows_of_figure(rows: pd.DataFrame) -> pd.DataFrame:
 
 def drawn_numbers(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers of the figure."""
-    columns = [
-        *("paper", "method", "variant", "role", "dataset", "task", "unit", "delta"),
-        *("epsilon_claimed", "epsilon_proven_high", "epsilon_audited"),
-        *("accuracy", "ci_low", "ci_high", "seeds"),
-    ]
-    table = tidy(rows_of_figure(rows))[columns]
-    table.insert(0, "number", range(1, len(table) + 1))
-    return table
+    drawn = rows_of_figure(rows)
+    return csv_columns(drawn.assign(number=drawn.index + 1), "privacy figure")

@@ -255,15 +255,15 @@ def collect_cells(
     Raises:
         BenchError: the file of a test is missing or damaged.
     """
-    frame = pd.DataFrame(list(cells))
-    cell_names = names("cells")
-    test_names = [name for name in names("test") if name in cell_names]
-    frame = frame.merge(runs[["run", *test_names]], on="run", how="left")
-    for index, row in frame[frame["test"].fillna("") != ""].iterrows():
-        path = Path(results, "runs", row["run"], "tests", f"{row['test']}.json")
-        with _naming(path):
-            for name, value in _read_test(path).items():
-                frame.at[index, name] = value
-    frame["x"] = frame["x"].astype("float64")
-    further = [name for name in frame if name not in cell_names]
-    return frame[[*cell_names, *further]]
+    test_names = [name for name in names("test") if name in names("cells")]
+    own_tests = runs.set_index("run")[test_names]
+    rows = []
+    for cell in cells:
+        test = dict[Any, Any](own_tests.loc[cell["run"]])
+        if cell["test"]:
+            folder = Path(results, "runs", cell["run"])
+            path = folder / "tests" / f"{cell['test']}.json"
+            with _naming(path):
+                test = _read_test(path)
+        rows.append({**dict.fromkeys(names("cells")), **cell, **test})
+    return pd.DataFrame(rows).astype({"x": "float64", "test_count": "Int64"})

@@ -19,7 +19,7 @@ columns of `columns.CELLS` that all seeds of a cell share, and these:
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,13 @@ import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.intervals import mean_interval, seeds_interval
+from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.results.columns import DICTIONARY, UNIT_PREFIXES, names, run_columns
+from dpfedbench.results.formats import with_epsilon_texts
 from dpfedbench.results.runs_table import SEPARATOR, collect_cells, collect_runs
 
-Record = dict[str, Any]
-"""A row of a frame: values by the names of the columns."""
-
-_OF_SEED = {
-    *("seed", "run", "test_count", "task_accuracies"),
-    *("accuracy", "accuracy_low", "accuracy_high"),
-}
-"""Columns of cells that seeds do not share."""
+_KEY = ["paper", "item", "cell"]
+"""Columns that the seeds of one cell share and no other cell has."""
 _OF_LARGEST = {
     "epsilon_claimed": ["epsilon_claimed_low", "claimed_status", "claimed_explanation"],
     "epsilon_proven_high": [
@@ -48,7 +43,6 @@ _OF_LARGEST = {
     "epsilon_image_level": ["image_level_explanation"],
 }
 """Each ε, and the columns that are those of the seed with the largest."""
-_TEXTS = set(DICTIONARY.loc[DICTIONARY["type"] == "text", "name"])
 _COHORT = "participation.cohort"
 
 
@@ -105,86 +99,62 @@ def summarize(
     Raises:
         BenchError: the seeds of a cell differ in δ or unit.
     """
-    runs = runs.reindex(columns=[*run_columns(), _COHORT])
-    runs_by_name = {record["run"]: record for record in _records(runs)}
-    seeds_of_cells: dict[tuple[Any, ...], list[Record]] = {}
-    for record in _records(cells):
-        key = (record["paper"], record["item"], record["cell"])
-        seeds_of_cells.setdefault(key, []).append(record)
-    rows = []
-    for seeds in seeds_of_cells.values():
-        of_runs = [runs_by_name[seed["run"]] for seed in seeds]
-        row = _shared_columns(seeds) | _training_columns(of_runs)
-        for prefix in UNIT_PREFIXES if by_unit else UNIT_PREFIXES[:1]:
-            if of_runs[0][f"{prefix}unit"] or not prefix:
-                rows.append(row | _unit_columns(of_runs, prefix))
-    return pd.DataFrame(rows)
+    if not len(cells):
+        return pd.DataFrame()
+    cells = cells.drop(columns="audited_run", errors="ignore")
+    of_runs = [name for name in [*run_columns(), _COHORT] if name not in cells]
+    seeds = _filled(cells.merge(runs.reindex(columns=["run", *of_runs]), on="run"))
+    rows = _over_seeds(seeds)
+    units = []
+    for prefix in UNIT_PREFIXES if by_unit else UNIT_PREFIXES[:1]:
+        privacy = _privacy_of_unit(seeds, prefix)
+        unit = rows.drop(columns=privacy.columns, errors="ignore").join(privacy)
+        units.append(unit if not prefix else unit[unit["unit"] != ""])
+    by_cell = pd.concat(units).sort_values("number", kind="stable", ignore_index=True)
+    return with_epsilon_texts(by_cell.infer_objects())
 
 
-def _records(frame: pd.DataFrame) -> list[Record]:
-    """Return the rows of a frame; a missing text is empty, a missing number NaN."""
-    columns: dict[str, pd.Series] = {}
-    for name in map(str, frame):
-        is_text = name.removeprefix("second_").removeprefix("third_") in _TEXTS
-        values = frame[name].astype(object)
-        columns[name] = values.where(values.notna(), "" if is_text else math.nan)
-    rows = zip(*columns.values(), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+def _filled(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame in which a missing text is empty and a missing number NaN."""
+    texts = DICTIONARY.loc[DICTIONARY["type"] == "text", "name"]
+    missing = {f"{prefix}{name}": "" for prefix in UNIT_PREFIXES for name in texts}
+    frame = frame.astype(object).where(frame.notna(), math.nan)
+    present = {name: text for name, text in missing.items() if name in frame}
+    return frame.fillna(present).infer_objects()
 
 
-def each_row(frame: pd.DataFrame) -> Iterator[Any]:
-    """Yield the rows of a frame, with its columns as attributes."""
-    yield from frame.itertuples()
+def _over_seeds(seeds: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of each cell, with the privacy of its first seed."""
+    times = seeds["milliseconds_per_client"].fillna(seeds["milliseconds_per_record"])
+    seeds = seeds.assign(milliseconds=times)
+    groups = seeds.groupby(_KEY, sort=False)
+    rows = seeds.drop_duplicates(_KEY).set_index(_KEY, drop=False)
+    rows["number"] = range(len(rows))
+    rows["seeds"] = groups.size()
+    rows["runs"] = groups["run"].agg(tuple)
+    rows["folder"] = rows["run"].str.rpartition("/")[0]
+    rows["test_count"] = groups["test_count"].sum()
+    rows["rounds"] = groups["rounds_run"].mean()
+    rows["cohort"] = rows[_COHORT]
+    rows["accuracies"] = groups["accuracy"].agg(tuple)
+    rows["notices"] = groups["notices"].agg(_different_notices)
+    for name in ("parameters", "seconds"):
+        rows[name] = groups[name].agg(lambda values: values.mean(skipna=False))
+    for name in ("milliseconds", "validation_accuracy", "accuracy"):
+        intervals = pd.DataFrame(
+            [interval_columns(name, values) for _, values in groups[name]], rows.index
+        )
+        if name == "accuracy":  # of a single seed over its own tasks or records
+            intervals = intervals.where(rows["seeds"] > 1, rows[intervals.columns])
+        rows[intervals.columns] = intervals
+    over = rows["test_unit"] + "s"
+    rows["interval_over"] = over.mask(rows["seeds"] > 1, "seeds")
+    return rows
 
 
-def _shared_columns(seeds: Sequence[Record]) -> Record:
-    """Return what the seeds of a cell share, and their accuracy with its interval: of a
-    single seed over its own tasks or records.
-    """
-    first = seeds[0]
-    shared = {name: value for name, value in first.items() if name not in _OF_SEED}
-    accuracies = [seed["accuracy"] for seed in seeds]
-    columns = interval_columns("accuracy", accuracies)
-    over = "seeds"
-    if first["test_unit"] == "task":
-        interval = seeds_interval([seed["task_accuracies"] for seed in seeds])
-        columns["accuracy"] = interval.mean
-        columns["accuracy_low"] = interval.low
-        columns["accuracy_high"] = interval.high
-        over = interval.over
-    elif len(seeds) == 1:
-        columns = {name: first[name] for name in columns}
-        over = "records"
-    return {
-        **shared,
-        **columns,
-        "interval_over": over,
-        "accuracies": tuple(accuracies),
-        "test_count": sum(seed["test_count"] for seed in seeds),
-        "runs": tuple(seed["run"] for seed in seeds),
-        "seeds": len(seeds),
-        "folder": str(Path(first["run"]).parent),
-    }
-
-
-def _training_columns(runs: Sequence[Record]) -> Record:
-    """Return means over seeds, and the notices of all seeds."""
-    values = {name: [run[name] for run in runs] for name in runs[0]}
-    times = np.where(
-        np.isnan(values["milliseconds_per_client"]),
-        values["milliseconds_per_record"],
-        values["milliseconds_per_client"],
-    )
-    notices = SEPARATOR.join(values["notices"]).split(SEPARATOR)
-    return {
-        **interval_columns("milliseconds", times),
-        **interval_columns("validation_accuracy", values["validation_accuracy"]),
-        "parameters": np.mean(values["parameters"]),
-        "seconds": np.mean(values["seconds"]),
-        "rounds": np.mean(values["rounds_run"]),
-        "cohort": float(runs[0][_COHORT]),
-        "notices": tuple(dict.fromkeys(filter(None, notices))),
-    }
+def _different_notices(notices: Iterable[str]) -> tuple[str, ...]:
+    texts = SEPARATOR.join(notices).split(SEPARATOR)
+    return tuple(dict.fromkeys(filter(None, texts)))
 
 
 def interval_columns(name: str, values: Iterable[float]) -> dict[str, float]:
@@ -200,27 +170,33 @@ def interval_columns(name: str, values: Iterable[float]) -> dict[str, float]:
     }
 
 
-def _unit_columns(runs: Sequence[Record], prefix: str) -> Record:
-    """Return the privacy columns of one unit, of the worst seed for each ε."""
-    accounts = [
-        {name: run[f"{prefix}{name}"] for name in names("privacy")} for run in runs
-    ]
-    protected = [account for account in accounts if account["unit"]]
-    if len({(account["unit"], account["delta"]) for account in protected}) > 1:
+def _privacy_of_unit(seeds: pd.DataFrame, prefix: str) -> pd.DataFrame:
+    """Return the privacy columns of one unit for each cell, of the worst seed for each
+    ε.
+    """
+    columns = {f"{prefix}{name}": name for name in names("privacy")}
+    accounts = seeds[[*columns]].rename(columns=columns).join(seeds[_KEY])
+    groups = accounts.groupby(_KEY, sort=False)
+    protected = accounts[accounts["unit"] != ""]
+    differ = protected.groupby(_KEY)[["unit", "delta"]].nunique().max(axis=1) > 1
+    if differ.any():
         raise BenchError(
-            f"the seeds of {Path(runs[0]['run']).parent} differ in delta or unit:"
-            " delete that folder and run again"
+            f"the seeds of {differ.idxmax()} differ in delta or unit: delete the folders"
+            " of its runs and run again"
         )
-    row = dict(accounts[0])
-    if not row["unit"]:
-        row["delta"] = math.nan
-    multipliers = [account["accounted_multiplier"] for account in accounts]
-    row["accounted_multiplier"] = np.fmin.reduce(multipliers)
+    rows = accounts.drop_duplicates(_KEY).set_index(_KEY)
+    rows["delta"] = rows["delta"].where(rows["unit"] != "")
+    rows["accounted_multiplier"] = groups["accounted_multiplier"].min()
     for largest, further in _OF_LARGEST.items():
-        epsilons = pd.Series([account[largest] for account in accounts])
-        worst = accounts[epsilons.fillna(-math.inf).argmax()]
-        row |= {name: worst[name] for name in [largest, *further]}
+        ordered = accounts.sort_values(largest, ascending=False, kind="stable")
+        worst = ordered.drop_duplicates(_KEY).set_index(_KEY)
+        rows[[largest, *further]] = worst[[largest, *further]]
     for name in ("claimed", "proven"):
-        row[f"{name}_status"] = row[f"{name}_status"] or "none"
-        row[f"{name}_excess"] = ""
-    return row
+        rows[f"{name}_status"] = rows[f"{name}_status"].replace("", "none")
+        rows[f"{name}_excess"] = ""
+    return rows
+
+
+def each_row(frame: pd.DataFrame) -> Iterator[Any]:
+    """Yield the rows of a frame, with its columns as attributes."""
+    yield from frame.itertuples()

@@ -6,42 +6,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.results.audits import mark_rows
-from dpfedbench.results.formats import (
-    Formatted,
-    Listing,
-    format_accuracy,
-    format_epsilon,
-    format_interval,
-    format_number,
-    format_text,
-    notice_sentences,
-    plural,
-    span,
-)
+from dpfedbench.results.formats import Listing, notice_sentences, plural, span
 from dpfedbench.results.items import Item
 from dpfedbench.results.published import read_published
 from dpfedbench.results.summary import each_row, interval_columns, read_rows
+from dpfedbench.results.table_columns import csv_columns, listing_of
 
-_EXTRA_COLUMNS = {
-    "weights": ("weights", "parameters"),
-    "seconds": ("training, s", "seconds"),
+_HEADINGS = {
+    "accuracy": "accuracy, %",
+    "share": "accuracy, % of that of {reference}",
+    "milliseconds": "time, ms a task",
+    "validation_accuracy": "accuracy, % on validation tasks",
 }
-"""Headings of the columns that a table may ask for, and their columns in a row."""
-_CSV_COLUMNS = {
-    **{name: name for name in ("dataset", "task", "method", "variant", "value")},
-    "value_low": "ci_low",
-    "value_high": "ci_high",
-    "seeds": "seeds",
-    "epsilon_claimed": "epsilon_claimed",
-    "epsilon_proven_high": "epsilon_proven",
-    **{name: name for name in ("delta", "unit", "published", "comparable")},
-}
-"""The columns of rows that the CSV has, and their names there."""
+"""Headings of what a table shows."""
 _INTERVALS = {
     "seeds": (
         "over the per-seed means (Student's t); each seed draws clients, weights, noise"
@@ -95,8 +76,14 @@ class Table:
     @property
     def reference(self) -> str:
         """Title of the method whose accuracy the others are shown as shares of."""
-        rows = self.rows[self.rows["series"] == self.item.spec["share_of"]]
-        return str(rows["title"].iloc[0])
+        rows = self.rows[self.rows["series"] == self.item.spec.get("share_of")]
+        return str(rows["title"].iloc[0]) if len(rows) else ""
+
+    @property
+    def options(self) -> list[str]:
+        """Options of its columns in `table_columns.csv`."""
+        unit = "milliseconds" if self.quantity == "milliseconds" else "percent"
+        return [unit, self.quantity, *self.item.spec.get("columns", ())]
 
 
 def read(
@@ -190,59 +177,33 @@ def tidy(table: Table) -> pd.DataFrame:
     the paper's number, and `comparable` whether ours was measured on its data at its
     scale.
     """
-    columns = dict(_CSV_COLUMNS)
-    if table.quantity == "validation_accuracy":
-        columns["chosen"] = "chosen"
-    tidied = table.rows[list(columns)].rename(columns=columns)
-    for name in table.item.spec.get("columns", ()):
-        tidied[name] = table.rows[_EXTRA_COLUMNS[name][1]]
-    return tidied
+    return csv_columns(table.rows, "table", *table.options)
 
 
 def listing(table: Table) -> Listing:
     """Return the table for readers."""
-    rows = [_fields(table, row) for row in each_row(table.rows)]
+    rows = table.rows.copy()
+    rows["published_note"] = [_published_note(row) for row in each_row(rows)]
+    ends = rows[["accuracy", "accuracy_low", "accuracy_high"]].where(rows["chosen"])
+    rows[["chosen_accuracy", "chosen_low", "chosen_high"]] = ends
     sentences = dict.fromkeys(text.replace("..", ".") for text in _notes(table))
-    return Listing(title=table.item.title, rows=rows, notes=list(sentences))
+    value = _HEADINGS[table.quantity].format(reference=table.reference)
+    return listing_of(
+        rows,
+        "table",
+        *table.options,
+        title=table.item.title,
+        notes=list(sentences),
+        value=f"{value} (95 % interval)",
+        unit="ms" if table.quantity == "milliseconds" else "%",
+    )
 
 
-def _fields(table: Table, row: Any) -> dict[str, Formatted]:
-    """Return a row for readers, by the columns' headings."""
-    heading = {
-        "accuracy": "accuracy, %",
-        "milliseconds": "time, ms a task",
-        "validation_accuracy": "accuracy, % on validation tasks",
-    }.get(table.quantity)
-    if heading is None:
-        heading = f"accuracy, % of that of {table.reference}"
-    value = format_accuracy(row, "value")
-    if table.quantity == "milliseconds":
-        low = np.maximum(row.value_low, 0)
-        value = format_interval(row.value, low, row.value_high, ".3g", "one seed")
-    fields = {
-        "method": format_text(row.title, row.variant),
-        "data": format_text(row.dataset),
-        "task": format_text(row.task),
-        f"{heading} (95 % interval)": value,
-    }
-    if table.quantity == "validation_accuracy":
-        tested = format_accuracy(row) if row.chosen else format_text("")
-        fields["accuracy, % at the meta-test, of the chosen"] = tested
+def _published_note(row: Any) -> str:
     notes = [] if math.isnan(row.spread) else [f"± {row.spread:g}"]
     if not math.isnan(row.published) and not row.comparable:
         notes.append("not comparable")
-    unit = "ms" if table.quantity == "milliseconds" else "%"
-    fields |= {
-        "claimed ε": format_epsilon(row, "claimed"),
-        "proven ε": format_epsilon(row, "proven"),
-        f"published, {unit}": format_number(row.published, "g", note=", ".join(notes)),
-        "δ": format_number(row.delta, "g"),
-        "unit": format_text(row.unit),
-    }
-    for name in table.item.spec.get("columns", ()):
-        heading, column = _EXTRA_COLUMNS[name]
-        fields[heading] = format_number(getattr(row, column), ",.0f")
-    return fields
+    return ", ".join(notes)
 
 
 def _notes(table: Table) -> Iterator[str]:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
@@ -87,11 +88,11 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
     participation = plain.get("participation") or {"rounds": 0, "cohort": 0}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(run.to_yaml(), encoding="utf-8")
-    mean = sum(accuracies) / len(accuracies)
+    interval = mean_interval(accuracies)
     metrics = {
-        "accuracy": mean,
-        "ci_low": mean - 1,
-        "ci_high": mean + 1,
+        "accuracy": interval.mean,
+        "ci_low": interval.low,
+        "ci_high": interval.high,
         "tasks": len(accuracies),
     }
     (folder / "metrics.json").write_text(

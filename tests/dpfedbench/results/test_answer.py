@@ -5,11 +5,12 @@ is the best that is valid.
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from dpfedbench.results import answer
-from dpfedbench.results.formats import Listing
+from dpfedbench.results.formats import Listing, with_epsilon_texts
 
 
 def row(
@@ -61,26 +62,22 @@ def row(
 Rows = list[dict[str, Any]]
 
 
+def read(rows: Rows) -> pd.DataFrame:
+    return answer.read(with_epsilon_texts(pd.DataFrame(rows)))
+
+
 def answers(rows: Rows) -> list[tuple[str, str, str | None]]:
     """Return for each paper the names of the published row and of its repair."""
-    return [
-        (
-            one.paper,
-            rows[one.published]["variant"],
-            None if one.repair is None else rows[one.repair]["variant"],
-        )
-        for one in answer.choose(pd.DataFrame(rows))
-    ]
+    names = read(rows)[["of_paper", "variant", "repair_variant"]]
+    return [tuple(values) for values in names.replace({np.nan: None}).to_numpy()]
 
 
 def listing(rows: Rows, titles: dict[str, str] | None = None) -> Listing:
-    frame = pd.DataFrame(rows)
-    return answer.listing(frame, answer.choose(frame), titles or {})
+    return answer.listing(read(rows), titles or {})
 
 
 def tidy(rows: Rows) -> pd.DataFrame:
-    frame = pd.DataFrame(rows)
-    return answer.tidy(frame, answer.choose(frame))
+    return answer.tidy(read(rows))
 
 
 PUBLISHED = row("published", 85, (4.8, 4.9), claimed=3.5, printed=1.5)
@@ -205,6 +202,6 @@ def test_the_row_says_claim_range_accuracy_and_repair() -> None:
     ) == ("low", 1.5, 70)
     (nothing,) = listing([PUBLISHED]).rows
     assert (
-        nothing["repair reaches, %"].text == "none here"
+        nothing["best valid repair"].text == "none here"
         and nothing["paper"].text == "dp-fedmeta"
     )

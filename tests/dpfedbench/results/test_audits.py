@@ -14,8 +14,9 @@ import pytest
 
 from dpfedbench.audit.report import _entry
 from dpfedbench.experiments.plan import Plan
+from dpfedbench.notebook import _mark_account
 from dpfedbench.results import page, privacy, privacy_figure, tables
-from dpfedbench.results.audits import LEVEL, mark, mark_account, with_excess
+from dpfedbench.results.audits import LEVEL, mark, with_excess
 from dpfedbench.results.items import Item
 from dpfedbench.results.runs_table import read_audits
 from dpfedbench.results.summary import each_row
@@ -262,7 +263,7 @@ def test_an_account_in_python_says_it_of_every_profile(
     )
     run = tmp_path / "results" / "runs" / entry[0]["audited_run"]
     account = Account.from_json(json.loads((run / "privacy.json").read_text()))
-    found = mark_account(account, read_audits(run / "audit.json"))
+    found = _mark_account(account, read_audits(run / "audit.json"))
     assert {name: one.status for name, one in found.profiles.items()} == {
         "as_claimed": "void",
         "holds": LEAK,
@@ -270,6 +271,6 @@ def test_an_account_in_python_says_it_of_every_profile(
     assert (
         found.profiles["holds"].epsilon_high == account.profiles["holds"].epsilon_high
     )
-    assert mark_account(account, {}) == account and math.isfinite(
+    assert _mark_account(account, {}) == account and math.isfinite(
         found.profiles["holds"].epsilon_high
     )

@@ -34,7 +34,14 @@ def cell(
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("method: dp-agr\n")
     (folder / "metrics.json").write_text(
-        json.dumps({"accuracy": accuracy, "per_task": [accuracy - 1, accuracy + 1]})
+        json.dumps(
+            {
+                "accuracy": accuracy,
+                "ci_low": accuracy - 12.706,
+                "ci_high": accuracy + 12.706,
+                "per_task": [accuracy - 1, accuracy + 1],
+            }
+        )
     )
     (folder / "training.json").write_text(json.dumps({"notices": []}))
     accounts = [
@@ -158,8 +165,6 @@ def test_roles_follow_from_the_accounts(item: Item, tmp_path: Path) -> None:
         ("plain", "level", "", nothing, nothing, nothing, nothing),
     ]
     assert list(table["value"]) == [80, 70, 75, 72, 72, 90]
-    # Two tasks, one point either side of their mean: the t interval's half-width is
-    # 12.706 (one degree of freedom).
     assert table["low"][0] == pytest.approx(80 - 12.706, abs=1e-3)
 
 

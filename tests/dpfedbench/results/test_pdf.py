@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from dpfedbench.results import figures, pdf
+from dpfedbench.results import figure_style, figures
 from dpfedbench.results.items import Item
 
 Describe = Callable[[str], Item]
@@ -15,7 +15,7 @@ def test_a_figure_in_pdf_is_the_same_each_time(
     made = []
     for name in ("one", "two"):
         drawing, _ = figures.make(described("figure4b"), results, published)
-        pdf.save_pdf(drawing, tmp_path / name)
+        figure_style.save_pdf(drawing, tmp_path / name)
         made.append((tmp_path / name).read_bytes())
     assert made[0].startswith(b"%PDF-") and made[0] == made[1]
     assert b"/Type3" not in made[0] and b"/FontFile2" in made[0]

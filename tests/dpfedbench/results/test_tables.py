@@ -8,9 +8,9 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dpfedbench.errors import BenchError
@@ -155,16 +155,18 @@ def test_people_are_told_what_the_numbers_are(
         (math.nan, math.nan, "none", "–"),
     ],
 )
-def test_an_epsilon_says_its_range_and_status(
+def test_epsilon_says_its_range_and_status(
     low: float, high: float, status: str, text: str
 ) -> None:
-    row = SimpleNamespace(
-        epsilon_proven_low=low,
-        epsilon_proven_high=high,
-        proven_status=status,
-        proven_excess="",
-    )
-    assert formats.format_epsilon(row, "proven").line == text
+    row = {
+        "epsilon_proven_low": low,
+        "epsilon_proven_high": high,
+        **dict.fromkeys(("proven_status", "claimed_status"), status),
+        **dict.fromkeys(("proven_excess", "claimed_excess"), ""),
+    }
+    rows = formats.with_epsilon_texts(pd.DataFrame([row]))
+    note = rows["proven_note"][0]
+    assert formats.format_range(low, high, note).line == text
 
 
 def test_the_worst_seed_stands_for_a_cell_and_no_bound_is_infinite(

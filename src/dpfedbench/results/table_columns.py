@@ -1,0 +1,89 @@
+"""The columns of every table, as CSV and for readers, from `table_columns.csv`.
+
+A line has the table; the column's name in the CSV and its heading for readers, either
+of which may be empty; the columns of a row that it shows; the column that stands beside
+them in small print; how they are formatted; and the option with which a table has it,
+if not always.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dpfedbench.results.formats import (
+    Formatted,
+    Listing,
+    format_duration,
+    format_links,
+    format_milliseconds,
+    format_number,
+    format_percent,
+    format_range,
+    format_text,
+)
+from dpfedbench.results.summary import each_row
+
+_LINES = pd.read_csv(Path(__file__).with_suffix(".csv"), keep_default_na=False)
+
+
+def csv_columns(rows: pd.DataFrame, table: str, *options: str) -> pd.DataFrame:
+    """Return the columns of rows that the CSV of a table has, by their names there."""
+    lines = _lines(table, options)
+    lines = lines[lines["csv"] != ""]
+    columns = lines["column"].str.split().str[0]
+    return rows.reindex(columns=columns).set_axis(lines["csv"].to_list(), axis=1)
+
+
+def listing_of(
+    rows: pd.DataFrame,
+    table: str,
+    *options: str,
+    title: str,
+    notes: Sequence[str],
+    **words: str,
+) -> Listing:
+    """Return rows as a table for readers.
+
+    Args:
+        rows: the rows.
+        table: the name of the table in `table_columns.csv`.
+        options: those with which further columns are shown.
+        title: the title of the table.
+        notes: what stands below it.
+        words: what stands in headings for {names} in braces.
+    """
+    lines = _lines(table, options)
+    lines = lines[lines["heading"] != ""]
+    listed = [
+        {
+            line.heading.format(**words): _formatted(row, line)
+            for line in each_row(lines)
+        }
+        for row in each_row(rows)
+    ]
+    return Listing(title=title, rows=listed, notes=notes)
+
+
+def _lines(table: str, options: Iterable[str]) -> pd.DataFrame:
+    is_shown = _LINES["option"].isin(["", *options])
+    return _LINES[(_LINES["table"] == table) & is_shown]
+
+
+_FORMATS: dict[str, Callable[..., Formatted]] = {
+    "text": format_text,
+    "range": format_range,
+    "duration": format_duration,
+    "percent interval": format_percent,
+    "time interval": format_milliseconds,
+    "links": format_links,
+}
+
+
+def _formatted(row: Any, line: Any) -> Formatted:
+    values = [getattr(row, name) for name in line.column.split()]
+    note = getattr(row, line.note) if line.note else ""
+    if line.format in _FORMATS:
+        return _FORMATS[line.format](*values, note=note)
+    return format_number(values[0], line.format, note=note)
