@@ -14,106 +14,108 @@ from dpkernels.conv4_passes import Passes
 from tests.dpfedbench.models.nets import conv4
 
 
-def derivatives(net, theta, x, y, v):
+def perturbed_weights(net, rng):
+    return net.initial(rng) + 0.05 * rng.standard_normal(net.dimension)
+
+
+def differentiate(net, theta, x, y, direction):
+    """Return loss, gradient and Hessian product by automatic differentiation."""
     weights = torch.tensor(theta, requires_grad=True)
-    loss = functional.cross_entropy(
-        net.logits(weights, torch.tensor(x)), torch.tensor(y)
-    )
+    logits = net.logits(weights, torch.tensor(x))
+    loss = functional.cross_entropy(logits, torch.tensor(y))
     (gradient,) = torch.autograd.grad(loss, weights, create_graph=True)
-    (product,) = torch.autograd.grad(gradient @ torch.tensor(v), weights)
+    along = gradient @ torch.tensor(direction)
+    (product,) = torch.autograd.grad(along, weights)
     return loss.item(), gradient.detach().numpy(), product.numpy()
 
 
 @pytest.mark.parametrize(
     ("shape", "filters", "batch"),
     [
-        ((28, 28, 1), 7, 5), ((32, 32, 3), 6, 4), ((84, 84, 3), 3, 3), ((16, 20, 2), 4, 6),
-        # The colour data sets with the filters that the papers take for them.
-        ((32, 32, 3), 48, 5), ((64, 64, 3), 48, 2), ((84, 84, 3), 48, 2),
+        ((28, 28, 1), 7, 5),
+        ((32, 32, 3), 6, 4),
+        ((84, 84, 3), 3, 3),
+        ((16, 20, 2), 4, 6),
+        # The colour data sets with the filters of the papers.
+        ((32, 32, 3), 48, 5),
+        ((64, 64, 3), 48, 2),
     ],
-)  # fmt: skip
-def test_passes_equal_automatic_differentiation(shape, filters, batch):
+)
+def test_conv4_passes_equal_automatic_differentiation(shape, filters, batch):
     rng = np.random.default_rng(1)
     net = conv4(image_shape=shape, filters=filters)
-    theta = net.initial(rng).astype(np.float64) + 0.05 * rng.normal(size=net.dimension)
-    x, y = (
-        rng.random((batch, *shape)) * (rng.random((batch, *shape)) > 0.5),
-        np.arange(batch) % 5,
-    )
-    v, gradient, product = (
-        rng.normal(size=net.dimension),
-        np.empty(net.dimension),
-        np.empty(net.dimension),
-    )
+    theta = perturbed_weights(net, rng)
+    images = rng.random((batch, *shape)) * (rng.random((batch, *shape)) > 0.5)
+    labels = np.arange(batch) % 5
+    direction = rng.normal(size=net.dimension)
+    gradient, product = np.empty((2, net.dimension))
     passes = Passes(net.module, batch, np.float64)
-    images, at = passes.images(x[None]), passes.points(1)
-    losses, _ = passes.gradients(theta[None], images, y[None], at, gradient[None])
-    passes.hessian_products(theta[None], images, v[None], at, product[None])
-    expected = derivatives(net, theta, x, y, v)
+    prepared, points = passes.images(images[None]), passes.points(1)
+    arguments = theta[None], prepared
+    losses, _ = passes.gradients(*arguments, labels[None], points, gradient[None])
+    passes.hessian_products(*arguments, direction[None], points, product[None])
+    expected = differentiate(net, theta, images, labels, direction)
     assert losses.mean() == pytest.approx(expected[0], rel=1e-12)
-    np.testing.assert_allclose(
-        gradient, expected[1], atol=1e-11 * np.abs(expected[1]).max()
-    )
-    np.testing.assert_allclose(
-        product, expected[2], atol=1e-11 * np.abs(expected[2]).max()
-    )
+    for values, exact in ((gradient, expected[1]), (product, expected[2])):
+        np.testing.assert_allclose(values, exact, atol=1e-11 * np.abs(exact).max())
 
 
-def tasks(net, count, seed=0):
-    rng = np.random.default_rng(seed)
-    theta = (net.initial(rng) + 0.05 * rng.standard_normal(net.dimension)).astype(
-        np.float32
-    )
-    x = rng.random((2, count, 5, *net.input_shape), dtype=np.float32)
-    y = np.tile(np.arange(5), (count, 1))
-    return theta, x[0], y, x[1], y
+def make_tasks(net, count):
+    """Return weights, and support and query images and labels of tasks."""
+    rng = np.random.default_rng(0)
+    theta = perturbed_weights(net, rng).astype(np.float32)
+    images = rng.random((2, count, 5, *net.input_shape), dtype=np.float32)
+    labels = np.tile(np.arange(5), (count, 1))
+    return theta, (images[0], labels, images[1], labels)
 
 
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("weights", [None, np.array([0.2, 0.3, 0.5])])
-def test_tasks_computed_together_have_the_bits_of_tasks_alone(order, weights):
+def test_conv4_tasks_together_have_the_bits_of_tasks_alone(order, weights):
     net = conv4(filters=16)
-    theta, *parts = tasks(net, 7)
+    theta, tasks = make_tasks(net, 7)
     meta = MetaGradient(choose(net).make(), steps=3, rate=0.1, order=order)
     together, alone = np.empty((2, 7, net.dimension), np.float32)
-    measured = np.array(meta.contribution(theta, *parts, together, weights))
-    for t in range(7):
-        one = meta.contribution(
-            theta, *(part[t : t + 1] for part in parts), alone[t : t + 1], weights
-        )
-        assert (measured[:, t] == np.array(one)[:, 0]).all()
+    measured = np.array(meta.contribution(theta, *tasks, together, weights))
+    for index in range(7):
+        task = (array[index : index + 1] for array in tasks)
+        row = alone[index : index + 1]
+        expected = np.array(meta.contribution(theta, *task, row, weights))
+        assert (measured[:, index] == expected[:, 0]).all()
     assert together.tobytes() == alone.tobytes()
 
 
-def test_nan_is_noticed():
+def test_conv4_shows_weights_that_are_not_finite():
     net = conv4(filters=16)
-    theta, *parts = tasks(net, 2)
+    theta, tasks = make_tasks(net, 2)
     theta[net.dimension // 2] = np.nan
     out = np.zeros((2, net.dimension), np.float32)
-    losses, _ = MetaGradient(choose(net).make(), steps=1, rate=0.1).contribution(
-        theta, *parts, out
-    )
-    assert np.isnan(losses).all() and np.isnan(out).any(axis=1).all()
+    meta = MetaGradient(choose(net).make(), steps=1, rate=0.1)
+    losses, _ = meta.contribution(theta, *tasks, out)
+    assert np.isnan(losses).all()
+    assert np.isnan(out).any(axis=1).all()
 
 
-def test_python_makes_few_calls_for_a_task():
+def test_conv4_makes_few_python_calls_for_a_task():
     """Each holds the lock that threads wait for; where Python ordered the passes, a
     task took over a thousand.
     """
     net = conv4(filters=16)
     choice = choose(net)
     size = Workers(choice, lambda gradients: gradients).split(100)[0].stop
-    theta, *parts = tasks(net, size)
-    out, calls = np.empty((size, net.dimension), np.float32), []
+    theta, tasks = make_tasks(net, size)
+    out = np.empty((size, net.dimension), np.float32)
     meta = MetaGradient(choice.make(), steps=2, rate=0.1)
-    meta.contribution(theta, *parts, out)
-    sys.setprofile(
-        lambda frame, event, what: (
-            calls.append(what) if event in ("call", "c_call") else None
-        )
-    )
+    meta.contribution(theta, *tasks, out)
+    calls = []
+
+    def profile(frame, event, function):
+        if event in ("call", "c_call"):
+            calls.append(function)
+
+    sys.setprofile(profile)
     try:
-        meta.contribution(theta, *parts, out)
+        meta.contribution(theta, *tasks, out)
     finally:
         sys.setprofile(None)
     assert len(calls) / size < 150

@@ -1,5 +1,5 @@
-"""Gradients of single records of networks of cells: autograd's, one record after
-another; no other record in them.
+"""Gradients of single records of networks of cells equal autograd's; no record's
+gradient depends on another.
 """
 
 import numpy as np
@@ -11,94 +11,80 @@ from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
 from dpsum.private_sum import PlainSum
 
 SMALL = {"filters": 4, "cells": 3, "nodes": 2}
+SKIPS = {
+    "kind": "darts-cells",
+    "affine": False,
+    "genotype": {"kind": "same", "operation": "skip_connect"},
+}
 NETS = {
-    "7x7 maps": (DartsSearch(**SMALL, pooling=4), (28, 28, 1)),
-    "14x14 maps": (DartsSearch(**SMALL, pooling=2), (28, 28, 1)),
-    "8x8 maps in colour, 3 nodes": (
-        DartsSearch(filters=4, cells=2, nodes=3, pooling=4),
-        (32, 32, 3),
-    ),
-    "normal cells alone": (DartsSearch(**SMALL, pooling=4, reductions=()), (28, 28, 1)),
-    "one group, as by default": (
-        DartsSearch(**SMALL, pooling=4, groups=1),
-        (28, 28, 1),
-    ),
-    "two groups of channels": (DartsSearch(**SMALL, pooling=4, groups=2), (28, 28, 1)),
-    "random cells in one group": (
-        DartsCells(**SMALL, pooling=4, groups=1),
-        (28, 28, 1),
-    ),
-    "random cells": (DartsCells(**SMALL, pooling=4), (28, 28, 1)),
-    "skips": (
-        DartsCells.read(
-            {
-                "kind": "darts-cells",
-                **SMALL,
-                "pooling": 4,
-                "affine": False,
-                "genotype": {"kind": "same", "operation": "skip_connect"},
-            }
-        ),
-        (28, 28, 1),
-    ),
+    "7x7 maps": DartsSearch(**SMALL, pooling=4),
+    "14x14 maps": DartsSearch(**SMALL, pooling=2),
+    "8x8 maps in colour, 3 nodes": DartsSearch(filters=4, cells=2, nodes=3, pooling=4),
+    "normal cells alone": DartsSearch(**SMALL, pooling=4, reductions=()),
+    "one group": DartsSearch(**SMALL, pooling=4, groups=1),
+    "two groups": DartsSearch(**SMALL, pooling=4, groups=2),
+    "random cells in one group": DartsCells(**SMALL, pooling=4, groups=1),
+    "random cells": DartsCells(**SMALL, pooling=4),
+    "skips": DartsCells.read(SKIPS | SMALL | {"pooling": 4}),
 }
 
 
-def drawn(name, records=5, dtype=np.float64):
-    own, shape = NETS[name]
-    net, rng = own.net(input_shape=shape, outputs=10), np.random.default_rng(0)
-    theta = (net.initial(rng) + 0.1 * rng.standard_normal(net.dimension)).astype(dtype)
-    return (
-        net,
-        theta,
-        rng.integers(0, 256, (records, *shape), np.uint8),
-        rng.integers(0, 10, records),
-    )
+def make_records(name, dtype=np.float32):
+    """Return a net, weights, five images and their labels."""
+    shape = (32, 32, 3) if "colour" in name else (28, 28, 1)
+    net = NETS[name].net(input_shape=shape, outputs=10)
+    rng = np.random.default_rng(0)
+    theta = net.initial(rng) + 0.1 * rng.standard_normal(net.dimension)
+    images = rng.integers(0, 256, (5, *shape), np.uint8)
+    return net, theta.astype(dtype), images, rng.integers(0, 10, 5)
 
 
-def by_autograd(net, theta, x, y):
-    """Each record's gradient in double precision, by a pass of its own."""
+def differentiate(net, theta, images, labels):
+    """Return each record's gradient in double precision, by a pass of its own."""
     leaf = torch.from_numpy(theta.astype(np.float64)).requires_grad_()
-    losses = [net.losses(leaf, x[i : i + 1], y[i : i + 1]).sum() for i in range(len(x))]
-    return np.stack([torch.autograd.grad(loss, leaf)[0].numpy() for loss in losses])
+    gradients = []
+    for index in range(len(images)):
+        record = slice(index, index + 1)
+        loss = net.losses(leaf, images[record], labels[record]).sum()
+        gradients.append(torch.autograd.grad(loss, leaf)[0].numpy())
+    return np.stack(gradients)
+
+
+def relative_errors(rows, expected):
+    return np.linalg.norm(rows - expected, axis=1) / np.linalg.norm(expected, axis=1)
 
 
 @pytest.mark.parametrize(
     ("name", "kernels"), [*((name, True) for name in NETS), ("7x7 maps", False)]
 )
-def test_rows_equal_autograds(name, kernels):
-    net, theta, x, y = drawn(name)
+def test_cells_rows_equal_autograd(name, kernels):
+    net, theta, images, labels = make_records(name, np.float64)
     gradients = choose(net, enabled=kernels, dtype=torch.float64).make()
     assert gradients.name == ("cells" if kernels else "torch")
-    wanted = by_autograd(net, theta, x, y)
+    expected = differentiate(net, theta, images, labels)
+    weights = torch.from_numpy(theta)
+    losses = net.losses(weights, images, labels).numpy()
+    correct = net.correct(weights, images, labels)[0].numpy()
     for block, place in {"": slice(0, net.dimension), **net.blocks}.items():
-        rows = np.empty((len(x), gradients.width(block)))
-        found = gradients.each(theta, x, y, rows, block=block)
-        error = np.linalg.norm(rows - wanted[:, place], axis=1) / np.linalg.norm(
-            wanted[:, place], axis=1
-        )
-        assert error.max() < 1e-10
-        losses = net.losses(torch.from_numpy(theta), x, y)
-        np.testing.assert_allclose(found.losses, losses.numpy(), rtol=1e-12)
-        np.testing.assert_array_equal(
-            found.right, net.correct(torch.from_numpy(theta), x, y)[0].numpy()
-        )
+        rows = np.empty((5, gradients.width(block)))
+        evaluation = gradients.each(theta, images, labels, rows, block=block)
+        assert relative_errors(rows, expected[:, place]).max() < 1e-10
+        np.testing.assert_allclose(evaluation.losses, losses, rtol=1e-12)
+        np.testing.assert_array_equal(evaluation.right, correct)
 
 
-@pytest.mark.parametrize("name", ["14x14 maps", "one group, as by default"])
-def test_rows_in_single_precision(name):
-    """With a group for each channel not at 7x7 maps: the last ones are 2x2, a pooled
-    one is nearly constant there, and rounding is enlarged.
+@pytest.mark.parametrize("name", ["14x14 maps", "one group"])
+def test_cells_rows_in_single_precision(name):
+    """Not of 7x7 maps with a group for each channel: the last ones are 2x2, a pooled
+    one is nearly constant, and rounding is enlarged.
     """
-    net, theta, x, y = drawn(name, dtype=np.float32)
-    gradients, wanted = choose(net).make(), by_autograd(net, theta, x, y)
+    net, theta, images, labels = make_records(name)
+    gradients = choose(net).make()
+    expected = differentiate(net, theta, images, labels)
     for block, place in net.blocks.items():
-        rows = np.empty((len(x), gradients.width(block)), np.float32)
-        gradients.each(theta, x, y, rows, block=block)
-        error = np.linalg.norm(rows - wanted[:, place], axis=1) / np.linalg.norm(
-            wanted[:, place], axis=1
-        )
-        assert error.max() < 1e-5
+        rows = np.empty((5, gradients.width(block)), np.float32)
+        gradients.each(theta, images, labels, rows, block=block)
+        assert relative_errors(rows, expected[:, place]).max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -108,56 +94,47 @@ def test_rows_in_single_precision(name):
         ("7x7 maps", "weights"),
         ("7x7 maps", "architecture"),
         ("random cells", ""),
-        ("two groups of channels", ""),
+        ("two groups", ""),
         ("random cells in one group", ""),
     ],
 )
-def test_another_record_changes_no_bit(name, block):
-    net, theta, x, y = drawn(name, dtype=np.float32)
+def test_cells_gradient_has_no_bit_of_another_record(name, block):
+    net, theta, images, labels = make_records(name)
     gradients = choose(net).make()
-    before, after = np.empty((2, len(x), gradients.width(block)), np.float32)
-    gradients.each(theta, x, y, before, block=block)
-    x[2] = 255 - x[2]
-    gradients.each(theta, x, y, after, block=block)
-    assert (np.delete(before, 2, 0) == np.delete(after, 2, 0)).all() and (
-        before[2] != after[2]
-    ).any()
+    before, after = np.empty((2, 5, gradients.width(block)), np.float32)
+    gradients.each(theta, images, labels, before, block=block)
+    images[2] = 255 - images[2]
+    gradients.each(theta, images, labels, after, block=block)
+    assert (np.delete(before, 2, 0) == np.delete(after, 2, 0)).all()
+    assert (before[2] != after[2]).any()
 
 
-def test_a_part_is_added_up_by_itself_and_what_came_before_leaves_nothing():
-    net, theta, x, y = drawn("7x7 maps", dtype=np.float32)
-    gradients, other = choose(net).make(), choose(net).make()
+def test_cells_sum_of_a_block_depends_on_no_earlier_block():
+    net, theta, images, labels = make_records("7x7 maps")
+    adding, reference = choose(net).make(), choose(net).make()
     for block in ("architecture", "weights", "architecture"):
-        total, rows = (
-            PlainSum(dimension=gradients.width(block)),
-            np.empty((5, gradients.width(block)), np.float32),
-        )
-        _, norms = gradients.add_each(theta, x, y, total, block=block)
-        other.each(theta, x, y, rows, block=block)
-        np.testing.assert_allclose(
-            norms, np.linalg.norm(rows.astype(np.float64), axis=1), rtol=1e-6
-        )
+        width = adding.width(block)
+        rows = np.empty((5, width), np.float32)
+        total = PlainSum(dimension=width)
+        _, norms = adding.add_each(theta, images, labels, total, block=block)
+        reference.each(theta, images, labels, rows, block=block)
+        expected = np.linalg.norm(rows.astype(np.float64), axis=1)
+        np.testing.assert_allclose(norms, expected, rtol=1e-6)
 
 
-def test_a_part_that_is_not_there_and_a_sum_of_another_size_are_refused():
-    net, theta, x, y = drawn("7x7 maps", dtype=np.float32)
+def test_cells_refuse_unknown_blocks_and_sums_of_another_size():
+    net, theta, images, labels = make_records("7x7 maps")
     gradients = choose(net).make()
+    rows = np.empty((5, 1), np.float32)
     with pytest.raises(ValueError, match=r"blocks are \['architecture', 'weights'\]"):
-        gradients.each(theta, x, y, np.empty((5, 1), np.float32), block="other")
+        gradients.each(theta, images, labels, rows, block="other")
+    total = PlainSum(dimension=net.dimension)
     with pytest.raises(ValueError, match="sum of 80 coordinates"):
-        gradients.add_each(
-            theta, x, y, PlainSum(dimension=net.dimension), block="architecture"
-        )
+        gradients.add_each(theta, images, labels, total, block="architecture")
 
 
-def test_an_empty_lot_has_no_rows():
-    net, theta, x, y = drawn("7x7 maps", dtype=np.float32)
-    gradients = choose(net).make()
-    assert (
-        len(
-            gradients.each(
-                theta, x[:0], y[:0], np.empty((0, net.dimension), np.float32)
-            ).losses
-        )
-        == 0
-    )
+def test_cells_of_an_empty_lot_have_no_rows():
+    net, theta, images, labels = make_records("7x7 maps")
+    rows = np.empty((0, net.dimension), np.float32)
+    evaluation = choose(net).make().each(theta, images[:0], labels[:0], rows)
+    assert len(evaluation.losses) == 0

@@ -1,6 +1,4 @@
-"""Compiled loops that are read from numba's cache on disk are those of the present
-source.
-"""
+"""Loops that are read from numba's cache on disk are those of the present source."""
 
 import fcntl
 import os
@@ -12,6 +10,13 @@ import pytest
 
 from dpkernels.compiled import exact
 
+PART = """
+from dpkernels.compiled import part
+
+@part
+def add(x):
+    return x + {}
+"""
 CALLER = """
 from dpkernels.compiled import compiled
 from parts import add
@@ -22,53 +27,12 @@ def loop(x):
 
 print(loop(1.0), sum(loop.stats.cache_hits.values()))
 """
-
-
-def start(folder):
-    environment = os.environ | {
-        "NUMBA_CACHE_DIR": str(folder / "cache"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    called = [sys.executable, "caller.py"]
-    return subprocess.Popen(
-        called, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
-    )
-
-
-def run(folder):
-    process = start(folder)
-    said = process.communicate()[0].split()
-    assert process.returncode == 0
-    return said
-
-
-def test_a_part_that_changes_in_another_file_is_compiled_anew(tmp_path):
-    part = (
-        "from dpkernels.compiled import part\n\n@part\ndef add(x):\n    return x + {}\n"
-    )
-    (tmp_path / "caller.py").write_text(CALLER)
-    (tmp_path / "parts.py").write_text(part.format(1))
-    assert [run(tmp_path), run(tmp_path)] == [["2.0", "0"], ["2.0", "1"]]
-    os.utime(tmp_path / "parts.py", (1, 1))  # as a copy or a checkout has another time
-    assert run(tmp_path) == ["2.0", "1"]
-    (tmp_path / "parts.py").write_text(part.format(20))
-    assert run(tmp_path) == ["21.0", "0"]
-
-
-def test_loops_are_loaded_before_they_are_called(tmp_path):
-    """What the warm process does, so that no fork of it has to."""
-    loads = (
-        "from dpkernels.compiled import"
-        " load_all\nload_all()\nprint(len(loop.overloads))\nprint"
-    )
-    (tmp_path / "caller.py").write_text(CALLER.replace("print", loads))
-    (tmp_path / "parts.py").write_text(
-        "from dpkernels.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n"
-    )
-    assert [run(tmp_path), run(tmp_path)] == [["0", "2.0", "0"], ["1", "2.0", "1"]]
-
-
-TOGETHER = """
+LOADING_CALLER = CALLER.replace(
+    "print",
+    "from dpkernels.compiled import load_all\nload_all()\n"
+    "print(len(loop.overloads))\nprint",
+)
+TWO_LOOPS = """
 from dpkernels.compiled import compiled, together
 from numba import types
 from parts import add
@@ -86,41 +50,72 @@ print(one(1.0), two(1.0), *(sum(loop.stats.cache_misses.values()) for loop in (o
 """
 
 
-def test_of_several_processes_one_compiles_a_loop_and_the_others_go_on_with_the_next(
+def start(folder):
+    """Start caller.py with a cache of its own."""
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(folder / "cache"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, "caller.py"]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+    )
+
+
+def run(folder):
+    """Run caller.py to its end; return the words that it prints."""
+    process = start(folder)
+    words = process.communicate()[0].split()
+    assert process.returncode == 0
+    return words
+
+
+def test_compiled_loop_follows_a_part_in_another_file(tmp_path):
+    """Another time of the file, as a copy or a checkout has, compiles nothing."""
+    (tmp_path / "caller.py").write_text(CALLER)
+    (tmp_path / "parts.py").write_text(PART.format(1))
+    assert run(tmp_path) == ["2.0", "0"]
+    assert run(tmp_path) == ["2.0", "1"]
+    os.utime(tmp_path / "parts.py", (1, 1))
+    assert run(tmp_path) == ["2.0", "1"]
+    (tmp_path / "parts.py").write_text(PART.format(20))
+    assert run(tmp_path) == ["21.0", "0"]
+
+
+def test_load_all_loads_loops_before_they_are_called(tmp_path):
+    """The warm process does so, so that no fork of it has to."""
+    (tmp_path / "caller.py").write_text(LOADING_CALLER)
+    (tmp_path / "parts.py").write_text(PART.format(1))
+    assert run(tmp_path) == ["0", "2.0", "0"]
+    assert run(tmp_path) == ["1", "2.0", "1"]
+
+
+def test_together_compiles_the_next_loop_while_another_process_compiles_the_first(
     tmp_path,
 ):
-    (tmp_path / "caller.py").write_text(TOGETHER)
-    (tmp_path / "parts.py").write_text(
-        "from dpkernels.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n"
-    )
+    (tmp_path / "caller.py").write_text(TWO_LOOPS)
+    (tmp_path / "parts.py").write_text(PART.format(1))
     assert run(tmp_path) == ["2.0", "3.0", "1", "1"]
     assert run(tmp_path) == ["2.0", "3.0", "0", "0"]
     (lock,) = (tmp_path / "cache").glob("*/caller.one-*.lock")
-    one, (two,) = lock.with_suffix(""), (tmp_path / "cache").glob("*/caller.two-*.nbi")
-    kept = [file.read_bytes() for file in (one, *lock.parent.glob("caller.one-*.nbc"))]
-    (tmp_path / "parts.py").write_text(
-        "from dpkernels.compiled import part\n\n@part\ndef add(x):\n    return x + 5\n"
-    )
-    before = two.stat().st_mtime_ns
-    with open(lock) as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    (second_index,) = lock.parent.glob("caller.two-*.nbi")
+    first_files = [lock.with_suffix(""), *lock.parent.glob("caller.one-*.nbc")]
+    contents = [file.read_bytes() for file in first_files]
+    (tmp_path / "parts.py").write_text(PART.format(5))
+    before = second_index.stat().st_mtime_ns
+    with open(lock) as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
         waiting = start(tmp_path)
-        while two.stat().st_mtime_ns == before and waiting.poll() is None:
+        while second_index.stat().st_mtime_ns == before and waiting.poll() is None:
             time.sleep(0.01)
         assert waiting.poll() is None
-        assert [
-            file.read_bytes() for file in (one, *lock.parent.glob("caller.one-*.nbc"))
-        ] == kept
-    assert (
-        waiting.communicate()[0].split() == ["6.0", "11.0", "1", "1"]
-        and waiting.returncode == 0
-    )
+        assert [file.read_bytes() for file in first_files] == contents
+    assert waiting.communicate()[0].split() == ["6.0", "11.0", "1", "1"]
+    assert waiting.returncode == 0
 
 
-def test_a_loop_that_another_function_makes_needs_a_name_of_its_own() -> None:
-    """Two of one name were mixed up where each was read from numba's cache as another
-    process had compiled it.
-    """
+def test_exact_refuses_a_loop_inside_a_function_without_a_name_of_its_own():
+    """Two of one name were mixed up where each was read from numba's cache."""
 
     def double(x):
         return 2 * x

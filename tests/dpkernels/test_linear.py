@@ -15,95 +15,94 @@ from dpfedbench.models.net import Net
 from dpfedbench.models.torch_gradients import TorchGradients
 from dpkernels.linear import LinearHeadGradients
 from dpsum.private_sum import PlainSum, PrivateSum
+from tests.dpsum.helpers import NoNoise
 
 SHAPE, CLASSES = (3, 3, 4), 5
 
 
-def net_of(**more):
-    return Net(
-        functools.partial(LinearHead, inputs=SHAPE, classes=CLASSES, **more),
-        input_shape=SHAPE,
-        outputs=CLASSES,
-    )
+def make_net(bias):
+    head = functools.partial(LinearHead, inputs=SHAPE, classes=CLASSES, bias=bias)
+    return Net(head, input_shape=SHAPE, outputs=CLASSES)
 
 
-NET, BARE = net_of(), net_of(bias=False)
+both_heads = pytest.mark.parametrize(
+    "net", [make_net(True), make_net(False)], ids=["bias", "no bias"]
+)
 
 
-def given(count=30, net=NET):
+def make_records(net, count=30):
+    """Return weights, inputs and labels."""
     rng = np.random.default_rng(0)
     theta = rng.standard_normal(net.dimension).astype(np.float32)
-    return (
-        theta,
-        rng.standard_normal((count, *SHAPE)).astype(np.float32),
-        rng.integers(0, CLASSES, count),
+    inputs = rng.standard_normal((count, *SHAPE)).astype(np.float32)
+    return theta, inputs, rng.integers(0, CLASSES, count)
+
+
+def make_sum(net, threshold):
+    if math.isinf(threshold):
+        return PlainSum(dimension=net.dimension)
+    return PrivateSum(
+        dimension=net.dimension, threshold=threshold, noise_multiplier=1.0
     )
 
 
-class Silent:
-    """In place of a random generator: no noise."""
-
-    def standard_normal(self, dimension):
-        return np.zeros(dimension)
-
-
+@both_heads
 @pytest.mark.parametrize("threshold", [0.5, 3.0, math.inf])
-@pytest.mark.parametrize("net", [NET, BARE], ids=["constants", "none"])
-def test_the_sum_is_that_of_single_gradients(net, threshold):
-    theta, x, y = given(net=net)
-    x[7] = math.nan  # counts as zero
-    rows = torch.empty((len(x), net.dimension))
-    expected = TorchGradients(net).each(theta, x, y, rows)
+def test_linear_head_adds_clipped_gradients(net, threshold):
+    """A record that is not finite counts as zero."""
+    theta, inputs, labels = make_records(net)
+    inputs[7] = math.nan
+    rows = torch.empty((len(inputs), net.dimension))
+    expected_evaluation = TorchGradients(net).each(theta, inputs, labels, rows)
     norms = rows.double().norm(dim=1)
-    weights = torch.clamp(threshold / norms, max=1.0)
-    wanted = (weights[:, None] * rows.double())[norms.isfinite()].sum(dim=0)
-    sum_ = PlainSum(dimension=net.dimension)
-    if threshold < math.inf:
-        sum_ = PrivateSum(
-            dimension=net.dimension, threshold=threshold, noise_multiplier=1.0
-        )
-    found, own = LinearHeadGradients(net).add_each(theta, x, y, sum_)
-    np.testing.assert_allclose(own, norms, rtol=1e-5)
-    assert sum_.non_finite == 1 and sum_.count == 30
-    torch.testing.assert_close(
-        torch.from_numpy(sum_.release(Silent())), wanted, rtol=1e-5, atol=1e-5
-    )
-    for mine, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(
-            np.delete(mine, 7), np.delete(theirs, 7), rtol=1e-5, atol=1e-6
-        )
+    clipped = torch.clamp(threshold / norms, max=1.0)[:, None] * rows.double()
+    expected = clipped[norms.isfinite()].sum(dim=0)
+    total = make_sum(net, threshold)
+    gradients = LinearHeadGradients(net)
+    evaluation, added_norms = gradients.add_each(theta, inputs, labels, total)
+    np.testing.assert_allclose(added_norms, norms, rtol=1e-5)
+    assert (total.non_finite, total.count) == (1, 30)
+    released = total.release(NoNoise())
+    np.testing.assert_allclose(released, expected, rtol=1e-5, atol=1e-5)
+    for values, exact in zip(evaluation, expected_evaluation, strict=True):
+        finite = np.delete(values, 7), np.delete(exact, 7)
+        np.testing.assert_allclose(*finite, rtol=1e-5, atol=1e-6)
 
 
-def test_no_record_moves_the_sum_by_more_than_the_threshold():
-    theta, x, y = given(1)
-    for scale in (1e-30, 1.0, 1e15):
-        sum_ = PrivateSum(dimension=NET.dimension, threshold=0.3, noise_multiplier=1.0)
-        LinearHeadGradients(NET).add_each(theta, x * np.float32(scale), y, sum_)
-        assert np.linalg.norm(sum_.release(Silent())) <= 0.3 * (1 + 1e-9)
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e15])
+def test_linear_head_moves_the_sum_by_the_threshold_at_most(scale):
+    net = make_net(True)
+    theta, inputs, labels = make_records(net, 1)
+    total = make_sum(net, 0.3)
+    inputs *= np.float32(scale)
+    LinearHeadGradients(net).add_each(theta, inputs, labels, total)
+    assert np.linalg.norm(total.release(NoNoise())) <= 0.3 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("net", [NET, BARE], ids=["constants", "none"])
-def test_it_is_chosen_and_measures_as_torch_does(net):
-    theta, x, y = given(net=net)
-    chosen = choose(net)
-    assert chosen.name == "linear-head"
-    for mine, theirs in zip(
-        chosen.make().evaluate(theta, x, y),
-        TorchGradients(net).evaluate(theta, x, y),
-        strict=True,
-    ):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+@both_heads
+def test_linear_head_is_chosen_and_evaluates_as_torch(net):
+    records = make_records(net)
+    choice = choose(net)
+    assert choice.name == "linear-head"
+    evaluation = choice.make().evaluate(*records)
+    expected = TorchGradients(net).evaluate(*records)
+    for values, exact in zip(evaluation, expected, strict=True):
+        np.testing.assert_allclose(values, exact, rtol=1e-5)
 
 
-@pytest.mark.parametrize("net", [NET, BARE], ids=["constants", "none"])
-def test_the_whole_sum_is_that_of_torch_and_a_lot_may_be_empty(net):
-    """`added` in one piece; and the lot of a small client, in which nobody may be."""
-    theta, x, y = given(net=net)
+@both_heads
+def test_linear_head_sum_in_one_piece_equals_torch(net):
+    records = make_records(net)
     room = torch.empty((8, net.dimension))
-    wanted = TorchGradients(net).added(theta, x, y, room)
-    np.testing.assert_allclose(
-        LinearHeadGradients(net).added(theta, x, y, room), wanted, rtol=1e-4, atol=1e-5
-    )
-    sum_ = PrivateSum(dimension=net.dimension, threshold=0.3, noise_multiplier=1.0)
-    _, norms = LinearHeadGradients(net).add_each(theta, x[:0], y[:0], sum_)
-    assert norms.shape == (0,) and not sum_.release(Silent()).any()
+    total = LinearHeadGradients(net).added(*records, room)
+    expected = TorchGradients(net).added(*records, room)
+    np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-5)
+
+
+@both_heads
+def test_linear_head_of_an_empty_lot_adds_nothing(net):
+    total = make_sum(net, 0.3)
+    gradients = LinearHeadGradients(net)
+    _, norms = gradients.add_each(*make_records(net, 0), total)
+    assert norms.shape == (0,)
+    assert not total.release(NoNoise()).any()

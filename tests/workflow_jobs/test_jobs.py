@@ -1,4 +1,4 @@
-"""Jobs: logs, exit codes, one line for the user."""
+"""Jobs: logs, exit codes, and one line for the user."""
 
 import errno
 import os
@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,66 +15,75 @@ import pytest
 from dpfedbench.errors import BenchError
 from workflow_jobs.jobs import job
 
+HERE = Path(__file__).resolve()
 
-def test_what_is_said_is_seen_and_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "logs" / "job.log"
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "logs" / "job.log"
+
+
+@pytest.fixture
+def fail(log, capsys):
+    """Run a job that fails; return its lines on standard error."""
+
+    def run_job(work):
+        with pytest.raises(SystemExit) as ended, job(log, "test"):
+            work()
+        assert ended.value.code == 1
+        return capsys.readouterr().err.splitlines()
+
+    return run_job
+
+
+def raising(error, cause=None):
+    """Return work that raises an error, from another where one is given."""
+
+    def work():
+        if cause is None:
+            raise error
+        try:
+            raise cause
+        except type(cause) as first:
+            raise error from first
+
+    return work
+
+
+def test_job_shows_and_logs_its_messages(log, capsys):
     with job(log, "test") as logger:
         logger.info("half %d", 2)
         print("a bare line", file=sys.stderr)
-    seen = capsys.readouterr().err
+    errors = capsys.readouterr().err
     for text in ("test: half 2", "a bare line"):
-        assert text in seen and text in log.read_text(encoding="utf-8")
+        assert text in errors
+        assert text in log.read_text(encoding="utf-8")
 
 
-def test_a_user_error_is_one_line_and_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught, job(tmp_path / "job.log", "test"):
-        raise BenchError("no data:\nput it there")
-    assert caught.value.code == 1
-    assert capsys.readouterr().err == "test: no data: put it there\n"
-    assert "no data" in (tmp_path / "job.log").read_text(encoding="utf-8")
+def test_job_reports_a_user_error_in_one_line(log, fail):
+    lines = fail(raising(BenchError("no data:\nput it there")))
+    assert lines == ["test: no data: put it there"]
+    assert "no data" in log.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("fault", [ZeroDivisionError("x"), OSError(errno.EIO, "odd")])
-def test_job_logs_a_traceback_and_shows_its_last_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: Exception
-) -> None:
-    log = tmp_path / "job.log"
-    with pytest.raises(SystemExit) as caught, job(log, "test"):
-        raise fault
-    assert caught.value.code == 1
-    place, said = capsys.readouterr().err.splitlines()
-    here = Path(__file__).resolve()
-    assert re.fullmatch(rf'test: File "{here}", line \d+, in test_job_logs_a_.*', place)
-    assert said == (
-        f"test: {type(fault).__name__}: {fault} (the traceback is in {log})"
-    )
+def test_job_logs_a_traceback_and_shows_its_last_lines(log, fail, fault):
+    place, message = fail(raising(fault))
+    assert re.fullmatch(rf'test: File "{HERE}", line \d+, in work.*', place)
+    expected = f"test: {type(fault).__name__}: {fault} (the traceback is in {log})"
+    assert message == expected
     assert "Traceback" in log.read_text(encoding="utf-8")
 
 
-def test_job_shows_the_last_place_outside_of_libraries(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit), job(tmp_path / "job.log", "test"):
-        np.linalg.inv(np.zeros((2, 3)))
-    place, said = capsys.readouterr().err.splitlines()
-    assert f'File "{Path(__file__).resolve()}"' in place
-    assert said.startswith("test: numpy.linalg.LinAlgError: Last 2 dimensions")
+def test_job_shows_the_last_place_outside_of_libraries(fail):
+    place, message = fail(lambda: np.linalg.inv(np.zeros((2, 3))))
+    assert f'File "{HERE}"' in place
+    assert message.startswith("test: numpy.linalg.LinAlgError: Last 2 dimensions")
 
 
-def test_job_logs_the_traceback_of_what_a_user_error_was_raised_from(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "job.log"
-    with pytest.raises(SystemExit), job(log, "test"):
-        try:
-            1 / 0  # noqa: B018
-        except ZeroDivisionError as error:
-            raise BenchError("the network fails") from error
-    assert capsys.readouterr().err == "test: the network fails\n"
+def test_job_logs_the_cause_of_a_user_error(log, fail):
+    lines = fail(raising(BenchError("the network fails"), ZeroDivisionError()))
+    assert lines == ["test: the network fails"]
     assert "ZeroDivisionError" in log.read_text(encoding="utf-8")
 
 
@@ -83,7 +91,7 @@ NOT_CACHED = "cannot cache function 'f': no locator available for file 'f.py'"
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         (MemoryError("Unable to allocate 3 TiB"), "not enough memory (Unable to alloc"),
         (RuntimeError("DefaultCPUAllocator: can't\nallocate"), "can't allocate): make"),
@@ -92,26 +100,13 @@ NOT_CACHED = "cannot cache function 'f': no locator available for file 'f.py'"
         (OSError("Not enough free space to write 32000000 bytes"), "free some space"),
     ],
 )
-def test_a_fault_of_the_machine_is_one_line_that_says_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: Exception, said: str
-) -> None:
-    with (
-        pytest.raises(SystemExit) as caught,
-        job(tmp_path / "logs" / "job.log", "test"),
-    ):
-        raise fault
-    seen = capsys.readouterr().err
-    assert (
-        caught.value.code == 1
-        and said in seen
-        and seen.count("\n") == 1
-        and "(None)" not in seen
-    )
+def test_job_reports_a_fault_of_the_machine_in_one_line(fail, fault, message):
+    (line,) = fail(raising(fault))
+    assert message in line
+    assert "(None)" not in line
 
 
-def test_a_log_on_a_full_disk_costs_the_log_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_job_works_without_its_log_on_a_full_disk(capsys):
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
     with job("/dev/full", "test") as logger:
@@ -119,20 +114,21 @@ def test_a_log_on_a_full_disk_costs_the_log_alone(
     assert capsys.readouterr().err == "test: at work\n"
     with pytest.raises(SystemExit), job("/dev/full", "test"):
         raise ZeroDivisionError
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "test: ZeroDivisionError (the traceback is in /dev/full)"
+    last_line = capsys.readouterr().err.splitlines()[-1]
+    assert last_line == "test: ZeroDivisionError (the traceback is in /dev/full)"
 
 
-STARTER = """
+# A shell stands in between, as under Snakemake.
+WORKFLOW = """
 import subprocess, sys
 from workflow_jobs.jobs import mark_workflow
 mark_workflow()
-subprocess.run(["sh", "-c", f"{sys.executable} {sys.argv[1]}; true"])  # a shell in between, as Snakemake has
+subprocess.run(["sh", "-c", f"{sys.executable} {sys.argv[1]}; true"])
 """
 JOB = """
 import pathlib, time
 pathlib.Path("STARTED").touch()
-time.sleep(IMPORTS)
+time.sleep(SECONDS)
 from workflow_jobs.jobs import job
 with job("LOG", "test") as logger:
     logger.info("at work")
@@ -140,52 +136,38 @@ with job("LOG", "test") as logger:
 """
 
 
-@pytest.mark.parametrize("importing", [False, True])
-def test_a_job_ends_when_its_workflow_is_killed(
-    tmp_path: Path, importing: bool
-) -> None:
-    """Killed with -9, Snakemake tells its jobs nothing; one that went on would be in
-    the next call's way.
-
-    So too where it is killed before the job has imported what tells it so.
+@pytest.mark.parametrize("before_import", [False, True])
+def test_job_ends_when_its_workflow_is_killed(tmp_path, before_import):
+    """Killed with -9, Snakemake tells its jobs nothing; a job that went on would be in
+    the next call's way. Also where the job has not imported what tells it.
     """
     log, started = tmp_path / "job.log", tmp_path / "started"
-    (tmp_path / "workflow.py").write_text(STARTER, encoding="utf-8")
-    code = (
-        JOB.replace("LOG", str(log))
-        .replace("STARTED", str(started))
-        .replace("IMPORTS", "2" if importing else "0")
-    )
-    (tmp_path / "job.py").write_text(code, encoding="utf-8")
-    workflow = subprocess.Popen(
-        [sys.executable, str(tmp_path / "workflow.py"), str(tmp_path / "job.py")]
-    )
+    code = JOB.replace("LOG", str(log)).replace("STARTED", str(started))
+    code = code.replace("SECONDS", "2" if before_import else "0")
+    workflow_file, job_file = tmp_path / "workflow.py", tmp_path / "job.py"
+    workflow_file.write_text(WORKFLOW, encoding="utf-8")
+    job_file.write_text(code, encoding="utf-8")
+    workflow = subprocess.Popen([sys.executable, workflow_file, job_file])
+
+    def is_at_work():
+        return log.exists() and "at work" in log.read_text(encoding="utf-8")
+
     try:
-        if importing:
-            wait_until(started.exists)
-        else:
-            wait_until(
-                lambda: log.exists() and "at work" in log.read_text(encoding="utf-8")
-            )
-        jobs = [
-            child
-            for child in psutil.Process(workflow.pid).children(recursive=True)
-            if "job.py" in child.cmdline()[-1]
-        ]
+        wait_until(started.exists if before_import else is_at_work)
+        children = psutil.Process(workflow.pid).children(recursive=True)
+        jobs = [child for child in children if "job.py" in child.cmdline()[-1]]
         assert jobs
     finally:
         workflow.kill()
         workflow.wait()
     wait_until(lambda: not any(child.is_running() for child in jobs))
-    said = log.read_text(encoding="utf-8")
-    assert (
-        "the workflow that started this job is gone" in said
-        and ("at work" in said) != importing
-    )
+    text = log.read_text(encoding="utf-8")
+    assert "the workflow that started this job is gone" in text
+    assert ("at work" in text) != before_import
 
 
-def wait_until(so: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
-    while not so():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Provenance: versions and revision."""
+"""Provenance: versions, revision and the command."""
 
 import ast
 import importlib.metadata
@@ -18,7 +18,7 @@ from workflow_jobs.provenance import provenance, revision, versions
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_versions_are_of_the_direct_requirements(tmp_path: Path) -> None:
+def test_versions_are_those_of_the_direct_requirements(tmp_path):
     project = '[project]\ndependencies = ["pytest>=8", "no-such-package[x]==1"]\n'
     (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
     assert versions(tmp_path) == {
@@ -29,57 +29,44 @@ def test_versions_are_of_the_direct_requirements(tmp_path: Path) -> None:
     assert versions(tmp_path / "elsewhere") == {}
 
 
-def test_a_rules_environment_has_versions() -> None:
-    """In it the package is not installed: -S reads no .pth."""
-    places = [str(ROOT / "src"), *site.getsitepackages()]
+def test_versions_are_known_where_the_package_is_not_installed():
+    """As in a rule's environment: -S reads no .pth."""
+    folders = [str(ROOT / "src"), *site.getsitepackages()]
     code = (
-        f"import sys; sys.path[:0] = {places!r}; from workflow_jobs.provenance"
-        " import versions; "
+        f"import sys; sys.path[:0] = {folders!r}; "
+        f"from workflow_jobs.provenance import versions; print(versions({str(ROOT)!r}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", f"{code}print(versions({str(ROOT)!r}))"],
-        capture_output=True,
-    )
-    found = ast.literal_eval(done.stdout.decode())
-    assert (
-        found["torch"].split("+")[0]
-        == importlib.metadata.version("torch").split("+")[0]
-    )
-    assert found["dpfedbench"][0].isdigit() and "not installed" not in found.values()
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    packages = ast.literal_eval(done.stdout)
+    expected = importlib.metadata.version("torch").split("+")[0]
+    assert packages["torch"].split("+")[0] == expected
+    assert packages["dpfedbench"][0].isdigit()
+    assert "not installed" not in packages.values()
 
 
-def test_revision_tells_a_clean_tree_from_a_changed_one(tmp_path: Path) -> None:
+def test_revision_tells_a_clean_tree_from_a_changed_one(tmp_path):
     assert revision(tmp_path) is None
-    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-    subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True)
-    commit = [
-        "git",
-        "-C",
-        str(tmp_path),
-        *identity,
-        "commit",
-        "-q",
-        "--allow-empty",
-        "-m",
-        "first",
-    ]
-    subprocess.run(commit, check=True)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@x.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     clean = revision(tmp_path)
-    assert clean is not None and len(clean) == 40
+    assert len(clean) == 40
     (tmp_path / "new").touch()
     assert revision(tmp_path) == f"{clean}+changes"
 
 
-def test_provenance_can_be_written(tmp_path: Path) -> None:
+def test_provenance_can_be_written(tmp_path):
     files = ["config/presets/smoke.yaml", "mine.yaml"]
-    made = provenance(tmp_path, "snakemake", configuration_files=files)
-    write_json(tmp_path / "provenance.json", made)
-    read = read_json(tmp_path / "provenance.json")
-    assert (read["command"], read["configuration_files"]) == ("snakemake", files)
+    path = tmp_path / "provenance.json"
+    write_json(path, provenance(tmp_path, "snakemake", configuration_files=files))
+    values = read_json(path)
+    assert values["command"] == "snakemake"
+    assert values["configuration_files"] == files
 
 
 @pytest.mark.parametrize(
-    ("line", "dropped"),
+    ("line", "expected"),
     [
         ("all --configfile a.yaml b.yaml --cores all", []),
         ("--configfile a.yaml b.yaml --configfile c.yaml", [["a.yaml", "b.yaml"]]),
@@ -87,19 +74,16 @@ def test_provenance_can_be_written(tmp_path: Path) -> None:
         ("--configfile a --configfile b --configfile c", [["a"], ["b"]]),
         ("--config x=1 y=2 -C z=3", [["x=1", "y=2"]]),
         ("--config x=1 --configfile a.yaml", []),
-        ("--cores all --quiet rules", []),
     ],
 )
-def test_repeated_options_drop_all_words_but_the_last_ones(
-    line: str, dropped: list[list[str]]
-) -> None:
-    """By Snakemake's own parser, which keeps the words of the last option."""
-    found = dropped_words(line.split())
-    assert [words for _, words in found] == dropped
+def test_dropped_words_are_those_that_snakemake_ignores(line, expected):
+    """Snakemake's own parser keeps the words of the last of repeated options."""
+    dropped = dropped_words(line.split())
+    assert [words for _, words in dropped] == expected
     parsed = get_argument_parser().parse_args(line.split())
-    kept = {
-        "--configfile": list(map(str, parsed.configfile or [])),
-        "--config": [str(value) for value in parsed.config or []],
+    read_words = {
+        "--configfile": {str(path) for path in parsed.configfile or []},
+        "--config": {str(value) for value in parsed.config or []},
     }
-    for option, words in found:
-        assert not {*words} & {*kept[option]}
+    for option, words in dropped:
+        assert not set(words) & read_words[option]

@@ -1,18 +1,18 @@
-"""Jobs that start warm: run by a fork of one process, they are as jobs of their own,
-whatever is killed.
+"""Jobs that a fork of one warm process runs are as jobs of their own, whatever is
+killed.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -29,8 +29,8 @@ SOON = 2.0  # seconds in which nothing is left of what was killed
 if not hasattr(os, "pidfd_open"):
     pytest.skip("no warm process outside Linux", allow_module_level=True)
 
-# As Snakemake writes a script: what the rule gives it, then its text. Whoever is at
-# work writes down its numbers.
+# As Snakemake writes a script: the values of the rule, then the text. The process at
+# work writes its number, its parent's and the version of the format.
 SCRIPT = """
 import json, os, pathlib, signal, sys, time
 from types import SimpleNamespace
@@ -46,108 +46,120 @@ with rule_job(snakemake, "test") as logger:
 """
 
 
-class Workflow:
-    """A process that has started jobs, a folder of theirs, and the package that they
-    import.
-    """
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A finished job; `worker` and `parent` are processes, the parent the warm one."""
 
-    def __init__(self, folder: Path, package: Path) -> None:
-        self.folder, self.package, self.count = folder, package, 0
-        self.started = list[subprocess.Popen[str]]()
+    code: int
+    output: str
+    errors: str
+    worker: int
+    parent: int
+    version: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StartedJob:
+    """The process that waits for a job, and the file of its numbers."""
+
+    process: subprocess.Popen
+    file: Path
+
+    def numbers(self):
+        """Wait for the numbers of the worker, its parent, and the format's version."""
+        wait_until(self.file.exists)
+        return json.loads(self.file.read_text(encoding="utf-8"))
+
+
+class Workflow:
+    """A process that starts jobs, their folder, and the package that they import."""
+
+    def __init__(self, folder, package=PACKAGE):
+        self.folder = folder
+        self.package = package
+        self.jobs = []
         self.process = subprocess.Popen(["sleep", "600"])
         began = psutil.Process(self.process.pid).create_time()
-        self.marked = f"{place()} {self.process.pid} {began}"
+        self.mark = f"{place()} {self.process.pid} {began}"
 
-    def start(
-        self, *lines: str, warm: bool = True, **environment: str
-    ) -> tuple[subprocess.Popen[str], Path]:
-        """Start a job; what it does beyond its beginning. The second is where it writes
-        its numbers.
-        """
-        self.count += 1
-        script = self.folder / f"job{self.count}.py"
-        script.write_text(
-            SCRIPT + "".join(f"    {line}\n" for line in lines), encoding="utf-8"
-        )
-        given = {key: value for key, value in os.environ.items() if key != WARM}
-        given |= {
-            WORKFLOW: self.marked,
-            "PYTHONPATH": str(self.package.parent),
-            "OMP_NUM_THREADS": "1",
-        } | environment
-        given |= {WARM: "yes"} if warm else {}
-        pipe = subprocess.PIPE
+    def start(self, *lines, warm=True, **environment):
+        """Start a job with the given lines after its beginning."""
+        script = self.folder / f"job{len(self.jobs) + 1}.py"
+        body = "".join(f"    {line}\n" for line in lines)
+        script.write_text(SCRIPT + body, encoding="utf-8")
+        values = {key: value for key, value in os.environ.items() if key != WARM}
+        values[WORKFLOW] = self.mark
+        values["PYTHONPATH"] = str(self.package.parent)
+        values["OMP_NUM_THREADS"] = "1"
+        if warm:
+            values[WARM] = "yes"
         process = subprocess.Popen(
             [sys.executable, str(script)],
-            env=given,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
+            env=values | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             cwd=self.folder,
             start_new_session=True,
         )
-        self.started.append(process)
-        return process, script.with_suffix(".json")
+        self.jobs.append(StartedJob(process, script.with_suffix(".json")))
+        return self.jobs[-1]
 
-    def run(
-        self, *lines: str, said: str = "", **given: Any
-    ) -> tuple[int, str, str, list[Any]]:
-        """Run a job to its end: its exit code, what it printed and wrote to standard
-        error, and its numbers.
-        """
-        process, numbers = self.start(*lines, **given)
-        out, errors = process.communicate(said, timeout=120)
-        found = json.loads(numbers.read_text(encoding="utf-8"))
-        assert (found[0] != process.pid) == given.get("warm", True)  # a fork, or not
-        return process.returncode, out, errors.replace(numbers.stem, "job"), found
+    def run(self, *lines, stdin="", warm=True, **environment):
+        """Run a job to its end."""
+        job = self.start(*lines, warm=warm, **environment)
+        output, errors = job.process.communicate(stdin, timeout=120)
+        errors = errors.replace(job.file.stem, "job")
+        result = Result(job.process.returncode, output, errors, *job.numbers())
+        assert (result.worker != job.process.pid) == warm
+        return result
 
-    def processes(self) -> list[psutil.Process]:
-        """All that are marked as this workflow's."""
-        found = []
+    def text_of(self, folder, suffix):
+        """Return a file of the last job: its log or its costs."""
+        path = self.folder / folder / f"job{len(self.jobs)}.{suffix}"
+        return path.read_text("utf-8")
+
+    def processes(self):
+        """Return all processes that are marked as this workflow's."""
+        marked = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if (
-                    process.environ().get(WORKFLOW) == self.marked
-                    and process.status() != psutil.STATUS_ZOMBIE
-                ):
-                    found.append(process)
-        return found
+                is_running = process.status() != psutil.STATUS_ZOMBIE
+                if is_running and process.environ().get(WORKFLOW) == self.mark:
+                    marked.append(process)
+        return marked
 
-    def end(self) -> None:
+    def kill(self):
         self.process.kill()
         self.process.wait()
-        for process in self.started:
+
+    def end(self):
+        self.kill()
+        for job in self.jobs:
             with contextlib.suppress(ValueError):  # its pipes are closed
-                process.communicate(timeout=60)
+                job.process.communicate(timeout=60)
+        wait_until(lambda: not self.processes(), SOON)
 
 
-def until(so: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
-    while not so():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def ended(process: int) -> bool:
-    """Whether a process is at its end; when an orphan's entry is taken away is up to
-    who collects orphans.
-    """
+def has_ended(process):
+    """Return whether a process is gone, or an orphan that nobody has collected yet."""
     try:
         return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
 
-def numbers(path: Path) -> list[Any]:
-    until(path.exists)
-    found: list[Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
 @pytest.fixture(scope="module")
-def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As much of the package as a job needs that computes nothing: soon imported."""
+def light_package(tmp_path_factory):
+    """As much of the packages as a job needs that computes nothing: soon imported."""
     sources = tmp_path_factory.mktemp("light")
     for package, names in (
         ("dpfedbench", ("errors", "files", "plugins")),
@@ -162,15 +174,34 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def workflow(light: Path, tmp_path: Path) -> Iterator[Workflow]:
-    # Tests in the background of a shell ignore interrupts, and so would the processes
-    # that they start.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    found = Workflow(tmp_path, light)
-    yield found
-    signal.signal(signal.SIGINT, before)
-    found.end()
-    until(lambda: not found.processes(), SOON)
+def make_workflow(tmp_path):
+    """Make workflows that end with the test.
+
+    Tests in the background of a shell ignore interrupts, and so would their processes.
+    """
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    workflows = []
+
+    def make(package=PACKAGE):
+        workflows.append(Workflow(tmp_path, package))
+        return workflows[-1]
+
+    yield make
+    signal.signal(signal.SIGINT, handler)
+    for workflow in workflows:
+        workflow.end()
+
+
+@pytest.fixture
+def workflow(make_workflow, light_package):
+    return make_workflow(light_package)
+
+
+@pytest.fixture
+def edited_workflow(make_workflow, light_package, tmp_path):
+    """A workflow with a copy of the sources, which a test edits."""
+    sources = shutil.copytree(light_package.parent, tmp_path / "edited")
+    return make_workflow(sources / "dpfedbench")
 
 
 ENDS = {
@@ -180,7 +211,7 @@ ENDS = {
     ),
     "code": "sys.exit(7)",
     "text": "sys.exit('why')",
-    "user": "raise BenchError('no data')",
+    "user error": "raise BenchError('no data')",
     "fault": "raise ZeroDivisionError",
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "terminated": "os.kill(os.getpid(), signal.SIGTERM)",
@@ -193,189 +224,154 @@ ENDS = {
 }
 
 
-def test_output_logs_and_codes_are_those_of_a_job_of_its_own(
-    workflow: Workflow,
-) -> None:
-    warm = set()
+def test_warm_job_has_output_log_and_code_of_a_job_of_its_own(workflow):
+    """The traceback of an interrupt has the frames of the process that ran it."""
+    parents = set()
+    codes = {}
     for name, line in ENDS.items():
-        found = [
-            workflow.run(line, said="in", warm=which, MINE=name)
-            for which in (False, True)
-        ]
-        (code, out, errors, _), (forks_code, forks_out, forks_errors, forks) = found
-        assert (forks_code, forks_out) == (code, out), name
-        if name == "interrupted":  # its traceback has the frames of who ran it
-            errors, forks_errors = (
-                errors.splitlines()[-1],
-                forks_errors.splitlines()[-1],
-            )
-        assert forks_errors == errors, name
-        texts = [
-            (workflow.folder / "logs" / f"job{workflow.count - i}.log").read_text(
-                "utf-8"
-            )
-            for i in (1, 0)
-        ]
-        assert texts[0].splitlines()[1:2] == texts[1].splitlines()[1:2], name
-        warm.add(forks[1])
-    assert len(warm) == 1
-    assert {
-        name: workflow.run(ENDS[name], MINE="")[0] for name in ("code", "killed")
-    } == {"code": 7, "killed": -9}
+        results = []
+        logs = []
+        for warm in (False, True):
+            results.append(workflow.run(line, stdin="in", warm=warm, MINE=name))
+            logs.append(workflow.text_of("logs", "log").splitlines()[1:2])
+        own, fork = results
+        assert (fork.code, fork.output) == (own.code, own.output), name
+        start = -1 if name == "interrupted" else 0
+        errors = own.errors.splitlines()[start:]
+        assert fork.errors.splitlines()[start:] == errors, name
+        assert logs[0] == logs[1], name
+        parents.add(fork.parent)
+        codes[name] = fork.code
+    assert len(parents) == 1
+    assert (codes["code"], codes["killed"]) == (7, -9)
 
 
-def test_two_at_once_start_one_warm_process(workflow: Workflow) -> None:
-    started = [workflow.start("time.sleep(1)") for _ in range(4)]
-    found = [numbers(path) for _, path in started]
-    assert [process.wait(60) for process, _ in started] == [0] * 4
-    assert (
-        len({parent for _, parent, _ in found}) == 1
-        and len({job for job, _, _ in found}) == 4
-    )
+def test_warm_process_is_started_once_for_jobs_at_the_same_time(workflow):
+    jobs = [workflow.start("time.sleep(1)") for _ in range(4)]
+    numbers = [job.numbers() for job in jobs]
+    assert [job.process.wait(60) for job in jobs] == [0] * 4
+    assert len({parent for _, parent, _ in numbers}) == 1
+    assert len({worker for worker, _, _ in numbers}) == 4
 
 
 @pytest.mark.parametrize("at_work", [True, False])
-def test_nothing_outlives_the_workflow(workflow: Workflow, at_work: bool) -> None:
-    started = workflow.start("time.sleep(120)" if at_work else "pass")
-    numbers(started[1])
+def test_warm_process_ends_with_the_workflow(workflow, at_work):
+    job = workflow.start("time.sleep(120)" if at_work else "pass")
+    job.numbers()
     if not at_work:
-        started[0].wait(60)
+        job.process.wait(60)
     assert workflow.processes()
-    workflow.process.kill()
-    workflow.process.wait()
-    until(lambda: not workflow.processes(), SOON)
-    workflow.end()
+    workflow.kill()
+    wait_until(lambda: not workflow.processes(), SOON)
     if at_work:
-        assert started[0].returncode == 1
-        assert "the workflow that started this job is gone" in (
-            workflow.folder / "logs" / "job1.log"
-        ).read_text("utf-8")
+        workflow.end()
+        assert job.process.returncode == 1
+        message = "the workflow that started this job is gone"
+        assert message in workflow.text_of("logs", "log")
 
 
-def test_nothing_outlives_a_workflow_that_is_killed_before_the_warm_process_is_ready(
-    tmp_path: Path,
-) -> None:
-    workflow = Workflow(tmp_path, PACKAGE)
+def test_warm_process_ends_with_a_workflow_that_is_killed_before_it_is_ready(
+    make_workflow, tmp_path
+):
+    workflow = make_workflow()
     workflow.start("time.sleep(120)")
-    until(lambda: len(workflow.processes()) > 1)
+    wait_until(lambda: len(workflow.processes()) > 1)
     time.sleep(0.5)
-    workflow.process.kill()
-    workflow.process.wait()
-    until(lambda: not workflow.processes(), SOON)
-    workflow.end()
+    workflow.kill()
+    wait_until(lambda: not workflow.processes(), SOON)
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_job_whose_warm_process_is_killed_does_its_work_itself(
-    workflow: Workflow,
-) -> None:
-    started, path = workflow.start("time.sleep(1); print('done')")
-    fork, warm, _ = numbers(path)
-    path.unlink()
-    os.kill(warm, signal.SIGKILL)
-    until(lambda: ended(fork), SOON)
-    assert numbers(path)[0] == started.pid  # after the fork was gone
-    assert started.communicate(timeout=60) == ("done\n", "") and started.returncode == 0
+def test_job_works_itself_when_its_warm_process_is_killed(workflow):
+    job = workflow.start("time.sleep(1); print('done')")
+    fork, parent, _ = job.numbers()
+    job.file.unlink()
+    os.kill(parent, signal.SIGKILL)
+    wait_until(lambda: has_ended(fork), SOON)
+    assert job.numbers()[0] == job.process.pid
+    assert job.process.communicate(timeout=60) == ("done\n", "")
+    assert job.process.returncode == 0
 
 
-def test_a_fork_is_killed_with_the_script_that_waits_for_it(workflow: Workflow) -> None:
-    started, path = workflow.start("time.sleep(120)")
-    fork, warm, _ = numbers(path)
-    started.kill()
-    started.wait()
-    until(lambda: ended(fork), SOON)
-    assert workflow.run("pass")[3][1] == warm
+def test_fork_is_killed_with_the_script_that_waits_for_it(workflow):
+    job = workflow.start("time.sleep(120)")
+    fork, parent, _ = job.numbers()
+    job.process.kill()
+    job.process.wait()
+    wait_until(lambda: has_ended(fork), SOON)
+    assert workflow.run("pass").parent == parent
 
 
-def test_a_terminals_interrupt_reaches_the_job_and_leaves_the_warm_process(
-    workflow: Workflow,
-) -> None:
-    first = workflow.run("pass")[3]
+def test_interrupt_of_a_terminal_ends_the_job_and_not_the_warm_process(workflow):
+    """Both processes are of one group, where a terminal is."""
     lines = ("try: time.sleep(120)", "finally: (place / 'cleaned').touch()")
-    started, path = workflow.start(*lines)
-    fork, warm, _ = numbers(path)
-    assert warm == first[1]
-    for process in (fork, started.pid):  # of one group, where a terminal is
+    parent = workflow.run("pass").parent
+    job = workflow.start(*lines)
+    fork, second_parent, _ = job.numbers()
+    assert second_parent == parent
+    for process in (fork, job.process.pid):
         os.kill(process, signal.SIGINT)
-    assert started.wait(60) == -signal.SIGINT and (workflow.folder / "cleaned").exists()
-    assert workflow.run("pass")[3][1] == warm
+    assert job.process.wait(60) == -signal.SIGINT
+    assert (workflow.folder / "cleaned").exists()
+    assert workflow.run("pass").parent == parent
 
 
-def test_an_edited_source_never_runs_old_code(light: Path, tmp_path: Path) -> None:
-    package = shutil.copytree(light.parent, tmp_path / "edited") / "dpfedbench"
-    workflow = Workflow(tmp_path, package)
-    try:
-        _, warm, version = workflow.run("pass")[3]
-        source = package / "results/format.py"
-        source.write_text(
-            source.read_text("utf-8").replace(
-                f'VERSION = "{version}"', 'VERSION = "edited"'
-            ),
-            "utf-8",
-        )
-        _, other, found = workflow.run("pass")[3]
-        assert found == "edited" and other != warm
-        until(lambda: ended(warm), SOON)
-        assert workflow.run("pass")[3][1:] == [other, "edited"]
-    finally:
-        workflow.end()
+def test_warm_process_never_runs_old_code(edited_workflow):
+    before = edited_workflow.run("pass")
+    source = edited_workflow.package / "results/format.py"
+    version = f'VERSION = "{before.version}"'
+    text = source.read_text("utf-8").replace(version, 'VERSION = "edited"')
+    source.write_text(text, "utf-8")
+    after = edited_workflow.run("pass")
+    assert after.version == "edited"
+    assert after.parent != before.parent
+    wait_until(lambda: has_ended(before.parent), SOON)
+    assert edited_workflow.run("pass").parent == after.parent
 
 
-def test_an_edit_of_a_package_beside_starts_a_new_warm_process(
-    light: Path, tmp_path: Path
-) -> None:
-    package = shutil.copytree(light.parent, tmp_path / "edited") / "dpfedbench"
-    workflow = Workflow(tmp_path, package)
-    try:
-        warm = workflow.run("pass")[3][1]
-        assert workflow.run("pass")[3][1] == warm
-        source = package.parent / "dpkernels/calls.py"
-        source.parent.mkdir(exist_ok=True)
-        before = source.read_text("utf-8") if source.exists() else ""
-        source.write_text(f"{before}# edited\n", "utf-8")
-        assert workflow.run("pass")[3][1] != warm
-    finally:
-        workflow.end()
+def test_warm_process_is_started_anew_after_an_edit_of_another_package(
+    edited_workflow,
+):
+    parent = edited_workflow.run("pass").parent
+    assert edited_workflow.run("pass").parent == parent
+    source = edited_workflow.package.parent / "dpkernels/calls.py"
+    source.parent.mkdir(exist_ok=True)
+    source.write_text("# edited\n", "utf-8")
+    assert edited_workflow.run("pass").parent != parent
 
 
-def test_what_a_job_costs_is_its_own(workflow: Workflow) -> None:
-    """Half a second of processor time and 300 MB, whoever ran it; what it started
-    counts too.
-    """
-    work = "held = bytearray(b'x') * 300_000_000; began = time.process_time()"
-    more = "while time.process_time() < began + 0.5: pass"
-    child = (
-        "import subprocess; subprocess.run([sys.executable, '-c', 'import time\\nwhile"
-        " time.process_time() < 0.4: 0'])"
+def cost_of(workflow, *lines, warm):
+    """Run a job; return its seconds, seconds of processor time, and memory in MB."""
+    workflow.run(*lines, warm=warm)
+    rows = workflow.text_of("benchmark", "tsv").splitlines()
+    names, values = (row.split("\t") for row in rows)
+    costs = dict(zip(names, values, strict=True))
+    return {name: float(costs[name]) for name in ("s", "cpu_time", "max_rss")}
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_job_has_the_costs_of_its_own_work_and_children(workflow, warm):
+    """0.9 seconds of processor time in two processes, and 300 MB."""
+    child = "import time\\nwhile time.process_time() < 0.4: 0"
+    costs = cost_of(
+        workflow,
+        "held = bytearray(b'x') * 300_000_000; began = time.process_time()",
+        "while time.process_time() < began + 0.5: pass",
+        f"import subprocess; subprocess.run([sys.executable, '-c', '{child}'])",
+        warm=warm,
     )
-
-    def cost(*lines: str, warm: bool) -> dict[str, str]:
-        workflow.run(*lines, warm=warm)
-        text = (workflow.folder / "benchmark" / f"job{workflow.count}.tsv").read_text(
-            "utf-8"
-        )
-        head, row = (line.split("\t") for line in text.splitlines())
-        return dict(zip(head, row, strict=True))
-
-    larger = (
-        bytearray(b"x") * 300_000_000
-    )  # the job's memory is not of whoever starts it
-    assert float(cost("pass", warm=False)["max_rss"]) < 150
-    del larger
-    for warm in (False, True):
-        found = cost(work, more, child, warm=warm)
-        assert (
-            0.9 <= float(found["cpu_time"]) < 2.5
-            and 300 * 1e6 / 2**20 < float(found["max_rss"]) < 450
-        )
-        assert 0.9 <= float(found["s"]) < 60
+    assert 0.9 <= costs["cpu_time"] < 2.5
+    assert 300 * 1e6 / 2**20 < costs["max_rss"] < 450
+    assert 0.9 <= costs["s"] < 60
 
 
-def test_another_users_process_is_not_talked_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import socket
+def test_job_has_no_memory_of_the_process_that_starts_it(workflow):
+    memory = bytearray(b"x") * 300_000_000
+    assert cost_of(workflow, "pass", warm=False)["max_rss"] < 150
+    del memory
 
+
+def test_warm_process_refuses_the_process_of_another_user(monkeypatch):
     ends = socket.socketpair()
     _refuse_others(ends[0])
     monkeypatch.setattr(os, "getuid", lambda: 12345)
@@ -385,81 +381,64 @@ def test_another_users_process_is_not_talked_to(
         end.close()
 
 
-def test_the_warm_process_imports_all_and_computes_nothing(
-    federation: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """One thread, no GPU begun; a fork has the threads that its job asks for, and
-    trains and tests to the same bits.
-    """
-    workflow = Workflow(tmp_path, PACKAGE)
-    lines = (
-        "import torch, numpy, dpkernels.fused_cnn, dpkernels.compiled",
-        "state = pathlib.Path(f'/proc/{os.getppid()}/status').read_text()",
-        (
-            "threads = [line.split()[1] for line in state.splitlines() if"
-            " line.startswith('Threads')]"
-        ),
-        (
-            "print(at_first, *threads, torch.cuda.is_initialized(),"
-            " torch.get_num_threads())"
-        ),
-        (
-            "made = torch.ones(400, 400, dtype=torch.float64) @ torch.ones(400, 400,"
-            " dtype=torch.float64)"
-        ),
-        (
-            "print(float(made.sum()), float((numpy.ones((400, 400)) @ numpy.ones((400,"
-            " 400))).sum()))"
-        ),
-    )
-    try:
+def test_warm_process_imports_everything_and_computes_nothing(make_workflow):
+    """One thread, no GPU begun; a fork has the threads that its job asks for."""
+    workflow = make_workflow()
+    for count in ("1", "2"):
+        result = workflow.run(
+            "names = {'torch', 'dpfedbench.audit.report'} <= set(sys.modules)",
+            "import torch, numpy, dpkernels.fused_cnn, dpkernels.compiled",
+            "state = pathlib.Path(f'/proc/{os.getppid()}/status').read_text()",
+            "rows = [row.split() for row in state.splitlines()]",
+            "threads = [row[1] for row in rows if row[0] == 'Threads:']",
+            "begun = torch.cuda.is_initialized()",
+            "print(names, *threads, begun, torch.get_num_threads())",
+            "ones = torch.ones(400, 400, dtype=torch.float64)",
+            "print(float((ones @ ones).sum()), (ones.numpy() @ ones.numpy()).sum())",
+            OMP_NUM_THREADS=count,
+            OPENBLAS_NUM_THREADS=count,
+        )
+        assert (result.code, result.errors) == (0, "")
+        assert result.output == f"True 1 False {count}\n64000000.0 64000000.0\n"
+
+
+def test_warm_job_has_the_bits_of_one_thread_of_openblas(make_workflow):
+    """The last bits of a product of this size depend on the threads."""
+    workflow = make_workflow()
+    outputs = set()
+    for warm in (False, True):
         for count in ("1", "2"):
-            code, out, errors, _ = workflow.run(
-                "at_first = 'torch' in sys.modules and 'dpfedbench.audit.report' in"
-                " sys.modules",
-                *lines,
+            result = workflow.run(
+                "import hashlib, numpy; rng = numpy.random.default_rng(0)",
+                "left = rng.standard_normal((256, 1000))",
+                "product = left @ rng.standard_normal((10, 1000)).T",
+                "threads = os.environ['OPENBLAS_NUM_THREADS']",
+                "print(threads, hashlib.sha256(product).hexdigest())",
+                warm=warm,
                 OMP_NUM_THREADS=count,
                 OPENBLAS_NUM_THREADS=count,
             )
-            assert (code, errors) == (0, "")
-            assert out == f"True 1 False {count}\n64000000.0 64000000.0\n"
-        # The last bits of a product of this size depend on the threads of OpenBLAS.
-        product = (
-            "import hashlib, numpy; rng = numpy.random.default_rng(0)",
-            (
-                "made = rng.standard_normal((256, 1000)) @ rng.standard_normal((10,"
-                " 1000)).T"
-            ),
-            (
-                "print(os.environ['OPENBLAS_NUM_THREADS'],"
-                " hashlib.sha256(made).hexdigest())"
-            ),
+            outputs.add(result.output)
+    assert len(outputs) == 1
+    assert outputs.pop().startswith("1 ")
+
+
+def test_warm_job_trains_to_the_same_bits(make_workflow, federation, tmp_path):
+    workflow = make_workflow()
+    contents = []
+    for warm in (False, True):
+        run = tmp_path / f"run-{warm}"
+        overlay = {"participation": {"rounds": 3}, "model": {"filters": 16}}
+        result = workflow.run(
+            f"sys.path.insert(0, {str(ROOT)!r})",
+            "from tests.dpfedbench.federation.conftest import make_config, train",
+            f"config = make_config({overlay!r})",
+            f"places = {[str(path) for path in federation]!r}",
+            f"train(config, places, pathlib.Path({str(run)!r}), threads=2)",
+            warm=warm,
+            OMP_NUM_THREADS="2",
         )
-        products = {
-            workflow.run(
-                *product, warm=warm, OMP_NUM_THREADS=count, OPENBLAS_NUM_THREADS=count
-            )[1]
-            for warm in (False, True)
-            for count in ("1", "2")
-        }
-        assert len(products) == 1 and products.pop().startswith("1 ")
-        made = []
-        for warm in (False, True):
-            run = tmp_path / f"run-{warm}"
-            code, _, errors, _ = workflow.run(
-                f"sys.path.insert(0, {str(ROOT)!r})",
-                "from tests.dpfedbench.federation.conftest import make_config, train",
-                "config = make_config({'participation': {'rounds': 3}, 'model':"
-                " {'filters': 16}})",
-                f"train(config, {[str(path) for path in federation]},"
-                f" pathlib.Path({str(run)!r}), threads=2)",
-                warm=warm,
-                OMP_NUM_THREADS="2",
-            )
-            assert code == 0, errors
-            names = ("model.safetensors", "ledger.jsonl", "metrics.json")
-            made.append([(run / name).read_bytes() for name in names])
-        assert made[0] == made[1]
-    finally:
-        workflow.end()
-    until(lambda: not workflow.processes(), SOON)
+        assert result.code == 0, result.errors
+        names = ("model.safetensors", "ledger.jsonl", "metrics.json")
+        contents.append([(run / name).read_bytes() for name in names])
+    assert contents[0] == contents[1]
