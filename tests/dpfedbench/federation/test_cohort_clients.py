@@ -404,3 +404,22 @@ def test_held_out_examples_are_drawn_from_their_own_stream(silos, tmp_path):
     order = stream(0, "held-out-examples", 0).permutation(len(whole))
     tested = len(held.test_places[0])
     assert held.test_places[0].tolist() == sorted(whole[order[:tested]])
+
+
+def test_random_numbers_of_clients_follow_from_names(silos, tmp_path):
+    """They are of a purpose that no noise, cohort or lot has."""
+    drawn = {}
+
+    def contributions(self, model, cohort, index):
+        for client in cohort:
+            generator = model.stream("noise", index, client.number)
+            drawn[client.number] = int(generator.integers(2**62))
+            yield model.weights
+
+    clients, theta = clients_of(silos, tmp_path, contributions)
+    list(clients.contributions(theta, np.arange(3), 5))
+    seed = config_of(DpAveraging).stream_seed
+    for client in range(3):
+        named = stream(seed, "client-update/noise", 5, client)
+        assert drawn[client] == int(named.integers(2**62))
+    assert len(set(drawn.values())) == 3

@@ -22,7 +22,7 @@ CURVATURE = 0.5
 
 
 def difference(update):
-    run = SimpleNamespace(sums=list, private=False)
+    run = SimpleNamespace(sums=list, private=False, stream_seed=0)
     setup = quadratic_setup([CURVATURE], [OPTIMUM], 11, run)
     chunk = update.clients(setup).contributions(START, np.array([0]), 0)
     ((rows, _, _),) = chunk
@@ -89,7 +89,7 @@ class Unconnected(Processes):
 def make_clients(update, threshold=None, processes=None):
     rule = None if threshold is None else Constant(threshold=threshold)
     control = SimpleNamespace(name=CONTROL, clipping=rule)
-    run = SimpleNamespace(sums=lambda: [control], private=True)
+    run = SimpleNamespace(sums=lambda: [control], private=True, stream_seed=0)
     setup = quadratic_setup(CURVATURES, OPTIMA, 4, run, processes)
     return update.clients(setup)
 

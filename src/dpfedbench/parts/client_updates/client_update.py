@@ -357,6 +357,7 @@ class CohortClients(Clients):
             shared=self._shared,
             thresholds=self._thresholds,
             public_state=self._public_state,
+            seed=self._setup.run.stream_seed,
         )
 
     def _clients(self, ids: np.ndarray) -> list[LocalClient]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
+from dpsum.randomness import stream
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients, Measured
@@ -67,12 +68,14 @@ class LocalModel:
         shared: torch.Tensor,
         thresholds: Mapping[str, float],
         public_state: Mapping[str, Any],
+        seed: int,
     ) -> None:
         self._theta = theta
         self._net = net
         self._gradients = gradients
         self._room = room
         self._thresholds = thresholds
+        self._seed = seed
         self.shared = shared
         self.public_state = public_state
 
@@ -91,6 +94,13 @@ class LocalModel:
         `Net.mask`.
         """
         return torch.from_numpy(self._net.mask(*names))
+
+    def stream(self, purpose: str, *indices: int) -> np.random.Generator:
+        """Return a generator of random numbers that follow from the run's seed, the
+        purpose and the indices, such as the round and the client. No noise is drawn
+        from it.
+        """
+        return stream(self._seed, f"client-update/{purpose}", *indices)
 
     def gradient(self, weights: torch.Tensor, examples: Examples) -> torch.Tensor:
         """Return the gradient of the examples' mean loss at `weights`, float32 [d]."""
