@@ -19,7 +19,7 @@ from dpfedbench import files
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.federation.agreement import check_agrees
-from dpfedbench.results.manifests import checked, listed
+from dpfedbench.manifests import checked, listed
 from dpfedbench.verification import check_accounts, check_files
 from dpsum.ledger import chain_of
 from dpsum.sums import CompositionGroup

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
+from dpfedbench.manifests import mend
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.parts.compatibility import check_part
 from dpfedbench.parts.proof_assumptions import check_plan
-from dpfedbench.results.manifests import mend
 from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.messages import nearest
 from dpfedbench.settings.plugin_sources import digest_classes

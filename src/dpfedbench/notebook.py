@@ -21,14 +21,14 @@ import pandas as pd
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
 from dpfedbench.files import read_group
+from dpfedbench.manifests import checked
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
 from dpfedbench.results.audits import mark, with_excess
 from dpfedbench.results.curves import read_history
-from dpfedbench.results.format import refuse_newer
 from dpfedbench.results.load import checked_path
-from dpfedbench.results.manifests import checked
 from dpfedbench.results.runs_table import read_account, read_audits
+from dpfedbench.results_format import refuse_newer
 from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.profiles import Entry
 from dpsum.ledger import Release
@@ -63,7 +63,7 @@ def open_run(folder: str | Path) -> FinishedRun:
     """Open the folder of a finished run; `load_runs` has those of a results folder.
 
     What is read of it, now or later, has to be what the workflow wrote
-    (`dpfedbench.results.manifests`).
+    (`dpfedbench.manifests`).
 
     Raises:
         BenchError: it is no run's folder, the run is not finished or damaged, or it is

@@ -8,11 +8,11 @@ from typing import Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
+from dpfedbench.manifests import FOLDER, checked, listed, mend
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
-from dpfedbench.results.format import NAME
-from dpfedbench.results.manifests import FOLDER, checked, listed, mend
 from dpfedbench.results.runs_table import read_account
+from dpfedbench.results_format import NAME
 from dpsum.accounting.account import Account
 from dpsum.accounting.tuning import Search
 

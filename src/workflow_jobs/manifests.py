@@ -1,7 +1,7 @@
 """Run the script of a rule as a job, and write the manifests of its output files.
 
 A manifest has the SHA-256 of each file that the job wrote to one folder
-(`dpfedbench.results.manifests` reads it). It is written last, and whole. Each job has
+(`dpfedbench.manifests` reads it). It is written last, and whole. Each job has
 manifests of its own, so that several jobs can write to one folder at the same time.
 
 After those lines the manifest names what the files were made from, in comments that
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench import files
-from dpfedbench.results.manifests import FOLDER, RESULTS, digest_of
+from dpfedbench.manifests import FOLDER, RESULTS, digest_of
 from workflow_jobs import warm
 from workflow_jobs.jobs import job, measured
 

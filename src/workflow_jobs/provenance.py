@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.results.format import VERSION
+from dpfedbench.results_format import VERSION
 
 
 def versions(root: str | Path) -> dict[str, str]:

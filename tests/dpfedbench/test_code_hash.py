@@ -19,7 +19,7 @@ from tests.test_integrity import finished, there  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_RESULT = re.compile(
-    r"dpfedbench/(errors|files|lazy|plugins|results/(format|manifests))\.py"
+    r"dpfedbench/(errors|files|lazy|manifests|plugins|results_format)\.py"
     r"|dpsum/(files|progress|terminal|lazy)\.py|workflow_jobs/\w+\.py"
 )
 """Files on which no result depends: reading, writing, progress, jobs and the registry

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dpfedbench import manifests
 from dpfedbench.data import (
     DATASETS_TABLE,
     cifar,
@@ -21,7 +22,6 @@ from dpfedbench.data import (
     tiny_imagenet,
 )
 from dpfedbench.experiments.configuration import FOLDERS
-from dpfedbench.results import manifests
 from dpfedbench.settings.layers import set_key
 from tests.dpfedbench.test_experiments import CONFIG, configuration, plan, refusal
 

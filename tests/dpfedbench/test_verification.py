@@ -19,9 +19,9 @@ import dpfedbench
 from dpfedbench import files
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json, write_json
+from dpfedbench.manifests import FOLDER
 from dpfedbench.models.members import load_members
 from dpfedbench.papers import read_run_file
-from dpfedbench.results.manifests import FOLDER
 from tests import test_integrity
 from tests.dpfedbench.federation.conftest import federation, silos  # noqa: F401
 from tests.test_integrity import (

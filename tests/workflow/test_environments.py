@@ -99,7 +99,7 @@ import yaml
 from pathlib import Path
 import dpfedbench.data
 import dpfedbench.experiments.targets
-import dpfedbench.results.format
+import dpfedbench.results_format
 import workflow_jobs.cluster
 import workflow_jobs.jobs
 from dpfedbench.experiments.configuration import Configuration, overlaid

@@ -40,8 +40,8 @@ snakemake = SimpleNamespace(log=[str(place / "logs" / f"{name}.log")], input=[],
 from dpfedbench.errors import BenchError
 from workflow_jobs.manifests import rule_job
 with rule_job(snakemake, "test") as logger:
-    from dpfedbench.results import format
-    (place / f"{name}.part").write_text(json.dumps([os.getpid(), os.getppid(), format.VERSION]))
+    from dpfedbench import results_format
+    (place / f"{name}.part").write_text(json.dumps([os.getpid(), os.getppid(), results_format.VERSION]))
     (place / f"{name}.part").rename(place / f"{name}.json")
 """
 
@@ -162,8 +162,10 @@ def light_package(tmp_path_factory):
     """As much of the packages as a job needs that computes nothing: soon imported."""
     sources = tmp_path_factory.mktemp("light")
     for package, names in (
-        ("dpfedbench", ("errors", "files", "plugins")),
-        ("dpfedbench/results", ("format", "manifests")),
+        (
+            "dpfedbench",
+            ("errors", "files", "manifests", "plugins", "results_format"),
+        ),
         ("dpsum", ("errors", "files")),
         ("workflow_jobs", ("jobs", "manifests", "warm")),
     ):
@@ -318,7 +320,7 @@ def test_interrupt_of_a_terminal_ends_the_job_and_not_the_warm_process(workflow)
 
 def test_warm_process_never_runs_old_code(edited_workflow):
     before = edited_workflow.run("pass")
-    source = edited_workflow.package / "results/format.py"
+    source = edited_workflow.package / "results_format.py"
     version = f'VERSION = "{before.version}"'
     text = source.read_text("utf-8").replace(version, 'VERSION = "edited"')
     source.write_text(text, "utf-8")

@@ -5,7 +5,7 @@ folder.
 """
 
 from workflow_jobs.cluster import check_slurm
-from dpfedbench.results.format import check_format, mark_format
+from dpfedbench.results_format import check_format, mark_format
 from workflow_jobs.warm import FEWEST
 
 try:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dpfedbench.results.manifests import RESULTS
+from dpfedbench.manifests import RESULTS
 from workflow_jobs.manifests import rule_job, seal
 
 if __name__ == "__main__":

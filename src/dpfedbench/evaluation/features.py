@@ -18,8 +18,8 @@ import numpy as np
 from dpfedbench.data.records import RecordDataset, held_out_places, load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_json, sha256, write_json
+from dpfedbench.manifests import mend
 from dpfedbench.method import Method
-from dpfedbench.results.manifests import mend
 
 FEATURES = "features.npy"
 SUMMARY = "features.json"

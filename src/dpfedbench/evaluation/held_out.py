@@ -18,7 +18,7 @@ from dpfedbench.method import Method
 from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.members import load_members
-from dpfedbench.results.format import MEASURED
+from dpfedbench.results_format import MEASURED
 
 _PIECE = 256
 

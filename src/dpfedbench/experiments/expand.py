@@ -29,7 +29,7 @@ from dpfedbench.experiments.overlays import (
 from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
-from dpfedbench.results.format import HISTORY, MEASURED, NORMS
+from dpfedbench.results_format import HISTORY, MEASURED, NORMS
 from dpfedbench.settings import layers
 from dpfedbench.settings.layers import leaves, set_key
 

@@ -35,7 +35,7 @@ from dpfedbench.models.gradients import device_of
 from dpfedbench.models.kernels import processor
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.client_updates.client_update import Row
-from dpfedbench.results.format import FORMAT, HISTORY, VERSION
+from dpfedbench.results_format import FORMAT, HISTORY, VERSION
 from dpsum.ledger import Ledger
 from dpsum.progress import Progress
 

@@ -34,7 +34,7 @@ from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts import proof_assumptions
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.parts.clipping.reference import ReferenceRule
-from dpfedbench.results.format import GROUP_THRESHOLDS, NORMS
+from dpfedbench.results_format import GROUP_THRESHOLDS, NORMS
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger
 from dpsum.mechanism import Mechanism, Observer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate
-from dpfedbench.results.format import NORMS
+from dpfedbench.results_format import NORMS
 from dpsum.participation import Participation
 from dpsum.sums import SumSpec
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
+from dpfedbench.manifests import checked
 from dpfedbench.results.curves import read_history
 from dpfedbench.results.load import load_runs
-from dpfedbench.results.manifests import checked
 
 _RESULTS = {
     "accuracy": "result/accuracy",

@@ -12,7 +12,7 @@ import pandas as pd
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_group, read_json, write_text
 from dpfedbench.results.columns import UNIT_PREFIXES, names, run_columns, sources
-from dpfedbench.results.format import refuse_newer
+from dpfedbench.results_format import refuse_newer
 from dpfedbench.settings.run import read_yaml
 from dpsum.accounting.account import Account
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.results.format import FORMAT, NAME, check_format, mark_format
 from dpfedbench.results.runs_table import collect_runs
+from dpfedbench.results_format import FORMAT, NAME, check_format, mark_format
 
 
 def test_our_own_mark_and_no_mark_are_taken(tmp_path: Path) -> None:
