@@ -15,6 +15,7 @@ from dpfedbench.federation.processes import Processes
 from dpfedbench.papers.dp_fedmeta import DpAgr
 from dpfedbench.papers.federated_averaging import DpFedAvg
 from dpfedbench.parts.client_updates.client_update import ClientUpdate, CohortClients
+from dpfedbench.parts.client_updates.maml import Maml
 from dpsum.randomness import stream
 
 from . import conftest
@@ -423,3 +424,11 @@ def test_random_numbers_of_clients_follow_from_names(silos, tmp_path):
         named = stream(seed, "client-update/noise", 5, client)
         assert drawn[client] == int(named.integers(2**62))
     assert len(set(drawn.values())) == 3
+
+
+def test_contributions_that_nobody_would_call_are_refused():
+    with pytest.raises(BenchError, match="Mine has contributions, but"):
+
+        class Mine(Maml):
+            def contributions(self, model, cohort, index):
+                yield from ()

@@ -558,6 +558,15 @@ class ClientUpdate(Part):
     contributes_by_lot: ClassVar[bool] = False
     columns_are_released: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse an update whose `contributions` nobody would call."""
+        super().__init_subclass__(**options)
+        if "contributions" in vars(cls) and cls.clients is not ClientUpdate.clients:
+            raise BenchError(
+                f"{cls.__name__} has contributions, but the class that it extends makes"
+                " clients that do not call it: extend ClientUpdate or ModelDifference"
+            )
+
     def net(self, net: Net) -> Net:
         """The model with what this update learns beside its weights."""
         return net
