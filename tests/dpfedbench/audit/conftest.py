@@ -1,6 +1,4 @@
-"""Runs to audit: the default configuration at sizes at which a run takes a fraction of
-a second.
-"""
+"""Runs to audit: the default configuration, small enough to take part of a second."""
 
 from pathlib import Path
 
@@ -9,8 +7,10 @@ import torch
 import yaml
 
 from dpfedbench.audit.canaries import audit_seed, one_run
+from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.papers import METHODS
 from dpfedbench.settings.layers import merge
+from dpsum import mechanism
 from tests.dpfedbench.federation import conftest as small
 
 DEFAULT = yaml.safe_load(
@@ -41,9 +41,7 @@ RECORDS = 200
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Sums of a few hundred numbers wait for a second thread ten times as long as they
-    take, on a busy machine.
-    """
+    """Use one thread: small sums wait for a second one longer than they take."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -57,14 +55,14 @@ def make_config(*overlays):
 
 
 def audited_sum(config):
-    """The server's private sum, or that of clients that hold records."""
+    """Return the server's private sum, or that of clients that hold records."""
     return next(
-        each for each in config.sums() if each.private and each.within_task is None
+        sum_ for sum_ in config.sums() if sum_.private and sum_.within_task is None
     )
 
 
 def experiment(config, *, canaries=400, seed=0, **values):
-    """One run with canaries, under the audit's own seed number `seed`."""
+    """Run once with canaries, under the audit's seed number `seed`."""
     return one_run(
         config,
         audited_sum(config),
@@ -75,3 +73,27 @@ def experiment(config, *, canaries=400, seed=0, **values):
         records=RECORDS if config.client_data == "records" else 0,
         **values,
     )
+
+
+def bounds(result, family=None, *, delta=1e-6, seed=0):
+    """Return the lower bounds at 95 % of an experiment with canaries, the headline
+    first.
+    """
+    family = family or family_of(result.releases)
+    return bounds_of(result, family, delta=delta, confidence=0.95, seed=seed)
+
+
+def headline(result, family=None, *, delta=1e-6):
+    """Return the epsilon of the first lower bound."""
+    return bounds(result, family, delta=delta)[0].epsilon
+
+
+def audit_mutant(monkeypatch, mutant, config, name="PrivateSum", **options):
+    """Run an experiment whose private sum is the mutant.
+
+    Returns the lower bound, and epsilon as the ledger proves it.
+    """
+    monkeypatch.setattr(mechanism, name, mutant)
+    result = experiment(config, **options)
+    family = family_of(result.releases)
+    return headline(result, family), family.epsilon(1.0, 1e-6)

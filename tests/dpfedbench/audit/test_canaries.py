@@ -1,6 +1,4 @@
-"""One-run audits of the code that runs: nulls, the proved epsilon, and the claim that
-does not hold.
-"""
+"""One-run audits of the code that runs: nulls, the proven epsilon, a void claim."""
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from dpsum.audit.ranks import RankTest
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 
-from .conftest import LOTS, RECORDS, experiment, make_config
+from .conftest import LOTS, RECORDS, bounds, experiment, make_config
 
 SAMPLERS = {
     "one-pass": {},
@@ -32,199 +30,172 @@ RULES = {
     "vector": LOTS | {"clipping": {"kind": "norm-of-release", "threshold": None}},
     "scalar": LOTS | {"clipping": {"kind": "noised-mean-norm", "threshold": None}},
 }
+LEVEL = {"delta": 1e-6, "confidence": 0.95}
+CANARY = [0, 0, 0, np.float32(LARGE)]
+ORDINARY = [3, 4, 0, 0]
+ZERO = [0.0] * 4
 
 
-def test_a_canary_is_a_unit_of_its_own():
-    units = Units(
+@pytest.fixture
+def units():
+    """A canary, an ordinary unit and a unit without a gradient."""
+    return Units(
         np.array([1, -1, 0]),
         np.float32([LARGE, 0, 0]),
         np.float32([[0, 0], [3, 4], [0, 0]]),
     )
-    out = np.empty((4, 4), np.float32)
-    units.fill(np.array([0, 1, 2, 0]), out)
-    assert out.tolist() == [
-        [0, 0, 0, np.float32(LARGE)],
-        [3, 4, 0, 0],
-        [0, 0, 0, 0],
-        [0, 0, 0, np.float32(LARGE)],
-    ]
+
+
+def test_canary_of_records_is_a_record(units):
+    rows = np.empty((4, 4), np.float32)
+    units.fill(np.array([0, 1, 2, 0]), rows)
+    assert rows.tolist() == [CANARY, ORDINARY, ZERO, CANARY]
     source = RecordSource(Coordinates(ordinary=2, reserved=2), [units, units])
-    assert [list(ids) for ids in source.images] == [[0, 1, 2]] * 2 and source.labels[
-        1
-    ].tolist() == [1, 1, 1]
+    assert [list(ids) for ids in source.images] == [[0, 1, 2]] * 2
+    assert source.labels[1].tolist() == [1, 1, 1]
     total = PlainSum(dimension=4)
-    assert not len(
-        source.add_each(np.zeros(4), np.array([], int), np.array([], int), total)[1]
-    )
+    empty = np.array([], int)
+    assert not len(source.add_each(np.zeros(4), empty, empty, total)[1])
     _, norms = source.add_each(np.zeros(4), np.array([1, 2]), np.array([1, 1]), total)
     assert norms.tolist() == [5, 0]
-    assert total.release(np.random.default_rng(0)).tolist() == [3, 4, 0, 0]
+    assert total.release(np.random.default_rng(0)).tolist() == ORDINARY
 
 
-def test_of_a_client_that_makes_several_contributions_one_is_the_unit():
-    """At sample level each query example is a contribution, and one example is what
-    neighbours differ in.
+def test_canary_of_a_client_with_several_contributions_is_one_of_them(units):
+    """At sample level each query example is a contribution, and neighbours differ in
+    one example.
     """
-    units = Units(
-        np.array([1, -1, 0]),
-        np.float32([LARGE, 0, 0]),
-        np.float32([[0, 0], [3, 4], [0, 0]]),
-    )
     source = ClientSource(Coordinates(ordinary=2, reserved=2), units, each=3)
     ((rows, *_),) = source.contributions(np.zeros(4), np.array([1, 0]), 0)
-    none = [0.0] * 4
-    assert rows.tolist() == [
-        [3, 4, 0, 0],
-        none,
-        none,
-        [0, 0, 0, np.float32(LARGE)],
-        none,
-        none,
-    ]
+    assert rows.tolist() == [ORDINARY, ZERO, ZERO, CANARY, ZERO, ZERO]
 
 
-def test_scores_without_noise_tell_every_coin():
-    """Noise a million times smaller than C: the likelihood ratio has one sign for those
-    present, one for the rest.
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_scores_without_noise_show_every_coin(sampler):
+    """Noise a million times smaller than C: the likelihood ratio has one sign for units
+    in a round and the other for the rest. A unit in no round is as if absent.
     """
-    for overlay in SAMPLERS.values():
-        found = experiment(
-            make_config(
-                overlay,
-                {"noise": {"multiplier": 1e-2}, "participation": {"rounds": 10}},
-            )
-        )
-        took_part = found.scores > 0
-        # Who is in no round is as if absent; all others are told.
-        assert not (took_part & ~found.coins).any()
-        missed = (
-            0.0
-            if overlay in (SAMPLERS["one-pass"], SAMPLERS["balls-and-bins"])
-            else 0.9**10
-        )
-        assert (found.coins & ~took_part).sum() / found.coins.sum() == pytest.approx(
-            missed, abs=0.1
-        )
+    quiet = {"noise": {"multiplier": 1e-2}, "participation": {"rounds": 10}}
+    result = experiment(make_config(SAMPLERS[sampler], quiet))
+    present = result.scores > 0
+    assert not (present & ~result.coins).any()
+    missed = 0.0 if sampler in ("one-pass", "balls-and-bins") else 0.9**10
+    share = (result.coins & ~present).sum() / result.coins.sum()
+    assert share == pytest.approx(missed, abs=0.1)
 
 
-def test_an_experiment_is_the_same_again_and_has_its_own_noise():
-    first, again, other = (experiment(make_config(), seed=seed) for seed in (1, 1, 2))
-    assert np.array_equal(first.scores, again.scores) and np.array_equal(
-        first.coins, again.coins
+def test_experiment_repeats_and_has_noise_of_its_own():
+    first, again, reseeded = (
+        experiment(make_config(), seed=seed) for seed in (1, 1, 2)
     )
-    assert not np.array_equal(first.scores, other.scores)
+    assert np.array_equal(first.scores, again.scores)
+    assert np.array_equal(first.coins, again.coins)
+    assert not np.array_equal(first.scores, reseeded.scores)
     assert first.releases[0].noise_stream != "0/noise/0"
 
 
+def ranked_coins(result):
+    return result.coins[np.argsort(-result.scores, kind="stable")]
+
+
+def sides(result):
+    return result.scores[result.coins], result.scores[~result.coins]
+
+
 @pytest.mark.parametrize("sampler", ["one-pass", "poisson", "balls-and-bins"])
-def test_where_no_canary_is_inserted_the_bound_is_zero(sampler):
+def test_bound_without_canaries_is_zero(sampler):
     """100 nulls. Each bound is 0 in 95 % at least; more than 13 false alarms of 5 %
     have a chance below 1e-3.
 
-    Where a bound by ranks is 0 is seen by one critical value; the first three say it as
-    they are reported.
+    A bound by ranks is 0 where its statistic is below one critical value; the first
+    three are computed as they are reported, too.
     """
     config = make_config(SAMPLERS[sampler])
-    family, zero = family_of(experiment(config).releases), np.zeros(3)
-    given = {"delta": 1e-6, "confidence": 0.95}
+    family = family_of(experiment(config).releases)
+    zeros = np.zeros(3)
     for seed in range(100):
-        found = experiment(config, seed=seed, inserted=False)
+        result = experiment(config, seed=seed, inserted=False)
         test = RankTest(
             family,
-            len(found.coins),
+            len(result.coins),
             confidence=0.95,
             generator=stream(seed, "audit-rank-test"),
         )
-        ranked = test.statistic(found.coins[np.argsort(-found.scores, kind="stable")])
-        guesses = guess_surest(
-            found.scores, found.coins, secret=not of(found.releases).known
-        )
-        sides = found.scores[found.coins], found.scores[~found.coins]
-        split = clopper_pearson(*sides, generator=stream(seed, "audit-split"), **given)
-        none = [
-            ranked <= test.critical(0.0),
-            one_run_dp(guesses, **given).epsilon == 0,
+        secret = not of(result.releases).known
+        guesses = guess_surest(result.scores, result.coins, secret=secret)
+        generator = stream(seed, "audit-split")
+        split = clopper_pearson(*sides(result), generator=generator, **LEVEL)
+        are_zero = [
+            test.statistic(ranked_coins(result)) <= test.critical(0.0),
+            one_run_dp(guesses, **LEVEL).epsilon == 0,
             split.epsilon == 0,
         ]
         if seed < 3:
-            assert none == [
-                bound.epsilon == 0
-                for bound in bounds_of(found, family, **given, seed=seed)
-            ]
-        zero += none
+            reported = bounds(result, family, seed=seed)
+            assert are_zero == [bound.epsilon == 0 for bound in reported]
+        zeros += are_zero
     assert stats.binom.sf(13, 100, 0.05) < 1e-3
-    assert zero.min() >= 87
+    assert zeros.min() >= 87
 
 
 @pytest.mark.parametrize("name", [*SAMPLERS, *RULES])
-def test_on_correct_code_the_bound_is_above_what_holds_no_oftener_than_it_says(name):
+def test_bound_on_correct_code_is_above_what_is_proven_as_rarely_as_stated(name):
     """100 seeds at 95 %: each bound in at most 15, or chance below 1e-4; (eps,
-    delta)-DP never, by its slack. (The threshold rules, which change nothing in what is
-    scored but C, have 20 seeds, of which at most 6.)
+    delta)-DP never, by its slack. (The threshold rules change only C in the score: 20
+    seeds, of which at most 6.)
 
     Above what is proven means that the family's member with the ledger's own noise is
     refuted.
     """
     config = make_config({**SAMPLERS, **RULES}[name])
     family = family_of(experiment(config).releases)
-    holds, above = family.epsilon(1.0, 1e-6), np.zeros(2)
+    proven = family.epsilon(1.0, 1e-6)
+    secret = config.participation.kind != "one-pass"
+    refuted = np.zeros(2)
     seeds, most = (100, 15) if name in SAMPLERS else (20, 6)
     for seed in range(seeds):
-        found = experiment(config, seed=seed)
+        result = experiment(config, seed=seed)
         rng = np.random.default_rng(seed)
-        test = RankTest(family, len(found.coins), confidence=0.95, generator=rng)
-        ranked = test.statistic(found.coins[np.argsort(-found.scores)])
-        guesses = guess_surest(
-            found.scores, found.coins, secret=config.participation.kind != "one-pass"
-        )
-        assert one_run_dp(guesses, delta=1e-6, confidence=0.95).epsilon <= holds
-        sides = found.scores[found.coins], found.scores[~found.coins]
-        split = clopper_pearson(*sides, generator=rng, delta=1e-6, confidence=0.95)
-        above += [ranked > test.critical(1.0), split.epsilon > holds]
-    assert stats.binom.sf(most, seeds, 0.05) < 1e-4 and (above <= most).all()
+        test = RankTest(family, len(result.coins), confidence=0.95, generator=rng)
+        statistic = test.statistic(result.coins[np.argsort(-result.scores)])
+        guesses = guess_surest(result.scores, result.coins, secret=secret)
+        assert one_run_dp(guesses, **LEVEL).epsilon <= proven
+        split = clopper_pearson(*sides(result), generator=rng, **LEVEL)
+        refuted += [statistic > test.critical(1.0), split.epsilon > proven]
+    assert stats.binom.sf(most, seeds, 0.05) < 1e-4 and (refuted <= most).all()
 
 
-def test_it_refutes_the_published_claim_for_one_pass_blocks():
+def test_audit_refutes_the_published_claim_for_one_pass_blocks():
     """N = 4,000 in 250 blocks of 16, as in the published L/N: claimed 1.5, one Gaussian
     in fact.
     """
     config = make_config(
         {"clients": {"count": 4000}, "participation": {"cohort": 16, "rounds": 250}}
     )
-    found = experiment(config, canaries=4000)
-    sampler = found.releases[0].sampler
+    result = experiment(config, canaries=4000)
+    sampler = result.releases[0].sampler
     claimed = epsilon_after("as_claimed", sampler, 1.0, 250, 1e-6, claims=config.claims)
-    holds = epsilon_after("holds", sampler, 1.0, 250, 1e-6)
-    assert claimed == pytest.approx(1.517, abs=0.02) and holds == pytest.approx(
-        gaussian_epsilon(1.0, 1e-6)
-    )
-    headline, any_dp, _ = bounds_of(
-        found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0
-    )
-    assert 4.0 < headline.epsilon < holds
-    assert claimed < any_dp.epsilon < headline.epsilon
+    proven = epsilon_after("holds", sampler, 1.0, 250, 1e-6)
+    assert claimed == pytest.approx(1.517, abs=0.02)
+    assert proven == pytest.approx(gaussian_epsilon(1.0, 1e-6))
+    by_ranks, any_dp, _ = bounds_of(result, family_of(result.releases), **LEVEL, seed=0)
+    assert 4.0 < by_ranks.epsilon < proven
+    assert claimed < any_dp.epsilon < by_ranks.epsilon
 
 
-def test_the_count_beside_the_gradients_is_in_the_ledger_and_not_in_the_score():
-    """At a count's noise as small as may be, most is spent on it: a score that used it
-    would see more than this one.
+def test_count_of_a_quantile_is_in_the_ledger_and_not_in_the_score():
+    """At the least possible count noise nearly all is spent on the count. The gradients
+    have much noise, and so has the score.
     """
-    config = make_config(
-        {"clipping": {"kind": "private-quantile", "count_noise": 0.5001}}
-    )
-    found = experiment(config)
-    names = [event.name for event in found.releases]
-    assert (
-        names[:2] == ["query-gradient-sum", "below-threshold-count"]
-        and len(names) == 20
-    )
-    z = found.releases[0].noise_multiplier
-    assert z > 40  # all but nothing is left for the gradients ...
-    assert np.abs(found.scores).max() < 0.1  # ... and so for the score
+    clipping = {"kind": "private-quantile", "count_noise": 0.5001}
+    result = experiment(make_config({"clipping": clipping}))
+    names = [event.name for event in result.releases]
+    assert names == ["query-gradient-sum", "below-threshold-count"] * 10
+    assert result.releases[0].noise_multiplier > 40
+    assert np.abs(result.scores).max() < 0.1
 
 
-def test_clients_of_a_long_run_are_not_all_audited():
+def test_audit_of_a_long_run_takes_some_of_its_clients():
     config = make_config(LOTS, {"participation": {"rounds": 600}})
-    found = experiment(config, canaries=150)
-    assert found.holders == 1 and len(found.coins) == 150
-    assert RECORDS > 150
+    result = experiment(config, canaries=150)
+    assert result.holders == 1 and len(result.coins) == 150 < RECORDS

@@ -1,41 +1,29 @@
-"""The audit of sums that are clipped by groups: right code stands, and noise that is not
-what the ledger states is found.
-"""
+"""The audit of sums that are clipped by groups: correct code and mutants."""
 
 import numpy as np
 import pytest
 
-from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.audit.units import EMPTY, Coordinates
-from dpsum import mechanism
 from dpsum.group_clipping import GroupedSum
 
-from .conftest import experiment, make_config
+from .conftest import audit_mutant, make_config
 
-GROUPS = 6
 CONFIG = {
     "clients": {"count": 2000},
     "participation": {"cohort": 40, "rounds": 50},
     "clipping": {"kind": "constant", "threshold": 0.5, "groups": "tensors"},
 }
+SECRET = {"participation": {"kind": "balls-and-bins", "cohort": 100, "rounds": 20}}
 
 
-def audited(monkeypatch, mutant, *overlays):
-    """(headline, proved epsilon) of a run whose grouped sum is the mutant."""
-    monkeypatch.setattr(mechanism, "GroupedSum", mutant)
+def audit_sum(monkeypatch, mutant, *overlays):
     config = make_config(CONFIG, *overlays)
-    found = experiment(config, canaries=1500, groups=GROUPS)
-    family = family_of(found.releases)
-    bounds = bounds_of(found, family, delta=1e-6, confidence=0.95, seed=0)
-    return bounds[0].epsilon, family.epsilon(1.0, 1e-6)
-
-
-class Honest(GroupedSum):
-    pass
+    options = {"name": "GroupedSum", "canaries": 1500, "groups": 6}
+    return audit_mutant(monkeypatch, mutant, config, **options)
 
 
 class NoiseOfOneGroup(GroupedSum):
-    """Noise z C_g in each group, while the ledger says z of all groups together."""
+    """Noise z C_g in each group, while the ledger has z of all groups together."""
 
     @property
     def deviations(self):
@@ -58,31 +46,26 @@ class OneGroupNotClipped(GroupedSum):
 
 
 @pytest.mark.parametrize("noise", ["joint", "per-group", "equal-shares"])
-def test_audit_of_right_code_stays_below_the_proof(monkeypatch, noise):
-    # Chance below 5 %, seed fixed.
-    found, proved = audited(
-        monkeypatch, Honest, {"clipping": {"noise_by_group": noise}}
-    )
-    assert 0 < found < proved
+def test_audit_of_grouped_sums_is_below_what_is_proven(monkeypatch, noise):
+    """Chance of being above: below 5 %, seed fixed."""
+    overlay = {"clipping": {"noise_by_group": noise}}
+    bound, proven = audit_sum(monkeypatch, GroupedSum, overlay)
+    assert 0 < bound < proven
 
 
 @pytest.mark.parametrize(
     "mutant", [NoiseOfOneGroup, OneGroupWithoutNoise, OneGroupNotClipped]
 )
-def test_audit_refutes_noise_that_is_not_the_ledgers(monkeypatch, mutant):
-    found, proved = audited(monkeypatch, mutant)
-    assert found > proved
+def test_audit_refutes_grouped_noise_that_is_not_the_ledgers(monkeypatch, mutant):
+    bound, proven = audit_sum(monkeypatch, mutant)
+    assert bound > proven
 
 
-def test_audit_sees_one_group_without_noise_under_secret_participation(monkeypatch):
-    secret = {
-        "clients": {"count": 2000},
-        "participation": {"kind": "balls-and-bins", "cohort": 100, "rounds": 20},
-    }
-    found, proved = audited(monkeypatch, OneGroupWithoutNoise, secret)
-    assert found > proved
-    found, proved = audited(monkeypatch, Honest, secret)
-    assert found < proved
+def test_audit_sees_one_group_without_noise_in_secret_rounds(monkeypatch):
+    bound, proven = audit_sum(monkeypatch, OneGroupWithoutNoise, SECRET)
+    assert bound > proven
+    bound, proven = audit_sum(monkeypatch, GroupedSum, SECRET)
+    assert bound < proven
 
 
 def test_spread_puts_a_canary_into_every_group():

@@ -1,9 +1,8 @@
-"""What an ideal attacker would show: its draws, how often right code is far below it,
-and what else is.
+"""Bounds of an ideal attacker: their law, and mechanisms that fall short of them.
 
-A bound far below it says that the audit's attack was on another mechanism than the
-ledger's. The mechanisms here leak other amounts than their accounts say, or as much,
-and no bound is above what is proven.
+A bound far below the ideal one says that another mechanism ran than the ledger's. The
+mechanisms here leak other amounts than their accounts say, or as much, and no bound is
+above what is proven.
 """
 
 import numpy as np
@@ -39,97 +38,104 @@ STEPS = {
     "noise": {"multiplier": 2.0},
     "clients": {"count": 10, "fragments": 10},
 }
-FEW = {"clients": {"count": 400}, "participation": {"rounds": 10}}
-MORE_CAME = {"noise": {"dropped": 0.3, "dropped_at_most": 0.75}}
+SECURE = {
+    **test_secure_sum.RUN,
+    "noise": {"dropped": 0.3, "dropped_at_most": 0.75},
+    "clients": {"count": 400},
+    "participation": {"cohort": 40, "rounds": 10},
+}
+NORM_QUERY = {"clipping": {"kind": "noised-mean-norm", "threshold": None}}
+
+
+def pvalue(first, second):
+    return stats.ks_2samp(first, second).pvalue
 
 
 @pytest.mark.parametrize("present", [True, False])
 @pytest.mark.parametrize("kind", ["one-pass", "poisson", "balls-and-bins"])
-def test_draws_have_the_law_of_the_sampler(kind, present):
+def test_ideal_draws_have_the_law_of_the_sampler(kind, present):
     """Kolmogorov and Smirnov, 20,000 of each, against draws of the sampler itself;
     false alarm 1e-3 each.
     """
     coins, ratios = draw_ratios(kind, 20_000, 1, present=present)
     rng = np.random.default_rng(2)
     if kind == "one-pass":
-        found = gaussian(coins, 1.0, rng)
+        draws = gaussian(coins, 1.0, rng)
+    elif kind == "poisson":
+        draws = secret(coins, [1.0] * ROUNDS, rng, rate=RATE, once=0)
     else:
-        found = secret(
-            coins,
-            [1.0] * ROUNDS,
-            rng,
-            rate=RATE,
-            once=ROUNDS * (kind == "balls-and-bins"),
-        )
-        found -= np.log(ROUNDS) if kind == "balls-and-bins" else 0.0
-    assert stats.ks_2samp(found, ratios).pvalue > 1e-3
-    other, wrong = (
-        draw_ratios(kind, 20_000, 3, present=present, z=0.8),
-        draw_ratios(kind, 20_000, 3, present=not present),
-    )
-    assert max(stats.ks_2samp(found, each[1]).pvalue for each in (other, wrong)) < 1e-3
+        draws = secret(coins, [1.0] * ROUNDS, rng, rate=RATE, once=ROUNDS)
+        draws -= np.log(ROUNDS)
+    assert pvalue(draws, ratios) > 1e-3
+    _, less_noise = draw_ratios(kind, 20_000, 3, present=present, z=0.8)
+    _, other_side = draw_ratios(kind, 20_000, 3, present=not present)
+    assert max(pvalue(draws, less_noise), pvalue(draws, other_side)) < 1e-3
 
 
-def served(*overlays, canaries=400):
+def of_server(*overlays, canaries=400):
+    """Return the family of a ledger, and the experiment of a seed."""
     config = make_config(*overlays)
     return family_of, lambda seed: experiment(config, seed=seed, canaries=canaries)
 
 
-def own(one_run, overlay):
-    config = make_config(overlay)
-    of = (
-        family_of
-        if one_run is one_run_of_updates
-        else lambda releases: own_family(releases, 1e-3)
+def of_examples():
+    config = make_config(REPTILE)
+    return (
+        lambda releases: own_family(releases, 1e-3),
+        lambda seed: one_run_of_examples(config, seed=seed, canaries=400),
     )
-    return of, lambda seed: one_run(config, seed=seed, canaries=400)
 
 
-RIGHT = {
-    "one-pass": lambda: served(),
-    "balls-and-bins": lambda: served({"participation": {"kind": "balls-and-bins"}}),
-    "little noise": lambda: served(
-        {"participation": {"kind": "balls-and-bins"}, "noise": {"multiplier": 0.3}}
-    ),
-    "poisson": lambda: served({"participation": {"kind": "poisson"}}),
-    "lots": lambda: served(LOTS),
-    "a count beside it": lambda: served(
-        LOTS, {"clipping": {"kind": "noised-mean-norm", "threshold": None}}
-    ),
-    "query examples": lambda: served({"method": "dp-maml-sample"}),
-    "correlated": lambda: served(test_correlated.RUN, canaries=1000),
-    "secure": lambda: served(test_secure_sum.RUN, MORE_CAME, FEW, canaries=300),
-    "examples": lambda: own(one_run_of_examples, REPTILE),
-    "updates": lambda: own(one_run_of_updates, {"method": "local-reptile"}),
+def of_updates():
+    config = make_config({"method": "local-reptile"})
+    return family_of, lambda seed: one_run_of_updates(config, seed=seed, canaries=400)
+
+
+BALLS_AND_BINS = {"participation": {"kind": "balls-and-bins"}}
+CORRECT = {
+    "one-pass": of_server,
+    "balls-and-bins": lambda: of_server(BALLS_AND_BINS),
+    "little noise": lambda: of_server(BALLS_AND_BINS, {"noise": {"multiplier": 0.3}}),
+    "poisson": lambda: of_server({"participation": {"kind": "poisson"}}),
+    "lots": lambda: of_server(LOTS),
+    "norm query": lambda: of_server(LOTS, NORM_QUERY),
+    "query examples": lambda: of_server({"method": "dp-maml-sample"}),
+    "correlated": lambda: of_server(test_correlated.RUN, canaries=1000),
+    "secure": lambda: of_server(SECURE, canaries=300),
+    "examples": of_examples,
+    "updates": of_updates,
 }
 
 
-def test_right_code_is_another_mechanism_no_oftener_than_is_said():
+def test_correct_code_is_called_another_mechanism_as_rarely_as_stated():
     """Five seeds of each: chances are uniform, or above that (Kolmogorov and Smirnov,
     false alarm 1e-3 each), and none is below 1e-4.
     """
-    little, such = [], []
-    for made in RIGHT.values():
-        of, experiment_of = made()
+    as_little = []
+    such_scores = []
+    for make in CORRECT.values():
+        make_family, run = make()
         family = None
         for seed in range(5):
-            found, rng = experiment_of(seed), np.random.default_rng(seed)
-            family = family or of(found.releases)
-            test = RankTest(family, len(found.coins), confidence=0.95, generator=rng)
-            ideal = [found.ideal(rng) for _ in range(IDEALS)]
-            shown = [
-                test.statistic(found.coins[np.argsort(-scores)])
-                for scores in (found.scores, *ideal)
-            ]
-            little.append(test.chance_of_as_little(shown[0], shown[1:]))
-            such.append(chance_of_such(found.scores, found.coins, ideal))
-    assert stats.kstest(little, "uniform").pvalue > 1e-3
-    assert stats.kstest(such, "uniform", alternative="greater").pvalue > 1e-3
-    assert min(little + such) > 1e-4
+            result = run(seed)
+            rng = np.random.default_rng(seed)
+            family = family or make_family(result.releases)
+            test = RankTest(family, len(result.coins), confidence=0.95, generator=rng)
+            ideals = [result.ideal(rng) for _ in range(IDEALS)]
+            statistic, *ideal_statistics = (
+                test.statistic(result.coins[np.argsort(-scores)])
+                for scores in (result.scores, *ideals)
+            )
+            as_little.append(test.chance_of_as_little(statistic, ideal_statistics))
+            such_scores.append(chance_of_such(result.scores, result.coins, ideals))
+    assert stats.kstest(as_little, "uniform").pvalue > 1e-3
+    uniform_or_above = stats.kstest(such_scores, "uniform", alternative="greater")
+    assert uniform_or_above.pvalue > 1e-3
+    assert min(as_little + such_scores) > 1e-4
 
 
-def one_sample(monkeypatch):
-    """One Poisson sample of a client's examples is read by all of its steps."""
+def use_one_sample(monkeypatch):
+    """Have all steps of a client read one Poisson sample of its examples."""
     honest = gbml.poisson_batches
     monkeypatch.setattr(
         gbml,
@@ -138,8 +144,8 @@ def one_sample(monkeypatch):
     )
 
 
-def one_lot(monkeypatch):
-    """A client's lot is drawn once a round, for all steps."""
+def use_one_lot(monkeypatch):
+    """Draw a client's lot once a round, for all steps."""
     honest = RecordLots.lot
     monkeypatch.setattr(
         RecordLots,
@@ -148,54 +154,49 @@ def one_lot(monkeypatch):
     )
 
 
-def one_cohort(monkeypatch):
-    """The first round's cohort comes in all rounds."""
+def use_one_cohort(monkeypatch):
+    """Take the first round's cohort in all rounds."""
     honest = participation.Poisson.sample_cohort
     monkeypatch.setattr(
         participation.Poisson, "sample_cohort", lambda self, index: honest(self, 0)
     )
 
 
-def twice_the_noise(monkeypatch):
+def double_the_noise(monkeypatch):
     class Loud(PrivateSum):
         def _noised(self, total, standard):
-            noised = super()._noised(total, standard)
-            return 2 * noised - total
+            return super()._noised(total, 2 * standard)
 
     monkeypatch.setattr(mechanism, "PrivateSum", Loud)
 
 
-WRONG = {
-    "one sample": (one_sample, [REPTILE]),
-    "one lot": (one_lot, [LOTS, STEPS]),
-    "one cohort": (one_cohort, [POISSON]),
-    "twice the noise": (twice_the_noise, [{}]),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_another_mechanism_than_the_ledgers_is_told(monkeypatch, name):
-    """What has fewer releases of its own, or more noise, shows less: said, and not
+@pytest.mark.parametrize(
+    ("fault", "overlays"),
+    [
+        (use_one_sample, [REPTILE]),
+        (use_one_lot, [LOTS, STEPS]),
+        (use_one_cohort, [POISSON]),
+        (double_the_noise, []),
+    ],
+)
+def test_audit_reports_another_mechanism_than_the_ledgers(monkeypatch, fault, overlays):
+    """Fewer releases of a unit, or more noise, show less: that is reported, and not
     taken for a weak attack.
     """
-    fault, overlays = WRONG[name]
     config = make_config(*overlays)
     if config.own_delta:
-        releases = one_run_of_examples(config, seed=99, canaries=16).releases
+        result = one_run_of_examples(config, seed=99, canaries=16)
     else:
-        releases = experiment(
-            config, seed=99, steps=getattr(config.client_update, "inner_steps", 1)
-        ).releases
-    right = audit(config, releases)
-    assert not right["another_mechanism"] and right["status"].startswith(
-        "not above what is proven"
-    )
+        steps = getattr(config.client_update, "inner_steps", 1)
+        result = experiment(config, seed=99, steps=steps)
+    correct = audit(config, result.releases)
+    assert not correct["another_mechanism"]
+    assert correct["status"].startswith("not above what is proven")
     fault(monkeypatch)
-    wrong = audit(config, releases)
-    assert (
-        wrong["another_mechanism"]
-        and wrong["epsilon"] < right["epsilon"] <= wrong["epsilon_proven"]
-    )
-    assert wrong["status"].startswith(
+    wrong = audit(config, result.releases)
+    assert wrong["another_mechanism"]
+    assert wrong["epsilon"] < correct["epsilon"] <= wrong["epsilon_proven"]
+    message = (
         "ANOTHER MECHANISM ran than the ledger's, of which the best attacker shows "
     )
+    assert wrong["status"].startswith(message)

@@ -14,39 +14,41 @@ from dpsum.audit.bounds import binomial_tail, largest_rate, least_rate
     ("trials", "rate"),
     [(1, 0.5), (7, 1e-9), (40, 0.3), (1000, 0.004), (5000, 0.9), (3, 1.0)],
 )
-def test_a_binomial_is_scipys(trials, rate):
+def test_binomial_tail_is_scipys(trials, rate):
     counts = np.arange(-1, trials + 2)
-    assert binomial_tail(counts, trials, rate) == pytest.approx(
-        stats.binom.sf(counts, trials, rate), rel=1e-9
-    )
+    expected = stats.binom.sf(counts, trials, rate)
+    assert binomial_tail(counts, trials, rate) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("trials", [1, 5, 2000])
 @pytest.mark.parametrize("error", [0.025, 1e-6])
-def test_limits_are_scipys(trials, error):
+def test_rate_limits_are_scipys(trials, error):
     hits = np.unique(np.linspace(0, trials, 50).astype(int))
-    found = [
+    intervals = [
         stats.binomtest(int(hit), trials).proportion_ci(1 - 2 * error, "exact")
         for hit in hits
     ]
-    assert least_rate(hits, trials, error) == pytest.approx(
-        [limits.low for limits in found], rel=1e-8, abs=1e-12
-    )
-    assert largest_rate(hits, trials, error) == pytest.approx(
-        [limits.high for limits in found], rel=1e-8
-    )
+    lows = [interval.low for interval in intervals]
+    assert least_rate(hits, trials, error) == pytest.approx(lows, rel=1e-8, abs=1e-12)
+    highs = [interval.high for interval in intervals]
+    assert largest_rate(hits, trials, error) == pytest.approx(highs, rel=1e-8)
 
 
-def test_an_audit_does_not_load_scipys_distributions():
-    """Loading them took half of a short audit."""
-    code = (
-        "import sys, numpy as np\nfrom dpfedbench.audit import report\nfrom dpsum.audit"
-        " import bounds\nx = np.linspace(-1, 1, 50)\nbounds.clopper_pearson(x + 1, x,"
-        " delta=1e-3, confidence=0.95,"
-        " generator=np.random.default_rng(0))\nbounds.one_run_dp(bounds.guess(x, x > 0,"
-        " 20), delta=1e-3, confidence=0.95)\nassert 'scipy.stats' not in sys.modules\n"
+IMPORTS = """
+import sys, numpy as np
+from dpfedbench.audit import report
+from dpsum.audit import bounds
+x = np.linspace(-1, 1, 50)
+level = {"delta": 1e-3, "confidence": 0.95}
+bounds.clopper_pearson(x + 1, x, generator=np.random.default_rng(0), **level)
+bounds.one_run_dp(bounds.guess(x, x > 0, 20), **level)
+assert "scipy.stats" not in sys.modules
+"""
+
+
+def test_audit_does_not_import_scipys_distributions():
+    """Importing them takes half of a short audit."""
+    process = subprocess.run(
+        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=False
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr

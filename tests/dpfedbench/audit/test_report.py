@@ -1,4 +1,4 @@
-"""audit.json: what it says, and when it refuses."""
+"""Contents of audit.json, and refusals of an audit."""
 
 import dataclasses
 import functools
@@ -19,6 +19,7 @@ from tests.dpfedbench.federation.conftest import rounds_without_data
 from .conftest import LOTS, experiment, make_config
 from .test_own_updates import run as local_run
 
+POISSON = {"participation": {"kind": "poisson"}}
 RAW = {"clipping": {"kind": "percentile-of-raw-norms"}}
 DECAY = {
     "noise": {"kind": "decaying", "multiplier": 2.0, "decay": 0.9},
@@ -27,366 +28,347 @@ DECAY = {
 
 
 def ledger_of(config, **values):
-    """A run's ledger, from the same code with another seed."""
+    """Return a run's ledger, from the same code with another seed."""
     return experiment(config, seed=99, **values).releases
 
 
+def with_change(releases, index, **values):
+    """Return a ledger of which one line has other values."""
+    changed = dataclasses.replace(releases[index], **values)
+    return [*releases[:index], changed, *releases[index + 1 :]]
+
+
 @pytest.mark.parametrize("overlay", [{}, LOTS], ids=["clients", "records"])
-def test_what_it_says(overlay, tmp_path):
+def test_audit_states_bounds_and_what_they_are_of(overlay):
     config = make_config(overlay)
     releases = ledger_of(config)
-    found = audit(config, releases, canaries=200)
-    assert found["method"] == found["bounds"][0]["name"] == "f-DP by ranks"
-    assert found["epsilon"] == found["bounds"][0]["epsilon"] <= found["epsilon_proven"]
-    assert (
-        0
-        < found["epsilon_ideal"]
-        == found["bounds"][0]["ideal"]
-        < found["epsilon_proven"]
-    )
-    assert {"one-run (eps, delta)-DP", "Clopper-Pearson"} <= {
-        b["name"] for b in found["bounds"]
-    }
-    assert all(bound["assumes"] for bound in found["bounds"])
-    assert (found["confidence"], found["delta"]) == (0.95, config.budget.delta)
-    assert (found["unit"], found["observer"]) == (
-        releases[0].unit,
-        releases[0].observer,
-    )
-    assert found["canaries"] == 200 and found["rounds"] == config.participation.rounds
-    assert "not above" in found["status"] and found["versions"]["torch"]
+    result = audit(config, releases, canaries=200)
+    headline = result["bounds"][0]
+    assert result["method"] == headline["name"] == "f-DP by ranks"
+    assert result["epsilon"] == headline["epsilon"] <= result["epsilon_proven"]
+    assert result["epsilon_ideal"] == headline["ideal"]
+    assert 0 < result["epsilon_ideal"] < result["epsilon_proven"]
+    names = {bound["name"] for bound in result["bounds"]}
+    assert {"one-run (eps, delta)-DP", "Clopper-Pearson"} <= names
+    assert all(bound["assumes"] for bound in result["bounds"])
+    assert (result["confidence"], result["delta"]) == (0.95, config.budget.delta)
+    assert result["unit"] == releases[0].unit
+    assert result["observer"] == releases[0].observer
+    assert result["canaries"] == 200
+    assert result["rounds"] == config.participation.rounds
+    assert "not above" in result["status"] and result["versions"]["torch"]
 
-    # Written whole, and the same again but for the time it took.
-    folder, other = tmp_path / config.folder, str(audit_seed(config, 99))
+
+@pytest.mark.parametrize("overlay", [{}, LOTS], ids=["clients", "records"])
+def test_audit_of_a_folder_is_the_same_again_but_for_its_time(overlay, tmp_path):
+    config = make_config(overlay)
+    folder, seed = tmp_path / config.folder, str(audit_seed(config, 99))
     ledger = Ledger(folder / "ledger.jsonl")
-    for event in releases:
-        ledger.append(
-            dataclasses.replace(
-                event, noise_stream=event.noise_stream.replace(other, str(config.seed))
-            )
-        )
+    for event in ledger_of(config):
+        noise_stream = event.noise_stream.replace(seed, str(config.seed))
+        ledger.append(dataclasses.replace(event, noise_stream=noise_stream))
     (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
     write_json(
         folder / "training.json",
         {"rounds_run": config.participation.rounds, "ledger": ledger.chain},
     )
     written = []
-    for name in ("one", "two"):
-        audit_run(folder, tmp_path / f"{name}.json")
-        written.append(json.loads((tmp_path / f"{name}.json").read_text()))
+    for name in ("first.json", "second.json"):
+        audit_run(folder, tmp_path / name)
+        written.append(json.loads((tmp_path / name).read_text()))
         written[-1].pop("seconds")
     assert written[0] == written[1]
 
 
-def two_fold():
-    """A run whose clients and records are protected, and its ledger."""
-    config = make_config({"method": "dp-agrlr", "budget": {"delta": 1e-4}})
+def planned_ledger(config):
+    """Return a run and its ledger; its rounds read no data."""
     rounds = rounds_without_data(config)
     for index in range(config.participation.rounds):
         rounds.round(index)
     return config, rounds.ledger
 
 
-def local():
-    """A run whose clients noise their own updates, and its ledger."""
+def client_run():
+    config = make_config()
+    return config, ledger_of(config)
+
+
+def record_run():
+    config = make_config(LOTS)
+    return config, ledger_of(config)
+
+
+def twofold_run():
+    """Return a run whose clients and records are protected, and its ledger."""
+    return planned_ledger(
+        make_config({"method": "dp-agrlr", "budget": {"delta": 1e-4}})
+    )
+
+
+def local_update_run():
+    """Return a run whose clients noise their own updates, and its ledger."""
     config = local_run()
     return config, report.one_run_of_updates(config, seed=99, canaries=50).releases
 
 
-AUDITED = {
-    "clients": (
-        lambda: (config := make_config(), ledger_of(config)),
-        {"one_run": 1e-6},
-    ),
-    "records": (
-        lambda: (config := make_config(LOTS), ledger_of(config)),
-        {"one_run": 1e-5},
-    ),
-    "two-fold": (two_fold, {"one_run": 1e-4, "one_run_of_examples": 1e-5}),
-    "local": (local, {"one_run_of_updates": 1e-3}),
+AUDITED_RUNS = {
+    "clients": client_run,
+    "records": record_run,
+    "two-fold": twofold_run,
+    "local": local_update_run,
+}
+EXPERIMENT_DELTAS = {
+    "clients": {"one_run": 1e-6},
+    "records": {"one_run": 1e-5},
+    "two-fold": {"one_run": 1e-4, "one_run_of_examples": 1e-5},
+    "local": {"one_run_of_updates": 1e-3},
 }
 
 
-@pytest.mark.parametrize("name", AUDITED)
-def test_bounds_are_at_the_confidence_and_delta_that_the_file_says(name, monkeypatch):
-    """Each from its own experiment, again at 95 %; at 50 % they would be others."""
-    made, experiments = AUDITED[name]
-    config, releases = made()
-    found, seeds = {}, {}
-    for each in ("one_run", "one_run_of_examples", "one_run_of_updates"):
+def record_experiments(monkeypatch):
+    """Return a list that fills with each experiment's name, seed and result."""
+    experiments = []
 
-        def spy(own, each, *given, **more):
-            found[each], seeds[each] = own(*given, **more), more["seed"]
-            return found[each]
+    def record(name, function, *arguments, **options):
+        result = function(*arguments, **options)
+        experiments.append((name, options["seed"], result))
+        return result
 
-        monkeypatch.setattr(
-            report, each, functools.partial(spy, getattr(report, each), each)
-        )
-    said = audit(config, releases, canaries=400)
-    parts = [said, *said.get("also", [])]
-    assert list(found) == list(experiments) and len(parts) == len(experiments)
-    for part, (each, delta) in zip(parts, experiments.items(), strict=True):
-        releases = found[each].releases
-        family = (
-            own_family(releases, delta)
-            if each == "one_run_of_examples"
-            else family_of(releases)
-        )
-        at = {
-            confidence: bounds_of(
-                found[each],
-                family,
-                delta=delta,
-                confidence=confidence,
-                seed=seeds[each],
-            )
+    for name in ("one_run", "one_run_of_examples", "one_run_of_updates"):
+        function = getattr(report, name)
+        monkeypatch.setattr(report, name, functools.partial(record, name, function))
+    return experiments
+
+
+@pytest.mark.parametrize("name", AUDITED_RUNS)
+def test_bounds_are_at_the_stated_confidence_and_delta(name, monkeypatch):
+    """Bounds follow from the experiment at 95 %; at 50 % they would differ."""
+    config, releases = AUDITED_RUNS[name]()
+    experiments = record_experiments(monkeypatch)
+    audited = audit(config, releases, canaries=400)
+    parts = [audited, *audited.get("also", [])]
+    deltas = EXPERIMENT_DELTAS[name]
+    assert [function for function, _, _ in experiments] == list(deltas)
+    for part, (function, seed, result) in zip(parts, experiments, strict=True):
+        delta = deltas[function]
+        if function == "one_run_of_examples":
+            family = own_family(result.releases, delta)
+        else:
+            family = family_of(result.releases)
+        confident, unsure = (
+            [
+                report._plain(bound)
+                for bound in bounds_of(
+                    result, family, delta=delta, confidence=confidence, seed=seed
+                )
+            ]
             for confidence in (0.95, 0.5)
-        }
+        )
         assert (part["confidence"], part["delta"]) == (0.95, delta)
-        assert part["bounds"] == [report._plain(bound) for bound in at[0.95]]
-        assert part["bounds"] != [report._plain(bound) for bound in at[0.5]]
+        assert part["bounds"] == confident != unsure
 
 
-def sample_level(**z):
-    """A run whose examples are in the clients' sums or in the server's, of such noise,
-    and its ledger.
+def sample_level(**multipliers):
+    """Return a run whose examples are in the clients' sums or in the server's, with
+    such noise, and its ledger.
     """
-    config = make_config(
-        {
-            "method": "dp-maml-sample",
-            "clients": {"count": 800},
-            "participation": {"cohort": 80},
-        },
-        {name: {"multiplier": value} for name, value in z.items()},
-    )
-    rounds = rounds_without_data(config)
-    for index in range(config.participation.rounds):
-        rounds.round(index)
-    return config, rounds.ledger
+    noise = {key: {"multiplier": value} for key, value in multipliers.items()}
+    overlay = {
+        "method": "dp-maml-sample",
+        "clients": {"count": 800},
+        "participation": {"cohort": 80},
+    }
+    return planned_ledger(make_config(overlay, noise))
 
 
-def test_the_sample_level_is_audited_by_both_of_its_sums():
+def test_sample_level_is_audited_by_both_of_its_sums():
     """An example is in the clients' sum or in the server's: one Gaussian of z = 1 at
     1e-5 (closed form), of an example, and not of all that a client has. A bound above
     it on right code has a chance of 5 % in all; the seed is fixed.
     """
-    found = audit(*sample_level(), canaries=600)
-    parts = [found, *found["also"]]
-    assert len(parts) == 2 and {part["unit"] for part in parts} == {"record"}
-    assert {part["clients_audited"] is None for part in parts} == {
-        True,
-        False,
-    }  # the server's, the clients'
+    audited = audit(*sample_level(), canaries=600)
+    parts = [audited, *audited["also"]]
+    assert [part["unit"] for part in parts] == ["record", "record"]
+    of_the_server = [part["clients_audited"] is None for part in parts]
+    assert sorted(of_the_server) == [False, True]
+    proven = gaussian_epsilon(1.0, 1e-5)
     for part in parts:
-        assert part["epsilon_proven"] == pytest.approx(
-            gaussian_epsilon(1.0, 1e-5), rel=1e-6
-        )
+        assert part["epsilon_proven"] == pytest.approx(proven, rel=1e-6)
         assert 0.6 * part["epsilon_ideal"] < part["epsilon"] <= part["epsilon_proven"]
         assert not part["another_mechanism"]
 
 
-@pytest.mark.parametrize("loud", ["noise", "within_task"])
-def test_of_two_sums_of_one_unit_the_one_that_leaks_more_is_told(loud):
+@pytest.mark.parametrize(
+    ("multipliers", "server_leaks"),
+    [
+        ({"noise": 0.5, "within_task": 4.0}, True),
+        ({"noise": 4.0, "within_task": 0.5}, False),
+    ],
+)
+def test_headline_is_of_the_sum_that_leaks_more(multipliers, server_leaks):
     """At z = 0.5 and 4 there is no doubt which: 10.0 and 0.93 hold at 1e-5."""
-    quiet = {"noise": "within_task", "within_task": "noise"}[loud]
-    found = audit(*sample_level(**{loud: 4.0, quiet: 0.5}), canaries=600)
-    (other,) = found["also"]
-    assert found["epsilon"] > 5 > 1 > other["epsilon"] and (
-        found["clients_audited"] is None
-    ) == (quiet == "noise")
-    # What another mechanism's bound says nothing of comes first, however low it is.
+    audited = audit(*sample_level(**multipliers), canaries=600)
+    (quieter,) = audited["also"]
+    assert audited["epsilon"] > 5 > 1 > quieter["epsilon"]
+    assert (audited["clients_audited"] is None) == server_leaks
+
+
+def test_part_of_another_mechanism_comes_first_however_low():
     parts = [
-        {"another_mechanism": another, "epsilon": e}
-        for another, e in ((False, 5.0), (True, 0.1), (False, 9.0))
+        {"another_mechanism": another, "epsilon": epsilon}
+        for another, epsilon in ((False, 5.0), (True, 0.1), (False, 9.0))
     ]
-    assert [part["epsilon"] for part in sorted(parts, key=report._worst_first)] == [
-        0.1,
-        9.0,
-        5.0,
-    ]
+    parts.sort(key=report._worst_first)
+    assert [part["epsilon"] for part in parts] == [0.1, 9.0, 5.0]
 
 
-@pytest.mark.parametrize("name", ["clients", "records", "two-fold", "local"])
-def test_an_audit_refuses_a_ledger_that_its_own_run_does_not_give(name):
-    """Of each kind of sum: whoever releases, one line of the first round has another
-    denominator.
-    """
-    config, releases = AUDITED[name][0]()
-    for place, event in enumerate(releases):
+@pytest.mark.parametrize("name", AUDITED_RUNS)
+def test_ledger_with_another_denominator_is_refused(name):
+    """Of each kind of sum: each line of the first round in turn."""
+    config, releases = AUDITED_RUNS[name]()
+    for index, event in enumerate(releases):
         if event.round == 0:
-            changed = [
-                *releases[:place],
-                dataclasses.replace(event, denominator=7.0),
-                *releases[place + 1 :],
-            ]
-            with pytest.raises(
-                BenchError, match=r"denominator 7\.0, the code as it is now"
-            ):
+            changed = with_change(releases, index, denominator=7.0)
+            with pytest.raises(BenchError, match=r"denominator 7\.0, the code as it"):
                 audit(config, changed, canaries=50)
 
 
-def test_the_attack_on_a_rule_is_at_the_same_confidence(monkeypatch):
-    """And at the run's first threshold, delta and number of records, over as many runs
-    as were asked for.
-    """
-    given = {}
-    leak = report.leak_of
-    monkeypatch.setattr(
-        report,
-        "leak_of",
-        lambda run, rule, **more: (given.update(more), leak(run, rule, **more))[1],
-    )
-    for overlays, records in (
-        ([{}], 0),
+@pytest.mark.parametrize(
+    ("overlays", "records"),
+    [
+        ([RAW], 0),
         ([LOTS, {"clipping": {"kind": "mean-of-raw-norms"}}], 200),
-    ):
-        config = make_config(
-            *overlays, {"clipping": {"threshold": 0.75}}, *([] if records else [RAW])
-        )
-        releases = ledger_of(config)
-        audit(config, releases, canaries=100, runs=20)
-        assert given == {
-            "records": records,
-            "first": 0.75,
-            "delta": config.budget.delta,
-            "confidence": 0.95,
-            "runs": 20,
-        }
+    ],
+    ids=["clients", "records"],
+)
+def test_attack_on_a_rule_is_at_the_runs_settings(overlays, records, monkeypatch):
+    arguments = {}
+    leak = report.leak_of
+
+    def record(run, rule, **options):
+        arguments.update(options)
+        return leak(run, rule, **options)
+
+    monkeypatch.setattr(report, "leak_of", record)
+    config = make_config(*overlays, {"clipping": {"threshold": 0.75}})
+    audit(config, ledger_of(config), canaries=100, runs=20)
+    assert arguments == {
+        "records": records,
+        "first": 0.75,
+        "delta": config.budget.delta,
+        "confidence": 0.95,
+        "runs": 20,
+    }
 
 
-def test_noise_that_decayed_is_the_ledgers():
-    """The loss that drove it is not there; each round's multiplier is taken from the
-    ledger and checked against it.
+@pytest.mark.parametrize("steps", [1, 2])
+def test_audit_of_decayed_noise_takes_multipliers_from_the_ledger(steps):
+    """An audit has no loss for the noise to decay by. All steps of a round have its
+    multiplier.
     """
-    config = make_config(LOTS, DECAY)
-    z = [2.0] * 5 + [1.8] * 5
-    releases = ledger_of(config, multipliers=z)
-    assert [event.noise_multiplier for event in releases] == z
-    assert audit(config, releases, canaries=100)["rounds"] == 10
-    # Of two steps a round, both are at the round's.
-    config = make_config(LOTS, DECAY, {"client_update": {"inner_steps": 2}})
-    releases = ledger_of(config, multipliers=z, steps=2)
-    assert [event.noise_multiplier for event in releases] == [
-        each for each in z for _ in range(2)
-    ]
-    assert audit(config, releases, canaries=100)["rounds"] == 20
+    config = make_config(LOTS, DECAY, {"client_update": {"inner_steps": steps}})
+    multipliers = [2.0] * 5 + [1.8] * 5
+    releases = ledger_of(config, multipliers=multipliers, steps=steps)
+    stated = [event.noise_multiplier for event in releases]
+    assert stated == np.repeat(multipliers, steps).tolist()
+    assert audit(config, releases, canaries=100)["rounds"] == 10 * steps
 
 
-def test_the_audit_draws_from_a_seed_of_its_own_and_leaves_ordinary_units():
-    """Not from the published one of the run; another for each run, seed and mechanism.
-    A quarter stay as they are.
-    """
-    runs = [
+def test_audit_seeds_differ_by_run_and_from_the_published_one():
+    configs = [
         make_config(),
         make_config({"seed": 1}),
         make_config({"noise": {"multiplier": 2.0}}),
     ]
-    seeds = [audit_seed(run, *index) for run in runs for index in ((), (1,), (2,))]
+    seeds = [audit_seed(run, *index) for run in configs for index in ((), (1,), (2,))]
     assert len({*seeds, 0, 1}) == 11 and min(seeds) > 1000
+
+
+def test_quarter_of_the_clients_are_no_canaries():
     config = make_config()
     assert audit(config, ledger_of(config), canaries=400)["canaries"] == 300
 
 
-def test_experiments_of_one_audit_are_apart(monkeypatch):
-    """Where participation is secret there are several: of seeds, coins and scores of
-    their own, which all count.
-    """
-    made, own = [], report.one_run
-
-    def spy(*given, **more):
-        made.append((more["seed"], own(*given, **more)))
-        return made[-1][1]
-
-    monkeypatch.setattr(report, "one_run", spy)
-    config = make_config({"participation": {"kind": "poisson"}})
-    found = audit(config, ledger_of(config), canaries=50)
-    assert (
-        len(made) == len({seed for seed, _ in made}) == 4 and found["canaries"] == 200
-    )
-    pairs = [(one.coins, one.scores) for _, one in made]
-    for index, (coins, scores) in enumerate(pairs):
-        assert not any(
-            np.array_equal(coins, more) or np.array_equal(scores, other)
-            for more, other in pairs[:index]
-        )
+def test_experiments_under_secret_participation_are_independent(monkeypatch):
+    """Four experiments count, each with its own seed, coins and scores."""
+    experiments = record_experiments(monkeypatch)
+    config = make_config(POISSON)
+    assert audit(config, ledger_of(config), canaries=50)["canaries"] == 200
+    draws = {
+        (seed, result.coins.tobytes(), result.scores.tobytes())
+        for _, seed, result in experiments
+    }
+    assert len(experiments) == 4
+    for values in zip(*draws, strict=True):
+        assert len(set(values)) == 4
 
 
-def test_a_run_that_claims_no_privacy_has_no_bound_and_a_reason():
-    config = make_config({"method": "maml"})
-    found = audit(config, [])
-    assert found["epsilon"] is None and found["reason"] == "no release claims privacy"
+def test_run_without_privacy_has_a_reason_instead_of_a_bound():
+    result = audit(make_config({"method": "maml"}), [])
+    assert result["epsilon"] is None
+    assert result["reason"] == "no release claims privacy"
 
 
-def test_a_threshold_from_raw_norms_is_audited_over_many_runs():
-    config = make_config({"clipping": {"kind": "percentile-of-raw-norms"}})
-    found = audit(config, ledger_of(config), canaries=100, runs=60)
-    assert (
-        found["method"] == "Clopper-Pearson over many runs"
-        and 2 < found["epsilon"] <= found["epsilon_ideal"]
-    )
-    assert found["epsilon_proven"] == float("inf")
-    # Where the attack does not fit the plan, the one-run bound stands and the reason is
-    # there.
-    config = make_config(
-        {
-            "clipping": {"kind": "percentile-of-raw-norms"},
-            "participation": {"kind": "poisson"},
-        }
-    )
-    found = audit(config, ledger_of(config), canaries=100, runs=60)
-    assert found["method"] == "f-DP by ranks" and found["bounds"][-1]["epsilon"] is None
-    assert "one-pass" in found["bounds"][-1]["reason"]
+def test_threshold_from_raw_norms_is_audited_over_many_runs():
+    config = make_config(RAW)
+    result = audit(config, ledger_of(config), canaries=100, runs=60)
+    assert result["method"] == "Clopper-Pearson over many runs"
+    assert 2 < result["epsilon"] <= result["epsilon_ideal"]
+    assert result["epsilon_proven"] == float("inf")
+
+
+def test_attack_that_does_not_fit_the_plan_leaves_the_one_run_bound():
+    config = make_config(RAW, POISSON)
+    result = audit(config, ledger_of(config), canaries=100, runs=60)
+    assert result["method"] == "f-DP by ranks"
+    attack = result["bounds"][-1]
+    assert attack["epsilon"] is None and "one-pass" in attack["reason"]
+
+
+POISSON_SAMPLER = {
+    "kind": "poisson",
+    "clients": 400,
+    "cohort": 40,
+    "rounds": 10,
+    "rate": 0.1,
+}
 
 
 @pytest.mark.parametrize(
-    ("change", "line"),
+    ("change", "message"),
     [
         ({"noise_multiplier": 2.0}, "noise_multiplier 2.0, the code as it is now 1.0"),
         ({"denominator": 39.0}, "denominator 39.0"),
-        (
-            {
-                "sampler": {
-                    "kind": "poisson",
-                    "clients": 400,
-                    "cohort": 40,
-                    "rounds": 10,
-                    "rate": 0.1,
-                }
-            },
-            "another sampler",
-        ),
+        ({"sampler": POISSON_SAMPLER}, "another sampler"),
         ({"noise_std": 0.25}, "noise_std of 0.5 C, the code as it is now 1 C"),
         ({"data_dependent_threshold": True}, "data_dependent_threshold"),
     ],
 )
-def test_a_ledger_of_another_mechanism_is_refused(change, line):
-    config = make_config()
-    releases = ledger_of(config)
+def test_release_of_another_mechanism_is_refused(change, message):
+    releases = ledger_of(make_config())
     check_same_mechanism(releases, releases)
-    changed = [*releases[:3], dataclasses.replace(releases[3], **change), *releases[4:]]
     with pytest.raises(BenchError, match="release 3") as error:
-        check_same_mechanism(changed, releases)
-    assert line in str(error.value)
+        check_same_mechanism(with_change(releases, 3, **change), releases)
+    assert message in str(error.value)
+
+
+def test_ledger_of_other_releases_is_refused():
+    config, releases = client_run()
     with pytest.raises(BenchError, match="9 releases"):
         check_same_mechanism(releases[:-1], releases)
     with pytest.raises(BenchError, match="empty"):
         audit(config, [])
     renamed = [dataclasses.replace(event, name="gradient-sum") for event in releases]
-    with pytest.raises(
-        BenchError,
-        match="releases of gradient-sum, the code as it is now of query-gradient-sum",
-    ):
+    names = "releases of gradient-sum, the code as it is now of query-gradient-sum"
+    with pytest.raises(BenchError, match=names):
         audit(config, renamed)
 
 
-def test_a_mechanism_without_an_analysis_has_no_bound_and_a_reason():
-    config = make_config()
+def test_mechanism_without_analysis_has_a_reason_instead_of_a_bound():
+    config, releases = client_run()
     correlated = [
-        dataclasses.replace(event, mechanism="correlated")
-        for event in ledger_of(config)
+        dataclasses.replace(event, mechanism="correlated") for event in releases
     ]
-    found = audit(config, correlated)
-    assert (
-        found["epsilon"] is None
-        and "no analysis for correlated noise" in found["reason"]
-    )
+    result = audit(config, correlated)
+    assert result["epsilon"] is None
+    assert "no analysis for correlated noise" in result["reason"]

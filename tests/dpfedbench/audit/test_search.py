@@ -1,19 +1,18 @@
-"""Audits of DP-FNAS: of each half's sum, as the server and other parties see it, and of
-mechanisms that are wrong.
+"""Audits of DP-FNAS: each half's sum as its observers see it, and mutants.
 
-The released code of the paper clips the batch's gradient, adds noise of sigma C^2 and
-leaves parts without noise.
+The paper's released code clips the batch's gradient, adds noise of sigma C^2 and leaves
+parts without noise.
 """
 
 import pytest
 
 from dpfedbench.audit.canaries import audit_seed, one_run
-from dpfedbench.audit.report import bounds_of, family_of
+from dpfedbench.audit.report import family_of
 from dpsum import mechanism
 from dpsum.accounting.account import others, seen_by
 from dpsum.private_sum import PrivateSum
 
-from .conftest import LOTS, make_config
+from .conftest import LOTS, headline, make_config
 from .test_mutants import SquaredThreshold
 
 SEARCH = {
@@ -21,6 +20,7 @@ SEARCH = {
     "method": "dp-fnas",
     "model": {"kind": "darts-search"},
     "client_update": {"kind": "search-steps"},
+    "clients": {"count": 3, "fragments": 9},
     "participation": {"kind": "poisson-lots", "cohort": 80, "rounds": 20},
     "clipping": {"threshold": 0.1},
     "noise": {"multiplier": 4.0},
@@ -28,12 +28,13 @@ SEARCH = {
     "architecture_noise": {"multiplier": 4.0},
 }
 HALF = 400
+WEIGHTS, ARCHITECTURE = 0, 1
+OTHER_NOISES = {"server": 0, "another client": 2, "everyone": 3}
+"""Noises of other parties that an observer does not know."""
 
 
 class PartWithoutNoise(PrivateSum):
-    """Noise on the first coordinates alone, as where the 1x1 convolutions are left
-    out.
-    """
+    """Noise on the first coordinates alone, as where 1x1 convolutions are left out."""
 
     def _noised(self, total, standard):
         noise = self.noise_std * standard
@@ -41,63 +42,55 @@ class PartWithoutNoise(PrivateSum):
         return total + noise
 
 
-def audited(monkeypatch, mutant, place, *, seen="", seed=0, **values):
-    """(headline, what is proven) of one of the two sums, as the server or somebody else
-    sees it.
-    """
+def audit_sum(monkeypatch, mutant, index, observer="server", **options):
+    """Return the lower bound and the proven epsilon of a sum, for an observer."""
     monkeypatch.setattr(mechanism, "PrivateSum", mutant)
-    run = make_config(SEARCH, {"clients": {"count": 3, "fragments": 9}})
-    sum_ = run.client_sums[place]
-    found = one_run(
+    run = make_config(SEARCH)
+    sum_ = run.client_sums[index]
+    result = one_run(
         run,
         sum_,
-        seed=audit_seed(run, seed),
+        seed=audit_seed(run, 0),
         canaries=300,
         rounds=20,
         threshold=sum_.clipping.threshold,
         records=HALF,
-        added={"": 0, "another client": 2, "everyone": 3}[seen],
-        **values,
+        added=OTHER_NOISES[observer],
+        **options,
     )
-    assert {event.name for event in found.releases} == {sum_.name} and {
-        e.part for e in found.releases
-    } == {sum_.part}
-    releases = (
-        [seen_by(e, others([e])[seen], seen) for e in found.releases]
-        if seen
-        else found.releases
-    )
+    releases = result.releases
+    assert {(event.name, event.part) for event in releases} == {(sum_.name, sum_.part)}
+    if observer != "server":
+        releases = [
+            seen_by(event, others([event])[observer], observer) for event in releases
+        ]
     family = family_of(releases)
-    (headline, *_) = bounds_of(found, family, delta=1e-6, confidence=0.95, seed=0)
-    return headline.epsilon, family.epsilon(1.0, 1e-6)
+    return headline(result, family), family.epsilon(1.0, 1e-6)
 
 
-@pytest.mark.parametrize("seen", ["", "another client", "everyone"])
-@pytest.mark.parametrize("place", [0, 1])
-def test_honest_sums_are_within_what_holds(monkeypatch, place, seen):
+@pytest.mark.parametrize("observer", OTHER_NOISES)
+@pytest.mark.parametrize("index", [WEIGHTS, ARCHITECTURE])
+def test_audit_of_search_sums_is_below_what_is_proven(monkeypatch, index, observer):
     """A bound above it has a chance of at most 5 % each; the seeds are fixed."""
-    found, holds = audited(monkeypatch, PrivateSum, place, seen=seen)
-    assert found < holds
+    bound, proven = audit_sum(monkeypatch, PrivateSum, index, observer)
+    assert bound < proven
 
 
-def test_who_sees_the_sum_of_all_sees_less(monkeypatch):
-    assert (
-        audited(monkeypatch, PrivateSum, 0)[1]
-        > audited(monkeypatch, PrivateSum, 0, seen="everyone")[1]
-    )
+def test_observer_of_the_sum_over_parties_learns_less(monkeypatch):
+    _, for_server = audit_sum(monkeypatch, PrivateSum, WEIGHTS)
+    _, for_everyone = audit_sum(monkeypatch, PrivateSum, WEIGHTS, "everyone")
+    assert for_server > for_everyone
 
 
-@pytest.mark.parametrize("seen", ["", "everyone"])
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("observer", ["server", "everyone"])
+@pytest.mark.parametrize("index", [WEIGHTS, ARCHITECTURE])
 @pytest.mark.parametrize("mutant", [SquaredThreshold, PartWithoutNoise])
-def test_the_audit_catches(monkeypatch, mutant, place, seen):
-    found, holds = audited(monkeypatch, mutant, place, seen=seen)
-    assert found > holds
+def test_audit_of_search_sums_catches_a_mutant(monkeypatch, mutant, index, observer):
+    bound, proven = audit_sum(monkeypatch, mutant, index, observer)
+    assert bound > proven
 
 
-def test_a_leak_of_the_architectures_sum_is_not_told_from_the_weights_one(monkeypatch):
-    """The canaries of one half are in no sum of the other: with none inserted there is
-    nothing to tell.
-    """
-    found, _ = audited(monkeypatch, PrivateSum, 1, inserted=False)
-    assert found == 0
+def test_audit_of_a_search_sum_without_canaries_is_zero(monkeypatch):
+    """The canaries of one half are in no sum of the other."""
+    bound, _ = audit_sum(monkeypatch, PrivateSum, ARCHITECTURE, inserted=False)
+    assert bound == 0

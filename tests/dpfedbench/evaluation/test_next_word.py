@@ -1,5 +1,5 @@
-"""The test on unseen texts by hand: which tasks, which of their records refine, and
-which are told.
+"""The test on unseen texts by hand: its tasks, the records that refine, the records
+that are scored.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from dpfedbench.models.members import save_members
 from tests.dpfedbench.data.text import tiny_texts
 from tests.dpfedbench.federation.test_text import run_of
 
-SHOTS, TESTED, STEPS, RATE, BATCH = 6, 2, 3, 0.5, 4  # test_text's run
+SHOTS, TESTED, RATE, BATCH = 6, 2, 0.5, 4  # test_text's run, which takes three steps
 
 
 @pytest.fixture(scope="module")
@@ -35,79 +35,71 @@ def run():
     return run_of("reptile", validation={"every": 1, "tasks": 1, "public": True})
 
 
-def theta_of(net):
+@pytest.fixture(scope="module")
+def known(texts, run):
+    return KnownText(load_texts(texts), run.task.text)
+
+
+@pytest.fixture(scope="module")
+def net(run, known):
+    return run.tested_net(known.image_shape)
+
+
+@pytest.fixture(scope="module")
+def theta(net):
     return net.initial(np.random.default_rng(0))
 
 
-def without_others(dataset, split):
-    """The data set with other words in all tasks but a split's."""
-    tokens = np.random.default_rng(3).integers(
-        len(dataset.words), size=dataset.tokens.shape, dtype=np.int32
+def test_text_scores_are_of_the_records_after_those_of_the_steps(
+    run, known, net, theta
+):
+    after, before = next_word.text_scores(
+        choose(net), theta, known, run, split="test", tasks=2
     )
+    initial = torch.from_numpy(theta).double()
+    for index, task in enumerate(known.dataset.splits["test"][:2]):
+        records = known.tasks(np.array([task]))[0]
+        support, tested = records[:SHOTS], records[SHOTS : SHOTS + TESTED]
+        tuned = initial
+        for batch in (support[:BATCH], support[BATCH:], support[:BATCH]):
+            tuned = tuned.detach().requires_grad_()
+            loss = net.losses(tuned, batch, batch).mean()
+            tuned = tuned - RATE * torch.autograd.grad(loss, tuned)[0]
+        for scores, weights in ((before, initial), (after, tuned.detach())):
+            loss = float(net.losses(weights, tested, tested).mean())
+            right, words = net.correct(weights, tested, tested)
+            accuracy = float(right.sum() / words.sum())
+            assert scores.losses[index] == pytest.approx(loss, rel=1e-5)
+            assert scores.accuracies[index] == pytest.approx(accuracy)
+    assert (after.losses < before.losses).all()
+
+
+def without_others(dataset, split):
+    """Return the data set with random words in all tasks of other splits."""
+    rng = np.random.default_rng(3)
+    tokens = rng.integers(len(dataset.words), size=dataset.tokens.shape, dtype=np.int32)
     tokens[dataset.splits[split]] = dataset.tokens[dataset.splits[split]]
     return dataclasses.replace(dataset, tokens=tokens)
 
 
-def test_it_is_descent_on_the_first_records_and_a_test_of_the_next(texts, run):
-    known = KnownText(load_texts(texts), run.task.text)
-    net, pool = run.tested_net(known.image_shape), known.dataset.splits["test"]
-    theta = theta_of(net)
-    after, before = next_word.text_scores(
-        choose(net), theta, known, run, split="test", tasks=2
-    )
-    for index in range(2):
-        records = known.tasks(pool[index : index + 1])[0]
-        weights, others = (
-            torch.from_numpy(theta).double(),
-            records[SHOTS : SHOTS + TESTED],
-        )
-        for start in (0, BATCH, 0)[:STEPS]:
-            some = records[start : min(start + BATCH, SHOTS)]
-            weights = weights.detach().requires_grad_()
-            weights = (
-                weights
-                - RATE
-                * torch.autograd.grad(net.losses(weights, some, some).mean(), weights)[
-                    0
-                ]
-            )
-        for scores, point in (
-            (before, torch.from_numpy(theta).double()),
-            (after, weights.detach()),
-        ):
-            right, of = net.correct(point, others, others)
-            assert scores.losses[index] == pytest.approx(
-                float(net.losses(point, others, others).mean()), rel=1e-5
-            )
-            assert scores.accuracies[index] == pytest.approx(
-                float(right.sum() / of.sum())
-            )
-    assert (after.losses < before.losses).all()
-
-
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_each_measure_reads_its_own_split_alone(
-    texts, run, split, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("split", "unread"), [("validation", "test"), ("test", "validation")]
+)
+def test_text_measure_reads_its_own_split_alone(
+    texts, run, known, net, theta, split, unread, tmp_path, monkeypatch
 ):
-    """Other words in all other tasks change nothing, and in its own they do."""
-    dataset = load_texts(texts)
-    net = run.tested_net(KnownText(dataset, run.task.text).image_shape)
-    save_members(tmp_path / "model.safetensors", net, [theta_of(net)])
+    model, metrics = tmp_path / "model.safetensors", tmp_path / "metrics.json"
+    save_members(model, net, [theta])
 
-    def measured(dataset):
+    def measure(dataset):
         if split == "validation":
-            known = KnownText(dataset, run.task.text)
-            return next_word.TextMeasures(run, known, choose(net), threads=1).validate(
-                theta_of(net)
-            )
+            text = KnownText(dataset, run.task.text)
+            measures = next_word.TextMeasures(run, text, choose(net), threads=1)
+            return measures.validate(theta)
         monkeypatch.setattr(next_word, "load_texts", lambda folder: dataset)
-        files = {
-            "model_path": tmp_path / "model.safetensors",
-            "out_path": tmp_path / "metrics.json",
-        }
-        next_word.text_test(run, data_dir=texts, **files)
-        return json.loads((tmp_path / "metrics.json").read_text())
+        next_word.text_test(run, data_dir=texts, model_path=model, out_path=metrics)
+        return json.loads(metrics.read_text())
 
-    others = {"validation": "test", "test": "validation"}
-    assert measured(without_others(dataset, split)) == measured(dataset)
-    assert measured(without_others(dataset, others[split])) != measured(dataset)
+    dataset = known.dataset
+    assert measure(without_others(dataset, split)) == measure(dataset)
+    assert measure(without_others(dataset, unread)) != measure(dataset)

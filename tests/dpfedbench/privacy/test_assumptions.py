@@ -1,5 +1,5 @@
-"""The table of assumptions in docs/privacy.md: each row has a plan or a part of one's
-own that violates it, and that is refused.
+"""Refusal of plans and parts that violate an assumption in the table of
+docs/privacy.md.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ PAGE = Path(__file__).parents[3] / "docs/privacy.md"
 
 
 class Heads(Clients):
-    """Clients that each keep a head of their own."""
+    """Clients each of which keeps its own head."""
 
     rows = 1
 
@@ -54,41 +54,41 @@ class SavedHeads(Heads):
         return self.heads
 
 
-class Twice(Heads):
+class TwoContributions(Heads):
     each = 2
 
 
-class MoreRows(Heads):
+class TwoRows(Heads):
     rows = 2
 
 
-class Telling(Heads):
+class LossInRow(Heads):
     def row(self):
         return {"clients": 2.0, "loss": 0.25}
 
 
 class PersonalHead(ModelDifference):
     kind: Literal["personal-head"] = "personal-head"
-    made: ClassVar[type[Clients]] = Heads
+    heads: ClassVar[type[Clients]] = Heads
 
     def clients(self, setup):
-        return self.made()
+        return self.heads()
 
 
 def method_of(update, base=DpFedAvg, general=DIFFERENCE, **fields):
-    """A run of a method of one's own with this client update, read as a configuration
-    would.
+    """Return a run of a user's method with this client update, read as from a
+    configuration.
     """
     fields |= {"client_update": update()}
     annotations = {key: type(value) for key, value in fields.items()}
-    names = {"name": "own-method", "title": "own", "__module__": __name__}
-    names |= fields | {"__annotations__": annotations, "__qualname__": "OwnMethod"}
-    cls = type("OwnMethod", (base,), names)
-    given = {"method": "dp-fedavg" if general is DIFFERENCE else "dp-fl"}
-    values = make_config(given, general=general).plain()
+    members = {"name": "user-method", "title": "user", "__module__": __name__}
+    members |= fields | {"__annotations__": annotations, "__qualname__": "UserMethod"}
+    user_method = type("UserMethod", (base,), members)
+    method = {"method": "dp-fedavg" if general is DIFFERENCE else "dp-fl"}
+    values = make_config(method, general=general).plain()
     for key, value in fields.items():
         values[key] = plain(value)
-    return cls.read(values | {"method": "own-method"})
+    return user_method.read(values | {"method": "user-method"})
 
 
 def rounds_of(run):
@@ -102,14 +102,14 @@ def rounds_of(run):
     )
 
 
-def with_clients(made):
-    """The rounds of a method of one's own in Poisson cohorts, with these clients."""
+def with_clients(clients):
+    """Return the rounds of a user's method in Poisson cohorts with these clients."""
 
-    class Own(PersonalHead):
+    class Stateful(PersonalHead):
         keeps_state = True
+        heads = clients
 
-    Own.made = made
-    return rounds_of(method_of(Own))
+    return rounds_of(method_of(Stateful))
 
 
 def undeclared_state():
@@ -124,11 +124,11 @@ def declared_state():
 
 
 def state_despite_declaration():
-    class False_(PersonalHead):
+    class Undeclared(PersonalHead):
         keeps_state = False
-        made = SavedHeads
+        heads = SavedHeads
 
-    rounds_of(method_of(False_, participation=FixedSize(cohort=2, rounds=6)))
+    rounds_of(method_of(Undeclared, participation=FixedSize(cohort=2, rounds=6)))
 
 
 def state_beside_record_sums():
@@ -158,11 +158,12 @@ def zero_out_local_update():
                 super().sum(name, observer=observer), adjacency="zero-out"
             )
 
-    class Own(LocalReptile):
-        name = "own-local"
+    class UserLocal(LocalReptile):
+        name = "user-local"
         own_update: Careless = Careless()
 
-    Own.read(make_config({"method": "local-reptile"}).plain() | {"method": "own-local"})
+    values = make_config({"method": "local-reptile"}).plain()
+    UserLocal.read(values | {"method": "user-local"})
 
 
 def private_loss_drives_noise():
@@ -170,15 +171,15 @@ def private_loss_drives_noise():
         kind: Literal["following"] = "following"
         follows_loss: ClassVar[bool] = True
 
-    class Own(ClientLevelMethod):
-        name = "own-following"
+    class UserFollowing(ClientLevelMethod):
+        name = "user-following"
         noise: Following = Following()
         client_update: ModelDifference = ModelDifference()
 
     values = make_config(general=DIFFERENCE).plain()
     values["noise"] = {"kind": "following"}
     values["validation"]["public"] = False
-    Own.read(values | {"method": "own-following"})
+    UserFollowing.read(values | {"method": "user-following"})
 
 
 def own_sum_not_taken():
@@ -215,7 +216,8 @@ def borrowed_noise_name():
             return super().standard(stream_of, index, dimension) / 2
 
 
-def mechanism(**given):
+def mechanism(**parts):
+    """Return a mechanism on ten clients; `parts` replace its own."""
     values = {
         "name": "sum",
         "unit": "client",
@@ -224,19 +226,20 @@ def mechanism(**given):
         "participation": dpsum.OnePass(units=10, cohort=5, rounds=2),
         "clipping": Constant(threshold=1.0),
         "noise": dpsum.Gaussian(multiplier=1.0),
-        "ledger": LEDGER[0],
+        "ledger": Path("ledger.jsonl"),
     }
-    return dpsum.Mechanism(**values | given).noise_multiplier
+    return dpsum.Mechanism(**values | parts)
 
 
 def moving_threshold_correlated():
     noise = dpsum.Correlated(multiplier=1.0, weights=np.eye(2))
-    mechanism(noise=noise, clipping=PercentileOfReleases(threshold=1.0))
+    clipping = PercentileOfReleases(threshold=1.0)
+    _ = mechanism(noise=noise, clipping=clipping).noise_multiplier
 
 
 def release_beside_secure_sum():
-    class Own(ClientLevelMethod):
-        name = "own-secure"
+    class UserSecure(ClientLevelMethod):
+        name = "user-secure"
         participation: OnePass = OnePass()
         clipping: PrivateQuantile = PrivateQuantile()
         noise: Skellam = Skellam()
@@ -246,7 +249,7 @@ def release_beside_secure_sum():
     values["participation"] = {"kind": "one-pass", "cohort": 2, "rounds": 2}
     values["clipping"] = {"kind": "private-quantile", "count_noise": 5.0}
     values["noise"] = {"kind": "skellam"}
-    Own.read(values | {"method": "own-secure"})
+    UserSecure.read(values | {"method": "user-secure"})
 
 
 def several_own_participations():
@@ -265,15 +268,16 @@ def mechanism_epsilon_of_correlated_poisson():
     budget = dpsum.Budget(epsilon=1.0, delta=1e-5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dpsum.NoAccountWarning)
-        mechanism(
+        correlated = mechanism(
             participation=dpsum.Poisson(units=10, cohort=5, rounds=2),
             noise=dpsum.Correlated(multiplier=None, weights=np.eye(2)),
             budget=budget,
         )
+        _ = correlated.noise_multiplier
 
 
 def raw_norms_kept_by_a_rule():
-    """Not refused but made impossible: what `values` puts into the state is gone."""
+    """Show that what `values` puts into the state is gone: no rule can keep norms."""
 
     class Keeping(dpsum.PrivateQuantile):
         def values(self, state, norms):
@@ -285,22 +289,11 @@ def raw_norms_kept_by_a_rule():
             if "kept" not in state and state["threshold"] == 1.0:
                 raise BenchError("the rule has no raw norms of this round")
 
-    made = dpsum.Mechanism(
-        name="sum",
-        unit="client",
-        observer="everyone",
-        dimension=2,
-        participation=dpsum.OnePass(units=10, cohort=5, rounds=2),
-        clipping=Keeping(threshold=1.0, count_noise=5.0),
-        noise=dpsum.Gaussian(multiplier=1.0),
-        ledger=LEDGER[0],
-    )
-    total = made.open(0)
+    keeping = mechanism(clipping=Keeping(threshold=1.0, count_noise=5.0))
+    total = keeping.open(0)
     total.add(np.full((5, 2), 7.0))
-    made.release(total)
+    keeping.release(total)
 
-
-LEDGER: list[Path] = []
 
 VIOLATIONS = {
     "fixed-size cohorts: no state": (undeclared_state, "may keep state"),
@@ -309,13 +302,16 @@ VIOLATIONS = {
     "records: no state": (state_beside_record_sums, "may keep state"),
     "records: no batch statistics": (batch_statistics_for_records, "record"),
     "records: first order": (second_order_for_records, "second order"),
-    "one contribution a client": (lambda: with_clients(Twice), "2 contributions"),
-    "one row a client": (lambda: with_clients(MoreRows).round(0), "more contributions"),
+    "one contribution a client": (
+        lambda: with_clients(TwoContributions),
+        "2 contributions",
+    ),
+    "one row a client": (lambda: with_clients(TwoRows).round(0), "more contributions"),
     "one participation for own sums": (several_own_participations, "poisson"),
     "own sums are taken": (own_sum_not_taken, "does not take"),
     "a local update is always sent": (zero_out_local_update, "replace-one"),
     "columns are releases": (own_columns, "columns_are_released"),
-    "no raw loss in a row": (lambda: with_clients(Telling).round(0), "fill loss"),
+    "no raw loss in a row": (lambda: with_clients(LossInRow).round(0), "fill loss"),
     "noise follows public losses": (private_loss_drives_noise, "public"),
     "a transformation reads one norm": (mixing_transform, "rows of its own"),
     "a rule sees releases": (raw_norms_kept_by_a_rule, "has no raw norms"),
@@ -332,12 +328,12 @@ VIOLATIONS = {
 
 
 @pytest.mark.parametrize("row", VIOLATIONS)
-def test_assumption_is_enforced_from_a_property(row, tmp_path):
-    LEDGER[:] = [tmp_path / "ledger.jsonl"]
+def test_assumption_is_enforced_from_a_property(row, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     violate, words = VIOLATIONS[row]
-    with pytest.raises(dpsum.DpsumError, match=words) as caught:
+    with pytest.raises(dpsum.DpsumError, match=words) as error:
         violate()
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_table_of_assumptions_lists_all_violations():
@@ -347,9 +343,7 @@ def test_table_of_assumptions_lists_all_violations():
 
 
 def test_stateful_clients_run_where_rounds_are_independent():
-    """The same clients are accepted in Poisson cohorts, and stateless ones of a class
-    that declares it in fixed-size ones.
-    """
+    """And stateless clients, of a class that declares it, in fixed-size cohorts."""
     with_clients(SavedHeads).round(0)
 
     class Stateless(PersonalHead):
@@ -359,7 +353,7 @@ def test_stateful_clients_run_where_rounds_are_independent():
 
 
 def test_shipped_methods_are_accepted_with_fixed_size_cohorts():
-    made = make_config(
+    run = make_config(
         {"method": "dp-fedavg", "participation": "fixed-size"}, general=DIFFERENCE
     )
-    assert made.client.keeps_state is False
+    assert run.client.keeps_state is False

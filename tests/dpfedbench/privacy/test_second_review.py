@@ -25,7 +25,7 @@ from tests.dpfedbench.privacy.test_who_took_part import (
 from tests.partitions import make_dirichlet, make_fragments
 
 
-def test_monte_carlo_bounds_hold_at_all_epsilons_of_the_list():
+def test_monte_carlo_bounds_hold_at_all_epsilons_of_the_list() -> None:
     """Three ends at each of the list's epsilons and a hundred looks fail together with
     a chance of at most delta / 1,000.
     """
@@ -34,9 +34,9 @@ def test_monte_carlo_bounds_hold_at_all_epsilons_of_the_list():
     assert 100 * 3 * importance_sampling._STEPS * pair._doubt <= delta / 1000
 
 
-@pytest.mark.parametrize("doubt", [0.05])
-def test_bernstein_end_fails_no_more_often_than_stated(doubt):
+def test_bernstein_end_fails_no_more_often_than_stated() -> None:
     """2,000 means of 200 draws; more than 5 % + 4 standard errors: false alarm 3e-5."""
+    doubt = 0.05
     rng = np.random.default_rng(0)
     draws = (rng.random((2000, 200)) < 0.1).astype(float)
     ends = [importance_sampling._bernstein(values, 1.0, doubt) for values in draws]
@@ -84,22 +84,22 @@ def calibrated(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> float:
     return calibration.calibrate("holds", SAMPLER, answers.target, 1e-5)
 
 
-def rounds_found(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> int:
+def allowed_rounds(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(calibration, "epsilon_after", answers)
     return calibration.rounds_allowed("holds", SAMPLER, 1.0, 1e-5, answers.target)
 
 
-def test_a_run_looks_at_fewer_pairs_than_are_allowed_for(
+def test_run_looks_at_fewer_pairs_than_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counts = []
-    for least in np.geomspace(0.051, 8000, 60):  # the z that is just enough
-        answers = Answers(least / 256, 1.0)
-        assert calibrated(answers, monkeypatch) >= least
+    for enough in np.geomspace(0.051, 8000, 60):  # the z that is just enough
+        answers = Answers(enough / 256, 1.0)
+        assert calibrated(answers, monkeypatch) >= enough
         counts.append(len(set(answers.asked)))
     assert max(counts) <= 32
     answers = Answers(1 / 100, 1.0)
-    rounds_found(answers, monkeypatch)
+    allowed_rounds(answers, monkeypatch)
     searched = len(set(answers.asked))
     sampling = dataclasses.replace(SAMPLER, encoder=np.eye(256).tobytes())
     pairs = set()
@@ -112,36 +112,34 @@ def test_a_run_looks_at_fewer_pairs_than_are_allowed_for(
     assert max(counts) + searched + len(pairs) + accounts <= importance_sampling.LOOKS
 
 
-def test_a_search_errs_at_none_but_the_points_that_true_answers_lead_to(
+def test_search_errs_only_at_points_that_true_answers_lead_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All other points lie, and true answers are doubted at random; 200 searches each."""
     rng = np.random.default_rng(0)
+
+    def liar_beside(honest: Answers) -> Answers:
+        path = set(honest.asked)
+        return Answers(honest.scale, 1.0, lambda point: point not in path, rng)
+
     for _ in range(200):
-        least = float(rng.uniform(0.06, 50))
-        path = Answers(least / 256, 1.0)
-        calibrated(path, monkeypatch)
-        asked = set(path.asked)
-        liar = Answers(least / 256, 1.0, lambda at, asked=asked: at not in asked, rng)
-        assert calibrated(liar, monkeypatch) >= least
+        enough = float(rng.uniform(0.06, 50))
+        honest = Answers(enough / 256, 1.0)
+        calibrated(honest, monkeypatch)
+        assert calibrated(liar_beside(honest), monkeypatch) >= enough
         most = int(rng.integers(1, 256))
-        path = Answers(1 / (most + 0.5), 1.0)
-        assert rounds_found(path, monkeypatch) == most
-        asked = set(path.asked)
-        liar = Answers(
-            1 / (most + 0.5), 1.0, lambda at, asked=asked: at not in asked, rng
-        )
-        assert rounds_found(liar, monkeypatch) <= most
+        honest = Answers(1 / (most + 0.5), 1.0)
+        assert allowed_rounds(honest, monkeypatch) == most
+        assert allowed_rounds(liar_beside(honest), monkeypatch) <= most
     # A lie at such a point is believed.
-    assert calibrated(Answers(5 / 256, 1.0, lambda at: True), monkeypatch) < 5
+    assert calibrated(Answers(5 / 256, 1.0, lambda point: True), monkeypatch) < 5
 
 
-def test_another_look_at_a_pair_has_the_same_draws() -> None:
-    """So its bounds are wrong together or not at all."""
+def test_bounds_of_a_pair_are_wrong_together_or_not_at_all() -> None:
+    """Another look at it has the same draws."""
     pairs = [importance_sampling.Pair(np.eye(3) / 1.5, 3, 1e-3) for _ in range(2)]
     for epsilon in (0.5, 1.0, 1.5):
-        one, other = (pair.present(epsilon) for pair in pairs)
-        assert one == other
+        assert pairs[0].present(epsilon) == pairs[1].present(epsilon)
         assert pairs[0].absent(epsilon) == pairs[1].absent(epsilon)
     pairs[1].present(0.7)
     assert pairs[1].present(0.5) == pairs[0].present(0.5)
@@ -187,11 +185,11 @@ def two_runs(
     for label in (0, 1):
         folder = tmp_path / str(label)
         data = data_with_label(folder / "data", label)
-        made = deal(load_records(data))
-        made.save(folder / "clients")
+        clients = deal(load_records(data))
+        clients.save(folder / "clients")
         monkeypatch.chdir(folder)
         files.append(files_of(run_stages(run, (data, folder / "clients"), folder)))
-        sizes.append([int((held >= 0).sum()) for held in made.records])
+        sizes.append([int((held >= 0).sum()) for held in clients.records])
     return files, sizes
 
 
@@ -209,24 +207,25 @@ def test_dirichlet_sizes_follow_from_labels_and_the_ledger_has_them(
         monkeypatch,
     )
     assert sizes[0] != sizes[1] and sum(sizes[0]) == sum(sizes[1]) == 120
-    for own, held in zip(files, sizes, strict=True):
-        lines = own["ledger.jsonl"].decode().splitlines()
+    for run_files, client_sizes in zip(files, sizes, strict=True):
+        lines = run_files["ledger.jsonl"].decode().splitlines()
         assert lines
-        assert all(json.loads(line)["sampler"]["sizes"] == held for line in lines)
+        stated = [json.loads(line)["sampler"]["sizes"] for line in lines]
+        assert all(value == client_sizes for value in stated)
 
 
-def test_a_label_shows_in_checksums_alone_where_sizes_do_not_follow_from_it(
+def test_label_shows_in_checksums_alone_where_sizes_do_not_follow_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contributions are zero, so that no release has the label either."""
-    (one, other), sizes = two_runs(
+    (first, second), sizes = two_runs(
         {"clients": {"partition": "fragments", "fragments": 12}},
         lambda data: make_fragments(data, clients=4, fragments=12, seed=0),
         tmp_path,
         monkeypatch,
     )
-    assert sizes[0] == sizes[1] and one.keys() == other.keys()
-    differing = {name for name in one if one[name] != other[name]}
+    assert sizes[0] == sizes[1] and first.keys() == second.keys()
+    differing = {name for name in first if first[name] != second[name]}
     differing -= OF_THE_MACHINE.keys()
     # The data set's and the partition's files are among what these jobs read.
     assert differing == {
@@ -247,31 +246,30 @@ def test_evened_features_follow_from_the_record_and_the_public_images(
         images = np.array(dataset.images)
         images[changed] = 255 - images[changed]
         data = dataclasses.replace(dataset, images=images)
-        (found,) = features_of(run, data, [private])
-        return found
+        (features,) = features_of(run, data, [private])
+        return features
 
     before = features_with(np.array([], int))
     after = features_with(private[7:8])
     moved = (before != after).any(axis=(1, 2, 3))
     assert np.flatnonzero(moved).tolist() == [7]
-    for some in (public[:1], public):
-        assert (features_with(some) != before).any(axis=(1, 2, 3)).all()
+    for changed in (public[:1], public):
+        assert (features_with(changed) != before).any(axis=(1, 2, 3)).all()
 
 
-def test_features_are_no_part_of_a_run(
+def test_features_are_in_no_file_of_a_run(
     silos: Any,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They lie outside of its folder, and no file there has a record's features."""
     run = make_config(HEAD, EVENED, {"participation": {"rounds": 2}}, general=LOTS)
     make_features(run, data_dir=silos[0], out_dir=tmp_path / "features")
     features = np.load(tmp_path / "features" / FEATURES)
     monkeypatch.chdir(tmp_path)
-    place = run_stages(run, silos, tmp_path)
-    assert not (place / run.features_folder).exists()
+    folder = run_stages(run, silos, tmp_path)
+    assert not (folder / run.features_folder).exists()
     assert len(features[0].tobytes()) == 60 * 4
-    found = files_of(place)
-    assert not any(FEATURES in name for name in found)
-    for content in found.values():
+    files = files_of(folder)
+    assert not any(FEATURES in name for name in files)
+    for content in files.values():
         assert not any(row.tobytes() in content for row in features)

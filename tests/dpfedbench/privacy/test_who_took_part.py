@@ -1,4 +1,4 @@
-"""No file of a private run tells who took part.
+"""Independence of all files of a private run from who took part.
 
 Two runs of one configuration draw other cohorts (or lots). All contributions are zero
 and the noise is the same, so their releases are equal. What differs between the two
@@ -70,16 +70,16 @@ def add_nothing(add: Any) -> Any:
     return zero
 
 
-def run_stages(run: Method, places: Any, folder: Path) -> Path:
+def run_stages(run: Method, folders: Any, folder: Path) -> Path:
     """Run the scripts of the workflow for one run; return the run's folder."""
     results = folder / "results"
     data = results / "data" / run.dataset
     clients = results / "clients" / run.clients_folder
-    for source, target in zip(places, (data, clients), strict=True):
+    for source, target in zip(folders, (data, clients), strict=True):
         shutil.copytree(source, target)
         seal("rule", sorted(path for path in target.iterdir() if path.is_file()))
-    place = Path("results") / "runs" / run.folder
-    config = [place / "config.yaml"]
+    run_folder = Path("results") / "runs" / run.folder
+    config = [run_folder / "config.yaml"]
     inside = [path.relative_to(folder) for path in (data, clients)]
     tables = [*sorted(data.glob("*.csv")), data / "summary.json"]
     images = {
@@ -92,10 +92,10 @@ def run_stages(run: Method, places: Any, folder: Path) -> Path:
     }
     machine = {"machine": {"checkpoint_seconds": 0, "device": "cpu", "kernels": "off"}}
     trained = {
-        "model": place / "model.safetensors",
-        "history": place / "history.csv",
-        "ledger": place / "ledger.jsonl",
-        "training": place / "training.json",
+        "model": run_folder / "model.safetensors",
+        "history": run_folder / "history.csv",
+        "ledger": run_folder / "ledger.jsonl",
+        "training": run_folder / "training.json",
     }
     call(
         "configure",
@@ -112,7 +112,7 @@ def run_stages(run: Method, places: Any, folder: Path) -> Path:
     call(
         "meta_test",
         input={"config": config, "model": trained["model"]} | images,
-        output={"metrics": place / "metrics.json"},
+        output={"metrics": run_folder / "metrics.json"},
         config=machine,
     )
     shared = {"clients": [partition["clients"]]} if run.client_data == "tasks" else {}
@@ -120,10 +120,10 @@ def run_stages(run: Method, places: Any, folder: Path) -> Path:
     call(
         "account",
         input={"config": config} | ledger | shared,
-        output={"account": place / "privacy.json"},
+        output={"account": run_folder / "privacy.json"},
         params={"search": None},
     )
-    return folder / place
+    return folder / run_folder
 
 
 def count_all_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,17 +138,17 @@ def count_all_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kind, "add_by", adding)
 
 
-def files_of(place: Path) -> dict[str, bytes]:
+def files_of(folder: Path) -> dict[str, bytes]:
     """Return the files below a folder by name."""
     return {
-        path.relative_to(place).as_posix(): path.read_bytes()
-        for path in sorted(place.rglob("*"))
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
 
 
 def files_of_two_runs(
-    run: Method, places: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Method, folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[dict[str, bytes]], list[list[Any]]]:
     """Return the files of both runs by name, and each run's cohorts and the streams
     that it drew from.
@@ -157,26 +157,29 @@ def files_of_two_runs(
     files: list[dict[str, bytes]] = []
     drawn: list[list[Any]] = []
     count_all_as_zero(monkeypatch)
-    for name in ("first", "other"):
-        asked: set[str] = set()
+    for name in ("first", "second"):
+        streams: set[str] = set()
 
         def other_stream(
-            seed: Any, purpose: str, *rest: Any, name: str = name, asked: Any = asked
+            seed: Any,
+            purpose: str,
+            *rest: Any,
+            name: str = name,
+            streams: Any = streams,
         ) -> Any:
-            asked.add(f"{purpose} of the {name}")
+            streams.add(f"{purpose} of the {name}")
             return draw(seed, f"{purpose} of the {name}", *rest)
 
         monkeypatch.setattr(participation, "stream", other_stream)
         folder = tmp_path / name
         folder.mkdir()
         monkeypatch.chdir(folder)
-        place = run_stages(run, places, folder)
-        files.append(files_of(place))
+        files.append(files_of(run_stages(run, folders, folder)))
         plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
         cohorts = [
             plan.sample_cohort(index) for index in range(run.participation.rounds)
         ]
-        drawn.append([[cohort.tolist() for cohort in cohorts], sorted(asked)])
+        drawn.append([[cohort.tolist() for cohort in cohorts], sorted(streams)])
     return files, drawn
 
 
@@ -189,27 +192,27 @@ def test_files_of_a_private_run_do_not_depend_on_who_took_part(
     name: str,
 ) -> None:
     run = RUNS[name]
-    places = silos if run.client_data == "records" else federation
-    (one, other), drawn = files_of_two_runs(run, places, tmp_path, monkeypatch)
-    for _, asked in drawn:
-        assert any(stream.startswith(("participation", "lot")) for stream in asked)
+    folders = silos if run.client_data == "records" else federation
+    (first, second), drawn = files_of_two_runs(run, folders, tmp_path, monkeypatch)
+    for _, streams in drawn:
+        assert any(stream.startswith(("participation", "lot")) for stream in streams)
     if name != "lots":  # whose clients are there in each round
         assert drawn[0][0] != drawn[1][0]
-    assert one.keys() == other.keys()
-    wanted = {"history.csv", "training.json", "ledger.jsonl", "logs/train.log"}
-    wanted |= {"manifest/train-model.sha256", "privacy.json", "metrics.json"}
-    assert wanted <= one.keys() and "benchmark/train.tsv" not in one
-    differing = {key for key in one if one[key] != other[key]}
+    assert first.keys() == second.keys()
+    expected = {"history.csv", "training.json", "ledger.jsonl", "logs/train.log"}
+    expected |= {"manifest/train-model.sha256", "privacy.json", "metrics.json"}
+    assert expected <= first.keys() and "benchmark/train.tsv" not in first
+    differing = {key for key in first if first[key] != second[key]}
     assert differing <= OF_THE_MACHINE.keys()
 
 
-def test_the_comparison_finds_what_a_run_without_privacy_tells(
+def test_comparison_detects_a_run_without_privacy(
     federation: Any,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its history has losses of the cohort, whose contributions are zero here too."""
-    (one, other), _ = files_of_two_runs(
+    (first, second), _ = files_of_two_runs(
         WITHOUT_PRIVACY, federation, tmp_path, monkeypatch
     )
-    assert one["history.csv"] != other["history.csv"]
+    assert first["history.csv"] != second["history.csv"]
