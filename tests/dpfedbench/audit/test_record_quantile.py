@@ -75,10 +75,9 @@ class View:
 
 def canary_units(size):
     """Return the records of a client: a canary of this size, and no other gradients."""
-    others = [0] * (RECORDS - 1)
     return Units(
         np.array([0, *[-1] * (RECORDS - 1)]),
-        np.float32([size, *others]),
+        np.float32([size] + [0] * (RECORDS - 1)),
         np.zeros((RECORDS, 1), np.float32),
     )
 
@@ -177,7 +176,7 @@ def test_audit_of_a_record_quantile_over_whole_lots_is_just_below_what_is_proven
 
 
 def test_audit_of_a_record_quantile_without_canaries_is_zero(family):
-    """Of 200 draws of coins 95 % at least give zero; 25 alarms of 5 % have a chance of
+    """At least 95 % of 200 draws of coins give zero; 25 alarms of 5 % have a chance of
     1e-5.
     """
     results = run_experiment(inserted=False)

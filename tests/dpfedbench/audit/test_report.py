@@ -224,7 +224,7 @@ def test_part_of_another_mechanism_comes_first_however_low():
 
 @pytest.mark.parametrize("name", AUDITED_RUNS)
 def test_ledger_with_another_denominator_is_refused(name):
-    """Of each kind of sum: each line of the first round in turn."""
+    """Each line of the first round in turn, of each kind of sum."""
     config, releases = AUDITED_RUNS[name]()
     for index, event in enumerate(releases):
         if event.round == 0:

@@ -57,8 +57,8 @@ def without_others(dataset, split):
     """Return the data set with noise instead of the images of all other splits."""
     rng = np.random.default_rng(9)
     images = rng.integers(256, size=dataset.images.shape, dtype=np.uint8)
-    kept = dataset.splits[split]
-    images[kept] = dataset.images[kept]
+    classes = dataset.splits[split]
+    images[classes] = dataset.images[classes]
     return dataclasses.replace(dataset, images=images)
 
 

@@ -49,7 +49,7 @@ def test_interval_of_no_value_or_of_nan_is_refused() -> None:
 
 
 def test_mean_interval_covers_the_mean_as_often_as_stated() -> None:
-    """Of 2,000 intervals 95 % hold the mean; outside 0.93 to 0.97 by chance: below
+    """95 % of 2,000 intervals hold the mean; outside 0.93 to 0.97 by chance: below
     1e-4.
     """
     draws = np.random.default_rng(1).normal(0, 1, (2000, 5))

@@ -23,7 +23,7 @@ from .conftest import DIFFERENCE, RUN, rounds_of, stop_before, train, training_i
 
 
 class Averaging(ClientUpdate):
-    """What `ModelDifference` does, as a user writes it."""
+    """The update of `ModelDifference`, as a user writes it."""
 
     kind: Literal["averaging"] = "averaging"
     client_data: ClassVar[str] = "records"
@@ -93,29 +93,29 @@ def personal_in(run_dir):
     return {name: training[name] for name in personal_test.COLUMNS}
 
 
-def test_averaging_of_ones_own_has_the_bits_of_model_difference(silos, tmp_path):
-    own = rounds_of(config_of(DpAveraging), silos, tmp_path / "own")
+def test_user_averaging_has_the_bits_of_model_difference(silos, tmp_path):
+    written = rounds_of(config_of(DpAveraging), silos, tmp_path / "written")
     shipped = rounds_of(conftest.make_config(general=DIFFERENCE), silos, tmp_path)
     for index in range(3):
-        own.round(index)
+        written.round(index)
         shipped.round(index)
-    assert torch.equal(own.theta, shipped.theta)
+    assert torch.equal(written.theta, shipped.theta)
 
 
 @pytest.fixture(scope="module")
 def fedrep(silos, tmp_path_factory):
-    """The files and the personal test of an unbroken training of FedRep."""
+    """Files and personal test of an unbroken training of FedRep."""
     folder = tmp_path_factory.mktemp("fedrep")
     return train(FEDREP, silos, folder), personal_in(folder)
 
 
-def test_threads_change_no_bit(silos, tmp_path, fedrep):
+def test_threads_change_no_bit_of_personal_models(silos, tmp_path, fedrep):
     files = train(FEDREP, silos, tmp_path, threads=3)
     assert (files, personal_in(tmp_path)) == fedrep
 
 
 @pytest.mark.parametrize("index", [1, 4])
-def test_a_killed_training_ends_with_the_same_bits(
+def test_killed_training_of_personal_models_ends_with_the_same_bits(
     silos, tmp_path, monkeypatch, fedrep, index
 ):
     with monkeypatch.context() as patch:
@@ -126,10 +126,9 @@ def test_a_killed_training_ends_with_the_same_bits(
     assert (files, personal_in(tmp_path)) == fedrep
 
 
-def test_state_that_is_lost_at_a_restart_is_noticed(
+def test_restart_without_states_of_clients_changes_the_result(
     silos, tmp_path, monkeypatch, fedrep
 ):
-    """The fault: a checkpoint has no states of clients."""
     with monkeypatch.context() as patch:
         stop = stop_before(patch, 4)
         with pytest.raises(stop):
@@ -161,37 +160,34 @@ def test_personal_test_is_of_examples_that_training_leaves_out(silos, tmp_path):
     held = rounds.held
     whole = rounds_of(config_of(DpFedRep), silos, tmp_path / "whole").held
     for client in range(4):
-        trained, tested = set(held.places[client]), set(held.test_places[client])
+        rows = held.test_places[client]
+        trained, tested = set(held.places[client]), set(rows)
         assert not trained & tested
         assert trained | tested == set(whole.places[client])
         assert len(tested) == round(0.2 * len(whole.places[client]))
-        assert np.array_equal(
-            held.test_images[client], held.dataset.images[held.test_places[client]]
-        )
-        assert np.array_equal(
-            held.test_labels[client], held.dataset.labels[held.test_places[client]]
-        )
-    seen = []
+        assert np.array_equal(held.test_images[client], held.dataset.images[rows])
+        assert np.array_equal(held.test_labels[client], held.dataset.labels[rows])
+    read = []
     update = type(rounds.run.client_update)
     contributions = update.contributions
 
     def watched(self, model, cohort, index):
-        seen.extend((client.number, client.records[1]) for client in cohort)
+        read.extend((client.number, client.records[1]) for client in cohort)
         yield from contributions(self, model, cohort, index)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(update, "contributions", watched)
         rounds.round(0)
-    assert seen
-    assert all(np.array_equal(labels, held.labels[n]) for n, labels in seen)
+    assert read
+    assert all(np.array_equal(labels, held.labels[n]) for n, labels in read)
 
 
-def test_personal_accuracies_are_each_clients_own(silos, tmp_path):
+def test_personal_accuracies_are_of_the_clients_models(silos, tmp_path):
     rounds = rounds_of(FEDREP, silos, tmp_path)
     for index in range(3):
         rounds.round(index)
     before = rounds.clients.state()
-    found = rounds.personal_test()
+    result = rounds.personal_test()
     gradients = rounds.gradients.make()
     accuracies = []
     for client in range(4):
@@ -207,16 +203,15 @@ def test_personal_accuracies_are_each_clients_own(silos, tmp_path):
             weights[head] -= 0.1 * mean[head]
         tested = rounds.held.test_images[client], rounds.held.test_labels[client]
         accuracies.append(100 * gradients.evaluate(weights.numpy(), *tested).accuracy)
-    assert found == summarize_clients(np.array(accuracies))
+    assert result == summarize_clients(np.array(accuracies))
     after = rounds.clients.state()["clients"]
     for client, state in before["clients"].items():
         assert torch.equal(after[client]["head"], state["head"])
 
 
-def test_the_worst_tenth_is_the_lowest():
-    """Of 21 clients three: 1, 2 and 3 percent."""
-    found = summarize_clients(np.array([*range(21, 0, -1)], float))
-    assert found == {
+def test_worst_tenth_is_the_mean_of_the_lowest():
+    """Three of 21 clients: 1, 2 and 3 percent."""
+    assert summarize_clients(np.arange(21.0, 0.0, -1)) == {
         "personal_accuracy": 11.0,
         "personal_worst_tenth": 2.0,
         "personal_spread": pytest.approx((440 / 12) ** 0.5),
@@ -248,7 +243,7 @@ def test_runs_without_a_personal_test_have_no_columns_of_it(silos, tmp_path):
     ("method", "general"),
     [("dp-agr", RUN), ("adap-dp-fl", conftest.LOTS)],
 )
-def test_clients_without_a_test_of_their_own_are_refused(method, general):
+def test_held_out_share_of_clients_without_a_personal_test_is_refused(method, general):
     overlay = {"method": method, "clients": {"held_out_share": 0.2}}
     with pytest.raises(BenchError, match=r"clients.held_out_share is 0.2, but"):
         conftest.make_config(overlay, general=general)
@@ -286,17 +281,17 @@ def test_few_shot_clients_have_support_and_query_sets(federation, tmp_path):
         "method": "dp-few-shot",
         "client_update": {"kind": "few-shot"},
     }
-    own = rounds_of(DpFewShot.read(values), federation, tmp_path / "own")
-    theirs = rounds_of(shipped, federation, tmp_path / "shipped")
-    theta = own.theta.numpy()
-    cohort = np.arange(4)
-    ((rows, *_),) = own.clients.contributions(theta, cohort, 0)
-    ((expected, *_),) = theirs.clients.contributions(theta, cohort, 0)
+    written = rounds_of(DpFewShot.read(values), federation, tmp_path / "written")
+    theta = written.theta.numpy()
+    rows, expected = (
+        next(iter(rounds.clients.contributions(theta, np.arange(4), 0)))[0]
+        for rounds in (written, rounds_of(shipped, federation, tmp_path / "shipped"))
+    )
     assert torch.allclose(rows, expected, atol=1e-5)
 
 
 def clients_of(silos, tmp_path, function, *, keeps_state=True):
-    """Clients of an update that has this function as its `contributions`."""
+    """Return clients of an update whose `contributions` is this function."""
     rounds = rounds_of(config_of(DpAveraging), silos, tmp_path)
     update = type(
         "Bad",
@@ -332,7 +327,7 @@ def keeps_arrays(self, model, cohort, index):
         yield model.weights
 
 
-def keeps_unsaid(self, model, cohort, index):
+def keeps_undeclared(self, model, cohort, index):
     for client in cohort:
         client.state["head"] = 1.0
         yield model.weights
@@ -345,7 +340,7 @@ def keeps_unsaid(self, model, cohort, index):
         (too_many, True, "yields more messages for 3 clients"),
         (shared_alone, True, "yield the weights of the whole model"),
         (keeps_arrays, True, "keeps head, a ndarray: a state has tensors, numbers"),
-        (keeps_unsaid, False, "says keeps_state = False: set it to True"),
+        (keeps_undeclared, False, "says keeps_state = False: set it to True"),
     ],
 )
 def test_updates_that_break_the_interface_are_refused(
@@ -355,7 +350,7 @@ def test_updates_that_break_the_interface_are_refused(
         computed(silos, tmp_path, function, keeps_state=keeps_state)
 
 
-def test_a_state_is_not_kept_where_the_message_is_not_finite(silos, tmp_path):
+def test_state_is_not_kept_where_the_message_is_not_finite(silos, tmp_path):
     def contributions(self, model, cohort, index):
         for client in cohort:
             client.state["seen"] = index
@@ -369,7 +364,7 @@ def test_a_state_is_not_kept_where_the_message_is_not_finite(silos, tmp_path):
     assert sorted(clients.state()["clients"]) == [0, 2]
 
 
-def test_a_kept_view_is_saved_without_the_tensor_behind_it(silos, tmp_path):
+def test_view_in_a_state_is_saved_without_the_tensor_behind_it(silos, tmp_path):
     def contributions(self, model, cohort, index):
         for client in cohort:
             weights = model.weights
@@ -379,13 +374,13 @@ def test_a_kept_view_is_saved_without_the_tensor_behind_it(silos, tmp_path):
 
     clients, theta = clients_of(silos, tmp_path, contributions)
     list(clients.contributions(theta, np.arange(1), 0))
-    kept = clients.state()["clients"][0]["first"]
-    assert kept.untyped_storage().size() == 2 * kept.element_size()
-    assert kept.tolist() == [0.0, 0.0]
+    saved = clients.state()["clients"][0]["first"]
+    assert saved.untyped_storage().size() == 2 * saved.element_size()
+    assert saved.tolist() == [0.0, 0.0]
 
 
-def test_each_process_restores_the_states_of_its_own_clients(silos, tmp_path):
-    clients, _ = clients_of(silos, tmp_path, keeps_unsaid)
+def test_process_restores_the_states_of_its_own_clients(silos, tmp_path):
+    clients, _ = clients_of(silos, tmp_path, keeps_undeclared)
     clients._processes = Processes(1, 2)
     states = {client: {"head": float(client)} for client in range(4)}
     clients.restore({"clients": states, "public": {}})

@@ -93,10 +93,10 @@ def initial_weights(config, data):
 def movement_and_distance(config, data, folder, other_folder):
     """Return how far the first run's model moved, and how far the other's is from it."""
     net, initial = initial_weights(config, data)
-    (model,), (other,) = (
+    (model,), (other_model,) = (
         load_members(path / "model.safetensors", net) for path in (folder, other_folder)
     )
-    return np.linalg.norm(model - initial), np.linalg.norm(model - other)
+    return np.linalg.norm(model - initial), np.linalg.norm(model - other_model)
 
 
 @pytest.mark.parametrize("name", CASES)

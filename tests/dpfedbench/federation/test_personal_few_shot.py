@@ -50,12 +50,12 @@ def test_left_out_examples_are_behind_those_of_training(apart, tmp_path):
     assert batch.query_y.tolist() == [[0, 1, 2]] * 2
     partition = Partition.load(apart[1])
     dataset = load_dataset(apart[0])
-    for place, client in enumerate(ids):
+    for row, client in enumerate(ids):
         for label in range(3):
             of_class = partition.classes[client, label]
             image = dataset.images[of_class, partition.examples[client, label, 3]]
             expected = image.astype(np.float32) / np.float32(255)
-            assert np.array_equal(batch.query_x[place, label], expected)
+            assert np.array_equal(batch.query_x[row, label], expected)
 
 
 def test_clients_adapt_as_in_the_meta_test(apart, tmp_path):
@@ -83,11 +83,11 @@ def test_training_has_the_columns_with_any_number_of_threads(apart, tmp_path):
     run = make_config(TESTED)
     train(run, apart, tmp_path / "one")
     train(run, apart, tmp_path / "three", threads=3)
-    found = [
+    first, second = (
         {name: training_in(tmp_path / folder)[name] for name in COLUMNS}
         for folder in ("one", "three")
-    ]
-    assert found[0] == found[1] and found[0]["personal_clients"] == 4
+    )
+    assert first == second and first["personal_clients"] == 4
 
 
 class Still(ClientUpdate):
@@ -115,7 +115,7 @@ class DpStill(DpAgr):
     client_update: Still = Still()
 
 
-def test_an_updates_personal_model_is_tested_in_place_of_adaptation(apart, tmp_path):
+def test_personal_model_of_an_update_replaces_adaptation(apart, tmp_path):
     """Clients 0 to 2 are right in one class of three, client 3 says the first class."""
     values = make_config(TESTED).plain()
     run = DpStill.read(

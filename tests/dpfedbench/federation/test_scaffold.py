@@ -110,8 +110,8 @@ def test_scaffold_has_one_budget_for_both_sums(silos, tmp_path):
     """Calibrated noise: both multipliers together are what one sum alone needs for the
     same epsilon, rounded up.
     """
-    both = make_config(CALIBRATED)
-    train(both, silos, tmp_path / "both")
+    config = make_config(CALIBRATED)
+    train(config, silos, tmp_path / "both")
     ledger = ledger_in(tmp_path / "both")
     assert [line.name for line in ledger[:4]] == [MODEL, CONTROL] * 2
     z = {line.name: line.noise_multiplier for line in ledger}
@@ -120,7 +120,7 @@ def test_scaffold_has_one_budget_for_both_sums(silos, tmp_path):
     single = ledger_in(tmp_path / "alone")[0].noise_multiplier
     joint = (z[MODEL] ** -2 + z[CONTROL] ** -2) ** -0.5
     assert single <= joint < 1.002 * single and z[MODEL] == z[CONTROL]
-    epsilon = proven(both, tmp_path / "both")["epsilon_high"]
+    epsilon = proven(config, tmp_path / "both")["epsilon_high"]
     assert epsilon <= 3.0 < epsilon * 1.01
 
 

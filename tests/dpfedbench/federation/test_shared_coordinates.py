@@ -123,7 +123,7 @@ def test_shared_coordinates_alone_are_clipped():
     check_odd_coordinates_move(rounds_of_rows(OddFedAvg, ROWS))
 
 
-def test_a_norm_over_all_coordinates_is_noticed(monkeypatch):
+def test_norm_over_all_coordinates_is_noticed(monkeypatch):
     """The fault: contributions are clipped before the shared coordinates are taken."""
     of = SharedCoordinates.of
 
@@ -188,7 +188,7 @@ def test_audit_has_its_canaries_in_shared_coordinates(overlay, monkeypatch):
     assert not report["another_mechanism"]
 
 
-def test_a_canary_in_the_head_is_noticed(monkeypatch):
+def test_canary_in_the_head_is_noticed(monkeypatch):
     """The fault: canaries are in coordinates that nobody sends, so that no release
     shows them.
     """
@@ -245,7 +245,7 @@ class HeadStep(Step):
         state["count"] = layout.count
 
 
-def test_a_server_step_is_told_which_coordinates_are_the_heads(silos, tmp_path):
+def test_server_step_receives_the_mask_of_the_head(silos, tmp_path):
     rounds = rounds_of(
         conftest.make_config(general=DIFFERENCE), silos, tmp_path / "whole"
     )
@@ -284,8 +284,8 @@ def test_groups_are_cut_to_the_shared_coordinates():
     mask = np.array([False, True, False, False, True, True])
     shared = SharedCoordinates(types.SimpleNamespace(dimension=6), mask)
     groups = CoordinateGroups((0, 2, 4, 6), names=("a", "b", "c"))
-    kept = shared.groups(groups)
-    assert (kept.boundaries, kept.names) == ((0, 1, 3), ("a", "c"))
+    shared_groups = shared.groups(groups)
+    assert (shared_groups.boundaries, shared_groups.names) == ((0, 1, 3), ("a", "c"))
     values = np.arange(6.0)
     assert shared.of(values).tolist() == [1, 4, 5]
     assert shared.expanded(np.ones(3)).tolist() == [0, 1, 0, 0, 1, 1]
@@ -320,5 +320,5 @@ def test_sums_that_clients_take_themselves_share_everything():
 
 def test_initial_head_is_the_networks_own(silos, tmp_path):
     rounds = rounds_of(config_of(BodyFedAvg), silos, tmp_path)
-    own = rounds.net.initial(stream(0, "initial-weights"))
-    assert np.array_equal(rounds.theta.numpy(), own)
+    initial = rounds.net.initial(stream(0, "initial-weights"))
+    assert np.array_equal(rounds.theta.numpy(), initial)

@@ -390,12 +390,12 @@ def test_composition_groups_separate_disjoint_records_alone():
             [sum_.name for sum_ in group.sums] for group in composition_groups(sums)
         ]
 
-    left, right = (
+    left_sum, right_sum = (
         private_sum(part, unit="record", part=part) for part in ("left", "right")
     )
     plain = SumSpec(name="c", unit="client", observer="everyone")
     first = private_sum("a")
-    assert names(left, right) == [["left"], ["right"]]
+    assert names(left_sum, right_sum) == [["left"], ["right"]]
     assert names(first, private_sum("b"), plain) == [["a", "b"]]
     assert names(first, private_sum("b", **SERVER)) == [["a", "b"]]
     assert names(first, private_sum("b", **WITHIN | SERVER)) == [["a"], ["b"]]
