@@ -54,7 +54,7 @@ def test_scattering_is_direct_convolution():
     """The image is reflected by four pixels at each edge, without the edge itself. In
     single precision; further periods of the blur are below exp(-10) and left out.
     """
-    angles = 4
+    angles = 8
     image = random_images(0, 1, 8, 8)[0]
     indices = [abs(i) if i < 8 else 14 - i for i in range(-4, 12)]
     x = image[np.ix_(indices, indices)] / 255
@@ -77,7 +77,7 @@ def test_scattering_is_direct_convolution():
     expected = [convolve(values, blur)[4:12:4, 4:12:4] for values in maps]
     scattering = Scattering(angles=angles, groups=None, unit_length=False)
     features = scattering(image[None, :, :, None])
-    assert features.shape == (1, 2, 2, 25) and features.dtype == np.float32
+    assert features.shape == (1, 2, 2, 81) and features.dtype == np.float32
     np.testing.assert_allclose(
         features[0], np.stack(expected, axis=-1), rtol=1e-4, atol=2e-6
     )
