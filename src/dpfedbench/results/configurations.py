@@ -14,8 +14,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.papers import METHODS
 from dpfedbench.results.columns import names
 from dpfedbench.results.load import load_cells, load_runs
-from dpfedbench.results.runs_table import collect_cells
-from dpfedbench.results.summary import read_rows, summarize
+from dpfedbench.results.summary import read_rows
 
 APPEARANCE = ["paper", "item", "kind", "series", "repairs"]
 """Columns of a cell that `shown_in` has."""
@@ -83,10 +82,8 @@ def load_configurations(results: str | Path = "results") -> pd.DataFrame:
     """
     runs = load_runs(results)
     cells = load_cells(results).drop(columns=names("test")[:-1])
-    records = configurations([dict(row) for _, row in cells.iterrows()])
-    return with_groups(
-        summarize(collect_cells(results, records, runs), runs, by_unit=True)
-    )
+    records = [dict(row) for _, row in cells.iterrows()]
+    return read_configurations(records, results, runs)
 
 
 def with_groups(rows: pd.DataFrame) -> pd.DataFrame:

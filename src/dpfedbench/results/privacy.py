@@ -120,7 +120,7 @@ def _audit(row: Any) -> str:
 
 def _check_audit(row: Any, runs: Path) -> None:
     """Check that the audit of a row is there and of the row's mechanism."""
-    path = runs / row.audited_run / "audit.json"
+    path = runs / (row.audited_run or row.runs[0]) / "audit.json"
     if math.isnan(row.epsilon_audited):
         if not path.exists():
             raise BenchError(f"{path} is missing: run the workflow again to make it")

@@ -141,12 +141,12 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
     if (
         run.own_delta and run.server_sum.private
     ):  # two-fold: each record is protected from the server as well
-        own = {"unit": "record", "observer": "the server"}
-        of_records = {name: profile | own for name, profile in profiles.items()}
+        of_record = {"unit": "record", "observer": "the server"}
+        of_records = {name: profile | of_record for name, profile in profiles.items()}
         account["also"] = [
             account | {"unit": "record", "profiles": of_records, "delta": run.own_delta}
         ]
-        audit["also"] = [audit | own]
+        audit["also"] = [audit | of_record]
     (folder / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
     (folder / "privacy.json").write_text(json.dumps(account), encoding="utf-8")
     rounds = np.arange(1, participation["rounds"] + 1)
@@ -189,14 +189,14 @@ def configuration() -> dict[str, Any]:
         root / "config.yaml",
         *(root / "experiments" / f"{paper}.yaml" for paper in papers),
     ]
-    found = overlaid(*map(parsed, files))
+    merged = overlaid(*map(parsed, files))
     # Table 2 with the rows of one data set, which is what the tests of tables and page
     # count.
-    found["experiments"]["dp-fedmeta"]["tables"]["table2"]["tasks"] = [
+    merged["experiments"]["dp-fedmeta"]["tables"]["table2"]["tasks"] = [
         "omniglot-1shot",
         "omniglot-5shot",
     ]
-    return found
+    return merged
 
 
 @pytest.fixture(scope="session")
@@ -250,9 +250,9 @@ def with_accounts(results: Path, folders: list[str], **profiles: Any) -> None:
     for folder in dict.fromkeys(folders):
         path = results / "runs" / folder / "privacy.json"
         account = json.loads(path.read_text(encoding="utf-8"))
-        for name, given in profiles.items():
+        for name, values in profiles.items():
             account["profiles"][name] = (
-                account["profiles"].get(name, account["profiles"]["holds"]) | given
+                account["profiles"].get(name, account["profiles"]["holds"]) | values
             )
         path.write_text(json.dumps(account), encoding="utf-8")
 
@@ -273,27 +273,28 @@ def site(
     # With one ε; with a range and an account of images; of another paper without a
     # finite ε; and what the second mends.
     entries = private_configurations(plan)
-    found = [
+    repaired_entries = [
         cells
         for cells in entries
         if cells[0]["paper"] == "dp-fedmeta" and is_repaired(cells)
     ]
     private = [
-        with_values(found[0], variant="one-pass"),
-        with_values(found[1], variant="Poisson"),
+        with_values(repaired_entries[0], variant="one-pass"),
+        with_values(repaired_entries[1], variant="Poisson"),
     ]
-    other = {name: "adap-dp-fl" for name in ("paper", "method", "title")}
-    other |= {
+    another_method = {name: "adap-dp-fl" for name in ("paper", "method", "title")}
+    another_method |= {
         "variant": "C <b>from</b> raw norms",
         "dataset": "digits",
-        "audited_run": found[2][0]["run"],
+        "audited_run": repaired_entries[2][0]["run"],
     }
-    private += [with_values(found[2], **other)]
+    private += [with_values(repaired_entries[2], **another_method)]
     private += [
         next(
             cells
             for cells in entries
-            if name_of(cells) == "dp-agr" and cells[0]["task"] == found[0][0]["task"]
+            if name_of(cells) == "dp-agr"
+            and cells[0]["task"] == repaired_entries[0][0]["task"]
         )
     ]
     with_accounts(
@@ -307,19 +308,20 @@ def site(
         holds={"epsilon_low": 1.49, "epsilon_high": 1.51},
         image_level={"epsilon_high": 9.5, "explanation": "used"},
     )
-    own = {"unit": "record", "observer": "the server"}
+    of_records = {"unit": "record", "observer": "the server"}
     with_accounts(
         folder,
         runs_of(private[2]),
-        holds=own | {"epsilon_high": "inf", "status": "void", "explanation": REASON},
+        holds=of_records
+        | {"epsilon_high": "inf", "status": "void", "explanation": REASON},
     )
     for run in runs_of(private[2]):  # the account of its one unit
         path = folder / "runs" / run / "privacy.json"
         account = json.loads(path.read_text(encoding="utf-8")) | {"unit": "record"}
         path.write_text(json.dumps(account), encoding="utf-8")
-    place = folder / "runs" / runs_of(private[2])[0] / "audit.json"
-    place.write_text(
-        json.dumps(json.loads(place.read_text(encoding="utf-8")) | own),
+    audit_path = folder / "runs" / runs_of(private[2])[0] / "audit.json"
+    audit_path.write_text(
+        json.dumps(json.loads(audit_path.read_text(encoding="utf-8")) | of_records),
         encoding="utf-8",
     )
     items = []

@@ -24,9 +24,11 @@ def lines_of(description: Item) -> dict[str, Any]:
     return dict(list(points.groupby("series")))
 
 
-def test_delta_over_the_tasks_is_what_the_accountants_say(described: Describe) -> None:
-    found = lines_of(described("figure12", "dp-maml"))
-    assert found["claimed"].x.tolist() == [
+def test_account_points_over_tasks_are_the_accountants_deltas(
+    described: Describe,
+) -> None:
+    curves = lines_of(described("figure12", "dp-maml"))
+    assert curves["claimed"].x.tolist() == [
         380800,
         400000,
         440000,
@@ -36,26 +38,26 @@ def test_delta_over_the_tasks_is_what_the_accountants_say(described: Describe) -
     ]
     # Falls with N, as in print, and crosses 1e-6 within the range: at N = 400,000
     # epsilon 1.5 is not quite kept.
-    assert (np.diff(found["claimed"].value) < 0).all()
-    assert found["claimed"].value.iloc[1] == pytest.approx(1.18e-6, rel=0.02)
+    assert (np.diff(curves["claimed"].value) < 0).all()
+    assert curves["claimed"].value.iloc[1] == pytest.approx(1.18e-6, rel=0.02)
     # Known lots: one Gaussian, for any N; raw norms: nothing; secret rounds: far below
     # the claim.
-    assert found["quantile"].value.to_numpy() == pytest.approx(
+    assert curves["quantile"].value.to_numpy() == pytest.approx(
         gaussian_delta(1.0, 1.5), rel=2e-3
     )
-    assert (found["published"].value == 1).all()
-    assert (found["secret"].value < 1e-9).all()
+    assert (curves["published"].value == 1).all()
+    assert (curves["secret"].value < 1e-9).all()
 
 
-def test_delta_over_the_rounds_is_the_least_that_keeps_epsilon(
+def test_account_points_over_rounds_are_the_least_delta_that_keeps_epsilon(
     described: Describe,
 ) -> None:
     description = described("figure7b", "dp-maml")
-    found = lines_of(description)
+    curves = lines_of(description)
     sampler = description.cells[0]["mechanism"]["sampler"]
     assert {cell["x"] for cell in description.cells} == {None}
     for series, z, epsilon in (("z1", 1.0, 1.5), ("z2", 2.0, 0.34), ("z3", 3.0, 0.23)):
-        line = found[series]
+        line = curves[series]
         assert (line.x.iloc[0], line.x.iloc[-1]) == (1, 250) and (
             np.diff(line.value) > 0
         ).all()
@@ -80,7 +82,7 @@ def test_delta_over_the_rounds_is_the_least_that_keeps_epsilon(
         )
 
 
-def test_a_figure_of_accounts_reads_no_run(
+def test_figure_of_accounts_reads_no_run(
     described: Describe, published: Path, tmp_path: Path
 ) -> None:
     drawing, drawn = figures.make(
@@ -95,14 +97,14 @@ def test_a_figure_of_accounts_reads_no_run(
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-def test_the_page_shows_it_beside_the_figures_of_runs(
+def test_page_shows_a_figure_of_accounts(
     described: Describe, site: Any, published: Path
 ) -> None:
     description = described("figure12", "dp-maml")
-    place = site.folder / "figures" / "dp-maml"
-    place.mkdir(parents=True)
+    figures_folder = site.folder / "figures" / "dp-maml"
+    figures_folder.mkdir(parents=True)
     drawing, _ = figures.make(description, site.folder, published)
-    drawing.savefig(place / "figure12.png")
+    drawing.savefig(figures_folder / "figure12.png")
     item = page.Product(
         path="figures/dp-maml/figure12.png", command="snakemake it", item=description
     )
@@ -120,14 +122,14 @@ def test_the_page_shows_it_beside_the_figures_of_runs(
         ("figure4", {"norm_q50", "released_norm", "threshold"}),
     ],
 )
-def test_histories_of_public_tasks(
+def test_history_points_of_public_tasks(
     described: Describe, results: Path, published: Path, name: str, columns: set[str]
 ) -> None:
     _, drawn = figures.make(described(name, "dp-maml"), results, published)
     assert set(drawn.loc[drawn["source"] == "measured", "curve"]) == columns
 
 
-def test_two_keys_swept_together_are_drawn_over_the_first(
+def test_sweep_of_two_keys_is_drawn_over_the_first(
     described: Describe, results: Path, published: Path
 ) -> None:
     _, drawn = figures.make(described("figure6b", "dp-maml"), results, published)

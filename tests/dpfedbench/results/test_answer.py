@@ -89,7 +89,7 @@ def best(*others: dict[str, Any]) -> str | None:
     return repair
 
 
-def test_the_best_repair_is_the_most_accurate_whose_upper_end_is_within_the_claim() -> (
+def test_answer_takes_the_most_accurate_repair_whose_upper_end_is_within_the_claim() -> (
     None
 ):
     assert (
@@ -102,7 +102,7 @@ def test_the_best_repair_is_the_most_accurate_whose_upper_end_is_within_the_clai
     )
 
 
-def test_a_repair_with_infinite_epsilon_never_wins() -> None:
+def test_answer_takes_no_repair_with_infinite_epsilon() -> None:
     assert best(row("raw norms", 99, (3.0, math.inf))) is None
     infinite = row("published", 85, (math.inf, math.inf), claimed=math.inf)
     assert answers([infinite, row("raw norms", 99, (math.inf, math.inf))]) == []
@@ -123,13 +123,15 @@ def test_a_repair_with_infinite_epsilon_never_wins() -> None:
         {"start": "from maml on glyph-symbols"},
     ],
 )
-def test_what_is_of_something_else_or_not_proved_is_no_repair(
+def test_answer_takes_no_repair_of_something_else_or_without_proof(
     other: dict[str, Any],
 ) -> None:
     assert best(row("other", 99, (1.0, 1.0), **other)) is None
 
 
-def test_a_smaller_delta_and_another_method_of_the_same_paper_count() -> None:
+def test_answer_takes_repairs_at_a_smaller_delta_and_of_the_papers_other_methods() -> (
+    None
+):
     assert best(row("smaller", 60, (1.0, 1.0), delta=1e-7)) == "smaller"
     assert (
         best(
@@ -145,7 +147,7 @@ def test_a_smaller_delta_and_another_method_of_the_same_paper_count() -> None:
     )
 
 
-def test_a_claim_that_holds_needs_no_repair() -> None:
+def test_answer_of_a_proven_claim_needs_no_repair() -> None:
     valid = row("published", 85, (3.0, 3.4), claimed=3.5)
     rows = [valid, row("worse", 70, (1.0, 1.0))]
     assert answers(rows) == [("dp-fedmeta", "published", "published")]
@@ -153,7 +155,7 @@ def test_a_claim_that_holds_needs_no_repair() -> None:
     assert shown["best valid repair"].text == "none needed: the claim is proven"
 
 
-def test_what_a_repair_mends_answers_for_its_paper() -> None:
+def test_answer_prefers_the_configuration_that_has_a_repair() -> None:
     """Neither what comes first, nor a repair, nor another paper's method; papers
     without a claim have no row.
     """
@@ -167,7 +169,7 @@ def test_what_a_repair_mends_answers_for_its_paper() -> None:
     assert alone == "first"
 
 
-def test_without_a_claim_the_table_says_why_it_is_empty() -> None:
+def test_answer_without_claims_says_why_it_is_empty() -> None:
     unclaimed = [row("unclaimed", 50, (9.0, 9.0), method="dp-maml", paper="dp-maml")]
     text = listing(unclaimed).markdown("snakemake x")
     assert answers(unclaimed) == [] and "|" not in text
@@ -178,7 +180,7 @@ def test_without_a_claim_the_table_says_why_it_is_empty() -> None:
     assert list(tidy(unclaimed)) == list(tidy([PUBLISHED]))
 
 
-def test_the_row_says_claim_range_accuracy_and_repair() -> None:
+def test_answer_row_has_claim_range_accuracy_and_repair() -> None:
     rows = [PUBLISHED, row("low", 70, (1.4, 1.5))]
     (shown,) = listing(rows, {"dp-fedmeta": "DP-FedMeta"}).rows
     assert {name: value.line for name, value in shown.items()} == {

@@ -55,13 +55,13 @@ LEAK = "refuted, audited above what is proven, as 1e-10 % of audits of right cod
         ({"bound": 1.45, "proven_at_audit": 1.4}, 1, f"proved, {BY_CHANCE}"),
     ],
 )
-def test_what_stands_beside_an_audit(
+def test_mark_states_what_an_audit_says_against_an_epsilon(
     audit: dict[str, Any], count: int, stands: str
 ) -> None:
     assert with_excess(*mark(**PROVED | AUDIT | audit, count=count)) == stands
 
 
-def test_an_audit_that_does_not_say_its_chance_has_the_one_that_is_stated(
+def test_audit_without_a_chance_errs_as_often_as_its_confidence_says(
     plan: Plan, results: Path, published: Path, tmp_path: Path
 ) -> None:
     entry = private_configurations(plan, "dp-fedmeta")[0]
@@ -76,29 +76,29 @@ def test_an_audit_that_does_not_say_its_chance_has_the_one_that_is_stated(
 
 
 @pytest.mark.parametrize("status", ["void", "none"])
-def test_what_is_not_said_to_hold_is_not_marked(status: str) -> None:
-    found = mark(1.5, status, **AUDIT | {"chance": 1e-12}, count=1)
-    assert found == (status, "")
+def test_mark_leaves_an_epsilon_without_claim(status: str) -> None:
+    marked = mark(1.5, status, **AUDIT | {"chance": 1e-12}, count=1)
+    assert marked == (status, "")
 
 
 @pytest.mark.parametrize("count", [1, 10, 92])
-def test_of_right_code_one_table_in_a_hundred_has_a_row_refuted(count: int) -> None:
+def test_mark_refutes_correct_code_in_one_table_of_a_hundred(count: int) -> None:
     """Chances of right code are uniform: 3,000 tables, of which at most 30 on average;
     more than 53 has one of 1e-4.
     """
     chances = np.random.default_rng(0).random((3000, count))
     refuted = [
         any(
-            mark(**PROVED, **AUDIT | {"chance": float(one)}, count=count)[0]
+            mark(**PROVED, **AUDIT | {"chance": float(chance)}, count=count)[0]
             == "refuted"
-            for one in table
+            for chance in table
         )
         for table in chances[chances.min(axis=1) < 0.05]
     ]
     assert (0 if count == 1 else 8) <= sum(refuted) <= 53 and LEVEL == 0.01
 
 
-def test_of_the_worst_of_several_mechanisms_the_chance_is_all_of_theirs() -> None:
+def test_audit_entry_of_several_mechanisms_has_the_chance_of_all() -> None:
     """`audit` multiplies it by how many there are; a bound that has no chance of its
     own errs as often as it states.
     """
@@ -122,9 +122,9 @@ def test_of_the_worst_of_several_mechanisms_the_chance_is_all_of_theirs() -> Non
         data_dependent_threshold=False,
     )
     bound = Bound(name="Clopper-Pearson", epsilon=2.0, assumes="", numbers={})
-    found = _entry([bound], release, 1.5, delta=1e-6, confidence=0.975)
-    assert found["chance"] == pytest.approx(0.025)
-    assert found["status"].startswith(
+    audit_entry = _entry([bound], release, 1.5, delta=1e-6, confidence=0.975)
+    assert audit_entry["chance"] == pytest.approx(0.025)
+    assert audit_entry["status"].startswith(
         "above what is proven (1.5): a leak or chance; 2.5 % of audits"
     )
 
@@ -158,21 +158,21 @@ def two(plan: Plan, results: Path, tmp_path: Path) -> tuple[Path, list[Cells]]:
     return folder, entries
 
 
-def test_the_table_of_privacy_leaves_no_proved_beside_it_unmarked(
+def test_privacy_table_marks_every_epsilon_below_its_audit(
     two: tuple[Path, list[Cells]], published: Path
 ) -> None:
     results, entries = two
     cells = [cell for entry in entries for cell in entry]
     rows = privacy.read(cells, results, published)
     table = privacy.tidy(rows)
-    above = table[table["epsilon_audited"] > table["epsilon_proven_high"]]
-    assert set(above["method"]) == {"dp-agr", "dp-agrlr"}
-    assert not (above[["proven_status", "claimed_status"]] == "proved").any().any()
-    assert set(above.loc[above["method"] == "dp-agr", "proven_status"]) == {LEAK}
-    assert set(above.loc[above["method"] == "dp-agrlr", "proven_status"]) == {
+    exceeded = table[table["epsilon_audited"] > table["epsilon_proven_high"]]
+    assert set(exceeded["method"]) == {"dp-agr", "dp-agrlr"}
+    assert not (exceeded[["proven_status", "claimed_status"]] == "proved").any().any()
+    assert set(exceeded.loc[exceeded["method"] == "dp-agr", "proven_status"]) == {LEAK}
+    assert set(exceeded.loc[exceeded["method"] == "dp-agrlr", "proven_status"]) == {
         f"proved, {BY_CHANCE}"
     }
-    rest = table.drop(above.index)
+    rest = table.drop(exceeded.index)
     assert set(rest["proven_status"]) == {"proved"}
     text = privacy.listing(rows).markdown("it")
     assert f"4.89 ({LEAK})" in text and f"4.89 (proved, {BY_CHANCE})" in text
@@ -185,7 +185,7 @@ def test_the_table_of_privacy_leaves_no_proved_beside_it_unmarked(
     )
 
 
-def test_a_table_of_a_paper_and_the_page_mark_it(
+def test_paper_table_and_page_mark_an_epsilon_below_its_audit(
     two: tuple[Path, list[Cells]],
     described: Callable[..., Item],
     published: Path,
@@ -214,11 +214,11 @@ def test_a_table_of_a_paper_and_the_page_mark_it(
     )
     shutil.copytree(site.folder / "tables", results / "tables")
     shutil.copy(site.folder / "provenance.json", results)
-    made = [one for one in site.items if one.item == item] + [
-        one for one in site.items if "answer" in one.path
+    products = [product for product in site.items if product.item == item] + [
+        product for product in site.items if "answer" in product.path
     ]
     html = page.make(
-        made,
+        products,
         **site.arguments
         | {
             "cells": [cell for entry in entries for cell in entry],
@@ -232,12 +232,12 @@ def test_a_table_of_a_paper_and_the_page_mark_it(
     assert html.count(BY_CHANCE) >= 2
 
 
-def test_the_answer_takes_no_repair_that_is_refuted_and_marks_what_is_above() -> None:
+def test_answer_takes_no_refuted_repair_and_marks_an_excess() -> None:
     good = row("good", 70, (1.4, 1.5))
     refuted = row("better", 84, (1.4, 1.5), proven_status="refuted")
     assert tidy([PUBLISHED, good, refuted])["repair_variant"].tolist() == ["good"]
-    above = row("better", 84, (1.4, 1.5), proven_excess=BY_CHANCE)
-    rows = [PUBLISHED, good, above]
+    exceeded = row("better", 84, (1.4, 1.5), proven_excess=BY_CHANCE)
+    rows = [PUBLISHED, good, exceeded]
     assert tidy(rows)["repair_variant"].tolist() == ["better"]
     assert tidy(rows)["repair_proven_status"].tolist() == [f"proved, {BY_CHANCE}"]
     (fields,) = listing(rows).rows
@@ -247,7 +247,7 @@ def test_the_answer_takes_no_repair_that_is_refuted_and_marks_what_is_above() ->
     assert listing([published]).rows[0]["proven ε"].note == LEAK
 
 
-def test_an_account_in_python_says_it_of_every_profile(
+def test_account_of_an_opened_run_is_marked_in_every_profile(
     plan: Plan, results: Path, tmp_path: Path
 ) -> None:
     """At another delta too, where it is set against what is proven at the audit's own."""
@@ -263,14 +263,17 @@ def test_an_account_in_python_says_it_of_every_profile(
     )
     run = tmp_path / "results" / "runs" / entry[0]["audited_run"]
     account = Account.from_json(json.loads((run / "privacy.json").read_text()))
-    found = _mark_account(account, read_audits(run / "audit.json"))
-    assert {name: one.status for name, one in found.profiles.items()} == {
+    marked = _mark_account(account, read_audits(run / "audit.json"))
+    assert {
+        name: entry_of_profile.status
+        for name, entry_of_profile in marked.profiles.items()
+    } == {
         "as_claimed": "void",
         "holds": LEAK,
     }
     assert (
-        found.profiles["holds"].epsilon_high == account.profiles["holds"].epsilon_high
+        marked.profiles["holds"].epsilon_high == account.profiles["holds"].epsilon_high
     )
     assert _mark_account(account, {}) == account and math.isfinite(
-        found.profiles["holds"].epsilon_high
+        marked.profiles["holds"].epsilon_high
     )

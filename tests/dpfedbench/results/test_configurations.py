@@ -33,10 +33,10 @@ def row(name: str, accuracy: float, epsilon: float, **values: Any) -> dict[str, 
 
 def ranked(*rows: dict[str, Any], epsilon: float = 2.0) -> list[str]:
     frame = with_groups(pd.DataFrame(rows))
-    found = rank(
+    ranking = rank(
         frame, dataset="glyphs", task="5-way 1-shot", unit="client", epsilon=epsilon
     )
-    return found["variant"].to_list()
+    return ranking["variant"].to_list()
 
 
 def test_rank_puts_the_most_accurate_within_epsilon_first() -> None:

@@ -32,9 +32,9 @@ CLAIMED, HOLDS = (
 def entry(plan: Plan) -> Cells:
     """DP-AGR as it is in Table 2."""
     return next(
-        one
-        for one in private_configurations(plan)
-        if one[0]["method"] == "dp-agr" and "table2" in {cell["item"] for cell in one}
+        cells
+        for cells in private_configurations(plan)
+        if cells[0]["method"] == "dp-agr" and "table2" in {cell["item"] for cell in cells}
     )
 
 
@@ -47,13 +47,13 @@ def changed(site: Site, entry: Cells, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-def test_a_tables_csv_has_high_ends_and_people_see_both(
+def test_table_csv_has_high_ends_and_its_listing_both(
     site: Site, entry: Cells, changed: Path
 ) -> None:
     (item,) = [
-        made.item
-        for made in site.items
-        if made.item is not None and made.item.kind == "table"
+        product.item
+        for product in site.items
+        if product.item is not None and product.item.kind == "table"
     ]
     table = tables.read(item, changed, site.arguments["published"])
     at = next(
@@ -74,9 +74,7 @@ def test_a_tables_csv_has_high_ends_and_people_see_both(
     )  # what the page sorts by
 
 
-def test_the_table_of_privacy_has_both_ends(
-    site: Site, entry: Cells, changed: Path
-) -> None:
+def test_privacy_table_has_both_ends(site: Site, entry: Cells, changed: Path) -> None:
     row = privacy.tidy(privacy.read(entry, changed, site.arguments["published"])).iloc[
         0
     ]
@@ -90,11 +88,11 @@ def test_the_table_of_privacy_has_both_ends(
     assert row["ci_low"] < row["accuracy"] < row["ci_high"] and row["seeds"] == 3
 
 
-def test_each_unit_of_a_row_has_its_own_account_and_audit(
+def test_privacy_table_has_account_and_audit_of_each_unit(
     plan: Plan, results: Path, published: Path, tmp_path: Path
 ) -> None:
     entry = next(
-        one for one in private_configurations(plan) if one[0]["method"] == "dp-agrlr"
+        cells for cells in private_configurations(plan) if cells[0]["method"] == "dp-agrlr"
     )
     for folder in {*runs_of(entry), entry[0]["audited_run"]}:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
@@ -106,16 +104,16 @@ def test_each_unit_of_a_row_has_its_own_account_and_audit(
             method="own",
         )
         account = tmp_path / "runs" / folder / "privacy.json"
-        found = json.loads(account.read_text(encoding="utf-8"))
-        found["also"][0]["noise_multiplier"] = 7.0 + int(
+        content = json.loads(account.read_text(encoding="utf-8"))
+        content["also"][0]["noise_multiplier"] = 7.0 + int(
             folder[-1]
         )  # the least noise of all seeds is told
         for name, epsilon in (("as_claimed", 2.5), ("holds", 2.75)):
-            found["also"][0]["profiles"][name] |= {
+            content["also"][0]["profiles"][name] |= {
                 "epsilon_low": epsilon,
                 "epsilon_high": epsilon,
             }
-        account.write_text(json.dumps(found), encoding="utf-8")
+        account.write_text(json.dumps(content), encoding="utf-8")
     rows = privacy.tidy(privacy.read(entry, tmp_path, published)).set_index("unit")
     columns = [
         "epsilon_claimed",
@@ -133,6 +131,6 @@ def test_each_unit_of_a_row_has_its_own_account_and_audit(
 
 def edit(path: Path, key: str, **given: Any) -> None:
     """Change values of the first of a JSON file's list."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    found[key][0] |= given
-    path.write_text(json.dumps(found), encoding="utf-8")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content[key][0] |= given
+    path.write_text(json.dumps(content), encoding="utf-8")

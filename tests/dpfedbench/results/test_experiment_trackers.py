@@ -54,13 +54,13 @@ def wanted(method: str) -> dict[str, list[tuple[int, float]]]:
     """What the files say, by hand: empty cells and empty columns are no points; 1.5 and
     4.887 are `write_run`'s ε.
     """
-    found = {
+    points = {
         "threshold": [(1, 0.5), (2, 0.25)],
         "test_accuracy": [(2, 41.5)],
         "result/accuracy": [(2, 41.5)],
     }
     private = {"result/as_claimed": [(2, 1.5)], "result/holds": [(2, 4.887)]}
-    return found | private if method == "dp-agr" else found
+    return points | private if method == "dp-agr" else points
 
 
 def test_tensorboard_reads_every_history(
@@ -80,22 +80,22 @@ def test_tensorboard_reads_every_history(
     for method in ("dp-agr", "maml"):
         (folder,) = (tmp_path / "board" / method).glob("glyphs/*/*/seed0")
         read = EventAccumulator(str(folder)).Reload()
-        found = {
+        points_by_tag = {
             tag: [
                 (event.step, event.tensor_proto.float_val[0])
                 for event in read.Tensors(tag)
             ]
             for tag in read.Tags()["tensors"]
         }
-        found |= {
-            tag: [(one.step, one.value) for one in read.Scalars(tag)]
+        points_by_tag |= {
+            tag: [(scalar.step, scalar.value) for scalar in read.Scalars(tag)]
             for tag in read.Tags()["scalars"]
         }
-        assert {tag: [at for at, _ in points] for tag, points in found.items()} == {
-            tag: [at for at, _ in points] for tag, points in wanted(method).items()
-        }
+        assert {
+            tag: [at for at, _ in points] for tag, points in points_by_tag.items()
+        } == {tag: [at for at, _ in points] for tag, points in wanted(method).items()}
         for tag, points in wanted(method).items():
-            assert [value for _, value in found[tag]] == pytest.approx(
+            assert [value for _, value in points_by_tag[tag]] == pytest.approx(
                 [value for _, value in points]
             )
 
@@ -118,14 +118,14 @@ def test_mlflow_reads_every_history(
     assert {run.data.params["method"] for run in runs} == {"dp-agr", "maml"}
     for run in runs:
         assert run.data.params["dataset"] == "glyphs" and run.info.status == "FINISHED"
-        found = {
+        points_by_name = {
             name: [
-                (one.step, one.value)
-                for one in client.get_metric_history(run.info.run_id, name)
+                (point.step, point.value)
+                for point in client.get_metric_history(run.info.run_id, name)
             ]
             for name in run.data.metrics
         }
-        assert found == wanted(run.data.params["method"])
+        assert points_by_name == wanted(run.data.params["method"])
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_mlflow_reads_every_history(
         (["mlflow"], "", "usage: dpfedbench run"),
     ],
 )
-def test_what_is_missing_is_said_in_one_line(
+def test_trackers_report_a_missing_client_in_one_line(
     words: list[str],
     missing: str,
     said: str,
@@ -159,7 +159,7 @@ def test_what_is_missing_is_said_in_one_line(
     assert error.startswith(said) and error.count("\n") == 1
 
 
-def test_a_folder_without_finished_runs_is_named(tmp_path: Path) -> None:
+def test_trackers_refuse_a_folder_without_finished_runs(tmp_path: Path) -> None:
     from dpfedbench.errors import BenchError
     from dpfedbench.results.experiment_trackers import finished
 

@@ -25,14 +25,16 @@ Describe = Callable[[str], Item]
 
 def texts(figure: Any) -> str:
     axes = figure.axes[0]
-    (below,) = figure.legends
-    legend = [text.get_text() for text in (*below.get_texts(), below.get_title())]
+    (legend_box,) = figure.legends
+    legend = [
+        text.get_text() for text in (*legend_box.get_texts(), legend_box.get_title())
+    ]
     marks = [text.get_text() for text in axes.texts]
     return "\n".join([*legend, *marks, axes.get_xlabel(), axes.get_ylabel()])
 
 
 @pytest.mark.parametrize("name", ["figure2b", "figure4a", "figure4b"])
-def test_every_figure_is_drawn_with_labels_and_its_numbers(
+def test_figure_has_labels_and_its_numbers(
     described: Describe, results: Path, published: Path, tmp_path: Path, name: str
 ) -> None:
     description = described(name)
@@ -44,21 +46,21 @@ def test_every_figure_is_drawn_with_labels_and_its_numbers(
         and np.ptp(image) > 0.5
     )
     spec = description.spec
-    said = texts(figure)
+    shown_texts = texts(figure)
     for text in (
         spec["x"]["label"],
         spec["y"]["label"],
         "Measured on glyphs 5-way 1-shot",
         "noise seed is public",
     ):
-        assert text in said
+        assert text in shown_texts
     assert {"x", "value", "low", "high", "source"} <= set(drawn.columns)
     measured = drawn[drawn["source"] == "measured"]
     assert len(measured) and measured["value"].notna().all()
     assert len(pd.read_csv(io.StringIO(formats.csv_text(drawn)))) == len(drawn)
 
 
-def test_a_sweep_draws_the_cells_accuracies(
+def test_sweep_draws_the_cells_accuracies(
     described: Describe, results: Path, published: Path
 ) -> None:
     description = described("figure4a")
@@ -76,10 +78,10 @@ def test_published_points_are_marked_and_not_comparable_on_a_stand_in(
     described: Describe, results: Path, published: Path
 ) -> None:
     figure, drawn = figures.make(described("figure4b"), results, published)
-    said = texts(figure)
-    assert "published: 93.9 (z=1), not comparable" in said
-    assert "published: 73 (approximate, at large z), not comparable" in said
-    assert "Not comparable: published on omniglot, measured on glyphs." in said
+    shown_texts = texts(figure)
+    assert "published: 93.9 (z=1), not comparable" in shown_texts
+    assert "published: 73 (approximate, at large z), not comparable" in shown_texts
+    assert "Not comparable: published on omniglot, measured on glyphs." in shown_texts
     points = drawn[drawn["source"] != "measured"]
     assert set(points["dataset"]) == {"omniglot"} and sorted(points["value"]) == [
         73.0,
@@ -98,7 +100,7 @@ def test_published_points_are_comparable_on_the_papers_data(
     )
 
 
-def test_an_axis_that_moves_the_privacy_says_both_epsilons(
+def test_swept_axis_has_both_epsilons_where_it_moves_them(
     described: Describe, results: Path, published: Path
 ) -> None:
     with_noise, _ = figures.make(described("figure4b"), results, published)
@@ -134,7 +136,7 @@ def over(item: Item, epsilon: str) -> Item:
     )
 
 
-def test_a_sweep_may_stand_over_the_epsilon_that_holds(
+def test_sweep_over_an_epsilon(
     described: Describe, results: Path, published: Path, tmp_path: Path
 ) -> None:
     """The accounts of the runs made by hand say 1.5 / z as claimed and 4.887 / z as it
@@ -173,7 +175,7 @@ def test_a_sweep_may_stand_over_the_epsilon_that_holds(
     )
 
 
-def test_over_an_epsilon_what_claims_no_privacy_is_level(
+def test_sweep_over_an_epsilon_draws_public_series_level(
     described: Describe, results: Path, published: Path
 ) -> None:
     item = described("table2")
@@ -198,7 +200,7 @@ def test_over_an_epsilon_what_claims_no_privacy_is_level(
 
 
 @pytest.mark.parametrize("name", ["figure2b", "figure4a"])
-def test_the_numbers_of_a_figure_have_their_epsilons(
+def test_figure_numbers_have_their_epsilons(
     described: Describe, results: Path, published: Path, name: str
 ) -> None:
     _, drawn = figures.make(described(name), results, published)
@@ -211,13 +213,13 @@ def test_the_numbers_of_a_figure_have_their_epsilons(
             ]
         )
     ]
-    found = (
+    epsilons = (
         private[["epsilon_claimed", "epsilon_proven", "delta", "unit"]]
         .drop_duplicates()
         .to_numpy()
         .tolist()
     )
-    assert found == [[1.5, 4.887, 1e-6, "client"]]
+    assert epsilons == [[1.5, 4.887, 1e-6, "client"]]
     rest = drawn.drop(private.index)
     assert (
         len(rest)
@@ -226,7 +228,7 @@ def test_the_numbers_of_a_figure_have_their_epsilons(
     )
 
 
-def test_a_history_draws_means_over_seeds_and_divides_where_told(
+def test_history_draws_means_over_seeds_and_divides_by_a_column(
     described: Describe, results: Path, published: Path
 ) -> None:
     description = described("figure2b")
@@ -239,16 +241,16 @@ def test_a_history_draws_means_over_seeds_and_divides_where_told(
     expected = np.mean(
         [table["released_norm"] / table["clients"] for table in tables], axis=0
     )
-    found = drawn[drawn["curve"] == "released_norm"]
-    assert found["value"].to_numpy() == pytest.approx(expected)
-    assert (found["low"] <= found["value"]).all() and (
-        found["value"] <= found["high"]
+    releases = drawn[drawn["curve"] == "released_norm"]
+    assert releases["value"].to_numpy() == pytest.approx(expected)
+    assert (releases["low"] <= releases["value"]).all() and (
+        releases["value"] <= releases["high"]
     ).all()
     maml = drawn[drawn["curve"] == "norm_q50"]
     assert (maml["high"] / maml["value"]).to_numpy() == pytest.approx(1.7)
 
 
-def test_seeds_that_stopped_apart_are_drawn_as_far_as_all_went(
+def test_history_ends_where_the_first_seed_stopped(
     described: Describe, results: Path, published: Path, tmp_path: Path
 ) -> None:
     description = described("figure2b")
@@ -260,7 +262,7 @@ def test_seeds_that_stopped_apart_are_drawn_as_far_as_all_went(
     assert (drawn["curve"] == "threshold").sum() == 7
 
 
-def test_a_column_that_is_not_there_is_named(
+def test_history_names_a_missing_column(
     described: Describe, results: Path, published: Path, tmp_path: Path
 ) -> None:
     description = described("figure2b")
@@ -294,10 +296,10 @@ def test_colours_are_okabe_and_itos() -> None:
     }
     wong |= {(204, 121, 167)}
     for colour in (*figure_style.COLOURS, figures.PUBLISHED):
-        assert tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5)) in wong
+        assert tuple(int(colour[start : start + 2], 16) for start in (1, 3, 5)) in wong
 
 
-def test_a_notice_that_is_not_true_of_all_says_of_which() -> None:
+def test_notice_sentences_name_the_cells_of_a_notice_that_not_all_have() -> None:
     public = "simulated privacy: the noise seed is public"
     notices = [(public,), (public, "reads raw norms"), ()]
     assert formats.notice_sentences("abc", notices) == [

@@ -19,14 +19,14 @@ from .conftest import changed_cells
 @pytest.mark.parametrize(
     "text", ["=cmd|' /C calc'!A0", "+1+cmd", "-2+3+cmd", "@SUM(A1)", "\tx"]
 )
-def test_a_text_that_is_a_formula_is_defused(text: str) -> None:
+def test_csv_text_defuses_formulas(text: str) -> None:
     frame = pd.DataFrame({"variant": [text, "z\r\n= 1"], "value": [-1.5, 2.0]})
     read = pd.read_csv(io.StringIO(formats.csv_text(frame), newline=""))
     assert read["variant"].tolist() == [f"'{text}", "z = 1"]
     assert read["value"].tolist() == [-1.5, 2.0]
 
 
-def test_a_reader_of_numbers_meets_no_apostrophe() -> None:
+def test_csv_text_leaves_numbers_as_they_are() -> None:
     """Numbers, and texts that are numbers, are what they were."""
     frame = pd.DataFrame(
         {"a": [-1.5, float("-inf")], "b": ["-3", "+1e3"], "c": [-1, "-x"]}
@@ -39,7 +39,7 @@ def test_a_reader_of_numbers_meets_no_apostrophe() -> None:
     assert read["c"].tolist() == ["-1", "'-x"]
 
 
-def test_html_in_titles_is_text_in_markdown(
+def test_markdown_shows_html_as_text(
     described: Callable[..., Item], results: Path, published: Path
 ) -> None:
     item = described("table2")

@@ -109,7 +109,9 @@ def cell(
 
 def with_cells(item: Item, cells: Any) -> Item:
     """Return the item with other cells, which are numbered."""
-    numbered = [{**one, "cell": number} for number, one in enumerate(cells)]
+    numbered = [
+        {**cell_record, "cell": number} for number, cell_record in enumerate(cells)
+    ]
     return dataclasses.replace(item, cells=numbered)
 
 
@@ -142,9 +144,9 @@ def item(tmp_path: Path) -> Item:
     return with_cells(item, cells)
 
 
-def test_roles_follow_from_the_accounts(item: Item, tmp_path: Path) -> None:
+def test_frontier_roles_follow_from_the_accounts(item: Item, tmp_path: Path) -> None:
     table = frontier.tidy(frontier.read(item, tmp_path))
-    found = table[
+    numbers = table[
         [
             "series",
             "role",
@@ -156,7 +158,7 @@ def test_roles_follow_from_the_accounts(item: Item, tmp_path: Path) -> None:
         ]
     ]
     nothing = -1.0  # in place of NaN, which equals nothing
-    assert [tuple(row) for row in found.fillna(nothing).itertuples(index=False)] == [
+    assert [tuple(row) for row in numbers.fillna(nothing).itertuples(index=False)] == [
         ("repair", "curve", "client", 4.0, 3.0, 3.8, 3.9),
         ("repair", "curve", "client", 1.5, 1.2, 1.4, 1.49),
         ("raw", "claim", "client", nothing, 2.0, math.inf, math.inf),
@@ -168,7 +170,7 @@ def test_roles_follow_from_the_accounts(item: Item, tmp_path: Path) -> None:
     assert table["low"][0] == pytest.approx(80 - 12.706, abs=1e-3)
 
 
-def test_a_swept_point_without_a_finite_epsilon_is_no_point_of_a_curve(
+def test_frontier_curve_has_no_point_without_a_finite_epsilon(
     item: Item, tmp_path: Path
 ) -> None:
     worse = cell(tmp_path, "repair", 85, 8.0, client=(8.0, 3.0, "inf", 1e-6))
@@ -177,26 +179,26 @@ def test_a_swept_point_without_a_finite_epsilon_is_no_point_of_a_curve(
     assert repairs["role"].tolist() == ["curve", "curve", "claim"]
 
 
-def test_a_sweep_that_leaves_a_unit_where_it_is_is_a_curve_of_the_other(
+def test_frontier_curve_is_of_the_unit_that_the_sweep_moves(
     item: Item, tmp_path: Path
 ) -> None:
-    both = tuple(
+    of_two_units = tuple(
         cell(
             tmp_path,
             "both",
             60,
-            asked,
+            epsilon,
             client=(1.5, 4.887, 4.887, 1e-6),
-            record=(asked, asked, asked, 1e-5),
+            record=(epsilon, epsilon, epsilon, 1e-5),
         )
-        for asked in (1.0, 2.0)
+        for epsilon in (1.0, 2.0)
     )
-    points = frontier.read(with_cells(item, both), tmp_path)
+    points = frontier.read(with_cells(item, of_two_units), tmp_path)
     assert points["unit"].tolist() == ["record", "record"]
     assert points["epsilon_proven_high"].tolist() == [1.0, 2.0]
 
 
-def test_marks_arrows_and_curves_stand_where_the_accounts_say(
+def test_frontier_marks_arrows_and_curves_stand_at_the_accounts_epsilons(
     item: Item, tmp_path: Path
 ) -> None:
     figure, _ = figures.make(item, tmp_path, "not read")
@@ -233,7 +235,7 @@ def test_marks_arrows_and_curves_stand_where_the_accounts_say(
 
 
 @pytest.mark.parametrize(("more", "columns"), [(0, 3), (20, 2), (60, 1)])
-def test_the_legend_has_as_many_columns_as_there_is_room_for(
+def test_legend_has_as_many_columns_as_fit(
     item: Item, tmp_path: Path, more: int, columns: int
 ) -> None:
     cells = [{**cell, "label": cell["label"] + "m" * more} for cell in item.cells]
@@ -244,7 +246,7 @@ def test_the_legend_has_as_many_columns_as_there_is_room_for(
         assert legend.get_window_extent().width <= figure.bbox.width
 
 
-def test_the_table_for_people_reads_its_own_csv(item: Item, tmp_path: Path) -> None:
+def test_frontier_listing_reads_its_own_csv(item: Item, tmp_path: Path) -> None:
     import io
 
     import pandas as pd
@@ -259,7 +261,7 @@ def test_the_table_for_people_reads_its_own_csv(item: Item, tmp_path: Path) -> N
     assert "| level |" in plain and plain.count("–") == 4  # neither ε, nor unit, nor δ
 
 
-def test_the_noise_is_the_least_that_keeps_what_is_asked(plan: Plan) -> None:
+def test_frontier_noise_is_the_least_that_keeps_epsilon(plan: Plan) -> None:
     """One pass with known blocks is one Gaussian release a client, whose exact curve is
     Balle and Wang's (2018).
     """
@@ -286,7 +288,7 @@ def test_the_noise_is_the_least_that_keeps_what_is_asked(plan: Plan) -> None:
             "rate": rounds.cohort / run.clients.count,
             "rounds": rounds.rounds,
         }
-        given = calibrate(
+        calibrated = calibrate(
             "holds",
             sampler,
             budget.epsilon,
@@ -294,8 +296,8 @@ def test_the_noise_is_the_least_that_keeps_what_is_asked(plan: Plan) -> None:
             mechanism=run.sums()[-1].noise.mechanism,
         )
         for z, keeps in (
-            (given, True),
-            (0.998 * given, False),
+            (calibrated, True),
+            (0.998 * calibrated, False),
         ):  # rounded up to four digits
             near, far = (norm.logcdf(sign / (2 * z) - asked * z) for sign in (1, -1))
             delta = math.exp(near) - math.exp(asked + far)

@@ -215,10 +215,10 @@ def test_figures_keep_their_pixels_and_have_words(
     sources = reader.values("img", "src")
     alts = reader.values("img", "alt")
     assert len(sources) == len(alts) == 4 and all(alts)
-    place = next(
+    index_of_chart = next(
         index for index, alt in enumerate(alts) if alt.startswith("Chart of L2 norm")
     )
-    packed = base64.b64decode(sources[place].partition(",")[2])
+    packed = base64.b64decode(sources[index_of_chart].partition(",")[2])
     embedded = np.asarray(Image.open(io.BytesIO(packed)))
     path = site.folder / "figures" / "dp-fedmeta" / "figure2b.png"
     with Image.open(path) as original:

@@ -136,12 +136,12 @@ def test_ranking_equals_that_in_python(opened: Open, site: Site) -> None:
             epsilon=2.0**exponent,
         )
         private = expected[expected["group"] == "private"]
-        places = [row for row in ranked(tab) if row[0].isdigit()]
-        accuracies = [float(row[2].split()[0]) for row in places]
+        ranks = [row for row in ranked(tab) if row[0].isdigit()]
+        accuracies = [float(row[2].split()[0]) for row in ranks]
         assert accuracies == [round(value, 1) for value in private["accuracy"][:8]]
         counts.append(len(private))
-        others = [row[0] for row in ranked(tab) if not row[0].isdigit()]
-        assert others[0] == "no private data" and others[-1] == "not private"
+        baselines = [row[0] for row in ranked(tab) if not row[0].isdigit()]
+        assert baselines[0] == "no private data" and baselines[-1] == "not private"
     assert 1 <= counts[0] <= counts[1] < counts[2]
 
 
@@ -252,7 +252,7 @@ def test_infinity_sorts_above_every_number(opened: Open) -> None:
     tab = opened()
     table = "#all-configurations"
     heads = tab.locator(f"{table} thead th").all_inner_texts()
-    column = next(place for place, text in enumerate(heads) if "proven" in text)
+    column = next(number for number, text in enumerate(heads) if "proven" in text)
     tab.locator(f"{table} thead th").nth(column).get_by_role("button").click()
     values = shown(tab, f"{table} tbody tr > :nth-child({column + 1})")
     finite = [text for text in values if text != "–"]

@@ -9,13 +9,13 @@ from dpfedbench.results.items import Item
 Describe = Callable[[str], Item]
 
 
-def test_a_figure_in_pdf_is_the_same_each_time(
+def test_pdf_of_a_figure_has_the_same_bytes_each_time(
     described: Describe, results: Path, published: Path, tmp_path: Path
 ) -> None:
-    made = []
+    contents = []
     for name in ("one", "two"):
         drawing, _ = figures.make(described("figure4b"), results, published)
         figure_style.save_pdf(drawing, tmp_path / name)
-        made.append((tmp_path / name).read_bytes())
-    assert made[0].startswith(b"%PDF-") and made[0] == made[1]
-    assert b"/Type3" not in made[0] and b"/FontFile2" in made[0]
+        contents.append((tmp_path / name).read_bytes())
+    assert contents[0].startswith(b"%PDF-") and contents[0] == contents[1]
+    assert b"/Type3" not in contents[0] and b"/FontFile2" in contents[0]

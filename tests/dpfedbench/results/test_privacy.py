@@ -62,7 +62,7 @@ def entries(plan: Plan) -> list[Cells]:
     ]
 
 
-def test_each_private_configuration_has_one_row_and_all_seeds(plan: Plan) -> None:
+def test_configurations_have_one_row_and_all_seeds(plan: Plan) -> None:
     rows = configurations(plan.cell_records())
     rows = [row for row in rows if row["private"]]
     keys = {str(Path(run.folder).parent) for run in plan.runs.values() if run.private}
@@ -73,7 +73,7 @@ def test_each_private_configuration_has_one_row_and_all_seeds(plan: Plan) -> Non
     )
 
 
-def test_a_configuration_that_a_table_shows_is_named_as_there(
+def test_configurations_are_named_as_in_their_first_table(
     entries: list[Cells],
 ) -> None:
     cells = [cell for entry in entries for cell in entry]
@@ -101,7 +101,7 @@ def two_fold(entries: list[Cells]) -> int:
     return sum(entry[0]["method"] == "dp-agrlr" for entry in entries)
 
 
-def test_two_fold_privacy_has_a_row_for_each_unit(
+def test_privacy_table_has_a_row_for_each_unit(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
     table = read(entries, results, published)
@@ -120,12 +120,16 @@ def test_two_fold_privacy_has_a_row_for_each_unit(
     }
 
 
-def test_no_cell_is_empty(entries: list[Cells], results: Path, published: Path) -> None:
+def test_privacy_table_has_no_empty_cell(
+    entries: list[Cells], results: Path, published: Path
+) -> None:
     rows = read(entries, results, published)
     table = privacy.tidy(rows)
     assert len(table) == len(entries) + two_fold(entries)
-    found = pd.read_csv(io.StringIO(csv_text(rows)), keep_default_na=False, dtype=str)
-    assert (found != "").all().all()
+    csv_rows = pd.read_csv(
+        io.StringIO(csv_text(rows)), keep_default_na=False, dtype=str
+    )
+    assert (csv_rows != "").all().all()
     row = table[
         (table["variant"] == "dp-agr") & (table["task"] == "5-way 1-shot")
     ].iloc[0]
@@ -145,7 +149,7 @@ def test_no_cell_is_empty(entries: list[Cells], results: Path, published: Path) 
     assert set(table[table["role"] == "repaired"]["epsilon_printed"]) == {"not printed"}
 
 
-def test_an_infinite_epsilon_says_why(
+def test_privacy_table_gives_the_reason_of_an_infinite_epsilon(
     entries: list[Cells], results: Path, published: Path, tmp_path: Path
 ) -> None:
     entry = next(entry for entry in entries if name_of(entry) == "z=2")
@@ -166,7 +170,7 @@ def test_an_infinite_epsilon_says_why(
     assert "inf" in csv_text(read([entry], tmp_path, published))
 
 
-def test_a_missing_audit_is_one_line(
+def test_privacy_table_refuses_a_missing_audit(
     entries: list[Cells], results: Path, published: Path, tmp_path: Path
 ) -> None:
     entry = entries[0]
@@ -177,17 +181,19 @@ def test_a_missing_audit_is_one_line(
         read([entry], tmp_path, published)
 
 
-def test_an_audit_that_did_not_see_the_mechanism_is_marked(
+def test_privacy_table_marks_an_audit_of_another_mechanism(
     entries: list[Cells], results: Path, published: Path, tmp_path: Path
 ) -> None:
     """Beside its number in the table and on the page, in the CSV, and nowhere else."""
     entry, note = entries[0], "of another mechanism than the ledger's"
     for folder in {*runs_of(entry), entry[0]["audited_run"]}:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
-    place = tmp_path / "runs" / entry[0]["audited_run"] / "audit.json"
+    audit_path = tmp_path / "runs" / entry[0]["audited_run"] / "audit.json"
     for another in (False, True):
-        place.write_text(
-            json.dumps(json.loads(place.read_text()) | {"another_mechanism": another})
+        audit_path.write_text(
+            json.dumps(
+                json.loads(audit_path.read_text()) | {"another_mechanism": another}
+            )
         )
         rows = read([entry], tmp_path, published)
         (line,) = (
@@ -199,7 +205,7 @@ def test_an_audit_that_did_not_see_the_mechanism_is_marked(
         assert (f"f-DP by ranks, 95 % confidence, {note}" in csv_text(rows)) == another
 
 
-def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
+def test_privacy_table_names_a_shared_audit_and_refuses_one_of_another_ledger(
     entries: list[Cells], results: Path, published: Path, tmp_path: Path
 ) -> None:
     entry = next(
@@ -257,7 +263,7 @@ def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
         read([entry], tmp_path, published)
 
 
-def test_markdown_has_a_line_a_row(
+def test_privacy_listing_has_a_line_for_each_row(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
     text = privacy.listing(read(entries, results, published)).markdown(
@@ -277,34 +283,34 @@ def first_task(entries: list[Cells]) -> list[Cells]:
     ]
 
 
-def test_the_figure_draws_the_first_task_of_each_table(
+def test_privacy_figure_draws_the_first_task_of_each_table(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
     table = read(entries, results, published)
     figure = privacy_figure.draw(table)
     shown = first_task(entries)
     assert len(shown) < sum(map(in_table, entries))
-    left, right = figure.axes
+    epsilon_axes, right = figure.axes
     assert (
-        len(left.get_yticks())
+        len(epsilon_axes.get_yticks())
         == len(shown) + two_fold(shown)
         == len(privacy.drawn_numbers(table))
     )
     # Each repair stands directly below the published variant, and its accuracy is
     # filled.
-    labels = [label.get_text() for label in left.get_yticklabels()]
-    repairs = [place for place, label in enumerate(labels) if label.startswith("↳")]
+    labels = [label.get_text() for label in epsilon_axes.get_yticklabels()]
+    repairs = [number for number, label in enumerate(labels) if label.startswith("↳")]
     assert len(repairs) == sum(map(is_repaired, shown)) == 3
     assert repairs == [1, 2, 3] and labels[0] == "dp-agr: as published"
     filled = [
-        place
-        for place, bars in enumerate(right.containers)
+        number
+        for number, bars in enumerate(right.containers)
         if bars[0].get_markerfacecolor() != "white"
     ]
     assert filled == repairs
 
 
-def test_the_figure_of_all_papers_is_one_screen(
+def test_privacy_figure_of_all_papers_is_one_screen(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
     """As many rows as the default run has: 50 of seven papers, on a page of 1,280 by
@@ -313,9 +319,9 @@ def test_the_figure_of_all_papers_is_one_screen(
     row = next(each_row(read(entries, results, published)))._asdict()
     counts = {"a": 18, "b": 4, "c": 8, "d": 12, "e": 3, "f": 3, "g": 2}
     table = pd.DataFrame(
-        {**row, "paper": paper, "variant": f"variant {place}", "shown_in": ()}
+        {**row, "paper": paper, "variant": f"variant {number}", "shown_in": ()}
         for paper in counts
-        for place in range(counts[paper])
+        for number in range(counts[paper])
     ).drop(columns="Index")
     figure = privacy_figure.draw(table, {"a": "Paper A"})
     figure.draw_without_rendering()
@@ -333,7 +339,7 @@ def test_the_figure_of_all_papers_is_one_screen(
         )
 
 
-def test_of_a_paper_with_figures_only_its_first_task_is_drawn(
+def test_privacy_figure_draws_the_first_task_of_a_paper_without_tables(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
     alone = [in_figures_alone(entry) for entry in entries]
@@ -349,27 +355,27 @@ def test_of_a_paper_with_figures_only_its_first_task_is_drawn(
     first = alone[0][0]
     assert 0 < len(shown) < len(alone)
     assert (first["dataset"], first["task"]) == LETTERS
-    left, right = figure.axes
+    epsilon_axes, right = figure.axes
     assert all(
         bars[0].get_markerfacecolor() == "white" for bars in right.containers
     )  # nothing is repaired
     assert (
-        len(left.get_yticks())
+        len(epsilon_axes.get_yticks())
         == len(shown) + two_fold(shown)
         == len(privacy.drawn_numbers(table))
     )
 
 
-def test_repairs_are_drawn_without_what_they_repair(
+def test_privacy_figure_draws_repairs_without_their_target(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
     """As where a configuration leaves the published series out of the table."""
     repairs = [entry for entry in first_task(entries) if is_repaired(entry)]
-    left, right = privacy_figure.draw(read(repairs, results, published)).axes
-    assert len(right.containers) == len(left.get_yticks()) == len(repairs) == 3
+    epsilon_axes, right = privacy_figure.draw(read(repairs, results, published)).axes
+    assert len(right.containers) == len(epsilon_axes.get_yticks()) == len(repairs) == 3
 
 
-def test_each_point_is_its_own_rows(
+def test_privacy_figure_draws_each_row_at_its_own_accuracy(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
     """Tasks of two data sets have the same name, and a table the same series for
@@ -380,6 +386,8 @@ def test_each_point_is_its_own_rows(
     table["accuracy_low"] = 19.9 + table.index
     table["accuracy_high"] = 20.2 + table.index
     _, right = privacy_figure.draw(table).axes
-    found = {float(bars[0].get_xdata()[0]) for bars in right.containers}
+    drawn_accuracies = {float(bars[0].get_xdata()[0]) for bars in right.containers}
     shown = privacy.drawn_numbers(table)
-    assert found == set(shown["accuracy"]) and len(found) == len(shown)
+    assert drawn_accuracies == set(shown["accuracy"]) and len(drawn_accuracies) == len(
+        shown
+    )

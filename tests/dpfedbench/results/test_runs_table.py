@@ -143,10 +143,10 @@ def test_collect_cells_takes_the_accuracy_of_the_cells_own_test(
 ) -> None:
     """A figure may show a run under another test than its own."""
     runs = collect_runs(results, [PRIVATE.format(0)])
-    other = {"accuracy": 75.0, "ci_low": 74.0, "per_task": [70.0, 80.0, 75.0]}
+    metrics = {"accuracy": 75.0, "ci_low": 74.0, "per_task": [70.0, 80.0, 75.0]}
     path = results / "runs" / PRIVATE.format(0) / "tests" / "at-5shot.json"
     path.parent.mkdir()
-    path.write_text(json.dumps(other), encoding="utf-8")
+    path.write_text(json.dumps(metrics), encoding="utf-8")
     cells = collect_cells(
         results,
         [
@@ -157,7 +157,7 @@ def test_collect_cells_takes_the_accuracy_of_the_cells_own_test(
     )
     assert cells["accuracy"].to_list() == [50.0, 75.0]
     assert cells["test_count"].to_list() == [2, 3]
-    assert [list(one) for one in cells["task_accuracies"]] == [
+    assert [list(accuracies) for accuracies in cells["task_accuracies"]] == [
         [40.0, 60.0],
         [70.0, 80.0, 75.0],
     ]
@@ -364,16 +364,16 @@ def test_results_format_examples_run_as_printed(
     runs = [PRIVATE.format(0), PRIVATE.format(1), PUBLIC]
     frame = collect_runs(results, runs)
     write_runs(frame, results / "runs.parquet", results / "runs.csv")
-    places = [
+    cell_values = [
         ("table2", 0, "dp-agr", None, PRIVATE.format(0)),
         ("table2", 0, "dp-agr", None, PRIVATE.format(1)),
         ("table2", 1, "maml", None, PUBLIC),
         ("figure4b", 0, "dp-agr", 2.0, PRIVATE.format(0)),
     ]
     names = ("item", "cell", "series", "x", "run")
-    records = [dict(zip(names, place, strict=True)) for place in places]
+    records = [dict(zip(names, values, strict=True)) for values in cell_values]
     write_frame(
-        collect_cells(results, [full_record(**one) for one in records], frame),
+        collect_cells(results, [full_record(**record) for record in records], frame),
         results / "cells.parquet",
     )
     monkeypatch.chdir(results.parent)

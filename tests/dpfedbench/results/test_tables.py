@@ -53,14 +53,14 @@ def made(
     )
 
 
-def test_columns_are_those_asked_for(
+def test_table_csv_has_its_columns(
     described: Describe, results: Path, published: Path
 ) -> None:
     rows, _ = made(described, results, published)
     assert list(rows[0]) == ASKED.split(", ")
 
 
-def test_values_are_those_of_the_runs(
+def test_table_values_are_the_runs_means(
     described: Describe, results: Path, published: Path
 ) -> None:
     rows, _ = made(described, results, published)
@@ -78,7 +78,7 @@ def test_values_are_those_of_the_runs(
         assert row["seeds"] == str(len(folders))
 
 
-def test_privacy_is_given_where_it_is_claimed_and_empty_elsewhere(
+def test_table_has_epsilons_of_private_rows_only(
     described: Describe, results: Path, published: Path
 ) -> None:
     rows, _ = made(described, results, published)
@@ -92,17 +92,17 @@ def test_privacy_is_given_where_it_is_claimed_and_empty_elsewhere(
         assert row["unit"] == ("client" if private else "")
 
 
-def test_published_values_are_beside_ours_and_not_comparable_on_a_stand_in(
+def test_table_marks_published_values_not_comparable_on_a_stand_in(
     described: Describe, results: Path, published: Path
 ) -> None:
     rows, text = made(described, results, published)
-    found = {
+    published_values = {
         (row["task"], row["method"]): (row["published"], row["comparable"])
         for row in rows
     }
     # Table 2 of the paper, Omniglot.
-    assert found["5-way 1-shot", "dp-agr"] == ("93.9", "false")
-    assert found["5-way 5-shot", "maml"] == ("99.8", "false")
+    assert published_values["5-way 1-shot", "dp-agr"] == ("93.9", "false")
+    assert published_values["5-way 5-shot", "maml"] == ("99.8", "false")
     assert {row["dataset"] for row in rows} == {"glyphs"}
     assert "93.9 (not comparable)" in text
     assert (
@@ -111,7 +111,7 @@ def test_published_values_are_beside_ours_and_not_comparable_on_a_stand_in(
     )
 
 
-def test_comparable_where_data_and_scale_are_the_papers(
+def test_table_values_are_comparable_on_the_papers_data_and_scale(
     described: Describe, results: Path, published: Path
 ) -> None:
     description = described("table2")
@@ -125,18 +125,18 @@ def test_comparable_where_data_and_scale_are_the_papers(
     assert comparable(mismatch="", published_dataset="none") == {False}
 
 
-def test_people_are_told_what_the_numbers_are(
+def test_table_listing_explains_its_numbers(
     described: Describe, results: Path, published: Path
 ) -> None:
     _, text = made(described, results, published)
-    for said in (
+    for sentence in (
         "The interval is over the per-seed means (Student's t",
         "Simulated privacy: the noise seed is public.",
         "Proven ε, DP-AGR: what holds rests on.",
         "Made by `snakemake it`.",
         "| 4.89 | 93.9 (not comparable) | 1e-06 | client |",
     ):
-        assert said in text
+        assert sentence in text
     header = next(line for line in text.splitlines() if line.startswith("| method"))
     assert all(
         line.count("|") == header.count("|")
@@ -169,7 +169,7 @@ def test_epsilon_says_its_range_and_status(
     assert formats.format_range(low, high, note).line == text
 
 
-def test_the_worst_seed_stands_for_a_cell_and_no_bound_is_infinite(
+def test_summary_has_the_epsilon_of_the_worst_seed(
     described: Describe, results: Path, tmp_path: Path
 ) -> None:
     cells = [cell for cell in described("table2").cells if cell["cell"] == 2]
@@ -201,7 +201,7 @@ def test_the_worst_seed_stands_for_a_cell_and_no_bound_is_infinite(
         ("metrics.json", '{"per_task": [1, NaN]}', "NaN is no number there"),
     ],
 )
-def test_a_damaged_run_is_refused_in_one_line(
+def test_summary_refuses_a_damaged_run_in_one_line(
     described: Describe,
     results: Path,
     tmp_path: Path,
@@ -224,7 +224,9 @@ def test_a_damaged_run_is_refused_in_one_line(
     assert part in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_published_numbers_are_whole(published: Path, tmp_path: Path) -> None:
+def test_published_numbers_of_table_2_are_complete(
+    published: Path, tmp_path: Path
+) -> None:
     rows = read_published(published, "dp-fedmeta", "table2")
     # Six tasks, five columns (Table 2).
     assert len(rows) == 30
@@ -234,7 +236,7 @@ def test_published_numbers_are_whole(published: Path, tmp_path: Path) -> None:
         read_published(tmp_path / "published.csv", "dp-fedmeta", "table2")
 
 
-def test_numbers_of_other_quantities_are_not_shown(
+def test_published_numbers_leave_out_other_quantities(
     published: Path, tmp_path: Path
 ) -> None:
     """Table 1 of DP-FNAS prints error, parameters, cost and operations of eight
@@ -245,8 +247,8 @@ def test_numbers_of_other_quantities_are_not_shown(
     accuracies = read_published(published, "dp-fnas", "table1")["value"].tolist()
     assert accuracies == pytest.approx([100 - error for error in errors])
     assert len(read_published(published, "dp-maml", "table4-time")) == 6
-    place = tmp_path / "published.csv"
-    place.write_text(
+    path = tmp_path / "published.csv"
+    path.write_text(
         "paper,item,dataset,task,method,variant,x,value,source,quantity,spread\n"
         "mine,table1,omniglot,5-way 1-shot,maml,,,99.5,Table 1\n"
         "mine,table1,omniglot,5-way 1-shot,maml,,,8,Table 1,batch size,\n"
@@ -254,20 +256,20 @@ def test_numbers_of_other_quantities_are_not_shown(
         "mine,table1,omniglot,5-way 1-shot,dp-maml,,,93.9,Table 1,,0.4\n",
         encoding="utf-8",
     )
-    found = read_published(place, "mine", "table1")
-    assert found["value"].tolist() == [99.5, 93.9]
-    assert math.isnan(found["spread"][0]) and found["spread"][1] == 0.4
+    numbers = read_published(path, "mine", "table1")
+    assert numbers["value"].tolist() == [99.5, 93.9]
+    assert math.isnan(numbers["spread"][0]) and numbers["spread"][1] == 0.4
 
 
-def test_a_printed_spread_stands_beside_its_number(
+def test_table_shows_a_printed_spread(
     described: Describe, results: Path, published: Path, tmp_path: Path
 ) -> None:
     lines = published.read_text(encoding="utf-8").splitlines()
     row = "dp-fedmeta,table2,omniglot,5-way 1-shot,maml,,,99.4,Table 2"
-    place = tmp_path / "published.csv"
+    path = tmp_path / "published.csv"
     lines[lines.index(row)] = f"{row},,0.4"
-    place.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    table = tables.read(described("table2"), results, place)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    table = tables.read(described("table2"), results, path)
     fields = tables.listing(table).rows
     shown = {
         row.method: line["published, %"]
@@ -289,7 +291,7 @@ def test_a_printed_spread_stands_beside_its_number(
         ("dp-maml", "table4-time", [39.9, 54.7, 68.7, 81.3]),
     ],
 )
-def test_a_table_of_time_is_of_time(
+def test_time_table_shows_milliseconds(
     described: Describe,
     results: Path,
     published: Path,
@@ -313,27 +315,25 @@ def test_a_table_of_time_is_of_time(
     )
 
 
-def test_a_run_without_a_time_is_named(
+def test_time_table_names_a_run_without_a_time(
     described: Describe, results: Path, published: Path, tmp_path: Path
 ) -> None:
     description = described("table3-time")
     shutil.copytree(results, tmp_path / "results")
-    place = (
-        tmp_path / "results" / "runs" / description.cells[0]["run"] / "training.json"
-    )
-    training = json.loads(place.read_text(encoding="utf-8"))
+    path = tmp_path / "results" / "runs" / description.cells[0]["run"] / "training.json"
+    training = json.loads(path.read_text(encoding="utf-8"))
     del training["milliseconds_per_client"]
-    told = (
+    message = (
         r"table3-time shows milliseconds, which runs of .* do not have: leave out private runs with secret"
         r" cohorts"
     )
     for changed in (training, training | {"milliseconds_per_client": None}):
-        place.write_text(json.dumps(changed), encoding="utf-8")
-        with pytest.raises(BenchError, match=told):
+        path.write_text(json.dumps(changed), encoding="utf-8")
+        with pytest.raises(BenchError, match=message):
             tables.read(description, tmp_path / "results", published)
 
 
-def test_a_training_time_that_is_not_told_is_no_number(
+def test_table_shows_a_dash_for_a_secret_training_time(
     described: Describe, results: Path, published: Path
 ) -> None:
     """A private run whose cohorts are secret has none."""
@@ -346,7 +346,7 @@ def test_a_training_time_that_is_not_told_is_no_number(
     assert formats.csv_text(tables.tidy(table)).splitlines()[1].endswith(",")
 
 
-def test_a_training_time_is_missing_where_one_seed_has_none(
+def test_summary_has_no_training_time_where_one_seed_has_none(
     described: Describe, results: Path, tmp_path: Path
 ) -> None:
     cells = [cell for cell in described("table2").cells if cell["cell"] == 0]
@@ -359,7 +359,7 @@ def test_a_training_time_is_missing_where_one_seed_has_none(
     assert read_rows(results, cells)["seconds"][0] == 30.0
 
 
-def test_markup_and_formulas_are_text(
+def test_table_shows_markup_and_formulas_as_text(
     described: Describe, results: Path, published: Path
 ) -> None:
     item = described("table2")
@@ -389,13 +389,13 @@ def test_markup_and_formulas_are_text(
     [("1", "93.8"), ("1.0", "93.9")],
     ids=["same x", "x written otherwise"],
 )
-def test_a_number_that_is_published_twice_is_refused(
+def test_published_numbers_refuse_two_for_one_cell(
     tmp_path: Path, again: str, value: str
 ) -> None:
     """Whichever line came first would win; also where both say the same, since one of
     them is then mended alone.
     """
-    place, key = (
+    path, key = (
         tmp_path / "published.csv",
         "dp-fedmeta,table2,omniglot,5-way 1-shot,dp-agr",
     )
@@ -403,21 +403,21 @@ def test_a_number_that_is_published_twice_is_refused(
         "paper,item,dataset,task,method,variant,x,value,source,quantity,spread",
         f"{key},best,1,93.9,Table 2",
     ]
-    others = [
+    other_lines = [
         f"{key},best,2,93.9,Table 2",
         f"{key},,1,93.9,Table 2",
         f"{key.replace('2', '3')},best,1,93.9,Table 3",
     ]
-    place.write_text("\n".join([*lines, *others]), encoding="utf-8")
-    found = read_published(place, "dp-fedmeta", "table2")
-    assert found["x"].tolist() == [1.0, 2.0, 1.0]
-    place.write_text(
+    path.write_text("\n".join([*lines, *other_lines]), encoding="utf-8")
+    numbers = read_published(path, "dp-fedmeta", "table2")
+    assert numbers["x"].tolist() == [1.0, 2.0, 1.0]
+    path.write_text(
         "\n".join([*lines, f"{key},best,{again},{value},Table 2"]), encoding="utf-8"
     )
     with pytest.raises(BenchError) as caught:
-        read_published(place, "dp-fedmeta", "table2")
+        read_published(path, "dp-fedmeta", "table2")
     assert (
         str(caught.value)
-        == f"{place} has two numbers of dp-fedmeta table2 for omniglot, 5-way 1-shot,"
+        == f"{path} has two numbers of dp-fedmeta table2 for omniglot, 5-way 1-shot,"
         " dp-agr, best: keep one of the lines"
     )

@@ -9,7 +9,7 @@ from dpfedbench.evaluation.genotype_picture import draw_cells
 from dpfedbench.models.genotype import Space
 
 
-def test_a_panel_a_cell_and_a_named_line_an_edge(tmp_path):
+def test_cell_picture_names_every_operation(tmp_path):
     genotype = Space().random(np.random.default_rng(0))
     figure = draw_cells(genotype, "found")
     assert [axes.get_title() for axes in figure.axes] == [
@@ -47,7 +47,7 @@ def test_a_panel_a_cell_and_a_named_line_an_edge(tmp_path):
     assert (tmp_path / "cells.png").stat().st_size > 10_000
 
 
-def test_no_two_lines_share_a_lane():
+def test_cell_picture_has_one_lane_for_each_edge():
     for seed in range(5):
         figure = draw_cells(Space().random(np.random.default_rng(seed)))
         for axes in figure.axes:
