@@ -34,7 +34,8 @@ def entry(plan: Plan) -> Cells:
     return next(
         cells
         for cells in private_configurations(plan)
-        if cells[0]["method"] == "dp-agr" and "table2" in {cell["item"] for cell in cells}
+        if cells[0]["method"] == "dp-agr"
+        and "table2" in {cell["item"] for cell in cells}
     )
 
 
@@ -92,7 +93,9 @@ def test_privacy_table_has_account_and_audit_of_each_unit(
     plan: Plan, results: Path, published: Path, tmp_path: Path
 ) -> None:
     entry = next(
-        cells for cells in private_configurations(plan) if cells[0]["method"] == "dp-agrlr"
+        cells
+        for cells in private_configurations(plan)
+        if cells[0]["method"] == "dp-agrlr"
     )
     for folder in {*runs_of(entry), entry[0]["audited_run"]}:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
