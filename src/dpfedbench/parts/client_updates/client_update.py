@@ -274,12 +274,14 @@ class CohortClients(Clients):
         with self._workers.running() as pool:
             for start in range(0, len(cohort), chunk):
                 ids = cohort[start : start + chunk]
-                places = [
-                    place for place, client in enumerate(ids) if self._is_here(client)
+                positions = [
+                    position
+                    for position, client in enumerate(ids)
+                    if self._is_here(client)
                 ]
                 rows = torch.zeros((len(ids), self._message_count, self._dimension))
                 measures = np.full((len(ids), 2), np.nan)
-                pieces = self._pieces(places)
+                pieces = self._pieces(positions)
                 computed = pool.map(
                     lambda piece, of=ids: self._compute(theta, of[piece], index),
                     pieces,
@@ -288,7 +290,7 @@ class CohortClients(Clients):
                     rows[piece] = messages
                     measures[piece] = measured
                 if self.divides:
-                    self._gather(places, rows, measures)
+                    self._gather(positions, rows, measures)
                 messages = rows.movedim(1, 0)
                 if self._message_count == 1:
                     messages = messages[0]
@@ -299,21 +301,23 @@ class CohortClients(Clients):
         count = self._processes.count
         return not self.divides or int(client) % count == self._processes.rank
 
-    def _pieces(self, places: Sequence[int]) -> list[list[int]]:
-        """Return the places in a chunk that each thread computes."""
-        size = max(1, -(-len(places) // self._workers.count))
-        return [list(places[i : i + size]) for i in range(0, len(places), size)]
+    def _pieces(self, positions: Sequence[int]) -> list[list[int]]:
+        """Return the positions in a chunk that each thread computes."""
+        size = max(1, -(-len(positions) // self._workers.count))
+        return [list(positions[i : i + size]) for i in range(0, len(positions), size)]
 
     def _gather(
-        self, places: Sequence[int], rows: torch.Tensor, measures: np.ndarray
+        self, positions: Sequence[int], rows: torch.Tensor, measures: np.ndarray
     ) -> None:
         """Write what other processes computed to `rows` and `measures`, in the first
         process.
         """
-        here = (places, rows[places], measures[places])
-        for their_places, their_rows, their_measures in self._processes.collected(here):
-            rows[their_places] = their_rows
-            measures[their_places] = their_measures
+        here = (positions, rows[positions], measures[positions])
+        for their_positions, their_rows, their_measures in self._processes.collected(
+            here
+        ):
+            rows[their_positions] = their_rows
+            measures[their_positions] = their_measures
 
     def _compute(
         self, theta: np.ndarray, ids: np.ndarray, index: int
@@ -336,14 +340,14 @@ class CohortClients(Clients):
                 count += 1
             if count < len(clients):
                 self._refuse_count(str(count), len(clients))
-            for place, client in enumerate(clients):
-                self._keep(client, rows[place])
+            for position, client in enumerate(clients):
+                self._keep(client, rows[position])
                 if not self._setup.run.private:
                     # A private run has no column of losses.
                     examples = client.query or client.records
                     assert examples is not None
                     measured = gradients.evaluate(theta, *examples)
-                    measures[place] = measured.loss, measured.accuracy
+                    measures[position] = measured.loss, measured.accuracy
         return rows, measures
 
     def _model(
@@ -378,10 +382,10 @@ class CohortClients(Clients):
             LocalClient(
                 number=number,
                 state=self._state_of(number),
-                support=(batch.support_x[place], batch.support_y[place]),
-                query=(batch.query_x[place], batch.query_y[place]),
+                support=(batch.support_x[position], batch.support_y[position]),
+                query=(batch.query_x[position], batch.query_y[position]),
             )
-            for place, number in enumerate(numbers)
+            for position, number in enumerate(numbers)
         ]
 
     def _state_of(self, number: int) -> dict[str, Any]:
