@@ -606,7 +606,7 @@ def test_a_budget_has_the_noise_that_it_is_calibrated_to() -> None:
     """Calibrated anew for the account: z that was raised would say less than epsilon
     3.
     """
-    budget = {"epsilon": 3.0, "profile": "holds"}
+    budget = {"epsilon": 3.0, "profile": "proven"}
     run = make_config({"noise": {"multiplier": None}, "budget": budget})
     sampler = run.participation.plan(clients=48, seed=0).describe()
     plan = CompositionGroup(run.sums()).plan(

@@ -137,7 +137,7 @@ def test_without_a_package_index_the_other_rows_are_made(
         "rows"
     ]
     assert (
-        row["holds"] == pytest.approx(EXACT, abs=1e-3)
+        row["proven"] == pytest.approx(EXACT, abs=1e-3)
         and not row["right"]
         and row["claimed"] == 4.0
     )
@@ -164,7 +164,7 @@ def test_the_table_is_of_its_rows(tmp_path: Path) -> None:
         "what": "A | B",
         "source": "a guide",
         "claimed": None,
-        "holds": None,
+        "proven": None,
         "audited": None,
         "delta": 1e-6,
         "right": False,
@@ -172,8 +172,8 @@ def test_the_table_is_of_its_rows(tmp_path: Path) -> None:
         "quote": "as is",
     }
     rows = [
-        row | {"claimed": None, "holds": None, "audited": 0.25},
-        row | {"claimed": 0.5, "holds": 70308.2, "audited": None, "quote": ""},
+        row | {"claimed": None, "proven": None, "audited": 0.25},
+        row | {"claimed": 0.5, "proven": 70308.2, "audited": None, "quote": ""},
     ]
     path = tmp_path / "one.json"
     path.write_text(
@@ -224,16 +224,16 @@ def test_what_holds_of_known_rounds_is_a_gaussian() -> None:
     """
     found = recorded()
     fixed = found["Flower, fixed clipping at the server, its accountant"]
-    assert fixed["holds"] == pytest.approx(
+    assert fixed["proven"] == pytest.approx(
         gaussian_epsilon(1 / math.sqrt(3), 1e-5), rel=1e-6
     )
     local = found["Flower, LocalDpMod: threshold 1, sensitivity 1, ε 1, three rounds"]
     sigma = math.sqrt(2 * math.log(1.25e5))
-    assert local["holds"] == pytest.approx(
+    assert local["proven"] == pytest.approx(
         gaussian_epsilon(sigma / (2 * math.sqrt(3)), 1e-5), rel=1e-6
     )
     assert found["pfl, one iteration of the Gaussian mechanism"][
-        "holds"
+        "proven"
     ] == pytest.approx(1.0, abs=1e-3)
 
 
@@ -242,10 +242,10 @@ def test_nothing_is_shown_above_what_holds() -> None:
     for what, row in recorded().items():
         if row["audited"] is not None:
             assert row["audited"] <= (
-                math.inf if row["holds"] is None else row["holds"]
+                math.inf if row["proven"] is None else row["proven"]
             ), what
         if row["right"]:
-            assert row["claimed"] >= row["holds"] - 2e-2 and row["why"].startswith(
+            assert row["claimed"] >= row["proven"] - 2e-2 and row["why"].startswith(
                 "Right"
             ), what
         else:

@@ -235,11 +235,11 @@ def _one_pass() -> Iterator[Figure]:
         name + "as claimed",
         "1.517 / 0.355 / 0.238",
         [
-            epsilon_after("as_claimed", plan, z, 250, delta, claims=CLAIMS)
+            epsilon_after("claimed", plan, z, 250, delta, claims=CLAIMS)
             for z in schedules
         ],
         3,
-        'epsilon_after("as_claimed", ...)',
+        'epsilon_after("claimed", ...)',
     )
     yield row(
         name + "Renyi, tighter conversion",
@@ -308,12 +308,12 @@ def _one_pass() -> Iterator[Figure]:
         ("balls-and-bins", "-"),
         ("poisson", "-"),
     ):
-        found = calibrate("holds", plan | {"kind": kind}, 1.5, delta)
+        found = calibrate("proven", plan | {"kind": kind}, 1.5, delta)
         yield (
             f"z of a proven ε of 1.5, {kind} (rounded up)",
             stated,
             f"{found:.4g}",
-            'calibrate("holds", ...)',
+            'calibrate("proven", ...)',
         )
 
 
@@ -330,8 +330,8 @@ def _adap() -> Iterator[Figure]:
         "rate": rate,
     }
     for profile, stated in (
-        ("as_claimed", "451 / 7,921 / 33,495"),
-        ("holds", "979 / 12,528 / 52,555"),
+        ("claimed", "451 / 7,921 / 33,495"),
+        ("proven", "979 / 12,528 / 52,555"),
     ):
         rounds = [
             rounds_allowed(profile, plan, z, delta, epsilon, claims=CLAIMS)
@@ -354,7 +354,7 @@ def _adap() -> Iterator[Figure]:
         "literal_rounds",
     )
     both = epsilon_after(
-        "as_claimed", plan, joint_multiplier([1.1, 1.1]), 451, delta, claims=CLAIMS
+        "claimed", plan, joint_multiplier([1.1, 1.1]), 451, delta, claims=CLAIMS
     )
     yield (
         "Adap DP-FL, scalar query counted, 451 rounds",

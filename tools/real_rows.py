@@ -83,7 +83,7 @@ STANDS = (
         {
             "series": [
                 "calibrated",
-                "adap-noise-holds",
+                "adap-noise-proven",
                 "adap-raw",
                 "adap-scalar-1",
                 "constant-4",

@@ -6,8 +6,8 @@ trees, each by its own code:
 
 - the golden cases (`tests/golden/runs.py`): hashes of model, ledger, metrics, account,
   history and audit;
-- every preset: the folders of all runs that `snakemake --dry-run` would make. A folder
-  has the run's key in its name.
+- every preset: the configurations of all runs of its plan, and their keys. A renamed
+  value (`RENAMED`) counts as the same.
 
 It prints what differs and exits with 1 if anything does. Recorded hashes
 (`tests/golden/golden.json`) are of one kind of processor; this compares on any.
@@ -22,7 +22,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
-RUN_FOLDER = re.compile(r"results/runs/\S+?/seed\d+")
+RENAMED = {"as_claimed": "claimed", "holds": "proven"}
+"""Values of `profile` that had another name."""
 PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
 
 
@@ -53,7 +53,11 @@ def main() -> int:
         help="whether to compare run keys",
     )
     arguments.add_argument("--tree", help=argparse.SUPPRESS)
+    arguments.add_argument("--plan", help=argparse.SUPPRESS)
     given = arguments.parse_args()
+    if given.plan is not None:
+        _print_plan(Path(given.tree), given.plan)
+        return 0
     if given.tree:
         _run_cases(Path(given.tree), given.cases)
         return 0
@@ -72,7 +76,7 @@ def main() -> int:
             for preset in ("", *presets):
                 moved |= _compare_keys(
                     preset or "default",
-                    *(_keys(tree, preset) for tree in (before, HERE)),
+                    *(_configurations(tree, preset) for tree in (before, HERE)),
                 )
     print("something differs" if moved else "all the same")
     return int(moved)
@@ -190,46 +194,73 @@ def _compare_cases(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 # Keys
 
 
-def _keys(tree: Path, preset: str) -> set[str]:
-    """Folders of all runs that a preset would train."""
-    with tempfile.TemporaryDirectory() as empty:
-        command = [
-            sys.executable,
-            "-m",
-            "snakemake",
-            "--snakefile",
-            str(tree / "Snakefile"),
-            "--dry-run",
-            "--cores",
-        ]
-        command += ["1", "--directory", empty]
-        if preset:
-            command += [
-                "--configfile",
-                str(tree / "config" / "presets" / f"{preset}.yaml"),
-            ]
-        said = subprocess.run(
-            command, cwd=tree, env=_environment(tree), capture_output=True, text=True
-        )
-    found = set(RUN_FOLDER.findall(said.stdout + said.stderr))
-    if said.returncode or not found:
-        lines = (said.stdout + said.stderr).strip().splitlines() or ["no output"]
+def _print_plan(tree: Path, preset: str) -> None:
+    """Print the folder and configuration of each run of a preset as JSON."""
+    sys.path[0] = str(tree)
+    from dpfedbench.experiments.configuration import Configuration, overlaid
+    from dpfedbench.experiments.expand import make_plan
+    from dpfedbench.method import read_run
+    from dpfedbench.settings.yaml_files import read_file
+
+    def resolved(values: Any) -> Any:
+        """Return values with each run that they name (`initial.run`) written out."""
+        if not isinstance(values, Mapping):
+            return values
+        return {
+            key: resolved(
+                read_run({"seed": 0, **value}).plain() if key == "run" else value
+            )
+            for key, value in values.items()
+        }
+
+    config = tree / "config"
+    files = [config / "config.yaml", *sorted((config / "experiments").glob("*.yaml"))]
+    if preset:
+        files.append(config / "presets" / f"{preset}.yaml")
+    plan = make_plan(Configuration.read(overlaid(*map(read_file, files))))
+    runs = {folder: resolved(run.plain()) for folder, run in plan.runs.items()}
+    print(json.dumps(runs))
+
+
+def _configurations(tree: Path, preset: str) -> dict[str, str]:
+    """Return the folder of each run of a preset by its configuration, as text."""
+    command = [sys.executable, __file__, "-", "--tree", str(tree), "--plan", preset]
+    output = subprocess.run(
+        command, cwd=tree, env=_environment(tree), capture_output=True, text=True
+    )
+    if output.returncode:
         sys.exit(
             f"the plan of {preset or 'the default'} in {tree} could not be read:"
-            f" {lines[-1]}"
+            f" {output.stderr.strip().splitlines()[-1]}"
         )
-    return found
+    runs = json.loads(output.stdout.splitlines()[-1])
+    return {json.dumps(_renamed(run), sort_keys=True): key for key, run in runs.items()}
 
 
-def _compare_keys(preset: str, before: set[str], after: set[str]) -> bool:
-    for sign, runs in (("-", before - after), ("+", after - before)):
-        for run in sorted(runs):
-            print(f"{sign} {run}")
+def _renamed(values: Any) -> Any:
+    """Return a configuration with the names of today for values of former ones."""
+    if isinstance(values, Mapping):
+        return {
+            key: RENAMED.get(value, value) if key == "profile" else _renamed(value)
+            for key, value in values.items()
+        }
+    return values
+
+
+def _compare_keys(
+    preset: str, before: Mapping[str, str], after: Mapping[str, str]
+) -> bool:
+    """Print the runs that only one tree has, and how many have another key."""
+    for sign, runs, others in (("-", before, after), ("+", after, before)):
+        for configuration in sorted(runs.keys() - others.keys()):
+            print(f"{sign} {runs[configuration]}")
+    both = before.keys() & after.keys()
+    moved = sum(before[run] != after[run] for run in both)
     print(
-        f"{preset}: {len(before & after)} runs keep their key, {len(before - after)}"
-        f" gone, {len(after - before)} new"
+        f"{preset}: {len(both)} runs have the same configuration, {moved} of them"
+        f" another key; {len(before) - len(both)} gone, {len(after) - len(both)} new"
     )
-    return before != after
+    return before.keys() != after.keys()
 
 
 if __name__ == "__main__":

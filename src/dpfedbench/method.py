@@ -633,8 +633,7 @@ def read_run_file(path: Path | str) -> Method:
     """A run from the config.yaml in its folder.
 
     Raises:
-        BenchError: it is missing, damaged, of the former format, holds a bad value, or
-            is another run's than its folder, whose name follows from what it says.
+        BenchError: it is missing, damaged, holds a bad value, or is another run's than its folder, whose name follows from what it says.
     """
     run = read_run(read_yaml(path))
     folder = Path(path).resolve().parent

@@ -66,8 +66,8 @@ def open_run(folder: str | Path) -> FinishedRun:
     (`dpfedbench.manifests`).
 
     Raises:
-        BenchError: it is no run's folder, the run is not finished or damaged, or it is
-            a newer or the former version's.
+        BenchError: it is no run's folder, the run is not finished or damaged, or
+            another version wrote it.
     """
     path = Path(os.path.realpath(checked_path(folder)))
     if not os.path.lexists(path / "config.yaml"):
@@ -184,12 +184,12 @@ class FinishedRun:
             )
         )
 
-    def epsilon(self, profile: str = "holds", *, delta: float | None = None) -> Entry:
+    def epsilon(self, profile: str = "proven", *, delta: float | None = None) -> Entry:
         """Return one profile of the account: `epsilon_low`, `epsilon_high`, `status`,
         `explanation` and whom it protects.
 
         Args:
-            profile: "as_claimed", "holds", "replace_one", "image_level" or "tuning".
+            profile: "claimed", "proven", "replace_one", "image_level" or "tuning".
             delta: None: the δ of the workflow's account.
 
         Raises:
@@ -355,7 +355,7 @@ def _mark_account(
         account: of one run.
         audits: by unit and observer, as `runs_table.read_audits`.
     """
-    proven = account.profiles.get("holds")
+    proven = account.profiles.get("proven")
     audit = None if proven is None else audits.get((proven.unit, proven.observer))
 
     def marked(entries: Mapping[str, Entry]) -> dict[str, Entry]:

@@ -10,9 +10,10 @@ from typing import Any
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json, write_json
 
-# Raise it when a file of a run, or its place, changes so that older code would read it
-# wrongly.
-FORMAT = 4
+FORMAT = "1.0"
+"""Raise the first number when a file of a run, or its place, changes so that older code
+would read it wrongly; the second one when something is added.
+"""
 NAME = "format.json"
 # Of dpfedbench; pyproject.toml reads it here, and so can an environment in which the
 # package is not installed.
@@ -53,7 +54,7 @@ def check_format(results: str | Path) -> None:
         return
     mark = read_json(path)
     refuse_newer(mark, str(results))
-    if mark["format"] < FORMAT:
+    if _major(mark) < _major({}):
         raise BenchError(
             f"{results} has results of format {mark['format']}; this version reads"
             f" format {FORMAT}: move that folder aside, or give another with"
@@ -62,22 +63,41 @@ def check_format(results: str | Path) -> None:
 
 
 def refuse_newer(mark: Mapping[str, Any], what: str) -> None:
-    """Refuse what says of itself that it has a newer format: `mark` has "format", and
-    perhaps "written_by".
+    """Refuse a file or folder of a newer format.
+
+    Args:
+        mark: has "format", and perhaps "written_by".
+        what: the file or folder, for the message.
+
+    Raises:
+        BenchError: it is of a newer format, or its format cannot be read.
     """
-    written = mark.get("format", FORMAT) if isinstance(mark, Mapping) else None
-    if not isinstance(written, int):
+    try:
+        major = _major(mark)
+    except (AttributeError, TypeError, ValueError):
         raise BenchError(
-            f"{what}: its format is {written!r}, not a whole number: delete {NAME}"
+            f"{what}: its format is not {FORMAT} or another version: delete {NAME}"
             " there if you trust the rest"
-        )
-    if written > FORMAT:
+        ) from None
+    if major > _major({}):
         raise BenchError(
             f"{what} was written by a newer dpfedbench"
-            f" ({mark.get('written_by', 'version unknown')}, results format {written};"
-            f" this one reads up to {FORMAT}): update dpfedbench, or give another"
-            " folder with --directory"
+            f" ({mark.get('written_by', 'version unknown')}, results format"
+            f" {mark['format']}; this one reads up to {FORMAT}): update dpfedbench, or"
+            " give another folder with --directory"
         )
+
+
+def _major(mark: Mapping[str, Any]) -> int:
+    """Return the first number of a format; 0 of those before 1.0, which were whole
+    numbers.
+    """
+    written = mark.get("format", FORMAT)
+    if isinstance(written, int):
+        return 0
+    major, minor = written.split(".")
+    int(minor)
+    return int(major)
 
 
 def mark_format(results: str | Path) -> None:

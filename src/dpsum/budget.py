@@ -42,7 +42,7 @@ class Budget:
     Args:
         epsilon: the limit; None: there is none, and what is spent is only told.
         delta: at which epsilon is counted.
-        profile: whose epsilon the limit is for: "holds", or "as_claimed" (the
+        profile: whose epsilon the limit is for: "proven", or "claimed" (the
             accounting that `claims` has).
         stop: whether the limit is kept; else it is only what noise is found by.
         claims: the accounting of a paper, by kind of sampler.
@@ -63,7 +63,7 @@ class Budget:
         *,
         epsilon: float | None = None,
         delta: float = 1e-6,
-        profile: str = "holds",
+        profile: str = "proven",
         stop: bool = True,
         claims: Claims | None = None,
         unaccounted: Sequence[str] = (),
@@ -79,9 +79,9 @@ class Budget:
             raise DpsumError(
                 f"the budget's delta is {delta}: it must be between 0 and 1"
             )
-        if profile not in ("holds", "as_claimed"):
+        if profile not in ("proven", "claimed"):
             raise DpsumError(
-                f"the budget's profile is {profile!r}: it must be holds or as_claimed"
+                f"the budget's profile is {profile!r}: it must be proven or claimed"
             )
         self.epsilon = epsilon
         self.delta = delta
@@ -206,8 +206,8 @@ class Budget:
                 " allows for all that reads records: raise within_task.multiplier or"
                 " budget.epsilon"
             )
-        return epsilon("as_claimed") if self.claims else math.nan, (
-            epsilon("holds") if counted else math.inf
+        return epsilon("claimed") if self.claims else math.nan, (
+            epsilon("proven") if counted else math.inf
         )
 
     def shared(self, mechanism: Spender) -> tuple[list[str], BudgetPlan] | None:

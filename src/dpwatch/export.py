@@ -77,10 +77,6 @@ def read_audit(path: Path | str) -> dict[str, Any]:
         ) from error
 
 
-_PROFILE_NAMES = {"as_claimed": "claimed", "holds": "proven"}
-"""Profiles of an account, as their metrics are called."""
-
-
 def metrics(report: Mapping[str, Any]) -> dict[str, float]:
     """Numbers by name; those of a second unit or observer have a number in theirs."""
     numbers: dict[str, float] = {}
@@ -91,8 +87,7 @@ def metrics(report: Mapping[str, Any]) -> dict[str, float]:
             for name in ("delta", "rounds", "noise_multiplier")
             if account.get(name)
         }
-        for profile, entry in account["profiles"].items():
-            name = _PROFILE_NAMES.get(profile, profile)
+        for name, entry in account["profiles"].items():
             numbers |= {
                 f"{where}epsilon_{name}": entry["epsilon_high"],
                 f"{where}epsilon_{name}_low": entry["epsilon_low"],

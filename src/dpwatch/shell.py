@@ -52,9 +52,9 @@ def account(given: argparse.Namespace) -> int:
     return _kept(
         given,
         [
-            part.profiles["holds"].epsilon_high
+            part.profiles["proven"].epsilon_high
             for part in _all(result)
-            if "holds" in part.profiles
+            if "proven" in part.profiles
         ],
     )
 
@@ -173,7 +173,7 @@ def _planned(given: argparse.Namespace, analysis: Accountant) -> dict[str, Any]:
     sampler = _sampler(analysis, given)
     z = given.noise_multiplier
     if z is None:
-        z = calibrate("holds", sampler, given.epsilon, given.delta)
+        z = calibrate("proven", sampler, given.epsilon, given.delta)
     elif not 0 < z < math.inf:
         raise DpsumError(f"--noise-multiplier is {z}: it must be finite and above 0")
     events = Events.planned(((float(z), int(given.rounds)),), sampler)

@@ -162,13 +162,13 @@ def test_a_budget_ends_a_run_before_its_last_round(
 ) -> None:
     budget = {
         "noise": {"multiplier": 1.0},
-        "budget": {"epsilon": 5.0, "profile": "holds", "delta": 1e-5},
+        "budget": {"epsilon": 5.0, "profile": "proven", "delta": 1e-5},
     }
     several = {"participation": {"kind": "poisson", "cohort": 4, "rounds": 200}}
     (run,) = runs_of({"a": {"method": "dp-agr", "run": budget | several}})
     sampler = run.participation.plan(clients=40, seed=0).describe()
     allowed = rounds_allowed(
-        "holds", sampler, 1.0, 1e-5, 5.0, claims=run.claims, mechanism="gaussian"
+        "proven", sampler, 1.0, 1e-5, 5.0, claims=run.claims, mechanism="gaussian"
     )
     assert 0 < allowed < 200
     monkeypatch.setattr(Clock, "rate", lambda self, run: Rate(each=0.25))

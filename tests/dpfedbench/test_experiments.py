@@ -162,7 +162,7 @@ def test_the_scale_preset_is_the_published_number_of_clients() -> None:
     assert cells["balls-and-bins"].repairs == "dp-agr"
     assert repair.participation.kind == "balls-and-bins"
     assert (repair.noise.multiplier, repair.budget.epsilon) == (None, 1.5)
-    assert repair.budget.profile == "holds"
+    assert repair.budget.profile == "proven"
 
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "scale", "paper"])

@@ -107,7 +107,7 @@ def test_the_examples_run_as_they_stand(
 
 def test_the_frame_of_runs_has_what_each_run_says(results: Path, opened: Any) -> None:
     runs = dpfedbench.load_runs(results).set_index("method")
-    columns = {"epsilon_claimed": "as_claimed", "epsilon_proven_high": "holds"}
+    columns = {"epsilon_claimed": "claimed", "epsilon_proven_high": "proven"}
     for method in ("dp-agr", "adap-dp-fl"):
         profiles = opened(method).account.profiles
         for column, profile in columns.items():
@@ -291,12 +291,12 @@ def test_a_network_of_found_cells_is_opened_with_the_search_that_it_rests_on(
 def test_epsilon_at_another_delta_is_of_the_same_ledger(opened: Any) -> None:
     """One pass is one Gaussian of z = 1 for each client. Images are shared here."""
     run = opened("dp-agr")
-    assert run.epsilon() == run.account.profiles["holds"]
+    assert run.epsilon() == run.account.profiles["proven"]
     assert run.account_at(run.account.delta) == run.account
     holds = run.epsilon(delta=1e-5).epsilon_high
     assert holds == pytest.approx(gaussian_epsilon(1.0, 1e-5))
     table = run.accounts(1e-5).set_index("profile")
-    assert table.loc["holds", "epsilon_high"] == holds
+    assert table.loc["proven", "epsilon_high"] == holds
     assert np.isnan(table.loc["tuning", "epsilon_high"])
     assert "no search" in table.loc["tuning", "explanation"]
     assert table.loc["image_level", "epsilon_high"] > holds

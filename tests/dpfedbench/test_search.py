@@ -200,7 +200,7 @@ def test_the_account_of_a_run_of_a_search_says_so(tmp_path: Path) -> None:
     assert (
         paid.epsilon_high
         > public.epsilon_high
-        == account_of(run, released).profiles["holds"].epsilon_high
+        == account_of(run, released).profiles["proven"].epsilon_high
     )
 
 

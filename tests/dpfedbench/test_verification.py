@@ -112,7 +112,7 @@ def test_a_forged_epsilon_is_found(
         lambda e: norm.cdf(0.5 - e) - math.exp(e) * norm.cdf(-0.5 - e) - 1e-3, 0, 20
     )
     account = read_json(PLACE / "privacy.json")
-    account["profiles"]["holds"]["epsilon_high"] = exact / 2
+    account["profiles"]["proven"]["epsilon_high"] = exact / 2
     write_json(PLACE / "privacy.json", account)
     sealed_again("privacy.json")
     (line,) = faults()

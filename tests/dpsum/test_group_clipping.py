@@ -193,9 +193,9 @@ def test_account_of_groups_is_of_all_groups_together(
     assert line.groups["noise_stds"] == pytest.approx(stds, rel=1e-14)
     claims = {"one-pass": ONE_GAUSSIAN}
     account = dpsum.account(mechanism.ledger.path, delta=1e-5, claims=claims)
-    proven_epsilon = account.profiles["holds"].epsilon_high
+    proven_epsilon = account.profiles["proven"].epsilon_high
     assert proven_epsilon == pytest.approx(gaussian_epsilon(proven, 1e-5))
-    claimed_epsilon = account.profiles["as_claimed"].epsilon_high
+    claimed_epsilon = account.profiles["claimed"].epsilon_high
     assert claimed_epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-5))
     has_notice = any("noise by group" in notice for notice in account.notices)
     assert has_notice == (noise == "per-group")
@@ -212,7 +212,7 @@ def test_account_of_groups_under_sampling_is_of_the_joint_multiplier(make, kind)
     accounts = []
     for mechanism in (grouped, flat):
         release_rounds(mechanism, np.zeros((0, 8)), 10)
-        accounts.append(profiles_of(mechanism)["holds"])
+        accounts.append(profiles_of(mechanism)["proven"])
     assert accounts[0].epsilon_high == accounts[1].epsilon_high
     assert accounts[0].epsilon_low == accounts[1].epsilon_low
 
@@ -229,8 +229,8 @@ def test_account_by_tensor_at_the_published_scale(make, tensors, proven):
     mechanism = make(dimension=tensors, participation=participation, groups=groups)
     release_rounds(mechanism, np.zeros((0, tensors)), 250)
     profiles = profiles_of(mechanism, 1e-6, {"one-pass": POISSON_MOMENTS})
-    assert profiles["holds"].epsilon_high == pytest.approx(proven, rel=1e-9)
-    assert round(profiles["as_claimed"].epsilon_high, 2) == 1.52
+    assert profiles["proven"].epsilon_high == pytest.approx(proven, rel=1e-9)
+    assert round(profiles["claimed"].epsilon_high, 2) == 1.52
 
 
 def test_percentile_of_raw_norms_has_a_threshold_for_each_group(make):
@@ -284,7 +284,7 @@ def test_private_quantile_of_groups_shares_the_budget_of_the_sum(make):
     assert total.noise_multiplier == pytest.approx((7 / 8) ** -0.5)
     assert count.noise_multiplier == pytest.approx(8**0.5)
     assert count.groups["noise_stds"] == pytest.approx([2.0, 2.0])
-    epsilon = profiles_of(mechanism)["holds"].epsilon_high
+    epsilon = profiles_of(mechanism)["proven"].epsilon_high
     assert epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-5))
 
 
@@ -294,7 +294,7 @@ def test_private_quantile_of_groups_claims_the_configured_multiplier(make):
     mechanism = make(clipping=rule, groups=groups)
     release_rounds(mechanism, rounds=1)
     profiles = profiles_of(mechanism, claims={"one-pass": ONE_GAUSSIAN})
-    for profile, z in (("as_claimed", 1.0), ("holds", 2**-0.5)):
+    for profile, z in (("claimed", 1.0), ("proven", 2**-0.5)):
         epsilon = profiles[profile].epsilon_high
         assert epsilon == pytest.approx(gaussian_epsilon(z, 1e-5))
 
@@ -307,7 +307,7 @@ def test_calibration_of_groups_meets_the_proven_epsilon(make, noise):
         groups=CoordinateGroups((0, 1, 2, 3), noise),
     )
     release_rounds(mechanism)
-    assert 0.99 < profiles_of(mechanism)["holds"].epsilon_high <= 1.0
+    assert 0.99 < profiles_of(mechanism)["proven"].epsilon_high <= 1.0
     assert mechanism.budget.spent(2)["epsilon_proven"] <= 1.0
 
 

@@ -66,7 +66,7 @@ def test_mechanism_ledger_has_the_account_of_one_gaussian(make):
     assert lines[0].noise_std == 1.0 == lines[0].sensitivity * 2
     expected_mean = 10 * 0.5 / math.sqrt(D)
     assert np.mean(releases) == pytest.approx(expected_mean, abs=5 / math.sqrt(12))
-    epsilon = dpsum.account(mechanism.ledger.path, delta=1e-6).profiles["holds"]
+    epsilon = dpsum.account(mechanism.ledger.path, delta=1e-6).profiles["proven"]
     assert gaussian_delta(2.0, epsilon.epsilon_high) == pytest.approx(1e-6, rel=1e-6)
 
 

@@ -54,8 +54,8 @@ def test_schema_accepts_every_report(report, audit):
     ("keys", "value"),
     [
         ("version", 2),
-        ("account profiles holds epsilon_high", "4.4"),
-        ("account profiles holds status", "fine"),
+        ("account profiles proven epsilon_high", "4.4"),
+        ("account profiles proven status", "fine"),
         ("account profiles mine", {}),
         ("account delta", 0),
         ("audit epsilon", None),
@@ -81,7 +81,7 @@ def test_report_writes_an_infinite_epsilon_as_text(write_ledger):
     ]
     values = export.report(account=dpsum.account(releases, delta=1e-5))
     jsonschema.validate(values, SCHEMA)
-    assert values["account"]["profiles"]["holds"]["epsilon_high"] == "inf"
+    assert values["account"]["profiles"]["proven"]["epsilon_high"] == "inf"
     assert export.metrics(values)["privacy/epsilon_proven"] == math.inf
 
 

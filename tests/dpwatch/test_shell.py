@@ -63,12 +63,12 @@ def test_account_prints_a_table_and_writes_json(write_ledger, run, run_json, tmp
     words = ["account", path, "--delta", 1e-6]
     code, out, _ = run(*words, "--json", file)
     assert code == 0
-    for profile in ("holds", "replace_one", "as_claimed", "image_level", "tuning"):
+    for profile in ("proven", "replace_one", "claimed", "image_level", "tuning"):
         assert profile in out
     report = json.loads(file.read_text(encoding="utf-8"))
     jsonschema.validate(report, SCHEMA)
     exact = gaussian_epsilon(1.0, 1e-6)
-    epsilon = report["account"]["profiles"]["holds"]["epsilon_high"]
+    epsilon = report["account"]["profiles"]["proven"]["epsilon_high"]
     assert epsilon == pytest.approx(exact, rel=1e-9)
     assert f"{exact:.4g}" in out
     assert report["ledger"]["lines"] == 4
@@ -167,7 +167,7 @@ def test_compare_finds_another_noise(write_ledger, run, run_json):
     assert rows["noise_multiplier"].endswith("differs")
     assert "differs" not in rows["threshold"]
     assert "noise_multiplier 1.0, the other ledger's 1.25" in out
-    assert f"{gaussian_epsilon(1.25, 1e-5):.4g}" in rows["epsilon holds"]
+    assert f"{gaussian_epsilon(1.25, 1e-5):.4g}" in rows["epsilon proven"]
     code, report = run_json("compare", first, first)
     assert code == 0
     assert report["same"]

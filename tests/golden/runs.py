@@ -88,7 +88,7 @@ BASE: dict[str, Any] = {
         "never_rising": False,
     },
     "noise": {"kind": "fixed", "multiplier": 1.0},
-    "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},
+    "budget": {"epsilon": None, "delta": 1e-3, "profile": "proven", "stop": True},
     "server": {
         "kind": "step",
         "rate": 0.01,
@@ -115,7 +115,7 @@ AGRLR = {
         "multiplier": None,
         "epsilon": 2.5,
         "delta": 1e-5,
-        "profile": "holds",
+        "profile": "proven",
     },
 }
 SAMPLE = {
@@ -126,7 +126,7 @@ SAMPLE = {
         "multiplier": 1.0,
         "epsilon": None,
         "delta": 1e-5,
-        "profile": "holds",
+        "profile": "proven",
     },
     "clipping": {"kind": "constant"},
     "budget": {"delta": 1e-5},
@@ -150,7 +150,7 @@ DP_REPTILE = {
         "multiplier": None,
         "epsilon": 9.5,
         "delta": 1e-3,
-        "profile": "as_claimed",
+        "profile": "claimed",
     },
 }
 MAML = {"method": "maml"}
@@ -169,7 +169,7 @@ LOTS = {
     },
     "clipping": {"kind": "constant", "threshold": 1.0},
     "noise": {"multiplier": 2.0},
-    "budget": {"delta": 1e-4, "profile": "as_claimed"},
+    "budget": {"delta": 1e-4, "profile": "claimed"},
     "server": {"kind": "average"},
     "validation": {"every": 1, "tasks": 20, "ensemble": 1},
     "evaluation": {"every": 3},
@@ -311,7 +311,7 @@ CASES: dict[str, Case] = {
     ),
     "dp-agr calibrated one-pass": _few(CALIBRATED),
     "dp-agr calibrated poisson as claimed": _few(
-        CALIBRATED, PLANS["poisson"], {"budget": {"profile": "as_claimed"}}
+        CALIBRATED, PLANS["poisson"], {"budget": {"profile": "claimed"}}
     ),
     "dp-agr calibrated quantile": _few(
         CALIBRATED, _rule("private-quantile", count_noise=20.0)
@@ -319,7 +319,7 @@ CASES: dict[str, Case] = {
     "dp-agr budget stops": _few(PLANS["poisson"], {"budget": {"epsilon": 2.0}}),
     "dp-agr budget claimed does not stop": _few(
         PLANS["poisson"],
-        {"budget": {"epsilon": 2.0, "profile": "as_claimed", "stop": False}},
+        {"budget": {"epsilon": 2.0, "profile": "claimed", "stop": False}},
     ),
     "dp-agr first order cosine": _few(
         _update(order=1),
@@ -369,7 +369,7 @@ CASES: dict[str, Case] = {
     "dp-agrlr constant bins": _few(AGRLR, CONSTANT, PLANS["bins"]),
     "dp-agrlr two steps holds": _few(AGRLR, CONSTANT, _update(inner_steps=2)),
     "dp-agrlr two steps claimed": _few(
-        AGRLR, CONSTANT, _update(inner_steps=2), _within(profile="as_claimed")
+        AGRLR, CONSTANT, _update(inner_steps=2), _within(profile="claimed")
     ),
     "dp-maml-sample constant": _few(SAMPLE),
     "dp-maml-sample releases": _few(SAMPLE, RELEASES),
@@ -378,7 +378,7 @@ CASES: dict[str, Case] = {
     "dp-reptile claimed": _few(DP_REPTILE),
     "dp-reptile holds bins sgd": _few(
         DP_REPTILE,
-        _within(profile="holds"),
+        _within(profile="proven"),
         PLANS["bins"],
         _update(optimizer="sgd", inner_rate=0.1),
     ),
@@ -416,7 +416,10 @@ CASES: dict[str, Case] = {
     ),
     "dp-fl calibrated holds": _silos(
         {"method": "dp-fl"},
-        {"noise": {"multiplier": None}, "budget": {"epsilon": 1.0, "profile": "holds"}},
+        {
+            "noise": {"multiplier": None},
+            "budget": {"epsilon": 1.0, "profile": "proven"},
+        },
     ),
     "adap-dp-fl vector": _silos(VECTOR),
     "adap-dp-fl scalar": _silos(SCALAR),
@@ -425,7 +428,7 @@ CASES: dict[str, Case] = {
         VECTOR, DECAY, {"budget": {"epsilon": 1.6}}
     ),
     "adap-dp-fl scalar decay holds budget": _silos(
-        SCALAR, DECAY, {"budget": {"epsilon": 3.0, "profile": "holds"}}
+        SCALAR, DECAY, {"budget": {"epsilon": 3.0, "profile": "proven"}}
     ),
     "adap-dp-fl decay without budget search": _silos(
         DECAY, search={"runs": 3, "data": "private", "number": "poisson"}
@@ -782,8 +785,8 @@ def found_of(folder: Path) -> dict[str, dict[str, Any]]:
     plain = {
         "weights_norm": math.sqrt(math.fsum(squares)),
         "accuracy": metrics["accuracy"],
-        "epsilon_claimed": profiles.get("as_claimed", {}).get("epsilon_high"),
-        "epsilon_proven": profiles.get("holds", {}).get("epsilon_high"),
+        "epsilon_claimed": profiles.get("claimed", {}).get("epsilon_high"),
+        "epsilon_proven": profiles.get("proven", {}).get("epsilon_high"),
         "epsilon_audited": audited.get("epsilon"),
         "noise_multiplier": privacy.get("noise_multiplier"),
         "last_threshold": history[-1].get("threshold") if history else None,

@@ -70,7 +70,7 @@ def test_the_account_has_the_declared_search_and_the_partition(
         accounts.append(read_json(path)["profiles"])
     none, few, many = accounts
     assert "tuning" not in none and "image_level" not in none
-    holds = few["holds"]["epsilon_high"]
+    holds = few["proven"]["epsilon_high"]
     assert holds < few["tuning"]["epsilon_high"] < many["tuning"]["epsilon_high"]
     assert few["image_level"]["epsilon_high"] > holds
 

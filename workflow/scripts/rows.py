@@ -31,7 +31,7 @@ def row(
     *,
     delta: float,
     audit: bool = True,
-    profile: str = "holds",
+    profile: str = "proven",
     claimed: float | None = None,
     **said: str,
 ) -> dict[str, Any]:
@@ -41,27 +41,27 @@ def row(
         watched: the run, with `account` and `audit`.
         delta: of all epsilons.
         audit: whether the run's release is attacked.
-        profile: of the account, which holds.
+        profile: of the account: `proven`, as a rule.
         claimed: what the library says, where its accountant is not in the account.
         said: `what` ran, the `source` of its settings, `why` the numbers differ or not,
             and a `quote` of the library's.
 
     Returns:
-        These texts, delta, `claimed` and `audited` (None: there is none), `holds` (the
+        These texts, delta, `claimed` and `audited` (None: there is none), `proven` (the
         upper end; None: nothing finite), and whether the claim is `right`, that is at
         least what is proven.
     """
     account = watched.account(delta)
-    if "as_claimed" in account.profiles:
-        claimed = account.profiles["as_claimed"].epsilon_high
-    holds = account.profiles[profile].epsilon_high
+    if "claimed" in account.profiles:
+        claimed = account.profiles["claimed"].epsilon_high
+    proven = account.profiles[profile].epsilon_high
     return {
         **{key: said[key] for key in ("what", "source")},
         "claimed": claimed,
-        "holds": holds if math.isfinite(holds) else None,
+        "proven": proven if math.isfinite(proven) else None,
         "audited": watched.audit(delta, calls=CALLS).epsilon if audit else None,
         "delta": delta,
-        "right": claimed is not None and claimed >= holds - 1e-2,
+        "right": claimed is not None and claimed >= proven - 1e-2,
         "why": said["why"],
         "quote": said.get("quote", ""),
     }
@@ -76,7 +76,7 @@ def main(source: Path, told: Path) -> None:
         for run in library["runs"](Path(folder)):
             rows.append(row(**run))
             print(
-                "{what}: claimed {claimed}, holds {holds}, audited {audited}".format(
+                "{what}: claimed {claimed}, proven {proven}, audited {audited}".format(
                     **rows[-1]
                 ),
                 flush=True,

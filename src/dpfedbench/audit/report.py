@@ -417,8 +417,8 @@ def _audit_served(
             runs=runs,
         )
         bounds = [leak, *bounds] if not math.isnan(leak.epsilon) else [*bounds, leak]
-    holds = family.epsilon(1.0, delta) if rule.private else math.inf
-    return _entry(bounds, first, holds, delta=delta, confidence=confidence) | {
+    proven = family.epsilon(1.0, delta) if rule.private else math.inf
+    return _entry(bounds, first, proven, delta=delta, confidence=confidence) | {
         "canaries": len(experiment.coins),
         "rounds": len(rounds),
         "clients_audited": experiment.holders if is_client_sum else None,
@@ -446,19 +446,19 @@ def _charged(sum_: SumSpec, threshold: float, events: Sequence[Release]) -> floa
 def _entry(
     bounds: Sequence[Bound],
     first: Release,
-    holds: float,
+    proven: float,
     *,
     delta: float,
     confidence: float,
 ) -> dict[str, Any]:
-    """Return the entry of one mechanism in audit.json; `holds` is infinite where a
+    """Return the entry of one mechanism in audit.json; `proven` is infinite where a
     release has no event.
 
     `chance` is that of right code to show as much: of one mechanism, and of the worst
     of several at most their number times as large.
     """
     headline = bounds[0]
-    holds = math.inf if first.data_dependent_threshold else holds
+    proven = math.inf if first.data_dependent_threshold else proven
     chance = headline.numbers.get("chance_of_as_much", 1 - confidence)
     return {
         "epsilon": headline.epsilon,
@@ -474,8 +474,8 @@ def _entry(
         "observer": first.observer,
         "knows": _knows(first),
         "chance": chance,
-        "status": _status(headline, holds, chance),
-        "epsilon_proven": holds,
+        "status": _status(headline, proven, chance),
+        "epsilon_proven": proven,
         "bounds": [_plain(bound) for bound in bounds],
     }
 
@@ -506,15 +506,15 @@ def _knows(first: Release) -> str:
     return f"{known}, nor who takes entry when"
 
 
-def _status(headline: Bound, holds: float, chance: float) -> str:
-    if headline.epsilon > holds:
+def _status(headline: Bound, proven: float, chance: float) -> str:
+    if headline.epsilon > proven:
         if chance > _CHANCE:
             return (
-                f"above what is proven ({holds:.4g}): a leak or chance; {100 * chance:.2g}"
+                f"above what is proven ({proven:.4g}): a leak or chance; {100 * chance:.2g}"
                 " % of audits of right code say so"
             )
         return (
-            f"ABOVE what is proven ({holds:.4g}): the mechanism leaks more than its account"
+            f"ABOVE what is proven ({proven:.4g}): the mechanism leaks more than its account"
             " says"
         )
     if _is_another(headline):
@@ -524,7 +524,7 @@ def _status(headline: Bound, holds: float, chance: float) -> str:
             " code is said to be so in one audit of ten thousand"
         )
     return (
-        f"not above what is proven ({holds:.4g}); a lower bound against one adversary, not"
+        f"not above what is proven ({proven:.4g}); a lower bound against one adversary, not"
         " a proof of privacy"
     )
 

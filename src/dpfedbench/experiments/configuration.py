@@ -274,7 +274,7 @@ class Series(Settings):
     curves: dict[str, PublishedCurve] | None = setting(
         None, doc="of a history: the columns to draw"
     )
-    profile: Literal["as_claimed", "holds"] | None = setting(
+    profile: Literal["claimed", "proven"] | None = setting(
         None, doc="of a figure of accounts: whose delta"
     )
     epsilon: float | None = setting(

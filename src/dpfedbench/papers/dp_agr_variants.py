@@ -79,7 +79,7 @@ class DpAgrSecagg(DpAgr):
     defaults = {
         "clipping": {"kind": "constant"},
         "noise": {"kind": "skellam"},
-        "budget": {"profile": "holds"},
+        "budget": {"profile": "proven"},
     }
 
     participation: OnePass = OnePass()

@@ -98,7 +98,7 @@ class DpAgrlr(DpAgr):
             "multiplier": None,
             "epsilon": 2.5,
             "delta": 1.0e-5,
-            "profile": "holds",
+            "profile": "proven",
         },
     }
 

@@ -81,7 +81,7 @@ class DpMamlSample(ClientLevelMethod):
             "multiplier": 1.0,
             "epsilon": None,
             "delta": 1.0e-5,
-            "profile": "holds",
+            "profile": "proven",
         },
         "clipping": {"kind": "constant"},
         "budget": {"delta": 1.0e-5},

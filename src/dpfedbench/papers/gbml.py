@@ -319,7 +319,7 @@ class DpReptile(NonPrivateReptile):
             "multiplier": None,
             "epsilon": 9.5,
             "delta": 1.0e-3,
-            "profile": "as_claimed",
+            "profile": "claimed",
         },
     }
 
@@ -343,7 +343,7 @@ class LocalReptile(NonPrivateReptile):
             "multiplier": 0.51,
             "epsilon": None,
             "delta": 1.0e-3,
-            "profile": "as_claimed",
+            "profile": "claimed",
         },
     }
 

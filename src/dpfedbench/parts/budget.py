@@ -33,8 +33,8 @@ class BudgetSettings(Section):
     delta: float = setting(
         1e-6, ge=1e-30, lt=1, doc="delta at which epsilon is reported", paper="1e-6"
     )
-    profile: Literal["as_claimed", "holds"] = setting(
-        "as_claimed", doc="whose epsilon the limit is for"
+    profile: Literal["claimed", "proven"] = setting(
+        "claimed", doc="whose epsilon the limit is for"
     )
     stop: bool = setting(True, doc="false: report only")
     counted_clients: int | None = setting(
@@ -61,7 +61,7 @@ class BudgetSettings(Section):
             return
         if (
             not self.stop
-            or self.profile != "holds"
+            or self.profile != "proven"
             or (run.clients.holds == "records" and run.client_sums)
         ):
             return
@@ -114,8 +114,8 @@ class OwnSum(Section):
         paper="2.5 (DP-AGRLR)",
     )
     delta: float = setting(1e-5, ge=1e-30, lt=1, doc="delta_0", paper="not stated")
-    profile: Literal["as_claimed", "holds"] = setting(
-        "holds", doc="whose epsilon that is"
+    profile: Literal["claimed", "proven"] = setting(
+        "proven", doc="whose epsilon that is"
     )
 
     def check(self, run: Run) -> None:
@@ -281,8 +281,8 @@ def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:
 
 def _check_profile(section: str, profile: str, run: Run) -> None:
     """Refuse a limit on what the paper claims where it claims nothing."""
-    if profile == "as_claimed" and not run.claims:
+    if profile == "claimed" and not run.claims:
         raise BenchError(
-            f"{section}.profile is as_claimed, but the paper of {run.method} claims no"
-            " epsilon: set it to holds"
+            f"{section}.profile is claimed, but the paper of {run.method} claims no"
+            " epsilon: set it to proven"
         )

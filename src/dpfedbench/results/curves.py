@@ -154,7 +154,7 @@ def account_points(item: Item) -> pd.DataFrame:
                 **{name: cell[name] for name in ("dataset", "task", "series", "label")},
                 "x": x,
                 "value": _delta(cell, series["profile"], rounds, series["epsilon"]),
-                "is_dashed": series["profile"] == "as_claimed",
+                "is_dashed": series["profile"] == "claimed",
             }
             for x, rounds in rounds_by_x.items()
         ]
@@ -166,12 +166,12 @@ def account_points(item: Item) -> pd.DataFrame:
 
 
 def _delta(cell: Any, profile: str, rounds: int, epsilon: float) -> float:
-    """Return δ after some rounds; 1 without noise, and under `holds` where the clipping
+    """Return δ after some rounds; 1 without noise, and under `proven` where the clipping
     threshold reads raw norms.
     """
     mechanism = cell["mechanism"]
     multiplier = mechanism["noise_multiplier"]
-    if multiplier is None or (profile == "holds" and not mechanism["counted"]):
+    if multiplier is None or (profile == "proven" and not mechanism["counted"]):
         return 1.0
     return delta_after(
         profile,

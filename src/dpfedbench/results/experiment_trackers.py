@@ -15,8 +15,8 @@ from dpfedbench.results.load import load_runs
 
 _RESULTS = {
     "accuracy": "result/accuracy",
-    "epsilon_claimed": "result/as_claimed",
-    "epsilon_proven_high": "result/holds",
+    "epsilon_claimed": "result/claimed",
+    "epsilon_proven_high": "result/proven",
 }
 """Columns of the frame of runs, and the quantities that trackers have of them."""
 _BATCH = 1000
@@ -29,7 +29,7 @@ def finished(results: Path | str) -> Iterator[tuple[str, pd.DataFrame]]:
     `round` and `value`.
 
     They are those of its history; and at its last round `result/accuracy` of the test
-    in percent, and `result/as_claimed` and `result/holds`, the two ε.
+    in percent, and `result/claimed` and `result/proven`, the two ε.
 
     Raises:
         BenchError: there is no finished run, or a file of one is damaged.

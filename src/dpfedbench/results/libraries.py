@@ -43,13 +43,13 @@ NOTES = (
 def read(paths: Iterable[str | Path]) -> pd.DataFrame:
     """One row for each run of each library, in the order of the files.
 
-    `holds` is the upper end, inf where nothing finite is proved; `claimed` and
+    `proven` is the upper end, inf where nothing finite is proved; `claimed` and
     `audited` are empty where there is none.
 
     Raises:
         BenchError: a file is missing or damaged.
     """
-    nothing = {"claimed": math.nan, "audited": math.nan, "holds": math.inf}
+    nothing = {"claimed": math.nan, "audited": math.nan, "proven": math.inf}
     files = [read_json(Path(path)) for path in paths]
     return pd.DataFrame(
         {"library": f"{file['package']} {file['version']}"}
@@ -77,7 +77,7 @@ def _fields(row: dict[Any, Any]) -> dict[str, Formatted]:
         "run": format_text(f"{row['what']} ({row['library']})"),
         "claimed ε": format_number(row["claimed"]),
         "proven ε": format_number(
-            row["holds"], ".3g" if row["holds"] < 1000 else ",.0f"
+            row["proven"], ".3g" if row["proven"] < 1000 else ",.0f"
         ),
         "audited ε": (
             format_text(f"≥ {audited.text}") if audited.key is not None else audited

@@ -151,14 +151,14 @@ def _read_privacy(
         )
     row = dict[str, Any]()
     for prefix, unit in zip(UNIT_PREFIXES, units, strict=False):
-        observer = unit["profiles"].get("holds", {}).get("observer", "")
+        observer = unit["profiles"].get("proven", {}).get("observer", "")
         if audit := audits.get((unit.get("unit"), observer)):
             chance = {"chance": 1 - audit["confidence"]}
             unit["audit"] = {**_AUDIT_DEFAULTS, **chance, **audit, "run": audited_run}
         values = _values(unit, "privacy")
         if unit.get("unit"):
             reasons = unit.get("reasons", {})
-            for name, profile in (("claimed", "as_claimed"), ("proven", "holds")):
+            for name, profile in (("claimed", "claimed"), ("proven", "proven")):
                 column = f"{name}_explanation"
                 values[column] = values[column] or reasons.get(profile)
         row |= {f"{prefix}{name}": value for name, value in values.items()}

@@ -208,9 +208,11 @@ def _shape(annotation: Any, default: Any = None) -> Shape:
                 inner[-2] if origin is tuple and inner[-1] is ... else inner[-1]
             )
             named = issubclass(origin, Mapping)
-    unsaid = next((getattr(cls, "unsaid", "") for cls in sections if is_part(cls)), "")
+    default_kind = next(
+        (getattr(cls, "default_kind", "") for cls in sections if is_part(cls)), ""
+    )
     of_default: Model = type(default)
-    kind = kind_of(of_default) if is_part(of_default) else unsaid or None
+    kind = kind_of(of_default) if is_part(of_default) else default_kind or None
     return Shape(annotation, NoneType in choices, sections, item, named, kind)
 
 

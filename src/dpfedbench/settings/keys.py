@@ -23,7 +23,6 @@ def setting(
     pattern: str | None = None,
     doc: str = "",
     paper: str = "",
-    introduced: Any = NOTHING,
 ) -> Any:
     """A key of a section.
 
@@ -37,13 +36,8 @@ def setting(
         pattern: a regular expression for text.
         doc: what it means, for docs/configuration.md.
         paper: the paper's value, where there is one.
-        introduced: the default when the key was introduced, where `default` is another
-            by now. A run's identity holds what differs from this, so neither a new key
-            nor a new default moves a run that is there.
     """
     extra: dict[str, Any] = {"paper": paper}
-    if introduced is not NOTHING:
-        extra["introduced"] = introduced
     limits: dict[str, Any] = {
         "gt": gt,
         "ge": ge,

@@ -10,7 +10,6 @@ part.
 Every fault is a `BenchError` of one line with the full name of the key.
 """
 
-import functools
 import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Never, Self
@@ -31,7 +30,7 @@ from dpfedbench.settings.families import (
 from dpfedbench.settings.families import kind_of as kind_of
 from dpfedbench.settings.families import kinds_of as kinds_of
 from dpfedbench.settings.families import shapes as shapes
-from dpfedbench.settings.keys import NOTHING, refuse_shadowing
+from dpfedbench.settings.keys import refuse_shadowing
 from dpfedbench.settings.keys import setting as setting
 from dpfedbench.settings.library import STRICT, family_of, fields_of, schema_of
 from dpfedbench.settings.messages import describe, dotted, no_group, unknown_kind
@@ -91,8 +90,8 @@ class Settings(pydantic.BaseModel):
         return values
 
     def identity(self) -> dict[str, Any]:
-        """The plain values that differ from the defaults at their keys' introduction; a
-        part's kind, but `unsaid`.
+        """Return the plain values that differ from their defaults, and the kind of each
+        part.
         """
         return _identity(self)
 
@@ -148,16 +147,13 @@ class Part(Section):
     A family's base names the package of the family's modules as `place`. A part has a
     field `kind`, for instance `kind: Literal["constant"] = "constant"`; a family may
     call that key otherwise (`tag`). `implied_by` is a key that says the kind where
-    `kind` is not given, and `unsaid` the kind where nothing does. `former` has keys
-    that all of a family had once, and their defaults: a part that lacks one takes that
-    value, and leaves it out.
+    `kind` is not given, and `default_kind` the kind where nothing does.
     """
 
     package: ClassVar[str] = ""
     tag: ClassVar[str] = "kind"
     implied_by: ClassVar[str] = ""
-    unsaid: ClassVar[str] = ""
-    former: ClassVar[Mapping[str, Any]] = {}
+    default_kind: ClassVar[str] = ""
     if typing.TYPE_CHECKING:
         kind: str
 
@@ -174,46 +170,26 @@ def plain(value: Any) -> Any:
 
 
 def _identity(section: Any) -> dict[str, Any]:
+    """Return the plain values that differ from their defaults, and the kind of each
+    part.
+    """
     tag = tag_of([type(section)])
-    unsaid = getattr(section, "unsaid", "")
-    differing: dict[str, Any] = {}
-    cls: Any = type(section)
-    for key, before in introduced(cls).items():
+    values: dict[str, Any] = {}
+    for key, field in fields_of(type(section)).items():
         value = getattr(section, key)
-        differs = before is NOTHING or value != before
-        if key == tag:
-            differs = value != unsaid
-        if differs:
+        is_default = not field.is_required() and value == field.get_default(
+            call_default_factory=True
+        )
+        if key == tag or not is_default:
             is_inner = is_section(type(value))
-            differing[key] = _identity(value) if is_inner else plain(value)
-    return differing
-
-
-@functools.cache
-def introduced(cls: Any) -> dict[str, Any]:
-    """For each key, its default at its introduction; `NOTHING` where it had none."""
-    fields = fields_of(cls)
-    defaults: dict[str, Any] = {}
-    for key, field in fields.items():
-        extra = (
-            field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        )
-        default = (
-            NOTHING
-            if field.is_required()
-            else field.get_default(call_default_factory=True)
-        )
-        defaults[key] = extra.get("introduced", default)
-    return defaults
+            values[key] = _identity(value) if is_inner else plain(value)
+    return values
 
 
 def _check_keys(cls: type[Settings], values: Mapping[str, Any], where: str) -> None:
     """Refuse keys that a section does not have."""
-    former = getattr(cls, "former", {})
-    for key, value in values.items():
-        if key in fields_of(cls):
-            continue
-        if key not in former or value != former[key]:
+    for key in values:
+        if key not in fields_of(cls):
             raise BenchError(unknown_key([cls], str(key), where))
 
 

@@ -412,8 +412,11 @@ class Run(Settings):
 
     @functools.cached_property
     def key(self) -> str:
-        """The run's identity: of all that differs from the defaults at its key's
-        introduction, the seed aside.
+        """The run's identity: a hash of all settings that differ from their defaults,
+        without the seed.
+
+        A setting that is added later, with a default under which nothing changes, moves
+        no run.
         """
         values = {key: value for key, value in self.identity().items() if key != "seed"}
         canonical = json.dumps(
@@ -495,8 +498,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """The plain values of a run's config.yaml.
 
     Raises:
-        BenchError: it is missing, is not YAML or is of the former format; says what to
-            do.
+        BenchError: it is missing or is not YAML; says what to do.
     """
     text = text_of(path)
     try:
@@ -511,13 +513,5 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise BenchError(
             f"{path} holds no configuration: delete it and run the workflow again"
-        )
-    if "local" in values or any(
-        "rule" in section for section in values.values() if isinstance(section, Mapping)
-    ):
-        raise BenchError(
-            f"{path} has an older format (with clipping.rule and local): read it with"
-            " the version that wrote it, or move that results folder away and run the"
-            " workflow again"
         )
     return dict(values)

@@ -15,19 +15,14 @@ class PartitionScheme(Part):
     """The clients of the federation and what each holds: base of the partitions, which
     say how data are shared out.
 
-    `partition` is the name of one. `holds`: what its clients hold, "tasks" (few-shot,
+    `partition` is the name of one. `proven`: what its clients hold, "tasks" (few-shot,
     or of a text) or "records". `equal_sizes`: whether all of them hold as much.
     `disjoint`: whether no two of them hold the same example.
     """
 
     package: ClassVar[str] = "dpfedbench.parts.partitions"
     tag: ClassVar[str] = "partition"
-    unsaid: ClassVar[str] = "shared"
-    former: ClassVar[Mapping[str, Any]] = {
-        "fragments": None,
-        "concentration": None,
-        "least": 10,
-    }
+    default_kind: ClassVar[str] = "shared"
     holds: ClassVar[str] = "tasks"
     equal_sizes: ClassVar[bool] = True
     disjoint: ClassVar[bool] = True

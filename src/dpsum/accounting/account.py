@@ -1,8 +1,8 @@
 """The account of a run: from its ledger to epsilon under each profile.
 
-- `as_claimed`: the accounting that the run's paper did (`claims`); what is proven, for a
+- `claimed`: the accounting that the run's paper did (`claims`); what is proven, for a
   sampler that the paper does not account for.
-- `holds`: what the sampler and the observer justify (`analyses`).
+- `proven`: what the sampler and the observer justify (`analyses`).
 - `replace_one`: the same where a unit's contribution becomes any other and not zero, so
   that the sum moves by up to 2C.
 - `image_level`: what is proven for one image, which many simulated clients may use
@@ -40,7 +40,7 @@ from dpsum.accounting.units import by_part, by_unit, cannot_compose, tells_round
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger
 
-PROFILES = ("as_claimed", "holds", "replace_one", "image_level", "tuning")
+PROFILES = ("claimed", "proven", "replace_one", "image_level", "tuning")
 """What an account is read under, in this order; each has a number or a reason."""
 
 _NOTHING_PRIVATE = "no release claims privacy"
@@ -340,11 +340,11 @@ def _after(
         stages = ([event for event in before if event.part == part], releases)
         brackets.append(_both(stages, delta))
     low, high = (max(ends) for ends in zip(*brackets, strict=True))
-    alone = last.profiles["holds"]
+    alone = last.profiles["proven"]
     uncovered = next((e.reason for e in before if e.data_dependent_threshold), "")
     if uncovered or alone.status == "void":
         low = high = math.inf
-    holds = dataclasses.replace(
+    proven = dataclasses.replace(
         alone,
         epsilon_low=low,
         epsilon_high=high,
@@ -355,12 +355,12 @@ def _after(
     not_composed = "not accounted for together with the run that this one rests on"
     return dataclasses.replace(
         last,
-        profiles={"holds": holds},
+        profiles={"proven": proven},
         groups={},
         reasons={
             name: last.reasons.get(name, not_composed)
             for name in PROFILES
-            if name != "holds"
+            if name != "proven"
         },
     )
 

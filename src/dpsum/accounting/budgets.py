@@ -85,7 +85,7 @@ class BudgetPlan:
         # A claim for this sampler counts configured multipliers; without one what is
         # proven is claimed.
         self._has_claim = sampler["kind"] in claims
-        if budget.profile == "as_claimed" and self._has_claim:
+        if budget.profile == "claimed" and self._has_claim:
             configured = _shared(total, multipliers)
             proven = _divided(configured, self._ratios)
         else:
@@ -106,7 +106,7 @@ class BudgetPlan:
 
     def _counted(self, profile: str) -> list[float]:
         """Return the multipliers of a round's releases as a profile counts them."""
-        if profile == "as_claimed" and self._has_claim:
+        if profile == "claimed" and self._has_claim:
             pairs = zip(self.multipliers, self._ratios, strict=True)
             return [z * ratio for z, ratio in pairs]
         return self.multipliers
@@ -126,12 +126,10 @@ class BudgetPlan:
         """Epsilon after `done` rounds, as claimed and as it holds; NaN where nothing is
         claimed, or it takes long.
         """
-        claimed = (
-            self._epsilon("as_claimed", done) if self._given["claims"] else math.nan
-        )
+        claimed = self._epsilon("claimed", done) if self._given["claims"] else math.nan
         if not self.counted:
             return claimed, math.inf
-        return claimed, self._epsilon("holds", done) if self._every_round else math.nan
+        return claimed, self._epsilon("proven", done) if self._every_round else math.nan
 
     def _epsilon(self, profile: str, done: int) -> float:
         return epsilon_after(
@@ -159,7 +157,7 @@ class DecayingBudget(BudgetPlan):
     release.
 
     Renyi divergences add up, so that whether one more lot fits is known at once: under
-    `as_claimed` by the claim's orders and conversion; under `holds` by more orders and
+    `claimed` by the claim's orders and conversion; under `proven` by more orders and
     the tighter conversion, and if the noise may decay by one order alone, chosen before
     the first lot: a filter, so that the budget holds for whatever noise comes of it
     (`accounting.filters`).
@@ -231,7 +229,7 @@ class DecayingBudget(BudgetPlan):
         self._claimed_orders: tuple[float, ...] = ()
         self._tight = False
         if follows:
-            self._claimed_orders, self._tight = orders_of("as_claimed", claim)
+            self._claimed_orders, self._tight = orders_of("claimed", claim)
         self._spent = np.zeros(len(self._orders))
         self._claimed = np.zeros(len(self._claimed_orders))
         self._lots = 0
@@ -239,7 +237,7 @@ class DecayingBudget(BudgetPlan):
         self._seen = 0
 
     def _cost(self, orders: tuple[float, ...], *, counted_in_full: bool) -> np.ndarray:
-        multipliers = self._counted("holds" if counted_in_full else "as_claimed")
+        multipliers = self._counted("proven" if counted_in_full else "claimed")
         if counted_in_full:
             multipliers = [multipliers[0]] * self._extra + multipliers
         return renyi(joint_or_only(multipliers), self.sampler["rate"], orders)
@@ -349,7 +347,5 @@ def _divided(multipliers: Sequence[float | None], ratios: Sequence[float]) -> li
 
 
 def _check_claimed(budget: BudgetLimits, claims: Claims) -> None:
-    if budget.epsilon is not None and budget.profile == "as_claimed" and not claims:
-        raise DpsumError(
-            f"budget.profile is as_claimed, but {NO_CLAIM}: set it to holds"
-        )
+    if budget.epsilon is not None and budget.profile == "claimed" and not claims:
+        raise DpsumError(f"budget.profile is claimed, but {NO_CLAIM}: set it to proven")

@@ -53,8 +53,8 @@ def epsilon_after(
     first. Cached.
 
     Args:
-        profile: "as_claimed" or "holds".
-        given: see `Given`; without claims "as_claimed" raises.
+        profile: "claimed" or "proven".
+        given: see `Given`; without claims "claimed" raises.
 
     Raises:
         DpsumError: z or delta out of bounds, no analysis of the mechanism and sampler,
@@ -69,13 +69,13 @@ def epsilon_after(
     kind = str(sampler["kind"])
     claims = given.get("claims")
     accountant = find(given.get("mechanism", "gaussian"), kind)
-    if profile not in ("as_claimed", "holds"):
+    if profile not in ("claimed", "proven"):
         raise DpsumError(
-            f"no accounting profile {profile!r} for a plan: choose as_claimed or holds"
+            f"no accounting profile {profile!r} for a plan: choose claimed or proven"
         )
-    if profile == "as_claimed" and not claims:
-        raise DpsumError(f"{NO_CLAIM}: set the profile to holds")
-    claim = claims.get(kind) if claims and profile == "as_claimed" else None
+    if profile == "claimed" and not claims:
+        raise DpsumError(f"{NO_CLAIM}: set the profile to proven")
+    claim = claims.get(kind) if claims and profile == "claimed" else None
     if done == 0:
         return 0.0
     schedule = ((float(noise_multiplier), int(done)),)

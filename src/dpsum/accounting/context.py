@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class BudgetLimits(Protocol):
     """Limits of a run; a configuration's section `budget` is one.
 
-    `profile` is "as_claimed" or "holds"; `epsilon` None is no limit; `stop` says
+    `profile` is "claimed" or "proven"; `epsilon` None is no limit; `stop` says
     whether training stops at it.
     """
 

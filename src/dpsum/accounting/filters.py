@@ -61,11 +61,11 @@ def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], boo
     Without a claim what is proven is claimed. DpsumError where the claim does not add up
     divergences.
     """
-    if profile == "holds" or claim is None:
+    if profile == "proven" or claim is None:
         return HOLDING_ORDERS, True
     if not claim.orders:
         raise DpsumError(
-            "the paper's claim cannot be kept lot by lot: set budget.profile to holds"
+            "the paper's claim cannot be kept lot by lot: set budget.profile to proven"
         )
     return claim.orders, False
 

@@ -96,7 +96,9 @@ class Profiles:
         )
         self.filter = self.floor = None
         if self.adaptive and self.accountant.follows_loss:
-            if given.budget is not None and (claims or given.budget.profile == "holds"):
+            if given.budget is not None and (
+                claims or given.budget.profile == "proven"
+            ):
                 self.filter = filter_of(events, given.budget, claims)
             if given.fall is not None:
                 self.floor = floor_of(events, given.fall)
@@ -107,17 +109,17 @@ class Profiles:
 
     def read(self) -> tuple[Mapping[str, Entry], Mapping[str, str]]:
         """Each profile's entry, or the reason why it has none."""
-        holds = self._holds()
-        replace_one = self._replace_one(holds)
-        holds = self._with_width(holds)
+        proven = self._proven_entry()
+        replace_one = self._replace_one(proven)
+        proven = self._with_width(proven)
         if self.accountant.adjacency == "replace-one":
-            replace_one = holds
+            replace_one = proven
         answers = {
-            "as_claimed": self._as_claimed(),
-            "holds": holds,
+            "claimed": self._claimed_entry(),
+            "proven": proven,
             "replace_one": replace_one,
-            "image_level": self._image_level(holds),
-            "tuning": self._tuning(holds),
+            "image_level": self._image_level(proven),
+            "tuning": self._tuning(proven),
         }
         entries = {
             name: entry for name, entry in answers.items() if isinstance(entry, Entry)
@@ -145,7 +147,7 @@ class Profiles:
             **values | others,
         )
 
-    def _as_claimed(self) -> Entry | str:
+    def _claimed_entry(self) -> Entry | str:
         if not self.claims:
             return NO_CLAIM
         claim = self.claims.get(self.accountant.pair[1])
@@ -176,7 +178,7 @@ class Profiles:
             text = f"{text}; the paper does not count the release {names}"
         return self._entry(low, high, status, text)
 
-    def _holds(self) -> Entry:
+    def _proven_entry(self) -> Entry:
         if self.missing:
             return self._entry(math.inf, math.inf, "void", "")
         low, high = self.accountant.bracket(self.events, self.delta)
@@ -199,20 +201,20 @@ class Profiles:
         )
         return self._entry(low, max(low, self._high(self.delta)), "proved", text)
 
-    def _with_width(self, holds: Entry) -> Entry:
-        """Return the entry of `holds`, with how wide its bracket is and why."""
+    def _with_width(self, proven: Entry) -> Entry:
+        """Return the entry of `proven`, with how wide its bracket is and why."""
         if self.missing:
-            return holds
+            return proven
         reason = _FOLLOWED
         if self.filter is None and self.floor is None:
             reason = self.accountant.width_reason(self.events, self.delta)
-        text = holds.explanation + width_text(
-            holds.epsilon_low, holds.epsilon_high, reason
+        text = proven.explanation + width_text(
+            proven.epsilon_low, proven.epsilon_high, reason
         )
-        return dataclasses.replace(holds, explanation=text)
+        return dataclasses.replace(proven, explanation=text)
 
     def _high(self, delta: float) -> float:
-        """The high end of `holds` at another delta."""
+        """The high end of `proven` at another delta."""
         if self.missing:
             return math.inf
         bounds = []
@@ -222,13 +224,13 @@ class Profiles:
             bounds.append(self.accountant.high(self.events.of_noise(self.floor), delta))
         return min(bounds) if bounds else self.accountant.high(self.events, delta)
 
-    def _replace_one(self, holds: Entry) -> Entry:
+    def _replace_one(self, proven: Entry) -> Entry:
         """One unit's contribution becomes any other: the sum moves by up to twice the
         threshold.
         """
         if self.accountant.adjacency == "replace-one":
-            return holds
-        low = holds.epsilon_low
+            return proven
+        low = proven.epsilon_low
         own_bracket = (
             None if self.missing else self.accountant.replaced(self.events, self.delta)
         )
@@ -239,7 +241,7 @@ class Profiles:
         elif self.z:
             high = gaussian_epsilon(self.z / 2, self.delta)
             method = "sensitivity 2C"
-            low = high if low == holds.epsilon_high else low
+            low = high if low == proven.epsilon_high else low
             reason = "the low end is that of a unit that is zeroed"
         else:
             high = max(low, group_epsilon(self._high, 2, self.delta))
@@ -251,8 +253,8 @@ class Profiles:
         return self._entry(
             low,
             high,
-            holds.status,
-            f"{holds.explanation}; {method}{width_text(low, high, reason)}",
+            proven.status,
+            f"{proven.explanation}; {method}{width_text(low, high, reason)}",
             adjacency="replace-one",
         )
 
@@ -272,16 +274,16 @@ class Profiles:
                 if z
                 else group_epsilon(self._high, size, self.delta)
             )
-            one_low = profiles["holds"].epsilon_low
-            one_high = profiles["holds"].epsilon_high
+            one_low = profiles["proven"].epsilon_low
+            one_high = profiles["proven"].epsilon_high
             low = high if z and one_low == one_high > 0 else min(one_low, high)
             method = (
                 "one Gaussian of sensitivity kC; exact"
                 if z
                 else "one unit is changed after another"
             )
-            if "as_claimed" in profiles:
-                single_unit = profiles["as_claimed"].epsilon_high
+            if "claimed" in profiles:
+                single_unit = profiles["claimed"].epsilon_high
                 share = (
                     size * math.exp(min((size - 1) * single_unit, 600.0)) * self.delta
                 )
@@ -293,12 +295,12 @@ class Profiles:
             by_size[str(size)] = self._entry(
                 low,
                 high,
-                profiles["holds"].status,
+                profiles["proven"].status,
                 f"{size} {self.first.unit}s: {method}",
             )
         return by_size
 
-    def _image_level(self, holds: Entry) -> Entry | str:
+    def _image_level(self, proven: Entry) -> Entry | str:
         """One image: all clients that use it contribute zero."""
         use = self.given.images
         accountant = self.accountant
@@ -308,9 +310,9 @@ class Profiles:
                     "an image is an example of several simulated clients, in support"
                     " and query sets: not accounted for"
                 )
-            text = f"each image is one record of one client; {holds.explanation}"
+            text = f"each image is one record of one client; {proven.explanation}"
             return dataclasses.replace(
-                holds, unit="image", explanation=text, uses_max=1, uses_mean=1.0
+                proven, unit="image", explanation=text, uses_max=1, uses_mean=1.0
             )
         if use is None:
             return self.given.no_images
@@ -322,7 +324,7 @@ class Profiles:
         text = accountant.images.format(uses=uses["uses_max"])
         return self._entry(low, high, "proved", text, unit="image", **uses)
 
-    def _tuning(self, holds: Entry) -> Entry | str:
+    def _tuning(self, proven: Entry) -> Entry | str:
         """This run and the search that its hyper-parameters came from."""
         search = self.given.search
         events = self.events
@@ -336,8 +338,8 @@ class Profiles:
             return f"no search declared: not counted{remark}"
         text = f"{search.text}, trained on {search.data} data"
         if search.data == "public" or self.missing:
-            explanation = f"{text}: nothing is added; {holds.explanation}{remark}"
-            return dataclasses.replace(holds, explanation=explanation)
+            explanation = f"{text}: nothing is added; {proven.explanation}{remark}"
+            return dataclasses.replace(proven, explanation=explanation)
         if (
             self.adaptive
             and self.floor is None
@@ -347,7 +349,7 @@ class Profiles:
                 f"{text}: noise that follows a loss has no divergence of one order to"
                 f" go by{remark}"
             )
-        low = holds.epsilon_low
+        low = proven.epsilon_low
         if search.number == "poisson":
             # With no run at all nothing is published, which happens with probability
             # e^-K.
@@ -362,7 +364,7 @@ class Profiles:
             return self._entry(low, math.inf, "void", text)
         method = "by Renyi divergences"
         if not search.several:
-            high = holds.epsilon_high
+            high = proven.epsilon_high
             method = "is the same"
         elif search.number == "fixed" and self.z:
             high = gaussian_epsilon(self.z / search.runs**0.5, delta)
@@ -378,7 +380,7 @@ class Profiles:
             high = searched_epsilon(divergences, HOLDING_ORDERS, search, delta)
         every = "every run as private as this one, and of streams of its own"
         text += f"; the low end is one run's, the high end {method}; {every}"
-        return self._entry(low, max(low, high), holds.status, text + remark)
+        return self._entry(low, max(low, high), proven.status, text + remark)
 
 
 def width_text(low: float, high: float, reason: str) -> str:

@@ -16,7 +16,7 @@ from scipy.special import gammaln, log_ndtr, xlog1py, xlogy
 from dpsum.accounting.gaussian import Schedule
 
 HOLDING_ORDERS = tuple(range(2, 257))
-"""For a budget under `holds` that is kept lot by lot, and for searches: all whole, and
+"""For a budget under `proven` that is kept lot by lot, and for searches: all whole, and
 any of them is an upper end.
 """
 

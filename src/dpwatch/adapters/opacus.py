@@ -372,7 +372,7 @@ class TrainingWatch(Watch):
         )
 
     def account(self, delta: float) -> Account:
-        """Opacus's epsilon (`as_claimed`) beside what is proven; a reason in place of a
+        """Opacus's epsilon (`claimed`) beside what is proven; a reason in place of a
         number where there is none.
 
         Raises:
@@ -411,7 +411,7 @@ class TrainingWatch(Watch):
                 unit=first.unit,
                 rounds=len(releases),
                 sampler=first.sampler,
-                profiles={"as_claimed": entry},
+                profiles={"claimed": entry},
                 reasons=dict.fromkeys(PROFILES[1:], str(error)),
                 noise_multiplier=min(event.noise_multiplier for event in releases),
             )

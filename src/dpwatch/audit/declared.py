@@ -211,7 +211,7 @@ def declared(
         find("gaussian", sampler["kind"]).check(sampler)
     if noise_multiplier is None:
         assert epsilon is not None
-        noise_multiplier = calibrate("holds", sampler, epsilon, delta)
+        noise_multiplier = calibrate("proven", sampler, epsilon, delta)
     z = float(noise_multiplier)
     family = OfRounds(z, ALONE, whole=OfRounds(z, sampler, once=once))
     return family, family.epsilon(1.0, delta) if epsilon is None else epsilon

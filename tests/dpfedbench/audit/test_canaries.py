@@ -174,8 +174,8 @@ def test_audit_refutes_the_published_claim_for_one_pass_blocks():
     )
     result = experiment(config, canaries=4000)
     sampler = result.releases[0].sampler
-    claimed = epsilon_after("as_claimed", sampler, 1.0, 250, 1e-6, claims=config.claims)
-    proven = epsilon_after("holds", sampler, 1.0, 250, 1e-6)
+    claimed = epsilon_after("claimed", sampler, 1.0, 250, 1e-6, claims=config.claims)
+    proven = epsilon_after("proven", sampler, 1.0, 250, 1e-6)
     assert claimed == pytest.approx(1.517, abs=0.02)
     assert proven == pytest.approx(gaussian_epsilon(1.0, 1e-6))
     by_ranks, any_dp, _ = bounds_of(result, family_of(result.releases), **LEVEL, seed=0)

@@ -61,7 +61,7 @@ RUN = {
         "never_rising": False,
     },
     "noise": {"kind": "fixed", "multiplier": 1.0},
-    "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},
+    "budget": {"epsilon": None, "delta": 1e-3, "profile": "proven", "stop": True},
     "server": {
         "kind": "step",
         "rate": 0.01,
@@ -95,7 +95,7 @@ _LOTS_OVERLAY = {
     },
     "clipping": {"kind": "constant", "threshold": 1.0},
     "noise": {"multiplier": 2.0},
-    "budget": {"epsilon": None, "delta": 1e-4, "profile": "as_claimed"},
+    "budget": {"epsilon": None, "delta": 1e-4, "profile": "claimed"},
     "server": {"kind": "average"},
     "validation": {"every": 1, "tasks": 20, "ensemble": 1},
     "evaluation": {"every": 4},
@@ -117,7 +117,7 @@ DIFFERENCE = merge(
         },
         "clipping": {"threshold": 0.5},
         "noise": {"multiplier": 1.0},
-        "budget": {"delta": 1e-3, "profile": "holds"},
+        "budget": {"delta": 1e-3, "profile": "proven"},
         "server": {
             "kind": "step",
             "rate": 1.0,
@@ -220,7 +220,7 @@ def accounted(config, run_dir, clients_dir=None):
 
 def proven(config, run_dir):
     """Return the proven epsilon: a mapping with status, epsilon_low, epsilon_high."""
-    return accounted(config, run_dir)["profiles"]["holds"]
+    return accounted(config, run_dir)["profiles"]["proven"]
 
 
 class ReleaseLog(list):

@@ -25,7 +25,7 @@ def test_calibrated_noise_meets_the_budget_in_all_rounds(federation, tmp_path, k
     """Several clients use one image, so it is less private than any of them."""
     overlay = {
         "noise": {"multiplier": None},
-        "budget": {"epsilon": 1.5, "delta": 1e-3, "profile": "holds"},
+        "budget": {"epsilon": 1.5, "delta": 1e-3, "profile": "proven"},
         "participation": {"kind": kind},
         "clipping": {"form": "sum"},
     }
@@ -35,8 +35,8 @@ def test_calibrated_noise_meets_the_budget_in_all_rounds(federation, tmp_path, k
     ledger = ledger_in(tmp_path)
     z = account["noise_multiplier"]
     assert len(ledger) == 12 and {line.noise_multiplier for line in ledger} == {z}
-    assert z == calibrate("holds", ledger[0].sampler, 1.5, 1e-3)
-    epsilon = account["profiles"]["holds"]["epsilon_high"]
+    assert z == calibrate("proven", ledger[0].sampler, 1.5, 1e-3)
+    epsilon = account["profiles"]["proven"]["epsilon_high"]
     assert 1.5 * (1 - 5e-3) <= epsilon <= 1.5
     if kind == "one-pass":
         assert epsilon == gaussian_epsilon(z, 1e-3)

@@ -174,12 +174,12 @@ def test_ledger_and_account_by_tensor_are_one_gaussians(
         assert line.claimed_multiplier == pytest.approx(1.0)
     check_agrees(config, lines, 4)
     profiles = accounted(config, by_tensor)["profiles"]
-    epsilon = profiles["holds"]["epsilon_high"]
+    epsilon = profiles["proven"]["epsilon_high"]
     assert epsilon == pytest.approx(gaussian_epsilon(14**-0.5, 1e-3))
     flat = make_config(BY_TENSOR, {"clipping": {"groups": "all"} | JOINT})
     train(flat, federation, tmp_path)
-    claimed = accounted(flat, tmp_path)["profiles"]["as_claimed"]["epsilon_high"]
-    assert profiles["as_claimed"]["epsilon_high"] == pytest.approx(claimed)
+    claimed = accounted(flat, tmp_path)["profiles"]["claimed"]["epsilon_high"]
+    assert profiles["claimed"]["epsilon_high"] == pytest.approx(claimed)
     first = history_in(by_tensor).iloc[0]
     assert first["threshold"] == pytest.approx(0.2 * 14**0.5)
     assert first["threshold_least"] == first["threshold_most"] == 0.2
@@ -312,7 +312,7 @@ def test_within_task_sums_by_tensor_have_the_account_of_their_noise(
         assert line.noise_multiplier == pytest.approx(multiplier)
         assert line.counted_multiplier == pytest.approx(2.0)
     (records,) = accounted(config, tmp_path, federation[1])["also"]
-    claimed, proof = (records["profiles"][name] for name in ("as_claimed", "holds"))
+    claimed, proof = (records["profiles"][name] for name in ("claimed", "proven"))
     assert proof["epsilon_high"] == pytest.approx(gaussian_epsilon(multiplier, 1e-5))
     assert claimed["epsilon_high"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
     assert claimed["status"] == status

@@ -182,7 +182,7 @@ def proven_together(federation, tmp_path, **change):
     ledger = ledger_of(run, tmp_path / "run")
     streams = {line.noise_stream for line in (*before, *ledger)}
     assert len(streams) == len(before) + len(ledger)
-    return account_of(run, ledger, before=before).profiles["holds"]
+    return account_of(run, ledger, before=before).profiles["proven"]
 
 
 def test_initial_private_run_on_known_blocks_is_one_gaussian_with_the_run(
@@ -205,7 +205,7 @@ def test_initial_private_run_of_secret_rounds_counts_with_the_run(federation, tm
     secret = {"participation": {"kind": "balls-and-bins", "rounds": 12}}
     proof = proven_together(federation, tmp_path, **secret)
     alone = account_of(make_config(SHORT, secret), ledger_in(tmp_path / "run"))
-    lowest = alone.profiles["holds"]
+    lowest = alone.profiles["proven"]
     assert lowest.epsilon_low <= proof.epsilon_low < proof.epsilon_high
     assert lowest.epsilon_high < proof.epsilon_high < gaussian(joint(1.0, 1.5), DELTA)
     assert proof.epsilon_high > gaussian(joint(1.0, 1.5), 144 * DELTA)

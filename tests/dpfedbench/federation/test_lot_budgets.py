@@ -47,10 +47,10 @@ def test_claimed_budget_of_decaying_noise_is_what_the_account_says(silos, tmp_pa
     assert len(set(multipliers)) > 1
     profiles = account(ledger, delta=1e-4, claims=CLAIMS).profiles
     last = history_in(tmp_path)["epsilon_claimed"].iloc[-1]
-    assert profiles["as_claimed"].epsilon_high == pytest.approx(last, rel=1e-9)
+    assert profiles["claimed"].epsilon_high == pytest.approx(last, rel=1e-9)
     assert training_in(tmp_path)["stopped_by"] == "budget" and last <= 3.0
-    assert profiles["holds"].epsilon_high < last
-    assert profiles["holds"].status == "as run"
+    assert profiles["proven"].epsilon_high < last
+    assert profiles["proven"].status == "as run"
     entry = rounds_of(config, silos, tmp_path / "again").clients.entry
     plan = entry.budget.plan_of(entry)
     for multiplier in multipliers:
@@ -67,7 +67,7 @@ def test_budget_charges_each_local_step(silos, tmp_path):
     overlay = {
         "method": "dp-fl",
         "client_update": {"inner_steps": 2},
-        "budget": {"epsilon": sum(costs) / 2, "profile": "holds"},
+        "budget": {"epsilon": sum(costs) / 2, "profile": "proven"},
     }
     config = lots_config(overlay)
     train(config, silos, tmp_path)
@@ -75,7 +75,7 @@ def test_budget_charges_each_local_step(silos, tmp_path):
     assert [line.round for line in ledger] == list(range(14))
     claimed = [
         calibration.epsilon_after(
-            "as_claimed", ledger[0].sampler, 2.0, lots, 1e-4, claims=config.claims
+            "claimed", ledger[0].sampler, 2.0, lots, 1e-4, claims=config.claims
         )
         for lots in range(2, 16, 2)
     ]
@@ -83,7 +83,7 @@ def test_budget_charges_each_local_step(silos, tmp_path):
     assert spent == pytest.approx(claimed, rel=1e-9)
 
 
-@pytest.mark.parametrize(("profile", "gap"), [("holds", 1e-9), ("as_claimed", 0.05)])
+@pytest.mark.parametrize(("profile", "gap"), [("proven", 1e-9), ("claimed", 0.05)])
 def test_budget_of_noise_that_follows_a_loss_is_proved_by_a_filter(
     silos, tmp_path, profile, gap
 ):
@@ -102,18 +102,18 @@ def test_calibrated_noise_of_lots_meets_the_budget(silos, tmp_path):
     overlay = {
         "method": "dp-fl",
         "noise": {"multiplier": None},
-        "budget": {"epsilon": 2.0, "profile": "holds"},
+        "budget": {"epsilon": 2.0, "profile": "proven"},
         "participation": {"rounds": 20},
     }
     config = lots_config(overlay)
     train(config, silos, tmp_path)
     result = accounted(config, tmp_path)
     assert result["rounds"] == 20
-    assert 1.99 <= result["profiles"]["holds"]["epsilon_high"] <= 2.0
+    assert 1.99 <= result["profiles"]["proven"]["epsilon_high"] <= 2.0
     assert result["profiles"]["image_level"]["unit"] == "image"
 
 
-@pytest.mark.parametrize(("profile", "epsilon"), [("as_claimed", 1.5), ("holds", 1.0)])
+@pytest.mark.parametrize(("profile", "epsilon"), [("claimed", 1.5), ("proven", 1.0)])
 def test_constant_noise_stops_before_the_budget_is_exceeded(
     silos, tmp_path, profile, epsilon
 ):
@@ -132,8 +132,8 @@ def test_constant_noise_stops_before_the_budget_is_exceeded(
 @pytest.mark.parametrize(
     ("profile", "z", "orders", "tight"),
     [
-        ("holds", 2.0 / math.sqrt(2), HOLDING_ORDERS, True),
-        ("as_claimed", 2.0, WHOLE_ORDERS.orders, False),
+        ("proven", 2.0 / math.sqrt(2), HOLDING_ORDERS, True),
+        ("claimed", 2.0, WHOLE_ORDERS.orders, False),
     ],
 )
 def test_proven_budget_counts_both_releases_of_a_lot(
@@ -180,7 +180,7 @@ def test_budget_keeps_what_was_spent_over_a_restart(
     silos, tmp_path, monkeypatch, overlay
 ):
     """A budget that forgot it would allow as many lots again, and last for all 60."""
-    budget = {"budget": {"epsilon": 2.0, "profile": "holds"}}
+    budget = {"budget": {"epsilon": 2.0, "profile": "proven"}}
     config = lots_config(overlay, budget, {"participation": {"rounds": 60}})
     whole = train(config, silos, tmp_path / "whole")
     rounds_run = training_in(tmp_path / "whole")["rounds_run"]
@@ -214,7 +214,7 @@ def test_filter_chooses_its_order_before_the_first_lot():
 
     plan = PoissonLots(cohort=8, rounds=400)
     sampler = plan.lots(clients=4, seed=0, steps=1, records=100).describe()
-    budget = BudgetSettings(epsilon=limit, delta=delta, profile="holds")
+    budget = BudgetSettings(epsilon=limit, delta=delta, profile="proven")
     sum_ = SumSpec(
         name="sum",
         unit="record",
@@ -246,7 +246,7 @@ def test_filter_chooses_its_order_before_the_first_lot():
     context = AccountContext(budget=budget, adaptive=True)
     for ledger, status in ((lines, "as run"), (lines[:-1], "proved")):
         result = account(ledger, delta=delta, claims=CLAIMS, given=context)
-        assert result.profiles["holds"].status == status
+        assert result.profiles["proven"].status == status
 
 
 @pytest.mark.parametrize("overlay", [{}, DECAY])

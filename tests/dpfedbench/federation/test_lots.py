@@ -115,9 +115,9 @@ def test_ledger_has_every_release_of_every_client(silos, tmp_path, monkeypatch):
     assert {line.sampler["rate"] for line in ledger} == {8 / 100}
     assert {line.unit for line in ledger} == {"record"}
     profiles = accounted(config, tmp_path)["profiles"]
-    assert profiles["as_claimed"]["status"] == "void"
+    assert profiles["claimed"]["status"] == "void"
     expected = upper_epsilon(((2.0 / math.sqrt(2), 10),), 8 / 100, 1e-4)
-    assert profiles["holds"]["epsilon_high"] == pytest.approx(expected, rel=1e-9)
+    assert profiles["proven"]["epsilon_high"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_client_step_is_the_release_over_the_public_denominator(

@@ -48,7 +48,7 @@ def test_median_of_run_clips_at_the_median_and_proves_no_epsilon(federation, tmp
     for line in ledger:
         assert line.threshold == median
         assert line.data_dependent_threshold and "without privacy" in line.reason
-    proof = accounted(config, run_dir, federation[1])["profiles"]["holds"]
+    proof = accounted(config, run_dir, federation[1])["profiles"]["proven"]
     assert proof["status"] == "void" and "without privacy" in proof["explanation"]
     assert history_in(run_dir)["epsilon_proven"].map(math.isinf).all()
     notices = training_in(run_dir)["notices"]

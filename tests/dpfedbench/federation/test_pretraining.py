@@ -34,7 +34,7 @@ SMALL = {"participation": {"cohort": 8, "rounds": 6}}
 TRANSFER = SMALL | {
     "method": "dp-transfer",
     "noise": {"multiplier": 2.0},
-    "budget": {"profile": "as_claimed"},
+    "budget": {"profile": "claimed"},
 }
 
 
@@ -151,8 +151,8 @@ def test_pretraining_account_is_that_of_poisson_lots_of_images(images, tmp_path)
         assert (line.unit, line.observer) == ("record", "everyone")
         assert (line.noise_multiplier, line.denominator) == (2.0, 8.0)
     profiles = accounted(config, tmp_path)["profiles"]
-    claim = profiles["as_claimed"]
-    proof = profiles["holds"]
+    claim = profiles["claimed"]
+    proof = profiles["proven"]
     claimed = renyi.renyi_epsilon(((2.0, 6),), 0.2, 1e-5, WHOLE_ORDERS.orders)
     assert claim["epsilon_high"] == pytest.approx(claimed, rel=1e-9)
     tight = poisson.upper_epsilon(((2.0, 6),), 0.2, 1e-5)

@@ -69,11 +69,11 @@ def test_private_quantile_costs_what_the_configured_noise_does(
     train(config, federation, tmp_path)
     result = accounted(config, tmp_path, federation[1])
     assert result["noise_multiplier"] == pytest.approx(1.0, rel=1e-12)
-    alone = epsilon_after("holds", ledger_in(tmp_path)[0].sampler, 1.0, 12, 1e-3)
-    proof = result["profiles"]["holds"]
+    alone = epsilon_after("proven", ledger_in(tmp_path)[0].sampler, 1.0, 12, 1e-3)
+    proof = result["profiles"]["proven"]
     assert proof["epsilon_high"] == pytest.approx(alone, rel=1e-6)
     assert proof["status"] == "proved"
-    for profile in ("as_claimed", "replace_one", "image_level"):
+    for profile in ("claimed", "replace_one", "image_level"):
         assert math.isfinite(result["profiles"][profile]["epsilon_high"])
     spent = history_in(tmp_path)["epsilon_proven"].iloc[-1]
     assert spent == pytest.approx(proof["epsilon_high"], rel=1e-6)
@@ -85,7 +85,7 @@ def test_private_quantile_leaves_room_for_the_count_in_a_budget(federation, tmp_
     train(config, federation, tmp_path)
     total, count, *_ = ledger_in(tmp_path)
     z = joint_multiplier([total.noise_multiplier, count.noise_multiplier])
-    assert 2.9 < epsilon_after("holds", total.sampler, z, 12, 1e-3) <= 3.0
+    assert 2.9 < epsilon_after("proven", total.sampler, z, 12, 1e-3) <= 3.0
 
 
 @pytest.mark.parametrize("factor", [1e30, 40.0, 1e-3, math.nan])

@@ -125,7 +125,7 @@ def test_record_quantile_costs_what_the_configured_noise_does(
         assert not sums.data_dependent_threshold
     result = accounted(config, tmp_path)
     assert result["noise_multiplier"] == pytest.approx(2.0, rel=1e-12)
-    proof = result["profiles"]["holds"]
+    proof = result["profiles"]["proven"]
     assert proof["status"] == "proved"
     expected = upper_epsilon(((2.0, 10),), 8 / 100, 1e-4)
     assert proof["epsilon_high"] == pytest.approx(expected, rel=1e-9)
@@ -133,7 +133,7 @@ def test_record_quantile_costs_what_the_configured_noise_does(
     assert (history["threshold_low"] < history["threshold_high"])[1:].all()
 
 
-@pytest.mark.parametrize(("profile", "gap"), [("holds", 1e-9), ("as_claimed", 0.05)])
+@pytest.mark.parametrize(("profile", "gap"), [("proven", 1e-9), ("claimed", 0.05)])
 def test_record_quantile_with_decaying_noise_keeps_its_budget(
     silos, tmp_path, profile, gap
 ):
@@ -155,7 +155,7 @@ def test_record_quantile_with_decaying_noise_keeps_its_budget(
 
 
 def test_record_quantile_leaves_room_for_the_count_in_a_budget(silos, tmp_path):
-    budget = {"epsilon": 1.0, "profile": "holds"}
+    budget = {"epsilon": 1.0, "profile": "proven"}
     config = lots_config(QUANTILE, {"noise": {"multiplier": None}, "budget": budget})
     train(config, silos, tmp_path)
     assert 0.99 < proven(config, tmp_path)["epsilon_high"] <= 1.0

@@ -264,7 +264,7 @@ def test_released_search_writes_its_noise_and_proves_nothing(silos, tmp_path):
         assert line.data_dependent_threshold
         assert line.reason == run.breaches[0].reason
     result = accounted(run, tmp_path, silos[1])
-    claim, proof = (result["profiles"][name] for name in ("as_claimed", "holds"))
+    claim, proof = (result["profiles"][name] for name in ("claimed", "proven"))
     assert result["unit"] == "record" and claim["status"] == proof["status"] == "void"
     assert proof["epsilon_high"] == "inf"
     mu = mpmath.mpf(8) / 50 * mpmath.sqrt(4 * mpmath.expm1(1))

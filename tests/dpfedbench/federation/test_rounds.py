@@ -53,7 +53,7 @@ def private_sum(name, **fields):
     values = {
         "clipping": Constant(),
         "noise": Gaussian(),
-        "budget": BudgetSettings(delta=1e-3, profile="holds"),
+        "budget": BudgetSettings(delta=1e-3, profile="proven"),
     }
     return SumSpec(name=name, unit="client", observer="everyone", **values | fields)
 
@@ -112,7 +112,7 @@ NORM_QUERY = {"clipping": {"kind": "noised-mean-norm", "threshold": 1.0}}
 POISSON = {"participation": {"kind": "poisson", "cohort": 2, "rounds": ROUNDS}}
 TRANSFER = {
     "participation": {"cohort": 8, "rounds": ROUNDS},
-    "budget": {"profile": "holds"},
+    "budget": {"profile": "proven"},
 }
 NOISY = {
     "dp-agr": [MANY, QUANTILE],

@@ -46,7 +46,7 @@ from .conftest import (
 PRIVACY = {
     "clipping": {"threshold": 0.1},
     "noise": {"multiplier": 1.0},
-    "budget": {"profile": "holds"},
+    "budget": {"profile": "proven"},
 }
 COMMON = {
     "participation": {"rounds": 4},
@@ -312,7 +312,7 @@ def test_search_lot_larger_than_a_half_is_refused(silos, tmp_path):
 
 def proven_epsilon(run_dir, run):
     profiles = account(ledger_in(run_dir), delta=run.delta, claims={}).profiles
-    return profiles["holds"].epsilon_high
+    return profiles["proven"].epsilon_high
 
 
 def test_search_noise_is_calibrated_for_both_halves(silos, tmp_path):
@@ -368,7 +368,7 @@ def test_found_cells_are_accounted_for_together_with_the_search(
     assert run.references == {"genotype.json": search, "ledger.jsonl": search}
     folder = tmp_path / "cells"
     privacy = json.loads((folder / "privacy.json").read_text())
-    together = privacy["profiles"]["holds"]["epsilon_high"]
+    together = privacy["profiles"]["proven"]["epsilon_high"]
     alone = proven_epsilon(folder, run)
     before = proven_epsilon(tmp_path / "search", run)
     assert max(alone, before) < together < alone + before

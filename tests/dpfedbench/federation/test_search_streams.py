@@ -144,7 +144,7 @@ def test_search_over_private_runs_by_a_public_score_costs_more_than_one_run():
         release(0), noise_multiplier=1.0, noise_std=1.0, sampler=BLOCKS
     )
     profiles = account([event], delta=1e-6, claims={}, given=context).profiles
-    assert profiles["holds"].epsilon_high == pytest.approx(4.887, abs=1e-3)
+    assert profiles["proven"].epsilon_high == pytest.approx(4.887, abs=1e-3)
     assert profiles["tuning"].epsilon_high > epsilon
 
 

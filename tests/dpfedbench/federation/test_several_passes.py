@@ -34,7 +34,7 @@ def test_several_passes_of_known_blocks_are_a_gaussian_a_pass(
         {"participation": {"kind": kind, **ROUNDS}}, federation, tmp_path
     )
     exact = gaussian_epsilon(2.0 / 3**0.5, 1e-3)
-    for name in ("as_claimed", "holds"):
+    for name in ("claimed", "proven"):
         assert profiles[name]["epsilon_low"] == profiles[name]["epsilon_high"]
         assert profiles[name]["epsilon_high"] == pytest.approx(exact, rel=1e-9)
     replaced = gaussian_epsilon(1.0 / 3**0.5, 1e-3)
@@ -50,7 +50,7 @@ def test_several_passes_with_correlated_noise_are_one_gaussian_of_z(
     """
     plan = {"kind": "min-separation", **ROUNDS}
     overlay = {"method": "dp-agr-ftrl", "participation": plan}
-    proof = profiles_of(overlay, federation, tmp_path)["holds"]
+    proof = profiles_of(overlay, federation, tmp_path)["proven"]
     expected = gaussian_epsilon(2.0, 1e-3)
     assert proof["epsilon_high"] == pytest.approx(expected, rel=1e-9)
     weights = np.zeros((10, 10))
@@ -80,7 +80,7 @@ def test_correlated_noise_in_secret_rounds_costs_less_than_in_known_ones(
     profiles = profiles_of(overlay, federation, tmp_path)
     lines = ledger_in(tmp_path)
     known = gaussian_epsilon(lines[0].noise_multiplier, 1e-3)
-    proof = profiles["holds"]
+    proof = profiles["proven"]
     assert 0 < proof["epsilon_low"] < 1.49 < proof["epsilon_high"] <= 1.5 < known
     assert "encoder" not in lines[0].sampler and len(lines) == 12
     for profile in ("replace_one", "image_level"):
@@ -91,7 +91,7 @@ def test_fixed_size_cohorts_cost_more_than_poisson_cohorts(federation, tmp_path)
     fixed, poisson = (
         profiles_of(
             {"participation": {"kind": kind, **ROUNDS}}, federation, tmp_path / kind
-        )["holds"]
+        )["proven"]
         for kind in ("fixed-size", "poisson")
     )
     expected = fixed_size.upper_epsilon(((2.0, 10),), 0.25, 1e-3)
@@ -107,7 +107,7 @@ def test_calibrated_noise_meets_the_budget_over_all_passes(kind, federation, tmp
         "participation": {"kind": kind, **ROUNDS},
     }
     profiles = profiles_of(overlay, federation, tmp_path)
-    assert 1.49 < profiles["holds"]["epsilon_high"] <= 1.5
+    assert 1.49 < profiles["proven"]["epsilon_high"] <= 1.5
 
 
 @pytest.mark.parametrize("kind", ["shuffled-epochs", "min-separation", "fixed-size"])

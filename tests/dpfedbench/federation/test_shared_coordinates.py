@@ -232,7 +232,7 @@ def test_shared_body_goes_on_after_a_restart_with_the_same_bits(
         with pytest.raises(stop):
             train(run, silos, tmp_path / "killed", checkpoint_seconds=0)
     assert train(run, silos, tmp_path / "killed") == whole
-    assert accounted(run, tmp_path / "killed")["profiles"]["holds"]
+    assert accounted(run, tmp_path / "killed")["profiles"]["proven"]
 
 
 class HeadStep(Step):

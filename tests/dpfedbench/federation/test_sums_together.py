@@ -150,7 +150,7 @@ class TwoOfLots(PartyMethod):
     second_noise: Gaussian | Decaying = setting(
         Gaussian(multiplier=3.0), doc="of the second sum"
     )
-    budget: BudgetSettings = BudgetSettings(profile="holds")
+    budget: BudgetSettings = BudgetSettings(profile="proven")
 
     def party_sums(self):
         noises = {self.client_update.sends: self.noise, "second-sum": self.second_noise}
@@ -184,7 +184,7 @@ def two_sums_config(z, second_z, budget, **sections):
         "validation": {"every": 0},
         "noise": {"multiplier": z},
         "second_noise": {"multiplier": second_z},
-        "budget": {"delta": DELTA, "profile": "holds"} | budget,
+        "budget": {"delta": DELTA, "profile": "proven"} | budget,
     }
     return TwoSums.read(values | sections)
 
@@ -196,7 +196,7 @@ def two_of_lots_config(**parts):
     values |= {
         "method": "two-of-lots",
         "model": {"kind": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
-        "budget": {"epsilon": 2.0, "delta": 1e-4, "profile": "holds"},
+        "budget": {"epsilon": 2.0, "delta": 1e-4, "profile": "proven"},
     }
     return TwoOfLots.read(values | parts)
 
@@ -347,7 +347,7 @@ def private_sum(name, **fields):
         "stream": name,
         "clipping": Constant(),
         "noise": Gaussian(),
-        "budget": BudgetSettings(delta=1e-3, profile="holds"),
+        "budget": BudgetSettings(delta=1e-3, profile="proven"),
     }
     return SumSpec(name=name, **values | fields)
 
@@ -361,7 +361,7 @@ HALF = {"unit": "record", "part": "half"}
 SERVER = {"observer": "server"}
 NOT_COMPOSED = [
     ({}, {"unit": "record"}, "a .of clients. and b .of records. have two budgets"),
-    ({}, {"budget": BudgetSettings(delta=1e-4, profile="holds")}, "have two budgets"),
+    ({}, {"budget": BudgetSettings(delta=1e-4, profile="proven")}, "have two budgets"),
     ({}, {"noise": Factorised()}, "but have gaussian and correlated-gaussian noise"),
     ({}, {"adjacency": "replace-one"}, "but are for zero-out and replace-one adj"),
     ({"noise": Decaying()}, {"noise": Decaying()}, "but the cost of both is known"),
@@ -421,7 +421,7 @@ def test_two_sums_of_which_the_server_sees_one_count_against_it(federation, tmp_
         dataclasses.replace(line, **SERVER) if line.name == "second-sum" else line
         for line in ledger_in(tmp_path)
     ]
-    proof = account(lines, delta=DELTA, claims={}).profiles["holds"]
+    proof = account(lines, delta=DELTA, claims={}).profiles["proven"]
     expected = gaussian(joint(1.0, 2.0))
     assert proof.observer == "server"
     assert proof.epsilon_high == pytest.approx(expected, rel=1e-9)
@@ -451,13 +451,13 @@ def test_sample_level_account_has_one_delta_for_support_and_query(federation, tm
     profiles = accounted(config, tmp_path)["profiles"]
     last = history_in(tmp_path).iloc[-1]
     for name, column in (
-        ("holds", "epsilon_proven"),
-        ("as_claimed", "epsilon_claimed"),
+        ("proven", "epsilon_proven"),
+        ("claimed", "epsilon_claimed"),
     ):
         assert profiles[name]["delta"] == DELTA
         assert profiles[name]["epsilon_high"] == last[column]
         assert last[column] >= gaussian(1.2) * (1 - 1e-9)
-    epsilon = profiles["holds"]["epsilon_high"]
+    epsilon = profiles["proven"]["epsilon_high"]
     assert epsilon == pytest.approx(gaussian(1.2), rel=1e-9)
 
 
@@ -497,5 +497,5 @@ def test_within_task_sums_over_the_same_examples_are_not_taken_for_disjoint():
     with pytest.raises(BenchError, match="read the same records but are not sampled"):
         account(twice, delta=1e-5, claims={})
     disjoint = [dataclasses.replace(line, part=line.name) for line in twice]
-    proof = account(disjoint, delta=1e-5, claims={}).profiles["holds"]
+    proof = account(disjoint, delta=1e-5, claims={}).profiles["proven"]
     assert proof.epsilon_high == pytest.approx(gaussian(1.0, 1e-5))

@@ -57,7 +57,7 @@ WITHIN = {
     "multiplier": 0.51,
     "epsilon": None,
     "delta": 1e-3,
-    "profile": "as_claimed",
+    "profile": "claimed",
 }
 OWN = {
     "dp-reptile": {"within_task": WITHIN},
@@ -118,11 +118,11 @@ def test_task_global_privacy_is_one_gaussian_for_each_record(tmp_path: Path) -> 
     trained(tmp_path, run)
     result = accounted(tmp_path, run)
     assert epsilons(result.profiles) == {
-        "as_claimed": 9.2209,
-        "holds": 7.3866,
+        "claimed": 9.2209,
+        "proven": 7.3866,
         "replace_one": 19.0747,
     }
-    assert result.unit == "record" and result.profiles["holds"].observer == "server"
+    assert result.unit == "record" and result.profiles["proven"].observer == "server"
     assert epsilons(result.groups, 2) == {"2": 19.07, "3": 34.68}
     assert "at delta 20.2, which says nothing" in result.groups["2"].explanation
 
@@ -138,8 +138,8 @@ def test_local_privacy_protects_all_records_of_a_client(tmp_path: Path) -> None:
     profiles = accounted(tmp_path, run).profiles
     assert {entry.adjacency for entry in profiles.values()} == {"replace-one"}
     assert epsilons(profiles) == {
-        "as_claimed": 9.2209,
-        "holds": 7.3866,
+        "claimed": 9.2209,
+        "proven": 7.3866,
         "replace_one": 7.3866,
     }
 
@@ -155,8 +155,8 @@ def test_vocabulary_of_clients_words_leaves_nothing_finite(
     assert not any("vocabulary" in line for line in run_of(method).notices)
     trained(tmp_path, run)
     profiles = accounted(tmp_path, run).profiles
-    assert profiles["holds"].epsilon_high == float("inf")
-    assert "vocabulary" in profiles["holds"].explanation
+    assert profiles["proven"].epsilon_high == float("inf")
+    assert "vocabulary" in profiles["proven"].explanation
     assert {entry.status for entry in profiles.values()} == {"void"}
 
 

@@ -152,8 +152,8 @@ def test_rule_that_reads_nothing_has_the_account_of_any_private_rule():
     run = run_of(UserRule)
     ledger = ledger_of(run)
     assert [line.threshold for line in ledger] == [0.5**n for n in range(1, 13)]
-    proof = account_of(run, ledger).profiles["holds"]
-    reference = account_of(make_config(), ledger_of(make_config())).profiles["holds"]
+    proof = account_of(run, ledger).profiles["proven"]
+    reference = account_of(make_config(), ledger_of(make_config())).profiles["proven"]
     assert proof.status == "proved"
     assert proof.epsilon_high == reference.epsilon_high
 
@@ -170,7 +170,7 @@ def test_rule_that_declares_raw_norms_has_no_finite_epsilon(monkeypatch):
     monkeypatch.setattr(Halving, "observe", watched)
     for cls, void in ((UserRule, False), (UserPeeking, True)):
         run = run_of(cls)
-        proof = account_of(run, ledger_of(run, count=1)).profiles["holds"]
+        proof = account_of(run, ledger_of(run, count=1)).profiles["proven"]
         assert (proof.status == "void") == void
     assert norms[0] is None and norms[1] == pytest.approx([0.1 * 3**0.5] * 4)
 

@@ -184,7 +184,7 @@ def test_calibrated_noise_counts_the_support_steps(federation, tmp_path):
         assert gaussian_epsilon(z / steps**0.5, 1e-5) == pytest.approx(2.5, rel=1e-3)
 
 
-@pytest.mark.parametrize("profile", ["as_claimed", "holds"])
+@pytest.mark.parametrize("profile", ["claimed", "proven"])
 def test_calibrated_noise_is_for_the_epsilon_of_the_profile(
     profile, federation, tmp_path
 ):
@@ -194,7 +194,7 @@ def test_calibrated_noise_is_for_the_epsilon_of_the_profile(
     rounds = rounds_of(config, federation, tmp_path)
     contributions(rounds, theta_of(rounds))
     profiles = account_of(config, ledger_in(tmp_path)).profiles
-    epsilons = {name: profiles[name].epsilon_high for name in ("as_claimed", "holds")}
+    epsilons = {name: profiles[name].epsilon_high for name in ("claimed", "proven")}
     assert epsilons.pop(profile) == pytest.approx(4.0, rel=1e-3)
     assert abs(epsilons.popitem()[1] - 4.0) > 0.1
 
@@ -377,9 +377,9 @@ def test_two_fold_privacy_is_accounted_for_twice(federation, tmp_path):
     clients = accounted(config, tmp_path, federation[1])
     (records,) = clients["also"]
     assert (clients["unit"], records["unit"]) == ("client", "record")
-    client_epsilon = clients["profiles"]["holds"]["epsilon_high"]
+    client_epsilon = clients["profiles"]["proven"]["epsilon_high"]
     assert client_epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-3), rel=1e-9)
-    proof = records["profiles"]["holds"]
+    proof = records["profiles"]["proven"]
     assert proof["epsilon_high"] == pytest.approx(2.5, rel=1e-3)
     assert proof["observer"] == "server"
 

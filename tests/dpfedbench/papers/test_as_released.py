@@ -160,19 +160,19 @@ def test_breach_makes_the_records_epsilon_infinite_and_the_claim_void(
     found = accounted(run, tmp_path, federation[1])
     (own,) = found["also"]
     assert (found["unit"], own["unit"]) == ("client", "record")
-    for profile in ("as_claimed", "holds"):
+    for profile in ("claimed", "proven"):
         assert own["profiles"][profile]["status"] == "void"
-    assert own["profiles"]["holds"]["epsilon_high"] in (math.inf, "inf", "Infinity")
-    assert run.breaches[0].reason in own["profiles"]["holds"]["explanation"]
+    assert own["profiles"]["proven"]["epsilon_high"] in (math.inf, "inf", "Infinity")
+    assert run.breaches[0].reason in own["profiles"]["proven"]["explanation"]
 
-    epsilon = found["profiles"]["holds"]["epsilon_high"]
+    epsilon = found["profiles"]["proven"]["epsilon_high"]
 
     def below(x):
         return math.erfc(-x / math.sqrt(2)) / 2
 
     delta = below(0.5 - epsilon) - math.exp(epsilon) * below(-0.5 - epsilon)
     assert delta == pytest.approx(1e-3, rel=1e-6)
-    assert found["profiles"]["holds"]["status"] == "proved"
+    assert found["profiles"]["proven"]["status"] == "proved"
     named = {line.name: line for line in read_ledger(tmp_path / "ledger.jsonl")}
     assert named[SUPPORT].data_dependent_threshold
     assert not named["query-gradient-sum"].data_dependent_threshold
@@ -267,7 +267,7 @@ def test_a_released_code_may_count_other_clients_in_its_claim(federation, tmp_pa
     for number, each in enumerate((run, counted)):
         train(each, federation, tmp_path / str(number))
         found.append(accounted(each, tmp_path / str(number), federation[1]))
-    claim = found[1]["profiles"]["as_claimed"]
+    claim = found[1]["profiles"]["claimed"]
     accountant = dp_accounting.rdp.RdpAccountant(TF_PRIVACY_ORDERS)
     rounds, cohort = run.participation.rounds, run.participation.cohort
     release = dp_accounting.GaussianDpEvent(run.noise.multiplier)
@@ -276,10 +276,10 @@ def test_a_released_code_may_count_other_clients_in_its_claim(federation, tmp_pa
     orders = np.array(TF_PRIVACY_ORDERS)
     epsilons = accountant._rdp + math.log(1 / run.budget.delta) / (orders - 1)
     assert claim["epsilon_high"] == pytest.approx(epsilons.min(), rel=1e-6)
-    assert claim["epsilon_high"] < found[0]["profiles"]["as_claimed"]["epsilon_high"]
+    assert claim["epsilon_high"] < found[0]["profiles"]["claimed"]["epsilon_high"]
     assert claim["status"] == "void"
     assert "of 600 clients, as the authors' code counts" in claim["explanation"]
-    assert found[1]["profiles"]["holds"] == found[0]["profiles"]["holds"]
+    assert found[1]["profiles"]["proven"] == found[0]["profiles"]["proven"]
     assert found[1]["also"] == found[0]["also"]
     assert "counted_clients" not in run.budget.identity()
 

@@ -144,7 +144,7 @@ def test_property_9_holds_for_the_private_quantile():
 
 
 @pytest.mark.parametrize(
-    ("variant", "kind", "holds"),
+    ("variant", "kind", "proven"),
     [
         (PUBLISHED, "one-pass", False),
         (REPAIRED, "one-pass", True),
@@ -154,7 +154,7 @@ def test_property_9_holds_for_the_private_quantile():
 def test_its_account(federation, tmp_path, variant, kind, holds):
     config = make_config(variant, {"participation": {"kind": kind}})
     train(config, federation, tmp_path)
-    found = accounted(config, tmp_path, federation[1])["profiles"]["holds"]
+    found = accounted(config, tmp_path, federation[1])["profiles"]["proven"]
     if not holds:
         assert found["epsilon_high"] is None or math.isinf(float(found["epsilon_high"]))
         assert found["status"] == "void" and "raw norms" in found["explanation"]

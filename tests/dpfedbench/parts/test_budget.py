@@ -29,9 +29,9 @@ def test_least_delta_takes_extreme_numbers() -> None:
 def test_budget_below_the_account_of_one_round_is_refused(kind: str) -> None:
     """To within the margin of the account's grid."""
     sizes = {"clients": 48, "cohort": 4, "rounds": 12, "rate": 4 / 48}
-    spent = epsilon_after("holds", {"kind": kind} | sizes, 1.0, 1, 1e-3)
+    spent = epsilon_after("proven", {"kind": kind} | sizes, 1.0, 1, 1e-3)
     plan = {"participation": {"kind": kind}, "noise": {"multiplier": 1.0}}
-    budget = {"delta": 1e-3, "profile": "holds"}
+    budget = {"delta": 1e-3, "profile": "proven"}
     make_config(plan, {"budget": budget | {"epsilon": 1.001 * spent}})
     low = {"budget": budget | {"epsilon": 0.9 * spent}}
     check_refused("the budget of epsilon ", plan, low)

@@ -199,7 +199,7 @@ def test_correlated_run_resumes_with_the_same_bits_and_is_one_gaussian(
     assert lengths == list(range(1, 13))
     profiles = accounted(config, tmp_path / "whole", federation[1])["profiles"]
     exact = gaussian_epsilon(2.0, 1e-3)
-    for name in ("as_claimed", "holds"):
+    for name in ("claimed", "proven"):
         profile = profiles[name]
         assert profile["epsilon_low"] == profile["epsilon_high"]
         assert profile["epsilon_high"] == pytest.approx(exact, rel=1e-9)

@@ -205,7 +205,7 @@ def test_fixed_noise_follows_no_loss(clipping):
 
 def test_calibrated_noise_is_the_least_that_the_budget_allows():
     """With one per cent less noise the budget is exceeded."""
-    budget = BudgetSettings(epsilon=1.0, delta=1e-4, profile="holds")
+    budget = BudgetSettings(epsilon=1.0, delta=1e-4, profile="proven")
     calibrated = plan_budget(Gaussian(multiplier=None), budget)
     z = calibrated.noise_multiplier
     assert calibrated.lots_allowed == 12

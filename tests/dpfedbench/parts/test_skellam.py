@@ -55,7 +55,7 @@ def test_skellam_run_resumes_with_the_same_bits_and_is_one_gaussian(
     assert train(config, federation, tmp_path / "killed") == whole
     assert train(config, federation, tmp_path / "threads", threads=2) == whole
     account = accounted(config, tmp_path / "whole", federation[1])
-    proof = account["profiles"]["holds"]
+    proof = account["profiles"]["proven"]
     assert proof["epsilon_high"] == gaussian_epsilon(2.0 / FACTOR, 1e-3)
     assert proof["observer"] == "server"
     assert "counts 3 of 4 clients' shares" in proof["explanation"]
@@ -127,8 +127,8 @@ def test_skellam_granularity_moves_with_the_threshold():
         ),
         ({"noise": {"colluding": 0.5}}, "noise.colluding is 0.5"),
         (
-            {"budget": {"epsilon": 1.0, "profile": "as_claimed"}},
-            "budget.profile is as_claimed, but",
+            {"budget": {"epsilon": 1.0, "profile": "claimed"}},
+            "budget.profile is claimed, but",
         ),
     ],
 )

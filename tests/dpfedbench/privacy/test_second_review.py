@@ -81,12 +81,12 @@ class Answers:
 
 def calibrated(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> float:
     monkeypatch.setattr(calibration, "epsilon_after", answers)
-    return calibration.calibrate("holds", SAMPLER, answers.target, 1e-5)
+    return calibration.calibrate("proven", SAMPLER, answers.target, 1e-5)
 
 
 def allowed_rounds(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(calibration, "epsilon_after", answers)
-    return calibration.rounds_allowed("holds", SAMPLER, 1.0, 1e-5, answers.target)
+    return calibration.rounds_allowed("proven", SAMPLER, 1.0, 1e-5, answers.target)
 
 
 def test_run_looks_at_fewer_pairs_than_allowed(

@@ -110,7 +110,7 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
     z = 1.0
     if run.private:
         z = plain.get("noise", {}).get("multiplier") or 1.0
-        for name, epsilon in (("as_claimed", 1.5 / z), ("holds", 4.887 / z)):
+        for name, epsilon in (("claimed", 1.5 / z), ("proven", 4.887 / z)):
             profiles[name] = {
                 "epsilon_low": epsilon,
                 "epsilon_high": epsilon,
@@ -128,7 +128,7 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
     }
     account |= {
         "noise_multiplier": z,
-        "reasons": {} if profiles else {"holds": "no release claims privacy"},
+        "reasons": {} if profiles else {"proven": "no release claims privacy"},
     }
     audit = {
         "epsilon": 0.8 / z,
@@ -252,7 +252,7 @@ def with_accounts(results: Path, folders: list[str], **profiles: Any) -> None:
         account = json.loads(path.read_text(encoding="utf-8"))
         for name, values in profiles.items():
             account["profiles"][name] = (
-                account["profiles"].get(name, account["profiles"]["holds"]) | values
+                account["profiles"].get(name, account["profiles"]["proven"]) | values
             )
         path.write_text(json.dumps(account), encoding="utf-8")
 
@@ -300,12 +300,12 @@ def site(
     with_accounts(
         folder,
         runs_of(private[3]),
-        as_claimed={"epsilon_low": 1.52, "epsilon_high": 1.52, "status": "void"},
+        claimed={"epsilon_low": 1.52, "epsilon_high": 1.52, "status": "void"},
     )
     with_accounts(
         folder,
         runs_of(private[1]),
-        holds={"epsilon_low": 1.49, "epsilon_high": 1.51},
+        proven={"epsilon_low": 1.49, "epsilon_high": 1.51},
         image_level={"epsilon_high": 9.5, "explanation": "used"},
     )
     of_records = {"unit": "record", "observer": "the server"}

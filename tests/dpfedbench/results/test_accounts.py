@@ -65,13 +65,13 @@ def test_account_points_over_rounds_are_the_least_delta_that_keeps_epsilon(
         assert 1e-6 < last < 2e-6  # "the final delta values are around 1e-6"
         assert (
             epsilon_after(
-                "as_claimed", sampler, z, 250, last, claims=METHODS["dp-maml"].claims
+                "claimed", sampler, z, 250, last, claims=METHODS["dp-maml"].claims
             )
             <= epsilon
         )
         assert (
             epsilon_after(
-                "as_claimed",
+                "claimed",
                 sampler,
                 z,
                 250,

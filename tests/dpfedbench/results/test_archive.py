@@ -95,7 +95,7 @@ def test_compare_names_another_epsilon_and_missing_cells(
     run = next(run for run in item.runs.values() if run.method == "dp-agr")
     path = other / "runs" / run.folder / "privacy.json"
     profiles = json.loads(path.read_text(encoding="utf-8"))["profiles"]
-    profiles["holds"] |= {"epsilon_low": 6.0, "epsilon_high": 6.0}
+    profiles["proven"] |= {"epsilon_low": 6.0, "epsilon_high": 6.0}
     change(path, profiles=profiles)
     archives = [
         write_frames(mine, plan, ("table2", "repairs")),

@@ -257,7 +257,7 @@ def test_account_of_an_opened_run_is_marked_in_every_profile(
         for entry in private_configurations(plan, "dp-fedmeta")
         if entry[0]["method"] == "dp-agr"
     )
-    with_accounts(tmp_path / "results", runs_of(entry), as_claimed={"status": "void"})
+    with_accounts(tmp_path / "results", runs_of(entry), claimed={"status": "void"})
     audited(
         tmp_path / "results", entry, epsilon=9.0, epsilon_proven=4.887, chance=1e-12
     )
@@ -268,12 +268,13 @@ def test_account_of_an_opened_run_is_marked_in_every_profile(
         name: entry_of_profile.status
         for name, entry_of_profile in marked.profiles.items()
     } == {
-        "as_claimed": "void",
-        "holds": LEAK,
+        "claimed": "void",
+        "proven": LEAK,
     }
     assert (
-        marked.profiles["holds"].epsilon_high == account.profiles["holds"].epsilon_high
+        marked.profiles["proven"].epsilon_high
+        == account.profiles["proven"].epsilon_high
     )
     assert _mark_account(account, {}) == account and math.isfinite(
-        marked.profiles["holds"].epsilon_high
+        marked.profiles["proven"].epsilon_high
     )

@@ -22,7 +22,7 @@ from tests.dpfedbench.results.conftest import (
     with_accounts,
 )
 
-CLAIMED, HOLDS = (
+CLAIMED, PROVEN = (
     {"epsilon_low": 1.25, "epsilon_high": 2.0},
     {"epsilon_low": 3.0, "epsilon_high": 5.0},
 )
@@ -44,7 +44,7 @@ def changed(site: Site, entry: Cells, tmp_path_factory: pytest.TempPathFactory) 
     """The site's results folder, where that account has two ends for either profile."""
     folder = tmp_path_factory.mktemp("ends") / "results"
     shutil.copytree(site.folder, folder)
-    with_accounts(folder, runs_of(entry), as_claimed=CLAIMED, holds=HOLDS)
+    with_accounts(folder, runs_of(entry), claimed=CLAIMED, proven=PROVEN)
     return folder
 
 
@@ -111,7 +111,7 @@ def test_privacy_table_has_account_and_audit_of_each_unit(
         content["also"][0]["noise_multiplier"] = 7.0 + int(
             folder[-1]
         )  # the least noise of all seeds is told
-        for name, epsilon in (("as_claimed", 2.5), ("holds", 2.75)):
+        for name, epsilon in (("claimed", 2.5), ("proven", 2.75)):
             content["also"][0]["profiles"][name] |= {
                 "epsilon_low": epsilon,
                 "epsilon_high": epsilon,

@@ -163,7 +163,7 @@ def test_sweep_over_an_epsilon(
             continue
         path = tmp_path / "runs" / cell["run"] / "privacy.json"
         account = json.loads(path.read_text(encoding="utf-8"))
-        account["profiles"]["holds"]["epsilon_high"] = "inf"
+        account["profiles"]["proven"]["epsilon_high"] = "inf"
         path.write_text(json.dumps(account), encoding="utf-8")
     figure, drawn = figures.make(over(item, "epsilon_proven"), tmp_path, published)
     assert (

@@ -61,8 +61,8 @@ def cell(
                     "explanation": "",
                 }
                 for name, ends in (
-                    ("as_claimed", (claimed, claimed)),
-                    ("holds", (low, high)),
+                    ("claimed", (claimed, claimed)),
+                    ("proven", (low, high)),
                 )
                 if ends[0] is not None
             },
@@ -76,7 +76,7 @@ def cell(
             "delta": 1e-6,
             "unit": None,
             "profiles": {},
-            "reasons": {"holds": "nothing"},
+            "reasons": {"proven": "nothing"},
         }
     )
     (folder / "privacy.json").write_text(json.dumps(first | {"also": accounts[1:]}))
@@ -280,7 +280,7 @@ def test_frontier_noise_is_the_least_that_keeps_epsilon(plan: Plan) -> None:
         budget, rounds, asked = run.budget, run.participation, cell.x or 0.0
         assert (budget.epsilon, budget.profile, run.noise.multiplier) == (
             asked,
-            "holds",
+            "proven",
             None,
         )
         sampler = {
@@ -289,7 +289,7 @@ def test_frontier_noise_is_the_least_that_keeps_epsilon(plan: Plan) -> None:
             "rounds": rounds.rounds,
         }
         calibrated = calibrate(
-            "holds",
+            "proven",
             sampler,
             budget.epsilon,
             budget.delta,

@@ -157,7 +157,7 @@ def test_privacy_table_gives_the_reason_of_an_infinite_epsilon(
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
         path = tmp_path / "runs" / folder / "privacy.json"
         account = json.loads(path.read_text())
-        account["profiles"]["holds"] |= {
+        account["profiles"]["proven"] |= {
             "epsilon_high": "inf",
             "explanation": "a release without an event: raw norms",
         }

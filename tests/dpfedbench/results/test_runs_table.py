@@ -76,14 +76,14 @@ def results(tmp_path: Path) -> Path:
     record = {
         "unit": "record",
         "delta": 1e-5,
-        "profiles": {"holds": entry("inf", "inf", observer="server", status="void")},
+        "profiles": {"proven": entry("inf", "inf", observer="server", status="void")},
     }
     account = {
         "unit": "client",
         "delta": 1e-6,
         "profiles": {
-            "as_claimed": entry(1.5, 1.5, status="void"),
-            "holds": entry(4.5, 4.75),
+            "claimed": entry(1.5, 1.5, status="void"),
+            "proven": entry(4.5, 4.75),
             "replace_one": entry(9.0, 11.0),
         },
         "also": [record],
@@ -175,7 +175,7 @@ def test_collect_runs_has_room_for_three_observers(tmp_path: Path) -> None:
         {
             "unit": "record",
             "delta": 1e-5,
-            "profiles": {"holds": entry(epsilon, epsilon, observer=observer)},
+            "profiles": {"proven": entry(epsilon, epsilon, observer=observer)},
         }
         for epsilon, observer in (
             (0.3, "server"),
@@ -278,7 +278,7 @@ def test_collect_runs_makes_text_of_a_setting_of_both_kinds(tmp_path: Path) -> N
 def test_collect_runs_refuses_an_account_without_its_values(results: Path) -> None:
     path = results / "runs" / PRIVATE.format(0) / "privacy.json"
     path.write_text(
-        json.dumps({"profiles": {"holds": {"unit": "client"}}}), encoding="utf-8"
+        json.dumps({"profiles": {"proven": {"unit": "client"}}}), encoding="utf-8"
     )
     with pytest.raises(BenchError, match=r"dp-agr.*seed0 lacks 'adjacency'"):
         collect_runs(results, [PRIVATE.format(0)])

@@ -28,7 +28,7 @@ ASKED = (
     " epsilon_proven, delta, unit, published, comparable"
 )
 
-HOLDS = {
+PROVEN = {
     "epsilon_low": 1,
     "epsilon_high": 1,
     "delta": 0.1,
@@ -39,7 +39,7 @@ HOLDS = {
     "explanation": "",
 }
 OTHER_DELTA = json.dumps(
-    {"profiles": {"holds": HOLDS}, "delta": 0.1, "unit": "client", "reasons": {}}
+    {"profiles": {"proven": PROVEN}, "delta": 0.1, "unit": "client", "reasons": {}}
 )
 
 
@@ -132,7 +132,7 @@ def test_table_listing_explains_its_numbers(
     for sentence in (
         "The interval is over the per-seed means (Student's t",
         "Simulated privacy: the noise seed is public.",
-        "Proven ε, DP-AGR: what holds rests on.",
+        "Proven ε, DP-AGR: what proven rests on.",
         "Made by `snakemake it`.",
         "| 4.89 | 93.9 (not comparable) | 1e-06 | client |",
     ):
@@ -178,8 +178,8 @@ def test_summary_has_the_epsilon_of_the_worst_seed(
         target = tmp_path / "runs" / folder
         shutil.copytree(results / "runs" / folder, target)
         account = json.loads((target / "privacy.json").read_text(encoding="utf-8"))
-        account["profiles"]["as_claimed"]["epsilon_high"] = 1.0 + index
-        account["profiles"]["holds"]["epsilon_high"] = "inf" if index else 5
+        account["profiles"]["claimed"]["epsilon_high"] = 1.0 + index
+        account["profiles"]["proven"]["epsilon_high"] = "inf" if index else 5
         (target / "privacy.json").write_text(json.dumps(account), encoding="utf-8")
     (row,) = each_row(read_rows(tmp_path, cells))
     assert row.epsilon_claimed == len(folders)
@@ -194,7 +194,7 @@ def test_summary_has_the_epsilon_of_the_worst_seed(
         ("metrics.json", "{}", "lacks 'accuracy'"),
         (
             "privacy.json",
-            '{"profiles": {"holds": {}}, "delta": 1, "unit": "client"}',
+            '{"profiles": {"proven": {}}, "delta": 1, "unit": "client"}',
             "lacks 'adjacency'",
         ),
         ("privacy.json", OTHER_DELTA, "differ in delta or unit"),

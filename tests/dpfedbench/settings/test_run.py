@@ -146,12 +146,11 @@ def test_values_that_do_not_go_together_are_refused(
 
 def test_a_damaged_config_file_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    for text in ("a: [", "", "- 1", "local: null\nclipping: {rule: constant}"):
+    for text in ("a: [", "", "- 1"):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(BenchError, match=r"config\.yaml") as caught:
             Run.read(read_yaml(path))
         assert "\n" not in str(caught.value)
-    assert "an older format" in str(caught.value)
     with pytest.raises(BenchError, match="is missing"):
         read_yaml(tmp_path / "absent.yaml")
 

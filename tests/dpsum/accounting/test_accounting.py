@@ -47,7 +47,7 @@ KINDS = ("one-pass", "balls-and-bins", "poisson")
 RATE_OF_LOTS = 78 / 6000
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
-each_profile = pytest.mark.parametrize("profile", ["as_claimed", "holds"])
+each_profile = pytest.mark.parametrize("profile", ["claimed", "proven"])
 
 
 def sampler_of(kind, clients=4000, cohort=100, rounds=40):
@@ -119,12 +119,12 @@ def test_epsilon_after_has_the_one_pass_table(z, claimed, known, secret, unit):
         sampler = sampler_of(kind, 400_000, 1600, 250)
         return epsilon_after(profile, sampler, z, 250, PAPER_DELTA)
 
-    assert round(epsilon_of("as_claimed", "one-pass"), 3) == claimed
-    assert round(epsilon_of("holds", "one-pass"), 3) == known
-    for profile in ("as_claimed", "holds"):
+    assert round(epsilon_of("claimed", "one-pass"), 3) == claimed
+    assert round(epsilon_of("proven", "one-pass"), 3) == known
+    for profile in ("claimed", "proven"):
         epsilon = epsilon_of(profile, "balls-and-bins")
         assert epsilon == pytest.approx(secret, abs=unit)
-    assert epsilon_of("holds", "poisson") < claimed
+    assert epsilon_of("proven", "poisson") < claimed
 
 
 @each_kind
@@ -159,7 +159,7 @@ def test_calibrate_finds_the_smallest_multiplier_of_four_digits(profile, kind):
 def test_calibrate_finds_the_noise_of_the_paper():
     """PRIVACY.md: 2.904, rounded up; the repair gives noise back."""
     one_pass, bins = (
-        calibrate("holds", sampler_of(kind, 400_000, 1600, 250), 1.5, PAPER_DELTA)
+        calibrate("proven", sampler_of(kind, 400_000, 1600, 250), 1.5, PAPER_DELTA)
         for kind in ("one-pass", "balls-and-bins")
     )
     assert one_pass in (2.904, 2.905)
@@ -170,8 +170,8 @@ def test_calibrate_finds_the_noise_of_the_paper():
 def test_calibrate_needs_more_noise_for_a_smaller_epsilon(sampler):
     multipliers = []
     for epsilon in (8.0, 2.0, 0.5):
-        z = calibrate("holds", sampler, epsilon, DELTA)
-        assert epsilon_after("holds", sampler, z, sampler["rounds"], DELTA) <= epsilon
+        z = calibrate("proven", sampler, epsilon, DELTA)
+        assert epsilon_after("proven", sampler, z, sampler["rounds"], DELTA) <= epsilon
         multipliers.append(z)
     assert multipliers == sorted(set(multipliers))
 
@@ -184,8 +184,8 @@ def test_rounds_allowed_of_adap_dp_fl(z, claimed, proven):
     """PRIVACY.md: epsilon = 2, delta = 1e-5. The proven rounds there are by another
     library's upper end; ours is lower, and allows a little more.
     """
-    assert rounds_allowed("as_claimed", lots_of(), z, DELTA, 2.0) == claimed
-    rounds = rounds_allowed("holds", lots_of(), z, DELTA, 2.0)
+    assert rounds_allowed("claimed", lots_of(), z, DELTA, 2.0) == claimed
+    rounds = rounds_allowed("proven", lots_of(), z, DELTA, 2.0)
     assert proven <= rounds <= 1.004 * proven
     if z < 6:  # the low end of more rounds takes a while
         low = lower_epsilon(((z, rounds + 1),), RATE_OF_LOTS, DELTA)
@@ -213,11 +213,11 @@ def test_rest_multiplier_refuses_a_second_release_that_costs_everything(second):
 def test_epsilon_of_a_plan_refuses_impossible_numbers(value):
     sampler = sampler_of("one-pass")
     with pytest.raises(DpsumError, match="noise multiplier"):
-        epsilon_after("holds", sampler, value, 1, DELTA)
+        epsilon_after("proven", sampler, value, 1, DELTA)
     with pytest.raises(DpsumError, match=r"budget\.epsilon"):
-        calibrate("holds", sampler, value, DELTA)
+        calibrate("proven", sampler, value, DELTA)
     with pytest.raises(DpsumError, match="delta"):
-        epsilon_after("holds", sampler, 1.0, 1, value)
+        epsilon_after("proven", sampler, 1.0, 1, value)
     with pytest.raises(DpsumError, match="delta"):
         profiles_of(lines_of("one-pass", 2), delta=value)
     with pytest.raises(DpsumError, match="image_level"):
@@ -236,10 +236,10 @@ def test_account_states_what_it_is_of(kind):
         DELTA,
     )
     assert account["notices"] == []
-    assert list(account["profiles"]) == ["as_claimed", "holds", "replace_one"]
+    assert list(account["profiles"]) == ["claimed", "proven", "replace_one"]
     assert list(account["reasons"]) == ["image_level", "tuning"]
     for profile, row in account["profiles"].items():
-        is_void = (profile, kind) == ("as_claimed", "one-pass")
+        is_void = (profile, kind) == ("claimed", "one-pass")
         assert row["status"] == ("void" if is_void else "proved")
         assert 0 < row["epsilon_low"] <= row["epsilon_high"] < math.inf
         adjacency = "replace-one" if profile == "replace_one" else "zero-out"
@@ -253,7 +253,7 @@ def test_account_states_what_it_is_of(kind):
             expected = epsilon_after(profile, sampler_of(kind), 1.0, 25, DELTA)
             assert row["epsilon_high"] == expected
     if kind != "one-pass":  # a repaired variant claims what is proven
-        assert account["profiles"]["as_claimed"] == account["profiles"]["holds"]
+        assert account["profiles"]["claimed"] == account["profiles"]["proven"]
 
 
 @each_kind
@@ -264,19 +264,19 @@ def test_account_of_a_threshold_from_raw_norms_is_infinite_but_for_the_claim(kin
     search = Search(runs=3, data="private")
     images = use_of(kind)
     profiles = profiles_of(clean[:12] + leaking[12:], images=images, search=search)
-    for name in ("holds", "replace_one", "image_level", "tuning"):
+    for name in ("proven", "replace_one", "image_level", "tuning"):
         assert ends(profiles[name]) == (math.inf, math.inf)
         assert profiles[name].status == "void"
         assert "from raw norms" in profiles[name].explanation
-    assert "query-gradient-sum from round 12" in profiles["holds"].explanation
-    assert profiles["as_claimed"].status == "void"
-    assert profiles["as_claimed"].epsilon_high < math.inf
+    assert "query-gradient-sum from round 12" in profiles["proven"].explanation
+    assert profiles["claimed"].status == "void"
+    assert profiles["claimed"].epsilon_high < math.inf
 
 
 @each_kind
 def test_account_brackets_rounds_of_different_noise(kind):
     varied, quiet, loud = (
-        profiles_of(lines_of(kind, 20, multipliers))["holds"]
+        profiles_of(lines_of(kind, 20, multipliers))["proven"]
         for multipliers in ((1.0, 3.0), (3.0,), (1.0,))
     )
     if kind == "poisson":
@@ -297,21 +297,21 @@ def test_account_counts_a_second_release_that_the_paper_leaves_out():
     """
     alone = profiles_of(lot_lines(451))
     both = profiles_of(lot_lines(451, names=("gradient-sum", "clipped-norm-sum")))
-    claimed = both["as_claimed"]
-    assert claimed.epsilon_high == alone["as_claimed"].epsilon_high <= 2.0
+    claimed = both["claimed"]
+    assert claimed.epsilon_high == alone["claimed"].epsilon_high <= 2.0
     assert claimed.status == "void"
     assert "clipped-norm-sum" in claimed.explanation
-    assert both["holds"].epsilon_low > 2 * alone["holds"].epsilon_high
+    assert both["proven"].epsilon_low > 2 * alone["proven"].epsilon_high
     joint = joint_multiplier([1.1, 1.1])
     assert joint == pytest.approx(1.1 / math.sqrt(2))
     expected = upper_epsilon(((joint, 451),), RATE_OF_LOTS, DELTA)
-    assert both["holds"].epsilon_high == expected
-    assert round(epsilon_after("as_claimed", lots_of(), joint, 451, DELTA), 2) == 4.73
+    assert both["proven"].epsilon_high == expected
+    assert round(epsilon_after("claimed", lots_of(), joint, 451, DELTA), 2) == 4.73
 
 
 def test_account_groups_the_noise_of_a_long_decay():
     multipliers = [4.0 * 0.99**step for step in range(60)]
-    entry = profiles_of(lot_lines(60, multipliers))["holds"]
+    entry = profiles_of(lot_lines(60, multipliers))["proven"]
     assert entry.status == "as run"
     assert "schedule" in entry.explanation
     schedule = tuple((z, 1) for z in multipliers)
@@ -325,11 +325,11 @@ def test_replace_one_is_half_the_multiplier_or_two_changes(kind):
     profiles = profiles_of(lines_of(kind, 40, (2.0,)))
     low, high = ends(profiles["replace_one"])
     known = gaussian_epsilon(1.0 if kind != "poisson" else 1.0 / math.sqrt(40), DELTA)
-    assert profiles["holds"].epsilon_low <= low <= high <= known
+    assert profiles["proven"].epsilon_low <= low <= high <= known
     if kind == "one-pass":
         assert low == high == gaussian_epsilon(1.0, DELTA)
     else:
-        assert high >= 2 * profiles["holds"].epsilon_high
+        assert high >= 2 * profiles["proven"].epsilon_high
 
 
 def test_replace_one_of_poisson_covers_the_pair_by_quadrature():
@@ -355,7 +355,7 @@ def use_of(kind, sharing=3):
 @each_kind
 def test_image_of_several_clients_is_less_private_than_one_client(kind):
     profiles = profiles_of(lines_of(kind, 40), images=use_of(kind))
-    image, client = profiles["image_level"], profiles["holds"]
+    image, client = profiles["image_level"], profiles["proven"]
     assert client.epsilon_high < image.epsilon_low or kind == "balls-and-bins"
     assert client.epsilon_high < image.epsilon_high < math.inf
     assert (image.unit, image.uses_max, image.status) == ("image", 3, "proved")
@@ -370,7 +370,7 @@ def test_image_of_several_clients_is_less_private_than_one_client(kind):
 def test_image_of_one_record_is_the_record():
     profiles = profiles_of(lot_lines(20))
     image = profiles["image_level"]
-    assert ends(image) == ends(profiles["holds"])
+    assert ends(image) == ends(profiles["proven"])
     assert (image.unit, image.uses_max) == ("image", 1)
 
 
@@ -383,12 +383,12 @@ def test_search_costs_on_private_data_alone(kind, number):
         return profiles_of(lines, search=search, own_streams=True)
 
     public = profiles_of_search(20, "public")
-    assert ends(public["tuning"]) == ends(public["holds"])
+    assert ends(public["tuning"]) == ends(public["proven"])
     few, many = (profiles_of_search(runs, "private")["tuning"] for runs in (2, 20))
-    epsilons = [public["holds"].epsilon_high, few.epsilon_high, many.epsilon_high]
+    epsilons = [public["proven"].epsilon_high, few.epsilon_high, many.epsilon_high]
     assert epsilons == sorted(set(epsilons))
     assert many.epsilon_high < math.inf
-    assert many.epsilon_low <= public["holds"].epsilon_high
+    assert many.epsilon_low <= public["proven"].epsilon_high
     if (kind, number) == ("one-pass", "fixed"):
         assert many.epsilon_high == gaussian_epsilon(3.0 / math.sqrt(20), DELTA)
 
@@ -401,7 +401,7 @@ def test_account_is_read_back():
         restored = Account.from_json(values)
         assert restored.profiles == account.profiles
         assert restored.to_json() == account.to_json()
-    for change in ({"profiles": {"holds": {}}}, {"odd": 1}, {"profiles": []}):
+    for change in ({"profiles": {"proven": {}}}, {"odd": 1}, {"profiles": []}):
         with pytest.raises(DpsumError, match="is not an account"):
             Account.from_json(values | change)
 
@@ -430,13 +430,13 @@ def test_claims_import_no_heavy_library():
 )
 def test_pair_without_an_analysis_has_no_epsilon(mechanism, kind):
     sampler = sampler_of(kind)
-    budget = BudgetSettings(epsilon=2.0, delta=DELTA, profile="holds", stop=False)
+    budget = BudgetSettings(epsilon=2.0, delta=DELTA, profile="proven", stop=False)
     lines = lines_of("one-pass", 3, sampler=sampler, mechanism=mechanism)
     plan = {"sampler": sampler, "multiplier": 1.0, "claims": CLAIMS}
     for attempt in (
         lambda: analyses.find(mechanism, kind),
-        lambda: epsilon_after("holds", sampler, 1.0, 1, DELTA, mechanism=mechanism),
-        lambda: epsilon_after("as_claimed", sampler, 1, 1, DELTA, mechanism=mechanism),
+        lambda: epsilon_after("proven", sampler, 1.0, 1, DELTA, mechanism=mechanism),
+        lambda: epsilon_after("claimed", sampler, 1, 1, DELTA, mechanism=mechanism),
         lambda: BudgetPlan(budget, **plan, mechanism=mechanism),
         lambda: profiles_of(lines),
         lambda: family_of(lines),
@@ -506,23 +506,23 @@ def test_method_without_a_claim_has_no_claimed_epsilon(sampler):
     is_lots = sampler["kind"] == "poisson-lots"
     lines = lot_lines(5, rounds=40) if is_lots else lines_of(sampler["kind"], 5)
     account = accounts.account(lines, claims={}, delta=DELTA)
-    assert "claims no epsilon" in account.reasons["as_claimed"]
+    assert "claims no epsilon" in account.reasons["claimed"]
     expected = profiles_of(lines)
-    expected.pop("as_claimed")
+    expected.pop("claimed")
     assert account.profiles == expected
     with pytest.raises(DpsumError, match="claims no epsilon"):
-        calibration.epsilon_after("as_claimed", sampler, 1.0, 1, DELTA)
+        calibration.epsilon_after("claimed", sampler, 1.0, 1, DELTA)
     values = {"sampler": sampler, "multiplier": 1.0, "claims": {}}
     values["mechanism"] = "gaussian"
     kinds = [BudgetPlan]
     if is_lots:
         kinds.append(functools.partial(DecayingBudget, decay=0.9, falls=3))
     for kind in kinds:
-        with pytest.raises(DpsumError, match=r"budget\.profile is as_claimed"):
-            kind(budget_of("as_claimed"), **values)
-    claimed, proven = BudgetPlan(budget_of("holds"), **values).spent(2)
+        with pytest.raises(DpsumError, match=r"budget\.profile is claimed"):
+            kind(budget_of("claimed"), **values)
+    claimed, proven = BudgetPlan(budget_of("proven"), **values).spent(2)
     assert math.isnan(claimed)
-    assert proven == epsilon_after("holds", sampler, 1.0, 2, DELTA)
+    assert proven == epsilon_after("proven", sampler, 1.0, 2, DELTA)
 
 
 # Noise that follows a loss
@@ -542,18 +542,18 @@ def decayed_profiles(profile, epsilon=2.0, **context):
 @pytest.mark.parametrize(
     ("mechanism", "sampler", "profile", "claims", "message"),
     [
-        ("correlated", lots_of(), "holds", CLAIMS, "noise that follows a loss"),
+        ("correlated", lots_of(), "proven", CLAIMS, "noise that follows a loss"),
         (
             "gaussian",
             sampler_of("poisson"),
-            "holds",
+            "proven",
             CLAIMS,
             "noise that follows a loss",
         ),
         (
             "gaussian",
             lots_of(),
-            "as_claimed",
+            "claimed",
             {"poisson-lots": ONE_RELEASE},
             "lot by lot",
         ),
@@ -577,31 +577,31 @@ def test_decaying_budget_refuses_what_no_filter_is_of(
 @each_profile
 def test_account_of_decaying_noise_holds_by_the_filter_of_its_budget(profile):
     profiles = decayed_profiles(profile)
-    proven = profiles["holds"]
+    proven = profiles["proven"]
     assert proven.status == "proved"
     assert "filter" in proven.explanation
     assert proven.epsilon_low < 1.0
     assert 1.99 < proven.epsilon_high <= 2.0 + 1e-9
     assert profiles["image_level"].epsilon_high == proven.epsilon_high
     assert profiles["replace_one"].epsilon_high >= 2 * proven.epsilon_high
-    assert profiles["as_claimed"].status == "as run"
+    assert profiles["claimed"].status == "as run"
 
 
 def test_account_of_decaying_noise_beyond_its_budget_is_as_run():
-    assert decayed_profiles("holds", 0.3)["holds"].status == "as run"
+    assert decayed_profiles("proven", 0.3)["proven"].status == "as run"
 
 
 def test_search_of_decaying_noise_needs_a_filter_of_one_order():
     """The many orders of the paper's budget have no divergence."""
     search = Search(runs=2, data="private")
-    assert decayed_profiles("holds", search=search)["tuning"].epsilon_high > 2.0
-    assert "tuning" not in decayed_profiles("as_claimed", search=search)
+    assert decayed_profiles("proven", search=search)["tuning"].epsilon_high > 2.0
+    assert "tuning" not in decayed_profiles("claimed", search=search)
 
 
 @pytest.mark.parametrize("is_adaptive", [False, True])
 def test_account_of_noise_that_was_free_to_fall_is_as_run(is_adaptive):
     profiles = profiles_of(lot_lines(20), adaptive=is_adaptive)
-    assert profiles["holds"].status == ("as run" if is_adaptive else "proved")
+    assert profiles["proven"].status == ("as run" if is_adaptive else "proved")
 
 
 def test_account_of_noise_with_a_slowest_fall_takes_every_fall():
@@ -611,23 +611,23 @@ def test_account_of_noise_with_a_slowest_fall_takes_every_fall():
     """
     multipliers = [4.0 * 0.99 ** (step // 10) for step in range(60)]
     lines = lot_lines(60, multipliers, rounds=60)
-    entry = profiles_of(lines, adaptive=True, fall=(0.99, 5))["holds"]
+    entry = profiles_of(lines, adaptive=True, fall=(0.99, 5))["proven"]
     worst = tuple((4.0 * 0.99**fall, 5) for fall in range(12))
     assert entry.status == "proved"
     assert entry.epsilon_high == upper_epsilon(worst, RATE_OF_LOTS, DELTA)
     assert entry.epsilon_low < entry.epsilon_high < 1.2 * entry.epsilon_low
-    context = {"adaptive": True, "fall": (0.99, 5), "budget": budget_of("holds")}
-    better = profiles_of(lines, **context)["holds"]
+    context = {"adaptive": True, "fall": (0.99, 5), "budget": budget_of("proven")}
+    better = profiles_of(lines, **context)["proven"]
     assert better.epsilon_high == entry.epsilon_high
     for fall in ((0.99, 20), (0.5, 5)):
-        assert profiles_of(lines, adaptive=True, fall=fall)["holds"].status == "as run"
+        assert profiles_of(lines, adaptive=True, fall=fall)["proven"].status == "as run"
 
 
 def test_account_of_a_budget_that_leaves_a_release_out_is_as_run():
     multipliers = [4.0 * 0.99**step for step in range(20)]
     lines = lot_lines(20, multipliers, names=("gradient-sum", "clipped-norm-sum"))
-    profiles = profiles_of(lines, budget=budget_of("as_claimed"), adaptive=True)
-    assert profiles["holds"].status == "as run"
+    profiles = profiles_of(lines, budget=budget_of("claimed"), adaptive=True)
+    assert profiles["proven"].status == "as run"
 
 
 # A run's folder to its privacy.json
@@ -677,7 +677,7 @@ def test_account_of_a_run_writes_infinity_as_text(tmp_path):
     reason = make_config(overlay).clipping.reason
     lines = run_lines(data_dependent_threshold=True, reason=reason)
     values = write_account(tmp_path, lines, overlay)
-    assert values["profiles"]["holds"]["epsilon_high"] == "inf"
+    assert values["profiles"]["proven"]["epsilon_high"] == "inf"
 
 
 def test_account_of_a_run_without_privacy_has_reasons_alone(tmp_path):

@@ -190,7 +190,7 @@ def profiles_of(releases):
 def test_account_of_correlated_bins_is_the_narrow_bracket():
     encoder = unit_encoder(4, 2)
     profiles = profiles_of(releases_of())
-    proven = profiles["holds"]
+    proven = profiles["proven"]
     assert proven.status == "proved"
     expected = importance_sampling.bracket(encoder / Z, 4, DELTA)
     ends = proven.epsilon_low, proven.epsilon_high
@@ -198,7 +198,7 @@ def test_account_of_correlated_bins_is_the_narrow_bracket():
     low, high = bracket(encoder, Z)
     assert low < proven.epsilon_low < proven.epsilon_high < high
     assert profiles["replace_one"].epsilon_high > proven.epsilon_high
-    stopped = profiles_of(releases_of(rounds=3))["holds"]
+    stopped = profiles_of(releases_of(rounds=3))["proven"]
     expected = importance_sampling.bracket(encoder[:3, :3] / Z, 4, DELTA)
     ends = stopped.epsilon_low, stopped.epsilon_high
     assert ends == pytest.approx(expected, rel=1e-9)
@@ -258,7 +258,7 @@ def test_mechanism_calibrates_correlated_bins_and_its_ledger_agrees(tmp_path):
     )
     for index in range(8):
         mechanism.release(mechanism.open(index))
-    entry = account(path, delta=1e-6).profiles["holds"]
+    entry = account(path, delta=1e-6).profiles["proven"]
     assert 1.49 < entry.epsilon_high <= 1.5
     assert 0.97 * entry.epsilon_high < entry.epsilon_low < entry.epsilon_high
     known_round = gaussian_epsilon(mechanism.noise_multiplier, 1e-6)

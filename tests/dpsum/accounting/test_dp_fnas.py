@@ -123,21 +123,23 @@ def test_account_of_two_halves_is_the_worse_of_both(noise):
     )
     weights, architecture = noise
     both = profiles_of(search_lines(weights=weights, architecture=architecture, adds=1))
-    for name in ("holds", "as_claimed", "replace_one"):
+    for name in ("proven", "claimed", "replace_one"):
         epsilon = both[name].epsilon_high
         assert epsilon == loud[name].epsilon_high > quiet[name].epsilon_high
-    assert "the worse of the releases of the training half" in both["holds"].explanation
+    assert (
+        "the worse of the releases of the training half" in both["proven"].explanation
+    )
 
 
 def test_account_composes_two_sums_over_one_half():
     """The mutant that takes both sums of the training half: z = 1/sqrt(2) together."""
     lines = search_lines(adds=1)
-    halves = profiles_of(lines)["holds"]
+    halves = profiles_of(lines)["proven"]
     lines = [dataclasses.replace(event, part="training half") for event in lines]
-    composed = profiles_of(lines)["holds"]
+    composed = profiles_of(lines)["proven"]
     assert composed.epsilon_low > halves.epsilon_high
     joint = profiles_of([line(index, z=0.5**0.5, adds=1) for index in range(3)])
-    expected = joint["holds"].epsilon_high
+    expected = joint["proven"].epsilon_high
     assert composed.epsilon_high == pytest.approx(expected, rel=1e-6)
 
 
@@ -158,7 +160,7 @@ def test_account_has_three_observers_of_four_parties():
     server = account(search_lines(clients=4), delta=DELTA, claims=CLAIMS)
     expected = [("server", 1), ("another client", 3), ("everyone", 4)]
     for part, (observer, noises) in zip([server, *server.also], expected, strict=True):
-        entry = part.profiles["holds"]
+        entry = part.profiles["proven"]
         assert entry.observer == observer
         high = poisson.upper_epsilon(((noises**0.5, 3),), 0.1, DELTA)
         assert entry.epsilon_high == pytest.approx(high, rel=1e-9)
@@ -244,12 +246,12 @@ def test_account_of_a_searched_network_has_the_search():
         stages = (((0.8 * factor, 3),), 0.1), (((factor, 3),), 0.05)
         return composed_ends(stages, DELTA)[1]
 
-    epsilon = combined.profiles["holds"].epsilon_high
+    epsilon = combined.profiles["proven"].epsilon_high
     assert epsilon == expected(1.0)
     assert epsilon > poisson.upper_epsilon(((0.8, 3),), 0.1, DELTA)
-    assert set(combined.profiles) == {"holds"}
+    assert set(combined.profiles) == {"proven"}
     assert "rests on" in combined.reasons["replace_one"]
-    assert combined.also[1].profiles["holds"].epsilon_high == expected(2**0.5)
+    assert combined.also[1].profiles["proven"].epsilon_high == expected(2**0.5)
 
 
 def test_ledger_without_parts_has_no_such_field():

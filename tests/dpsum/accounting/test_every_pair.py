@@ -122,7 +122,7 @@ def test_pair_that_draws_has_an_account_or_warns_that_it_has_none(
         assert "\n" not in refusal
         assert not draw.path.exists()
     else:
-        entry = account(draw.path, delta=DELTA).profiles["holds"]
+        entry = account(draw.path, delta=DELTA).profiles["proven"]
         assert entry.status == "proved"
         assert 0 <= entry.epsilon_low <= entry.epsilon_high < math.inf
 
@@ -152,7 +152,7 @@ def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind, draw):
     )
     path = draw(plan, dpsum.Gaussian(1.0))
     profiles = account(read_ledger(path), delta=DELTA, given=context).profiles
-    assert ends(profiles["holds"]) == (exact(3**0.5), exact(3**0.5))
+    assert ends(profiles["proven"]) == (exact(3**0.5), exact(3**0.5))
     doubled = exact(2 * 3**0.5)
     assert ends(profiles["replace_one"]) == (doubled, doubled)
     assert profiles["tuning"].epsilon_high == doubled
@@ -173,7 +173,7 @@ def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind, draw):
 def test_account_of_one_known_round_is_one_gaussian(kind, cohort, rounds, draw):
     plan = kind(units=6, cohort=cohort, rounds=rounds, seed=0)
     profiles = account(draw(plan, dpsum.Gaussian(1.0)), delta=DELTA).profiles
-    assert ends(profiles["holds"]) == (exact(1.0), exact(1.0))
+    assert ends(profiles["proven"]) == (exact(1.0), exact(1.0))
     assert ends(profiles["replace_one"]) == (exact(2.0), exact(2.0))
 
 
@@ -181,7 +181,7 @@ def test_account_of_correlated_noise_in_one_bin_is_one_gaussian(draw):
     """The weight 2 makes the encoder 1/2."""
     plan = dpsum.BallsAndBins(units=6, cohort=6, rounds=1, seed=0)
     noise = dpsum.Correlated(multiplier=1.0, weights=np.array([[2.0]]))
-    entry = account(draw(plan, noise), delta=DELTA).profiles["holds"]
+    entry = account(draw(plan, noise), delta=DELTA).profiles["proven"]
     assert ends(entry) == (exact(0.5), exact(0.5))
 
 
@@ -189,7 +189,7 @@ def test_account_of_secret_batches_of_all_units_is_a_gaussian():
     plan = dpsum.ShuffledEpochs(units=6, cohort=6, rounds=3, seed=0)
     sampler = {**plan.describe(), "batches": "secret"}
     releases = make_releases(3, sampler=sampler)
-    entry = account(releases, delta=DELTA, claims={}).profiles["holds"]
+    entry = account(releases, delta=DELTA, claims={}).profiles["proven"]
     assert ends(entry) == (exact(3**0.5), exact(3**0.5))
 
 
@@ -198,14 +198,14 @@ def test_account_of_a_search_of_one_run_is_that_of_the_run(draw):
     search = Search(runs=1, data="private", number="fixed")
     context = AccountContext(search=search, own_streams=True)
     profiles = account(path, delta=DELTA, given=context).profiles
-    assert profiles["tuning"].epsilon_high == profiles["holds"].epsilon_high
+    assert profiles["tuning"].epsilon_high == profiles["proven"].epsilon_high
 
 
 def test_account_of_everyone_with_correlated_noise_sums_all_columns(draw):
     """Contributions that all point the same way move C S by C 1, of norm |C 1|."""
     participation = make_participation(dpsum.Everyone)
     noise = make_noise(dpsum.Correlated, participation)
-    entry = account(draw(participation, noise), delta=DELTA).profiles["holds"]
+    entry = account(draw(participation, noise), delta=DELTA).profiles["proven"]
     encoder = np.linalg.inv(noise.weights)
     mu = float(np.linalg.norm(encoder.sum(axis=1))) / 2.0
     assert ends(entry) == (exact(mu), exact(mu))

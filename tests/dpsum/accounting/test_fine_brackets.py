@@ -111,11 +111,11 @@ def test_calibration_has_no_jump_where_noise_is_little():
     sampler["rate"] = 0.01
 
     def epsilon_of(z):
-        return epsilon_after("holds", sampler, z, 60, 1e-5)
+        return epsilon_after("proven", sampler, z, 60, 1e-5)
 
     assert epsilon_of(0.1999) == pytest.approx(epsilon_of(0.2001), rel=0.01)
     target = 1.2 * epsilon_of(0.1999)
-    z = calibrate("holds", sampler, target, 1e-5)
+    z = calibrate("proven", sampler, target, 1e-5)
     assert z < 0.1999
     assert epsilon_of(z) == pytest.approx(target, rel=0.01)
 

@@ -256,18 +256,18 @@ def profiles_of(releases):
 )
 def test_account_of_fixed_size_has_both_adjacencies(changes):
     profiles = profiles_of(make_releases(10, **{"sampler": SAMPLER} | changes))
-    proven, replace_one = profiles["holds"], profiles["replace_one"]
+    proven, replace_one = profiles["proven"], profiles["replace_one"]
     schedule = ((1.0, 10),)
     assert proven.epsilon_high == fixed_size.upper_epsilon(schedule, 0.1, DELTA)
     expected = fixed_size.upper_epsilon(schedule, 0.1, DELTA, REPLACE_ONE)
     assert replace_one.epsilon_high == expected
     assert proven.epsilon_high < replace_one.epsilon_low <= replace_one.epsilon_high
     assert replace_one.adjacency == "replace-one"
-    assert epsilon_after("holds", SAMPLER, 1.0, 10, DELTA) == proven.epsilon_high
+    assert epsilon_after("proven", SAMPLER, 1.0, 10, DELTA) == proven.epsilon_high
 
 
 def test_calibration_of_fixed_size_finds_the_least_noise():
-    z = calibrate("holds", SAMPLER, 1.5, DELTA)
+    z = calibrate("proven", SAMPLER, 1.5, DELTA)
     assert fixed_size.upper_epsilon(((z, 10),), 0.1, DELTA) <= 1.5
     assert fixed_size.upper_epsilon(((z - 0.01, 10),), 0.1, DELTA) > 1.5
 
@@ -275,7 +275,7 @@ def test_calibration_of_fixed_size_finds_the_least_noise():
 def test_account_of_fixed_size_composes_rounds_of_different_noise():
     quiet = make_releases(5, z=2.0, sampler=SAMPLER)
     loud = make_releases(10, sampler=SAMPLER)[5:]
-    entry = profiles_of(quiet + loud)["holds"]
+    entry = profiles_of(quiet + loud)["proven"]
     least, most = (fixed_size.upper_epsilon(((z, 10),), 0.1, DELTA) for z in (2.0, 1.0))
     assert least < entry.epsilon_low < entry.epsilon_high < most
 

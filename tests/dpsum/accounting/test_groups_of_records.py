@@ -27,7 +27,7 @@ def test_account_of_a_group_is_one_gaussian_of_a_larger_step():
     for size in (2, 3):
         expected = gaussian_epsilon(0.51 / size, 1e-3)
         assert entries.groups[str(size)].epsilon_high == expected
-    assert 2 * math.exp(entries.profiles["as_claimed"].epsilon_high) * 1e-3 > 20
+    assert 2 * math.exp(entries.profiles["claimed"].epsilon_high) * 1e-3 > 20
     assert "which says nothing" in entries.groups["2"].explanation
 
 

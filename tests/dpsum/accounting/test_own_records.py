@@ -55,7 +55,7 @@ def profiles_of(releases, claims=CLAIMS, delta=1e-5):
 
 def test_calibration_of_own_records_finds_the_noise_of_dp_agrlr():
     """(2.5, 1e-5) needs z = 1.634; k full steps need sqrt(k) times that."""
-    target = {"epsilon": 2.5, "delta": 1e-5, "profile": "holds", "claims": CLAIMS}
+    target = {"epsilon": 2.5, "delta": 1e-5, "profile": "proven", "claims": CLAIMS}
     one_step = own_records.calibrate({"a": make_sampler()}, **target)
     assert one_step == pytest.approx(1.635)
     samplers = {"a": make_sampler(), "b": make_sampler(5)}
@@ -71,16 +71,16 @@ def test_account_of_five_steps_of_reptile(batches, proven, status):
     """Steps that read all examples, and steps that share them out."""
     lines = [release("task-gradient-sum", 0.585, steps=5, batches=batches)]
     profiles = profiles_of(lines, REPTILE, 1e-3)
-    assert profiles["holds"].epsilon_high == pytest.approx(proven, rel=3e-3)
-    assert profiles["as_claimed"].status == status
-    assert profiles["replace_one"].epsilon_high > profiles["holds"].epsilon_high
+    assert profiles["proven"].epsilon_high == pytest.approx(proven, rel=3e-3)
+    assert profiles["claimed"].status == status
+    assert profiles["replace_one"].epsilon_high > profiles["proven"].epsilon_high
 
 
 def test_account_of_two_kinds_of_releases_is_the_worse_of_both():
     """A record is in four releases of one kind, or in one of the other."""
     support = release("support-gradient-sum", 2.0, steps=4)
     profiles = profiles_of([support, release("client-query-gradient-sum", 2.0)])
-    proven, claimed = profiles["holds"], profiles["as_claimed"]
+    proven, claimed = profiles["proven"], profiles["claimed"]
     expected = pytest.approx(gaussian_epsilon(1.0, 1e-5))
     assert (proven.epsilon_low, proven.epsilon_high) == (expected, expected)
     assert claimed.epsilon_high == pytest.approx(gaussian_epsilon(2.0, 1e-5))
@@ -90,12 +90,12 @@ def test_account_of_two_kinds_of_releases_is_the_worse_of_both():
 def test_account_without_a_claim_on_own_records():
     """A claim on another sampler makes what is proven the claim."""
     line = release("support-gradient-sum", 2.0, steps=4)
-    assert "as_claimed" not in profiles_of([line], {})
-    target = {"epsilon": 2.5, "delta": 1e-5, "profile": "as_claimed"}
+    assert "claimed" not in profiles_of([line], {})
+    target = {"epsilon": 2.5, "delta": 1e-5, "profile": "claimed"}
     with pytest.raises(DpsumError, match="claims no epsilon"):
         own_records.calibrate({"a": make_sampler()}, **target, claims={})
     profiles = profiles_of([line], {"one-pass": POISSON_MOMENTS})
-    assert profiles["as_claimed"] == profiles["holds"]
+    assert profiles["claimed"] == profiles["proven"]
 
 
 def test_account_refuses_noise_that_does_not_fit_its_multiplier():
@@ -125,7 +125,7 @@ def test_account_of_two_fold_privacy_has_a_unit_for_each_observer():
         (two_fold, "client", 1.0, 1e-6),
         (also, "record", 2.0, 1e-5),
     ):
-        entry = part.profiles["holds"]
+        entry = part.profiles["proven"]
         assert (entry.unit, part.delta) == (unit, delta)
         assert entry.epsilon_high == pytest.approx(gaussian_epsilon(z, delta))
     sample_level = [
@@ -135,7 +135,7 @@ def test_account_of_two_fold_privacy_has_a_unit_for_each_observer():
     account = accounts.account(sample_level, claims=CLAIMS, delta=1e-5)
     assert not account.also
     expected = pytest.approx(gaussian_epsilon(1.0, 1e-5))
-    assert account.profiles["holds"].epsilon_high == expected
+    assert account.profiles["proven"].epsilon_high == expected
 
 
 @pytest.mark.parametrize("batches, steps", [("full", 1), ("poisson", 5)])
@@ -157,11 +157,11 @@ def test_claim_of_groups_counts_the_noise_of_each_group_and_is_void(batches, ste
     )
     claims = {line.sampler["kind"]: ONE_RELEASE}
     profiles = profiles_of([grouped], claims)
-    claimed = profiles["as_claimed"]
+    claimed = profiles["claimed"]
     assert claimed.epsilon_high == pytest.approx(gaussian_epsilon(2.0, 1e-5))
     assert claimed.status == "void"
     flat = profiles_of([line], claims)
-    assert profiles["holds"].epsilon_high == flat["holds"].epsilon_high
+    assert profiles["proven"].epsilon_high == flat["proven"].epsilon_high
 
 
 def test_account_of_poisson_steps_is_that_of_dp_accounting():
@@ -176,7 +176,7 @@ def test_account_of_poisson_steps_is_that_of_dp_accounting():
         for index in range(12)
     ]
     profiles = profiles_of(lines, REPTILE, 1e-3)
-    proven, claimed = profiles["holds"], profiles["as_claimed"]
+    proven, claimed = profiles["proven"], profiles["claimed"]
     assert claimed.epsilon_high == pytest.approx(9.4964, abs=5e-4)
     assert claimed.status == proven.status == "proved"
     accountant = PLDAccountant(
@@ -197,7 +197,7 @@ def test_calibration_of_poisson_steps_by_claim_and_by_proof():
     target = {"epsilon": 9.5, "delta": 1e-3, "claims": REPTILE}
     claimed, proven = (
         own_records.calibrate({"a": sampler}, **target, profile=profile)
-        for profile in ("as_claimed", "holds")
+        for profile in ("claimed", "proven")
     )
     assert claimed == pytest.approx(0.5849, abs=2e-4)
     assert proven < claimed

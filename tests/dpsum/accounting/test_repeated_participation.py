@@ -153,7 +153,7 @@ def correlated(weights, count=10, **changes):
     return correlated_releases(weights, count, sampler={**SAMPLER, **changes})
 
 
-def ends_of(releases, profile="holds"):
+def ends_of(releases, profile="proven"):
     entry = account(releases, delta=DELTA, claims={}).profiles[profile]
     return entry.epsilon_low, entry.epsilon_high
 
@@ -180,7 +180,7 @@ def test_known_rounds_are_one_gaussian_of_all_participations(sampler, rounds, co
     assert ends_of(releases) == (expected, expected)
     doubled = gaussian(Z / count**0.5 / 2, rel=1e-12)
     assert ends_of(releases, "replace_one")[1] == doubled
-    assert epsilon_after("holds", sampler, Z, rounds, DELTA) == expected
+    assert epsilon_after("proven", sampler, Z, rounds, DELTA) == expected
 
 
 @pytest.mark.parametrize(

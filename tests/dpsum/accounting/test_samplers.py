@@ -45,7 +45,7 @@ def account_of(sampler, **changes):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_account_reads_the_sampler_of_a_participation(name):
-    assert account_of(sampler_of(name)).profiles["holds"].epsilon_high > 0
+    assert account_of(sampler_of(name)).profiles["proven"].epsilon_high > 0
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def profiles_of(releases, **context):
 def test_skellam_account_is_one_gaussian_of_slightly_less_noise():
     """Calibration finds 2.90406 times the factor, rounded up."""
     profiles = profiles_of(skellam_releases())
-    proven, replace_one = profiles["holds"], profiles["replace_one"]
+    proven, replace_one = profiles["proven"], profiles["replace_one"]
     gaussian = gaussian_epsilon(Z, DELTA)
     assert (proven.unit, proven.observer, proven.status) == (
         "client",
@@ -148,11 +148,11 @@ def test_skellam_account_is_one_gaussian_of_slightly_less_noise():
     assert replace_one.epsilon_high == gaussian_epsilon(Z / FACTOR / 2, DELTA)
     assert replace_one.epsilon_low < replace_one.epsilon_high
     sampler = skellam_releases()[0].sampler
-    assert calibrate("holds", sampler, 1.5, DELTA, mechanism="skellam") == 2.907
+    assert calibrate("proven", sampler, 1.5, DELTA, mechanism="skellam") == 2.907
 
 
 def test_skellam_explanation_states_its_assumptions():
-    explanation = profiles_of(skellam_releases(counted=80))["holds"].explanation
+    explanation = profiles_of(skellam_releases(counted=80))["proven"].explanation
     assert "the sum modulo 2^16 alone, with an honest majority" in explanation
     assert "counts 80 of 100 clients' shares" in explanation
 
@@ -160,7 +160,7 @@ def test_skellam_explanation_states_its_assumptions():
 def test_skellam_bracket_is_wider_for_fewer_bits_and_uncounted_shares():
     """Rounding may add to a norm, but need not; who stays adds uncounted noise."""
     lows = [
-        profiles_of(skellam_releases(bits, counted))["holds"].epsilon_low
+        profiles_of(skellam_releases(bits, counted))["proven"].epsilon_low
         for bits, counted in ((16, 100), (12, 100), (11, 100), (16, 50))
     ]
     assert lows[0] > lows[1] > lows[2] > 0

@@ -87,7 +87,7 @@ def test_account_of_a_tree_is_that_of_dp_accounting(tree, equivalent, unit, tmp_
         ledger.append(release)
     assert read_ledger(ledger.path, ledger.chain) == releases
     expected = pld_epsilon(equivalent or tree)
-    entry = account(releases, delta=DELTA, claims={}).profiles["holds"]
+    entry = account(releases, delta=DELTA, claims={}).profiles["proven"]
     assert entry.epsilon_low - 1e-3 < expected < entry.epsilon_high + 1e-3
     assert entry.epsilon_high - entry.epsilon_low < 1e-3
     assert entry.unit == unit
@@ -275,7 +275,7 @@ def test_account_of_a_plan_of_jax_privacy_is_that_of_its_accountant():
         ).plan.dp_event
         lines = from_event(event, units=N)
         assert len(lines) == math.ceil(60 / bands)
-        entry = account(lines, delta=DELTA, claims={}).profiles["holds"]
+        entry = account(lines, delta=DELTA, claims={}).profiles["proven"]
         expected = pld_epsilon(event)
         assert entry.epsilon_low - 1e-3 < expected < entry.epsilon_high + 1e-3
         assert entry.epsilon_high == pytest.approx(2.0, abs=0.01)

@@ -148,7 +148,7 @@ def test_flower_right_code_has_no_reason(run_lines, seed):
 
 def test_flower_account_of_known_cohorts_is_one_gaussian(run):
     """Three rounds of z = 1.5 that a client may all be in."""
-    entry = run(cohorts="known").account(DELTA).profiles["holds"]
+    entry = run(cohorts="known").account(DELTA).profiles["proven"]
     expected = gaussian_epsilon(1.5 / math.sqrt(3), DELTA)
     assert entry.epsilon_high == pytest.approx(expected, rel=1e-9)
     assert entry.status == "proved"
@@ -170,8 +170,8 @@ def test_flower_claim_is_the_epsilon_of_its_accountant(run):
     profiles = run(strategy, cohorts="known").account(DELTA).profiles
     event = dp_accounting.GaussianDpEvent(1.5)
     renyi = dp_accounting.rdp.RdpAccountant().compose(event, 3).get_epsilon(DELTA)
-    assert profiles["as_claimed"].epsilon_high == pytest.approx(renyi, rel=1e-9)
-    proven = profiles["holds"].epsilon_high
+    assert profiles["claimed"].epsilon_high == pytest.approx(renyi, rel=1e-9)
+    proven = profiles["proven"].epsilon_high
     assert proven < renyi < 1.2 * proven
     exact = dp_accounting.pld.PLDAccountant().compose(event, 3).get_epsilon(DELTA)
     assert proven == pytest.approx(exact, abs=1e-3)
@@ -473,9 +473,9 @@ def test_flower_local_mod_claims_one_message_of_three(tmp_path):
     """
     mod = watch_local(tmp_path, 3, metrics="kept")
     profiles = mod.of(1003).account(DELTA).profiles
-    assert profiles["as_claimed"].epsilon_high == 2.0
-    assert profiles["as_claimed"].status == "void"
-    for profile, square in (("holds", 3), ("replace_one", 12)):
+    assert profiles["claimed"].epsilon_high == 2.0
+    assert profiles["claimed"].status == "void"
+    for profile, square in (("proven", 3), ("replace_one", 12)):
         expected = gaussian_epsilon(SIGMA / math.sqrt(square), DELTA)
         assert profiles[profile].epsilon_high == pytest.approx(expected, rel=1e-6)
 

@@ -183,7 +183,9 @@ def reasons_of(watched):
 
 
 def proven_ends(account):
-    return account.profiles["holds"].epsilon_low, account.profiles["holds"].epsilon_high
+    return account.profiles["proven"].epsilon_low, account.profiles[
+        "proven"
+    ].epsilon_high
 
 
 # Right code
@@ -237,7 +239,7 @@ def test_watch_of_poisson_training_has_a_line_a_step(options, run_options, norm,
     opacus_epsilon = training.engine.accountant.get_epsilon(DELTA, eps_error=5e-4)
     assert high == pytest.approx(opacus_epsilon, abs=1e-3)
     assert low < opacus_epsilon
-    claimed = account.profiles["as_claimed"]
+    claimed = account.profiles["claimed"]
     assert claimed.status == "proved"
     assert claimed.epsilon_high == training.engine.get_epsilon(DELTA)
 
@@ -249,7 +251,7 @@ def test_watch_voids_the_claim_of_the_central_limit(accountant, status, path):
     watched = training.watch(path)
     training.run()
     account = watched.account(DELTA)
-    claimed = account.profiles["as_claimed"]
+    claimed = account.profiles["claimed"]
     assert claimed.status == status
     if status == "proved":
         assert claimed.epsilon_high > proven_ends(account)[1]
@@ -335,7 +337,7 @@ def test_watch_of_epochs_voids_the_poisson_claim(options, every, expected, path)
     denominator = every * int(training.optimizer.expected_batch_size)
     assert {line.denominator for line in lines} == {denominator}
     account = watched.account(DELTA)
-    claimed = account.profiles["as_claimed"]
+    claimed = account.profiles["claimed"]
     assert claimed.status == "void"
     assert claimed.epsilon_high == training.engine.get_epsilon(DELTA)
     gaussian = gaussian_epsilon(1 / math.sqrt(EPOCHS), DELTA)
@@ -379,9 +381,9 @@ def test_watch_of_an_unknown_sampler_has_no_epsilon(loader, name, path):
     sampler = lines_of(watched)[0].sampler
     assert (sampler["kind"], sampler["drawn_by"]) == ("unknown", name)
     account = watched.account(DELTA)
-    assert set(account.profiles) == {"as_claimed"}
-    assert account.profiles["as_claimed"].status == "void"
-    assert "no epsilon" in account.reasons["holds"]
+    assert set(account.profiles) == {"claimed"}
+    assert account.profiles["claimed"].status == "void"
+    assert "no epsilon" in account.reasons["proven"]
 
 
 # Noise and thresholds that change
@@ -398,7 +400,7 @@ def test_watch_accounts_for_noise_that_was_lowered(path):
     account = watched.account(DELTA)
     low, high = proven_ends(account)
     assert low - 1e-3 < poisson_epsilon(1.0, later_z=0.5) < high + 1e-3
-    assert account.profiles["holds"].status == "as run"
+    assert account.profiles["proven"].status == "as run"
 
 
 @pytest.mark.parametrize("mode", ["ghost", "hooks"])
@@ -425,7 +427,7 @@ def test_watch_accounts_for_noise_of_another_norm_than_the_clipping(mode, path):
     account = watched.account(DELTA)
     low, high = proven_ends(account)
     assert low - 1e-3 < poisson_epsilon(0.5) < high + 1e-3
-    assert account.profiles["as_claimed"].epsilon_high < 0.4 * low
+    assert account.profiles["claimed"].epsilon_high < 0.4 * low
 
 
 def test_watch_follows_a_norm_that_changes_for_clipping_and_noise(path):
@@ -486,7 +488,7 @@ def test_watch_accounts_for_per_layer_thresholds_that_were_raised(path):
     assert line.groups["noise_stds"] == [5.0] * 4
     assert line.noise_multiplier == 0.5
     account = watched.account(DELTA)
-    claimed = account.profiles["as_claimed"]
+    claimed = account.profiles["claimed"]
     assert claimed.epsilon_high < proven_ends(account)[0]
 
 
@@ -742,8 +744,8 @@ def check_fault(training, loop, message, path):
     reasons = reasons_of(watched)
     assert any(message in reason for reason in reasons), reasons
     profiles = watched.account(DELTA).profiles
-    assert profiles["holds"].epsilon_high == math.inf
-    assert profiles["holds"].status == profiles["as_claimed"].status == "void"
+    assert profiles["proven"].epsilon_high == math.inf
+    assert profiles["proven"].status == profiles["claimed"].status == "void"
     assert math.isfinite(training.engine.get_epsilon(DELTA))
 
 

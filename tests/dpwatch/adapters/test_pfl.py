@@ -262,8 +262,8 @@ def test_pfl_account_of_known_cohorts_is_one_gaussian(run):
     mechanism = GaussianMechanism.from_privacy_accountant(accountant, 0.5)
     watched = run(make_backend(central(mechanism), **IN_TURN), users=USERS)
     profiles = watched.account(DELTA).profiles
-    proven = profiles["holds"]
-    claimed = profiles["as_claimed"].epsilon_high
+    proven = profiles["proven"]
+    claimed = profiles["claimed"].epsilon_high
     assert proven.status == "proved"
     assert proven.epsilon_high == pytest.approx(claimed, abs=1e-3)
     expected = gaussian_epsilon(1.5 / math.sqrt(2), DELTA)

@@ -62,7 +62,7 @@ class DpFnas(Fnas):
     defaults = Fnas.defaults | {
         "clipping": {"kind": "constant"},
         "noise": {"kind": "fixed"},
-        "budget": {"profile": "holds"},
+        "budget": {"profile": "proven"},
     }
 
     # R_G and R_H are those of the repository's command, and of the text.
@@ -171,7 +171,7 @@ class DpCells(Cells):
     defaults = Cells.defaults | {
         "clipping": {"kind": "constant"},
         "noise": {"kind": "fixed"},
-        "budget": {"profile": "holds"},
+        "budget": {"profile": "proven"},
     }
 
     client_update: SummedSteps = SummedSteps()

@@ -48,7 +48,7 @@ class Alphabets(TaskClients):
             raise BenchError(
                 f"clients.partition is {self.partition}, but the training classes of"
                 f" {dataset.name} are in no groups: take classes that are called"
-                f" GROUP/CLASS, or clients.partition {self.unsaid}"
+                f" GROUP/CLASS, or clients.partition {self.default_kind}"
             )
         sizes = np.bincount(group)
         classes = np.empty((self.count, ways), np.int64)

@@ -29,7 +29,7 @@ class Disjoint(TaskClients):
             raise BenchError(
                 f"clients.count is {self.count:,}, but {dataset} has images for"
                 f" {room:,} clients that share none: lower it, or set clients.partition"
-                f" to {self.unsaid}"
+                f" to {self.default_kind}"
             )
 
     def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:
@@ -58,7 +58,7 @@ class Disjoint(TaskClients):
                 f"{clients} clients of {ways} classes with {examples} images each"
                 f" cannot be disjoint: {dataset.name}'s training images are enough for"
                 f" {most}; lower clients.count to that, or take clients.partition:"
-                f" {self.unsaid}"
+                f" {self.default_kind}"
             )
         cards: list[np.ndarray] = []
         for deck in range(per_class // examples):

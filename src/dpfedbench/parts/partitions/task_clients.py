@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.data.clients_folder import ClientsFolder
 from dpfedbench.data.images import load_dataset
@@ -37,14 +37,6 @@ class TaskClients(PartitionScheme):
         ),
         paper="quarter-turns (Omniglot in MAML++, on which DP-FedMeta's code is built)",
     )
-
-    @property
-    def own(self) -> dict[str, Any]:
-        settings = super().own
-        if self.rotations == "none":
-            # As before the key was introduced, so that no partition is made again.
-            del settings["rotations"]
-        return settings
 
     def check(self, run: Run) -> None:
         if self.rotations != "none" and run.task.text is not None:

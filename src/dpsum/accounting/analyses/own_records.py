@@ -78,10 +78,10 @@ def epsilon_under(
     *,
     claims: Claims,
 ) -> float:
-    """Return `epsilon_of` under "holds"; under "as_claimed" the paper's epsilon for
+    """Return `epsilon_of` under "proven"; under "claimed" the paper's epsilon for
     that sampler, where it has one.
     """
-    claim = claims.get(sampler["kind"]) if profile == "as_claimed" else None
+    claim = claims.get(sampler["kind"]) if profile == "claimed" else None
     if claim is None:
         return epsilon_of(sampler, noise_multiplier, delta)
     return claim.epsilon(((noise_multiplier, int(sampler["steps"])),), sampler, delta)
@@ -98,15 +98,15 @@ def calibrate(
     """The smallest z_0 with which every record's epsilon is at most `epsilon`, rounded
     up to four digits.
 
-    `samplers` are of the releases that are made, by their names; `profile` is "holds",
-    or "as_claimed" for the paper's own count.
+    `samplers` are of the releases that are made, by their names; `profile` is "proven",
+    or "claimed" for the paper's own count.
 
     Raises:
         DpsumError: no multiplier from 0.05 to 10,000 is enough, or the paper claims no
             epsilon.
     """
-    if profile == "as_claimed" and not claims:
-        raise DpsumError(f"{NO_CLAIM}: set within_task.profile to holds")
+    if profile == "claimed" and not claims:
+        raise DpsumError(f"{NO_CLAIM}: set within_task.profile to proven")
 
     def excess(z: float) -> float:
         epsilons = (
