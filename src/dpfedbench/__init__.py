@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.plugins import use as use_plugins
-from dpfedbench.results_format import VERSION as __version__
+from dpfedbench.results_format import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
     from dpfedbench.notebook import open_run

@@ -214,7 +214,7 @@ def _sampler(kind: str, records: int, cohort: float, rounds: int) -> dict[str, A
 
 
 def _counting(kind: type) -> type:
-    def __iter__(self: Any) -> Iterator[list[int]]:
+    def __iter__(self: Any) -> Iterator[list[int]]:  # noqa: N807
         draws = vars(self)["_dpsum"]
         draws.begin()
         yield from draws.draw(

@@ -312,7 +312,7 @@ def site(
     with_accounts(
         folder,
         runs_of(private[2]),
-        holds=of_records
+        proven=of_records
         | {"epsilon_high": "inf", "status": "void", "explanation": REASON},
     )
     for run in runs_of(private[2]):  # the account of its one unit
