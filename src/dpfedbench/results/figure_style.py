@@ -53,8 +53,10 @@ def draw_curve(axes: Axes, curve: pd.DataFrame, marker: str, **look: Any) -> Non
         axes.fill_between(xs, low.astype(float), high.astype(float), **band)
 
 
-def set_log_axis(axis: Any, steps: Sequence[float] = (1, 2, 5)) -> None:
-    """Give a logarithmic axis ticks at these steps of each decade, as plain decimals."""
+def set_log_axis(axis: Any) -> None:
+    """Give a logarithmic axis ticks with plain decimals, as many as there is room for."""
+    low, high = axis.get_view_interval()
+    steps = (1, 2, 5) if high / low < 300 else (1,)
     axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())

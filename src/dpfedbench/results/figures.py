@@ -225,7 +225,7 @@ def _epsilon_notes(rows: pd.DataFrame, points: pd.DataFrame) -> Iterator[str]:
             yield f"{label}: claims no privacy."
         elif without:
             yield f"{label}: no finite ε for {plural(without, 'point')}, which the CSV has."
-        for name in ("claimed", "proven"):
-            notes = sorted(set(curve[f"{name}_note"]) - {""})
-            if notes:
-                yield f"{label}: {name} ε {', '.join(notes)}."
+    for name in ("claimed", "proven"):
+        notes = points.groupby(f"{name}_note", sort=False)["label"].unique()
+        for note, labels in notes.drop("", errors="ignore").items():
+            yield f"{name.capitalize()} ε {note}: {', '.join(labels)}."

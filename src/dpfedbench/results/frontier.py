@@ -184,8 +184,11 @@ def _draw_panel(
     curves.loc[curves["role"] == LEVEL, ["low", "high"]] = math.nan
     for series, curve in curves[curves["role"] != CLAIM].groupby("series", sort=False):
         draw_curve(axes, curve.sort_values("x"), **looks[str(series)])
-    for row in each_row(points[points["role"] == CLAIM]):
-        _draw_claim(axes, row, edge, looks[row.series])
+    claims = points[points["role"] == CLAIM]
+    for number, row in enumerate(each_row(claims), 1):
+        # Each smaller than the one below it, so that all rims at one place are seen.
+        size = 7 + 2 * (len(claims) - number)
+        _draw_claim(axes, row, edge, looks[row.series] | {"markersize": size})
     axes.set_xscale("log")
     axes.set_xlim(low, edge * 1.25)
     set_log_axis(axes.xaxis)

@@ -124,7 +124,7 @@ def _draw_epsilons(axes: Axes, rows: pd.DataFrame, ends: tuple[float, float]) ->
         mark("audit: ε is at least", row.epsilon_audited, y)
     axes.set_xscale("log")
     axes.set_xlim(low / 1.15, edge * 1.15)
-    set_log_axis(axes.xaxis, (1, 3) if edge / low < 3e3 else (1,))
+    set_log_axis(axes.xaxis)
     labels = [wrapped([_label(row, rows)], 64) for row in each_row(rows)]
     axes.set_yticks(range(len(rows)), labels, fontsize=7.2, linespacing=1.0)
     _set_panel(axes, len(rows), "ε")
