@@ -1,14 +1,11 @@
-"""Whether two results folders say the same, bit for bit, apart from what a clock
-wrote.
-"""
+"""Compare two results folders bit for bit, apart from what a clock wrote."""
 
 import csv
 import json
 from pathlib import Path
 from typing import Any
 
-# How long it took, where, how often it was interrupted; nothing that any table or
-# figure shows.
+# Durations, the machine and interruptions: values that no table or figure shows.
 CLOCK = {
     "training.json": {
         "seconds",
@@ -24,9 +21,9 @@ CLOCK = {
     "history.csv": {"seconds"},
     "audit.json": {"seconds"},
 }
-# Logs and costs, what made the results, the state of a training under way, and the page
-# and the frame that show all three; audits as one job made them, whose copies in the
-# runs' folders are compared; and checksums, which are of what a clock wrote too.
+# Logs and costs, provenance, the state of a training under way, and the page and the
+# frame that show all three; audits as one job made them, whose copies in the runs'
+# folders are compared; and checksums, which are of a clock's values too.
 LEFT_OUT = {
     "logs",
     "benchmark",
@@ -42,69 +39,52 @@ LEFT_OUT = {
 
 
 def files(root: Path) -> dict[str, Path]:
-    """The files that are compared, by their place."""
-    found = {
-        path.relative_to(root): path
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
-    kept = {
-        place: path for place, path in found.items() if not LEFT_OUT & set(place.parts)
-    }
-    # Tables of time have it in their names.
-    return {
-        str(place): path
-        for place, path in kept.items()
-        if not place.stem.endswith("-time")
-    }
+    """Return the compared files by their relative path; tables of time are left out."""
+    compared = {}
+    for path in sorted(root.rglob("*")):
+        relative = path.relative_to(root)
+        is_left_out = LEFT_OUT & set(relative.parts) or path.stem.endswith("-time")
+        if path.is_file() and not is_left_out:
+            compared[str(relative)] = path
+    return compared
+
+
+def without_clock(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in CLOCK[name]}
 
 
 def content(path: Path) -> Any:
-    """What counts of a file: its bytes, or the values that no clock wrote."""
+    """Return the compared content of a file: its bytes, or the values that no clock
+    wrote; of a table all lines but that with its command.
+    """
     if path.name in ("training.json", "audit.json"):
         values = json.loads(path.read_text(encoding="utf-8"))
-        return {
-            key: value for key, value in values.items() if key not in CLOCK[path.name]
-        }
+        return without_clock(values, path.name)
     if path.name == "history.csv":
         with open(path, newline="", encoding="utf-8") as handle:
-            return [
-                {
-                    key: value
-                    for key, value in row.items()
-                    if key not in CLOCK[path.name]
-                }
-                for row in csv.DictReader(handle)
-            ]
-    if path.suffix == ".md":  # a table says by which command it was made
-        return [
-            line
-            for line in path.read_text(encoding="utf-8").splitlines()
-            if "snakemake --" not in line
-        ]
+            return [without_clock(row, path.name) for row in csv.DictReader(handle)]
+    if path.suffix == ".md":
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [line for line in lines if "snakemake --" not in line]
     return path.read_bytes()
 
 
 def differences(
-    found: Path, wanted: Path, *, part: bool = False
+    results: Path, expected: Path, *, part: bool = False
 ) -> tuple[list[str], int]:
-    """What differs between two results folders, one line each, and how many files were
-    compared.
+    """Return one line for each difference, and the number of compared files.
 
     Args:
-        found: the folder that is judged.
-        wanted: the folder it is to equal.
-        part: `found` may lack files that `wanted` has.
+        results: the folder that is judged.
+        expected: the folder that it has to equal.
+        part: `results` may lack files that `expected` has.
     """
-    ours, theirs = files(found), files(wanted)
-    said = [
-        f"{place} should not be there" for place in sorted(ours.keys() - theirs.keys())
-    ]
+    ours, reference = files(results), files(expected)
+    lines = [f"{name} should not be there" for name in sorted(ours.keys() - reference)]
     if not part:
-        said += [f"{place} is missing" for place in sorted(theirs.keys() - ours.keys())]
-    both = sorted(ours.keys() & theirs.keys())
-    return said + [
-        f"{place} differs"
-        for place in both
-        if content(ours[place]) != content(theirs[place])
-    ], len(both)
+        lines += [f"{name} is missing" for name in sorted(reference.keys() - ours)]
+    shared = sorted(ours.keys() & reference)
+    for name in shared:
+        if content(ours[name]) != content(reference[name]):
+            lines.append(f"{name} differs")
+    return lines, len(shared)

@@ -1,12 +1,12 @@
-"""The workflow killed, starved of disk and called twice at once: are all results those
-of an undisturbed one?
+"""Kill the workflow, fill its disk and call it twice at once: all results are those of
+an undisturbed call.
 
     uv run python tests/cluster/kill_workflow.py RESULTS [SEED]
 
 RESULTS is the results folder of a finished local run of the smoke preset. A part of
 that preset (runs of all papers, with data, tests, accounts, audits, tables and figures)
-is made anew in a temporary folder. It is disturbed by what `EVENTS` says, and each time
-the same command is called again, for one more target; nothing else is done in between:
+is made anew in a temporary folder. Each of `EVENTS` disturbs it, and the same command is
+called again, for one more target; nothing else is done in between:
 
 - the whole process group, or Snakemake alone, so that its jobs outlive it, or a single
   training, meta-test or audit, or the warm process, of which the jobs at work are
@@ -38,8 +38,8 @@ from workflow_jobs.jobs import WORKFLOW
 from workflow_jobs.warm import START
 
 ROOT = Path(__file__).resolve().parents[2]
-# What happens, and what is asked for from then on, of the files of RESULTS: runs that
-# no earlier event has. Audits are those of the runs that there are by then.
+# Each event, and the targets that are called from then on, of the files of RESULTS: runs
+# that no earlier event has. Audits are those of the runs that there are by then.
 EVENTS = (
     ("group", "smoke/tables/adap-dp-fl/accuracy-b.md"),
     ("train", "smoke/figures/dp-fedmeta/figure2b.csv"),
@@ -71,17 +71,15 @@ TRIES = 5  # calls for one event, each disturbed in half the time of the one bef
 
 
 class Folder:
-    """Where the workflow is called, and what is asked of it."""
+    """The folder in which the workflow is called, with its targets."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.log, self.targets = (
-            path,
-            path.parent / "snakemake.log",
-            list[str](),
-        )
+        self.path = path
+        self.log = path.parent / "snakemake.log"
+        self.targets = list[str]()
 
     def start(self, log: Path | None = None) -> subprocess.Popen[bytes]:
-        """The workflow in a process group of its own."""
+        """Start the workflow in a process group of its own."""
         command = [*COMMAND, "--directory", str(self.path), "--", *self.targets]
         with open(log or self.log, "wb") as out:
             return subprocess.Popen(
@@ -89,82 +87,83 @@ class Folder:
             )
 
     def end(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for the end of a call; its exit code."""
+        """Wait for the end of a call; return its exit code."""
         try:
             return process.wait(timeout=LIMIT)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            raise AssertionError(f"no end in {LIMIT} s: {self.said()}") from None
+            raise AssertionError(f"no end in {LIMIT} s: {self.end_of_log()}") from None
 
-    def said(self) -> str:
-        """The end of the log."""
+    def end_of_log(self) -> str:
+        """Return the end of the log."""
         return self.log.read_text(encoding="utf-8", errors="replace")[-5000:]
 
     def start_until(
         self,
         ready: Callable[[subprocess.Popen[bytes]], object],
-        what: str,
+        label: str,
         seconds: float,
     ) -> tuple[subprocess.Popen[bytes], str]:
-        """A call in which something is so, some seconds later, and when that was.
+        """Start a call and wait for a condition and some seconds; return it and when.
 
-        On a fast machine the call may have ended by then. What it made is then deleted,
+        On a fast machine the call may have ended by then. Its files are then deleted,
         and it is called again for half as many seconds.
         """
         for _ in range(TRIES):
-            before = {*self.path.rglob("*")}
-            process, deadline = self.start(), time.monotonic() + LIMIT
+            existing = {*self.path.rglob("*")}
+            process = self.start()
+            deadline = time.monotonic() + LIMIT
             while process.poll() is None and not ready(process):
                 assert time.monotonic() < deadline, (
-                    f"no {what} in {LIMIT} s: {self.said()}"
+                    f"no {label} in {LIMIT} s: {self.end_of_log()}"
                 )
                 time.sleep(0.02)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=seconds)
             if process.poll() is None:
-                return process, f"{seconds:.1f} s after {what}"
-            assert process.returncode == 0, self.said()
-            for path in {*self.path.rglob("*")} - before:
+                return process, f"{seconds:.1f} s after {label}"
+            assert process.returncode == 0, self.end_of_log()
+            for path in {*self.path.rglob("*")} - existing:
                 if path.is_file() and ".snakemake" not in path.parts:
                     path.unlink()
             seconds /= 2
         raise AssertionError(
-            f"{TRIES} calls ended before or within {seconds:.2f} s of {what}:"
-            f" {self.said()}"
+            f"{TRIES} calls ended before or within {seconds:.2f} s of {label}:"
+            f" {self.end_of_log()}"
         )
 
     def finished(self) -> int:
-        """How many jobs of this call have finished."""
-        return self.log.read_text(encoding="utf-8", errors="replace").count(
-            "Finished jobid"
-        )
+        """Return the number of finished jobs of this call."""
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        return text.count("Finished jobid")
 
     def warm(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-        """The warm process of a call, then its forks: the environment that each began
-        with names the call.
+        """Return the warm process of a call, then its forks, whose environment names the
+        call.
         """
-        found, marked = [], f" {process.pid} "
-        for other in psutil.process_iter(["cmdline", "environ"]):
-            if marked in (other.info["environ"] or {}).get(WORKFLOW, "") and START in (
-                other.info["cmdline"] or ()
-            ):
-                found.append(other)
-        return sorted(found, key=lambda other: other.create_time())
+        mark = f" {process.pid} "
+        members = []
+        for member in psutil.process_iter(["cmdline", "environ"]):
+            environment = member.info["environ"] or {}
+            words = member.info["cmdline"] or ()
+            if mark in environment.get(WORKFLOW, "") and START in words:
+                members.append(member)
+        return sorted(members, key=lambda member: member.create_time())
 
     def processes(self, script: str = "") -> list[psutil.Process]:
-        """Processes that work in the folder; those of one script."""
-        found = []
+        """Return the processes that work in the folder, or those of one script."""
+        workers = []
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or ()
             if process.pid != os.getpid() and any(
                 str(self.path) in word and word.endswith(script) for word in words
             ):
-                found.append(process)
-        return found
+                workers.append(process)
+        return workers
 
 
 def disturb(event: str, folder: Folder, moments: random.Random) -> str:
-    """Call the workflow, and let one thing happen to it; says what it was."""
+    """Call the workflow and disturb it; return a description for the user."""
     if event == "two calls":
         logs = [folder.log, folder.log.with_suffix(".second")]
         calls = [folder.start(log) for log in logs]
@@ -174,22 +173,19 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
     # every stage.
     if event in ("group", "Snakemake", "full disk"):
         jobs = moments.randint(1, 3)
-        process, said = folder.start_until(
+        process, moment = folder.start_until(
             lambda _: folder.finished() >= jobs, f"{jobs} jobs", moments.uniform(0, 2)
         )
     elif event == "warm":
-        fork, seconds = "the first fork of the warm process", moments.uniform(0, 2)
-        process, said = folder.start_until(
-            lambda call: len(folder.warm(call)) > 1, fork, seconds
+        label = "the first fork of the warm process"
+        process, moment = folder.start_until(
+            lambda call: len(folder.warm(call)) > 1, label, moments.uniform(0, 2)
         )
     else:
-        script, begun, seconds = (
-            f".{event}.py",
-            f"the start of a job of {event}",
-            moments.uniform(0, 1),
-        )
-        process, said = folder.start_until(
-            lambda _: folder.processes(script), begun, seconds
+        script = f".{event}.py"
+        label = f"the start of a job of {event}"
+        process, moment = folder.start_until(
+            lambda _: folder.processes(script), label, moments.uniform(0, 1)
         )
     if event == "full disk":
         ballast = folder.path / "ballast"
@@ -199,32 +195,32 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         code = folder.end(process)
         ballast.unlink()
         assert code, "the workflow ended well on a full disk"
-        return f"the disk filled: {said}"
+        return f"the disk filled: {moment}"
     if event == "group":
         os.killpg(process.pid, signal.SIGKILL)
     elif event == "Snakemake":
-        process.kill()  # its jobs are told by nobody
-        said += f"; {len(folder.processes())} processes outlive it"
+        process.kill()  # nobody tells its jobs
+        moment += f"; {len(folder.processes())} processes outlive it"
     else:
-        for job in (
-            folder.warm(process) if event == "warm" else folder.processes(script)
-        )[:1]:
+        is_warm = event == "warm"
+        victims = folder.warm(process) if is_warm else folder.processes(script)
+        for victim in victims[:1]:
             with contextlib.suppress(psutil.NoSuchProcess):
-                job.kill()
+                victim.kill()
     code = folder.end(process)
     if event == "warm":
-        assert not code, f"jobs did not do their work themselves: {folder.said()}"
+        assert not code, f"jobs did not do their work themselves: {folder.end_of_log()}"
     elif event in ("group", "Snakemake"):
         time.sleep(2)
         assert not folder.processes() and not folder.warm(process), (
             "processes outlived their workflow by two seconds"
         )
-    return f"{event} killed: {said}"
+    return f"{event} killed: {moment}"
 
 
 @contextlib.contextmanager
 def small_disk(path: Path) -> Iterator[bool]:
-    """A folder, on a small disk of its own where that can be had; whether it is."""
+    """Make a folder, on a small disk of its own where possible; yield whether it is."""
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(path)]
     small = (
@@ -239,26 +235,26 @@ def small_disk(path: Path) -> Iterator[bool]:
             subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-def main(wanted: Path, seed: int) -> None:
+def main(expected: Path, seed: int) -> None:
     """Disturb, call again, compare."""
-    moments, started = random.Random(seed), time.monotonic()
+    moments = random.Random(seed)
+    started = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="dpfedbench-killed-") as name,
         small_disk(Path(name, "work")) as small,
     ):
         folder = Folder(Path(name, "work"))
         for number, (event, target) in enumerate(EVENTS, start=1):
-            found = [
-                Path("results", path.relative_to(wanted))
-                for path in sorted(wanted.glob(target))
+            targets = [
+                Path("results", path.relative_to(expected))
+                for path in sorted(expected.glob(target))
             ]
-            trained = [
-                path
-                for path in found
-                if event != "audit" or (folder.path / path.parent).exists()
-            ]
-            assert trained, target
-            folder.targets += map(str, trained)
+            if event == "audit":
+                targets = [
+                    path for path in targets if (folder.path / path.parent).exists()
+                ]
+            assert targets, target
+            folder.targets += map(str, targets)
             if event == "full disk" and not small:
                 print(
                     f"{number}: the disk is not filled: that takes a tmpfs, and so root"
@@ -271,18 +267,21 @@ def main(wanted: Path, seed: int) -> None:
                 f" ({time.monotonic() - started:.0f} s)",
                 flush=True,
             )
-        assert folder.end(folder.start()) == 0, folder.said()
+        assert folder.end(folder.start()) == 0, folder.end_of_log()
         assert not folder.processes(), "processes of a killed workflow are still alive"
         results = folder.path / "results"
-        found, compared = differences(results, wanted, part=True)
-        found += [f"{path} was left" for path in results.rglob("*.part*")]
-        assert not found, "\n".join(found)
+        faults, compared = differences(results, expected, part=True)
+        faults += [f"{path} was left" for path in results.rglob("*.part*")]
+        assert not faults, "\n".join(faults)
         assert all((folder.path / target).exists() for target in folder.targets)
-        assert folder.end(folder.start()) == 0 and "Nothing to be done" in folder.said()
-    spent = time.monotonic() - started
+        assert (
+            folder.end(folder.start()) == 0
+            and "Nothing to be done" in folder.end_of_log()
+        )
+    seconds = time.monotonic() - started
     print(
         f"{len(EVENTS)} events, {compared} files compared, all equal to the undisturbed"
-        f" run's ({spent:.0f} s)"
+        f" run's ({seconds:.0f} s)"
     )
 
 

@@ -65,7 +65,7 @@ PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not() -> str | None:
-    """Why no cluster can be started here, or None where one can."""
+    """Return why no cluster can be started here, or None where one can."""
     if platform.system() != "Linux" or not Path("/etc/debian_version").exists():
         return "this is not Debian, whose packages of Slurm and munge are used"
     if os.geteuid() != 0:
@@ -76,7 +76,7 @@ def why_not() -> str | None:
 
 
 def install() -> str | None:
-    """Install Slurm and munge where they are missing; why that failed, or None."""
+    """Install Slurm and munge where they are missing; return why that failed, or None."""
     if all(map(shutil.which, PROGRAMS)):
         return None
     # Packages must not start daemons of the system's: ours are private.
@@ -109,23 +109,21 @@ def install() -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
+    """Return ports that nobody listens on."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for handle in sockets:
+            handle.bind(("127.0.0.1", 0))
+        return [handle.getsockname()[1] for handle in sockets]
 
 
 def end_with_parent() -> None:
-    """In a child, before it starts its program: end when the process that made it ends,
-    however that ends.
-    """
+    """Make the calling child end when its parent ends, however that ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a child of ours, kindly and then not."""
+    """Terminate a child, and kill it after ten seconds."""
     process.terminate()
     try:
         process.wait(timeout=10)
@@ -135,7 +133,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_jobs() -> None:
-    """Cancel every job, and wait until the node is rid of them."""
+    """Cancel every job, and wait until the node has none."""
     subprocess.run(
         ["scancel", "--full", "--signal=KILL", "--user=root"],
         capture_output=True,
@@ -144,16 +142,16 @@ def end_jobs() -> None:
     subprocess.run(["scancel", "--user=root"], capture_output=True, check=False)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        if not subprocess.run(
-            ["squeue", "-h"], capture_output=True, text=True, check=False
-        ).stdout.strip():
+        command = ["squeue", "-h"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not done.stdout.strip():
             return
         time.sleep(0.5)
 
 
 @contextlib.contextmanager
 def one_node(folder: Path) -> Iterator[None]:
-    """A running cluster whose daemons keep their files in `folder`.
+    """Run a cluster whose daemons keep their files in `folder`.
 
     Raises:
         RuntimeError: a daemon did not come up; the end of its log is in the message.
@@ -200,7 +198,7 @@ def one_node(folder: Path) -> Iterator[None]:
             )
             stack.callback(stop, process)
 
-        def wait(name: str, ready: list[str] | Path, wanted: str = "") -> None:
+        def wait(name: str, ready: list[str] | Path, expected: str = "") -> None:
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 if isinstance(ready, Path):
@@ -210,16 +208,13 @@ def one_node(folder: Path) -> Iterator[None]:
                     done = subprocess.run(
                         ready, capture_output=True, text=True, check=False
                     )
-                    if done.returncode == 0 and wanted in done.stdout:
+                    if done.returncode == 0 and expected in done.stdout:
                         return
                 time.sleep(0.2)
-            said = (
-                (folder / f"{name}.out")
-                .read_text(encoding="utf-8", errors="replace")
-                .splitlines()[-5:]
-            )
+            log = folder / f"{name}.out"
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             raise RuntimeError(
-                f"{name} did not come up within a minute: {' | '.join(said)}"
+                f"{name} did not come up within a minute: {' | '.join(lines[-5:])}"
             )
 
         start("munged", munged)

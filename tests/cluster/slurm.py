@@ -66,7 +66,7 @@ TAKEN = ("digits", "docstrings")
 
 
 def command(directory: Path, *arguments: str) -> list[str]:
-    """Snakemake on this repository with its results elsewhere."""
+    """Return a call of Snakemake on this repository with its results elsewhere."""
     start = [
         sys.executable,
         "-m",
@@ -80,32 +80,30 @@ def command(directory: Path, *arguments: str) -> list[str]:
 
 
 def call(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it to its end, saying little."""
+    """Call Snakemake to its end."""
     return subprocess.run(
         command(directory, *arguments), capture_output=True, text=True, check=False
     )
 
 
 def must(directory: Path, *arguments: str) -> str:
-    """Run it to its end, and fail with what it said if it did."""
+    """Call Snakemake to its end, and fail with its output where it fails."""
     done = call(directory, *arguments)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     return done.stdout + done.stderr
 
 
 def refused(directory: Path, expected: str, *arguments: str) -> None:
-    """What cannot work is refused in one line of ours, before anything is submitted."""
+    """Check that a call is refused in one line before anything is submitted."""
     done = call(directory, DIGITS, *SMOKE, *SLURM, *arguments)
-    said = [line for line in done.stderr.splitlines() if line.startswith("cluster: ")]
-    assert done.returncode != 0 and len(said) == 1 and expected in said[0], (
-        expected,
-        done.stderr[-3000:],
-    )
-    print(f"   refused: {said[0]}", flush=True)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("cluster: ")]
+    assert done.returncode != 0, expected
+    assert len(lines) == 1 and expected in lines[0], (expected, done.stderr[-3000:])
+    print(f"   refused: {lines[0]}", flush=True)
 
 
 def check_refusals(folder: Path) -> None:
-    """A partition and a GPU that are not there."""
+    """Check that a partition and a GPU that are not there are refused."""
     refused(
         folder,
         "there is no partition 'nowhere', only main",
@@ -121,44 +119,42 @@ def check_refusals(folder: Path) -> None:
 
 
 def check_absent(folder: Path) -> None:
-    """Slurm's programs are there, but nobody answers; called when the cluster is
-    down.
-    """
+    """Check the refusal where Slurm's programs are there, but the cluster is down."""
     refused(folder, "Slurm does not answer")
 
 
-def check_smoke(folder: Path, wanted: Path) -> None:
-    """What is made through Slurm equals the local run's."""
+def check_smoke(folder: Path, expected: Path) -> None:
+    """Check that results through Slurm equal those of the local run."""
     targets = [
-        f"results/{path.relative_to(wanted)}"
+        f"results/{path.relative_to(expected)}"
         for pattern in PART
-        for path in wanted.glob(pattern)
+        for path in expected.glob(pattern)
     ]
     for name in TAKEN:
         shutil.copytree(
-            wanted / "data" / name,
+            expected / "data" / name,
             folder / "results" / "data" / name,
             copy_function=shutil.copy2,
         )
-    said = must(folder, *targets, *SMOKE, *SLURM)
-    sent = said.count("has been submitted with SLURM jobid")
-    found, compared = differences(folder / "results", wanted, part=True)
-    found += [
+    output = must(folder, *targets, *SMOKE, *SLURM)
+    jobs = output.count("has been submitted with SLURM jobid")
+    faults, compared = differences(folder / "results", expected, part=True)
+    faults += [
         f"{target} is missing" for target in targets if not (folder / target).exists()
     ]
-    assert len(targets) >= len(PART) and not found, "\n".join(found)
-    print(f"   {sent} jobs sent, {compared} files compared, all equal", flush=True)
+    assert len(targets) >= len(PART)
+    assert not faults, "\n".join(faults)
+    print(f"   {jobs} jobs sent, {compared} files compared, all equal", flush=True)
 
 
-def longer_run(folder: Path, wanted: Path) -> tuple[str, list[str]]:
-    """The model of a run that is long enough to be disturbed in, and the arguments that
-    it is made with.
+def longer_run(folder: Path, expected: Path) -> tuple[str, list[str]]:
+    """Return the model of a run that is long enough to be disturbed, and its arguments.
 
-    It is also made undisturbed, in the folder `undisturbed`.
+    The run is also made undisturbed, in the folder `undisturbed`.
     """
     for name in ("data", "clients"):
         shutil.copytree(
-            wanted / name / "digits",
+            expected / name / "digits",
             folder / "results" / name / "digits",
             copy_function=shutil.copy2,
         )
@@ -187,20 +183,21 @@ def longer_run(folder: Path, wanted: Path) -> tuple[str, list[str]]:
     return run, arguments
 
 
-def check_cancelled(folder: Path, wanted: Path) -> None:
-    """A training that is cancelled goes on in its retry, to the bits of an undisturbed
-    one; then by two tasks.
+def check_cancelled(folder: Path, expected: Path) -> None:
+    """Check that a cancelled training goes on in its retry, to the bits of an
+    undisturbed one; then by two tasks.
     """
-    run, arguments = longer_run(folder, wanted)
+    run, arguments = longer_run(folder, expected)
     disturbed(folder, run, arguments, cancel)
     shutil.rmtree((folder / run).parent)
     disturbed(
         folder, run, [*arguments, "--config", "machine={processes: 2}"], kill_task
     )
-    kept = (folder / ".snakemake" / "slurm_logs").rglob("*.log")  # of jobs that failed
+    # Logs of jobs that failed are kept.
+    logs = (folder / ".snakemake" / "slurm_logs").rglob("*.log")
     assert any(
         "one of the 2 processes was killed or lost" in log.read_text(errors="replace")
-        for log in kept
+        for log in logs
     )
     trained = json.loads(
         (folder / run).with_name("training.json").read_text(encoding="utf-8")
@@ -211,9 +208,7 @@ def check_cancelled(folder: Path, wanted: Path) -> None:
 def disturbed(
     folder: Path, run: str, arguments: list[str], disturb: Callable[[], None]
 ) -> None:
-    """Train a run on the cluster, disturb it half-way, and compare what its retry ends
-    with.
-    """
+    """Train a run on the cluster, disturb it half-way, and compare its retry."""
     with open(folder / "snakemake.log", "wb") as log:
         process = subprocess.Popen(
             command(folder, run, *arguments, *SLURM), stdout=log, stderr=log
@@ -233,10 +228,11 @@ def disturbed(
     )["resumed"]
     assert resumed == 1, f"the retry started from round 0: resumed {resumed}"
     for name in ("model.safetensors", "ledger.jsonl", "history.csv", "training.json"):
-        ours, theirs = (
-            folder / where / Path(run).with_name(name) for where in (".", "undisturbed")
+        retry, undisturbed = (
+            folder / subfolder / Path(run).with_name(name)
+            for subfolder in (".", "undisturbed")
         )
-        assert content(ours) == content(theirs), (
+        assert content(retry) == content(undisturbed), (
             f"{name} differs from the undisturbed run's"
         )
     print(
@@ -262,45 +258,46 @@ def kill_task() -> None:
             process.info["cmdline"] or ()
         ) and process.name().startswith("python"):
             members.append(process)
-    (second,) = (each for each in members if each.environ().get("SLURM_PROCID") == "1")
+    (second,) = (
+        member for member in members if member.environ().get("SLURM_PROCID") == "1"
+    )
     second.kill()
 
 
 def half_way(process: subprocess.Popen[bytes], run: Path) -> int:
-    """Wait for the training's third checkpoint and a quarter of its releases; returns
-    how many it has made.
-
-    There are 600 of them: 300 rounds, the sum's and the norms' in each.
+    """Wait for the third checkpoint and a quarter of the 600 releases; return their
+    number.
     """
-    deadline, seen = time.monotonic() + 1200, set()
+    deadline = time.monotonic() + 1200
+    checkpoint_times = set()
     state, ledger = run / "checkpoint" / "state.pt", run / "checkpoint" / "ledger.jsonl"
     while time.monotonic() < deadline and process.poll() is None:
         if state.exists():
-            seen.add(state.stat().st_mtime_ns)
-        done = len(ledger.read_bytes().splitlines()) if ledger.exists() else 0
-        if len(seen) >= 3 and done >= 150:
-            return done
+            checkpoint_times.add(state.stat().st_mtime_ns)
+        releases = len(ledger.read_bytes().splitlines()) if ledger.exists() else 0
+        if len(checkpoint_times) >= 3 and releases >= 150:
+            return releases
         time.sleep(0.05)
     raise AssertionError("the training ended before it could be disturbed")
 
 
-def check_generic(folder: Path, wanted: Path) -> None:
-    """One job through the generic profile."""
+def check_generic(folder: Path, expected: Path) -> None:
+    """Send one job through the generic profile."""
     must(folder, DIGITS, *SMOKE, "--profile", str(ROOT / "profiles/cluster"))
-    place = DIGITS.removeprefix("results/")
-    assert (folder / DIGITS).read_bytes() == (wanted / place).read_bytes()
+    reference = expected / DIGITS.removeprefix("results/")
+    assert (folder / DIGITS).read_bytes() == reference.read_bytes()
 
 
-def timed(what: str, check: Callable[..., None], *arguments: Path) -> None:
-    """Run a check and say how long it took."""
-    print(f"{what} ...", flush=True)
+def timed(label: str, check: Callable[..., None], *arguments: Path) -> None:
+    """Run a check and print how long it took."""
+    print(f"{label} ...", flush=True)
     started = time.monotonic()
     check(*arguments)
     print(f"   ok, {time.monotonic() - started:.0f} s", flush=True)
 
 
-def main(wanted: Path) -> None:
-    """Everything, in order."""
+def main(expected: Path) -> None:
+    """Make all checks, in order."""
     reason = why_not() or install()
     if reason:
         print(f"skipped: no Slurm was tried, since {reason}")
@@ -317,14 +314,14 @@ def main(wanted: Path) -> None:
                 check_refusals,
                 folder / "refused",
             )
-            timed("a part of the smoke preset", check_smoke, folder / "smoke", wanted)
+            timed("a part of the smoke preset", check_smoke, folder / "smoke", expected)
             timed(
                 "a cancelled training, and one of two tasks",
                 check_cancelled,
                 folder / "cancelled",
-                wanted,
+                expected,
             )
-            timed("the generic profile", check_generic, folder / "generic", wanted)
+            timed("the generic profile", check_generic, folder / "generic", expected)
         timed("no cluster at all", check_absent, folder / "refused")
 
 

@@ -83,15 +83,15 @@ def test_transpose_equals_numpy(number, side):
 def batched_products(native, x, gradient, w):
     """Yield results and torch's values of x w and x^T gradient, set and added."""
     for a, turned, b in ((x, False, w), (x, True, gradient)):
-        left, right = torch.from_numpy(a), torch.from_numpy(b)
+        factor, right = torch.from_numpy(a), torch.from_numpy(b)
         if turned:
-            left = left.mT
-        expected = torch.bmm(left, right)
+            factor = factor.mT
+        expected = torch.bmm(factor, right)
         out = np.empty(expected.shape, a.dtype)
         run_products(native, a, turned, b, out, False)
         yield out.copy(), expected.numpy()
         run_products(native, a, turned, b, out, True)
-        yield out, torch.baddbmm(expected, left, right).numpy()
+        yield out, torch.baddbmm(expected, factor, right).numpy()
 
 
 @pytest.mark.parametrize("mkl", [True, False])

@@ -65,10 +65,10 @@ def test_cells_rows_equal_autograd(name, kernels):
     weights = torch.from_numpy(theta)
     losses = net.losses(weights, images, labels).numpy()
     correct = net.correct(weights, images, labels)[0].numpy()
-    for block, place in {"": slice(0, net.dimension), **net.blocks}.items():
+    for block, columns in {"": slice(0, net.dimension), **net.blocks}.items():
         rows = np.empty((5, gradients.width(block)))
         evaluation = gradients.each(theta, images, labels, rows, block=block)
-        assert relative_errors(rows, expected[:, place]).max() < 1e-10
+        assert relative_errors(rows, expected[:, columns]).max() < 1e-10
         np.testing.assert_allclose(evaluation.losses, losses, rtol=1e-12)
         np.testing.assert_array_equal(evaluation.right, correct)
 
@@ -81,10 +81,10 @@ def test_cells_rows_in_single_precision(name):
     net, theta, images, labels = make_records(name)
     gradients = choose(net).make()
     expected = differentiate(net, theta, images, labels)
-    for block, place in net.blocks.items():
+    for block, columns in net.blocks.items():
         rows = np.empty((5, gradients.width(block)), np.float32)
         gradients.each(theta, images, labels, rows, block=block)
-        assert relative_errors(rows, expected[:, place]).max() < 1e-5
+        assert relative_errors(rows, expected[:, columns]).max() < 1e-5
 
 
 @pytest.mark.parametrize(

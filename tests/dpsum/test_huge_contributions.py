@@ -110,7 +110,7 @@ def add_rows_on_device(private_sum, rows):
     "kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 )
 def test_torch_sums_take_the_ends_of_every_type(add, kind):
-    """What single precision cannot hold counts as zero and is counted."""
+    """A row that single precision cannot hold counts as zero and is counted."""
     ends = torch.finfo(kind)
     rows = [
         [ends.max, ends.max],

@@ -57,12 +57,6 @@ def test_sampling_keeps_a_key_that_the_library_does_not_know():
     assert release.sampler != make_release().sampler
 
 
-@pytest.mark.parametrize("sampler", [{"clients": 8}, {"kind": 3}, "one-pass"])
-def test_release_refuses_a_sampler_without_a_kind(sampler):
-    with pytest.raises(ValueError, match="sampler"):
-        make_release(sampler=sampler)
-
-
 def test_sampling_of_another_encoder_is_another_and_in_no_ledger():
     sampling = SAMPLERS[0][0].describe()
     small, large = (

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.calls import Snakemake
 from tests.dpfedbench.federation.conftest import federation
 from workflow_jobs.manifests import seal
 
@@ -18,38 +17,28 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def drawn(federation: tuple[Path, Path], tmp_path: Path) -> Path:
-    """The small data set in the place of `glyphs`, whose letters take longer to draw
-    than a small run takes.
+def drawn(federation, tmp_path):
+    """The small data set as `glyphs`, whose letters take longer to draw than a small
+    run takes.
     """
-    place = tmp_path / "results" / "data" / "glyphs"
-    shutil.copytree(federation[0], place)
-    seal(
-        "prepare",
-        [place / name for name in ("images.npy", "classes.csv", "summary.json")],
-    )
-    return place
+    folder = tmp_path / "results" / "data" / "glyphs"
+    shutil.copytree(federation[0], folder)
+    names = ("images.npy", "classes.csv", "summary.json")
+    seal("prepare", [folder / name for name in names])
+    return folder
 
 
 @pytest.fixture
-def snakemake(call_snakemake: Snakemake, tmp_path: Path) -> Call:
+def snakemake(call_snakemake, tmp_path):
     """Call Snakemake on the repository's Snakefile, or another root's, with results in
     a temporary folder.
     """
 
-    def call(
-        *arguments: str, root: Path = ROOT, directory: Path = tmp_path
-    ) -> subprocess.CompletedProcess[str]:
-        given = [
-            "--snakefile",
-            str(root / "Snakefile"),
-            "--directory",
-            str(directory),
-            "--cores",
-            "2",
-        ]
+    def call(*arguments, root=ROOT, directory=tmp_path):
+        options = ["--snakefile", str(root / "Snakefile")]
+        options += ["--directory", str(directory), "--cores", "2"]
         return call_snakemake(
-            *given, *arguments, folder=Path.cwd(), fresh=root != ROOT, timeout=300
+            *options, *arguments, folder=Path.cwd(), fresh=root != ROOT, timeout=300
         )
 
     return call

@@ -1,21 +1,17 @@
-"""Faults of a beginner: each is one line, which names the file that it is in and says
-what to do; an error of the user's own code is Python's traceback.
+"""Faults of a beginner are one line, which names the file and says what to do; an error
+of the user's own code is Python's traceback.
 
-Each is made in a folder outside the repository, beside a right experiment, and met as a
-user meets it: by a dry run.
+Each is made in a folder outside the repository, beside a right experiment, and met by a
+dry run.
 """
 
 import re
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.shipped import without_others
 
-Call = Callable[..., subprocess.CompletedProcess[str]]
-RIGHT = without_others("""
+EXPERIMENT = without_others("""
 plugins: [mine]
 experiments:
   mine:
@@ -51,41 +47,48 @@ class Mine(CohortRule):
 KIND = '    kind: ClassVar[str] = "mine"\n'
 
 
-def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
-    return [
-        line
-        for line in done.stderr.splitlines()
-        if not line.startswith(("Using", "Config file"))
-    ]
-
-
-def dry_run(snakemake: Call, folder: Path, *more: str) -> list[str]:
-    done = snakemake(
-        "--dry-run", "--quiet", "rules", "--configfile", *more, directory=folder
-    )
-    assert done.returncode == 1, done.stdout
-    return lines(done)
-
-
-def test_a_fault_of_yaml(
-    snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a file that --configfile names, which Snakemake reads before the Snakefile."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "faulty.yaml").write_text("seeds: [0\nrun: {}\n", encoding="utf-8")
-    done = snakemake("--dry-run", "--configfile", "faulty.yaml")
-    (line,) = lines(done)
-    assert done.returncode == 1
-    assert re.match(r"configuration: faulty\.yaml is not YAML: .* line 2", line), line
-
-
-def changed(text: str, old: str, new: str) -> str:
+def replaced(text, old, new):
     assert old in text
     return text.replace(old, new)
 
 
+@pytest.fixture
+def write_experiment(tmp_path):
+    """Write mine.py and mine.yaml; return the path of the latter."""
+
+    def write(plugin, experiment=EXPERIMENT, method="dp-agr"):
+        (tmp_path / "mine.py").write_text(plugin, encoding="utf-8")
+        path = tmp_path / "mine.yaml"
+        path.write_text(experiment.replace("METHOD", method), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def fail(snakemake, tmp_path):
+    """Call a dry run that fails; return its lines on standard error."""
+
+    def dry_run(path):
+        options = ("--dry-run", "--quiet", "rules", "--configfile", str(path))
+        done = snakemake(*options, directory=tmp_path)
+        assert done.returncode == 1, done.stdout
+        lines = done.stderr.splitlines()
+        return [line for line in lines if not line.startswith(("Using", "Config file"))]
+
+    return dry_run
+
+
+def test_plan_names_a_fault_of_yaml(fail, tmp_path, monkeypatch):
+    """Snakemake reads a file of --configfile before the Snakefile."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "faulty.yaml").write_text("seeds: [0\nrun: {}\n", encoding="utf-8")
+    (line,) = fail("faulty.yaml")
+    assert re.match(r"configuration: faulty\.yaml is not YAML: .* line 2", line), line
+
+
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("plugin", "number", "message"),
     [
         (
             f"{METHOD}\n    def check(self):\n        super().check()\n        1 / 0\n",
@@ -95,79 +98,58 @@ def changed(text: str, old: str, new: str) -> str:
         (f"{METHOD}\n    def f(:\n", 13, "SyntaxError: invalid syntax"),
     ],
 )
-def test_plugin_error_in_a_plan_is_shown_as_a_traceback(
-    snakemake: Call,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
-    line: int,
-    said: str,
-) -> None:
-    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
-    method = "mine" if METHOD in text or "ClientLevelMethod" in text else "dp-agr"
-    configuration = RIGHT.replace("METHOD", method)
-    (tmp_path / "mine.yaml").write_text(configuration, encoding="utf-8")
-    shown = dry_run(snakemake, tmp_path, str(tmp_path / "mine.yaml"))
-    first = shown.index("Traceback (most recent call last):")
-    assert re.match(said, shown[-1]), shown[-1]
-    place = f'  File "{tmp_path / "mine.py"}", line {line}'
-    assert any(entry.startswith(place) for entry in shown[first:]), shown
+def test_plan_shows_a_plugin_error_as_a_traceback(
+    fail, write_experiment, tmp_path, plugin, number, message
+):
+    lines = fail(write_experiment(plugin, method="mine"))
+    start = lines.index("Traceback (most recent call last):")
+    assert lines[-1].startswith(message), lines[-1]
+    location = f'  File "{tmp_path / "mine.py"}", line {number}'
+    assert any(line.startswith(location) for line in lines[start:]), lines
+
+
+RULE_CHOSEN = EXPERIMENT.replace("rounds: 2}", "rounds: 2}, clipping: mine")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("plugin", "experiment", "message"),
     [
-        (changed(RULE, KIND, ""), "kind is .*mine.*"),
-        ("def red(local, download_dir): ...\n", "the plugin mine .* defines nothing"),
+        (replaced(RULE, KIND, ""), RULE_CHOSEN, "kind is .*mine.*"),
+        (
+            "def red(local, download_dir): ...\n",
+            EXPERIMENT,
+            "the plugin mine .* defines nothing",
+        ),
     ],
 )
-def test_plugin_that_would_be_overlooked_is_one_line(
-    snakemake: Call, tmp_path: Path, text: str | None, said: str
-) -> None:
-    if text is not None:
-        (tmp_path / "mine.py").write_text(text, encoding="utf-8")
-    method = "mine" if text and "ClientLevelMethod" in text else "dp-agr"
-    configuration = RIGHT.replace("METHOD", method)
-    if text and "CohortRule" in text:
-        configuration = configuration.replace(
-            "rounds: 2}", "rounds: 2}, clipping: mine"
-        )
-    (tmp_path / "mine.yaml").write_text(configuration, encoding="utf-8")
-    (line,) = dry_run(snakemake, tmp_path, str(tmp_path / "mine.yaml"))
-    assert re.match(f"configuration: .*{said}", line), line
+def test_plan_names_a_plugin_that_would_be_overlooked(
+    fail, write_experiment, plugin, experiment, message
+):
+    (line,) = fail(write_experiment(plugin, experiment))
+    assert re.match(f"configuration: .*{message}", line), line
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said", "at"),
+    ("old", "new", "message", "place"),
     [
         ("{count: 20}", "{cuont: 20}", "nearest known key is .*count", "cuont"),
         ("cohort: 10", "cohort: 30", "lower it", "table1:"),  # of the whole item
     ],
 )
-def test_a_fault_of_a_key_names_the_file_and_the_line(
-    snakemake: Call, tmp_path: Path, old: str, new: str, said: str, at: str
-) -> None:
-    text = (
-        changed(RIGHT, old, new)
-        .replace("METHOD", "dp-agr")
-        .replace("plugins: [mine]\n", "")
+def test_plan_names_file_and_line_of_a_faulty_key(
+    fail, write_experiment, tmp_path, old, new, message, place
+):
+    text = replaced(EXPERIMENT, old, new).replace("plugins: [mine]\n", "")
+    (line,) = fail(write_experiment("", text))
+    number = text[: text.index(place)].count("\n") + 1
+    expected = (
+        rf"configuration: .*{message}.* \[{tmp_path}/mine\.yaml, line {number}\]$"
     )
-    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-    (shown,) = dry_run(snakemake, tmp_path, str(tmp_path / "mine.yaml"))
-    line = text[: text.index(at)].count("\n") + 1
-    assert re.match(
-        rf"configuration: .*{said}.* \[{tmp_path}/mine\.yaml, line {line}\]$", shown
-    ), shown
+    assert re.match(expected, line), line
 
 
-def test_the_right_ones_are_taken(snakemake: Call, tmp_path: Path) -> None:
-    """What the faults above were made of is no fault."""
-    text = METHOD + RULE.replace("class Mine", "class Other")
-    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
-    (tmp_path / "mine.yaml").write_text(
-        RIGHT.replace("METHOD", "mine"), encoding="utf-8"
-    )
-    done = snakemake(
-        "--dry-run", "--quiet", "rules", "--configfile", str(tmp_path / "mine.yaml")
-    )
+def test_plan_accepts_the_right_plugins(snakemake, write_experiment):
+    plugin = METHOD + RULE.replace("class Mine", "class Other")
+    path = write_experiment(plugin, method="mine")
+    done = snakemake("--dry-run", "--quiet", "rules", "--configfile", str(path))
     assert done.returncode == 0, done.stderr

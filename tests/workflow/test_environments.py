@@ -1,8 +1,7 @@
 """pyproject.toml, environment.yml and the rules' environment pin the same versions, and
 the last suffices for rules.
 
-No conda is called: this is what can be checked without one. `use_conda.py` makes the
-environment and a figure in it.
+No conda is called; `use_conda.py` makes the environment and a figure in it.
 """
 
 import ast
@@ -11,19 +10,16 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-Call = Callable[..., subprocess.CompletedProcess[str]]
-SMOKE = [
-    "--configfile",
-    str(ROOT / "config" / "presets" / "smoke.yaml"),
-]  # planned sooner than the default
-# What only a person at a terminal, the tests or `snakemake --report` use.
+ENVIRONMENTS = ROOT / "workflow" / "envs"
+RULES = ENVIRONMENTS / "dpfedbench.yaml"
+SMOKE = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
+# Used at a terminal, by tests or by `snakemake --report` alone.
 ONLY_OUTSIDE_RULES = {
     "snakemake",
     "snakemake-executor-plugin-slurm",
@@ -33,63 +29,63 @@ ONLY_OUTSIDE_RULES = {
     "pygments",
     "platformdirs",
 }
+OWN_PACKAGES = {"dpfedbench", "dpkernels", "dpsum", "dpwatch", "workflow_jobs"}
 
 
-def pins(requirements: list[str]) -> dict[str, str]:
-    found = dict(requirement.split("==") for requirement in requirements)
-    assert all(found.values()), "every direct requirement is pinned with =="
-    return found
+def parse_pins(requirements):
+    """Return versions by name; every requirement has to be pinned with ==."""
+    pins = dict(requirement.split("==") for requirement in requirements)
+    assert all(pins.values())
+    return pins
 
 
-def conda(path: Path) -> tuple[dict[str, str], str]:
+def read_environment(path):
+    """Return the pins of an environment's pip section, and its version of Python."""
     dependencies = yaml.safe_load(path.read_text(encoding="utf-8"))["dependencies"]
-    python = next(
-        item
-        for item in dependencies
-        if isinstance(item, str) and item.startswith("python=")
-    )
-    return pins(
-        next(item["pip"] for item in dependencies if isinstance(item, dict))
-    ), python.removeprefix("python=")
+    texts = [item for item in dependencies if isinstance(item, str)]
+    (pip_section,) = (item["pip"] for item in dependencies if isinstance(item, dict))
+    (python,) = (text for text in texts if text.startswith("python="))
+    return parse_pins(pip_section), python.removeprefix("python=")
 
 
-def test_the_three_agree() -> None:
-    whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    project, constraints = (
-        whole["project"],
-        pins(whole["tool"]["uv"]["constraint-dependencies"]),
-    )
-    required = pins(project["dependencies"])
-    # Of what these bring with them pip would take other versions than uv does with the
-    # constraints.
-    required |= {
-        name: constraints[name] for name in ("mpmath", "platformdirs", "sympy")
-    }
-    environment, python = conda(ROOT / "environment.yml")
-    rules, rules_python = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
+def rules_of(path, pattern=r"^ *rule\b.*:$"):
+    return re.split(pattern, path.read_text(encoding="utf-8"), flags=re.M)[1:]
+
+
+def test_environments_pin_the_versions_of_pyproject():
+    """Without the pins pip would take other versions than uv of the packages that the
+    requirements bring with them.
+    """
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    pyproject = tomllib.loads(text)
+    constraints = parse_pins(pyproject["tool"]["uv"]["constraint-dependencies"])
+    required = parse_pins(pyproject["project"]["dependencies"])
+    for name in ("mpmath", "platformdirs", "sympy"):
+        required[name] = constraints[name]
+    environment, python = read_environment(ROOT / "environment.yml")
+    rules, rules_python = read_environment(RULES)
     assert environment == required
-    assert rules == {
+    expected = {
         name: version
         for name, version in environment.items()
         if name not in ONLY_OUTSIDE_RULES
     }
-    assert python == rules_python and f">={python}" in project["requires-python"]
+    assert rules == expected
+    assert python == rules_python
+    assert f">={python}" in pyproject["project"]["requires-python"]
 
 
-def test_channels_are_conda_forge_alone() -> None:
-    """`nodefaults` is a channel for conda 26.7, and not to be had."""
+def test_environments_have_the_channel_conda_forge_alone():
+    """`nodefaults` is a channel for conda 26.7, and does not exist."""
     files = [
-        path
-        for path in ROOT.glob("*.y*ml")
-        if "dependencies:" in path.read_text("utf-8")
+        path for path in ROOT.glob("*.y*ml") if "dependencies:" in path.read_text()
     ]
-    files += (ROOT / "workflow" / "envs").glob("*")
+    files += ENVIRONMENTS.glob("*")
     assert len(files) == 4
     for path in files:
-        assert yaml.safe_load(path.read_text(encoding="utf-8"))["channels"] == [
-            "conda-forge"
-        ], path
-        assert "nodefaults" not in path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        assert yaml.safe_load(text)["channels"] == ["conda-forge"], path
+        assert "nodefaults" not in text
 
 
 PLAN = """
@@ -118,24 +114,24 @@ print("mine" in datasets, len(plan.private_runs()) > 10)
 """
 
 
-def test_a_plan_needs_nothing_but_snakemake() -> None:
-    """As on a login node that has Snakemake alone: no package that Snakemake does not
-    bring with it. `use_conda.py` calls the workflow from such an environment.
-    """
+def requirements_of(name):
+    try:
+        requirements = importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        return set()
+    return {
+        re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0]
+        for text in requirements
+        if "extra" not in text
+    }
+
+
+def test_plan_needs_no_package_that_snakemake_does_not_bring():
+    """As on a login node that has Snakemake alone."""
     brought = {"snakemake"}
-    for _ in range(12):  # what Snakemake requires, and what that requires
-        texts = [
-            text
-            for name in brought
-            if _installed(name)
-            for text in importlib.metadata.requires(name) or []
-        ]
-        brought |= {
-            re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0]
-            for text in texts
-            if "extra" not in text
-        }
-    rules, _ = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
+    for _ in range(12):
+        brought |= set().union(*map(requirements_of, brought))
+    rules, _ = read_environment(RULES)
     modules = {"pyyaml": "yaml", "pillow": "PIL"}
     absent = {modules.get(name, name) for name in rules if name not in brought}
     assert {"numpy", "torch", "pandas", "scipy", "numba"} <= absent
@@ -145,26 +141,17 @@ def test_a_plan_needs_nothing_but_snakemake() -> None:
     assert done.stdout == "True True\n", done.stderr
 
 
-def _installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def test_a_checkouts_own_sources_come_first(
-    snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two checkouts that share an environment: the other's package lies before
-    anything that Snakemake adds.
+def test_sources_of_a_checkout_come_before_those_of_another(
+    snakemake, tmp_path, monkeypatch
+):
+    """Two checkouts share an environment; the other's package lies before anything that
+    Snakemake adds.
     """
-    other = tmp_path / "other" / "dpfedbench"
-    other.mkdir(parents=True)
-    (other / "__init__.py").write_text(
-        "raise RuntimeError('the other checkout')\n", encoding="utf-8"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(other.parent))
+    other_package = tmp_path / "other" / "dpfedbench"
+    other_package.mkdir(parents=True)
+    error = "raise RuntimeError('the other checkout')\n"
+    (other_package / "__init__.py").write_text(error, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(other_package.parent))
     plan = snakemake("--dry-run", *SMOKE).stdout
     target = re.findall(r"output: (\S+config\.yaml)$", plan, flags=re.M)[0]
     done = snakemake(target, *SMOKE)
@@ -172,8 +159,8 @@ def test_a_checkouts_own_sources_come_first(
     assert (tmp_path / target).is_file()
 
 
-# A module's name where it is not its distribution's, and what comes with another one
-# that is pinned.
+# A module's name where it differs from its distribution's, and modules that come with
+# another pinned distribution.
 DISTRIBUTIONS = {
     "yaml": "pyyaml",
     "PIL": "pillow",
@@ -182,81 +169,60 @@ DISTRIBUTIONS = {
 }
 
 
-def imported(path: Path) -> set[str]:
-    """The third-party modules that a file imports, anywhere in it."""
-    found = set()
+def imported_by(path):
+    """Return the third-party modules that a file imports, anywhere in it."""
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = (
-            [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        )
-        if isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names = [node.module]
-        found |= {name.split(".")[0] for name in names}
-    return (
-        found
-        - set(sys.stdlib_module_names)
-        - {"dpfedbench", "dpkernels", "dpsum", "dpwatch", "workflow_jobs"}
-    )
+        if isinstance(node, ast.Import):
+            modules |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            modules.add(node.module.split(".")[0])
+    return modules - set(sys.stdlib_module_names) - OWN_PACKAGES
 
 
-def test_the_rules_environment_has_all_that_the_rules_import() -> None:
-    """What --use-conda makes holds neither Snakemake nor this package, only what is
-    pinned there.
+def test_environment_of_rules_has_every_module_that_rules_import():
+    """No rule imports dpwatch, or the module that shows histories in a tracker.
+    Snakemake puts its own folder on a script's path.
     """
-    pinned, _ = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
-    # dpwatch is for users of other libraries, and no rule imports it. Neither does one
-    # import what shows histories in a tracker.
-    beside = {
-        ROOT / "src" / "dpfedbench" / "results" / "experiment_trackers.py",
-        *(ROOT / "src" / "dpwatch").rglob("*.py"),
-    }
-    files = {
-        *(ROOT / "src").rglob("*.py"),
-        *(ROOT / "workflow" / "scripts").glob("*.py"),
-    } - beside
-    # Snakemake puts its own place behind a script's path, so that a job finds its
-    # modules.
-    needed = {
-        DISTRIBUTIONS.get(name, name) for path in files for name in imported(path)
-    } - {"snakemake"}
-    assert len(needed) > 8 and needed <= set(pinned), needed - set(pinned)
+    pinned, _ = read_environment(RULES)
+    sources = ROOT / "src"
+    files = {*sources.rglob("*.py"), *(ROOT / "workflow" / "scripts").glob("*.py")}
+    files -= set((sources / "dpwatch").rglob("*.py"))
+    files.remove(sources / "dpfedbench" / "results" / "experiment_trackers.py")
+    modules = set().union(*map(imported_by, files)) - {"snakemake"}
+    needed = {DISTRIBUTIONS.get(module, module) for module in modules}
+    assert len(needed) > 8
+    assert needed <= set(pinned), needed - set(pinned)
 
 
-def test_a_librarys_environment_has_the_projects_versions_where_it_can() -> None:
-    """Python and what dpsum needs are the project's: the packages of both may lie on
-    one path.
-    """
-    rules, python = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
-    for name in ("flower", "pfl"):
-        text = (ROOT / "workflow" / "envs" / f"{name}.yaml").read_text(encoding="utf-8")
-        listed = yaml.safe_load(text)["dependencies"]
-        assert listed[:2] == [f"python={python}", "pip"]
-        found = pins([pin for pin in listed[2]["pip"] if ">=" not in pin])
-        for shared in ("numpy", "scipy", "psutil", "pyyaml"):
-            assert found[shared] == rules[shared]
+@pytest.mark.parametrize("library", ["flower", "pfl"])
+def test_environment_of_a_library_has_the_versions_of_the_project(library):
+    """The packages of both may lie on one path."""
+    rules, python = read_environment(RULES)
+    text = (ENVIRONMENTS / f"{library}.yaml").read_text(encoding="utf-8")
+    dependencies = yaml.safe_load(text)["dependencies"]
+    assert dependencies[:2] == [f"python={python}", "pip"]
+    requirements = dependencies[2]["pip"]
+    pins = parse_pins(pin for pin in requirements if ">=" not in pin)
+    for shared in ("numpy", "scipy", "psutil", "pyyaml"):
+        assert pins[shared] == rules[shared]
 
 
-def test_every_rule_has_that_environment() -> None:
+def test_rules_have_the_environment_and_a_script_that_exists():
     """Paths of `conda:` are relative to the file of the rule, and Snakemake looks them
-    up only under --use-conda.
-
-    Those of the libraries have one of their own, or that one.
+    up only under --use-conda. Rules of the libraries may have one of their own.
     """
-    count = 0
+    scripts = 0
     for path in (ROOT / "workflow" / "rules").glob("*.smk"):
-        for rule in re.split(
-            r"^ *rule\b.*:$", path.read_text(encoding="utf-8"), flags=re.M
-        )[1:]:
+        for rule in rules_of(path):
             if re.search(r"conda:\n\s+ENVIRONMENT\n", rule):
                 assert path.name == "libraries.smk"
                 continue
             (environment,) = re.findall(r'conda:\n\s+"(.*)"', rule)
-            assert (
-                path.parent / environment
-            ).resolve() == ROOT / "workflow" / "envs" / "dpfedbench.yaml"
+            assert (path.parent / environment).resolve() == RULES
             if "    shell:" in rule:
                 continue
             (script,) = re.findall(r'script:\n\s+"(.*)"', rule)
             assert (path.parent / script).is_file()
-            count += 1
-    assert count >= 9
+            scripts += 1
+    assert scripts >= 9

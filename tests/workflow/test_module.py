@@ -12,10 +12,11 @@ import yaml
 
 from dpfedbench import command
 from dpfedbench.errors import BenchError
-from tests.calls import Snakemake
 from tests.shipped import without_others
 
 ROOT = Path(__file__).resolve().parents[2]
+SNAKEFILE = str(ROOT / "Snakefile")
+SMOKE = str(ROOT / "config" / "presets" / "smoke.yaml")
 OWN = """
 seeds: [0]
 run:
@@ -37,7 +38,7 @@ configfile: "mine.yaml"
 
 module dpfedbench:
     snakefile:
-        "ROOT/Snakefile"
+        SOURCE
     config:
         config
 
@@ -56,152 +57,114 @@ rule mine:
 """
 
 
-def test_another_snakefile_takes_the_workflow_as_a_module(
-    tmp_path: Path, drawn: Path, call_snakemake: Snakemake
-) -> None:
-    """Its own configuration lies over the workflow's, its rules stand on the
-    workflow's, and nothing is copied.
-    """
-    (tmp_path / "Snakefile").write_text(
-        MAIN.replace("ROOT", str(ROOT)), encoding="utf-8"
-    )
-    (tmp_path / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
+def write_workflow(folder, source):
+    """Write a Snakefile with a module, and a configuration of its own."""
+    text = MAIN.replace("SOURCE", source)
+    (folder / "Snakefile").write_text(text, encoding="utf-8")
+    (folder / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
+
+
+def test_module_takes_configuration_and_rules_of_another_snakefile(
+    tmp_path, drawn, call_snakemake
+):
+    """Its configuration lies over that of config/config.yaml."""
+    write_workflow(tmp_path, f'"{SNAKEFILE}"')
     done = call_snakemake("--cores", "2", "--directory", str(tmp_path), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     with open(tmp_path / "mine.csv", newline="", encoding="utf-8") as handle:
         (row,) = csv.DictReader(handle)
-    assert (row["method"], row["dataset"], row["task"]) == (
-        "random",
-        "glyphs",
-        "3-way 1-shot",
-    )
-    (config,) = (tmp_path / "results" / "runs" / "random").glob(
-        "*/*/*/seed0/config.yaml"
-    )
-    said = yaml.safe_load(config.read_text(encoding="utf-8"))
-    # What the caller says, and below it what config/config.yaml says.
-    assert said["evaluation"]["tasks"] == 4
-    default = yaml.safe_load(
-        (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
-    )["run"]
-    assert said["model"] == {"kind": "conv4", **default["model"], "filters": 4}
+    assert (row["method"], row["dataset"]) == ("random", "glyphs")
+    assert row["task"] == "3-way 1-shot"
+    runs = tmp_path / "results" / "runs" / "random"
+    (path,) = runs.glob("*/*/*/seed0/config.yaml")
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert config["evaluation"]["tasks"] == 4
+    defaults = (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
+    model = yaml.safe_load(defaults)["run"]["model"]
+    assert config["model"] == {"kind": "conv4", **model, "filters": 4}
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A host of Git repositories on this machine, with a tag of this one, and a later
-    commit that is broken.
+def git_host(tmp_path_factory):
+    """A host of Git repositories with a tag of this one, and a later commit that is
+    broken. Files that numba compiled fit wherever the sources have the same text, and
+    take longest to make.
     """
     host = tmp_path_factory.mktemp("host")
-    folder = host / "someone" / "dpfedbench"
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    repository = host / "someone" / "dpfedbench"
+    command = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("the tests are not run in a git repository")
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/")):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-    # What numba compiled fits wherever the sources have the same text, and takes
-    # longest to make.
-    for compiled in (ROOT / "src").rglob("*.nb[ic]"):
-        place = folder / compiled.relative_to(ROOT)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(compiled, place)
-    who = ["-c", "user.name=someone", "-c", "user.email=someone@example.org"]
-    for words in (
-        ["init", "-q"],
-        ["add", "-A", "-f"],
-        [*who, "commit", "-q", "-m", "all"],
-        ["tag", "v1"],
-    ):
-        subprocess.run(["git", *words], cwd=folder, check=True)
-    (folder / "Snakefile").write_text("not the tag's", encoding="utf-8")
+    names = filter(None, listed.stdout.split("\0"))
+    files = [ROOT / name for name in names if not name.startswith(("tests/", "docs/"))]
+    for file in (*files, *(ROOT / "src").rglob("*.nb[ic]")):
+        if file.is_file():
+            copy = repository / file.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
+    git = ["git", "-c", "user.name=someone", "-c", "user.email=someone@example.org"]
+    for words in ("init -q", "add -A -f", "commit -q -m all", "tag v1"):
+        subprocess.run([*git, *words.split()], cwd=repository, check=True)
+    (repository / "Snakefile").write_text("not the tag's", encoding="utf-8")
     subprocess.run(
-        ["git", *who, "commit", "-q", "-a", "-m", "more"], cwd=folder, check=True
+        [*git, "commit", "-q", "-a", "-m", "more"], cwd=repository, check=True
     )
     return host
 
 
-def called_from_git(
-    source: str, folder: Path, host: Path, *words: str
-) -> subprocess.CompletedProcess[str]:
-    """Call a Snakefile whose module comes from Git; what would be fetched from
-    github.com is a folder here.
-    """
-    main = MAIN.replace('"ROOT/Snakefile"', source)
-    assert source in main
-    (folder / "Snakefile").write_text(main, encoding="utf-8")
-    (folder / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
+def call_from_git(folder, host, *words):
+    """Call Snakemake in a folder; github.com is a folder of this machine."""
+    dropped = ("PYTHONPATH", "SNAKEMAKE_PROFILE")
     environment = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ("PYTHONPATH", "SNAKEMAKE_PROFILE")
+        key: value for key, value in os.environ.items() if key not in dropped
     }
-    environment |= {"XDG_CACHE_HOME": str(folder / "cache"), "GIT_CONFIG_COUNT": "1"}
     environment |= {
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "GIT_CONFIG_COUNT": "1",
         "GIT_CONFIG_KEY_0": f"url.file://{host}/.insteadOf",
         "GIT_CONFIG_VALUE_0": "https://github.com/",
     }
-    called = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--cores",
-        "2",
-        "--directory",
-        str(folder),
-        *words,
-    ]
+    command = [sys.executable, "-m", "snakemake", "--cores", "2"]
     return subprocess.run(
-        called, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-
-
-def test_a_module_comes_from_a_git_host_with_its_own_library(
-    published: Path, tmp_path: Path, drawn: Path
-) -> None:
-    """Plan, scripts and library are those of the tag; a second call neither clones nor
-    runs anything.
-    """
-    source = 'github("someone/dpfedbench", path="workflow/Snakefile", tag="v1")'
-    triggers = (
-        "--rerun-triggers",
-        "mtime",
-        "params",
-        "input",
-    )  # the data set was made by no rule of the tag
-    done = called_from_git(source, tmp_path, published, *triggers)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "mine.csv").read_text(encoding="utf-8").count("random") == 1
-    tag = subprocess.run(
-        ["git", "-C", str(published / "someone" / "dpfedbench"), "rev-parse", "v1"],
+        [*command, "--directory", str(folder), *words],
+        cwd=folder,
+        env=environment,
         capture_output=True,
         text=True,
+        check=False,
     )
+
+
+def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(
+    git_host, tmp_path, drawn
+):
+    """A second call neither clones nor runs anything. The data set was made by no rule
+    of the tag.
+    """
+    source = 'github("someone/dpfedbench", path="workflow/Snakefile", tag="v1")'
+    write_workflow(tmp_path, source)
+    triggers = ("--rerun-triggers", "mtime", "params", "input")
+    done = call_from_git(tmp_path, git_host, *triggers)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine.csv").read_text(encoding="utf-8").count("random") == 1
+    repository = git_host / "someone" / "dpfedbench"
+    command = ["git", "-C", str(repository), "rev-parse", "v1"]
+    tag = subprocess.run(command, capture_output=True, text=True, check=True)
     (snakefile,) = tmp_path.glob("cache/**/source-cache/dpfedbench/*/Snakefile")
     assert snakefile.parent.name == tag.stdout.strip()
     compiled = snakefile.parent / "src" / "dpfedbench" / "evaluation" / "__pycache__"
-    assert any(path.name.startswith("features.") for path in compiled.glob("*.pyc"))
-    again = called_from_git(source, tmp_path, published, "--dry-run", *triggers)
-    assert (
-        again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr
-    ), again.stderr
-
-
-SNAKEFILE = str(ROOT / "Snakefile")
-SMOKE = str(ROOT / "config" / "presets" / "smoke.yaml")
+    assert list(compiled.glob("features.*.pyc"))
+    repeated = call_from_git(tmp_path, git_host, "--dry-run", *triggers)
+    assert repeated.returncode == 0, repeated.stderr
+    assert "Nothing to be done" in repeated.stdout + repeated.stderr
 
 
 CORES = ["--cores", "1"]
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("words", "expected"),
     [
         (["run"], ["--snakefile", SNAKEFILE]),
         (
@@ -210,28 +173,24 @@ CORES = ["--cores", "1"]
         ),
     ],
 )
-def test_the_command_is_a_call_of_snakemake(given: list[str], words: list[str]) -> None:
-    assert command.snakemake_words(given) == words
+def test_command_is_a_call_of_snakemake(words, expected):
+    assert command.snakemake_words(words) == expected
 
 
-def test_the_command_says_where_the_snakefile_is(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_command_prints_the_place_of_the_snakefile(capsys):
     assert command.main(["where"]) == 0
     assert capsys.readouterr().out == f"{SNAKEFILE}\n"
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("words", "message"),
     [
         ([], r"usage: dpfedbench run \[--preset NAME\]"),
         (["run", "--preset", "smok"], r"no preset 'smok': .*the nearest is smoke$"),
     ],
 )
-def test_a_bad_command_is_one_line(
-    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(BenchError, match=said):
-        command.snakemake_words(given)
-    assert command.main(given) == 1
+def test_command_refuses_bad_words_in_one_line(words, message, capsys):
+    with pytest.raises(BenchError, match=message):
+        command.snakemake_words(words)
+    assert command.main(words) == 1
     assert capsys.readouterr().err.count("\n") == 1

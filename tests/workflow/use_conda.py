@@ -1,5 +1,5 @@
-"""One figure of the smoke preset with `--use-conda`, from a Snakemake that has nothing
-else; conda is stood in for.
+"""Make one figure of the smoke preset with `--use-conda` and a stand-in for conda, from
+an environment with Snakemake alone.
 
     uv run python tests/workflow/use_conda.py RESULTS
 
@@ -30,91 +30,71 @@ from compare import differences  # noqa: E402
 FIGURE = "results/smoke/figures/adap-dp-fl/figure4d.png"  # of one run: seven jobs
 
 
-def main(wanted: Path) -> None:
+def run(command: list[str], folder: str, environment: dict[str, str]) -> str:
+    """Run a command; return what it prints."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+    return done.stdout
+
+
+def make_environment(driver: Path, conda: Path) -> dict[str, str]:
+    """Return variables with the driver, the stand-in and uv on the path, and nothing of
+    this project's environment.
+    """
+    shutil.copytree(ROOT / "tests" / "workflow" / "conda_standin", conda)
+    dropped = ("PYTHONPATH", "VIRTUAL_ENV")
+    values = {key: value for key, value in os.environ.items() if key not in dropped}
+    folders = [str(conda / "bin"), str(driver / "bin")]
+    for folder in values["PATH"].split(os.pathsep):
+        if Path(folder) != Path(sys.prefix, "bin"):
+            folders.append(folder)
+    if uv := shutil.which("uv"):
+        folders.append(str(Path(uv).parent))
+    return values | {"PATH": os.pathsep.join(folders), "UV_NO_CONFIG": "1"}
+
+
+def main(expected: Path) -> None:
     """Make both environments and the figure in a temporary folder, and compare."""
-    required = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]["dependencies"]
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    required = pyproject["project"]["dependencies"]
     snakemake = next(text for text in required if text.startswith("snakemake=="))
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="use-conda-") as folder:
-        driver, standin = Path(folder, "driver"), Path(folder, "conda")
-        shutil.copytree(ROOT / "tests" / "workflow" / "conda_standin", standin)
-        kept = {
-            key: value
-            for key, value in os.environ.items()
-            if key not in ("PYTHONPATH", "VIRTUAL_ENV")
-        }
-        own = Path(sys.prefix, "bin")
-        others = [
-            place for place in kept["PATH"].split(os.pathsep) if Path(place) != own
-        ]
-        uv = [str(Path(found).parent)] if (found := shutil.which("uv")) else []
-        path = os.pathsep.join(
-            [str(standin / "bin"), str(driver / "bin"), *others, *uv]
-        )
-        environment = kept | {"PATH": path, "UV_NO_CONFIG": "1"}
-
-        def must(*command: str) -> None:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-
-        started = time.monotonic()
-        must(
-            "uv",
-            "venv",
-            "-q",
-            "--python",
-            f"{sys.version_info[0]}.{sys.version_info[1]}",
-            str(driver),
-        )
-        must("uv", "pip", "install", "-q", "--python", str(driver), snakemake)
+        driver = Path(folder, "driver")
+        environment = make_environment(driver, Path(folder, "conda"))
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        venv = ["uv", "venv", "-q", "--python", python, str(driver)]
+        run(venv, folder, environment)
+        install = ["uv", "pip", "install", "-q", "--python", str(driver), snakemake]
+        run(install, folder, environment)
         absent = (
             "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('numpy',"
             " 'torch', 'dpfedbench'))))"
         )
-        must(str(driver / "bin" / "python"), "-c", absent)
-        command = [
-            str(driver / "bin" / "snakemake"),
-            "--snakefile",
-            str(ROOT / "Snakefile"),
-            "--cores",
-            "all",
-        ]
-        command += [
-            "--use-conda",
-            FIGURE,
-            "--configfile",
-            str(ROOT / "config/presets/smoke.yaml"),
-        ]
-        must(*command)
-        found, compared = differences(Path(folder, "results"), wanted, part=True)
-        assert not found, "\n".join(found)
-        (rules,) = (
-            path
-            for path in Path(folder, ".snakemake", "conda").iterdir()
-            if path.is_dir()
-        )
+        run([str(driver / "bin" / "python"), "-c", absent], folder, environment)
+        smoke = str(ROOT / "config/presets/smoke.yaml")
+        command = [str(driver / "bin" / "snakemake"), "--cores", "all", "--use-conda"]
+        command += ["--snakefile", str(ROOT / "Snakefile"), FIGURE]
+        run([*command, "--configfile", smoke], folder, environment)
+        faults, compared = differences(Path(folder, "results"), expected, part=True)
+        assert not faults, "\n".join(faults)
+        environments = Path(folder, ".snakemake", "conda").iterdir()
+        (rules,) = (path for path in environments if path.is_dir())
         code = "import json; from workflow_jobs.provenance import versions; "
         code += f"print(json.dumps(versions({str(ROOT)!r})))"
-        run = [str(rules / "bin" / "python"), "-c", code]
-        said = subprocess.run(
-            run,
-            env=environment | {"PYTHONPATH": str(ROOT / "src")},
-            capture_output=True,
-            check=True,
-        )
-        named = json.loads(said.stdout)
-        assert named["torch"][0].isdigit() and named["snakemake"] == "not installed", (
-            named
-        )
-        seconds = time.monotonic() - started
+        with_sources = environment | {"PYTHONPATH": str(ROOT / "src")}
+        python = str(rules / "bin" / "python")
+        versions = json.loads(run([python, "-c", code], folder, with_sources))
+        assert versions["torch"][0].isdigit(), versions
+        assert versions["snakemake"] == "not installed", versions
+    seconds = time.monotonic() - started
     print(
         f"   --use-conda: {compared} files compared, all equal; {seconds:.0f} s",
         flush=True,

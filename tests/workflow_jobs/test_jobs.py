@@ -68,16 +68,16 @@ def test_job_reports_a_user_error_in_one_line(log, fail):
 
 @pytest.mark.parametrize("fault", [ZeroDivisionError("x"), OSError(errno.EIO, "odd")])
 def test_job_logs_a_traceback_and_shows_its_last_lines(log, fail, fault):
-    place, message = fail(raising(fault))
-    assert re.fullmatch(rf'test: File "{HERE}", line \d+, in work.*', place)
+    location, message = fail(raising(fault))
+    assert re.fullmatch(rf'test: File "{HERE}", line \d+, in work.*', location)
     expected = f"test: {type(fault).__name__}: {fault} (the traceback is in {log})"
     assert message == expected
     assert "Traceback" in log.read_text(encoding="utf-8")
 
 
 def test_job_shows_the_last_place_outside_of_libraries(fail):
-    place, message = fail(lambda: np.linalg.inv(np.zeros((2, 3))))
-    assert f'File "{HERE}"' in place
+    location, message = fail(lambda: np.linalg.inv(np.zeros((2, 3))))
+    assert f'File "{HERE}"' in location
     assert message.startswith("test: numpy.linalg.LinAlgError: Last 2 dimensions")
 
 

@@ -236,10 +236,10 @@ def test_warm_job_has_output_log_and_code_of_a_job_of_its_own(workflow):
         for warm in (False, True):
             results.append(workflow.run(line, stdin="in", warm=warm, MINE=name))
             logs.append(workflow.text_of("logs", "log").splitlines()[1:2])
-        own, fork = results
-        assert (fork.code, fork.output) == (own.code, own.output), name
+        separate, fork = results
+        assert (fork.code, fork.output) == (separate.code, separate.output), name
         start = -1 if name == "interrupted" else 0
-        errors = own.errors.splitlines()[start:]
+        errors = separate.errors.splitlines()[start:]
         assert fork.errors.splitlines()[start:] == errors, name
         assert logs[0] == logs[1], name
         parents.add(fork.parent)

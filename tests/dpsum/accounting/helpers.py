@@ -26,8 +26,8 @@ def sampled_gaussian_epsilon(z, q, delta):
         def delta_at(epsilon):
             cut = z**2 * mpmath.log((mpmath.exp(epsilon) - 1 + q) / q) + 0.5
             absent, present = (
-                mpmath.erfc(place / (z * mpmath.sqrt(2))) / 2
-                for place in (cut, cut - 1)
+                mpmath.erfc(position / (z * mpmath.sqrt(2))) / 2
+                for position in (cut, cut - 1)
             )
             return (1 - q) * absent + q * present - mpmath.exp(epsilon) * absent
 

@@ -191,14 +191,6 @@ def test_renyi_epsilon_is_above_the_low_end_and_grows_with_rounds(z, rounds, don
     assert not renyi(z, rounds, 0, orders).any()
 
 
-@pytest.mark.parametrize("z", [0.5, 2.0])
-def test_balls_and_bins_of_one_bin_is_the_gaussian(z):
-    low, high = bracket(z, 1, 1, DELTA)
-    exact = gaussian_epsilon(z, DELTA)
-    assert 0.998 * exact <= low <= exact <= high + 1e-9
-    assert high <= exact * (1 + 1e-9)
-
-
 def test_balls_and_bins_is_monotone_and_never_above_one_gaussian():
     by_done = [upper_epsilon(1.0, T, done, DELTA) for done in (0, 1, 5, 50, 150, 250)]
     assert by_done == sorted(by_done)
@@ -212,15 +204,6 @@ def test_balls_and_bins_is_monotone_and_never_above_one_gaussian():
     assert by_noise == sorted(by_noise, reverse=True)
     for z, epsilon in zip(noise, by_noise, strict=True):
         assert epsilon <= gaussian_epsilon(z, DELTA)
-
-
-@pytest.mark.parametrize("delta", [1e-9, 0.05])
-@pytest.mark.parametrize("z", [0.3, 1.0, 8.0])
-@pytest.mark.parametrize(("rounds", "done"), [(5, 5), (100, 30)])
-def test_balls_and_bins_ends_are_in_order(z, delta, rounds, done):
-    low, high = bracket(z, rounds, done, delta)
-    assert 0 <= low <= high <= gaussian_epsilon(z, delta)
-    assert z < 0.5 or high - low <= 0.02 * high + 2e-3
 
 
 @pytest.mark.parametrize(
@@ -242,8 +225,8 @@ def test_balls_and_bins_of_two_rounds_and_little_noise_by_quadrature(z):
     def call(strike):
         if strike <= 0:
             return 1.0 - strike
-        place = math.log(strike) / s
-        return ndtr(s / 2 - place) - strike * ndtr(-s / 2 - place)
+        position = math.log(strike) / s
+        return ndtr(s / 2 - position) - strike * ndtr(-s / 2 - position)
 
     normal = np.linspace(-12, 12, 20_001)
     first = np.exp(s * normal - s * s / 2)
@@ -268,7 +251,7 @@ def test_addition_is_bounded_where_no_grid_is_made():
     strike, s = 2 * math.exp(-epsilon), 1 / z
     normal = np.linspace(-12, (math.log(strike) + s * s / 2) / s, 20_001)[:-1]
     rest = strike - np.exp(s * normal - s * s / 2)
-    place = np.log(rest) / s
-    gains = rest * ndtr(place + s / 2) - ndtr(place - s / 2)
+    position = np.log(rest) / s
+    gains = rest * ndtr(position + s / 2) - ndtr(position - s / 2)
     exact = math.exp(epsilon) / 2 * integrate.simpson(gains * density(normal), x=normal)
     assert 0 < exact <= balls_and_bins._all_small(z, 2, 2, epsilon) <= 1e-8

@@ -60,8 +60,8 @@ def search_lines(*, weights=1.0, architecture=1.0, **changes):
 
 
 def profiles_of(lines, claims=CLAIMS, **context):
-    given = AccountContext(**context)
-    return account(lines, delta=DELTA, claims=claims, given=given).profiles
+    context_values = AccountContext(**context)
+    return account(lines, delta=DELTA, claims=claims, given=context_values).profiles
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,15 @@ def test_account_of_two_halves_is_the_worse_of_both(noise):
         for z in (1.0, 2.0)
     )
     weights, architecture = noise
-    both = profiles_of(search_lines(weights=weights, architecture=architecture, adds=1))
+    combined = profiles_of(
+        search_lines(weights=weights, architecture=architecture, adds=1)
+    )
     for name in ("proven", "claimed", "replace_one"):
-        epsilon = both[name].epsilon_high
+        epsilon = combined[name].epsilon_high
         assert epsilon == loud[name].epsilon_high > quiet[name].epsilon_high
     assert (
-        "the worse of the releases of the training half" in both["proven"].explanation
+        "the worse of the releases of the training half"
+        in combined["proven"].explanation
     )
 
 

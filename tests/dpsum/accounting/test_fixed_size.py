@@ -145,14 +145,14 @@ def test_fixed_size_of_two_rounds_is_a_quadrature(adjacency):
     """
     grid, q = DensityGrid(2.0), 0.1
     if adjacency == ZERO_OUT:
-        above = grid.mixture(q, 2), grid.mixture(q, 1)
-        below = grid.normal(0), grid.mixture(q, 1)
+        rising = grid.mixture(q, 2), grid.mixture(q, 1)
+        falling = grid.normal(0), grid.mixture(q, 1)
     else:
-        above = grid.mixture(q, 2), grid.normal(0)
-        below = grid.normal(0), grid.mixture(q, 2)
+        rising = grid.mixture(q, 2), grid.normal(0)
+        falling = grid.normal(0), grid.mixture(q, 2)
     low, high = bracket(((2.0, 2),), q, DELTA, adjacency)
-    fixed = epsilon_of_two_rounds(grid, above, above, above)
-    chosen = epsilon_of_two_rounds(grid, above, above, below)
+    fixed = epsilon_of_two_rounds(grid, rising, rising, rising)
+    chosen = epsilon_of_two_rounds(grid, rising, rising, falling)
     assert low <= fixed <= low + 1e-3
     assert fixed + 1e-3 < chosen <= high <= chosen + 4e-3
     if adjacency == REPLACE_ONE:

@@ -31,11 +31,6 @@ def test_account_of_a_group_is_one_gaussian_of_a_larger_step():
     assert "which says nothing" in entries.groups["2"].explanation
 
 
-def test_account_without_groups_writes_none():
-    assert account_of_groups().groups == {}
-    assert "groups" not in account_of_groups().to_json()
-
-
 def test_account_of_a_group_is_infinite_for_a_release_without_an_event():
     entry = account_of_groups(2, data_dependent_threshold=True, reason="the vocabulary")
     assert entry.groups["2"].epsilon_high == math.inf

@@ -196,8 +196,3 @@ def test_image_use_refuses_a_partition_of_another_run(federation):
     run = make_config({"clients": {"count": 24}, "participation": {"rounds": 6}})
     with pytest.raises(DpsumError, match="48 clients, the run 24"):
         image_use(run, federation[1])
-
-
-def test_image_has_no_analysis_for_lots():
-    with pytest.raises(DpsumError, match="poisson-lots"):
-        image_bracket(shared_image(2), [1.0], "poisson-lots", 1, 0.1)

@@ -16,9 +16,9 @@ from dpsum.accounting.round_loss import RoundLoss
 mpmath.mp.dps = 60
 
 
-def exact_tail(place):
-    """Return P(N > place) in 60 digits."""
-    return mpmath.erfc(mpmath.mpf(place) / mpmath.sqrt(2)) / 2
+def exact_tail(position):
+    """Return P(N > position) in 60 digits."""
+    return mpmath.erfc(mpmath.mpf(position) / mpmath.sqrt(2)) / 2
 
 
 def relative_errors(values, exact_values):
@@ -32,24 +32,24 @@ def relative_errors(values, exact_values):
 
 @pytest.mark.parametrize(("low", "high"), [(-8, 0), (0, 2), (2, 8), (8, 20), (20, 37)])
 def test_upper_tail_is_within_its_stated_error(low, high):
-    places = np.random.default_rng(0).uniform(low, high, 400)
-    tails, stated = upper_tail(places)
-    errors = relative_errors(tails, map(exact_tail, places))
+    positions = np.random.default_rng(0).uniform(low, high, 400)
+    tails, stated = upper_tail(positions)
+    errors = relative_errors(tails, map(exact_tail, positions))
     assert (errors <= stated).all()
     assert stated.max() < 5e-13
-    assert (tails == ndtr(-places)).all()
+    assert (tails == ndtr(-positions)).all()
 
 
 def test_upper_tail_needs_more_than_a_fixed_margin_far_out():
-    places = np.linspace(20, 37, 200)
-    errors = relative_errors(ndtr(-places), map(exact_tail, places))
+    positions = np.linspace(20, 37, 200)
+    errors = relative_errors(ndtr(-positions), map(exact_tail, positions))
     assert errors.max() > 1e-13
 
 
 def test_upper_tail_states_the_error_of_a_place_that_is_off():
-    places, offset = np.linspace(-3, 30, 50), 1e-7
-    tails, stated = upper_tail(places, offset)
-    for moved in (places - offset, places + offset):
+    positions, offset = np.linspace(-3, 30, 50), 1e-7
+    tails, stated = upper_tail(positions, offset)
+    for moved in (positions - offset, positions + offset):
         assert (relative_errors(tails, map(exact_tail, moved)) <= stated).all()
 
 
@@ -66,18 +66,23 @@ def test_log_normal_tail_and_moment_are_within_their_stated_error(z):
     """
     law = balls_and_bins._LogNormal(s=1.0 / z)
     least_mass = 10.0 ** -np.random.default_rng(0).uniform(0.01, 25, 200).min()
-    places = law.cut(least_mass) * np.geomspace(1e-6, 1.0, 300)
+    positions = law.cut(least_mass) * np.geomspace(1e-6, 1.0, 300)
     exact_z = mpmath.mpf(z)
-    for (values, stated), sign in ((law.tail(places), 1), (law.moment(places), -1)):
+    for (values, stated), sign in (
+        (law.tail(positions), 1),
+        (law.moment(positions), -1),
+    ):
         exact_values = [
-            exact_tail(exact_z * mpmath.log(mpmath.mpf(place)) + sign / (2 * exact_z))
-            for place in map(float, places)
+            exact_tail(
+                exact_z * mpmath.log(mpmath.mpf(position)) + sign / (2 * exact_z)
+            )
+            for position in map(float, positions)
         ]
         assert (relative_errors(values, exact_values) <= stated).all()
         assert stated.max() < 1e-11
 
 
-def place_of_ratio(z, chances, ratio):
+def position_of_ratio(z, chances, ratio):
     """Return x at which sum_n chances[n] e^((n x - n^2 / 2) / z^2) is a ratio."""
 
     def ratio_at(x):
@@ -119,10 +124,10 @@ def test_round_loss_tails_are_within_their_stated_error(z, rate, uses, add):
         ratio = mpmath.exp(mpmath.mpf(float(sign * loss)))
         if ratio <= chances[0]:
             continue
-        place = place_of_ratio(exact_z, chances, ratio)
-        absent = exact_tail(sign * place / exact_z)
+        position = position_of_ratio(exact_z, chances, ratio)
+        absent = exact_tail(sign * position / exact_z)
         present = sum(
-            chance * exact_tail(sign * (place - n) / exact_z)
+            chance * exact_tail(sign * (position - n) / exact_z)
             for n, chance in enumerate(chances)
         )
         exact_first, exact_second = (absent, present) if add else (present, absent)

@@ -107,9 +107,9 @@ def test_account_refuses_noise_that_does_not_fit_its_multiplier():
 def test_account_of_two_fold_privacy_has_a_unit_for_each_observer():
     """Sample-level privacy, where all sums are of records, has one account."""
     sampler = {"kind": "one-pass", "clients": 48, "cohort": 4, "rounds": 12}
-    own = release("support-gradient-sum", 2.0)
+    own_sum = release("support-gradient-sum", 2.0)
     served = dataclasses.replace(
-        own,
+        own_sum,
         name="query-gradient-sum",
         unit="client",
         observer="everyone",
@@ -118,7 +118,7 @@ def test_account_of_two_fold_privacy_has_a_unit_for_each_observer():
         sampler=sampler | {"rate": 4 / 48},
     )
     two_fold = accounts.account(
-        [own, served], claims=CLAIMS, delta=1e-6, own_delta=1e-5
+        [own_sum, served], claims=CLAIMS, delta=1e-6, own_delta=1e-5
     )
     (also,) = two_fold.also
     for part, unit, z, delta in (
@@ -129,7 +129,7 @@ def test_account_of_two_fold_privacy_has_a_unit_for_each_observer():
         assert (entry.unit, part.delta) == (unit, delta)
         assert entry.epsilon_high == pytest.approx(gaussian_epsilon(z, delta))
     sample_level = [
-        dataclasses.replace(own, observer="everyone"),
+        dataclasses.replace(own_sum, observer="everyone"),
         dataclasses.replace(served, unit="record"),
     ]
     account = accounts.account(sample_level, claims=CLAIMS, delta=1e-5)

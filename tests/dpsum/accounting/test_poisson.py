@@ -18,7 +18,6 @@ from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
 from tools.published_epsilons import (
     DP_ACCOUNTING_ORDERS,
     renyi_epsilon_tight,
-    shuffled_lower_epsilon,
 )
 
 Q, T, DELTA = 1600 / 400_000, 250, 1e-6
@@ -50,18 +49,6 @@ def test_poisson_one_pass_table(z, claimed, tight, proven, one_round, replace_on
     expected = [claimed, tight, proven, one_round, replace_one]
     assert [round(value, 3) for value in values] == expected
     assert high - 1e-3 <= low <= high <= values[1] <= values[0] < values[3]
-
-
-def test_shuffled_lower_bound_by_the_largest_sum():
-    """4.44 by the event max x > c. For z = 2 that event gives 0.371, above the 0.340
-    printed in PRIVACY.md. One batch is one Gaussian.
-    """
-    assert round(shuffled_lower_epsilon(1.0, T, DELTA), 2) == 4.44
-    bound = shuffled_lower_epsilon(2.0, T, DELTA)
-    assert 0.340 <= bound <= gaussian_epsilon(2.0, DELTA)
-    assert upper_epsilon(((2.0, T),), Q, DELTA) < bound
-    one_batch = shuffled_lower_epsilon(1.5, 1, 1e-5)
-    assert one_batch == pytest.approx(gaussian_epsilon(1.5, 1e-5), abs=1e-3)
 
 
 def test_gaussian_epsilon_inverts_the_definition_of_delta():

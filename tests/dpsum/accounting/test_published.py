@@ -70,8 +70,8 @@ def test_mean_form_collapses_with_its_noise():
     """By hand: in each window C shrinks by about sqrt(d) / L = 0.209."""
     collapsed = mean_form_collapse(dimension=111_936, cohort=1600, rounds=250)
     assert 1e-20 < collapsed < 1e-18
-    kept = mean_form_collapse(dimension=1600**2, cohort=1600, rounds=250)
-    assert kept == pytest.approx(0.2, rel=0.05)
+    stable = mean_form_collapse(dimension=1600**2, cohort=1600, rounds=250)
+    assert stable == pytest.approx(0.2, rel=0.05)
 
 
 def test_gaussian_epsilons_of_the_papers():

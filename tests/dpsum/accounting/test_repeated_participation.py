@@ -4,7 +4,6 @@ Expected values are brute force over all sets of rounds, closed forms, quadratur
 jax_privacy 2.0.
 """
 
-import dataclasses
 import itertools
 import math
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpsum import DpsumError
 from dpsum.accounting import analyses
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses import fixed_size, poisson
@@ -267,20 +265,6 @@ def test_correlated_noise_of_negative_weights_has_two_ends():
     assert ends_of(releases) == (gaussian(low), gaussian(high))
 
 
-@pytest.mark.parametrize("change", [lambda row: row[:-1], lambda row: [*row, 0.0]])
-def test_correlated_noise_refuses_weights_of_another_length(change):
-    releases = correlated(scaled_weights(3)[0])
-    weights = change(releases[5].combines)
-    releases[5] = dataclasses.replace(releases[5], combines=weights)
-    with pytest.raises(DpsumError, match="release 5 does not say which draws"):
-        ends_of(releases)
-
-
-def test_correlated_noise_refuses_an_encoder_of_a_larger_norm():
-    with pytest.raises(DpsumError, match=r"its encoder has a column of norm 1\.2"):
-        ends_of(correlated(scaled_weights(3)[0] / 1.2))
-
-
 @pytest.mark.parametrize("releases", [releases_of(), correlated(scaled_weights(3)[0])])
 def test_image_of_two_clients_in_the_same_rounds_moves_twice_as_far(releases):
     use = ImageUse(images=np.zeros((2, 1), int), rounds=None)
@@ -302,21 +286,15 @@ def test_secret_batches_are_below_known_ones_and_not_far_below():
     assert varied_high == gaussian(1.0 / 2**0.5)  # of the least
 
 
-def test_secret_batches_of_everyone_are_known():
-    whole = {**SECRET, "cohort": 100, "rate": 1.0, "epoch": 1}
-    expected = gaussian(Z / 2**0.5, rel=1e-12)
-    assert ends_of(releases_of(whole, 2)) == (expected, expected)
-
-
 @pytest.mark.parametrize(("z", "epoch"), [(1.0, 250), (2.0, 250), (1.0, 10)])
 def test_one_secret_epoch_is_at_least_the_event_of_one_large_sum(z, epoch):
     """Chua et al. (2024): P and Q of the largest of T sums being above c, by their
     product formula, at the best c. It is above Poisson's account at the same rate.
     """
     cuts = np.linspace(-6 * z, 2 + 12 * z, 40_001)
-    others = (epoch - 1) * norm.logcdf(cuts / z)
+    log_others = (epoch - 1) * norm.logcdf(cuts / z)
     first, second = (
-        -np.expm1(norm.logcdf((cuts - mean) / z) + others) for mean in (2.0, 1.0)
+        -np.expm1(norm.logcdf((cuts - mean) / z) + log_others) for mean in (2.0, 1.0)
     )
     low = secret_batches(z, 1 / epoch, epoch, epoch, DELTA)
     assert float(np.max(first - math.exp(low + 5e-3) * second)) < DELTA
@@ -344,9 +322,9 @@ def test_two_secret_epochs_of_two_rounds_by_quadrature():
         return cell * sum(np.exp(-square / (2 * z**2)) for square in squares) / 2
 
     first, second = mixture(2.0), mixture(1.0)
-    places = np.rint(np.log(first / second) / step).astype(int).ravel()
-    least = places.min()
-    law = np.bincount(places - least, first.ravel())
+    cells = np.rint(np.log(first / second) / step).astype(int).ravel()
+    least = cells.min()
+    law = np.bincount(cells - least, first.ravel())
     composed = np.convolve(law, law)
     losses = (2 * least + np.arange(len(composed))) * step
 

@@ -208,8 +208,8 @@ def test_rank_test_of_an_ideal_attacker_shows_the_ideal_in_half_of_audits(kind):
 
 
 def test_rank_test_of_one_gaussian_is_near_the_best_test():
-    """Of n present and n absent the best test of a mean shift at 95 % shows mu - 1.645
-    sqrt(2 / n) in half of all audits.
+    """The best test of a mean shift at 95 %, with n present and n absent, shows mu -
+    1.645 sqrt(2 / n) in half of all audits.
     """
     coins, scores = draw_ratios("one-pass", 4000, 7)
     bound = run_rank_test(scores, coins, FAMILIES["one-pass"])

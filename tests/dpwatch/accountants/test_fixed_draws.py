@@ -22,13 +22,13 @@ def epsilon_of_one_round(z, units, draws, contributions):
     """Return epsilon of both orders on a grid, where one unit contributes or is
     changed, beside others: `contributions` is (unit's, changed, others').
     """
-    unit, changed, others = contributions
+    unit, changed, rest = contributions
     counts = np.arange(draws + 1)
     chances = binom.pmf(counts, draws, 1 / units)
     x = np.linspace(-draws - 14 * z, draws + 14 * z, 200_001)
 
     def density(contribution):
-        means = (draws - counts) * others + counts * contribution
+        means = (draws - counts) * rest + counts * contribution
         laws = (norm.pdf(x, mean, z) for mean in means)
         return sum(chance * law for chance, law in zip(chances, laws, strict=True))
 

@@ -347,7 +347,7 @@ def clip_each_array(param1, param2, clipping_norm):
 
 
 def clip_nothing(param1, param2, clipping_norm):
-    """What is averaged is not clipped, if clipping comes after adding or never."""
+    """The average is not clipped, if clipping comes after adding or never."""
 
 
 @pytest.mark.parametrize("fault", [clip_each_array, clip_nothing])

@@ -319,8 +319,8 @@ SHUFFLED, ORDERED = "shuffled-epochs", "min-separation"
     ],
 )
 def test_watch_of_epochs_voids_the_poisson_claim(options, every, expected, path):
-    """Of E epochs of disjoint batches that the observer may know a record is in E
-    Gaussian releases: one of z / sqrt(E).
+    """A record is in E Gaussian releases of E epochs of disjoint batches that the
+    observer may know: one of z / sqrt(E).
     """
     training = Training(poisson=False, **options)
     watched = training.watch(path)
@@ -711,7 +711,7 @@ LESS_NOISE, TOO_LONG = "its noise is less", "longer than the clipping norm"
     ],
 )
 def test_watch_reports_a_fault_of_the_loop(loop, message, path):
-    """Of 8 records in 4 lots every tenth lot is empty."""
+    """With 8 records in 4 lots every tenth lot is empty."""
     options = {}
     if loop is skip_empty_batches:
         options = {"records": 8, "loader": loader_of(batch_size=2, shuffle=True)}

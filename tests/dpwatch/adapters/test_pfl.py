@@ -374,7 +374,7 @@ def test_pfl_reports_a_cohort_of_varying_size(run_lines):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of pfl's own arithmetic
 @pytest.mark.parametrize("value", [1.2e154, 1e308, math.nan, math.inf, 1e-200])
 def test_pfl_writes_a_line_whatever_a_user_sends(run_lines, monkeypatch, value):
-    """Where pfl itself does not clip, the lines have a reason."""
+    """The lines have a reason where pfl itself does not clip."""
     simulate = RandomUpdates.simulate_one_user
 
     def send_value(self, model, user_dataset, central_context):

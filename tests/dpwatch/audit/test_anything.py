@@ -119,9 +119,9 @@ def test_audit_claims_the_epsilon_of_the_participation(mechanism):
     sampler = {"kind": "poisson", "clients": 10, "cohort": 10, "rounds": 3, "rate": 1.0}
     audit = audit_at_z_1(mechanism(), participation=sampler)
     half_mu = 3**0.5 / 2
-    place = audit.claimed / 3**0.5
-    second = math.exp(audit.claimed) * ndtr(-half_mu - place)
-    assert ndtr(half_mu - place) - second == pytest.approx(1e-5, rel=0.02)
+    position = audit.claimed / 3**0.5
+    second = math.exp(audit.claimed) * ndtr(-half_mu - position)
+    assert ndtr(half_mu - position) - second == pytest.approx(1e-5, rel=0.02)
     assert not audit.refuted
 
 
@@ -327,7 +327,7 @@ def test_observations_for_a_leak_have_the_stated_power(z, leak):
 
 
 def test_scores_are_likelihood_ratios():
-    """Of independent noise (x - s/2) s; of noise that is used twice that of both coins:
+    """(x - s/2) s of independent noise; that of both coins for noise that is used twice:
     where the second call has no canary its answer is the noise.
     """
     rng = np.random.default_rng(3)
@@ -349,7 +349,7 @@ def test_scores_are_likelihood_ratios():
 
 
 def test_undeclared_family_has_the_curve_of_its_definition():
-    """Of (eps, delta): a share delta of present units is certain, the others have e^eps
+    """For (eps, delta) a share delta of present units is certain, the others have e^eps
     / (1 + e^eps), and mirrored, but where it steps.
     """
     posteriors = Whatever(1.0, 0.1).posteriors(2.0)
