@@ -67,6 +67,10 @@ lies above counts as infinite.
 """
 
 
+Tails = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""See `RoundLaw.tails`, float64 [n] each."""
+
+
 class RoundLaw(Protocol):
     """The privacy loss of one round in one order.
 
@@ -79,9 +83,7 @@ class RoundLaw(Protocol):
     @property
     def missing(self) -> float: ...
     def __hash__(self) -> int: ...
-    def tails(
-        self, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+    def tails(self, losses: np.ndarray) -> Tails: ...
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]: ...
 
 

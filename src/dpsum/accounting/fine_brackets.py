@@ -92,12 +92,16 @@ class _Halves:
 def _halves(
     law: RoundLaw, step: float, offset: float, span: tuple[float, float]
 ) -> _Halves:
-    first = math.floor((span[0] - offset) / step)
-    last = math.ceil((span[1] - offset) / step)
-    edges = offset + np.arange(2 * first - 1, 2 * last + 2) * (step / 2)
+    start, end = span
+    first = math.floor((start - offset) / step)
+    last = math.ceil((end - offset) / step)
+    half_steps = np.arange(2 * first - 1, 2 * last + 2)
+    edges = offset + half_steps * (step / 2)
     tail, second_tail, off = law.tails(edges)
     tail_off = tail * off + 1e-320
     other_off = second_tail * off + 1e-320
+    mass_below = 1.0 - tail[0] - tail_off[0]
+    mass_above = tail[-1] - tail_off[-1]
     return _Halves(
         first=first,
         points=offset + np.arange(first, last + 1) * step,
@@ -105,19 +109,22 @@ def _halves(
         second=np.maximum(second_tail[:-1] - second_tail[1:], 0.0),
         mass_off=tail_off[:-1] + tail_off[1:],
         other_off=other_off[:-1] + other_off[1:],
-        mass_below=float(max(1.0 - tail[0] - tail_off[0], 0.0)),
-        mass_above=float(max(tail[-1] - tail_off[-1], 0.0)),
+        mass_below=float(max(mass_below, 0.0)),
+        mass_above=float(max(mass_above, 0.0)),
     )
 
 
 def _bulk(halves: _Halves) -> float | None:
     """Return the mean loss of the cell that has most of the mass; None without one."""
     mass = halves.mass[::2] + halves.mass[1::2]
+    second = halves.second
     at = int(np.argmax(mass))
     if mass[at] < 0.5:
         return None
-    second_mass = float(halves.second[2 * at] + halves.second[2 * at + 1])
-    return math.log(float(mass[at]) / second_mass) if second_mass > 0 else None
+    second_mass = float(second[2 * at] + second[2 * at + 1])
+    if second_mass <= 0:
+        return None
+    return math.log(float(mass[at]) / second_mass)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,67 +149,84 @@ def _merged(halves: _Halves) -> tuple[np.ndarray, float]:
     ratio = np.exp(np.minimum(halves.points, LARGEST))
     spare = _least_excess(halves, upper_half, ratio)
     # What the lower half beside the next point has to spare above this one.
-    down = np.append(
-        _least_excess(halves, lower_half, np.append(0.0, ratio[:-1]))[1:], 0.0
-    )
-    gap = ratio * (
-        halves.second[lower_half] * (1 + 4 * FUNCTION) + halves.other_off[lower_half]
-    )
+    ratio_before = np.append(0.0, ratio[:-1])
+    spare_of_lower = _least_excess(halves, lower_half, ratio_before)
+    down = np.append(spare_of_lower[1:], 0.0)
+    second_mass = halves.second[lower_half] * (1 + 4 * FUNCTION)
+    gap = ratio * (second_mass + halves.other_off[lower_half])
     gap += halves.mass_off[lower_half] - halves.mass[lower_half]
     known = (halves.points <= LARGEST).tolist()
     spare_at = spare.tolist()
     down_at = down.tolist()
     gap_at = gap.tolist()
-    shares = [0.0] * len(gap_at)
-    bulk = int(np.argmax(halves.mass[lower_half] + halves.mass[upper_half]))
+    cells = len(gap_at)
+    shares = [0.0] * cells
+    cell_mass = halves.mass[lower_half] + halves.mass[upper_half]
+    bulk = int(np.argmax(cell_mass))
     unmerged = 0.0
     surplus = 0.0
-    for at in range(len(gap_at) - 1, -1, -1):
-        have = spare_at[at] + unmerged * down_at[at]
-        share = 0.0
-        if known[at] and have > 0.0:
-            share = 1.0 if have >= gap_at[at] else have / gap_at[at] * (1 - 1e-12)
+    for at in reversed(range(cells)):
+        available = spare_at[at] + unmerged * down_at[at]
+        needed = gap_at[at]
+        if not known[at] or available <= 0.0:
+            share = 0.0
+        elif available >= needed:
+            share = 1.0
+        else:
+            share = available / needed * (1 - 1e-12)
         if at == bulk:
-            surplus = have - gap_at[at]
+            surplus = available - needed
         shares[at] = share
         unmerged = 1.0 - share
     share_of = np.array(shares)
     mass = np.maximum(halves.mass - halves.mass_off, 0.0)
-    weights = mass[upper_half] + share_of * mass[lower_half]
-    weights[:-1] += ((1 - share_of) * mass[lower_half])[1:]
+    lower_mass = mass[lower_half]
+    weights = mass[upper_half] + share_of * lower_mass
+    rounded_down = (1 - share_of) * lower_mass
+    weights[:-1] += rounded_down[1:]
     weights[-1] += halves.mass_above
-    return weights, surplus / max(float(weights[bulk]), 1e-3)
+    bulk_weight = float(weights[bulk])
+    return weights, surplus / max(bulk_weight, 1e-3)
 
 
 def _least_excess(halves: _Halves, side: slice, ratio: np.ndarray) -> np.ndarray:
     """Return at least the mass on one side less `ratio` times the other law's."""
     excess = halves.mass[side] - halves.mass_off[side]
-    second_mass = halves.second[side] * (1 + 4 * FUNCTION) + halves.other_off[side]
+    second_mass = halves.second[side] * (1 + 4 * FUNCTION)
+    second_mass = second_mass + halves.other_off[side]
     return np.asarray(np.maximum(excess - ratio * second_mass, 0.0))
 
 
 def _upper(law: RoundLaw, halves: _Halves, step: float, offset: float) -> _Grid:
     """Split each cell between two grid points; the cell is two half cells."""
     # Between points j and j + 1 lie the upper half of j and the lower half of j + 1.
-    inside = halves.mass[1:-1:2] + halves.mass[2::2]
-    second_mass = halves.second[1:-1:2] + halves.second[2::2]
-    inside_off = halves.mass_off[1:-1:2] + halves.mass_off[2::2]
-    other_off = halves.other_off[1:-1:2] + halves.other_off[2::2]
+    inside = _between(halves.mass)
+    second_mass = _between(halves.second)
+    inside_off = _between(halves.mass_off)
+    other_off = _between(halves.other_off)
     inside = inside + inside_off
     points = halves.points[:-1]
     ratio = np.exp(np.minimum(points, LARGEST))
     moved = -1.0 / math.expm1(-step)
     second_mass = second_mass * (1 - 4 * FUNCTION) - other_off
-    right = (inside - ratio * np.maximum(second_mass, 0.0)) * moved
-    right = np.where(points <= LARGEST, np.clip(right, 0.0, inside), inside)
+    excess = inside - ratio * np.maximum(second_mass, 0.0)
+    right = np.clip(excess * moved, 0.0, inside)
+    right = np.where(points <= LARGEST, right, inside)
     weights = np.zeros(len(halves.points))
     weights[:-1] += inside - right
     weights[1:] += right
-    weights[0] += halves.mass[0] + halves.mass_off[0] + halves.mass_below
-    weights[0] += 4 * halves.mass_off[0]
-    infinite = halves.mass[-1] + halves.mass_above + 4 * halves.mass_off[-1]
+    first_off = halves.mass_off[0]
+    weights[0] += halves.mass[0] + first_off + halves.mass_below
+    weights[0] += 4 * first_off
+    infinite = halves.mass[-1] + halves.mass_above
+    infinite = infinite + 4 * halves.mass_off[-1]
     loss = GridVariable(first=halves.first, weights=weights, step=step)
     return _Grid(loss, offset, float(infinite) + law.missing)
+
+
+def _between(values: np.ndarray) -> np.ndarray:
+    """Add up the two half cells between each grid point and the next."""
+    return values[1:-1:2] + values[2::2]
 
 
 @lru_cache(maxsize=8)
@@ -217,13 +241,15 @@ def _grid(law: RoundLaw, step: float, mass: float, upper: bool) -> _Grid:
         halves = _halves(law, step, offset, span)
     if upper:
         return _upper(law, halves, step, offset)
-    weights, raised = _merged(halves)
+    weights, surplus = _merged(halves)
     for _ in range(_RAISES):
-        if bulk is None or not 1e-3 * step < raised < step:
+        if bulk is None:
             break
-        offset += raised
+        if not 1e-3 * step < surplus < step:
+            break
+        offset += surplus
         halves = _halves(law, step, offset, span)
-        weights, raised = _merged(halves)
+        weights, surplus = _merged(halves)
     loss = GridVariable(first=halves.first, weights=weights, step=step)
     return _Grid(loss, offset, 0.0)
 
@@ -235,13 +261,20 @@ class _Sum:
         self._parts = [(grid.loss, count) for grid, count in grids]
         self._offset = math.fsum(grid.offset * count for grid, count in grids)
         self._upper = upper
-        logs = [count * math.log1p(-min(grid.infinite, 0.5)) for grid, count in grids]
-        self._infinite = -math.expm1(math.fsum(logs)) if upper else 0.0
+        self._infinite = 0.0
+        if upper:
+            logs = []
+            for grid, count in grids:
+                infinite = min(grid.infinite, 0.5)
+                logs.append(count * math.log1p(-infinite))
+            self._infinite = -math.expm1(math.fsum(logs))
 
     def position(self, epsilon: float) -> float:
         """Return where epsilon is on the grid, on the safe side of rounding."""
         slack = 1e-13 * (abs(self._offset) + abs(epsilon))
-        return epsilon - self._offset + (-slack if self._upper else slack)
+        if self._upper:
+            slack = -slack
+        return epsilon - self._offset + slack
 
     def saddle_point(self, delta: float) -> tuple[float, float, float]:
         """Return about the epsilon of delta, with the tilt and deviation there.
@@ -249,7 +282,8 @@ class _Sum:
         log delta is about K(t) - t K'(t) - log(t (1 + t) (2 pi K''(t))^1/2) at epsilon
         = K'(t), for K the logarithm of the moment-generating function.
         """
-        mean, variance = tilted_moments(self._parts, 0.0)
+        log_delta = math.log(delta)
+        _, variance = tilted_moments(self._parts, 0.0)
         deviation = max(variance, 1e-300) ** 0.5
         low = math.log(1e-6 / deviation)
         high = math.log(1e6 / min(deviation, 1e3))
@@ -257,23 +291,35 @@ class _Sum:
             middle = (low + high) / 2
             theta = math.exp(middle)
             mean, variance = tilted_moments(self._parts, theta)
-            logs = math.fsum(
-                count
-                * float(log_sum(theta * loss.coarse_values + loss.coarse_log_weights))
-                for loss, count in self._parts
-            )
+            log_mgf = self._log_mgf(theta)
             deviation = max(variance, 1e-300) ** 0.5
             spread = math.log1p(theta * (1 + theta) * deviation * 2.5)
-            tail = logs - theta * mean - spread
-            low, high = (middle, high) if tail > math.log(delta) else (low, middle)
+            log_tail = log_mgf - theta * mean - spread
+            if log_tail > log_delta:
+                low = middle
+            else:
+                high = middle
         return mean + self._offset, theta, deviation
+
+    def _log_mgf(self, theta: float) -> float:
+        """Return log E exp(theta S) of the coarse sum S."""
+        logs = []
+        for loss, count in self._parts:
+            exponents = theta * loss.coarse_values + loss.coarse_log_weights
+            logs.append(count * float(log_sum(exponents)))
+        return math.fsum(logs)
 
     def epsilon(self, delta: float) -> float:
         """Return a proved end of epsilon: infinity or 0 where none is found."""
-        proved = math.inf if self._upper else 0.0
-        near = max(self.saddle_point(delta)[0], 1e-9)
+        proved = math.inf
+        if not self._upper:
+            proved = 0.0
+        expected, _, _ = self.saddle_point(delta)
+        near = max(expected, 1e-9)
         # Half the best tilt would leave a quarter of log(1 / delta) to the FFT.
-        tilt = 0.5 if delta > 1e-20 else 1.0
+        tilt = 0.5
+        if delta <= 1e-20:
+            tilt = 1.0
         too_low = 0.0
         too_high = math.inf
         # Farther from where the search began a window would not fit into memory.
@@ -282,39 +328,51 @@ class _Sum:
         for _ in range(_LOOKS):
             if abs(near - first) > farthest:
                 break
+            around = self.position(near)
             try:
-                tail = UpperTail(
-                    self._parts, around=self.position(near), kernel=LOSS, tilt=tilt
-                )
+                tail = UpperTail(self._parts, around=around, kernel=LOSS, tilt=tilt)
             except WindowTooWide:
                 break
-            ratio = _log_ratio(tail.value(self.position(near))[0], delta)
+            value, _ = tail.value(around)
+            ratio = _log_ratio(value, delta)
             end = DeltaEnd(
                 tail, upper=self._upper, position=self.position, extra=self._infinite
             )
             reach = _REACH / tail.theta
             root, passes = _root(end, delta, near, reach, self._upper)
             if root is not None:
-                proved = min(proved, root) if self._upper else max(proved, root)
+                proved = self._better(proved, root)
             if passes:
                 break
             if ratio > 0.0:
                 too_low = max(too_low, near)
             else:
                 too_high = min(too_high, near)
-            moved = near + ratio * tilt / tail.theta
-            if not too_low < moved < too_high:
-                moved = (too_low + too_high) / 2 if too_high < math.inf else 2 * near
-            if too_high <= 1e-9 or abs(moved - near) <= 1e-9 * near:
+            following = near + ratio * tilt / tail.theta
+            if not too_low < following < too_high:
+                following = 2 * near
+                if too_high < math.inf:
+                    following = (too_low + too_high) / 2
+            if too_high <= 1e-9:
                 break
-            near = moved
+            if abs(following - near) <= 1e-9 * near:
+                break
+            near = following
         return proved
+
+    def _better(self, one: float, other: float) -> float:
+        """Return which of two proved ends says more."""
+        if self._upper:
+            return min(one, other)
+        return max(one, other)
 
 
 def _log_ratio(value: float, delta: float) -> float:
     if value == math.inf:
         return 460.0
-    return min(max(math.log(max(value, 5e-324)) - math.log(delta), -460.0), 460.0)
+    log_value = math.log(max(value, 5e-324))
+    ratio = log_value - math.log(delta)
+    return min(max(ratio, -460.0), 460.0)
 
 
 def _root(
@@ -329,33 +387,44 @@ def _root(
 
     at = near
     move = reach / 16
-    sign = 1.0 if excess(near) > 0.0 else -1.0
+    is_above = excess(near) > 0.0
+    sign = 1.0
+    if not is_above:
+        sign = -1.0
     while abs(at - near) < reach:
         beyond = max(at + sign * move, 0.0)
-        if (excess(beyond) > 0.0) == (sign < 0.0):
-            low, high = sorted((at, beyond))
-            crossing_point = scipy.optimize.brentq(
-                excess, low, high, xtol=1e-12, rtol=1e-12
+        is_above_beyond = excess(beyond) > 0.0
+        if is_above_beyond != is_above:
+            low = min(at, beyond)
+            high = max(at, beyond)
+            root = float(
+                scipy.optimize.brentq(excess, low, high, xtol=1e-12, rtol=1e-12)
             )
-            return proving_side(excess, float(crossing_point), low, upper), True
+            return proving_side(excess, root, low, upper), True
         if beyond == 0.0:
             return 0.0, True
         at = beyond
         move *= 2
-    return (at if upper == (sign < 0.0) else None), False
+    if upper == is_above:
+        return None, False
+    return at, False
 
 
 def is_unusual(stages: Sequence[Stage], delta: float) -> bool:
     """Return whether the grids of `compositions` are not made for these rounds."""
     if delta < LEAST_USUAL_DELTA:
         return True
-    if any(stage.least / stage.moves < LEAST_NOISE for stage in stages):
-        return True
     mass = cut_mass(stages, delta)
+    for stage in stages:
+        if stage.least / stage.moves < LEAST_NOISE:
+            return True
     step = min(stage.spacing for stage in stages)
     for stage in stages:
-        low, high = stage.laws(stage.least, mass)[0].range(mass, math.inf)
-        if high > LARGEST or (high - low) / step > _USUAL_CELLS:
+        law, *_ = stage.laws(stage.least, mass)
+        low, high = law.range(mass, math.inf)
+        if high > LARGEST:
+            return True
+        if (high - low) / step > _USUAL_CELLS:
             return True
     return False
 
@@ -367,20 +436,49 @@ def best_upper_end(stage: Stage, delta: float, ceiling: float) -> float:
     what is expected is looked for again.
     """
     if is_unusual([stage], delta):
-        return refined((stage,), delta, 0.0, ceiling, upper_only=True)[1]
+        return _refined_high(stage, delta, ceiling)
     try:
         end = upper_end([stage], delta, ceiling=ceiling)
     except WindowTooWide:
-        return refined((stage,), delta, 0.0, ceiling, upper_only=True)[1]
+        return _refined_high(stage, delta, ceiling)
     if end <= 1.5 * stage.guess(delta) + 0.05:
         return end
     mass = cut_mass([stage], delta)
-    laws = [(stage.laws(z, mass), count) for z, count in stage.schedule]
-    spans = [orders[0].range(mass, math.inf) for orders, _ in laws]
-    step = max(span[1] - span[0] for span in spans) / 256
-    if end <= 1.1 * _sum(laws, 0, step, mass, upper=True).saddle_point(delta)[0]:
+    laws = _laws([stage], mass)
+    step = _widest(laws, mass) / 256
+    coarse_sum = _sum(laws, 0, step, mass, upper=True)
+    expected, _, _ = coarse_sum.saddle_point(delta)
+    if end <= 1.1 * expected:
         return end
-    return refined((stage,), delta, 0.0, end, upper_only=True)[1]
+    return _refined_high(stage, delta, end)
+
+
+def _refined_high(stage: Stage, delta: float, ceiling: float) -> float:
+    """Return the high end on finer grids, which is at most `ceiling`."""
+    _, high = refined((stage,), delta, 0.0, ceiling, upper_only=True)
+    return high
+
+
+Laws = list[tuple[Sequence[RoundLaw], int]]
+"""The laws of a round in each order, and the number of rounds that have them."""
+
+
+def _laws(stages: Sequence[Stage], mass: float) -> Laws:
+    """Return the laws of all rounds of all stages."""
+    laws = []
+    for stage in stages:
+        for z, count in stage.schedule:
+            laws.append((stage.laws(z, mass), count))
+    return laws
+
+
+def _widest(laws: Laws, mass: float) -> float:
+    """Return the widest range of a round's loss in its first order."""
+    widths = []
+    for orders, _ in laws:
+        low, high = orders[0].range(mass, math.inf)
+        widths.append(high - low)
+    return max(widths)
 
 
 @lru_cache(maxsize=1024)
@@ -403,40 +501,41 @@ def refined(
         if upper_only:
             return low, high
         # Epsilon grows as delta falls, so a low end at a larger delta is one here.
-        return min(refined(stages, LEAST_GRID_DELTA, low, high)[0], high), high
+        low_at_grid_delta, _ = refined(stages, LEAST_GRID_DELTA, low, high)
+        return min(low_at_grid_delta, high), high
     mass = max(cut_mass(stages, delta), _LEAST_MASS)
-    laws = [
-        (stage.laws(z, mass), count) for stage in stages for z, count in stage.schedule
-    ]
-    spans = [orders[0].range(mass, math.inf) for orders, _ in laws]
-    widest = max(span[1] - span[0] for span in spans)
-    orders = 1 if all(stage.first_is_worst for stage in stages) else len(laws[0][0])
+    laws = _laws(stages, mass)
+    widest = _widest(laws, mass)
+    orders = len(laws[0][0])
+    if all(stage.first_is_worst for stage in stages):
+        orders = 1
     steps = _steps(laws, delta, mass, widest)
     if steps is None:
         return low, high
+    lower_step, upper_step = steps
     for _ in range(_TRIES):
-        ends = [
-            _sum(laws, order, steps[1], mass, upper=True) for order in range(orders)
+        upper_sums = [
+            _sum(laws, order, upper_step, mass, upper=True) for order in range(orders)
         ]
-        high = min(high, max(losses.epsilon(delta) for losses in ends))
+        worst = max(losses.epsilon(delta) for losses in upper_sums)
+        high = min(high, worst)
         if upper_only or high <= low:
             break
-        lower = _sum(laws, 0, steps[0], mass, upper=False)
-        low = max(low, min(lower.epsilon(delta), high))
+        lower_sum = _sum(laws, 0, lower_step, mass, upper=False)
+        candidate = min(lower_sum.epsilon(delta), high)
+        low = max(low, candidate)
         if not is_wide(low, high):
             break
         # The steps are a guess; finer ones are tried while that is quick.
-        steps = steps[0] / 3, steps[1] / 3
-        if min(steps) * _CELLS < widest:
+        lower_step = lower_step / 3
+        upper_step = upper_step / 3
+        if min(lower_step, upper_step) * _CELLS < widest:
             break
     return low, high
 
 
 def _steps(
-    laws: Sequence[tuple[Sequence[RoundLaw], int]],
-    delta: float,
-    mass: float,
-    widest: float,
+    laws: Laws, delta: float, mass: float, widest: float
 ) -> tuple[float, float] | None:
     """Return steps of the lower and the upper grid that are fine enough, about.
 
@@ -445,26 +544,36 @@ def _steps(
     """
 
     def saddle(step: float, upper: bool) -> tuple[float, float]:
-        point = _sum(laws, 0, step, mass, upper=upper).saddle_point(delta)
-        return point[0], point[2]
+        """Return about the epsilon of one end, and the deviation there."""
+        losses = _sum(laws, 0, step, mass, upper=upper)
+        epsilon, _, deviation = losses.saddle_point(delta)
+        return epsilon, deviation
+
+    def least_step(deviation: float) -> float:
+        return max(widest / (_CELLS / 4), 20 * deviation / _CELLS, _LEAST_STEP)
 
     steps = [widest / 256, widest / 256]
     ends = [saddle(steps[0], False), saddle(steps[1], True)]
     for _ in range(_GUESSES):
-        width = ends[1][0] - ends[0][0]
-        target_width = max(LEAST_WIDTH, WIDTH * ends[0][0]) / 3
-        if width <= target_width or ends[1][0] <= target_width:
+        low, low_deviation = ends[0]
+        high, high_deviation = ends[1]
+        target_width = max(LEAST_WIDTH, WIDTH * low) / 3
+        if high - low <= target_width:
             break
-        least = [
-            max(widest / (_CELLS / 4), 20 * ends[side][1] / _CELLS, _LEAST_STEP)
-            for side in (0, 1)
+        if high <= target_width:
+            break
+        finer = [
+            max(steps[0] / 3, least_step(low_deviation)),
+            max(steps[1] / 3, least_step(high_deviation)),
         ]
-        finer = [max(step / 3, most) for step, most in zip(steps, least, strict=True)]
         tried = [saddle(finer[0], False), saddle(finer[1], True)]
-        moved = [abs(tried[side][0] - ends[side][0]) for side in (0, 1)]
+        low_moved = abs(tried[0][0] - low)
+        high_moved = abs(tried[1][0] - high)
         if finer == steps:
             break
-        side = int(moved[1] > moved[0])
+        side = 0
+        if high_moved > low_moved:
+            side = 1
         if finer[side] == steps[side]:
             side = 1 - side
         steps[side] = finer[side]
@@ -472,13 +581,8 @@ def _steps(
     return steps[0], steps[1]
 
 
-def _sum(
-    laws: Sequence[tuple[Sequence[RoundLaw], int]],
-    order: int,
-    step: float,
-    mass: float,
-    *,
-    upper: bool,
-) -> _Sum:
-    grids = [(_grid(orders[order], step, mass, upper), count) for orders, count in laws]
+def _sum(laws: Laws, order: int, step: float, mass: float, *, upper: bool) -> _Sum:
+    grids = []
+    for orders, count in laws:
+        grids.append((_grid(orders[order], step, mass, upper), count))
     return _Sum(grids, upper=upper)

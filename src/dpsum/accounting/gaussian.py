@@ -20,6 +20,9 @@ Schedule = tuple[tuple[float, int], ...]
 Bracket = tuple[float, float]
 """Low and high end of epsilon."""
 
+Rounded = tuple[np.ndarray, np.ndarray]
+"""Numbers, and by how much of itself each may be off; or points, and how far off."""
+
 ROUNDING = 2.0**-53
 """Of one operation, relative."""
 
@@ -175,9 +178,7 @@ def rest_multiplier(total: float, other: float) -> float:
     return rest
 
 
-def upper_tail(
-    at: np.ndarray, off: np.ndarray | float = 0.0
-) -> tuple[np.ndarray, np.ndarray]:
+def upper_tail(at: np.ndarray, off: np.ndarray | float = 0.0) -> Rounded:
     """P(N > at) for a standard normal N, and by how much of itself it may be off: what
     a proved end is made of.
 

@@ -146,14 +146,16 @@ class UpperTail:
         self._around = around
         self._kernel = kernel
         self._step = parts[0][0].step
-        # Half the best tilt: precise enough by far, and the window it needs is much
-        # shorter.
+        # Half the best tilt: precise enough by far, and the window it needs is much shorter.
         self._theta = tilt * _best_tilt(parts, around)
         low, high, slopes = _window(parts, self._theta)
-        # `around` must lie in the window with the mass above it, else there would be
-        # nothing to sum.
-        self._start = int(np.floor(min(low, around) / self._step)) - 1
-        length = int(np.ceil(max(high, around) / self._step)) + 2 - self._start
+        # `around` must lie in the window with the mass above it, else there would be nothing to
+        # sum.
+        low = min(low, around)
+        high = max(high, around)
+        self._start = int(np.floor(low / self._step)) - 1
+        end = int(np.ceil(high / self._step)) + 2
+        length = end - self._start
         if length > MOST_POINTS:
             raise WindowTooWide(f"a window of {length} grid points")
         size = scipy.fft.next_fast_len(max(length, 2), real=True)
@@ -179,8 +181,12 @@ class UpperTail:
             tilted /= total
             log_mgf = float(top) + float(np.log(total))
             self._log_mgfs.append(log_mgf)
-            power = _power(scipy.fft.rfft(_fold(tilted, size), n=size), count)
-            spectrum = power if spectrum is None else spectrum * power
+            transformed = scipy.fft.rfft(_fold(tilted, size), n=size)
+            power = _power(transformed, count)
+            if spectrum is None:
+                spectrum = power
+            else:
+                spectrum = spectrum * power
             shift += variable.first * count
             scale += count * log_mgf
             forward += count * _norm(tilted)
@@ -188,54 +194,63 @@ class UpperTail:
         mass = scipy.fft.irfft(spectrum, n=size)
         rounding = FFT_ROUNDING * np.log2(size)
         mass_norm = _norm(mass)
-        self._fft_error = 1.01 * (
-            rounding * (forward + mass_norm) + 1e-15 * copies * mass_norm
-        )
+        transform_error = rounding * (forward + mass_norm)
+        power_error = 1e-15 * copies * mass_norm
+        self._fft_error = 1.01 * (transform_error + power_error)
         self._log_scale = scale
         self._copies = copies
-        return np.roll(mass, (shift - self._start) % size)
+        offset = (shift - self._start) % size
+        return np.roll(mass, offset)
 
     def _error_outside(self, size: int, slopes: tuple[float, float]) -> None:
         """A Chernoff bound, on the exact weights, for the tilted mass outside the
         window.
         """
-        low = self._start * self._step
-        high = (self._start + size) * self._step
+        least = 0
+        most = 0
+        for variable, count in self._parts:
+            last = variable.first + len(variable.weights) - 1
+            least += variable.first * count
+            most += last * count
+        low_slope, high_slope = slopes
+        end = self._start + size
         self._outside = 0.0
-        least = sum(variable.first * count for variable, count in self._parts)
-        most = sum(
-            (variable.first + len(variable.weights) - 1) * count
-            for variable, count in self._parts
-        )
-        sides = [(slopes[0], low)] * (self._start > least) + [(slopes[1], high)] * (
-            self._start + size <= most
-        )
-        for slope, edge in sides:
-            exponent = -slope * edge
-            for (variable, count), log_mgf in zip(
-                self._parts, self._log_mgfs, strict=True
-            ):
-                exponent += count * (variable.log_mgf(self._theta + slope) - log_mgf)
-            self._outside += float(np.exp(min(exponent, 0.0)))
+        if self._start > least:
+            self._outside += self._chernoff(low_slope, self._start * self._step)
+        if end <= most:
+            self._outside += self._chernoff(high_slope, end * self._step)
+
+    def _chernoff(self, slope: float, edge: float) -> float:
+        """Bound the tilted mass beyond an edge: above it for a slope above 0."""
+        exponent = -slope * edge
+        for (variable, count), log_mgf in zip(self._parts, self._log_mgfs, strict=True):
+            moved_log_mgf = variable.log_mgf(self._theta + slope)
+            exponent += count * (moved_log_mgf - log_mgf)
+        return float(np.exp(min(exponent, 0.0)))
 
     def _sum_up(self, mass: np.ndarray) -> None:
         """Suffix sums, so that one K costs a look-up."""
-        # Further down the untilting would overflow. No K down there is worth asking
-        # for.
-        self._lowest = -250.0 / max(self._theta, 1.0 if self._kernel is LOSS else 0.0)
-        offsets = (self._start + np.arange(len(mass))) * self._step - self._around
+        kernel = self._kernel
+        # Further down the untilting would overflow. No K down there is worth asking for.
+        slope = self._theta
+        if kernel is LOSS:
+            slope = max(slope, 1.0)
+        self._lowest = -250.0 / slope
+        indices = self._start + np.arange(len(mass))
+        offsets = indices * self._step - self._around
         keep = int(np.searchsorted(offsets, self._lowest))
-        if not self._kernel.scaled:
+        if not kernel.scaled:
             # S > K > 0 there, so values that are not positive are of no use.
             keep = max(keep, 1 - self._start)
         self._offsets = offsets[keep:]
-        untilted = np.maximum(mass[keep:], 0.0) * np.exp(-self._theta * self._offsets)
-        points = self._offsets if self._kernel.scaled else self._offsets + self._around
-        self._firsts, self._seconds = (
-            np.append(np.cumsum((untilted * weight(points))[::-1])[::-1], 0.0)
-            for weight in (self._kernel.a, self._kernel.b)
-        )
-        peak, square = self._kernel.limits(self._theta, self._step)
+        untilting = np.exp(-self._theta * self._offsets)
+        untilted = np.maximum(mass[keep:], 0.0) * untilting
+        points = self._offsets
+        if not kernel.scaled:
+            points = points + self._around
+        self._firsts = _suffix_sums(untilted * kernel.a(points))
+        self._seconds = _suffix_sums(untilted * kernel.b(points))
+        peak, square = kernel.limits(self._theta, self._step)
         self._error = self._fft_error * square**0.5 + self._outside * peak
 
     @property
@@ -247,28 +262,37 @@ class UpperTail:
         """E g(S, at), and a bound on its error; both infinite for an `at` too far below
         `around`.
         """
+        kernel = self._kernel
         offset = at - self._around
-        if (
-            offset <= self._lowest
-            or self._log_scale > 600.0
-            or not (self._kernel.scaled or at > 0)
-        ):
+        if offset <= self._lowest or self._log_scale > 600.0:
+            return math.inf, math.inf
+        if not kernel.scaled and not at > 0:
             return math.inf, math.inf
         index = int(np.searchsorted(self._offsets, offset))
         first = float(self._firsts[index])
         scale = math.exp(self._log_scale)
-        if self._kernel is LOSS and offset > 690.0:
-            # exp(offset) would overflow; what is left up there is anyway next to
-            # nothing.
-            return 0.5 * first * scale, (0.5 * first + self._error) * scale
-        minus = self._kernel.c(offset if self._kernel.scaled else at) * float(
-            self._seconds[index]
-        )
-        rounding = 1e-15 * (len(self._offsets) - index) * (abs(first) + abs(minus))
-        error = self._error * math.exp(min(-self._theta * offset, 300.0)) + rounding
-        tail = max(first - minus, 0.0)
+        if kernel is LOSS and offset > 690.0:
+            # exp(offset) would overflow; what is left up there is anyway next to nothing.
+            half = 0.5 * first
+            return half * scale, (half + self._error) * scale
+        point = at
+        if kernel.scaled:
+            point = offset
+        second = kernel.c(point) * float(self._seconds[index])
+        terms = len(self._offsets) - index
+        rounding = 1e-15 * terms * (abs(first) + abs(second))
+        untilting = math.exp(min(-self._theta * offset, 300.0))
+        error = self._error * untilting + rounding
+        tail = max(first - second, 0.0)
         # Exponents of up to 700 were rounded once per copy when tilting.
-        return tail * scale, (error + 1e-12 * (self._copies + 1) * tail) * scale
+        tilting_error = 1e-12 * (self._copies + 1) * tail
+        return tail * scale, (error + tilting_error) * scale
+
+
+def _suffix_sums(values: np.ndarray) -> np.ndarray:
+    """Return the sums of values[i:], float64 [n + 1]; the last is 0."""
+    sums = np.cumsum(values[::-1])[::-1]
+    return np.append(sums, 0.0)
 
 
 # An end is sharp where its FFT error is less than this share of its delta.
@@ -301,7 +325,10 @@ class DeltaEnd:
         counted, rounds = self.share
         if self.upper:
             return (value + error + self.extra) * counted / rounds
-        return 0.0 if math.isinf(value) else max(value - error, 0.0) * counted / rounds
+        if math.isinf(value):
+            return 0.0
+        least = max(value - error, 0.0)
+        return least * counted / rounds
 
     def sharp(self, epsilon: float) -> bool:
         """Whether FFT errors are too small there to matter."""
@@ -324,31 +351,41 @@ def crossing(
     made where the last one crossed, until it is sharp there. `start` is a guess,
     `ceiling` an upper end that is known already.
     """
-    best = ceiling if upper else 0.0
+    best = 0.0
+    if upper:
+        best = ceiling
     near = min(start, ceiling)
     for _ in range(8):
         curve = curve_near(near)
 
         def excess(epsilon: float, curve: DeltaEnd = curve) -> float:
-            return math.log(min(max(curve.delta(epsilon), 1e-300), 1e300) / delta)
+            value = min(max(curve.delta(epsilon), 1e-300), 1e300)
+            return math.log(value / delta)
 
         # Far below `near` a lower curve may know nothing.
-        floor = 0.0 if excess(0.0) > 0.0 else near
+        floor = near
+        if excess(0.0) > 0.0:
+            floor = 0.0
         if excess(floor) <= 0.0:
-            return 0.0 if upper else best
+            if upper:
+                return 0.0
+            return best
         if excess(ceiling) < 0.0:
-            root = float(
-                scipy.optimize.brentq(excess, floor, ceiling, xtol=1e-10, rtol=1e-12)
-            )
-            proved = proving_side(excess, root, floor, upper)
+            root = scipy.optimize.brentq(excess, floor, ceiling, xtol=1e-10, rtol=1e-12)
+            proved = proving_side(excess, float(root), floor, upper)
         elif upper:
             # This curve proves nothing below the ceiling; one made nearer to it may.
             near = (near + ceiling) / 2
             continue
         else:
             proved = ceiling
-        best = min(best, proved) if upper else max(best, proved)
-        if curve.sharp(proved) or abs(proved - near) <= 1e-3 * near:
+        if upper:
+            best = min(best, proved)
+        else:
+            best = max(best, proved)
+        if curve.sharp(proved):
+            break
+        if abs(proved - near) <= 1e-3 * near:
             break
         near = proved
     return best
@@ -369,7 +406,10 @@ def proving_side(
     """Step off a root until it lies on the side that proves something."""
     nudge = 1e-10
     while (excess(root) <= 0.0) != upper:
-        root = root + nudge if upper else max(root - nudge, floor)
+        if upper:
+            root = root + nudge
+        else:
+            root = max(root - nudge, floor)
         nudge *= 2
     return root
 
@@ -386,7 +426,10 @@ def _power(base: np.ndarray, exponent: int) -> np.ndarray:
     result: np.ndarray | None = None
     while True:
         if exponent & 1:
-            result = base if result is None else result * base
+            if result is None:
+                result = base
+            else:
+                result = result * base
         exponent >>= 1
         if not exponent:
             break
@@ -401,23 +444,27 @@ def _fold(weights: np.ndarray, size: int) -> np.ndarray:
     """
     if len(weights) <= size:
         return weights
-    padded = np.zeros(-(-len(weights) // size) * size)
+    rows = -(-len(weights) // size)
+    padded = np.zeros(rows * size)
     padded[: len(weights)] = weights
-    return padded.reshape(-1, size).sum(axis=0)
+    return padded.reshape(rows, size).sum(axis=0)
 
 
 def _coarse(variable: GridVariable, cells: int = 150) -> tuple[np.ndarray, np.ndarray]:
     """The variable in few atoms, finest at both ends: to choose a tilt and a window,
     not to bound anything.
     """
-    length = len(variable.weights)
-    marks = np.unique(np.geomspace(1, length, cells).astype(int)) - 1
+    weights = variable.weights
+    length = len(weights)
+    fine_at_start = np.unique(np.geomspace(1, length, cells).astype(int)) - 1
     even = np.linspace(0, length - 1, cells).astype(int)
-    edges = np.unique(np.concatenate([marks, even, length - 1 - marks]))
-    mass = np.add.reduceat(variable.weights, edges)
-    moment = np.add.reduceat(variable.weights * np.arange(length), edges)
+    fine_at_end = length - 1 - fine_at_start
+    edges = np.unique(np.concatenate([fine_at_start, even, fine_at_end]))
+    mass = np.add.reduceat(weights, edges)
+    moment = np.add.reduceat(weights * np.arange(length), edges)
     keep = mass > 0
-    values = (variable.first + moment[keep] / mass[keep]) * variable.step
+    means = moment[keep] / mass[keep]
+    values = (variable.first + means) * variable.step
     return values, np.log(mass[keep])
 
 
@@ -426,14 +473,16 @@ Parts = Sequence[tuple[GridVariable, int]]
 
 def tilted_moments(parts: Parts, theta: float) -> tuple[float, float]:
     """Mean and variance of the coarse sum under the tilt."""
-    mean = variance = 0.0
+    mean = 0.0
+    variance = 0.0
     for variable, count in parts:
-        exponents = theta * variable.coarse_values + variable.coarse_log_weights
+        values = variable.coarse_values
+        exponents = theta * values + variable.coarse_log_weights
         weights = np.exp(exponents - exponents.max())
         weights /= weights.sum()
-        centre = float(weights @ variable.coarse_values)
+        centre = float(weights @ values)
         mean += count * centre
-        variance += count * float(weights @ (variable.coarse_values - centre) ** 2)
+        variance += count * float(weights @ (values - centre) ** 2)
     return mean, variance
 
 
@@ -441,23 +490,29 @@ def _best_tilt(parts: Parts, around: float) -> float:
     """The tilt under which the sum's mean is `around`, and at least one that moves the
     mean a little.
     """
+
+    def mean_at(theta: float) -> float:
+        mean, _ = tilted_moments(parts, theta)
+        return mean
+
     mean, variance = tilted_moments(parts, 0.0)
     deviation = max(variance, 1e-300) ** 0.5
     most = sum(count * float(variable.values[-1]) for variable, count in parts)
-    target = min(max(around, mean + 0.2 * deviation), 0.05 * mean + 0.95 * most)
+    target = max(around, mean + 0.2 * deviation)
+    target = min(target, 0.05 * mean + 0.95 * most)
     high = 0.25 / deviation
     for _ in range(60):
-        if tilted_moments(parts, high)[0] <= target:
+        if mean_at(high) <= target:
             break
         high /= 4
     for _ in range(60):
-        if tilted_moments(parts, high)[0] >= target:
+        if mean_at(high) >= target:
             break
         high *= 4
     low = high / 4
     while high > 1.02 * low:
         middle = (low * high) ** 0.5
-        if tilted_moments(parts, middle)[0] < target:
+        if mean_at(middle) < target:
             low = middle
         else:
             high = middle
@@ -468,28 +523,34 @@ def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, floa
     """Return the window with all but OUTSIDE of the tilted sum's mass on each side, by
     Chernoff's bound, and the slopes used.
     """
-    scale = max(tilted_moments(parts, theta)[1], 1e-300) ** -0.5
-    slopes = np.concatenate(
-        [scale * np.geomspace(0.03, 60, 24), theta * np.geomspace(0.01, 0.99, 8)]
-    )
+    _, variance = tilted_moments(parts, theta)
+    scale = max(variance, 1e-300) ** -0.5
+    slopes_of_scale = scale * np.geomspace(0.03, 60, 24)
+    slopes_of_theta = theta * np.geomspace(0.01, 0.99, 8)
+    slopes = np.concatenate([slopes_of_scale, slopes_of_theta])
     need = -math.log(OUTSIDE)
     upper = np.zeros(len(slopes))
     lower = np.zeros(len(slopes))
-    least = most = 0.0
+    least = 0.0
+    most = 0.0
     for variable, count in parts:
-        base = log_sum(theta * variable.coarse_values + variable.coarse_log_weights)
-        moves = np.outer(slopes, variable.coarse_values)
-        tilt = theta * variable.coarse_values + variable.coarse_log_weights - base
-        upper += count * log_sum(tilt + moves)
-        lower += count * log_sum(tilt - moves)
+        values = variable.coarse_values
+        exponents = theta * values + variable.coarse_log_weights
+        log_weights = exponents - log_sum(exponents)
+        moves = np.outer(slopes, values)
+        upper += count * log_sum(log_weights + moves)
+        lower += count * log_sum(log_weights - moves)
         least += count * float(variable.values[0])
         most += count * float(variable.values[-1])
     highs = (need + upper) / slopes
     lows = -(need + lower) / slopes
     high = int(np.argmin(highs))
     low = int(np.argmax(lows))
-    edges = max(float(lows[low]), least), min(float(highs[high]), most)
-    return *edges, (-float(slopes[low]), float(slopes[high]))
+    low_edge = max(float(lows[low]), least)
+    high_edge = min(float(highs[high]), most)
+    low_slope = -float(slopes[low])
+    high_slope = float(slopes[high])
+    return low_edge, high_edge, (low_slope, high_slope)
 
 
 def log_sum(exponents: np.ndarray) -> np.ndarray:

@@ -101,29 +101,33 @@ class _Chain:
         """
         size = len(gram)
         rest = np.tril(np.maximum(gram - common, 0.0), -1)
-        # No column may rise again below its start: a chain of factors up to 1 could not
-        # follow.
-        rest = np.tril(np.maximum.accumulate(rest[::-1], axis=0)[::-1], -1)
-        # The ratio of two roundings would be a factor for all columns: what all have in
-        # common covers them.
+        # No column may rise again below its start: a chain of factors up to 1 could not follow.
+        highest_below = np.maximum.accumulate(rest[::-1], axis=0)[::-1]
+        rest = np.tril(highest_below, -1)
+        # The ratio of two roundings would be a factor for all columns: what all have in common
+        # covers them.
         least = _NOTHING * np.max(gram, initial=0.0)
-        if (nothing := (rest > 0) & (rest < least)).any():
-            rest[nothing] = 0.0
+        is_rounding = (rest > 0) & (rest < least)
+        if is_rounding.any():
+            rest[is_rounding] = 0.0
             common = common + float(least)
         start = np.zeros(size)
         keep = np.zeros(size)
         cover = np.zeros(size)
-        total = 0.0
+        excess = 0.0
         for row in range(1, size):
-            held = cover[: row - 1]
-            ratios = np.divide(
-                rest[row, : row - 1], held, out=np.zeros(row - 1), where=held > 0
-            )
-            keep[row] = ratios.max(initial=0.0) * (1 + 1e-12)
-            cover[: row - 1] *= keep[row]
-            cover[row - 1] = start[row - 1] = rest[row, row - 1]
-            total += float((cover[:row] + common - gram[row, :row]).sum())
-        return cls(common, start, keep, total)
+            before = row - 1
+            held = cover[:before]
+            ratios = np.zeros(before)
+            np.divide(rest[row, :before], held, out=ratios, where=held > 0)
+            factor = ratios.max(initial=0.0) * (1 + 1e-12)
+            keep[row] = factor
+            cover[:before] *= factor
+            start[before] = rest[row, before]
+            cover[before] = start[before]
+            surplus = cover[:row] + common - gram[row, :row]
+            excess += float(surplus.sum())
+        return cls(common, start, keep, excess)
 
 
 class _Counts:
@@ -138,50 +142,61 @@ class _Counts:
         self._done = len(diagonal)
         self._own = (diagonal - chain.common) / 2
         self._chain = chain
-        top = order * float(chain.start.max(initial=0.0))
-        self._levels = top * np.linspace(0.0, 1.0, _LEVELS if top else 1) ** 2
         self._count = np.arange(order + 1)
-        ran = order - self._count
-        idle = math.log(rounds - self._done) if rounds > self._done else -math.inf
-        idle_logs = np.array([count * idle if count else 0.0 for count in self._count])
-        last = (
-            idle_logs - gammaln(self._count + 1.0) + chain.common / 2 * ran * (ran - 1)
-        )
-        values = np.broadcast_to(last, (len(self._levels), order + 1))
-        self._values = [values]
+        top = order * float(chain.start.max(initial=0.0))
+        levels = 1
+        if top:
+            levels = _LEVELS
+        self._levels = top * np.linspace(0.0, 1.0, levels) ** 2
+        self._values = [self._idle_values(rounds)]
         for index in reversed(range(self._done)):
-            values = log_sum(self._terms(index, self._values[-1]))
-            self._values.append(values)
+            terms = self._terms(index, self._values[-1])
+            self._values.append(log_sum(terms))
         self._values.reverse()
-        self.log_total = float(
-            self._values[0][0, order] + gammaln(order + 1.0) - order * math.log(rounds)
-        )
+        log_weight = self._values[0][0, order]
+        log_factorial = gammaln(order + 1.0)
+        self.log_total = float(log_weight + log_factorial - order * math.log(rounds))
+
+    def _idle_values(self, rounds: int) -> np.ndarray:
+        """Log of the weight of what is left to place in rounds that were not run, float64
+        [levels, order + 1].
+        """
+        log_idle = -math.inf
+        if rounds > self._done:
+            log_idle = math.log(rounds - self._done)
+        idle_logs = np.zeros(self.order + 1)
+        idle_logs[1:] = self._count[1:] * log_idle
+        ran = self.order - self._count
+        log_factorials = gammaln(self._count + 1.0)
+        common_energy = self._chain.common / 2 * ran * (ran - 1)
+        logs = idle_logs - log_factorials + common_energy
+        return np.broadcast_to(logs, (len(self._levels), len(logs)))
 
     def _next(self, index: int, field: np.ndarray, count: np.ndarray) -> np.ndarray:
         """The level of the next round's field, rounded up, from this round's and its
         count.
         """
         if index + 1 == self._done or len(self._levels) == 1:
-            return np.zeros(np.broadcast(field, count).shape, dtype=int)
+            shape = np.broadcast(field, count).shape
+            return np.zeros(shape, dtype=int)
         # rho of round i + 1 is for the columns before i; round i itself starts at g_i.
-        moved = self._chain.keep[index + 1] * field + self._chain.start[index] * count
-        return np.minimum(
-            np.searchsorted(self._levels, moved * (1 - 1e-12)), len(self._levels) - 1
-        )
+        kept_field = self._chain.keep[index + 1] * field
+        moved = kept_field + self._chain.start[index] * count
+        levels = np.searchsorted(self._levels, moved * (1 - 1e-12))
+        return np.minimum(levels, len(self._levels) - 1)
 
     def _terms(self, index: int, values: np.ndarray) -> np.ndarray:
         """Log of the weight of each (level, left to place, count here), float64
         [levels, order + 1, order + 1].
         """
         count = self._count
-        remaining = self._count[:, None] - self._count
-        here = (
-            self._levels[:, None] * count
-            + self._own[index] * count * (count - 1)
-            - gammaln(count + 1.0)
-        )
-        after = self._next(index, self._levels[:, None], count)
-        weights = here[:, None, :] + values[after[:, None, :], np.maximum(remaining, 0)]
+        levels = self._levels[:, None]
+        remaining = count[:, None] - count
+        own_energy = self._own[index] * count * (count - 1)
+        here = levels * count + own_energy - gammaln(count + 1.0)
+        after = self._next(index, levels, count)
+        values_after = values[after[:, None, :], np.maximum(remaining, 0)]
+        weights = here[:, None, :] + values_after
         return np.where(remaining >= 0, weights, -np.inf)
 
     def draw(
@@ -199,17 +214,18 @@ class _Counts:
             with np.errstate(invalid="ignore"):
                 shares = np.exp(terms - terms.max(axis=2, keepdims=True))
             sums = np.cumsum(shares, axis=2)
-            threshold = rng.random(size)[:, None] * sums[level, remaining, -1][:, None]
-            count = np.minimum(
-                (sums[level, remaining] <= threshold).sum(axis=1), remaining
-            )
+            totals = sums[level, remaining, -1]
+            threshold = rng.random(size)[:, None] * totals[:, None]
+            is_passed = sums[level, remaining] <= threshold
+            count = np.minimum(is_passed.sum(axis=1), remaining)
             field = self._levels[level]
             energy += count * field + self._own[index] * count * (count - 1)
             counts[:, index] = count
             level = self._next(index, field, count)
             remaining = remaining - count
         ran = counts.sum(axis=1)
-        return counts, energy + self._chain.common / 2 * ran * (ran - 1)
+        common_energy = self._chain.common / 2 * ran * (ran - 1)
+        return counts, energy + common_energy
 
 
 def _bernstein(values: np.ndarray, most: float, doubt: float) -> Bracket:
@@ -218,13 +234,14 @@ def _bernstein(values: np.ndarray, most: float, doubt: float) -> Bracket:
     """
     size = len(values)
     log = math.log(2 / doubt)
-    off = math.sqrt(2 * float(values.var(ddof=1)) * log / size) + 7 * most * log / (
-        3 * (size - 1)
-    )
     mean = float(values.mean())
-    return max(mean - off, 0.0) * (1 - _ROUNDING), min(mean + off, most) * (
-        1 + _ROUNDING
-    )
+    variance = float(values.var(ddof=1))
+    deviation_off = math.sqrt(2 * variance * log / size)
+    range_off = 7 * most * log / (3 * (size - 1))
+    off = deviation_off + range_off
+    low = max(mean - off, 0.0)
+    high = min(mean + off, most)
+    return low * (1 - _ROUNDING), high * (1 + _ROUNDING)
 
 
 class Pair:
@@ -243,36 +260,28 @@ class Pair:
         self._gram = gram
         self._diagonal = np.diag(gram).copy()
         self._doubt = DOUBT * delta / LOOKS / (4 * _STEPS)
-        overlaps = gram[np.tril_indices(len(gram), -1)]
-        commons = (
-            np.unique(np.quantile(overlaps, np.linspace(0, 1, 9)))
-            if len(overlaps)
-            else np.zeros(1)
-        )
-        chain = min(
-            (_Chain.over(gram, float(common)) for common in (0.0, *commons)),
-            key=lambda one: one.excess,
-        )
-        tried: list[tuple[float, _Counts]] = []
-        for order in _ORDERS:
+        chain = _least_chain(gram)
+        first_order, *further_orders = _ORDERS
+        self._counts = _Counts(chain, self._diagonal, rounds, first_order)
+        self.ceiling = self._of_renyi(self._counts)
+        for order in further_orders:
             counts = _Counts(chain, self._diagonal, rounds, order)
-            tried.append((self._of_renyi(counts), counts))
-            if len(tried) > 1 and tried[-1][0] > tried[-2][0]:
+            epsilon = self._of_renyi(counts)
+            if epsilon > self.ceiling:
                 break
-        self.ceiling, self._counts = min(tried, key=lambda one: one[0])
+            if epsilon < self.ceiling:
+                self.ceiling = epsilon
+                self._counts = counts
 
     def _of_renyi(self, counts: _Counts) -> float:
         """Epsilon where the bound of present against absent, which needs no draws,
         comes to delta.
         """
         a = counts.order
-        share = (a - 1) * math.log1p(-1 / a) - math.log(a)
-        return max(
-            (counts.log_total + share - math.log(self._delta))
-            / (a - 1)
-            * (1 + _ROUNDING),
-            0.0,
-        )
+        log_share = (a - 1) * math.log1p(-1 / a) - math.log(a)
+        log_ratio = counts.log_total + log_share - math.log(self._delta)
+        epsilon = log_ratio / (a - 1) * (1 + _ROUNDING)
+        return max(epsilon, 0.0)
 
     @functools.cached_property
     def _present(self) -> tuple[np.ndarray, np.ndarray]:
@@ -282,27 +291,28 @@ class Pair:
         logs = np.empty(_DRAWS)
         for rows in self._parts(_DRAWS):
             noise = rng.standard_normal((rows.stop - rows.start, len(self._gram)))
-            logs[rows] = self._log_ratio(
-                counts[rows] @ self._gram + noise @ self._encoder
-            )
-        energy = ((counts @ self._gram) * counts).sum(
-            axis=1
-        ) / 2 - counts @ self._diagonal / 2
-        weight = (
-            np.minimum(energy - chain_energy, 0.0)
-            + self._counts.log_total
-            + (1 - self._counts.order) * logs
-        )
+            moved = counts[rows] @ self._gram + noise @ self._encoder
+            logs[rows] = self._log_ratio(moved)
+        square = ((counts @ self._gram) * counts).sum(axis=1)
+        energy = square / 2 - counts @ self._diagonal / 2
+        energy_below = np.minimum(energy - chain_energy, 0.0)
+        power = 1 - self._counts.order
+        weight = energy_below + self._counts.log_total + power * logs
         return logs, weight
 
     def _parts(self, draws: int) -> list[slice]:
         step = max(4_000_000 // len(self._gram), 1)
-        return [slice(at, min(at + step, draws)) for at in range(0, draws, step)]
+        parts = []
+        for start in range(0, draws, step):
+            stop = min(start + step, draws)
+            parts.append(slice(start, stop))
+        return parts
 
     def _log_ratio(self, moved: np.ndarray) -> np.ndarray:
         """Log f, from C^T y / sigma [n, t]."""
         logs = log_sum(moved - self._diagonal / 2)
-        if (idle_rounds := self._rounds - len(self._gram)) > 0:
+        idle_rounds = self._rounds - len(self._gram)
+        if idle_rounds > 0:
             logs = np.logaddexp(logs, math.log(idle_rounds))
         return np.asarray(logs - math.log(self._rounds))
 
@@ -310,44 +320,55 @@ class Pair:
         """Both ends of E_P (1 - e^eps/f)+."""
         logs, weight = self._present
         a = self._counts.order
-        most = (
-            self._counts.log_total
-            - (a - 1) * epsilon
-            + (a - 1) * math.log1p(-1 / a)
-            - math.log(a)
-        )
-        over = logs > epsilon
+        log_power = (a - 1) * math.log1p(-1 / a)
+        log_most = self._counts.log_total - (a - 1) * epsilon + log_power - math.log(a)
+        most = math.exp(min(log_most, 600.0))
+        is_over = logs > epsilon
+        excess = -np.expm1(epsilon - logs[is_over])
         values = np.zeros(len(logs))
-        values[over] = np.exp(weight[over]) * -np.expm1(epsilon - logs[over])
-        least, upper = _bernstein(values, math.exp(min(most, 600.0)), self._doubt)
-        return least, min(upper, 1.0)
+        values[is_over] = np.exp(weight[is_over]) * excess
+        low, high = _bernstein(values, most, self._doubt)
+        return low, min(high, 1.0)
 
     def absent(self, epsilon: float) -> float:
         """An upper end of E_Q (1 - e^eps f)+."""
         share = np.full(len(self._gram), 1 / self._rounds)
         square = float(share @ self._gram @ share)
-        tau = (epsilon - float(share @ self._diagonal) / 2) / math.sqrt(square)
+        root = math.sqrt(square)
+        tau = (epsilon - float(share @ self._diagonal) / 2) / root
         most = math.exp(-(max(tau, 0.0) ** 2) / 2)
-        draws_needed = 7 * most * math.log(2 / self._doubt) / 3 / (0.3 * self._delta)
         if most <= self._delta / 2:
             return most
+        draws_needed = 7 * most * math.log(2 / self._doubt) / 3 / (0.3 * self._delta)
         if draws_needed > _MOST_DRAWS:
             return 1.0
         rng = np.random.Generator(np.random.Philox(_SEED + 1))
         draws = max(int(draws_needed), _DRAWS)
         values = np.empty(draws)
-        shift = tau * (self._gram @ share) / math.sqrt(square)
+        shift = tau * (self._gram @ share) / root
         for rows in self._parts(draws):
-            moved = (
-                rng.standard_normal((rows.stop - rows.start, len(self._gram)))
-                @ self._encoder
-            )
-            weight = tau * (moved @ share) / math.sqrt(square) - tau**2 / 2
+            noise = rng.standard_normal((rows.stop - rows.start, len(self._gram)))
+            moved = noise @ self._encoder
+            log_weight = tau * (moved @ share) / root - tau**2 / 2
+            weight = np.exp(np.minimum(log_weight, 0.0))
             logs = self._log_ratio(moved - shift)
-            values[rows] = np.exp(np.minimum(weight, 0.0)) * -np.expm1(
-                np.minimum(epsilon + logs, 0.0)
-            )
-        return _bernstein(values, most, self._doubt)[1]
+            excess = -np.expm1(np.minimum(epsilon + logs, 0.0))
+            values[rows] = weight * excess
+        _, high = _bernstein(values, most, self._doubt)
+        return high
+
+
+def _least_chain(gram: np.ndarray) -> _Chain:
+    """Return the chain above G with the least excess, of a few values of `common`."""
+    overlaps = gram[np.tril_indices(len(gram), -1)]
+    commons = np.zeros(1)
+    if len(overlaps):
+        quantiles = np.quantile(overlaps, np.linspace(0, 1, 9))
+        commons = np.unique(quantiles)
+    chains = [_Chain.over(gram, 0.0)]
+    for common in commons:
+        chains.append(_Chain.over(gram, float(common)))
+    return min(chains, key=lambda chain: chain.excess)
 
 
 def bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
@@ -358,12 +379,8 @@ def bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
         rounds: T.
         delta: in (0, 1).
     """
-    return _bracket(
-        np.ascontiguousarray(encoder, dtype=float).tobytes(),
-        len(encoder),
-        rounds,
-        delta,
-    )
+    values = np.ascontiguousarray(encoder, dtype=float).tobytes()
+    return _bracket(values, len(encoder), rounds, delta)
 
 
 @functools.lru_cache(maxsize=512)
@@ -371,31 +388,32 @@ def _bracket(encoder: bytes, done: int, rounds: int, delta: float) -> Bracket:
     pair = Pair(np.frombuffer(encoder).reshape(done, done), rounds, delta)
     remaining_delta = delta * (1 - DOUBT)
 
-    def at(step: int) -> float:
+    def epsilon_at(step: int) -> float:
         return float(2.0 ** (4 - step / _PER_OCTAVE))
 
     low = 0
     high = _STEPS
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (
-            (middle, high)
-            if pair.present(at(middle))[1] <= remaining_delta
-            else (low, middle)
-        )
+        _, delta_end = pair.present(epsilon_at(middle))
+        if delta_end <= remaining_delta:
+            low = middle
+        else:
+            high = middle
     step = low
-    stride = _PER_OCTAVE // 128
     # Far from where the draws were made for, the low end says nothing: it is looked for
     # beside the high end.
-    near = range(low, min(low + _PER_OCTAVE, _STEPS), stride)
-    least = next(
-        (
-            at(grid_index)
-            for grid_index in near
-            if pair.present(at(grid_index))[0] > delta
-        ),
-        0.0,
-    )
-    while step > 0 and pair.absent(at(step)) > remaining_delta:
-        step -= max(_PER_OCTAVE // 32, 1)
-    return least, at(step) if step > 0 else math.inf
+    low_end = 0.0
+    last = min(step + _PER_OCTAVE, _STEPS)
+    for near in range(step, last, _PER_OCTAVE // 128):
+        epsilon = epsilon_at(near)
+        delta_end, _ = pair.present(epsilon)
+        if delta_end > delta:
+            low_end = epsilon
+            break
+    stride = max(_PER_OCTAVE // 32, 1)
+    while step > 0 and pair.absent(epsilon_at(step)) > remaining_delta:
+        step -= stride
+    if step <= 0:
+        return low_end, math.inf
+    return low_end, epsilon_at(step)

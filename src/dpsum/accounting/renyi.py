@@ -36,14 +36,16 @@ def _renyi(
     noise_multiplier: float, rate: float, orders: tuple[float, ...]
 ) -> np.ndarray:
     if all(isinstance(order, int) for order in orders):
-        return _renyi_whole(
-            noise_multiplier, rate, tuple(int(order) for order in orders)
-        )
+        whole_orders = tuple(int(order) for order in orders)
+        return _renyi_whole(noise_multiplier, rate, whole_orders)
     if rate in (0.0, 1.0):
-        return np.array([rate * order / (2 * noise_multiplier**2) for order in orders])
-    return np.array(
-        [_log_moment(noise_multiplier, rate, order) / (order - 1) for order in orders]
-    )
+        twice_variance = 2 * noise_multiplier**2
+        return np.array([rate * order / twice_variance for order in orders])
+    divergences = []
+    for order in orders:
+        log_moment = _log_moment(noise_multiplier, rate, order)
+        divergences.append(log_moment / (order - 1))
+    return np.array(divergences)
 
 
 def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
@@ -55,29 +57,38 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
     z = noise_multiplier
     log_q = math.log(rate)
     log_rest = math.log1p(-rate)
-    whole = float(order).is_integer()
-    i = np.arange(order + 1 if whole else 1000.0)
+    is_whole = float(order).is_integer()
+    count = order + 1 if is_whole else 1000.0
+    i = np.arange(count)
     j = order - i
     choose = gammaln(order + 1) - gammaln(i + 1) - gammaln(j + 1)
-    lower_terms = choose + i * log_q + j * log_rest + (i * i - i) / (2 * z**2)
-    if whole:
+    twice_variance = 2 * z**2
+    lower_terms = choose + i * log_q + j * log_rest + (i * i - i) / twice_variance
+    if is_whole:
         return float(np.logaddexp.reduce(lower_terms))
     # The integral to either side of where both densities are equal, each a series.
     middle = z**2 * math.log(1 / rate - 1) + 0.5
-    upper_terms = choose + j * log_q + i * log_rest + (j * j - j) / (2 * z**2)
-    lower_terms = lower_terms + _log_normal_tail((i - middle) / (math.sqrt(2) * z))
-    upper_terms = upper_terms + _log_normal_tail((middle - j) / (math.sqrt(2) * z))
-    totals = np.logaddexp(
-        np.logaddexp.accumulate(lower_terms), np.logaddexp.accumulate(upper_terms)
-    )
-    falls = (np.diff(lower_terms) < 0) & (np.diff(upper_terms) < 0)
-    ends = falls & (np.maximum(lower_terms, upper_terms)[1:] < totals[1:] - 30)
-    return float(totals[1:][np.argmax(ends)]) if ends.any() else math.inf
+    upper_terms = choose + j * log_q + i * log_rest + (j * j - j) / twice_variance
+    deviation = math.sqrt(2) * z
+    lower_terms = lower_terms + _log_normal_tail((i - middle) / deviation)
+    upper_terms = upper_terms + _log_normal_tail((middle - j) / deviation)
+    lower_totals = np.logaddexp.accumulate(lower_terms)
+    upper_totals = np.logaddexp.accumulate(upper_terms)
+    totals = np.logaddexp(lower_totals, upper_totals)
+    both_fall = (np.diff(lower_terms) < 0) & (np.diff(upper_terms) < 0)
+    larger_terms = np.maximum(lower_terms, upper_terms)
+    is_negligible = larger_terms[1:] < totals[1:] - 30
+    is_end = both_fall & is_negligible
+    if not is_end.any():
+        return math.inf
+    end = np.argmax(is_end)
+    return float(totals[1:][end])
 
 
 def _log_normal_tail(at: np.ndarray) -> np.ndarray:
     """Return log erfc(at) / 2, rounded as dp-accounting rounds it."""
-    return np.asarray(math.log(0.5) + (math.log(2) + log_ndtr(-at * 2**0.5)))
+    log_tail = log_ndtr(-at * 2**0.5)
+    return np.asarray(math.log(0.5) + (math.log(2) + log_tail))
 
 
 @lru_cache(maxsize=16)
@@ -87,16 +98,11 @@ def _binomials(rate: float, orders: tuple[int, ...]) -> tuple[np.ndarray, np.nda
     """
     alpha = np.array(orders, dtype=float)[:, None]
     k = np.arange(max(orders) + 1, dtype=float)[None, :]
-    inside = k <= alpha
-    rest = np.where(inside, alpha - k, 0.0)
-    logs = (
-        gammaln(alpha + 1)
-        - gammaln(k + 1)
-        - gammaln(rest + 1)
-        + xlogy(k, rate)
-        + xlog1py(rest, -rate)
-    )
-    return np.where(inside, logs, -np.inf), k
+    is_inside = k <= alpha
+    rest = np.where(is_inside, alpha - k, 0.0)
+    log_choose = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(rest + 1)
+    logs = log_choose + xlogy(k, rate) + xlog1py(rest, -rate)
+    return np.where(is_inside, logs, -np.inf), k
 
 
 def _renyi_whole(
@@ -105,12 +111,12 @@ def _renyi_whole(
     """The same for whole orders, by the sum that defines it, all at once."""
     logs, k = _binomials(rate, orders)
     terms = logs + (k * k - k) / (2 * noise_multiplier**2)
-    # As scipy's logsumexp, without what that costs beside the sum: noise that decays
-    # asks thousands of times.
+    # As scipy's logsumexp, without what that costs beside the sum: noise that decays asks
+    # thousands of times.
     top = terms.max(axis=1)
-    return (top + np.log(np.exp(terms - top[:, None]).sum(axis=1))) / (
-        np.array(orders) - 1.0
-    )
+    total = np.exp(terms - top[:, None]).sum(axis=1)
+    log_moments = top + np.log(total)
+    return log_moments / (np.array(orders) - 1.0)
 
 
 def epsilon_of(
@@ -120,10 +126,13 @@ def epsilon_of(
     Canonne et al.
     """
     alphas = np.asarray(orders, dtype=float)
-    epsilons = divergences - math.log(delta) / (alphas - 1.0)
+    log_delta = math.log(delta)
+    epsilons = divergences - log_delta / (alphas - 1.0)
     if tight:
-        epsilons = epsilons + np.log1p(-1.0 / alphas) - np.log(alphas) / (alphas - 1.0)
-    return max(float(np.min(epsilons)), 0.0)
+        log_alphas = np.log(alphas)
+        epsilons = epsilons + np.log1p(-1.0 / alphas) - log_alphas / (alphas - 1.0)
+    least = float(np.min(epsilons))
+    return max(least, 0.0)
 
 
 def renyi_epsilon(
@@ -135,7 +144,6 @@ def renyi_epsilon(
     This is what TensorFlow Privacy's moments accountant printed when the papers were
     written.
     """
-    divergences = np.sum(
-        [count * renyi(z, rate, orders) for z, count in schedule], axis=0
-    )
+    divergences_by_noise = [count * renyi(z, rate, orders) for z, count in schedule]
+    divergences = np.sum(divergences_by_noise, axis=0)
     return epsilon_of(divergences, orders, delta, tight=False)

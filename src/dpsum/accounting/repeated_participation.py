@@ -39,11 +39,14 @@ def heaviest(
     and that sum.
     """
     rounds = len(weights)
-    # best[t]: the most that a set of at most so many of the first t rounds has.
+    # In tables[k][t]: the largest sum of a set of at most k of the first t rounds.
     tables = [np.zeros(rounds + 1)]
-    for _ in range(min(participations, -(-rounds // separation))):
-        before = tables[-1][np.maximum(np.arange(rounds) - separation + 1, 0)]
-        tables.append(np.append(0.0, np.maximum.accumulate(weights + before)))
+    most_rounds = -(-rounds // separation)
+    last_allowed = np.maximum(np.arange(rounds) - separation + 1, 0)
+    for _ in range(min(participations, most_rounds)):
+        sums_before = tables[-1][last_allowed]
+        best_so_far = np.maximum.accumulate(weights + sums_before)
+        tables.append(np.append(0.0, best_so_far))
     chosen = []
     at = rounds
     for table in tables[:0:-1]:
@@ -52,7 +55,9 @@ def heaviest(
         last = int(np.argmax(table[: at + 1] >= table[at])) - 1
         chosen.append(last)
         at = max(last - separation + 1, 0)
-    return float(tables[-1][-1]), np.array(chosen[::-1], dtype=int)
+    chosen.reverse()
+    largest_sum = float(tables[-1][-1])
+    return largest_sum, np.array(chosen, dtype=int)
 
 
 def sensitivity(
@@ -67,24 +72,35 @@ def sensitivity(
     sizes = np.abs(gram)
     rounds = len(gram)
     diagonal = np.diag(gram)
-    first = np.arange(rounds)[::separation][:participations]
-    allowed_pairs = (
-        np.abs(np.subtract.outer(np.arange(rounds), np.arange(rounds))) >= separation
-    )
-    with_others = diagonal + [
-        heaviest(row, separation, participations - 1)[0]
-        for row in np.where(allowed_pairs, sizes, 0.0)
-    ]
-    high, pattern = heaviest(with_others, separation, participations)
-    sets = [first, pattern, heaviest(diagonal, separation, participations)[1]]
-    low = max(
-        max(float(gram[np.ix_(at, at)].sum()), float(diagonal[at].sum())) for at in sets
-    )
+    indices = np.arange(rounds)
+    distances = np.abs(np.subtract.outer(indices, indices))
+    allowed_sizes = np.where(distances >= separation, sizes, 0.0)
+    sums_with_others = []
+    for row in allowed_sizes:
+        largest_sum, _ = heaviest(row, separation, participations - 1)
+        sums_with_others.append(largest_sum)
+    weights = diagonal + sums_with_others
+    high, pattern = heaviest(weights, separation, participations)
+    _, heaviest_alone = heaviest(diagonal, separation, participations)
+    first = indices[::separation][:participations]
+    low = max(_square_distance(gram, at) for at in (first, pattern, heaviest_alone))
     if _falls(gram):
-        high = min(high, float(gram[np.ix_(first, first)].sum()))
+        high = min(high, _aligned_square(gram, first))
     if math.isclose(low, high, rel_tol=_ROUNDING):
         low = high  # the same sum, added up in another order
     return math.sqrt(low), math.sqrt(high)
+
+
+def _aligned_square(gram: np.ndarray, rounds: np.ndarray) -> float:
+    """Return the square distance of contributions that all point the same way."""
+    block = gram[np.ix_(rounds, rounds)]
+    return float(block.sum())
+
+
+def _square_distance(gram: np.ndarray, rounds: np.ndarray) -> float:
+    """Return the larger square distance of aligned and of orthogonal contributions."""
+    orthogonal_square = float(np.diag(gram)[rounds].sum())
+    return max(_aligned_square(gram, rounds), orthogonal_square)
 
 
 def _falls(gram: np.ndarray) -> bool:
@@ -92,10 +108,11 @@ def _falls(gram: np.ndarray) -> bool:
     diagonal on; up to rounding.
     """
     slack = _ROUNDING * float(np.abs(gram).max())
-    along = gram[1:, 1:] <= gram[:-1, :-1] + slack
-    rows = np.triu(gram)[:, 1:] <= gram[:, :-1] + slack
-    return bool(
-        gram.min() >= -slack
-        and along.all()
-        and rows[np.triu_indices(len(gram) - 1)].all()
-    )
+    if not gram.min() >= -slack:
+        return False
+    falls_along = gram[1:, 1:] <= gram[:-1, :-1] + slack
+    if not falls_along.all():
+        return False
+    falls_in_rows = np.triu(gram)[:, 1:] <= gram[:, :-1] + slack
+    from_the_diagonal = np.triu_indices(len(gram) - 1)
+    return bool(falls_in_rows[from_the_diagonal].all())

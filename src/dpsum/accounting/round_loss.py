@@ -11,19 +11,19 @@ import numpy as np
 import scipy
 from scipy.special import gammaln, logsumexp, ndtri
 
-from dpsum.accounting.gaussian import FUNCTION, ROUNDING, upper_tail
+from dpsum.accounting.compositions import Tails
+from dpsum.accounting.gaussian import FUNCTION, ROUNDING, Rounded, upper_tail
 
 
 def normal_tail(
     x: np.ndarray, off: np.ndarray, mean: float, deviation: float, sign: float
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Rounded:
     """The chance of N(mean, deviation^2) above (sign 1) or below (-1) an x that may be
     off, and its error's share.
     """
-    return upper_tail(
-        sign * (x - mean) / deviation,
-        (off + 3 * ROUNDING * (np.abs(x) + mean)) / deviation,
-    )
+    score = sign * (x - mean) / deviation
+    rounding = 3 * ROUNDING * (np.abs(x) + mean)
+    return upper_tail(score, (off + rounding) / deviation)
 
 
 class RoundLoss:
@@ -53,61 +53,66 @@ class RoundLoss:
         self.uses = uses
         self.missing = 0.0
         if uses > 1:
-            counts = np.arange(uses + 1, dtype=float)
-            most = max(
-                int(
-                    np.searchsorted(-scipy.stats.binom.sf(counts, uses, rate), -dropped)
-                ),
-                1,
-            )
-            self.missing = (
-                0.0
-                if add
-                else float(scipy.stats.binom.sf(most, uses, rate)) * (1 + 1e-9)
-            )
-            self._counts = counts[1 : most + 1]
-            self._logs = scipy.stats.binom.logpmf(counts[: most + 1], uses, rate)
-            # Each is three logarithms of factorials and two products, rounded apart
-            # from one another.
-            size = 3 * gammaln(uses + 1) - uses * (math.log(rate) + math.log1p(-rate))
-            self._off = FUNCTION * (1.0 + float(size))
+            self._set_mixture(dropped)
 
-    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _set_mixture(self, dropped: float) -> None:
+        """Keep the weights of the mixture, without its far end of at most `dropped`."""
+        uses = self.uses
+        rate = self.q
+        counts = np.arange(uses + 1, dtype=float)
+        tails = scipy.stats.binom.sf(counts, uses, rate)
+        last = int(np.searchsorted(-tails, -dropped))
+        last = max(last, 1)
+        if not self.add:
+            left_out = float(scipy.stats.binom.sf(last, uses, rate))
+            self.missing = left_out * (1 + 1e-9)
+        self._counts = counts[1 : last + 1]
+        self._logs = scipy.stats.binom.logpmf(counts[: last + 1], uses, rate)
+        # Each is three logarithms of factorials and two products, rounded apart from one
+        # another.
+        log_factorials = 3 * gammaln(uses + 1)
+        log_powers = uses * (math.log(rate) + math.log1p(-rate))
+        size = log_factorials - log_powers
+        self._off = FUNCTION * (1.0 + float(size))
+
+    def tails(self, losses: np.ndarray) -> Tails:
         """See `compositions.RoundLaw`."""
-        x, off = self._where(-losses if self.add else losses)
-        # By addition a larger loss means a smaller x.
-        sign = -1.0 if self.add else 1.0
-        without, mixed, share = self._both(x, off, sign)
-        return (without, mixed, share) if self.add else (mixed, without, share)
+        if self.add:
+            # By addition a larger loss means a smaller x.
+            x, off = self._where(-losses)
+            without, mixed, share = self._both(x, off, -1.0)
+            return without, mixed, share
+        x, off = self._where(losses)
+        without, mixed, share = self._both(x, off, 1.0)
+        return mixed, without, share
 
-    def _both(
-        self, x: np.ndarray, off: np.ndarray, sign: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _both(self, x: np.ndarray, off: np.ndarray, sign: float) -> Tails:
         """The probability of Q and of P above (sign 1) or below (-1) an x that may be
         off, and the share of both.
         """
 
-        def beyond(mean: float) -> tuple[np.ndarray, np.ndarray]:
+        def tail_of(mean: float) -> Rounded:
             return normal_tail(x, off, mean, self.z, sign)
 
-        without, share = beyond(0.0)
+        without, share = tail_of(0.0)
         if self.uses == 1:
-            present, present_share = beyond(1.0)
+            present, present_share = tail_of(1.0)
             mixed = (1.0 - self.q) * without + self.q * present
-            return without, mixed, np.maximum(share, present_share) + 4 * ROUNDING
+            largest_share = np.maximum(share, present_share)
+            return without, mixed, largest_share + 4 * ROUNDING
         mixed = math.exp(self._logs[0]) * without
-        most = share
+        largest_share = share
         for count, log in zip(self._counts, self._logs[1:], strict=True):
-            present, present_share = beyond(float(count))
-            mixed = mixed + math.exp(log) * present
-            most = np.maximum(most, present_share)
-        return (
-            without,
-            mixed,
-            most + 1.001 * self._off + 2 * FUNCTION + ROUNDING * len(self._logs),
-        )
+            present, present_share = tail_of(float(count))
+            weight = math.exp(log)
+            mixed = mixed + weight * present
+            largest_share = np.maximum(largest_share, present_share)
+        weights_off = 1.001 * self._off
+        sum_off = ROUNDING * len(self._logs)
+        share = largest_share + weights_off + 2 * FUNCTION + sum_off
+        return without, mixed, share
 
-    def _where(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _where(self, losses: np.ndarray) -> Rounded:
         """The x at which log dP/dQ is `losses`, -inf below the range of dP/dQ; and how
         far it may be off.
 
@@ -119,22 +124,31 @@ class RoundLoss:
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.uses > 1:
                 return self._where_mixed(losses - self._logs[0])
-            change = np.expm1(np.minimum(losses, 601.0))
-            total = change + self.q
-            off = FUNCTION * np.abs(change)
-            unknown = np.abs(total) <= 2 * off
-            total = np.where(unknown, 2 * off if self.add else 0.0, total)
-            logs = np.where(total > 0, np.log(np.maximum(total, 0.0) / self.q), -np.inf)
-            # Beyond the range of exp, e^l - (1 - q) is e^l.
-            logs = np.where(losses > 600.0, losses - math.log(self.q), logs)
-            x = 0.5 + self.z**2 * logs
-            share = np.where(unknown, 1.0, off / np.abs(total)) + 3 * ROUNDING
-            moved = self.z**2 * (
-                2 * share + 2 * FUNCTION * np.abs(logs)
-            ) + 2 * ROUNDING * (1 + np.abs(x))
-            return x, np.where(np.isfinite(x), moved, 0.0)
+            return self._where_single(losses)
 
-    def _where_mixed(self, rise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _where_single(self, losses: np.ndarray) -> Rounded:
+        """Solve (1 - q) + q exp((x - 1/2) / z^2) = e^l."""
+        change = np.expm1(np.minimum(losses, 601.0))
+        total = change + self.q
+        off = FUNCTION * np.abs(change)
+        is_unknown = np.abs(total) <= 2 * off
+        safe_total = 2 * off if self.add else 0.0
+        total = np.where(is_unknown, safe_total, total)
+        ratio = np.maximum(total, 0.0) / self.q
+        logs = np.where(total > 0, np.log(ratio), -np.inf)
+        # Beyond the range of exp, e^l - (1 - q) is e^l.
+        far_logs = losses - math.log(self.q)
+        logs = np.where(losses > 600.0, far_logs, logs)
+        variance = self.z**2
+        x = 0.5 + variance * logs
+        known_share = off / np.abs(total)
+        share = np.where(is_unknown, 1.0, known_share) + 3 * ROUNDING
+        logs_off = 2 * share + 2 * FUNCTION * np.abs(logs)
+        rounding = 2 * ROUNDING * (1 + np.abs(x))
+        moved = variance * logs_off + rounding
+        return x, np.where(np.isfinite(x), moved, 0.0)
+
+    def _where_mixed(self, rise: np.ndarray) -> Rounded:
         """The same by Newton's method, for losses that are `rise` above their least.
 
         Solved is M(x) = log sum_{n >= 1} (p_n / p_0) exp((n x - n^2/2) / z^2) =
@@ -143,59 +157,71 @@ class RoundLoss:
         to the root in a few steps. An error of M or of the value moves x by at most z^2
         times it, and what is left to fall is at most k times the last step.
         """
-        # `rise` is off by as much as log p_0, and log(e^rise - 1) by that over 1 -
-        # e^-rise.
+        # `rise` is off by as much as log p_0, and log(e^rise - 1) by that over 1 - e^-rise.
         off = self._off + ROUNDING * np.abs(rise)
-        rise = np.where(np.abs(rise) <= 2 * off, 2 * off if self.add else 0.0, rise)
-        targets = np.where(
-            rise > 0, rise + np.log(-np.expm1(-np.maximum(rise, 0.0))), -np.inf
-        )
+        safe_rise = 2 * off if self.add else 0.0
+        rise = np.where(np.abs(rise) <= 2 * off, safe_rise, rise)
+        log_change = np.log(-np.expm1(-np.maximum(rise, 0.0)))
+        targets = np.where(rise > 0, rise + log_change, -np.inf)
         inside = np.isfinite(targets)
         target = targets[inside]
-        moved = 2 * (off / -np.expm1(-np.maximum(rise, 1e-300)))[inside] + 2 * self._off
+        share_off = off / -np.expm1(-np.maximum(rise, 1e-300))
+        target_off = 2 * share_off[inside] + 2 * self._off
+        x, step = self._solve(target)
+        variance = self.z**2
+        most = self._counts[-1]
+        ratios = self._logs[1:] - self._logs[0]
+        largest_exponent = most * (np.abs(x) + most) / variance
+        largest_ratio = float(np.abs(ratios).max())
+        largest = largest_exponent + np.abs(target) + largest_ratio + 4
+        function_off = target_off + 2 * FUNCTION * largest
+        roots = np.full(rise.shape, -np.inf)
+        error = np.zeros(rise.shape)
+        roots[inside] = x
+        error[inside] = variance * function_off + most * np.abs(step)
+        return roots, error
+
+    def _solve(self, target: np.ndarray) -> Rounded:
+        """Return the x at which M is `target`, float64 [n], and Newton's last step."""
         variance = self.z**2
         counts = self._counts
         ratios = self._logs[1:] - self._logs[0]
         x = np.full(len(target), np.inf)
         for count, ratio in zip(counts, ratios, strict=True):
-            np.minimum(x, (target - ratio) * variance / count + count / 2, out=x)
+            root_of_summand = (target - ratio) * variance / count + count / 2
+            np.minimum(x, root_of_summand, out=x)
         for _ in range(60):
             top = np.full(len(x), -np.inf)
             for count, ratio in zip(counts, ratios, strict=True):
-                np.maximum(top, ratio + count * (x - count / 2) / variance, out=top)
+                exponent = ratio + count * (x - count / 2) / variance
+                np.maximum(top, exponent, out=top)
             total = np.zeros(len(x))
             slope = np.zeros(len(x))
             for count, ratio in zip(counts, ratios, strict=True):
-                summand = np.exp(ratio + count * (x - count / 2) / variance - top)
+                exponent = ratio + count * (x - count / 2) / variance
+                summand = np.exp(exponent - top)
                 total += summand
                 slope += count * summand
-            step = (top + np.log(total) - target) * variance * total / slope
+            excess = top + np.log(total) - target
+            step = excess * variance * total / slope
             x -= step
-            if not len(step) or np.max(np.abs(step) / (1 + np.abs(x))) < 1e-15:
+            if not len(step):
                 break
-        roots = np.full(rise.shape, -np.inf)
-        error = np.zeros(rise.shape)
-        roots[inside] = x
-        largest = (
-            counts[-1] * (np.abs(x) + counts[-1]) / variance
-            + np.abs(target)
-            + float(np.abs(ratios).max())
-            + 4
-        )
-        error[inside] = variance * (moved + 2 * FUNCTION * largest) + counts[
-            -1
-        ] * np.abs(step)
-        return roots, error
+            relative_step = np.abs(step) / (1 + np.abs(x))
+            if np.max(relative_step) < 1e-15:
+                break
+        return x, step
 
     def loss(self, x: float) -> float:
         """The loss of removal at x."""
         if self.uses > 1:
             exponents = self._counts * (x - self._counts / 2) / self.z**2
-            return float(
-                logsumexp(np.append(self._logs[1:] + exponents, self._logs[0]))
-            )
+            logs = np.append(self._logs[1:] + exponents, self._logs[0])
+            return float(logsumexp(logs))
         exponent = (x - 0.5) / self.z**2
-        return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + exponent))
+        log_absent = math.log1p(-self.q)
+        log_present = math.log(self.q) + exponent
+        return float(np.logaddexp(log_absent, log_present))
 
     def range(self, mass: float, most: float = 600.0) -> tuple[float, float]:
         """Losses below and above which the first distribution has at most `mass` on
@@ -206,8 +232,11 @@ class RoundLoss:
         reach = -float(ndtri(mass)) * self.z
         low = self.uses * math.log1p(-self.q)
         if self.add:
-            return -min(self.loss(reach), most), -low
-        return low, min(self.loss(self._far(mass, reach)), most)
+            high = min(self.loss(reach), most)
+            return -high, -low
+        far = self._far(mass, reach)
+        high = min(self.loss(far), most)
+        return low, high
 
     def _far(self, mass: float, reach: float) -> float:
         """An x above which P has at most `mass`."""
@@ -215,11 +244,11 @@ class RoundLoss:
             return 1.0 + reach
 
         def excess(x: float) -> float:
-            return float(self._both(np.array(x), np.array(0.0), 1.0)[1]) - mass
+            _, mixed, _ = self._both(np.array(x), np.array(0.0), 1.0)
+            return float(mixed) - mass
 
-        most = float(self._counts[-1]) + reach
-        return (
-            most
-            if excess(most) >= 0
-            else float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-6)) + 2e-6
-        )
+        farthest = float(self._counts[-1]) + reach
+        if excess(farthest) >= 0:
+            return farthest
+        root = float(scipy.optimize.brentq(excess, 0.0, farthest, xtol=1e-6))
+        return root + 2e-6

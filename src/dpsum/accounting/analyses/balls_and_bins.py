@@ -36,6 +36,7 @@ from dpsum.accounting.gaussian import (
     FUNCTION,
     ROUNDING,
     Bracket,
+    Rounded,
     gaussian_deltas,
     gaussian_epsilon,
     guess_epsilon,
@@ -90,15 +91,15 @@ class _LogNormal:
 
     s: float
 
-    def tail(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def tail(self, at: np.ndarray) -> Rounded:
         """P(X > at), and by how much of itself it may be off."""
         return self._tail(at, self.s / 2)
 
-    def moment(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def moment(self, at: np.ndarray) -> Rounded:
         """E X 1{X > at}, and by how much of itself it may be off."""
         return self._tail(at, -self.s / 2)
 
-    def _tail(self, at: np.ndarray, shift: float) -> tuple[np.ndarray, np.ndarray]:
+    def _tail(self, at: np.ndarray, shift: float) -> Rounded:
         # log, the division, the sum, and s = 1/z were each rounded.
         with np.errstate(divide="ignore"):
             score = np.log(at) / self.s

@@ -64,6 +64,7 @@ from dpsum.accounting.compositions import (
     Composed,
     RoundLaw,
     Stage,
+    Tails,
     fine_spacing,
     lower_end,
     upper_curve,
@@ -73,6 +74,7 @@ from dpsum.accounting.gaussian import (
     FUNCTION,
     ROUNDING,
     Bracket,
+    Rounded,
     Schedule,
     exact_bracket,
     gaussian_deltas,
@@ -115,59 +117,57 @@ class _Pulled:
         self.q = rate
         self.turned = turned
 
-    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def tails(self, losses: np.ndarray) -> Tails:
         """See `compositions.RoundLaw`."""
-        x, off = self.where(-losses if self.turned else losses)
-        sign = -1.0 if self.turned else 1.0
-        (nobody, *offs), zeroed_tails, present_tails = (
-            normal_tail(x, off, mean, self.z, sign) for mean in (0.0, 1.0, 2.0)
-        )
-        present, zeroed = (
-            (1 - self.q) * nobody + self.q * tail
-            for tail, _ in (present_tails, zeroed_tails)
-        )
-        share = (
-            np.maximum(np.maximum(zeroed_tails[1], present_tails[1]), offs[0])
-            + 4 * ROUNDING
-        )
-        return (zeroed, present, share) if self.turned else (present, zeroed, share)
+        if self.turned:
+            x, off = self.where(-losses)
+            sign = -1.0
+        else:
+            x, off = self.where(losses)
+            sign = 1.0
+        nobody, nobody_off = normal_tail(x, off, 0.0, self.z, sign)
+        at_one, at_one_off = normal_tail(x, off, 1.0, self.z, sign)
+        at_two, at_two_off = normal_tail(x, off, 2.0, self.z, sign)
+        absent = (1 - self.q) * nobody
+        zeroed = absent + self.q * at_one
+        present = absent + self.q * at_two
+        share = np.maximum(at_one_off, at_two_off)
+        share = np.maximum(share, nobody_off) + 4 * ROUNDING
+        if self.turned:
+            return zeroed, present, share
+        return present, zeroed, share
 
-    def where(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def where(self, losses: np.ndarray) -> Rounded:
         """The x > 3/2 of a loss >= 0 of P against Q, and how far it may be off."""
         square = self.z**2
         least = np.maximum(losses, 0.0)
-        inside = (
-            4
-            * math.exp(-1 / square)
-            * (1 / self.q - 1)
-            * np.exp(-least)
-            * -np.expm1(-least)
-        )
-        rest = np.log((1 + np.sqrt(1 + inside)) / 2)
+        odds = 1 / self.q - 1
+        factor = 4 * math.exp(-1 / square) * odds
+        inside = factor * np.exp(-least) * -np.expm1(-least)
+        root = np.sqrt(1 + inside)
+        rest = np.log((1 + root) / 2)
         x = 1.5 + square * (least + rest)
-        # `inside` is off by four functions and as many products, of which its root has
-        # half.
-        return (
-            x,
-            square * (4 * FUNCTION * (1 + rest) + 4 * ROUNDING * least)
-            + 4 * ROUNDING * x,
-        )
+        # `inside` is off by four functions and as many products, of which its root has half.
+        logs_off = 4 * FUNCTION * (1 + rest) + 4 * ROUNDING * least
+        return x, square * logs_off + 4 * ROUNDING * x
 
     def loss(self, x: float) -> float:
         """log dP/dQ at x."""
-        rest = math.log1p(-self.q)
+        log_q = math.log(self.q)
+        log_rest = math.log1p(-self.q)
         shift_one = (x - 0.5) / self.z**2
-        two = (2 * x - 2) / self.z**2
-        return float(
-            np.logaddexp(rest, math.log(self.q) + two)
-            - np.logaddexp(rest, math.log(self.q) + shift_one)
-        )
+        shift_two = (2 * x - 2) / self.z**2
+        log_present = np.logaddexp(log_rest, log_q + shift_two)
+        log_zeroed = np.logaddexp(log_rest, log_q + shift_one)
+        return float(log_present - log_zeroed)
 
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
         reach = -float(ndtri(mass)) * self.z
         if self.turned:
-            return -min(self.loss(1.5 + reach), most), 0.0
-        return 0.0, min(self.loss(2.0 + reach), most)
+            low = min(self.loss(1.5 + reach), most)
+            return -low, 0.0
+        high = min(self.loss(2.0 + reach), most)
+        return 0.0, high
 
 
 class _Dominating:
@@ -181,18 +181,19 @@ class _Dominating:
         self._above = above
         self._below = below
 
-    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def tails(self, losses: np.ndarray) -> Tails:
         at = int(np.searchsorted(losses, 0.0))
-        halves_of_tails = zip(
-            self._below.tails(losses[:at]), self._above.tails(losses[at:]), strict=True
-        )
-        first, second, off = (np.concatenate(halves) for halves in halves_of_tails)
+        first_below, second_below, off_below = self._below.tails(losses[:at])
+        first_above, second_above, off_above = self._above.tails(losses[at:])
+        first = np.concatenate((first_below, first_above))
+        second = np.concatenate((second_below, second_above))
+        off = np.concatenate((off_below, off_above))
         return first, second, off
 
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
-        lower = self._below.range(mass, most)
-        upper = self._above.range(mass, most)
-        return min(lower[0], 0.0), upper[1]
+        low, _ = self._below.range(mass, most)
+        _, high = self._above.range(mass, most)
+        return min(low, 0.0), high
 
 
 class _OneDataSet:
@@ -209,45 +210,56 @@ class _OneDataSet:
     def __init__(self, noise_multiplier: float, rate: float) -> None:
         self._pair = _Pulled(noise_multiplier, rate)
 
-    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def tails(self, losses: np.ndarray) -> Tails:
         pair = self._pair
-        square = pair.z**2
-        ratio = np.exp(np.minimum(losses, 0.0))
+        is_negative = losses < 0
+        negative_losses = np.minimum(losses, 0.0)
+        ratio = np.exp(negative_losses)
         c = math.exp(-1 / pair.z**2)
-        free = (1 / pair.q - 1) * -np.expm1(np.minimum(losses, 0.0))
-        spread = ratio**2 - 4 * c * free + 8 * FUNCTION * (ratio**2 + 4 * c * free)
+        free = (1 / pair.q - 1) * -np.expm1(negative_losses)
+        product = 4 * c * free
+        slack = 8 * FUNCTION * (ratio**2 + product)
+        spread = ratio**2 - product + slack
         top = ratio + np.sqrt(np.maximum(spread, 0.0))
         with np.errstate(divide="ignore"):
-            logs = np.log(2 * free / top), np.log(top / (2 * c))
-        lower, upper = (0.5 + square * log for log in logs)
-        moved = [
-            square * (8 * FUNCTION + FUNCTION * np.abs(log))
-            + 4 * ROUNDING * (1 + square)
-            for log in logs
-        ]
-        right, off = pair.where(losses)
-        upper = np.where(losses < 0, upper, right)
-        off = np.where(losses < 0, moved[1], off)
-        lower = np.where(losses < 0, lower, -np.inf)
-        moved[0] = np.where(losses < 0, moved[0], 0.0)
+            lower_log = np.log(2 * free / top)
+            upper_log = np.log(top / (2 * c))
+        lower, lower_off = self._point(lower_log)
+        upper, upper_off = self._point(upper_log)
+        right, right_off = pair.where(losses)
+        upper = np.where(is_negative, upper, right)
+        upper_off = np.where(is_negative, upper_off, right_off)
+        lower = np.where(is_negative, lower, -np.inf)
+        lower_off = np.where(is_negative, lower_off, 0.0)
         chances = np.zeros(len(losses))
         for mean, share in ((0.0, 1 - pair.q), (2.0, pair.q)):
-            sides = (
-                normal_tail(lower, moved[0], mean, pair.z, -1.0),
-                normal_tail(upper, off, mean, pair.z, 1.0),
-            )
-            chances += share * sum(
-                tail * np.maximum(1 - error, 0.0) for tail, error in sides
-            )
-        chances = np.where((losses < 0) & (spread < 0), 1.0, chances) * (
-            1 - 8 * ROUNDING
-        )
+            left = _at_least(normal_tail(lower, lower_off, mean, pair.z, -1.0))
+            right = _at_least(normal_tail(upper, upper_off, mean, pair.z, 1.0))
+            chances += share * (left + right)
+        has_no_root = is_negative & (spread < 0)
+        chances = np.where(has_no_root, 1.0, chances)
+        chances = chances * (1 - 8 * ROUNDING)
         chances = np.minimum.accumulate(chances)  # rounding must not make a tail rise
         return chances, chances, np.zeros(len(losses))
 
+    def _point(self, log: np.ndarray) -> Rounded:
+        """Return the x of a root whose logarithm is given."""
+        square = self._pair.z**2
+        log_off = 8 * FUNCTION + FUNCTION * np.abs(log)
+        off = square * log_off + 4 * ROUNDING * (1 + square)
+        return 0.5 + square * log, off
+
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
         # The least of (1 - q + q c y^2) / (1 - q + q y) is above 1 - q.
-        return math.log1p(-self._pair.q), self._pair.range(mass, most)[1]
+        low = math.log1p(-self._pair.q)
+        _, high = self._pair.range(mass, most)
+        return low, high
+
+
+def _at_least(tail: Rounded) -> np.ndarray:
+    """Return the least that a tail can be."""
+    chance, off = tail
+    return chance * np.maximum(1 - off, 0.0)
 
 
 @lru_cache(maxsize=256)
@@ -257,37 +269,35 @@ def pairs(z: float, rate: float, adjacency: str, mass: float) -> tuple[RoundLaw,
     """
     if adjacency == REPLACE_ONE:
         half = z / 2
-        return (
-            _Dominating(
-                RoundLoss(half, rate, False, 1, mass),
-                RoundLoss(half, rate, True, 1, mass),
-            ),
-        )
-    present = _Dominating(_Pulled(z, rate), RoundLoss(z, rate, True, 1, mass))
-    return present, _Dominating(
-        RoundLoss(z, rate, False, 1, mass), _Pulled(z, rate, turned=True)
-    )
+        removed = RoundLoss(half, rate, False, 1, mass)
+        added = RoundLoss(half, rate, True, 1, mass)
+        return (_Dominating(removed, added),)
+    removed = RoundLoss(z, rate, False, 1, mass)
+    added = RoundLoss(z, rate, True, 1, mass)
+    present = _Dominating(_Pulled(z, rate), added)
+    zeroed = _Dominating(removed, _Pulled(z, rate, turned=True))
+    return present, zeroed
 
 
 def moved(adjacency: str) -> float:
     """By how many thresholds a unit moves the sum at most; ValueError for an adjacency
     without an analysis.
     """
-    if adjacency not in (ZERO_OUT, REPLACE_ONE):
-        raise ValueError(
-            f"fixed-size cohorts are accounted for under {ZERO_OUT} and {REPLACE_ONE},"
-            f" not {adjacency}"
-        )
-    return 2.0 if adjacency == REPLACE_ONE else 1.0
+    if adjacency == ZERO_OUT:
+        return 1.0
+    if adjacency == REPLACE_ONE:
+        return 2.0
+    raise ValueError(
+        f"fixed-size cohorts are accounted for under {ZERO_OUT} and {REPLACE_ONE},"
+        f" not {adjacency}"
+    )
 
 
 def _stage(schedule: Schedule, rate: float, adjacency: str = ZERO_OUT) -> Stage:
-    return Stage(
-        schedule,
-        rate,
-        lambda z, mass: pairs(z, rate, adjacency, mass),
-        moves=moved(adjacency),
-    )
+    def laws(z: float, mass: float) -> tuple[RoundLaw, ...]:
+        return pairs(z, rate, adjacency, mass)
+
+    return Stage(schedule, rate, laws, moves=moved(adjacency))
 
 
 @lru_cache(maxsize=4096)
@@ -307,10 +317,12 @@ def upper_epsilon(
     stage = _stage(schedule, rate, adjacency)
     if not schedule:
         return 0.0
-    # The cohorts told, the releases are composed Gaussians (joint convexity), and at q
-    # = 1 they are known.
+    # The cohorts told, the releases are composed Gaussians (joint convexity), and at q = 1
+    # they are known.
     ceiling = gaussian_epsilon(stage.joint / stage.moves, delta)
-    return ceiling if rate == 1.0 else best_upper_end(stage, delta, ceiling)
+    if rate == 1.0:
+        return ceiling
+    return best_upper_end(stage, delta, ceiling)
 
 
 def upper_deltas(
@@ -322,7 +334,9 @@ def upper_deltas(
     poisson.check(schedule, rate, 0.5)
     stage = _stage(schedule, rate)
     ceiling = gaussian_deltas(stage.joint, epsilons)
-    curves = [ceiling, ceiling] if stage.no_grid else upper_curve(stage, epsilons)
+    if stage.no_grid:
+        return [ceiling, ceiling]
+    curves = upper_curve(stage, epsilons)
     return [np.minimum(deltas, ceiling) for deltas in curves]
 
 
@@ -341,12 +355,20 @@ def lower_epsilon(
     if moved(adjacency) == 2.0:
         return poisson.lower_epsilon(wide, rate, delta)
     all_same = poisson.lower_epsilon(schedule, rate, delta)
-    if not schedule or rate == 1.0 or min(z for z, _ in schedule) < _LEAST_NOISE_APART:
+    if not schedule or rate == 1.0:
+        return all_same
+    least = min(z for z, _ in schedule)
+    if least < _LEAST_NOISE_APART:
         return all_same
     upper = upper_epsilon(schedule, rate, delta)
     step = fine_spacing([poisson.stage_of(wide, rate)], delta, upper)
-    opposed = Stage(schedule, rate, lambda z, mass: [_OneDataSet(z, rate)])
-    return max(all_same, lower_end([opposed], delta, upper=upper, step=step))
+
+    def laws(z: float, mass: float) -> tuple[RoundLaw, ...]:
+        return (_OneDataSet(z, rate),)
+
+    stage = Stage(schedule, rate, laws)
+    opposed = lower_end([stage], delta, upper=upper, step=step)
+    return max(all_same, opposed)
 
 
 _NODES = np.polynomial.legendre.leggauss(16)
@@ -363,36 +385,37 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
     """
     z = noise_multiplier
     q = rate
-    most = max(orders)
+    alphas = np.array(orders)
     if rate == 1.0:
-        return np.array(orders) / (2 * z**2)
+        return alphas / (2 * z**2)
     nodes, weights = _NODES
+    farthest = 2.0 * max(orders) + 40.0 * z
+    panel = 0.5 * z
+    log_scale = math.log(z * math.sqrt(2 * math.pi))
 
-    def law(x: np.ndarray, mean: float) -> np.ndarray:
+    def log_density(x: np.ndarray, mean: float) -> np.ndarray:
         """Return the log density of (1 - q) N(0) + q N(mean)."""
-        normal = -(x**2) / (2 * z**2) - math.log(z * math.sqrt(2 * math.pi))
-        return normal + np.logaddexp(
-            math.log1p(-q), math.log(q) + mean * (x - mean / 2) / z**2
-        )
+        normal = -(x**2) / (2 * z**2) - log_scale
+        shift = mean * (x - mean / 2) / z**2
+        return normal + np.logaddexp(math.log1p(-q), math.log(q) + shift)
 
     def half(start: float, first: float, second: float) -> tuple[np.ndarray, ...]:
         """Return logarithms of masses above `start`, and losses there."""
-        count = math.ceil((2.0 * most + 40.0 * z - start) / (0.5 * z))
-        middles = start + 0.5 * z * (np.arange(count) + 0.5)
+        count = math.ceil((farthest - start) / panel)
+        middles = start + panel * (np.arange(count) + 0.5)
         x = (middles[:, None] + 0.25 * z * nodes).ravel()
         logs = np.tile(np.log(0.25 * z * weights), count)
-        return law(x, first) + logs, law(x, first) - law(x, second)
+        log_first = log_density(x, first)
+        log_second = log_density(x, second)
+        return log_first + logs, log_first - log_second
 
-    pairs_of_halves = (
-        (half(1.5, 2.0, 1.0), half(0.5, 0.0, 1.0)),
-        (half(0.5, 1.0, 0.0), half(1.5, 1.0, 2.0)),
-    )
-    moments = [
-        [_log_moment(halves, order) for order in orders] for halves in pairs_of_halves
-    ]
-    return np.asarray(
-        np.max(moments, axis=0) / (np.array(orders) - 1.0) * (1 + 1e-9) + 1e-10
-    )
+    present = half(1.5, 2.0, 1.0), half(0.5, 0.0, 1.0)
+    zeroed = half(0.5, 1.0, 0.0), half(1.5, 1.0, 2.0)
+    present_moments = [_log_moment(present, order) for order in orders]
+    zeroed_moments = [_log_moment(zeroed, order) for order in orders]
+    log_moments = np.max([present_moments, zeroed_moments], axis=0)
+    divergences = log_moments / (alphas - 1.0)
+    return np.asarray(divergences * (1 + 1e-9) + 1e-10)
 
 
 def _log_moment(halves: Sequence[tuple[np.ndarray, ...]], order: int) -> float:
@@ -402,12 +425,13 @@ def _log_moment(halves: Sequence[tuple[np.ndarray, ...]], order: int) -> float:
     logs, losses = (np.concatenate(sides) for sides in zip(*halves, strict=True))
     powers = (order - 1) * losses
     if float(np.max(logs + powers)) > 500.0:
-        return float(np.logaddexp(logsumexp(logs + powers), 0.0))
+        log_total = logsumexp(logs + powers)
+        return float(np.logaddexp(log_total, 0.0))
     masses = np.exp(logs)
     small = masses * np.expm1(np.minimum(powers, 1.0))
-    return math.log1p(
-        float(np.where(powers < 1, small, np.exp(logs + powers) - masses).sum())
-    )
+    large = np.exp(logs + powers) - masses
+    excess = np.where(powers < 1, small, large)
+    return math.log1p(float(excess.sum()))
 
 
 class Redrawn(Composed):
@@ -425,10 +449,8 @@ class Redrawn(Composed):
         z = self.gaussian(events)
         if z is not None:
             return exact_bracket(z / 2, delta)
-        low, high = (
-            self.end(events, delta, upper=upper, adjacency=REPLACE_ONE)
-            for upper in (False, True)
-        )
+        low = self.end(events, delta, upper=False, adjacency=REPLACE_ONE)
+        high = self.end(events, delta, upper=True, adjacency=REPLACE_ONE)
         return low, high
 
 
@@ -460,40 +482,38 @@ class FixedSizeAccountant(Redrawn):
         self.check_whole(sampling, "cohort")
 
     def curve(self, events: Events) -> Curve:
-        return Curve(
-            EPSILONS,
-            *upper_deltas(grouped(events.schedule, least=True), events.rate, EPSILONS),
-        )
+        schedule = grouped(events.schedule, least=True)
+        deltas = upper_deltas(schedule, events.rate, EPSILONS)
+        return Curve(EPSILONS, *deltas)
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         schedule = grouped(events.schedule, least=True)
         whole_orders = tuple(map(int, orders))
-        return np.sum(
-            [count * renyi(z, events.rate, whole_orders) for z, count in schedule],
-            axis=0,
-        )
+        divergences = [
+            count * renyi(z, events.rate, whole_orders) for z, count in schedule
+        ]
+        return np.sum(divergences, axis=0)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        uses = use.most
         done = len(events.multipliers)
         rate = events.rate
         sampling = events.sampling
         least = min(events.multipliers)
+        most = max(events.multipliers)
         cohort = int(sampling["cohort"])
         units = int(sampling[self.units_of(sampling)])
         z = self.gaussian(events)
         if z is not None:
-            return exact_bracket(z / use.most, delta)
-        low = lower_epsilon(((max(events.multipliers), done),), rate, delta)
-        known_draws = known_draws_epsilon(
-            *squares_of_hypergeometrics(use.most, cohort, units, done), least, delta
-        )
-        ceiling = min(
-            gaussian_epsilon(least / (use.most * done**0.5), delta), known_draws
-        )
-        high = group_epsilon(
-            lambda share: upper_epsilon(((least, done),), rate, share),
-            use.most,
-            delta,
-            ceiling=ceiling,
-        )
+            return exact_bracket(z / uses, delta)
+
+        def high_of_one(share: float) -> float:
+            return upper_epsilon(((least, done),), rate, share)
+
+        low = lower_epsilon(((most, done),), rate, delta)
+        law, missing = squares_of_hypergeometrics(uses, cohort, units, done)
+        known_draws = known_draws_epsilon(law, missing, least, delta)
+        known_rounds = gaussian_epsilon(least / (uses * done**0.5), delta)
+        ceiling = min(known_rounds, known_draws)
+        high = group_epsilon(high_of_one, uses, delta, ceiling=ceiling)
         return min(low, high), high
