@@ -106,11 +106,9 @@ class Accumulator:
 
     def transformed(self, contributions: Any) -> Any:
         """Contributions [n, d] as they are clipped."""
-        return (
-            self.described.transform.rows(contributions)
-            if self.transforms
-            else contributions
-        )
+        if self.transforms:
+            return self.described.transform.rows(contributions)
+        return contributions
 
     @property
     def deviation(self) -> Any:

@@ -222,7 +222,9 @@ class Budget:
         budget.
         """
         shared = self.shared(mechanism)
-        return None if shared is None else shared[1]
+        if shared is None:
+            return None
+        return shared[1]
 
     def charge(self, mechanism: Spender) -> None:
         """Take note of a round of a mechanism: a round of all that share a plan is

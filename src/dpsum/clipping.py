@@ -344,7 +344,9 @@ class PrivateQuantile(CohortRule, LotRule):
 
     def deviation(self, cohort: float) -> float:
         """sigma_b for a cohort of so many units."""
-        return cohort / 20 if self.count_noise is None else self.count_noise
+        if self.count_noise is None:
+            return cohort / 20
+        return self.count_noise
 
     def extra(
         self, state: State, *, noise_multiplier: float, cohort: float

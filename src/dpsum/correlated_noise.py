@@ -51,7 +51,10 @@ class Encoded(Noise):
         everyone = sampler["kind"] == "everyone"
         if everyone or "separation" in sampler:
             encoder = inverted(self.inverse())
-            separation = 1 if everyone else int(sampler["separation"])
+            if everyone:
+                separation = 1
+            else:
+                separation = int(sampler["separation"])
             times = int(sampler["rounds" if everyone else "participations"])
             moved = sensitivity(encoder.T @ encoder, separation, times)[1]
             if moved > 1 + 1e-9:

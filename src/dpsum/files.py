@@ -66,11 +66,9 @@ def number_of(error: Exception) -> int | None:
     """
     if match := re.search(r"\(os error (\d+)\)", str(error)):
         return int(match[1])
-    return (
-        errno.ENOSPC
-        if "Not enough free space" in str(error)
-        else getattr(error, "errno", None)
-    )
+    if "Not enough free space" in str(error):
+        return errno.ENOSPC
+    return getattr(error, "errno", None)
 
 
 def _refused(path: Path) -> int | None:

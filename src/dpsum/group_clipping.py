@@ -135,7 +135,9 @@ class CoordinateGroups:
     @property
     def claimed_ratio(self) -> float:
         """The multiplier as it is configured over the one that is proven."""
-        return math.sqrt(self.count) if self.noise == "per-group" else 1.0
+        if self.noise == "per-group":
+            return math.sqrt(self.count)
+        return 1.0
 
     def thresholds(self, given: Any) -> tuple[float, ...]:
         """Return one threshold for each group, from one for all or from a sequence.
@@ -170,7 +172,9 @@ class CoordinateGroups:
 
 def _shown(values: Sequence[Any]) -> str:
     text = ", ".join(map(str, values[:8]))
-    return f"[{text}, ...]" if len(values) > 8 else f"[{text}]"
+    if len(values) > 8:
+        return f"[{text}, ...]"
+    return f"[{text}]"
 
 
 def joint_noise_multiplier(

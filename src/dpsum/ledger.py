@@ -304,11 +304,10 @@ def read_ledger(
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        fault = (
-            "is not UTF-8 text"
-            if isinstance(error, ValueError)
-            else f"cannot be read ({error.strerror})"
-        )
+        if isinstance(error, ValueError):
+            fault = "is not UTF-8 text"
+        else:
+            fault = f"cannot be read ({error.strerror})"
         if isinstance(error, FileNotFoundError):
             raise DpsumError(
                 f"{path} is missing: name a ledger that a training wrote"

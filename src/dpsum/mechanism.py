@@ -199,12 +199,18 @@ class Mechanism:
         self.ledger = ledger
         self.observer = observer
         self.seed = fresh(seed)
-        self._drawn_by = "the operating system" if seed is None else str(seed)
+        if seed is None:
+            self._drawn_by = "the operating system"
+        else:
+            self._drawn_by = str(seed)
         self._indices = tuple(indices)
         self._plain = plain
         self.holders = holders
         self.per_round = per_round
-        self._cohort = denominator if cohort is None else cohort
+        if cohort is None:
+            self._cohort = denominator
+        else:
+            self._cohort = cohort
         self.arithmetic = arithmetic or Arithmetic()
         self._multiplier = multiplier
         self._lock = threading.Lock()
@@ -213,7 +219,10 @@ class Mechanism:
         self.states = list[State]()
         self._done: tuple[int, set[tuple[int, int]]] = (-1, set())
         self._unwritten: int | None = None
-        self.groups = groups if described.private else None
+        if described.private:
+            self.groups = groups
+        else:
+            self.groups = None
         rule = described.clipping
         if self.groups is not None:
             _check_groups(described, self.groups, dimension=dimension, holders=holders)
@@ -274,11 +283,9 @@ class Mechanism:
             assert self._multiplier is not None
             return self._multiplier / self.claimed_ratio
         names, plan = shared
-        return (
-            plan.noise_multiplier
-            if len(names) == 1
-            else plan.multipliers[names.index(self.sum.name)]
-        )
+        if len(names) == 1:
+            return plan.noise_multiplier
+        return plan.multipliers[names.index(self.sum.name)]
 
     @property
     def streams(self) -> set[str]:
@@ -523,7 +530,10 @@ class Mechanism:
                     holder=0, step=0, total=self.new_sum(self.state_of(0)), mean=None
                 )
             ]
-        number = index if step is None else index * self.per_round + step
+        if step is None:
+            number = index
+        else:
+            number = index * self.per_round + step
         at: dict[str, Any] = {"round": index} | ({} if step is None else {"step": step})
         rows: list[tuple[Any, Any, Released]] = [
             (release.total, release.mean, release) for release in releases
@@ -608,7 +618,10 @@ class Mechanism:
         follows from, so keep it secret.
         """
         plan = self.budget.plan_of(self)
-        drawn = {} if self._drawn_by == str(self.seed) else {"seed": self.seed}
+        if self._drawn_by == str(self.seed):
+            drawn = {}
+        else:
+            drawn = {"seed": self.seed}
         return {
             "states": self.states,
             "budget": None if plan is None else plan.state(),

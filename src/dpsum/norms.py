@@ -28,7 +28,10 @@ def l2_norm(values: np.ndarray) -> float:
         return math.nan
     largest = float(np.max(np.abs(values), initial=0.0))
     scale = usual_scale(largest)
-    scaled = values if scale == 1.0 else values / scale
+    if scale == 1.0:
+        scaled = values
+    else:
+        scaled = values / scale
     norm = scale * math.sqrt(math.fsum(scaled * scaled))
     return min(norm, sys.float_info.max)
 
@@ -42,7 +45,9 @@ def usual_scale(largest: float) -> float:
     Returns:
         1 where the squares are in the range of double precision, else `largest`.
     """
-    return 1.0 if largest == 0.0 or _LOW < largest < _HIGH else largest
+    if largest == 0.0 or _LOW < largest < _HIGH:
+        return 1.0
+    return largest
 
 
 def clip(values: np.ndarray, norm: float, limit: float) -> np.ndarray:

@@ -116,7 +116,9 @@ class Participation:
         most rounds that it is in.
         """
         rounds = max(self.rounds, 1)
-        return (rounds, 1) if self.once else (1, rounds)
+        if self.once:
+            return rounds, 1
+        return 1, rounds
 
     @property
     def allows_client_state(self) -> bool:
@@ -512,19 +514,17 @@ class RecordLots:
         whose: str = "a client",
         kind: str = "poisson-lots",
     ) -> None:
-        sizes = (
-            [records] * clients
-            if isinstance(records, int)
-            else [int(size) for size in records]
-        )
+        if isinstance(records, int):
+            sizes = [records] * clients
+        else:
+            sizes = [int(size) for size in records]
         self.alike = len(set(sizes)) == 1
         self.records = sum(sizes)
         if len(sizes) != clients or not clients <= lot * clients <= self.records:
-            held = (
-                f"{sizes[0]}"
-                if self.alike
-                else f"{self.records / clients:g} on average"
-            )
+            if self.alike:
+                held = f"{sizes[0]}"
+            else:
+                held = f"{self.records / clients:g} on average"
             raise DpsumError(
                 f"participation.cohort is {lot}, but {whose} holds {held} records: a"
                 " lot must be from 1 to that"
@@ -537,7 +537,10 @@ class RecordLots:
         self.seed: int = fresh(seed)
         self.sizes = sizes
         self.purpose = purpose
-        self.rate = lot / sizes[0] if self.alike else lot * clients / self.records
+        if self.alike:
+            self.rate = lot / sizes[0]
+        else:
+            self.rate = lot * clients / self.records
 
     def lot(self, index: int, step: int = 0, client: int = 0) -> np.ndarray:
         """Places of the records of a lot among the holder's, ascending, the same
@@ -552,7 +555,9 @@ class RecordLots:
         """The expected lot of one holder; of holders that are alike, the
         denominator.
         """
-        return float(self.size) if self.alike else self.rate * self.sizes[client]
+        if self.alike:
+            return float(self.size)
+        return self.rate * self.sizes[client]
 
     @property
     def denominator(self) -> float:

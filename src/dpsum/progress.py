@@ -49,7 +49,10 @@ class Progress:
         self._every = every
         self._timed = timed
         self._out = out or sys.stderr
-        self._at_most = 30.0 if self._out.isatty() else 600.0
+        if self._out.isatty():
+            self._at_most = 30.0
+        else:
+            self._at_most = 600.0
         self._first = done
         self._start = time.monotonic()
         self._last = time.monotonic()

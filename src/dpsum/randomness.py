@@ -18,7 +18,9 @@ Seed = int | None
 
 def fresh(seed: Seed) -> int:
     """A seed, or 128 bits of the operating system's entropy where none is given."""
-    return secrets.randbits(128) if seed is None else seed
+    if seed is None:
+        return secrets.randbits(128)
+    return seed
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:

@@ -61,7 +61,10 @@ class Sampling(Mapping[str, Any]):
         )
 
     def __getitem__(self, key: str) -> Any:
-        value = getattr(self, key) if key in _SAID else self.others.get(key)
+        if key in _SAID:
+            value = getattr(self, key)
+        else:
+            value = self.others.get(key)
         if value is None:
             raise KeyError(key)
         return value

@@ -74,14 +74,19 @@ class SumSpec:
         """
         if self.clipping is None:
             return 1.0
-        reach = 2.0 if self.adjacency == "replace-one" else 1.0
+        if self.adjacency == "replace-one":
+            reach = 2.0
+        else:
+            reach = 1.0
         return float(self.clipping.claimed_ratio(reach * threshold))
 
     @property
     def delta(self) -> float | None:
         """The delta at which its epsilon is given."""
         limits = self.budget or self.within_task
-        return None if limits is None else float(limits.delta)
+        if limits is None:
+            return None
+        return float(limits.delta)
 
     @property
     def moves(self) -> bool:
@@ -246,8 +251,6 @@ def _apart(first: SumSpec, second: SumSpec) -> str:
         return "a client's own sums are accounted for by themselves"
     if {first.noise.mechanism, second.noise.mechanism} != {"gaussian"}:
         return f"have {first.noise.mechanism} and {second.noise.mechanism} noise"
-    return (
-        ""
-        if first.adjacency == second.adjacency
-        else f"are for {first.adjacency} and {second.adjacency} adjacency"
-    )
+    if first.adjacency == second.adjacency:
+        return ""
+    return f"are for {first.adjacency} and {second.adjacency} adjacency"

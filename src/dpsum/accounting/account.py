@@ -180,7 +180,8 @@ def account(
     """
     if not 0 < delta < 1:
         raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
-    releases = read_ledger(releases) if isinstance(releases, (str, Path)) else releases
+    if isinstance(releases, (str, Path)):
+        releases = read_ledger(releases)
     claims = claims or {}
     if not releases:
         return Account(delta=delta, reasons=dict.fromkeys(PROFILES, _NOTHING_PRIVATE))
@@ -313,7 +314,9 @@ def others(releases: Sequence[Release]) -> dict[str, int]:
     hides a record: a client knows its own noise.
     """
     clients = releases[0].adds or 1
-    return {"another client": clients - 1, "everyone": clients} if clients > 1 else {}
+    if clients > 1:
+        return {"another client": clients - 1, "everyone": clients}
+    return {}
 
 
 def _worst_part(
@@ -421,11 +424,10 @@ def seen_by(event: Release, clients: int, observer: str) -> Release:
     all their noise is in it.
     """
     more = clients**0.5
-    std = (
-        [deviation * more for deviation in event.noise_std]
-        if isinstance(event.noise_std, list)
-        else event.noise_std * more
-    )
+    if isinstance(event.noise_std, list):
+        std = [deviation * more for deviation in event.noise_std]
+    else:
+        std = event.noise_std * more
     z = event.noise_multiplier * more
     return dataclasses.replace(
         event, observer=observer, noise_multiplier=z, noise_std=std

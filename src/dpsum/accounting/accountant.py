@@ -301,7 +301,9 @@ class Accountant:
 
     def units_of(self, sampling: Sampler) -> str:
         """The key of a sampler that says how many units a cohort is drawn from."""
-        return "records" if self.records_too and "records" in sampling else self.units
+        if self.records_too and "records" in sampling:
+            return "records"
+        return self.units
 
     def contradiction(self, sampling: Sampling, why: str) -> Contradiction:
         """The error that refuses a sampler."""

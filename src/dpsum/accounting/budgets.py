@@ -126,7 +126,10 @@ class BudgetPlan:
         """Epsilon after `done` rounds, as claimed and as it holds; NaN where nothing is
         claimed, or it takes long.
         """
-        claimed = self._epsilon("claimed", done) if self._given["claims"] else math.nan
+        if self._given["claims"]:
+            claimed = self._epsilon("claimed", done)
+        else:
+            claimed = math.nan
         if not self.counted:
             return claimed, math.inf
         return claimed, self._epsilon("proven", done) if self._every_round else math.nan
@@ -210,9 +213,10 @@ class DecayingBudget(BudgetPlan):
         self._decay = decay
         self._falls = falls
         self._extra = extra
-        self._limit = (
-            budget.epsilon if budget.epsilon is not None and budget.stop else math.inf
-        )
+        if budget.epsilon is not None and budget.stop:
+            self._limit = budget.epsilon
+        else:
+            self._limit = math.inf
         claim = claims.get(sampler["kind"])
         self._orders, self._holds = orders_of(budget.profile, claim)
         if self._holds and decay < 1 and math.isfinite(self._limit):
@@ -285,7 +289,8 @@ class DecayingBudget(BudgetPlan):
         rounds are not looked at.
         """
         self._seen += 1
-        loss = math.inf if self._seen < self._falls else loss
+        if self._seen < self._falls:
+            loss = math.inf
         self._losses = [*self._losses, loss][-(self._falls + 1) :]
         latest = [math.inf, *self._losses][-self._falls - 1 :]
         falls = [later < earlier for earlier, later in itertools.pairwise(latest)]

@@ -75,7 +75,10 @@ def epsilon_after(
         )
     if profile == "claimed" and not claims:
         raise DpsumError(f"{NO_CLAIM}: set the profile to proven")
-    claim = claims.get(kind) if claims and profile == "claimed" else None
+    if claims and profile == "claimed":
+        claim = claims.get(kind)
+    else:
+        claim = None
     if done == 0:
         return 0.0
     schedule = ((float(noise_multiplier), int(done)),)

@@ -76,10 +76,13 @@ class Claim:
 
     def statement(self, sampler: Sampler) -> tuple[str, str]:
         """The status and the explanation of the claim for a sampler."""
-        why = "" if self.void is None else self.void(sampler)
-        return (
-            ("void", self.explanation + why) if why else (self.status, self.explanation)
-        )
+        if self.void is None:
+            why = ""
+        else:
+            why = self.void(sampler)
+        if why:
+            return "void", self.explanation + why
+        return self.status, self.explanation
 
 
 Claims = Mapping[str, Claim]
@@ -167,11 +170,9 @@ def one_release(schedule: Schedule, sampler: Sampler, delta: float) -> float:
 
 
 def _several_steps(sampler: Sampler) -> str:
-    return (
-        f"; {sampler['steps']} steps read the same examples"
-        if sampler["steps"] > 1
-        else ""
-    )
+    if sampler["steps"] > 1:
+        return f"; {sampler['steps']} steps read the same examples"
+    return ""
 
 
 def _disjoint_batches(sampler: Sampler) -> str:
@@ -226,7 +227,9 @@ def _gdp(
     mu = sampler["rate"] * math.sqrt(
         math.fsum(square(z, rounds) for z, rounds in schedule)
     )
-    return gaussian_epsilon(1 / mu, delta) if mu else 0.0
+    if mu:
+        return gaussian_epsilon(1 / mu, delta)
+    return 0.0
 
 
 def gdp_claim(

@@ -165,7 +165,10 @@ def _grid(
     first = math.floor(low / step)
     losses = (first + np.arange(math.ceil(high / step) - first + 1)) * step
     *tails, off = law.tails(losses)
-    lean = 1 + off if upper else np.maximum(1 - off, 0.0)
+    if upper:
+        lean = 1 + off
+    else:
+        lean = np.maximum(1 - off, 0.0)
     tail, second_tail = (np.minimum(values * lean, 1.0) for values in tails)
     inside = np.maximum(tail[:-1] - tail[1:], 0.0)
     weights = np.append(inside, 0.0)
@@ -238,7 +241,8 @@ def upper_end(
     """
     step = min(stage.spacing for stage in stages)
     first, *other_orders = _ends(stages, cut_mass(stages, delta), step, upper=True)
-    start = stages[0].guess(delta) if start is None else start
+    if start is None:
+        start = stages[0].guess(delta)
     epsilon = crossing(first, delta=delta, start=start, ceiling=ceiling, upper=True)
     return raised(
         epsilon,
@@ -253,7 +257,8 @@ def lower_end(
     """A lower end of epsilon in the first order, which is at most `upper`; on the grid
     of `fine_spacing` by default.
     """
-    step = fine_spacing(stages, delta, upper) if step is None else step
+    if step is None:
+        step = fine_spacing(stages, delta, upper)
     first, *_ = _ends(stages, cut_mass(stages, delta), step, upper=False)
     return crossing(first, delta=delta, start=upper, ceiling=upper, upper=False)
 
@@ -320,7 +325,9 @@ class Composed(Accountant):
 
     def gaussian(self, events: Events) -> float | None:
         """Sampling at rate 1 is none: all releases are one Gaussian."""
-        return joint_of(events.schedule) if events.rate == 1 else None
+        if events.rate == 1:
+            return joint_of(events.schedule)
+        return None
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         if self.gaussian(events) is not None:

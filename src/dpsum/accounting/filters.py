@@ -122,7 +122,9 @@ def filtered_epsilon(
         ) - math.log(delta)
 
     root = least_root(excess, xtol=1e-12)
-    return root + 1e-11 if root else 0.0
+    if root:
+        return root + 1e-11
+    return 0.0
 
 
 def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:
@@ -150,7 +152,9 @@ def filter_of(events: Events, budget: BudgetLimits, claims: Claims) -> Filter | 
     spent = np.sum(
         [count * renyi(z, events.rate, orders) for z, count in events.schedule], axis=0
     )
-    return Filter(orders=orders, budgets=budgets) if keeps(spent, budgets) else None
+    if keeps(spent, budgets):
+        return Filter(orders=orders, budgets=budgets)
+    return None
 
 
 def floor_of(events: Events, fall: tuple[float, int]) -> Schedule | None:

@@ -92,9 +92,9 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     def excess(epsilon: float) -> float:
         return gaussian_delta(z, epsilon) - delta
 
-    return (
-        0.0 if delta >= 1 else least_root(excess, xtol=1e-13, rtol=1e-13, maxiter=300)
-    )
+    if delta >= 1:
+        return 0.0
+    return least_root(excess, xtol=1e-13, rtol=1e-13, maxiter=300)
 
 
 def exact_bracket(noise_multiplier: float, delta: float) -> Bracket:
@@ -151,7 +151,9 @@ def joint_multiplier(multipliers: Sequence[float]) -> float:
 
 def joint_or_only(multipliers: Sequence[float]) -> float:
     """Return `joint_multiplier`, or the only multiplier as it is, to the bit."""
-    return multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
+    if len(multipliers) == 1:
+        return multipliers[0]
+    return joint_multiplier(multipliers)
 
 
 def joint_of(schedule: Schedule) -> float:

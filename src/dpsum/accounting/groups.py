@@ -66,11 +66,9 @@ def _ladder(epsilon: float, size: int) -> float:
     """1 + e^eps + ... + e^((k-1) eps)."""
     if size * epsilon > 600.0:
         return math.inf
-    return (
-        math.expm1(size * epsilon) / math.expm1(epsilon)
-        if epsilon > 1e-12
-        else float(size)
-    )
+    if epsilon > 1e-12:
+        return math.expm1(size * epsilon) / math.expm1(epsilon)
+    return float(size)
 
 
 def squares_of_binomials(
@@ -129,7 +127,10 @@ def _sum_of_squares(
     law = np.zeros(cut * cut + 1)
     law[counts * counts] = law_of(counts)
     # No round has more than `most`, so beyond it nothing is missing.
-    missing = rounds * float(tail_of(cut)) if cut < most else 0.0
+    if cut < most:
+        missing = rounds * float(tail_of(cut))
+    else:
+        missing = 0.0
     total: np.ndarray | None = None
     exponent = rounds
     power = law
@@ -183,5 +184,10 @@ def known_draws_epsilon(
             - rest
         )
 
-    root = least_root(excess, xtol=1e-9) if len(at) else 0.0
-    return root + 1e-9 if root else 0.0
+    if len(at):
+        root = least_root(excess, xtol=1e-9)
+    else:
+        root = 0.0
+    if root:
+        return root + 1e-9
+    return 0.0

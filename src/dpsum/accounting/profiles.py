@@ -59,7 +59,9 @@ class Entry:
     @property
     def stands(self) -> str:
         """The status, with what an audit says against it."""
-        return f"{self.status}, {self.audit}" if self.audit else self.status
+        if self.audit:
+            return f"{self.status}, {self.audit}"
+        return self.status
 
 
 class Profiles:
@@ -90,10 +92,14 @@ class Profiles:
         self.counts_more_noise = any(
             event.counted_multiplier > event.noise_multiplier for event in releases
         )
-        self.z = None if self.missing else self.accountant.gaussian(events)
-        self.adaptive = (
-            len(events.schedule) > 1 if given.adaptive is None else given.adaptive
-        )
+        if self.missing:
+            self.z = None
+        else:
+            self.z = self.accountant.gaussian(events)
+        if given.adaptive is None:
+            self.adaptive = len(events.schedule) > 1
+        else:
+            self.adaptive = given.adaptive
         self.filter = self.floor = None
         if self.adaptive and self.accountant.follows_loss:
             if given.budget is not None and (
@@ -153,7 +159,10 @@ class Profiles:
         claim = self.claims.get(self.accountant.pair[1])
         events = self.events
         if claim is None:
-            schedule = events.claimed[0][0] if events.uncounted else events.schedule
+            if events.uncounted:
+                schedule = events.claimed[0][0]
+            else:
+                schedule = events.schedule
             low, high = self.accountant.bracket(events.of_noise(schedule), self.delta)
             status = "proved"
             text = self.accountant.explain(events)
@@ -222,7 +231,9 @@ class Profiles:
             bounds.append(self.filter.epsilon(delta))
         if self.floor is not None:
             bounds.append(self.accountant.high(self.events.of_noise(self.floor), delta))
-        return min(bounds) if bounds else self.accountant.high(self.events, delta)
+        if bounds:
+            return min(bounds)
+        return self.accountant.high(self.events, delta)
 
     def _replace_one(self, proven: Entry) -> Entry:
         """One unit's contribution becomes any other: the sum moves by up to twice the
@@ -231,9 +242,10 @@ class Profiles:
         if self.accountant.adjacency == "replace-one":
             return proven
         low = proven.epsilon_low
-        own_bracket = (
-            None if self.missing else self.accountant.replaced(self.events, self.delta)
-        )
+        if self.missing:
+            own_bracket = None
+        else:
+            own_bracket = self.accountant.replaced(self.events, self.delta)
         if own_bracket is not None:
             low, high = own_bracket
             method = "replaced by any other, which has an analysis of its own"
@@ -241,7 +253,8 @@ class Profiles:
         elif self.z:
             high = gaussian_epsilon(self.z / 2, self.delta)
             method = "sensitivity 2C"
-            low = high if low == proven.epsilon_high else low
+            if low == proven.epsilon_high:
+                low = high
             reason = "the low end is that of a unit that is zeroed"
         else:
             high = max(low, group_epsilon(self._high, 2, self.delta))
@@ -269,14 +282,16 @@ class Profiles:
         by_size = {}
         for size in self.given.groups:
             z = self.z
-            high = (
-                gaussian_epsilon(z / size, self.delta)
-                if z
-                else group_epsilon(self._high, size, self.delta)
-            )
+            if z:
+                high = gaussian_epsilon(z / size, self.delta)
+            else:
+                high = group_epsilon(self._high, size, self.delta)
             one_low = profiles["proven"].epsilon_low
             one_high = profiles["proven"].epsilon_high
-            low = high if z and one_low == one_high > 0 else min(one_low, high)
+            if z and one_low == one_high > 0:
+                low = high
+            else:
+                low = min(one_low, high)
             method = (
                 "one Gaussian of sensitivity kC; exact"
                 if z

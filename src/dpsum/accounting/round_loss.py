@@ -132,7 +132,10 @@ class RoundLoss:
         total = change + self.q
         off = FUNCTION * np.abs(change)
         is_unknown = np.abs(total) <= 2 * off
-        safe_total = 2 * off if self.add else 0.0
+        if self.add:
+            safe_total = 2 * off
+        else:
+            safe_total = 0.0
         total = np.where(is_unknown, safe_total, total)
         ratio = np.maximum(total, 0.0) / self.q
         logs = np.where(total > 0, np.log(ratio), -np.inf)
@@ -159,7 +162,10 @@ class RoundLoss:
         """
         # `rise` is off by as much as log p_0, and log(e^rise - 1) by that over 1 - e^-rise.
         off = self._off + ROUNDING * np.abs(rise)
-        safe_rise = 2 * off if self.add else 0.0
+        if self.add:
+            safe_rise = 2 * off
+        else:
+            safe_rise = 0.0
         rise = np.where(np.abs(rise) <= 2 * off, safe_rise, rise)
         log_change = np.log(-np.expm1(-np.maximum(rise, 0.0)))
         targets = np.where(rise > 0, rise + log_change, -np.inf)

@@ -66,7 +66,9 @@ class Search:
     @classmethod
     def of(cls, values: Mapping[str, Any] | None) -> Search | None:
         """The search of an entry of the configuration's `tuning`; None for none."""
-        return None if values is None else cls(**values)
+        if values is None:
+            return None
+        return cls(**values)
 
     @property
     def several(self) -> bool:

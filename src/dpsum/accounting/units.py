@@ -107,7 +107,10 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
                 if kinds[of].unit == event.unit
                 and _sampler(kinds[of]) == _sampler(event)
             }
-            read[key] = matching_parts.pop() if len(matching_parts) == 1 else ""
+            if len(matching_parts) == 1:
+                read[key] = matching_parts.pop()
+            else:
+                read[key] = ""
     parts: dict[str, list[One]] = {}
     for event in events:
         parts.setdefault(read[event.name, event.part], []).append(event)

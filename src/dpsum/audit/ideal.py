@@ -132,7 +132,10 @@ def secret(
     these are the first.
     """
     tally = Tally(coins.shape, once=bool(once))
-    drawn_rounds = generator.integers(once, size=coins.shape) if once else None
+    if once:
+        drawn_rounds = generator.integers(once, size=coins.shape)
+    else:
+        drawn_rounds = None
     for number, z in enumerate(multipliers):
         there = coins & (
             generator.random(coins.shape) < rate

@@ -79,7 +79,9 @@ class Family:
 
     def epsilon(self, leak: float, delta: float) -> float:
         """Epsilon at delta, proved from above."""
-        return 0.0 if leak <= 0 else self._accountant.high(self._divided(leak), delta)
+        if leak <= 0:
+            return 0.0
+        return self._accountant.high(self._divided(leak), delta)
 
     def _posteriors(self, leak: float) -> np.ndarray:
         """Return `posteriors` of the trade-off curve."""

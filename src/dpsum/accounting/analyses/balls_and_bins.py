@@ -128,7 +128,10 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
     tail, tail_off = law.tail(edges)
     moment, moment_off = law.moment(edges)
     off = np.maximum(tail_off, moment_off)
-    lean = 1 + off if heavier else 1 - off
+    if heavier:
+        lean = 1 + off
+    else:
+        lean = 1 - off
     tail = np.minimum(tail * lean, 1.0)
     moment = moment * lean
     inside = np.maximum(tail[:-1] - tail[1:], 0.0)
@@ -217,7 +220,10 @@ def removal(
     def position(epsilon: float) -> float:
         return rounds * math.expm1(epsilon) + done
 
-    rest = [(grid.one, done - 1)] if done > 1 else []
+    if done > 1:
+        rest = [(grid.one, done - 1)]
+    else:
+        rest = []
     tail = UpperTail([(grid.biased, 1), *rest], around=position(near), kernel=RATIO)
     return DeltaEnd(
         tail,
@@ -288,7 +294,9 @@ def _addition_fits(
 def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
     """delta(Q||P) at epsilon, from the tail of -S."""
     at = rounds * math.expm1(-epsilon) + done
-    return 0.0 if at <= 0.0 else math.exp(epsilon) / rounds * sum(tail.value(-at))
+    if at <= 0.0:
+        return 0.0
+    return math.exp(epsilon) / rounds * sum(tail.value(-at))
 
 
 def renyi(
@@ -330,11 +338,10 @@ def _series_moments(
     j = np.arange(most + 1, dtype=float)
     factorials = gammaln(j + 1)
     power = j * (j - 1) / (2 * noise_multiplier**2) - factorials
-    total = (
-        np.where(j == 0, 0.0, -np.inf)
-        if done == rounds
-        else j * math.log(rounds - done) - factorials
-    )
+    if done == rounds:
+        total = np.where(j == 0, 0.0, -np.inf)
+    else:
+        total = j * math.log(rounds - done) - factorials
     exponent = done
     while exponent:
         if exponent & 1:
@@ -546,7 +553,9 @@ class BallsAndBinsAccountant(Accountant):
 
     def gaussian(self, events: Events) -> float | None:
         """Return z of a run of one round, where nothing is drawn; else None."""
-        return events.ends[0] if int(events.sampling["rounds"]) == 1 else None
+        if int(events.sampling["rounds"]) == 1:
+            return events.ends[0]
+        return None
 
     def width_reason(self, events: Events, delta: float) -> str:
         least, most, _ = events.ends

@@ -176,7 +176,9 @@ class _Composed:
         def excess(epsilon: float) -> float:
             return float(np.max(self.deltas(np.array([epsilon])))) - self.delta
 
-        return ceiling if excess(ceiling) > 0 else least_root(excess, xtol=1e-9) + 1e-9
+        if excess(ceiling) > 0:
+            return ceiling
+        return least_root(excess, xtol=1e-9) + 1e-9
 
 
 def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
@@ -254,8 +256,13 @@ def _common(overlap: Sequence[float], apart: int) -> float:
     """r of rounds that are so far apart; 0 where columns overlap by no more than
     rounding leaves.
     """
-    shared = overlap[apart] if apart < len(overlap) else 0.0
-    return 0.0 if shared <= _ROUNDING * overlap[0] else min(shared, overlap[0])
+    if apart < len(overlap):
+        shared = overlap[apart]
+    else:
+        shared = 0.0
+    if shared <= _ROUNDING * overlap[0]:
+        return 0.0
+    return min(shared, overlap[0])
 
 
 def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
@@ -329,7 +336,9 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
         None.
         """
         single_round = int(events.sampling["rounds"]) == 1
-        return _largest(events) ** -0.5 if single_round else None
+        if single_round:
+            return _largest(events) ** -0.5
+        return None
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         z = self.gaussian(events)

@@ -25,7 +25,9 @@ def epsilon_of_square(square: float, delta: float) -> float:
     """Exact epsilon of one Gaussian at a square distance, in deviations of the noise; 0
     where it is 0.
     """
-    return gaussian_epsilon(square**-0.5, delta) if square > 0 else 0.0
+    if square > 0:
+        return gaussian_epsilon(square**-0.5, delta)
+    return 0.0
 
 
 class OnePassAccountant(Accountant):

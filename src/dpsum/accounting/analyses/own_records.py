@@ -35,11 +35,9 @@ def releases_with(sampler: Sampler) -> int:
     """Return in how many of its client's releases one record is: all of them where each
     reads all records, else one.
     """
-    return (
-        int(sampler["steps"])
-        if sampler["cohort"] == sampler.get("records", sampler["cohort"])
-        else 1
-    )
+    if sampler["cohort"] == sampler.get("records", sampler["cohort"]):
+        return int(sampler["steps"])
+    return 1
 
 
 def joint(lines: Iterable[Release]) -> float:
@@ -81,7 +79,10 @@ def epsilon_under(
     """Return `epsilon_of` under "proven"; under "claimed" the paper's epsilon for
     that sampler, where it has one.
     """
-    claim = claims.get(sampler["kind"]) if profile == "claimed" else None
+    if profile == "claimed":
+        claim = claims.get(sampler["kind"])
+    else:
+        claim = None
     if claim is None:
         return epsilon_of(sampler, noise_multiplier, delta)
     return claim.epsilon(((noise_multiplier, int(sampler["steps"])),), sampler, delta)

@@ -95,7 +95,9 @@ def upper_epsilon(
     ceiling = gaussian_epsilon(stage.joint / uses, delta)
     if uses == 1 and rate < 1.0:
         return best_upper_end(stage, delta, ceiling)
-    return ceiling if stage.no_grid else upper_end([stage], delta, ceiling=ceiling)
+    if stage.no_grid:
+        return ceiling
+    return upper_end([stage], delta, ceiling=ceiling)
 
 
 def upper_deltas(
@@ -106,11 +108,9 @@ def upper_deltas(
     """
     check(schedule, rate, 0.5)
     stage = stage_of(schedule, rate)
-    return (
-        [gaussian_deltas(stage.joint, epsilons)] * 2
-        if stage.no_grid
-        else upper_curve(stage, epsilons)
-    )
+    if stage.no_grid:
+        return [gaussian_deltas(stage.joint, epsilons)] * 2
+    return upper_curve(stage, epsilons)
 
 
 @lru_cache(maxsize=256)
@@ -124,7 +124,9 @@ def lower_epsilon(
     stage = stage_of(schedule, rate, uses)
     if uses > 1:
         little = stage.least < LEAST_NOISE
-        return 0.0 if little else lower_end([stage], delta, upper=upper)
+        if little:
+            return 0.0
+        return lower_end([stage], delta, upper=upper)
     return _refined_ends(stage, delta, upper)[0]
 
 
@@ -148,7 +150,9 @@ def _refined_ends(stage: Stage, delta: float, upper: float) -> Bracket:
     if not is_unusual([stage], delta):
         with contextlib.suppress(WindowTooWide):
             low = lower_end([stage], delta, upper=upper)
-    return refined((stage,), delta, low, upper) if is_wide(low, upper) else (low, upper)
+    if is_wide(low, upper):
+        return refined((stage,), delta, low, upper)
+    return low, upper
 
 
 @lru_cache(maxsize=256)
@@ -180,11 +184,9 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
         each_stage, delta, ceiling=ceiling, start=min(sum(alone), 1.3 * max(alone))
     )
     low = lower_end(each_stage, delta, upper=high)
-    return (
-        refined(tuple(each_stage), delta, low, high)
-        if is_wide(low, high)
-        else (low, high)
-    )
+    if is_wide(low, high):
+        return refined(tuple(each_stage), delta, low, high)
+    return low, high
 
 
 def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> float:

@@ -161,7 +161,10 @@ class SkellamOnePassAccountant(OnePassAccountant):
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         low, _ = self.bracket(events, delta)
         square = use.worst_square(events.multipliers)
-        high = gaussian_epsilon(square**-0.5 / FACTOR, delta) if square else 0.0
+        if square:
+            high = gaussian_epsilon(square**-0.5 / FACTOR, delta)
+        else:
+            high = 0.0
         return min(low, high), high
 
     def explain(self, events: Events) -> str:
