@@ -103,13 +103,14 @@ class _LogNormal:
         # log, the division, the sum, and s = 1/z were each rounded.
         with np.errstate(divide="ignore"):
             score = np.log(at) / self.s
-        return upper_tail(
-            score + shift, (FUNCTION + 4 * ROUNDING) * (np.abs(score) + self.s)
-        )
+        rounding = FUNCTION + 4 * ROUNDING
+        off = rounding * (np.abs(score) + self.s)
+        return upper_tail(score + shift, off)
 
     def cut(self, mass: float) -> float:
         """The value above which E X 1{X > value} = mass."""
-        return float(np.exp(-self.s * ndtri(mass) + self.s**2 / 2))
+        log_value = -self.s * ndtri(mass) + self.s**2 / 2
+        return float(np.exp(log_value))
 
     def excess(self, at: float) -> float:
         """E (X - at)+, at most."""
@@ -135,11 +136,17 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
     tail = np.minimum(tail * lean, 1.0)
     moment = moment * lean
     inside = np.maximum(tail[:-1] - tail[1:], 0.0)
-    right = ((moment[:-1] - moment[1:]) - edges[:-1] * inside) / step
-    # Each leaning term is off by at most twice its error, and edge x tail is at most
-    # the moment.
-    slack = 4 * np.maximum(off[:-1], off[1:]) * moment[:-1] / step
-    right = np.clip(right + (slack if heavier else -slack), 0.0, inside)
+    moment_inside = moment[:-1] - moment[1:]
+    right = (moment_inside - edges[:-1] * inside) / step
+    # Each leaning term is off by at most twice its error, and edge x tail is at most the
+    # moment.
+    larger_off = np.maximum(off[:-1], off[1:])
+    slack = 4 * larger_off * moment[:-1] / step
+    if heavier:
+        right = right + slack
+    else:
+        right = right - slack
+    right = np.clip(right, 0.0, inside)
     weights = np.zeros(cells + 1)
     weights[:-1] += inside - right
     weights[1:] += right
@@ -152,10 +159,12 @@ def _rounded_down(law: _LogNormal, step: float, cut: float) -> np.ndarray:
     """Weights with each value rounded down to the grid, and all above `cut` to it;
     errors go down as well.
     """
-    edges = np.arange(int(np.floor(cut / step)) + 1) * step
+    cells = int(np.floor(cut / step))
+    edges = np.arange(cells + 1) * step
     tail, off = law.tail(edges)
     tail = tail * (1 - off)
-    weights = np.append(np.maximum(tail[:-1] - tail[1:], 0.0), tail[-1])
+    inside = np.maximum(tail[:-1] - tail[1:], 0.0)
+    weights = np.append(inside, tail[-1])
     weights[0] += 1.0 - tail[0]
     return weights
 
@@ -173,19 +182,23 @@ class _Grid:
         add: bool,
     ) -> None:
         law = _LogNormal(s=1.0 / noise_multiplier)
-        spread = 30.0 * (rounds * math.expm1(min(law.s**2, 500.0))) ** 0.5
+        square_deviation = rounds * math.expm1(min(law.s**2, 500.0))
+        spread = 30.0 * square_deviation**0.5
         if add:
-            # Only sums below K <= T matter, and a sum with one X above 2T is not among
-            # them.
+            # Only sums below K <= T matter, and a sum with one X above 2T is not among them.
             cut = min(law.cut(1e-16), 2.0 * rounds)
-            step = max(min(float(rounds), spread), cut) / UPPER_CELLS_ADD
+            length = min(float(rounds), spread)
+            step = max(length, cut) / UPPER_CELLS_ADD
             weights = _spread(law, step, cut, heavier=False)
+            first = 1 - len(weights)
             # -X, so that the sums in question are the large ones.
-            self.one = GridVariable(
-                first=1 - len(weights), weights=weights[::-1].copy(), step=step
-            )
+            weights = weights[::-1].copy()
+            self.one = GridVariable(first=first, weights=weights, step=step)
             return
-        cut = law.cut((CUT if law.s <= HEAVY else CUT_HEAVY) * delta)
+        cut_share = CUT
+        if law.s > HEAVY:
+            cut_share = CUT_HEAVY
+        cut = law.cut(cut_share * delta)
         self.excess = law.excess(cut)
         length = min(float(rounds) + cut, spread) + cut
         if upper:
@@ -194,10 +207,9 @@ class _Grid:
         else:
             step = length / LOWER_CELLS
             weights = _rounded_down(law, step, cut)
+        values = np.arange(len(weights)) * step
         self.one = GridVariable(first=0, weights=weights, step=step)
-        self.biased = GridVariable(
-            first=0, weights=np.arange(len(weights)) * step * weights, step=step
-        )
+        self.biased = GridVariable(first=0, weights=values * weights, step=step)
 
 
 @lru_cache(maxsize=8)
@@ -220,17 +232,15 @@ def removal(
     def position(epsilon: float) -> float:
         return rounds * math.expm1(epsilon) + done
 
+    parts = [(grid.biased, 1)]
     if done > 1:
-        rest = [(grid.one, done - 1)]
-    else:
-        rest = []
-    tail = UpperTail([(grid.biased, 1), *rest], around=position(near), kernel=RATIO)
+        parts.append((grid.one, done - 1))
+    tail = UpperTail(parts, around=position(near), kernel=RATIO)
+    extra = 0.0
+    if upper:
+        extra = grid.excess
     return DeltaEnd(
-        tail,
-        upper=upper,
-        position=position,
-        extra=grid.excess if upper else 0.0,
-        share=(done, rounds),
+        tail, upper=upper, position=position, extra=extra, share=(done, rounds)
     )
 
 
@@ -246,13 +256,12 @@ def _addition_delta(
     at = rounds * math.expm1(-epsilon) + done
     if at <= 0.0:
         return 0.0
-    few = _all_small(noise_multiplier, rounds, done, epsilon)
-    if few <= delta:
-        return few
+    all_small = _all_small(noise_multiplier, rounds, done, epsilon)
+    if all_small <= delta:
+        return all_small
     grid = grid_of(noise_multiplier, rounds, delta, True, True)
-    return _added(
-        UpperTail([(grid.one, done)], around=-at, kernel=EXCESS), rounds, done, epsilon
-    )
+    tail = UpperTail([(grid.one, done)], around=-at, kernel=EXCESS)
+    return _added(tail, rounds, done, epsilon)
 
 
 def _all_small(
@@ -264,15 +273,12 @@ def _all_small(
     at += 2 * FUNCTION * (rounds + done)
     s = 1.0 / noise_multiplier
     score = math.log(at) / s
-    chance_below, off = upper_tail(
-        np.array(-score - s / 2), (FUNCTION + 4 * ROUNDING) * (abs(score) + s)
-    )
+    score_off = (FUNCTION + 4 * ROUNDING) * (abs(score) + s)
+    tail, tail_off = upper_tail(np.array(-score - s / 2), score_off)
+    chance_below = min(float(tail * (1 + tail_off)), 1.0)
     share = math.exp(epsilon) * at / rounds * (1 + 4 * FUNCTION)
-    return (
-        min(share, 1.0)
-        * min(float(chance_below * (1 + off)), 1.0) ** done
-        * (1 + 1e-12)
-    )
+    share = min(share, 1.0)
+    return share * chance_below**done * (1 + 1e-12)
 
 
 def _addition_fits(
@@ -285,10 +291,13 @@ def _addition_fits(
     below K = T e^-eps, so that it is at most P(X < K)^T.
     """
     if done < rounds:
-        return math.log1p(-done / rounds) > -epsilon * (1 - 1e-12)
+        log_least = math.log1p(-done / rounds)
+        return log_least > -epsilon * (1 - 1e-12)
     s = 1.0 / noise_multiplier
     score = (math.log(rounds) - epsilon) / s + s / 2
-    return rounds * float(log_ndtr(score + 1e-9 * (1 + abs(score)))) <= math.log(delta)
+    score_off = 1e-9 * (1 + abs(score))
+    log_chance = rounds * float(log_ndtr(score + score_off))
+    return log_chance <= math.log(delta)
 
 
 def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
@@ -296,7 +305,8 @@ def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
     at = rounds * math.expm1(-epsilon) + done
     if at <= 0.0:
         return 0.0
-    return math.exp(epsilon) / rounds * sum(tail.value(-at))
+    value, error = tail.value(-at)
+    return math.exp(epsilon) / rounds * (value + error)
 
 
 def renyi(
@@ -321,14 +331,15 @@ def renyi(
     alphas = np.array(orders)
     if done == 0:
         return np.zeros(len(alphas))
-    removed = _series_moments(noise_multiplier, rounds, done, int(alphas.max()))[alphas]
-    added = np.array(
-        [
-            _inverse_moment(noise_multiplier, rounds, done, int(order) - 1)
-            for order in alphas
-        ]
-    )
-    return np.asarray(np.maximum(removed, added) / (alphas - 1.0) * (1 + 1e-9) + 1e-10)
+    most = int(alphas.max())
+    log_moments = _series_moments(noise_multiplier, rounds, done, most)
+    removed = log_moments[alphas]
+    added = np.empty(len(alphas))
+    for index, order in enumerate(alphas):
+        power = int(order) - 1
+        added[index] = _inverse_moment(noise_multiplier, rounds, done, power)
+    divergences = np.maximum(removed, added) / (alphas - 1.0)
+    return np.asarray(divergences * (1 + 1e-9) + 1e-10)
 
 
 def _series_moments(
@@ -354,9 +365,11 @@ def _series_moments(
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Logarithms of the coefficients of a product of power series, from theirs."""
-    size = len(left)
-    power = np.subtract.outer(np.arange(size), np.arange(size))
-    terms = np.where(power >= 0, right[None, :] + left[np.maximum(power, 0)], -np.inf)
+    indices = np.arange(len(left))
+    power = np.subtract.outer(indices, indices)
+    is_term = power >= 0
+    terms = right[None, :] + left[np.maximum(power, 0)]
+    terms = np.where(is_term, terms, -np.inf)
     return np.asarray(logsumexp(terms, axis=1))
 
 
@@ -369,12 +382,9 @@ def _inverse_moment(
         return done * share * (share + 1) / (2 * noise_multiplier**2)
     v, step, laplace = _laplace(noise_multiplier)
     logs = power * v - (rounds - done) * np.exp(v) + done * laplace
-    return (
-        float(logsumexp(logs))
-        + math.log(step)
-        + power * math.log(rounds)
-        - float(gammaln(power))
-    )
+    log_integral = float(logsumexp(logs)) + math.log(step)
+    log_factorial = float(gammaln(power))
+    return log_integral + power * math.log(rounds) - log_factorial
 
 
 @lru_cache(maxsize=8)
@@ -385,12 +395,15 @@ def _laplace(noise_multiplier: float) -> tuple[np.ndarray, float, np.ndarray]:
     weights = np.exp(-(normal**2) / 2)
     weights /= weights.sum()
     values = np.exp(s * normal - s * s / 2)
-    v = np.linspace(-40.0, 12.0 + (_REACH + 2) * s + s * s / 2, 8001)
-    parts = [
-        np.exp(-np.outer(np.exp(chunk), values)) @ weights
-        for chunk in np.array_split(v, 20)
-    ]
-    return v, float(v[1] - v[0]), np.log(np.maximum(np.concatenate(parts), 1e-300))
+    highest = 12.0 + (_REACH + 2) * s + s * s / 2
+    v = np.linspace(-40.0, highest, 8001)
+    step = float(v[1] - v[0])
+    parts = []
+    for chunk in np.array_split(v, 20):
+        products = np.outer(np.exp(chunk), values)
+        parts.append(np.exp(-products) @ weights)
+    transform = np.concatenate(parts)
+    return v, step, np.log(np.maximum(transform, 1e-300))
 
 
 def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> None:
@@ -425,16 +438,23 @@ def one_round_epsilons(
     s = 1.0 / noise_multiplier
     spent = _NOT_ONE * delta
     share = rounds / done
+    log_rounds = math.log(rounds)
+    log_done = math.log(done)
     alone = gaussian_epsilon(noise_multiplier, min(delta * share, 1.0))
-    low = max((alone - math.log(rounds)) * (1 - 1e-12) - 1e-12, 0.0)
-    more = gaussian_epsilon(noise_multiplier, min((delta - spent) * share, 1.0))
+    low = (alone - log_rounds) * (1 - 1e-12) - 1e-12
+    low = max(low, 0.0)
+    remaining = (delta - spent) * share
+    more = gaussian_epsilon(noise_multiplier, min(remaining, 1.0))
     log_r = -s * float(ndtri(spent / done)) - s * s / 2
-    if log_r + math.log(done) > more:
+    if log_r + log_done > more:
         return low, math.inf
-    rest = np.logaddexp(log_r + math.log(done), math.log(max(rounds - done, 1e-300)))
+    log_idle = math.log(max(rounds - done, 1e-300))
+    log_b = np.logaddexp(log_r + log_done, log_idle)
+    log_without = np.logaddexp(log_b, log_r)
     # Where T e^eps is B + r, the first condition of the high end holds as well.
-    high = np.logaddexp(more, np.logaddexp(rest, log_r)) - math.log(rounds)
-    return low, max(float(high) * (1 + 1e-12) + 1e-12, 0.0)
+    high = float(np.logaddexp(more, log_without) - log_rounds)
+    high = high * (1 + 1e-12) + 1e-12
+    return low, max(high, 0.0)
 
 
 @lru_cache(maxsize=4096)
@@ -456,23 +476,27 @@ def upper_epsilon(
             noise_multiplier, rounds, done, closed_form, delta
         ):
             ceiling = closed_form
-    if noise_multiplier < LEAST_NOISE or delta < LEAST_DELTA:
+    if noise_multiplier < LEAST_NOISE:
+        return ceiling
+    if delta < LEAST_DELTA:
         return ceiling
     grid = grid_of(noise_multiplier, rounds, delta, True, False)
+
+    def curve_near(near: float) -> DeltaEnd:
+        return removal(grid, rounds, done, upper=True, near=near)
+
+    start = guess_epsilon(noise_multiplier, 1.0 / rounds, done, delta)
     epsilon = crossing(
-        lambda near: removal(grid, rounds, done, upper=True, near=near),
-        delta=delta,
-        start=guess_epsilon(noise_multiplier, 1.0 / rounds, done, delta),
-        ceiling=ceiling,
-        upper=True,
+        curve_near, delta=delta, start=start, ceiling=ceiling, upper=True
     )
+
+    def fits(candidate: float) -> bool:
+        added = _addition_delta(noise_multiplier, rounds, done, delta, candidate)
+        return added <= delta
+
     # Adding seems never to cost more than removing, but that is not proved; one look
     # usually settles it.
-    return raised(
-        epsilon,
-        ceiling,
-        lambda at: _addition_delta(noise_multiplier, rounds, done, delta, at) <= delta,
-    )
+    return raised(epsilon, ceiling, fits)
 
 
 def upper_deltas(
@@ -485,15 +509,19 @@ def upper_deltas(
     if noise_multiplier < LEAST_NOISE:
         ceiling = gaussian_deltas(noise_multiplier, epsilons) * done / rounds
         return ceiling, ceiling
-    grids = [
-        grid_of(noise_multiplier, rounds, SMALL, True, add) for add in (False, True)
-    ]
-    present = removal(grids[0], rounds, done, upper=True, near=0.0)
-    addition = UpperTail([(grids[1].one, done)], around=-float(done), kernel=EXCESS)
-    ends = [_added(addition, rounds, done, float(epsilon)) for epsilon in epsilons]
-    return np.array([present.delta(float(epsilon)) for epsilon in epsilons]), np.array(
-        ends
+    removal_grid = grid_of(noise_multiplier, rounds, SMALL, True, False)
+    addition_grid = grid_of(noise_multiplier, rounds, SMALL, True, True)
+    removed_end = removal(removal_grid, rounds, done, upper=True, near=0.0)
+    added_tail = UpperTail(
+        [(addition_grid.one, done)], around=-float(done), kernel=EXCESS
     )
+    removed = np.empty(len(epsilons))
+    added = np.empty(len(epsilons))
+    for index, value in enumerate(epsilons):
+        epsilon = float(value)
+        removed[index] = removed_end.delta(epsilon)
+        added[index] = _added(added_tail, rounds, done, epsilon)
+    return removed, added
 
 
 @lru_cache(maxsize=256)
@@ -508,16 +536,15 @@ def lower_epsilon(
     low = 0.0
     if noise_multiplier >= LEAST_NOISE and delta >= LEAST_DELTA:
         grid = grid_of(noise_multiplier, rounds, delta, False, False)
-        low = crossing(
-            lambda near: removal(grid, rounds, done, upper=False, near=near),
-            delta=delta,
-            start=upper,
-            ceiling=upper,
-            upper=False,
-        )
+
+        def curve_near(near: float) -> DeltaEnd:
+            return removal(grid, rounds, done, upper=False, near=near)
+
+        low = crossing(curve_near, delta=delta, start=upper, ceiling=upper, upper=False)
     if is_wide(low, upper):
         closed_form, _ = one_round_epsilons(noise_multiplier, rounds, done, delta)
-        low = max(low, min(closed_form, upper))
+        closed_form = min(closed_form, upper)
+        low = max(low, closed_form)
     return low
 
 
@@ -543,9 +570,8 @@ class BallsAndBinsAccountant(Accountant):
         clients.
         """
         super().check_numbers(sampling)
-        if not math.isclose(
-            sampling["cohort"] * sampling["rounds"], sampling["clients"], rel_tol=1e-12
-        ):
+        units = sampling["cohort"] * sampling["rounds"]
+        if not math.isclose(units, sampling["clients"], rel_tol=1e-12):
             raise self.contradiction(
                 sampling,
                 "cohort x rounds is the number of clients where each is in one round",
@@ -580,26 +606,27 @@ class BallsAndBinsAccountant(Accountant):
         if self.gaussian(events) is not None:
             return super().bracket(events, delta)
         _, most, done = events.ends
-        return lower_epsilon(
-            most, int(events.sampling["rounds"]), done, delta
-        ), self.high(events, delta)
+        rounds = int(events.sampling["rounds"])
+        low = lower_epsilon(most, rounds, done, delta)
+        return low, self.high(events, delta)
 
     def high(self, events: Events, delta: float) -> float:
         if self.gaussian(events) is not None:
             return super().bracket(events, delta)[1]
         least, _, done = events.ends
-        return upper_epsilon(least, int(events.sampling["rounds"]), done, delta)
+        rounds = int(events.sampling["rounds"])
+        return upper_epsilon(least, rounds, done, delta)
 
     def curve(self, events: Events) -> Curve:
         least, _, done = events.ends
-        return Curve(
-            EPSILONS,
-            *upper_deltas(least, int(events.sampling["rounds"]), done, EPSILONS),
-        )
+        rounds = int(events.sampling["rounds"])
+        removed, added = upper_deltas(least, rounds, done, EPSILONS)
+        return Curve(EPSILONS, removed, added)
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         least, _, done = events.ends
-        return renyi(least, int(events.sampling["rounds"]), done, orders)
+        rounds = int(events.sampling["rounds"])
+        return renyi(least, rounds, done, orders)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         uses = use.most
@@ -607,17 +634,17 @@ class BallsAndBinsAccountant(Accountant):
         rounds = int(events.sampling["rounds"])
         least = min(events.multipliers)
         most = max(events.multipliers)
+
+        def high_of_one(share: float) -> float:
+            return upper_epsilon(least, rounds, done, share)
+
         low = lower_epsilon(most, rounds, done, delta)
         if uses > 1 and done == rounds:
-            low = max(low, gaussian_epsilon(most * rounds**0.5 / uses, delta))
-        known_draws = known_draws_epsilon(
-            *squares_of_a_multinomial(uses, rounds, done), least, delta
-        )
-        ceiling = min(gaussian_epsilon(least / uses, delta), known_draws)
-        high = group_epsilon(
-            lambda share: upper_epsilon(least, rounds, done, share),
-            uses,
-            delta,
-            ceiling=ceiling,
-        )
+            all_releases = gaussian_epsilon(most * rounds**0.5 / uses, delta)
+            low = max(low, all_releases)
+        law, missing = squares_of_a_multinomial(uses, rounds, done)
+        known_draws = known_draws_epsilon(law, missing, least, delta)
+        known_round = gaussian_epsilon(least / uses, delta)
+        ceiling = min(known_round, known_draws)
+        high = group_epsilon(high_of_one, uses, delta, ceiling=ceiling)
         return min(low, high), high

@@ -84,32 +84,27 @@ def _profile(
     """
     top = gaussian_epsilon(z, 1e-4 * delta)
     epsilons = np.append(0.0, np.geomspace(1e-3, top, 160))
-    grid = balls_and_bins.grid_of(
-        z, rounds, 2.0 ** math.floor(math.log2(delta)), True, False
-    )
+    grid_delta = 2.0 ** math.floor(math.log2(delta))
+    grid = balls_and_bins.grid_of(z, rounds, grid_delta, True, False)
     present = np.full(len(epsilons), np.inf)
-    for near in np.append(0.0, np.geomspace(0.02 * top, top, _CURVES)):
+    sharp_points = np.append(0.0, np.geomspace(0.02 * top, top, _CURVES))
+    for near in sharp_points:
         curve = balls_and_bins.removal(grid, rounds, done, upper=True, near=float(near))
-        present = np.minimum(
-            present, [curve.delta(float(epsilon)) for epsilon in epsilons]
-        )
-    absent = balls_and_bins.upper_deltas(z, rounds, done, epsilons)[1]
-    present, absent = (
-        np.minimum(np.minimum.accumulate(values), 1.0) for values in (present, absent)
-    )
-    negative_side = -np.expm1(-epsilons[:0:-1])
+        deltas = [curve.delta(float(epsilon)) for epsilon in epsilons]
+        present = np.minimum(present, deltas)
+    _, absent = balls_and_bins.upper_deltas(z, rounds, done, epsilons)
+    present = np.minimum(np.minimum.accumulate(present), 1.0)
+    absent = np.minimum(np.minimum.accumulate(absent), 1.0)
+    negative_epsilons = -epsilons[:0:-1]
+    negative_side = -np.expm1(negative_epsilons)
 
     def whole(values: np.ndarray, other: np.ndarray) -> np.ndarray:
         # H_x(P || Q) = 1 - e^x + e^x H_-x(Q || P)
-        return np.concatenate(
-            [negative_side + (1 - negative_side) * other[:0:-1], values]
-        )
+        below = negative_side + (1 - negative_side) * other[:0:-1]
+        return np.concatenate([below, values])
 
-    return (
-        np.concatenate([-epsilons[:0:-1], epsilons]),
-        whole(present, absent),
-        whole(absent, present),
-    )
+    grid_epsilons = np.concatenate([negative_epsilons, epsilons])
+    return grid_epsilons, whole(present, absent), whole(absent, present)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,28 +123,27 @@ class _Composed:
         """Upper ends of delta at each epsilon >= 0, the unit present against absent and
         turned around.
         """
-        if self.alone**-0.5 < balls_and_bins.LEAST_NOISE:
+        z = self.alone**-0.5
+        if z < balls_and_bins.LEAST_NOISE:
             ceiling = gaussian_deltas(self._joint, epsilons)
             return ceiling, ceiling
         if self.common <= 0.0:
-            return balls_and_bins.upper_deltas(
-                self.alone**-0.5, self.rounds, self.done, epsilons
-            )
-        grid, present, absent = _profile(
-            self.alone**-0.5, self.rounds, self.done, self.delta
-        )
+            return balls_and_bins.upper_deltas(z, self.rounds, self.done, epsilons)
+        grid, present, absent = _profile(z, self.rounds, self.done, self.delta)
         edges = np.linspace(-_REACH, _REACH, _CELLS + 1)
+        beyond = ndtr(-_REACH)
         mass = np.diff(ndtr(edges))
-        mass[0] += ndtr(-_REACH)
-        # Each loss of the Gaussian is taken for the upper end of its cell, where delta
-        # of the rest is larger.
-        at = epsilons[:, None] - (self.common / 2 + math.sqrt(self.common) * edges[1:])
+        mass[0] += beyond
+        # Each loss of the Gaussian is taken for the upper end of its cell, where delta of the
+        # rest is larger.
+        losses = self.common / 2 + math.sqrt(self.common) * edges[1:]
+        at = epsilons[:, None] - losses
 
         def end(curve: np.ndarray) -> np.ndarray:
-            rest = np.where(
-                at < grid[0], 1.0, np.interp(np.exp(at), np.exp(grid), curve)
-            )
-            return np.minimum((rest @ mass + ndtr(-_REACH)) * (1 + _OFF), 1.0)
+            inside = np.interp(np.exp(at), np.exp(grid), curve)
+            rest = np.where(at < grid[0], 1.0, inside)
+            delta = rest @ mass + beyond
+            return np.minimum(delta * (1 + _OFF), 1.0)
 
         return end(present), end(absent)
 
@@ -159,22 +153,19 @@ class _Composed:
 
     def epsilon(self) -> float:
         """An upper end of epsilon at `delta`, of both."""
+        z = self.alone**-0.5
         # The round told, it is one Gaussian, and with chance 1 - done/rounds nothing.
-        ceiling = gaussian_epsilon(
-            self._joint, min(self.delta * self.rounds / self.done, 1.0)
-        )
-        if self.alone**-0.5 < balls_and_bins.LEAST_NOISE or ceiling == 0.0:
+        delta_if_present = min(self.delta * self.rounds / self.done, 1.0)
+        ceiling = gaussian_epsilon(self._joint, delta_if_present)
+        if z < balls_and_bins.LEAST_NOISE or ceiling == 0.0:
             return ceiling
         if self.common <= 0.0:
-            return min(
-                balls_and_bins.upper_epsilon(
-                    self.alone**-0.5, self.rounds, self.done, self.delta
-                ),
-                ceiling,
-            )
+            alone = balls_and_bins.upper_epsilon(z, self.rounds, self.done, self.delta)
+            return min(alone, ceiling)
 
         def excess(epsilon: float) -> float:
-            return float(np.max(self.deltas(np.array([epsilon])))) - self.delta
+            deltas = self.deltas(np.array([epsilon]))
+            return float(np.max(deltas)) - self.delta
 
         if excess(ceiling) > 0:
             return ceiling
@@ -185,10 +176,12 @@ def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
     """For each class of rounds modulo `apart`: its rounds, and how many of them were
     run.
     """
-    return {
-        (len(range(at, rounds, apart)), len(range(at, done, apart)))
-        for at in range(apart)
-    }
+    classes = set()
+    for first in range(apart):
+        planned = range(first, rounds, apart)
+        run = range(first, done, apart)
+        classes.add((len(planned), len(run)))
+    return classes
 
 
 def overlaps(gram: np.ndarray) -> tuple[float, ...]:
@@ -196,8 +189,11 @@ def overlaps(gram: np.ndarray) -> tuple[float, ...]:
     diagonal or beyond it.
     """
     sizes = np.abs(gram)
-    most = np.array([np.diagonal(sizes, back).max() for back in range(len(gram))])
-    return tuple(np.maximum.accumulate(most[::-1])[::-1].tolist())
+    largest = []
+    for distance in range(len(gram)):
+        largest.append(np.diagonal(sizes, distance).max())
+    from_the_end = np.maximum.accumulate(largest[::-1])
+    return tuple(from_the_end[::-1].tolist())
 
 
 @functools.lru_cache(maxsize=1024)
@@ -216,15 +212,15 @@ def upper_epsilon(
     least = math.inf
     for class_count in _tried(overlap, rounds):
         common = _common(overlap, class_count)
-        if done == rounds and common and gaussian_epsilon(common**-0.5, delta) >= least:
-            continue  # the Gaussian alone is no less
+        if done == rounds and common:
+            gaussian_alone = gaussian_epsilon(common**-0.5, delta)
+            if gaussian_alone >= least:
+                continue
         worst = 0.0
         for bins, run in _classes(rounds, done, class_count):
             if run and worst < least:
-                worst = max(
-                    worst,
-                    _Composed(common, square - common, bins, run, delta).epsilon(),
-                )
+                composed = _Composed(common, square - common, bins, run, delta)
+                worst = max(worst, composed.epsilon())
         least = min(least, worst)
     return least
 
@@ -239,15 +235,12 @@ def upper_deltas(
     least = np.ones((2, len(epsilons)))
     for class_count in _tried(overlap, rounds):
         common = _common(overlap, class_count)
-        classes = [
-            counts for counts in _classes(rounds, done, class_count) if counts[1]
-        ]
-        ends = [
-            _Composed(common, square - common, *counts, balls_and_bins.SMALL).deltas(
-                epsilons
-            )
-            for counts in classes
-        ]
+        alone = square - common
+        ends = []
+        for bins, run in _classes(rounds, done, class_count):
+            if run:
+                composed = _Composed(common, alone, bins, run, balls_and_bins.SMALL)
+                ends.append(composed.deltas(epsilons))
         least = np.minimum(least, np.max(ends, axis=0))
     return least
 
@@ -269,16 +262,17 @@ def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
     """The numbers of classes to try: powers of two, and the distance from which columns
     no longer overlap.
     """
-    bands = next(
-        (back for back, size in enumerate(overlap) if size <= _ROUNDING * overlap[0]),
-        rounds,
-    )
-    powers = [
-        1 << power
-        for power in range(rounds.bit_length())
-        if 1 << power < min(bands, rounds)
-    ]
-    return [bands, *powers]
+    bands = rounds
+    for distance, size in enumerate(overlap):
+        if size <= _ROUNDING * overlap[0]:
+            bands = distance
+            break
+    counts = [bands]
+    power = 1
+    while power < min(bands, rounds):
+        counts.append(power)
+        power *= 2
+    return counts
 
 
 def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
@@ -289,10 +283,11 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
         return 0.0
     norms = np.sort(np.diag(gram))[::-1] ** 0.5
     counts = {max(len(norms) * quarters // 4, 1) for quarters in (1, 2, 3, 4)}
-    return max(
-        balls_and_bins.lower_epsilon(1 / float(norms[count - 1]), rounds, count, delta)
-        for count in counts
-    )
+    ends = []
+    for count in counts:
+        z = 1 / float(norms[count - 1])
+        ends.append(balls_and_bins.lower_epsilon(z, rounds, count, delta))
+    return max(ends)
 
 
 class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
@@ -327,16 +322,14 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
         )
 
     def sampling_of(self, lines: Sequence[Release]) -> Sampling:
-        return dataclasses.replace(
-            lines[0].sampler, encoder=np.abs(encoder_of(lines)[0]).tobytes()
-        )
+        encoder, _ = encoder_of(lines)
+        return dataclasses.replace(lines[0].sampler, encoder=np.abs(encoder).tobytes())
 
     def gaussian(self, events: Events) -> float | None:
         """Return the multiplier of a run of one round, where nothing is drawn; else
         None.
         """
-        single_round = int(events.sampling["rounds"]) == 1
-        if single_round:
+        if int(events.sampling["rounds"]) == 1:
             return _largest(events) ** -0.5
         return None
 
@@ -346,17 +339,15 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
             return exact_bracket(z, delta)
         encoder, rounds = _of(events)
         low, high = _bracket(encoder, rounds, delta)
+        if _may_oppose(events):
+            return 0.0, high
         # Contributions of one direction reach the pair if no entry of C^T C is below 0.
-        return (
-            0.0
-            if events.details is None or events.details < -_ROUNDING
-            else min(low, high)
-        ), high
+        return min(low, high), high
 
     high = Accountant.high
 
     def width_reason(self, events: Events, delta: float) -> str:
-        if events.details is None or events.details < -_ROUNDING:
+        if _may_oppose(events):
             return (
                 "some columns of the encoder point away from each other, for which no"
                 " low end is known"
@@ -371,19 +362,16 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
 
     def explain(self, events: Events) -> str:
         _, rounds = _of(events)
-        return (
-            f"{self.explanation};"
-            f" {importance_sampling.SAID if rounds <= importance_sampling.MOST else 'bounded without draws'}"
-        )
+        how = "bounded without draws"
+        if rounds <= importance_sampling.MOST:
+            how = importance_sampling.SAID
+        return f"{self.explanation}; {how}"
 
     def curve(self, events: Events) -> Curve:
         encoder, rounds = _of(events)
-        return Curve(
-            EPSILONS,
-            *upper_deltas(
-                overlaps(encoder.T @ encoder), rounds, len(encoder), EPSILONS
-            ),
-        )
+        overlap = overlaps(encoder.T @ encoder)
+        deltas = upper_deltas(overlap, rounds, len(encoder), EPSILONS)
+        return Curve(EPSILONS, *deltas)
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         """If the round is told, the releases are one Gaussian."""
@@ -391,14 +379,21 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         low, _ = self.bracket(events, delta)
-        return low, max(
-            low, gaussian_epsilon(_largest(events) ** -0.5 / use.most, delta)
-        )
+        z = _largest(events) ** -0.5
+        high = gaussian_epsilon(z / use.most, delta)
+        return low, max(low, high)
+
+
+def _may_oppose(events: Events) -> bool:
+    """Return whether C^T C has an entry below 0, or is not known."""
+    return events.details is None or events.details < -_ROUNDING
 
 
 def _largest(events: Events) -> float:
     """The largest square of a column's norm over sigma."""
-    return float((_of(events)[0] ** 2).sum(axis=0).max())
+    encoder, _ = _of(events)
+    squares = (encoder**2).sum(axis=0)
+    return float(squares.max())
 
 
 def _of(events: Events) -> tuple[np.ndarray, int]:
@@ -418,30 +413,31 @@ def _of(events: Events) -> tuple[np.ndarray, int]:
     rounds = int(events.sampling["rounds"])
     size = math.isqrt(len(planned))
     if events.details is None:
-        done = min(-(-done // (step := -(-rounds // 8))) * step, rounds, size)
-    return planned.reshape(size, size)[:done, :done] / least, rounds
+        eighth = -(-rounds // 8)
+        done = -(-done // eighth) * eighth
+        done = min(done, rounds, size)
+    encoder = planned.reshape(size, size)[:done, :done]
+    return encoder / least, rounds
 
 
 def _is_drawn(apart: Sequence[float], rounds: int) -> bool:
     """Return whether the ends are found by draws, from the columns' overlaps."""
-    return (
-        rounds <= importance_sampling.MOST
-        and len(apart) > 1
-        and bool(_common(apart, 1))
-    )
+    if rounds > importance_sampling.MOST or len(apart) <= 1:
+        return False
+    return bool(_common(apart, 1))
 
 
 def _bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
     """Both ends for columns |C| over sigma."""
     gram = encoder.T @ encoder
     overlap = overlaps(gram)
-    done = len(gram)
     if _is_drawn(overlap, rounds):
         low, high = importance_sampling.bracket(encoder, rounds, delta)
         if high < math.inf:
             if is_wide(low, high):
-                low = max(low, min(lower_epsilon(gram, rounds, delta), high))
+                without_draws = lower_epsilon(gram, rounds, delta)
+                low = max(low, min(without_draws, high))
             return low, high
-    return lower_epsilon(gram, rounds, delta), upper_epsilon(
-        overlap, rounds, done, delta
-    )
+    low = lower_epsilon(gram, rounds, delta)
+    high = upper_epsilon(overlap, rounds, len(gram), delta)
+    return low, high
