@@ -20,7 +20,6 @@ is of the schedule that was run, and says so.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,22 +75,24 @@ class Account:
 
     def __str__(self) -> str:
         """A line for each profile: its epsilon and status, or why it has none."""
-        lines = [
-            (
+        lines = [_NOTHING_PRIVATE]
+        if self.unit:
+            lines = [
                 f"a {self.unit}, after {self.rounds} rounds, at delta {self.delta:g}"
-                if self.unit
-                else _NOTHING_PRIVATE
-            )
-        ]
-        for name in PROFILES if self.unit else ():
-            if (entry := self.profiles.get(name)) is not None:
-                lines.append(
-                    f"{name:>12}: epsilon {entry.epsilon_high:.4g} ({entry.status});"
-                    f" {entry.explanation}"
-                )
-            else:
-                lines.append(f"{name:>12}: {self.reasons.get(name, 'not asked')}")
-        return "\n".join([*lines, *map(str, self.also)])
+            ]
+            for name in PROFILES:
+                lines.append(f"{name:>12}: {self._statement(name)}")
+        for account in self.also:
+            lines.append(str(account))
+        return "\n".join(lines)
+
+    def _statement(self, name: str) -> str:
+        """Return a profile's epsilon and status, or why it has none."""
+        entry = self.profiles.get(name)
+        if entry is None:
+            return self.reasons.get(name, "not asked")
+        epsilon = f"{entry.epsilon_high:.4g}"
+        return f"epsilon {epsilon} ({entry.status}); {entry.explanation}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the account as privacy.json holds it."""
@@ -105,25 +106,15 @@ class Account:
                 "reason": _NOTHING_PRIVATE,
             }
         values = dict(vars(self))
-        for key in ("profiles", "groups"):
-            values[key] = {
-                name: {
-                    key: value
-                    for key, value in dataclasses.asdict(entry).items()
-                    if value is not None
-                }
-                for name, entry in values[key].items()
-            }
-        values |= {
-            "sampler": dict(self.sampler or {}),
-            "notices": list(self.notices),
-            "also": [account.to_json() for account in self.also],
-        }
-        return {
-            name: value
-            for name, value in values.items()
-            if value or name not in ("also", "groups")
-        }
+        values["profiles"] = _json_of(self.profiles)
+        values["groups"] = _json_of(self.groups)
+        values["sampler"] = dict(self.sampler or {})
+        values["notices"] = list(self.notices)
+        values["also"] = [account.to_json() for account in self.also]
+        for name in ("also", "groups"):
+            if not values[name]:
+                del values[name]
+        return values
 
     @classmethod
     def from_json(
@@ -133,13 +124,14 @@ class Account:
         DpsumError if it is neither.
         """
         try:
-            known = {key: value for key, value in values.items() if key != "reason"}
+            known = dict(values)
+            known.pop("reason", None)
             known.setdefault("groups", {})
             for key in ("profiles", "groups"):
-                known[key] = {name: _entry(entry) for name, entry in known[key].items()}
-            known["also"] = tuple(
-                cls.from_json(account, where) for account in known.get("also", ())
-            )
+                entries = known[key].items()
+                known[key] = {name: _entry(entry) for name, entry in entries}
+            also = known.get("also", ())
+            known["also"] = tuple(cls.from_json(account, where) for account in also)
             known["notices"] = tuple(known.get("notices", ()))
             return cls(**known)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -149,9 +141,22 @@ class Account:
             ) from error
 
 
+def _json_of(entries: Mapping[str, Entry]) -> dict[str, dict[str, Any]]:
+    """Return the fields of each entry that are not None."""
+    fields_by_name = {}
+    for name, entry in entries.items():
+        fields = dataclasses.asdict(entry)
+        fields_by_name[name] = {
+            field: value for field, value in fields.items() if value is not None
+        }
+    return fields_by_name
+
+
 def _entry(values: Mapping[str, Any]) -> Entry:
-    ends = {name: float(values[name]) for name in ("epsilon_low", "epsilon_high")}
-    return Entry(**{**values, **ends})
+    fields = dict(values)
+    for name in ("epsilon_low", "epsilon_high"):
+        fields[name] = float(fields[name])
+    return Entry(**fields)
 
 
 def account(
@@ -186,25 +191,22 @@ def account(
     if not releases:
         return Account(delta=delta, reasons=dict.fromkeys(PROFILES, _NOTHING_PRIVATE))
     units = by_unit(releases)
-    for unit, lines in units.items():
+    client_releases = []
+    served = []
+    for lines in units.values():
         _check_composes(lines)
-        if len({event.observer for event in lines}) > 1:
-            # The server sees what everyone sees, too.
-            units[unit] = [
-                dataclasses.replace(event, observer="server") for event in lines
-            ]
-    events = [event for lines in units.values() for event in lines]
-    client_releases = [event for event in events if _accountant_of(event).within_task]
-    served = [event for event in events if not _accountant_of(event).within_task]
+        observers = {event.observer for event in lines}
+        for event in lines:
+            if len(observers) > 1:
+                # The server sees what everyone sees, too.
+                event = dataclasses.replace(event, observer="server")
+            if _accountant_of(event).within_task:
+                client_releases.append(event)
+            else:
+                served.append(event)
     context = given or AccountContext()
     if context.before:
-        together = [*context.before, *releases]
-        several_units = len({event.unit for event in together}) > 1
-        if several_units or any(_accountant_of(e).within_task for e in together):
-            raise DpsumError(
-                "a run that rests on another's releases: no analysis of clients' own"
-                " sums, or of two units"
-            )
+        _check_rests_on([*context.before, *releases])
     # Only the server's noise may follow a loss.
     of_clients = dataclasses.replace(context, budget=None, adaptive=None, fall=None)
     if not served:
@@ -217,6 +219,19 @@ def account(
         return _either(first, _account_of(client_releases, delta, claims, of_clients))
     second = _account_of(client_releases, own_delta or delta, claims, of_clients)
     return dataclasses.replace(first, also=(second,))
+
+
+def _check_rests_on(releases: Sequence[Release]) -> None:
+    """Refuse clients' own sums, and two units, in a run that rests on another's
+    releases.
+    """
+    units = {event.unit for event in releases}
+    accountants = [_accountant_of(event) for event in releases]
+    if len(units) > 1 or any(accountant.within_task for accountant in accountants):
+        raise DpsumError(
+            "a run that rests on another's releases: no analysis of clients' own"
+            " sums, or of two units"
+        )
 
 
 def _accountant_of(event: Release) -> Accountant:
@@ -292,20 +307,16 @@ def _served(
     clients = releases[0].adds
     also = list[Account]()
     for who, noises in others(releases).items():
-        # What came before was seen in the same way, where it came of as many clients.
-        before = tuple(
-            seen_by(event, noises, who) if event.adds == clients else event
-            for event in given.before
-        )
-        known = dataclasses.replace(given, before=before)
-        also.append(
-            _worst_part(
-                [seen_by(event, noises, who) for event in releases],
-                delta,
-                claims,
-                known,
-            )
-        )
+        before = []
+        for event in given.before:
+            # What came before was seen in the same way, where it came of as many
+            # clients.
+            if event.adds == clients:
+                event = seen_by(event, noises, who)
+            before.append(event)
+        context = dataclasses.replace(given, before=tuple(before))
+        seen = [seen_by(event, noises, who) for event in releases]
+        also.append(_worst_part(seen, delta, claims, context))
     return dataclasses.replace(first, also=tuple(also))
 
 
@@ -327,9 +338,10 @@ def _worst_part(
     if given.before:
         return _after(accounts[0], releases, given.before, delta)
     names = " and of ".join(f"the {name}" for name in parts)
-    return functools.reduce(
-        lambda one, other: _either(one, other, f"the releases of {names}"), accounts
-    )
+    worst, *further_accounts = accounts
+    for account_of_part in further_accounts:
+        worst = _either(worst, account_of_part, f"the releases of {names}")
+    return worst
 
 
 def _after(
@@ -338,33 +350,45 @@ def _after(
     """The account of releases together with those of another run on the same records,
     which came before.
     """
-    brackets = []
+    lows = []
+    highs = []
     for part in dict.fromkeys(event.part for event in before):
-        stages = ([event for event in before if event.part == part], releases)
-        brackets.append(_both(stages, delta))
-    low, high = (max(ends) for ends in zip(*brackets, strict=True))
+        before_on_part = [event for event in before if event.part == part]
+        low, high = _both((before_on_part, releases), delta)
+        lows.append(low)
+        highs.append(high)
+    low = max(lows)
+    high = max(highs)
     alone = last.profiles["proven"]
-    uncovered = next((e.reason for e in before if e.data_dependent_threshold), "")
-    if uncovered or alone.status == "void":
-        low = high = math.inf
+    status = alone.status
+    uncovered = ""
+    for event in before:
+        if event.data_dependent_threshold:
+            uncovered = event.reason
+            break
+    if uncovered or status == "void":
+        low = math.inf
+        high = math.inf
+    if math.isinf(high):
+        status = "void"
+    explanation = (
+        "together with the run that this one rests on; this one alone:"
+        f" {alone.explanation}, at most {alone.epsilon_high:.4g}"
+    )
+    if uncovered:
+        explanation = uncovered
     proven = dataclasses.replace(
         alone,
         epsilon_low=low,
         epsilon_high=high,
-        status="void" if math.isinf(high) else alone.status,
-        explanation=uncovered
-        or f"together with the run that this one rests on; this one alone: {alone.explanation}, at most {alone.epsilon_high:.4g}",
+        status=status,
+        explanation=explanation,
     )
     not_composed = "not accounted for together with the run that this one rests on"
+    reasons = {name: last.reasons.get(name, not_composed) for name in PROFILES}
+    del reasons["proven"]
     return dataclasses.replace(
-        last,
-        profiles={"proven": proven},
-        groups={},
-        reasons={
-            name: last.reasons.get(name, not_composed)
-            for name in PROFILES
-            if name != "proven"
-        },
+        last, profiles={"proven": proven}, groups={}, reasons=reasons
     )
 
 
@@ -381,42 +405,47 @@ def _both(ledgers: Sequence[Sequence[Release]], delta: float) -> Bracket:
             divergences of one of them.
     """
     accountants = [analyses.of(lines) for lines in ledgers]
-    names = " and of ".join(
-        " noise and ".join(accountant.pair) for accountant in accountants
-    )
+    pairs = [" noise and ".join(accountant.pair) for accountant in accountants]
+    names = " and of ".join(pairs)
     refusal = DpsumError(
         f"a run that rests on another's releases: no analysis of {names} together"
     )
-    for accountant in accountants:
-        if (accountant.pair[0], accountant.adjacency) != ("gaussian", "zero-out"):
+    stages = []
+    for accountant, lines in zip(accountants, ledgers, strict=True):
+        mechanism, _ = accountant.pair
+        if mechanism != "gaussian" or accountant.adjacency != "zero-out":
             raise refusal
-    stages = [
-        (accountant, accountant.read(lines))
-        for accountant, lines in zip(accountants, ledgers, strict=True)
-    ]
+        stages.append((accountant, accountant.read(lines)))
     if all(isinstance(accountant, PoissonAccountant) for accountant in accountants):
-        return composed_ends(
-            tuple((events.schedule, events.rate) for _, events in stages), delta
-        )
-    brackets = [accountant.bracket(events, delta) for accountant, events in stages]
-    least = max(low for low, _ in brackets)
-    multipliers = [accountant.gaussian(events) for accountant, events in stages]
-    known = [z for z in multipliers if z is not None]
-    if len(known) == len(multipliers):
-        high = gaussian_epsilon(joint_multiplier(known), delta)
+        sampled = tuple((events.schedule, events.rate) for _, events in stages)
+        return composed_ends(sampled, delta)
+    lows = []
+    known = []
+    is_exact = True
+    for accountant, events in stages:
+        low, high = accountant.bracket(events, delta)
+        lows.append(low)
         # Of rounds of several z the unit that is worst off in one run need not be that
         # of the other.
-        exact = all(low == most for low, most in brackets) and all(
-            len(events.schedule) == 1 for _, events in stages
-        )
-        return high if exact else least, high
+        if low != high or len(events.schedule) > 1:
+            is_exact = False
+        z = accountant.gaussian(events)
+        if z is not None:
+            known.append(z)
+    least = max(lows)
+    if len(known) == len(stages):
+        high = gaussian_epsilon(joint_multiplier(known), delta)
+        if is_exact:
+            return high, high
+        return least, high
     try:
         divergences = sum(
             accountant.renyi(events, HOLDING_ORDERS) for accountant, events in stages
         )
     except DpsumError:
         raise refusal from None
-    return least, epsilon_of(np.asarray(divergences), HOLDING_ORDERS, delta, tight=True)
+    high = epsilon_of(np.asarray(divergences), HOLDING_ORDERS, delta, tight=True)
+    return least, high
 
 
 def seen_by(event: Release, clients: int, observer: str) -> Release:
@@ -447,20 +476,16 @@ def _either(
     for name in PROFILES:
         if name not in first.profiles or name not in second.profiles:
             continue
-        less, more = sorted(
-            (first.profiles[name], second.profiles[name]),
-            key=lambda entry: entry.epsilon_high,
-        )
-        void = [entry for entry in (less, more) if entry.status == "void"]
-        decisive = void[0] if void else more
+        entries = first.profiles[name], second.profiles[name]
+        less, more = sorted(entries, key=lambda entry: entry.epsilon_high)
+        decisive = more
+        if less.status == "void":
+            decisive = less
         profiles[name] = dataclasses.replace(
             more,
             epsilon_low=max(less.epsilon_low, more.epsilon_low),
             status=decisive.status,
             explanation=f"the worse of {of}; {decisive.explanation}",
         )
-    return dataclasses.replace(
-        first,
-        profiles=profiles,
-        reasons={name: why for name, why in reasons.items() if name not in profiles},
-    )
+        reasons.pop(name, None)
+    return dataclasses.replace(first, profiles=profiles, reasons=reasons)

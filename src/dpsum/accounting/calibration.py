@@ -108,12 +108,9 @@ def delta_after(
         raise DpsumError(f"epsilon is {epsilon}: it must be finite and above 0")
 
     def enough(log_delta: float) -> bool:
-        return (
-            epsilon_after(
-                profile, sampler, noise_multiplier, done, math.exp(log_delta), **given
-            )
-            <= epsilon
-        )
+        delta = math.exp(log_delta)
+        spent = epsilon_after(profile, sampler, noise_multiplier, done, delta, **given)
+        return spent <= epsilon
 
     low = math.log(_LEAST_DELTA)
     high = math.log1p(-1e-9)
@@ -123,7 +120,10 @@ def delta_after(
         return 1.0
     while high - low > 1e-3:
         middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
     return math.exp(high)
 
 
@@ -142,11 +142,13 @@ def rounds_allowed(
     beyond = int(sampler["rounds"]) + 1
     while beyond - within > 1:
         middle = (within + beyond) // 2
-        fits = (
-            epsilon_after(profile, sampler, noise_multiplier, middle, delta, **given)
-            <= epsilon
+        spent = epsilon_after(
+            profile, sampler, noise_multiplier, middle, delta, **given
         )
-        within, beyond = (middle, beyond) if fits else (within, middle)
+        if spent <= epsilon:
+            within = middle
+        else:
+            beyond = middle
     return within
 
 
@@ -162,11 +164,11 @@ def calibrate(
     if not 0 < epsilon < math.inf:
         raise DpsumError(f"budget.epsilon is {epsilon}: it must be finite and above 0")
 
+    rounds = int(sampler["rounds"])
+
     def enough(z: float) -> bool:
-        return (
-            epsilon_after(profile, sampler, z, int(sampler["rounds"]), delta, **given)
-            <= epsilon
-        )
+        spent = epsilon_after(profile, sampler, z, rounds, delta, **given)
+        return spent <= epsilon
 
     low = 0.05
     high = 1.0
@@ -180,5 +182,8 @@ def calibrate(
             )
     while high / low > 1 + 1e-5:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
     return rounded_up(high)

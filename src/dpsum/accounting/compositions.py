@@ -137,8 +137,12 @@ class Stage:
         square its error falls.
         """
         most = max(z for z, _ in self.schedule)
-        typical = self.rate * (self.uses * math.expm1(min(most**-2, 50.0))) ** 0.5
-        return float(np.clip(0.05 * typical, 1e-7, 1e-3 if self.uses == 1 else 4e-3))
+        square = self.uses * math.expm1(min(most**-2, 50.0))
+        typical = self.rate * square**0.5
+        coarsest = 1e-3
+        if self.uses > 1:
+            coarsest = 4e-3
+        return float(np.clip(0.05 * typical, 1e-7, coarsest))
 
     def guess(self, delta: float) -> float:
         """Return the start of a search; for several units at once as one Gaussian of
@@ -150,8 +154,10 @@ class Stage:
         if uses == 1:
             return guess_epsilon(z, rate, self.rounds, delta)
         square = uses * rate * (1.0 - rate) + (uses * rate) ** 2
-        loud = gaussian_epsilon(z / (self.rounds * square) ** 0.5, delta)
-        return max(guess_epsilon(z, min(uses * rate, 0.5), self.rounds, delta), loud)
+        joint = z / (self.rounds * square) ** 0.5
+        loud = gaussian_epsilon(joint, delta)
+        rate_of_any = min(uses * rate, 0.5)
+        return max(guess_epsilon(z, rate_of_any, self.rounds, delta), loud)
 
 
 @lru_cache(maxsize=64)
@@ -163,13 +169,15 @@ def _grid(
     """
     low, high = law.range(mass)
     first = math.floor(low / step)
-    losses = (first + np.arange(math.ceil(high / step) - first + 1)) * step
-    *tails, off = law.tails(losses)
+    last = math.ceil(high / step)
+    losses = (first + np.arange(last - first + 1)) * step
+    tail, second_tail, off = law.tails(losses)
     if upper:
         lean = 1 + off
     else:
         lean = np.maximum(1 - off, 0.0)
-    tail, second_tail = (np.minimum(values * lean, 1.0) for values in tails)
+    tail = np.minimum(tail * lean, 1.0)
+    second_tail = np.minimum(second_tail * lean, 1.0)
     inside = np.maximum(tail[:-1] - tail[1:], 0.0)
     weights = np.append(inside, 0.0)
     infinite = 0.0
@@ -178,16 +186,15 @@ def _grid(
         moved = -1.0 / math.expm1(-step)
         # With n, m the cell's mass under the first and second law: right = (n - e^l m)
         # / (1 - e^-step).
-        right = (inside - ratio[:-1] * (second_tail[:-1] - second_tail[1:])) * moved
-        # Each leaning term is off by at most twice its error; `other` may have left the
-        # range of numbers.
-        slack = (
-            4
-            * np.maximum(off[:-1], off[1:])
-            * (tail[:-1] + ratio[:-1] * second_tail[:-1])
-            * moved
-        )
-        slack += 1e-300 * ratio[:-1]
+        ratio = ratio[:-1]
+        second_inside = second_tail[:-1] - second_tail[1:]
+        right = (inside - ratio * second_inside) * moved
+        # Each leaning term is off by at most twice its error; `second_tail` may have
+        # left the range of numbers.
+        larger_off = np.maximum(off[:-1], off[1:])
+        terms = tail[:-1] + ratio * second_tail[:-1]
+        slack = 4 * larger_off * terms * moved
+        slack += 1e-300 * ratio
         right = np.clip(right + slack, 0.0, inside)
         weights[:-1] -= right
         weights[1:] += right
@@ -201,7 +208,9 @@ def cut_mass(stages: Sequence[Stage], delta: float) -> float:
     that many rounds and deltas share a grid.
     """
     rounds = sum(stage.rounds for stage in stages)
-    return _CUT * 2.0 ** (math.floor(math.log2(delta)) - (rounds - 1).bit_length())
+    power_of_delta = math.floor(math.log2(delta))
+    power_of_rounds = (rounds - 1).bit_length()
+    return _CUT * 2.0 ** (power_of_delta - power_of_rounds)
 
 
 def _ends(
@@ -210,23 +219,24 @@ def _ends(
     """For each order a function of epsilon that makes the end of delta which is sharp
     near it.
     """
-    laws = [
-        (stage.laws(z, mass), count) for stage in stages for z, count in stage.schedule
-    ]
+    laws = []
+    for stage in stages:
+        for z, count in stage.schedule:
+            laws.append((stage.laws(z, mass), count))
+    orders = len(laws[0][0])
 
     def end(order: int, near: float) -> DeltaEnd:
-        grids = [
-            (_grid(orders[order], step, mass, upper), count) for orders, count in laws
-        ]
-        infinite = -math.expm1(
-            sum(count * math.log1p(-cut) for (_, cut), count in grids)
-        )
-        tail = UpperTail(
-            [(loss, count) for (loss, _), count in grids], around=near, kernel=LOSS
-        )
+        parts = []
+        log_finite = 0.0
+        for law_of_order, count in laws:
+            loss, cut = _grid(law_of_order[order], step, mass, upper)
+            parts.append((loss, count))
+            log_finite += count * math.log1p(-cut)
+        tail = UpperTail(parts, around=near, kernel=LOSS)
+        infinite = -math.expm1(log_finite)
         return DeltaEnd(tail, upper=upper, extra=infinite)
 
-    return [functools.partial(end, order) for order in range(len(laws[0][0]))]
+    return [functools.partial(end, order) for order in range(orders)]
 
 
 def upper_end(
@@ -244,11 +254,15 @@ def upper_end(
     if start is None:
         start = stages[0].guess(delta)
     epsilon = crossing(first, delta=delta, start=start, ceiling=ceiling, upper=True)
-    return raised(
-        epsilon,
-        ceiling,
-        lambda at: all(near(at).delta(at) <= delta for near in other_orders),
-    )
+
+    def fits(candidate: float) -> bool:
+        for near in other_orders:
+            end = near(candidate)
+            if not end.delta(candidate) <= delta:
+                return False
+        return True
+
+    return raised(epsilon, ceiling, fits)
 
 
 def lower_end(
@@ -267,14 +281,13 @@ def upper_curve(stage: Stage, epsilons: np.ndarray) -> list[np.ndarray]:
     """Upper ends of delta in each order at each epsilon >= 0, float64 [n], sharp where
     they are not small.
     """
-    curves = [
-        near(0.0)
-        for near in _ends([stage], cut_mass([stage], SMALL), stage.spacing, upper=True)
-    ]
-    return [
-        np.array([curve.delta(float(epsilon)) for epsilon in epsilons])
-        for curve in curves
-    ]
+    mass = cut_mass([stage], SMALL)
+    curves = []
+    for near in _ends([stage], mass, stage.spacing, upper=True):
+        end = near(0.0)
+        deltas = [end.delta(float(epsilon)) for epsilon in epsilons]
+        curves.append(np.array(deltas))
+    return curves
 
 
 def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
@@ -282,25 +295,30 @@ def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
     rounds = sum(stage.rounds for stage in stages)
     mass = cut_mass(stages, delta)
     several = stages[0].uses > 1
-    spans = [
-        high - low
-        for low, high in (
-            stage.laws(stage.least, mass)[0].range(mass) for stage in stages
-        )
-    ]
+    steps = []
+    widths = []
+    for stage in stages:
+        law, *_ = stage.laws(stage.least, mass)
+        low, high = law.range(mass)
+        widths.append(high - low)
+        steps.append(stage.spacing)
     # Rounding down costs about half a step a round: 4e-4 in all; for very many rounds,
     # and for several clients at once, where epsilon is large, a part of epsilon.
     slack = 8e-4
     if rounds > MANY_ROUNDS:
         slack = 1.6e-3 * rounds / MANY_ROUNDS
     if rounds > 4 * MANY_ROUNDS or several:
-        alone = not several and sum(len(stage.schedule) for stage in stages) == 1
-        share = 2e-3 if rounds <= MANY_ROUNDS else 8e-3 if alone else 3e-2
+        noises = sum(len(stage.schedule) for stage in stages)
+        if rounds <= MANY_ROUNDS:
+            share = 2e-3
+        elif noises == 1 and not several:
+            share = 8e-3
+        else:
+            share = 3e-2
         slack = max(slack, share * upper)
-    return max(
-        min(slack / rounds, *(stage.spacing for stage in stages)),
-        max(spans) / LOWER_CELLS,
-    )
+    steps.append(slack / rounds)
+    least = max(widths) / LOWER_CELLS
+    return max(min(steps), least)
 
 
 class Composed(Accountant):

@@ -78,10 +78,10 @@ def order_budgets(
     """
     alphas = np.asarray(orders, dtype=float)
     budgets = epsilon + math.log(delta) / (alphas - 1.0)
-    return np.asarray(
-        budgets
-        - (np.log1p(-1.0 / alphas) - np.log(alphas) / (alphas - 1.0) if tight else 0.0)
-    )
+    if tight:
+        gain = np.log1p(-1.0 / alphas) - np.log(alphas) / (alphas - 1.0)
+        budgets = budgets - gain
+    return np.asarray(budgets)
 
 
 def filter_order(
@@ -95,10 +95,10 @@ def filter_order(
     """The one order of a filter: the order at which constant noise z, at rate q, would
     last longest.
     """
-    lots = order_budgets(epsilon, orders, delta, tight=True) / renyi(
-        noise_multiplier, rate, tuple(orders)
-    )
-    return (orders[int(np.argmax(lots))],)
+    budgets = order_budgets(epsilon, orders, delta, tight=True)
+    lots = budgets / renyi(noise_multiplier, rate, tuple(orders))
+    longest = int(np.argmax(lots))
+    return (orders[longest],)
 
 
 def filtered_epsilon(
@@ -110,16 +110,18 @@ def filtered_epsilon(
     alphas = np.asarray(orders, dtype=float)
     kept_budgets = np.asarray(budgets, dtype=float)
     # An order whose budget is below 0 is kept by no run.
-    alphas = alphas[kept_budgets >= 0]
-    kept_budgets = kept_budgets[kept_budgets >= 0]
+    is_kept = kept_budgets >= 0
+    alphas = alphas[is_kept]
+    kept_budgets = kept_budgets[is_kept]
     if not len(alphas):
         return 0.0
-    factors = (alphas - 1.0) * np.log1p(-1.0 / alphas) - np.log(alphas)
+    powers = alphas - 1.0
+    factors = powers * np.log1p(-1.0 / alphas) - np.log(alphas)
+    log_delta = math.log(delta)
 
     def excess(epsilon: float) -> float:
-        return float(
-            logsumexp(factors + (alphas - 1.0) * (kept_budgets - epsilon))
-        ) - math.log(delta)
+        exponents = factors + powers * (kept_budgets - epsilon)
+        return float(logsumexp(exponents)) - log_delta
 
     root = least_root(excess, xtol=1e-12)
     if root:
@@ -172,12 +174,12 @@ def floor_of(events: Events, fall: tuple[float, int]) -> Schedule | None:
     falls = (lots - 1) // every
     if first * beta**falls < _LEAST_FLOOR:
         return None
-    if any(
-        z < first * beta ** (index // every) * (1 - 1e-9)
-        for index, z in enumerate(events.multipliers)
-    ):
-        return None  # the rule that was declared is not the one that ran
-    return tuple(
-        (first * beta**fallen, min(every, lots - fallen * every))
-        for fallen in range(falls + 1)
-    )
+    for index, z in enumerate(events.multipliers):
+        least = first * beta ** (index // every)
+        if z < least * (1 - 1e-9):
+            return None  # the rule that was declared is not the one that ran
+    schedule = []
+    for fallen in range(falls + 1):
+        lots_left = lots - fallen * every
+        schedule.append((first * beta**fallen, min(every, lots_left)))
+    return tuple(schedule)

@@ -32,10 +32,9 @@ is what numpy claims.
 """
 
 _GROUPS = 16
-_HIGH_GROUPS, _LOW_RATIO = (
-    32,
-    1.1,
-)  # the low end has a finer grid, so that each group costs it far more
+_HIGH_GROUPS = 32
+_LOW_RATIO = 1.1
+"""The low end has a finer grid, so that each group costs it far more."""
 
 
 def ends(schedule: Schedule) -> tuple[float, float, int]:
@@ -50,18 +49,24 @@ def grouped(schedule: Schedule, *, least: bool) -> Schedule:
     """
     if len(schedule) <= _GROUPS:
         return schedule
-    groups: dict[int, list[tuple[float, int]]] = {}
     lowest, highest, _ = ends(schedule)
     width = math.log(_LOW_RATIO)
     if least:
-        width = min(width, max(math.log(highest / lowest) / _HIGH_GROUPS, 1e-3))
+        share = math.log(highest / lowest) / _HIGH_GROUPS
+        width = min(width, max(share, 1e-3))
+    groups: dict[int, list[tuple[float, int]]] = {}
     for z, count in schedule:
-        groups.setdefault(math.floor(math.log(z) / width), []).append((z, count))
-    pick = min if least else max
-    return tuple(
-        (pick(z for z, _ in group), sum(count for _, count in group))
-        for group in groups.values()
-    )
+        cell = math.floor(math.log(z) / width)
+        group = groups.setdefault(cell, [])
+        group.append((z, count))
+    grouped_schedule = []
+    for group in groups.values():
+        lowest, highest, rounds = ends(tuple(group))
+        z = highest
+        if least:
+            z = lowest
+        grouped_schedule.append((z, rounds))
+    return tuple(grouped_schedule)
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
@@ -78,9 +83,8 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
 
 def gaussian_deltas(noise_multiplier: float, epsilons: np.ndarray) -> np.ndarray:
     """The same at each epsilon, float64 [n]."""
-    return np.array(
-        [gaussian_delta(noise_multiplier, float(epsilon)) for epsilon in epsilons]
-    )
+    deltas = [gaussian_delta(noise_multiplier, float(epsilon)) for epsilon in epsilons]
+    return np.array(deltas)
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -119,8 +123,10 @@ def rounded_up(noise_multiplier: float) -> float:
     """A multiplier rounded up to four significant digits, so that a run's configuration
     can name it.
     """
-    scale = 10.0 ** (math.floor(math.log10(noise_multiplier)) - 3)
-    return float(f"{math.ceil(noise_multiplier / scale - 1e-9) * scale:.6g}")
+    digits = math.floor(math.log10(noise_multiplier))
+    scale = 10.0 ** (digits - 3)
+    rounded = math.ceil(noise_multiplier / scale - 1e-9)
+    return float(f"{rounded * scale:.6g}")
 
 
 def guess_epsilon(
@@ -132,13 +138,12 @@ def guess_epsilon(
     Only a place to start a search from.
     """
     s = 1.0 / noise_multiplier
-    normal = (
-        -float(ndtri(min(delta, 0.4)))
-        * rate
-        * (rounds * math.expm1(min(s * s, 60.0))) ** 0.5
-    )
+    square = rounds * math.expm1(min(s * s, 60.0))
+    score = -float(ndtri(min(delta, 0.4)))
+    normal = score * rate * square**0.5
     chance = min(3.0 * delta / (rounds * rate), 0.4)
-    jump = rate * math.exp(min(s * s / 2 - s * float(ndtri(chance)), 600.0))
+    exponent = s * s / 2 - s * float(ndtri(chance))
+    jump = rate * math.exp(min(exponent, 600.0))
     return 0.95 * math.log1p(max(normal, jump))
 
 
@@ -195,12 +200,17 @@ def upper_tail(at: np.ndarray, off: np.ndarray | float = 0.0) -> Rounded:
     itself, h the greatest hazard on the way, and the normal's hazard at x is at most
     max(x, 0) + 1. `at` is infinite where the tail is 0 or 1 for certain.
     """
-    out = np.where(np.isfinite(at), np.maximum(at, 0.0), 0.0)
-    moved = np.where(np.isfinite(at), off, 0.0)
+    is_finite = np.isfinite(at)
+    out = np.where(is_finite, np.maximum(at, 0.0), 0.0)
+    moved = np.where(is_finite, off, 0.0)
+    hazard = out + 1.0 + moved
     with np.errstate(over="ignore"):
-        moved = np.expm1((out + 1.0 + moved) * moved)
+        moved = np.expm1(hazard * moved)
     tail = ndtr(-at)
-    if np.any(out > 37.0):
+    is_far = out > 37.0
+    if np.any(is_far):
         # There scipy's `ndtr` is 0 where the tail is below 1e-308 and a number still.
-        tail = np.where(out > 37.0, np.exp(log_ndtr(-at)), tail)
-    return tail, ROUNDING * (16.0 + 3.0 * out**2) + 1.001 * moved
+        far_tail = np.exp(log_ndtr(-at))
+        tail = np.where(is_far, far_tail, tail)
+    rounding = ROUNDING * (16.0 + 3.0 * out**2)
+    return tail, rounding + 1.001 * moved

@@ -80,12 +80,8 @@ def squares_of_binomials(
     Returns:
         The probability of 0, 1, 2, ..., and what is missing from it at most.
     """
-    return _sum_of_squares(
-        lambda n: scipy.stats.binom.pmf(n, uses, rate),
-        lambda n: scipy.stats.binom.sf(n, uses, rate),
-        uses,
-        rounds,
-    )
+    law = scipy.stats.binom(uses, rate)
+    return _sum_of_squares(law.pmf, law.sf, uses, rounds)
 
 
 def squares_of_hypergeometrics(
@@ -136,7 +132,11 @@ def _sum_of_squares(
     power = law
     while True:
         if exponent & 1:
-            total, lost = _cut(power if total is None else np.convolve(total, power))
+            if total is None:
+                total = power
+            else:
+                total = np.convolve(total, power)
+            total, lost = _cut(total)
             missing += lost
         exponent >>= 1
         if not exponent:
@@ -177,17 +177,13 @@ def known_draws_epsilon(
     def excess(epsilon: float) -> float:
         first = log_ndtr(mu / 2 - epsilon / mu)
         second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-        return (
-            float(
-                weights @ (np.exp(first) * -np.expm1(np.minimum(second - first, 0.0)))
-            )
-            - rest
-        )
+        share = -np.expm1(np.minimum(second - first, 0.0))
+        deltas = np.exp(first) * share
+        return float(weights @ deltas) - rest
 
-    if len(at):
-        root = least_root(excess, xtol=1e-9)
-    else:
-        root = 0.0
-    if root:
-        return root + 1e-9
-    return 0.0
+    if not len(at):
+        return 0.0
+    root = least_root(excess, xtol=1e-9)
+    if not root:
+        return 0.0
+    return root + 1e-9

@@ -63,12 +63,14 @@ class ImageUse:
         taking = np.flatnonzero((self.rounds >= 0) & (self.rounds < done))
         if not len(taking):
             return 0.0
-        keys = self.images[taking] * done + self.rounds[taking][:, None]
-        keys_found, counts = np.unique(keys, return_counts=True)
-        images, rounds = np.divmod(keys_found, done)
+        rounds_of_clients = self.rounds[taking]
+        keys = self.images[taking] * done + rounds_of_clients[:, None]
+        distinct_keys, counts = np.unique(keys, return_counts=True)
+        images, rounds = np.divmod(distinct_keys, done)
         noise = np.asarray(multipliers)[rounds]
-        return float(
-            np.bincount(
-                images, weights=counts / noise**2 if apart else (counts / noise) ** 2
-            ).max()
-        )
+        if apart:
+            squares = counts / noise**2
+        else:
+            squares = (counts / noise) ** 2
+        squares_by_image = np.bincount(images, weights=squares)
+        return float(squares_by_image.max())

@@ -215,7 +215,7 @@ def upper_epsilon(
         if done == rounds and common:
             gaussian_alone = gaussian_epsilon(common**-0.5, delta)
             if gaussian_alone >= least:
-                continue
+                continue  # the Gaussian alone is no less
         worst = 0.0
         for bins, run in _classes(rounds, done, class_count):
             if run and worst < least:
