@@ -96,7 +96,8 @@ class Accumulator:
         """Whether contributions have to come as rows, since they are clipped by groups,
         or something is done to each before it is clipped.
         """
-        return self.transforms or getattr(self.sum, "groups", None) is not None
+        has_groups = getattr(self.sum, "groups", None) is not None
+        return self.transforms or has_groups
 
     @property
     def transforms(self) -> bool:
@@ -159,5 +160,6 @@ class Accumulator:
         if rule is not None and self.extra_sum is not None:
             # A copy: a rule must not keep raw norms for its next threshold.
             state = copy.deepcopy(self.state)
-            self.arithmetic.add(self.extra_sum, rule.values(state, norms))
+            values = rule.values(state, norms)
+            self.arithmetic.add(self.extra_sum, values)
         return norms

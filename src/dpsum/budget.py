@@ -99,7 +99,8 @@ class Budget:
 
     def unaccounted_of(self, unit: str) -> tuple[str, ...]:
         """Return why nothing finite is proven for releases that protect `unit`."""
-        return (*self.unaccounted, *self._unaccounted_units.get(unit, ()))
+        of_unit = self._unaccounted_units.get(unit, ())
+        return (*self.unaccounted, *of_unit)
 
     def join(self, mechanism: Spender) -> None:
         """Take in a mechanism before the first round; DpsumError where that was, or
@@ -179,7 +180,8 @@ class Budget:
                 self._shared |= {id(spender): (names, plan) for spender in members}
                 self._plans.append((plan, first.per_round))
             elif budget is not None and budget.unit == first.sum.unit:
-                self._own.append(self._own_cost(budget.budget, first, counted=counted))
+                cost = self._own_cost(budget.budget, first, counted=counted)
+                self._own.append(cost)
 
     def _own_cost(
         self, budget: Any, spender: Spender, *, counted: bool
@@ -265,7 +267,10 @@ class Budget:
         epsilon_pairs = [
             plan.spent(rounds * per_round) for plan, per_round in self._plans
         ]
-        epsilon_pairs += self._own if rounds else [(0.0, 0.0)] * len(self._own)
+        if rounds:
+            epsilon_pairs += self._own
+        else:
+            epsilon_pairs += [(0.0, 0.0)] * len(self._own)
         names = ("epsilon_claimed", "epsilon_proven")
         return {
             name: float(np.max(epsilons))

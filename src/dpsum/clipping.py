@@ -452,7 +452,8 @@ class NoisedMeanNorm(ByFactor):
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
         largest = np.finfo(np.float32).max  # far above C, which they are clipped to
-        return np.minimum(norms, largest).astype(np.float32)[:, None]
+        capped = np.minimum(norms, largest).astype(np.float32)
+        return capped[:, None]
 
     def observe(self, state: State, seen: Seen) -> None:
         assert seen.extra is not None
@@ -512,7 +513,8 @@ class Percentile(CohortRule):
 
     def move(self, state: State, values: list[float]) -> None:
         """Take the values of one more round into the window, and move C."""
-        state["rounds"] = [*state["rounds"], values][-self.window :]
+        latest = [*state["rounds"], values]
+        state["rounds"] = latest[-self.window :]
         if len(state["rounds"]) < self.window:
             return
         recent = [
@@ -548,7 +550,9 @@ class PercentileOfReleases(Percentile):
 
     def observe(self, state: State, seen: Seen) -> None:
         norm = seen.released_norm
-        self.move(state, [norm / seen.denominator if self.form == "mean" else norm])
+        if self.form == "mean":
+            norm = norm / seen.denominator
+        self.move(state, [norm])
 
 
 @dataclasses.dataclass(frozen=True)

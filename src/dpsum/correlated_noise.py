@@ -56,7 +56,7 @@ class Encoded(Noise):
             else:
                 separation = int(sampler["separation"])
             times = int(sampler["rounds" if everyone else "participations"])
-            moved = sensitivity(encoder.T @ encoder, separation, times)[1]
+            _, moved = sensitivity(encoder.T @ encoder, separation, times)
             if moved > 1 + 1e-9:
                 raise DpsumError(
                     f"a unit's {times} participations move the"
@@ -121,11 +121,13 @@ class Correlated(Encoded):
                 f"the weights of correlated noise are {list(weights.shape)}: give a"
                 " lower triangular [T, T]"
             )
-        if not (np.isfinite(weights).all() and (np.diag(weights) > 0).all()):
+        is_invertible = (np.diag(weights) > 0).all()
+        if not (np.isfinite(weights).all() and is_invertible):
             raise DpsumError(
                 "the weights of correlated noise need numbers, and a diagonal above 0"
             )
-        if (np.linalg.norm(np.linalg.inv(weights), axis=0) > 1 + 1e-9).any():
+        norms = np.linalg.norm(np.linalg.inv(weights), axis=0)
+        if (norms > 1 + 1e-9).any():
             raise DpsumError(
                 "a column of the encoder has a norm above 1, so that C is not the"
                 " sensitivity: scale the weights by `factorisations.scaled`"

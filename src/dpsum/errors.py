@@ -10,7 +10,8 @@ class DpsumError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(str(message).split()))
+        words = str(message).split()
+        super().__init__(" ".join(words))
 
 
 class NoAccountWarning(UserWarning):

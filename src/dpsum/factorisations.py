@@ -229,7 +229,8 @@ def scaled(
     squares = [
         math.fsum(value * value for value in column) for column in encoder.T.tolist()
     ]
-    return np.asarray(inverse * (math.sqrt(max(squares, default=1.0)) * (1 + 1e-12)))
+    norm = math.sqrt(max(squares, default=1.0))
+    return np.asarray(inverse * (norm * (1 + 1e-12)))
 
 
 @functools.lru_cache(maxsize=16)
@@ -240,8 +241,10 @@ def _optimised(rounds: int, workload: bytes) -> np.ndarray:
     square = gram(moved.T @ moved)
     # square = C^T C with C lower triangular: Cholesky from the last coordinate to the
     # first.
-    encoder = np.linalg.cholesky(square[::-1, ::-1])[::-1, ::-1].T
-    return scaled(inverted(np.round(encoder / _DIGITS) * _DIGITS))
+    lower = np.linalg.cholesky(square[::-1, ::-1])
+    encoder = lower[::-1, ::-1].T
+    rounded = np.round(encoder / _DIGITS) * _DIGITS
+    return scaled(inverted(rounded))
 
 
 @functools.lru_cache(maxsize=16)
@@ -250,12 +253,15 @@ def _banded(rounds: int, workload: bytes, bands: int) -> np.ndarray:
         return _optimised(rounds, workload)
     moved = np.frombuffer(workload).reshape(rounds, rounds)
     squares = _with_ridge(moved.T @ moved)
-    entry_indices = np.nonzero(np.tril(np.triu(np.ones((rounds, rounds)), 1 - bands)))
+    all_ones = np.ones((rounds, rounds))
+    band = np.tril(np.triu(all_ones, 1 - bands))
+    entry_indices = np.nonzero(band)
     encoder = np.zeros((rounds, rounds))
 
     def columns(entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         encoder[entry_indices] = entries
-        norms = np.sqrt((encoder**2).sum(axis=0))
+        squares_of_columns = (encoder**2).sum(axis=0)
+        norms = np.sqrt(squares_of_columns)
         return encoder / norms, norms
 
     def error(entries: np.ndarray) -> tuple[float, np.ndarray]:
@@ -275,12 +281,16 @@ def _banded(rounds: int, workload: bytes, bands: int) -> np.ndarray:
         method="L-BFGS-B",
         options={"maxiter": _STEPS, "ftol": _FLAT},
     )
-    return scaled(inverted(np.round(columns(minimum.x)[0] / _COARSE) * _COARSE))
+    best, _ = columns(minimum.x)
+    rounded = np.round(best / _COARSE) * _COARSE
+    return scaled(inverted(rounded))
 
 
 def _with_ridge(squares: np.ndarray) -> np.ndarray:
     """Steps at a rate of almost nothing would have noise without end."""
-    return np.asarray(squares + _RIDGE * np.diag(squares).mean() * np.eye(len(squares)))
+    mean = np.diag(squares).mean()
+    ridge = _RIDGE * mean * np.eye(len(squares))
+    return np.asarray(squares + ridge)
 
 
 def gram(squares: np.ndarray) -> np.ndarray:
@@ -295,9 +305,11 @@ def gram(squares: np.ndarray) -> np.ndarray:
     for _ in range(_STEPS):
         half = np.sqrt(diagonal)
         values, vectors = np.linalg.eigh(half[:, None] * squares * half)
-        root = (vectors * np.sqrt(values.clip(min=0.0))) @ vectors.T
+        roots = np.sqrt(values.clip(min=0.0))
+        root = (vectors * roots) @ vectors.T
         candidate = np.diag(root)
-        done = bool(np.abs(candidate / diagonal - 1).max() < _CLOSE)
+        change = np.abs(candidate / diagonal - 1)
+        done = bool(change.max() < _CLOSE)
         diagonal = candidate
         if done:
             break

@@ -243,7 +243,8 @@ def add_rows_by_group(
     """
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
-        rows = np.where(finite[:, None], rows, np.asarray(np.nan, dtype=rows.dtype))
+        missing = np.asarray(np.nan, dtype=rows.dtype)
+        rows = np.where(finite[:, None], rows, missing)
     for index, group in enumerate(groups.slices):
         part = np.ascontiguousarray(rows[:, group])
         lengths = np.empty(len(rows))
@@ -317,7 +318,8 @@ class GroupedSum(PrivateSum):
     @property
     def deviations(self) -> Any:
         """Deviation of the noise on each coordinate, float64 [d]."""
-        return np.repeat(self.noise_stds, np.diff(self.groups.boundaries))
+        sizes = np.diff(self.groups.boundaries)
+        return np.repeat(self.noise_stds, sizes)
 
     def _noised(self, total: Any, standard: Any) -> Any:
         noise = self.deviations * standard

@@ -327,7 +327,9 @@ def read_ledger(
 
 def chain_of(lines: Sequence[str]) -> dict[str, Any]:
     """Return the number of lines of a ledger, and the digest of the last."""
-    return {"lines": len(lines), "head": digest(lines[-1]) if lines else ""}
+    if not lines:
+        return {"lines": 0, "head": ""}
+    return {"lines": len(lines), "head": digest(lines[-1])}
 
 
 _COMPARED = (

@@ -299,7 +299,10 @@ class Mechanism:
         extra = self._rule.extra(
             self.states[0], noise_multiplier=1.0, cohort=self._cohort
         )
-        return {self.sum.stream} | (set() if extra is None else {extra.stream})
+        purposes = {self.sum.stream}
+        if extra is not None:
+            purposes.add(extra.stream)
+        return purposes
 
     def open(self, index: int, *, step: int = 0, holder: int = 0) -> Accumulator:
         """Take the sum of round `index` (from 0), of a local step and a holder where
@@ -346,7 +349,9 @@ class Mechanism:
         """
         done = self._done
         at = (total.step, total.holder)
-        if total.round < done[0] or (total.round == done[0] and at in done[1]):
+        is_earlier = total.round < done[0]
+        is_same_round = total.round == done[0]
+        if is_earlier or (is_same_round and at in done[1]):
             raise DpsumError(
                 f"round {total.round} of {self.sum.name} was released before, and its"
                 " noise would be drawn again: open the next round"
@@ -362,7 +367,10 @@ class Mechanism:
             total.round,
             {at} | (done[1] if total.round == done[0] else set()),
         )
-        self.write(total.round, total.step if self.holders else None)
+        step = None
+        if self.holders:
+            step = total.step
+        self.write(total.round, step)
         return released
 
     def end(self, total: Accumulator) -> np.ndarray:
@@ -428,7 +436,11 @@ class Mechanism:
 
     def state_of(self, holder: int) -> State:
         """The clipping rule's state of a holder."""
-        return {} if not self.states else self.states[holder if self.holders else 0]
+        if not self.states:
+            return {}
+        if not self.holders:
+            return self.states[0]
+        return self.states[holder]
 
     def extra_of(self, state: State) -> Any:
         """The release that the clipping rule makes beside the sum; None for none."""
@@ -500,7 +512,9 @@ class Mechanism:
         None where there is no noise, or where the units bring it.
         """
         noise = self.sum.noise
-        if noise is None or (noise.one_by_one and purpose == self.sum.stream):
+        if noise is None:
+            return None
+        if noise.one_by_one and purpose == self.sum.stream:
             return None
         at = {"round": None, "step": total.step, "client": total.holder}
         named = streams(self.seed, purpose, *(at[name] for name in self._indices))
@@ -534,7 +548,9 @@ class Mechanism:
             number = index
         else:
             number = index * self.per_round + step
-        at: dict[str, Any] = {"round": index} | ({} if step is None else {"step": step})
+        at: dict[str, Any] = {"round": index}
+        if step is not None:
+            at["step"] = step
         rows: list[tuple[Any, Any, Released]] = [
             (release.total, release.mean, release) for release in releases
         ]
@@ -629,7 +645,8 @@ class Mechanism:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
-        self.states, plan = list(state["states"]), self.budget.plan_of(self)
+        self.states = list(state["states"])
+        plan = self.budget.plan_of(self)
         self._done = (-1, set())
         self.seed = state.get("seed", self.seed)
         if plan is not None:

@@ -26,13 +26,15 @@ def l2_norm(values: np.ndarray) -> float:
     """
     if not np.isfinite(values).all():
         return math.nan
-    largest = float(np.max(np.abs(values), initial=0.0))
+    magnitudes = np.abs(values)
+    largest = float(np.max(magnitudes, initial=0.0))
     scale = usual_scale(largest)
     if scale == 1.0:
         scaled = values
     else:
         scaled = values / scale
-    norm = scale * math.sqrt(math.fsum(scaled * scaled))
+    square = math.fsum(scaled * scaled)
+    norm = scale * math.sqrt(square)
     return min(norm, sys.float_info.max)
 
 

@@ -234,7 +234,8 @@ class OnePass(Cohorts):
         return self._stream().permutation(self._count)
 
     def sample_cohort(self, index: int) -> np.ndarray:
-        return self._order[index * self.cohort : (index + 1) * self.cohort]
+        start = index * self.cohort
+        return self._order[start : start + self.cohort]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -358,7 +359,8 @@ class MinSeparation(Cohorts):
 
     def apart(self, clients: int) -> tuple[int, int]:
         separation = max(clients // self.cohort, 1)
-        return separation, max(-(-self.rounds // separation), 1)
+        most = -(-self.rounds // separation)
+        return separation, max(most, 1)
 
     def describe(self) -> Sampling:
         separation, participations = self.apart(self._count)
@@ -435,7 +437,8 @@ class PoissonLots(Participation):
         return float(self._count)
 
     def describe(self) -> Sampling:
-        return dataclasses.replace(super().describe(), cohort=self._count, rate=1.0)
+        sampling = super().describe()
+        return dataclasses.replace(sampling, cohort=self._count, rate=1.0)
 
     def clients_per_round(self, clients: int) -> int:
         return clients
@@ -478,7 +481,8 @@ def _block_of_epoch(plan: Participation, index: int) -> np.ndarray:
     blocks = plan._count // plan.cohort
     epoch, block = divmod(index, blocks)
     order = plan._stream(epoch).permutation(plan._count)
-    return order[block * plan.cohort : (block + 1) * plan.cohort]
+    start = block * plan.cohort
+    return order[start : start + plan.cohort]
 
 
 class RecordLots:

@@ -69,12 +69,14 @@ class Progress:
             return
         self._work += work
         now = time.monotonic()
-        silence = max(self._every, min(self._at_most, (now - self._start) / 20))
+        share = (now - self._start) / 20
+        silence = max(self._every, min(self._at_most, share))
         if now - self._last < silence and done < self._total:
             return
         self._last = now
         spent = max(now - self._start, 1e-9)
-        seconds_left = spent / max(done - self._first, 1) * (self._total - done)
+        passed = max(done - self._first, 1)
+        seconds_left = spent / passed * (self._total - done)
         rate = (
             f"{self._work / spent:.1f} {self._unit}/s,"
             f" {datetime.timedelta(seconds=round(seconds_left))} left"

@@ -32,8 +32,10 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
         purpose: what the numbers are for, e.g. "noise" or "partition".
         indices: round, client, ... that tell streams of one purpose apart.
     """
-    name = "/".join([str(int(seed)), purpose, *[str(int(index)) for index in indices]])
-    key = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], dtype=np.uint64)
+    numbers = [str(int(index)) for index in indices]
+    name = "/".join([str(int(seed)), purpose, *numbers])
+    digest = hashlib.sha256(name.encode()).digest()
+    key = np.frombuffer(digest[:16], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
 

@@ -89,10 +89,12 @@ class Lattice:
         """
         coordinates = 1 << max(dimension - 1, 0).bit_length()
         noise = noise_multiplier**2 * clients / counted
-        rounding = clients / 4 + noise * (coordinates / 4 + math.sqrt(coordinates) / 2)
+        rotation_error = coordinates / 4 + math.sqrt(coordinates) / 2
+        rounding = clients / 4 + noise * rotation_error
         room = 4.0 ** (bits - 1) / deviations**2 - rounding
         if room <= 0:
-            least = math.floor(1 + math.log(deviations**2 * rounding, 4)) + 1
+            least_bits = math.log(deviations**2 * rounding, 4)
+            least = math.floor(1 + least_bits) + 1
             raise DpsumError(
                 f"noise.bits is {bits}, too few for the sum of {clients} clients'"
                 f" {coordinates} coordinates at z = {noise_multiplier:g}: the smallest"
@@ -126,7 +128,8 @@ class Lattice:
         """Return the ledger's group `secure`: the lattice, and the variance of one
         client's share of the noise, in units.
         """
-        share = (noise_multiplier * self.bound(threshold)) ** 2 / self.counted
+        noise_std = noise_multiplier * self.bound(threshold)
+        share = noise_std**2 / self.counted
         return {**dataclasses.asdict(self), "share_variance": share}
 
 
@@ -146,7 +149,8 @@ def rotated(values: np.ndarray) -> np.ndarray:
             pairs[:, 1] = less
             half *= 2
         table = np.ascontiguousarray(table.T)
-    return np.asarray(table.reshape(-1) / math.sqrt(len(values)))
+    norm = math.sqrt(len(values))
+    return np.asarray(table.reshape(-1) / norm)
 
 
 def rounded(
@@ -161,7 +165,8 @@ def rounded(
     lower = np.floor(values)
     share = values - lower
     for _ in range(_TRIES):
-        candidate = lower + (generator.random(len(values)) < share)
+        is_up = generator.random(len(values)) < share
+        candidate = lower + is_up
         if candidate @ candidate <= bound**2:
             return candidate.astype(np.int64)
     return np.trunc(values).astype(np.int64)
@@ -262,10 +267,12 @@ class SecureSum(PrivateSum):
                 row = clip(row, norm, self.threshold)
         if position in self.absent:
             return norm
-        sent = self._encoded(row, clipped_norm, position) + self._share(position)
+        message = self._encoded(row, clipped_norm, position)
+        sent = message + self._share(position)
         self._shares += 1
         self._whole_sum += sent
-        self._seen_sum = (self._seen_sum + sent % self._modulus) % self._modulus
+        seen_sum = self._seen_sum + sent % self._modulus
+        self._seen_sum = seen_sum % self._modulus
         return norm
 
     def _encoded(self, row: np.ndarray, norm: float, place: int) -> np.ndarray:

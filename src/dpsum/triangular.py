@@ -13,6 +13,7 @@ def inverted(lower: np.ndarray) -> np.ndarray:
     """
     inverse = np.eye(len(lower))
     for row in range(len(lower)):
-        inverse[row] -= np.einsum("s,sj->j", lower[row, :row], inverse[:row])
+        known_part = np.einsum("s,sj->j", lower[row, :row], inverse[:row])
+        inverse[row] -= known_part
         inverse[row] /= lower[row, row]
     return inverse

@@ -189,7 +189,8 @@ def account(
         releases = read_ledger(releases)
     claims = claims or {}
     if not releases:
-        return Account(delta=delta, reasons=dict.fromkeys(PROFILES, _NOTHING_PRIVATE))
+        reasons = dict.fromkeys(PROFILES, _NOTHING_PRIVATE)
+        return Account(delta=delta, reasons=reasons)
     units = by_unit(releases)
     client_releases = []
     served = []
@@ -211,7 +212,8 @@ def account(
     of_clients = dataclasses.replace(context, budget=None, adaptive=None, fall=None)
     if not served:
         return _account_of(client_releases, delta, claims, of_clients)
-    first = _served(served, delta, claims, dataclasses.replace(context, groups=()))
+    without_groups = dataclasses.replace(context, groups=())
+    first = _served(served, delta, claims, without_groups)
     if not client_releases:
         return first
     if len(units) == 1:
@@ -227,7 +229,8 @@ def _check_rests_on(releases: Sequence[Release]) -> None:
     """
     units = {event.unit for event in releases}
     accountants = [_accountant_of(event) for event in releases]
-    if len(units) > 1 or any(accountant.within_task for accountant in accountants):
+    has_own_sums = any(accountant.within_task for accountant in accountants)
+    if len(units) > 1 or has_own_sums:
         raise DpsumError(
             "a run that rests on another's releases: no analysis of clients' own"
             " sums, or of two units"
@@ -242,12 +245,17 @@ def _check_composes(lines: Sequence[Release]) -> None:
     """Refuse clients' own sums that read what another sum reads, or that tell rounds
     which the account needs secret.
     """
-    own_sums = {e.name: e for e in lines if _accountant_of(e).within_task}
+    own_sums = {}
+    for event in lines:
+        if _accountant_of(event).within_task:
+            own_sums[event.name] = event
     if not own_sums:
         return
     for part, events in by_part(lines).items():
         names = list(dict.fromkeys(event.name for event in events))
-        if len(names) > 1 and not own_sums.keys().isdisjoint(names):
+        if len(names) < 2:
+            continue
+        if not own_sums.keys().isdisjoint(names):
             raise DpsumError(cannot_compose(names[0], names[1], lines[0].unit, part))
     first_own_sum = next(iter(own_sums.values()))
     for event in lines:
@@ -334,7 +342,9 @@ def _worst_part(
     releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext
 ) -> Account:
     parts = by_part(releases)
-    accounts = [_account_of(events, delta, claims, given) for events in parts.values()]
+    accounts = []
+    for events in parts.values():
+        accounts.append(_account_of(events, delta, claims, given))
     if given.before:
         return _after(accounts[0], releases, given.before, delta)
     names = " and of ".join(f"the {name}" for name in parts)

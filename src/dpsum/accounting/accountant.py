@@ -380,7 +380,8 @@ def rounds_of(
             rounds[-1].append(event)
         else:
             raise DpsumError(f"{where} is of round {event.round}: {MEND}")
-    if len({frozenset(event.name for event in events) for events in rounds}) > 1:
+    released_names = {frozenset(event.name for event in events) for events in rounds}
+    if len(released_names) > 1:
         raise DpsumError(f"the ledger's rounds differ in what they released: {MEND}")
     if len(rounds) > first.sampler["rounds"]:
         raise DpsumError(
@@ -413,9 +414,15 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
         )
     z = event.noise_multiplier
     stated = (event.threshold, event.sensitivity, event.noise_std)
-    columns = (value if isinstance(value, list) else [value] for value in stated)
+    columns = []
+    for value in stated:
+        if isinstance(value, list):
+            columns.append(value)
+        else:
+            columns.append([value])
     for threshold, sensitivity, noise_std in zip(*columns, strict=True):
-        if not (0 < z < math.inf and 0 < threshold < math.inf):
+        is_valid = 0 < z < math.inf and 0 < threshold < math.inf
+        if not is_valid:
             raise DpsumError(
                 f"{where} has z {z} and C {threshold}: both must be above 0"
             )

@@ -59,7 +59,11 @@ _BESIDE = ("below-threshold-count", "clipped-norm-sum")
 
 def part_of(event: Read) -> str:
     """The part of the records that a sum reads; "": all of every unit."""
-    return event.part or (_SETS.get(event.name, "") if event.unit == RECORD else "")
+    if event.part:
+        return event.part
+    if event.unit != RECORD:
+        return ""
+    return _SETS.get(event.name, "")
 
 
 def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
@@ -113,7 +117,8 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
                 read[key] = ""
     parts: dict[str, list[One]] = {}
     for event in events:
-        parts.setdefault(read[event.name, event.part], []).append(event)
+        part = read[event.name, event.part]
+        parts.setdefault(part, []).append(event)
     if "" in parts and len(parts) > 1:
         named_part = next(part for part in parts if part)
         raise DpsumError(

@@ -89,7 +89,8 @@ def guess(
     right = int(coins[order[len(order) - high :]].sum()) + int(
         (~coins[order[:low]]).sum()
     )
-    return Guesses(coins=len(coins), guessed=low + high, right=right)
+    guessed = low + high
+    return Guesses(coins=len(coins), guessed=guessed, right=right)
 
 
 def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Guesses:
@@ -100,7 +101,11 @@ def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Gues
     half of them "absent"; where participation is secret a twentieth, none of them
     "absent", since a release that a canary was not seen in says little.
     """
-    count = min(max(100, len(coins) // (20 if secret else 10)), len(coins))
+    share = 10
+    if secret:
+        share = 20
+    count = max(100, len(coins) // share)
+    count = min(count, len(coins))
     return guess(scores, coins, count, both=not secret)
 
 
@@ -118,7 +123,8 @@ def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
     tail = float(binomial_tail(right - 1, guess_count, rate))
     steps = np.arange(1, right + 1)
     between = binomial_tail(right - steps - 1, guess_count, rate) - tail
-    alpha = float(np.max(between / steps, initial=0.0))
+    slopes = between / steps
+    alpha = float(np.max(slopes, initial=0.0))
     return min(1.0, tail + 2 * m * delta * alpha)
 
 
@@ -199,7 +205,10 @@ def clopper_pearson(
     threshold, present_is_alarm = _best_threshold(
         *chosen_on, sizes=sizes, delta=delta, tau=tau
     )
-    counted = [int((side > threshold).sum()) for side in held_out]
+    counted = []
+    for side in held_out:
+        is_above = side > threshold
+        counted.append(int(is_above.sum()))
     if not present_is_alarm:
         counted = [size - count for size, count in zip(sizes, counted, strict=True)]
         counted.reverse()
@@ -276,7 +285,8 @@ def _best_threshold(
         candidates = (values[1:] + values[:-1]) / 2
         gaps = np.diff(values)
     if len(candidates) > 512:
-        selected = np.linspace(0, len(candidates) - 1, 512).astype(int)
+        last = len(candidates) - 1
+        selected = np.linspace(0, last, 512).astype(int)
         candidates = candidates[selected]
         gaps = gaps[selected]
     rates_above = [
@@ -288,17 +298,21 @@ def _best_threshold(
         power: np.ndarray, trials: int, false: np.ndarray, nulls: int
     ) -> np.ndarray:
         hits = np.floor(power * trials)
-        return _of_counts(hits, trials, np.floor(false * nulls), nulls, delta, tau)
+        alarms = np.floor(false * nulls)
+        return _of_counts(hits, trials, alarms, nulls, delta, tau)
 
     present_above, absent_above = rates_above
     says_present = bound_of(present_above, sizes[0], absent_above, sizes[1])
-    says_absent = bound_of(1 - absent_above, sizes[1], 1 - present_above, sizes[0])
+    power_of_absent = 1 - absent_above
+    false_of_absent = 1 - present_above
+    says_absent = bound_of(power_of_absent, sizes[1], false_of_absent, sizes[0])
     # Of all that are about as good the one in the widest gap: the best of many looks
     # better than it is.
     present_is_alarm = bool(says_present.max() >= says_absent.max())
     bound = says_present if present_is_alarm else says_absent
     good = np.flatnonzero(bound >= bound.max() - _SLACK)
-    return float(candidates[good[np.argmax(gaps[good])]]), present_is_alarm
+    widest = good[np.argmax(gaps[good])]
+    return float(candidates[widest]), present_is_alarm
 
 
 # A binomial's tail and the limits of its rate, as scipy.stats has them: to load that
@@ -317,7 +331,8 @@ def binomial_tail(count: Numbers, trials: int, rate: float) -> np.ndarray:
     # P(N > k) is the chance that the (k + 1)-th smallest of `trials` uniform numbers is
     # below the rate.
     tail = betainc(inside + 1, trials - inside, rate)
-    return np.where(count < 0, 1.0, np.where(count >= trials, 0.0, tail))
+    tail = np.where(count >= trials, 0.0, tail)
+    return np.where(count < 0, 1.0, tail)
 
 
 def least_rate(hits: Numbers, trials: int, error: float) -> np.ndarray:

@@ -48,7 +48,10 @@ class Tally:
     ) -> None:
         self._members = members
         self._once = once
-        self.scores = np.full(shape, -np.inf if once and members is None else 0.0)
+        start = 0.0
+        if once and members is None:
+            start = -np.inf
+        self.scores = np.full(shape, start)
 
     def add(
         self, index: int, x: np.ndarray, noise_multiplier: float, rate: float
@@ -142,7 +145,8 @@ def secret(
             if drawn_rounds is None
             else drawn_rounds == number
         )
-        tally.add(number, there + z * generator.standard_normal(coins.shape), z, rate)
+        noise = z * generator.standard_normal(coins.shape)
+        tally.add(number, there + noise, z, rate)
     return tally.scores
 
 
@@ -159,7 +163,8 @@ def chance_of_such(
     for side in (coins, ~coins):
         if side.any():
             observed = np.sort(scores[side])
-            ideal = np.sort(np.concatenate([draw[side] for draw in drawn]))
+            ideal_scores = [draw[side] for draw in drawn]
+            ideal = np.sort(np.concatenate(ideal_scores))
             at = np.concatenate([observed, ideal])
             distance = np.searchsorted(observed, at, "right") / len(
                 observed

@@ -87,7 +87,8 @@ class Family:
         """Return `posteriors` of the trade-off curve."""
         if leak <= 0:
             return np.full(_CELLS, 0.5)
-        return posteriors(self._accountant.curve(self._divided(leak)))
+        curve = self._accountant.curve(self._divided(leak))
+        return posteriors(curve)
 
 
 def posteriors(deltas: Curve) -> np.ndarray:
@@ -129,8 +130,10 @@ def posteriors(deltas: Curve) -> np.ndarray:
         if math.isfinite(height) and math.isfinite(start):
             envelope.append((p, height))
             starts.append(start)
-    segments = np.searchsorted(starts, np.arange(_CELLS) / _CELLS, side="right") - 1
-    return np.array([p for p, _ in envelope])[segments]
+    cells = np.arange(_CELLS) / _CELLS
+    segments = np.searchsorted(starts, cells, side="right") - 1
+    chances = np.array([p for p, _ in envelope])
+    return chances[segments]
 
 
 class RankTest:
@@ -148,12 +151,17 @@ class RankTest:
     ) -> None:
         self._family = family
         # Uniform numbers in order, without sorting them.
-        draws = max(DRAWS, math.ceil(10 / (1 - confidence) - 1e-9) - 1)
-        steps = np.cumsum(generator.exponential(size=(draws, canaries + 1)), axis=1)
-        self._cells = (steps[:, :-1] / steps[:, -1:] * _CELLS).astype(np.int16)
+        least = math.ceil(10 / (1 - confidence) - 1e-9) - 1
+        draws = max(DRAWS, least)
+        gaps = generator.exponential(size=(draws, canaries + 1))
+        steps = np.cumsum(gaps, axis=1)
+        uniform = steps[:, :-1] / steps[:, -1:]
+        self._cells = (uniform * _CELLS).astype(np.int16)
         self._coins = generator.random((draws, canaries), dtype=np.float32)
-        self._place = -math.floor((1 - confidence) * (draws + 1) + 1e-9)
-        area = np.concatenate([[0.0], np.cumsum(family.posteriors(1.0))]) / _CELLS
+        rank = math.floor((1 - confidence) * (draws + 1) + 1e-9)
+        self._place = -rank
+        areas = np.cumsum(family.posteriors(1.0))
+        area = np.concatenate([[0.0], areas]) / _CELLS
         chances = (
             np.diff(
                 np.interp(
@@ -165,7 +173,8 @@ class RankTest:
         self.weights = logit(
             np.clip(chances, 0.5 / canaries, 1 - 0.5 / canaries)
         ).astype(np.float32)
-        self._rounding = 1e-5 * float(np.abs(self.weights).sum())
+        total = float(np.abs(self.weights).sum())
+        self._rounding = 1e-5 * total
         self.critical = functools.cache(self._critical)
 
     def draws(self, leak: float) -> np.ndarray:
@@ -184,7 +193,8 @@ class RankTest:
         """T, from whether each canary was present, bool [m] by score from the highest
         down.
         """
-        return float(np.dot(present.astype(np.float32), self.weights))
+        values = present.astype(np.float32)
+        return float(np.dot(values, self.weights))
 
     def chance_of_as_little(self, observed: float, drawn: Sequence[float]) -> float:
         """The chance that the ledger's own mechanism has T <= `observed`, about: T is a
@@ -196,10 +206,12 @@ class RankTest:
         deviation = max(float(self.draws(1.0).std()), self._rounding) * math.sqrt(
             1 + 1 / len(drawn)
         )
-        return float(ndtr((observed - np.mean(drawn)) / deviation))
+        score = (observed - np.mean(drawn)) / deviation
+        return float(ndtr(score))
 
     def _critical(self, leak: float) -> float:
-        return float(self.draws(leak)[self._place]) + self._rounding
+        ordered = self.draws(leak)
+        return float(ordered[self._place]) + self._rounding
 
     def refuted(self, observed: float) -> float:
         """The largest leak that T = `observed` refutes; 0 where it does not even refute
@@ -253,7 +265,8 @@ def rank_test(
     test = RankTest(family, len(coins), confidence=confidence, generator=generator)
 
     def statistic(scores: np.ndarray) -> float:
-        return test.statistic(coins[np.argsort(-scores, kind="stable")])
+        order = np.argsort(-scores, kind="stable")
+        return test.statistic(coins[order])
 
     observed = statistic(scores)
     ledger_draws = test.draws(1.0)

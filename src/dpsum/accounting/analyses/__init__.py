@@ -43,7 +43,8 @@ def _known() -> dict[tuple[str, str], Accountant]:
 
     classes: dict[type[Accountant], None] = {}
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        for value in vars(importlib.import_module(module.name)).values():
+        values = vars(importlib.import_module(module.name))
+        for value in values.values():
             if (
                 isinstance(value, type)
                 and issubclass(value, Accountant)
@@ -91,7 +92,8 @@ def known(mechanism: str, kind: str) -> bool:
     """Whether there is such an analysis that holds even where everybody knows who is in
     which release.
     """
-    return (mechanism, kind) in _known() and _known()[mechanism, kind].known
+    accountant = _known().get((mechanism, kind))
+    return accountant is not None and accountant.known
 
 
 def of(releases: Sequence[Release]) -> Accountant:

@@ -182,7 +182,8 @@ class _Grid:
         add: bool,
     ) -> None:
         law = _LogNormal(s=1.0 / noise_multiplier)
-        square_deviation = rounds * math.expm1(min(law.s**2, 500.0))
+        square = min(law.s**2, 500.0)
+        square_deviation = rounds * math.expm1(square)
         spread = 30.0 * square_deviation**0.5
         if add:
             # Only sums below K <= T matter, and a sum with one X above 2T is not among them.
@@ -273,10 +274,14 @@ def _all_small(
     at += 2 * FUNCTION * (rounds + done)
     s = 1.0 / noise_multiplier
     score = math.log(at) / s
-    score_off = (FUNCTION + 4 * ROUNDING) * (abs(score) + s)
-    tail, tail_off = upper_tail(np.array(-score - s / 2), score_off)
-    chance_below = min(float(tail * (1 + tail_off)), 1.0)
-    share = math.exp(epsilon) * at / rounds * (1 + 4 * FUNCTION)
+    rounding = FUNCTION + 4 * ROUNDING
+    score_off = rounding * (abs(score) + s)
+    shifted = np.array(-score - s / 2)
+    tail, tail_off = upper_tail(shifted, score_off)
+    chance_below = float(tail * (1 + tail_off))
+    chance_below = min(chance_below, 1.0)
+    share = math.exp(epsilon) * at / rounds
+    share = share * (1 + 4 * FUNCTION)
     share = min(share, 1.0)
     return share * chance_below**done * (1 + 1e-12)
 
@@ -348,7 +353,8 @@ def _series_moments(
     """log E_Q (dP/dQ)^a for a = 0, ..., `most`."""
     j = np.arange(most + 1, dtype=float)
     factorials = gammaln(j + 1)
-    power = j * (j - 1) / (2 * noise_multiplier**2) - factorials
+    log_moments = j * (j - 1) / (2 * noise_multiplier**2)
+    power = log_moments - factorials
     if done == rounds:
         total = np.where(j == 0, 0.0, -np.inf)
     else:
@@ -360,7 +366,8 @@ def _series_moments(
         exponent >>= 1
         if exponent:
             power = _product(power, power)
-    return np.asarray(total + factorials - j * math.log(rounds))
+    log_moments = total + factorials - j * math.log(rounds)
+    return np.asarray(log_moments)
 
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -379,9 +386,11 @@ def _inverse_moment(
     """log E_Q (dP/dQ)^-power, or an upper end of it."""
     share = power / rounds
     if share / noise_multiplier > _REACH / 3:
-        return done * share * (share + 1) / (2 * noise_multiplier**2)
+        twice_variance = 2 * noise_multiplier**2
+        return done * share * (share + 1) / twice_variance
     v, step, laplace = _laplace(noise_multiplier)
-    logs = power * v - (rounds - done) * np.exp(v) + done * laplace
+    not_run = (rounds - done) * np.exp(v)
+    logs = power * v - not_run + done * laplace
     log_integral = float(logsumexp(logs)) + math.log(step)
     log_factorial = float(gammaln(power))
     return log_integral + power * math.log(rounds) - log_factorial
@@ -395,7 +404,8 @@ def _laplace(noise_multiplier: float) -> tuple[np.ndarray, float, np.ndarray]:
     weights = np.exp(-(normal**2) / 2)
     weights /= weights.sum()
     values = np.exp(s * normal - s * s / 2)
-    highest = 12.0 + (_REACH + 2) * s + s * s / 2
+    farthest_loss = (_REACH + 2) * s
+    highest = 12.0 + farthest_loss + s * s / 2
     v = np.linspace(-40.0, highest, 8001)
     step = float(v[1] - v[0])
     parts = []
@@ -403,7 +413,8 @@ def _laplace(noise_multiplier: float) -> tuple[np.ndarray, float, np.ndarray]:
         products = np.outer(np.exp(chunk), values)
         parts.append(np.exp(-products) @ weights)
     transform = np.concatenate(parts)
-    return v, step, np.log(np.maximum(transform, 1e-300))
+    log_transform = np.log(np.maximum(transform, 1e-300))
+    return v, step, log_transform
 
 
 def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> None:
@@ -445,7 +456,8 @@ def one_round_epsilons(
     low = max(low, 0.0)
     remaining = (delta - spent) * share
     more = gaussian_epsilon(noise_multiplier, min(remaining, 1.0))
-    log_r = -s * float(ndtri(spent / done)) - s * s / 2
+    score = float(ndtri(spent / done))
+    log_r = -s * score - s * s / 2
     if log_r + log_done > more:
         return low, math.inf
     log_idle = math.log(max(rounds - done, 1e-300))
@@ -469,7 +481,8 @@ def upper_epsilon(
         return 0.0
     # P is a mixture of Q (weight 1 - t/T) and of Gaussian shifts, and the divergence is
     # jointly convex.
-    ceiling = gaussian_epsilon(noise_multiplier, min(delta * rounds / done, 1.0))
+    delta_if_present = min(delta * rounds / done, 1.0)
+    ceiling = gaussian_epsilon(noise_multiplier, delta_if_present)
     if noise_multiplier < LITTLE_NOISE:
         _, closed_form = one_round_epsilons(noise_multiplier, rounds, done, delta)
         if closed_form < ceiling and _addition_fits(

@@ -67,7 +67,8 @@ class CorrelatedOnePassAccountant(OnePassAccountant):
         """
         events = super().read(lines)
         gram = gram_of(lines)
-        return _as_one(events, float(np.diag(gram).max()) ** -0.5, gram)
+        largest = float(np.diag(gram).max())
+        return _as_one(events, largest**-0.5, gram)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         if events.details is None:
@@ -105,7 +106,8 @@ class CorrelatedMinSeparationAccountant(MinSeparationAccountant):
         the noise (`details`).
         """
         events = Accountant.read(self, lines)
-        low, high = sensitivity(gram_of(lines), *self.apart(events.sampling))
+        separation, participations = self.apart(events.sampling)
+        low, high = sensitivity(gram_of(lines), separation, participations)
         return _as_one(events, 1 / high, low)
 
     def apart(self, sampling: Sampling) -> tuple[int, int]:
@@ -172,7 +174,8 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
             encoder moves by more than the ledger's sensitivity says.
     """
     first = lines[0]
-    inverse = np.zeros((len(lines), len(lines)))
+    rounds = len(lines)
+    inverse = np.zeros((rounds, rounds))
     if len({event.name for event in lines}) > 1:
         raise DpsumError(
             "the ledger has releases beside those of correlated noise: account for them"
@@ -197,7 +200,8 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
             )
         inverse[number, : number + 1] = row
     encoder = inverted(inverse)
-    worst = float(np.sqrt((encoder**2).sum(axis=0).max()))
+    squares = (encoder**2).sum(axis=0)
+    worst = float(np.sqrt(squares.max()))
     if worst * float(np.max(first.threshold)) > float(np.max(first.sensitivity)) * (
         1 + 1e-9
     ):
@@ -205,7 +209,8 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
             f"the ledger declares sensitivity {first.sensitivity}, but its encoder has"
             f" a column of norm {worst:.6g}: its mechanism is not the one accounted for"
         )
-    return encoder, float(np.max(first.threshold) / np.max(first.noise_std))
+    scale = np.max(first.threshold) / np.max(first.noise_std)
+    return encoder, float(scale)
 
 
 def _worst_square(use: ImageUse, gram: np.ndarray) -> float:
@@ -214,7 +219,8 @@ def _worst_square(use: ImageUse, gram: np.ndarray) -> float:
     """
     assert use.rounds is not None
     done = len(gram)
-    taking = np.flatnonzero((use.rounds >= 0) & (use.rounds < done))
+    has_come = (use.rounds >= 0) & (use.rounds < done)
+    taking = np.flatnonzero(has_come)
     if not len(taking):
         return 0.0
     images, image_indices = np.unique(use.images[taking], return_inverse=True)
@@ -224,4 +230,5 @@ def _worst_square(use: ImageUse, gram: np.ndarray) -> float:
         (image_indices.reshape(len(taking), -1), use.rounds[taking][:, None]),
         1.0,
     )
-    return float(np.einsum("it,ts,is->i", counts, gram, counts, optimize=True).max())
+    squares = np.einsum("it,ts,is->i", counts, gram, counts, optimize=True)
+    return float(squares.max())

@@ -83,11 +83,13 @@ def _profile(
     Both are convex in e^x, so that chords between these points are upper ends too.
     """
     top = gaussian_epsilon(z, 1e-4 * delta)
-    epsilons = np.append(0.0, np.geomspace(1e-3, top, 160))
+    above_zero = np.geomspace(1e-3, top, 160)
+    epsilons = np.append(0.0, above_zero)
     grid_delta = 2.0 ** math.floor(math.log2(delta))
     grid = balls_and_bins.grid_of(z, rounds, grid_delta, True, False)
     present = np.full(len(epsilons), np.inf)
-    sharp_points = np.append(0.0, np.geomspace(0.02 * top, top, _CURVES))
+    sharp_points = np.geomspace(0.02 * top, top, _CURVES)
+    sharp_points = np.append(0.0, sharp_points)
     for near in sharp_points:
         curve = balls_and_bins.removal(grid, rounds, done, upper=True, near=float(near))
         deltas = [curve.delta(float(epsilon)) for epsilon in epsilons]
@@ -100,7 +102,8 @@ def _profile(
 
     def whole(values: np.ndarray, other: np.ndarray) -> np.ndarray:
         # H_x(P || Q) = 1 - e^x + e^x H_-x(Q || P)
-        below = negative_side + (1 - negative_side) * other[:0:-1]
+        weight = 1 - negative_side
+        below = negative_side + weight * other[:0:-1]
         return np.concatenate([below, values])
 
     grid_epsilons = np.concatenate([negative_epsilons, epsilons])
@@ -136,7 +139,8 @@ class _Composed:
         mass[0] += beyond
         # Each loss of the Gaussian is taken for the upper end of its cell, where delta of the
         # rest is larger.
-        losses = self.common / 2 + math.sqrt(self.common) * edges[1:]
+        deviation = math.sqrt(self.common)
+        losses = self.common / 2 + deviation * edges[1:]
         at = epsilons[:, None] - losses
 
         def end(curve: np.ndarray) -> np.ndarray:
@@ -191,7 +195,8 @@ def overlaps(gram: np.ndarray) -> tuple[float, ...]:
     sizes = np.abs(gram)
     largest = []
     for distance in range(len(gram)):
-        largest.append(np.diagonal(sizes, distance).max())
+        diagonal = np.diagonal(sizes, distance)
+        largest.append(diagonal.max())
     from_the_end = np.maximum.accumulate(largest[::-1])
     return tuple(from_the_end[::-1].tolist())
 
@@ -281,8 +286,12 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
     """
     if gram.min() < -_ROUNDING * gram.max():
         return 0.0
-    norms = np.sort(np.diag(gram))[::-1] ** 0.5
-    counts = {max(len(norms) * quarters // 4, 1) for quarters in (1, 2, 3, 4)}
+    squares = np.sort(np.diag(gram))[::-1]
+    norms = squares**0.5
+    counts = set()
+    for quarters in (1, 2, 3, 4):
+        count = len(norms) * quarters // 4
+        counts.add(max(count, 1))
     ends = []
     for count in counts:
         z = 1 / float(norms[count - 1])
@@ -323,7 +332,8 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
 
     def sampling_of(self, lines: Sequence[Release]) -> Sampling:
         encoder, _ = encoder_of(lines)
-        return dataclasses.replace(lines[0].sampler, encoder=np.abs(encoder).tobytes())
+        sizes = np.abs(encoder)
+        return dataclasses.replace(lines[0].sampler, encoder=sizes.tobytes())
 
     def gaussian(self, events: Events) -> float | None:
         """Return the multiplier of a run of one round, where nothing is drawn; else

@@ -143,7 +143,8 @@ class _Pulled:
         least = np.maximum(losses, 0.0)
         odds = 1 / self.q - 1
         factor = 4 * math.exp(-1 / square) * odds
-        inside = factor * np.exp(-least) * -np.expm1(-least)
+        rise = -np.expm1(-least)
+        inside = factor * np.exp(-least) * rise
         root = np.sqrt(1 + inside)
         rest = np.log((1 + root) / 2)
         x = 1.5 + square * (least + rest)
@@ -216,11 +217,13 @@ class _OneDataSet:
         negative_losses = np.minimum(losses, 0.0)
         ratio = np.exp(negative_losses)
         c = math.exp(-1 / pair.z**2)
-        free = (1 / pair.q - 1) * -np.expm1(negative_losses)
+        odds = 1 / pair.q - 1
+        free = odds * -np.expm1(negative_losses)
         product = 4 * c * free
         slack = 8 * FUNCTION * (ratio**2 + product)
         spread = ratio**2 - product + slack
-        top = ratio + np.sqrt(np.maximum(spread, 0.0))
+        root = np.sqrt(np.maximum(spread, 0.0))
+        top = ratio + root
         with np.errstate(divide="ignore"):
             lower_log = np.log(2 * free / top)
             upper_log = np.log(top / (2 * c))
@@ -233,8 +236,10 @@ class _OneDataSet:
         lower_off = np.where(is_negative, lower_off, 0.0)
         chances = np.zeros(len(losses))
         for mean, share in ((0.0, 1 - pair.q), (2.0, pair.q)):
-            left = _at_least(normal_tail(lower, lower_off, mean, pair.z, -1.0))
-            right = _at_least(normal_tail(upper, upper_off, mean, pair.z, 1.0))
+            left_tail = normal_tail(lower, lower_off, mean, pair.z, -1.0)
+            right_tail = normal_tail(upper, upper_off, mean, pair.z, 1.0)
+            left = _at_least(left_tail)
+            right = _at_least(right_tail)
             chances += share * (left + right)
         has_no_root = is_negative & (spread < 0)
         chances = np.where(has_no_root, 1.0, chances)
@@ -361,7 +366,8 @@ def lower_epsilon(
     if least < _LEAST_NOISE_APART:
         return all_same
     upper = upper_epsilon(schedule, rate, delta)
-    step = fine_spacing([poisson.stage_of(wide, rate)], delta, upper)
+    wide_stage = poisson.stage_of(wide, rate)
+    step = fine_spacing([wide_stage], delta, upper)
 
     def laws(z: float, mass: float) -> tuple[RoundLaw, ...]:
         return (_OneDataSet(z, rate),)
@@ -391,20 +397,24 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
     nodes, weights = _NODES
     farthest = 2.0 * max(orders) + 40.0 * z
     panel = 0.5 * z
-    log_scale = math.log(z * math.sqrt(2 * math.pi))
+    deviation = z * math.sqrt(2 * math.pi)
+    log_scale = math.log(deviation)
 
     def log_density(x: np.ndarray, mean: float) -> np.ndarray:
         """Return the log density of (1 - q) N(0) + q N(mean)."""
         normal = -(x**2) / (2 * z**2) - log_scale
         shift = mean * (x - mean / 2) / z**2
-        return normal + np.logaddexp(math.log1p(-q), math.log(q) + shift)
+        log_absent = math.log1p(-q)
+        log_present = math.log(q) + shift
+        return normal + np.logaddexp(log_absent, log_present)
 
     def half(start: float, first: float, second: float) -> tuple[np.ndarray, ...]:
         """Return logarithms of masses above `start`, and losses there."""
         count = math.ceil((farthest - start) / panel)
         middles = start + panel * (np.arange(count) + 0.5)
         x = (middles[:, None] + 0.25 * z * nodes).ravel()
-        logs = np.tile(np.log(0.25 * z * weights), count)
+        log_weights = np.log(0.25 * z * weights)
+        logs = np.tile(log_weights, count)
         log_first = log_density(x, first)
         log_second = log_density(x, second)
         return log_first + logs, log_first - log_second
@@ -422,7 +432,9 @@ def _log_moment(halves: Sequence[tuple[np.ndarray, ...]], order: int) -> float:
     """log E e^((a - 1) L) from logarithms of masses and losses of either side of 0; the
     rest of the mass is at 0.
     """
-    logs, losses = (np.concatenate(sides) for sides in zip(*halves, strict=True))
+    above, below = halves
+    logs = np.concatenate((above[0], below[0]))
+    losses = np.concatenate((above[1], below[1]))
     powers = (order - 1) * losses
     if float(np.max(logs + powers)) > 500.0:
         log_total = logsumexp(logs + powers)
@@ -510,7 +522,8 @@ class FixedSizeAccountant(Redrawn):
         def high_of_one(share: float) -> float:
             return upper_epsilon(((least, done),), rate, share)
 
-        low = lower_epsilon(((most, done),), rate, delta)
+        low_schedule = ((most, done),)
+        low = lower_epsilon(low_schedule, rate, delta)
         law, missing = squares_of_hypergeometrics(uses, cohort, units, done)
         known_draws = known_draws_epsilon(law, missing, least, delta)
         known_rounds = gaussian_epsilon(least / (uses * done**0.5), delta)

@@ -88,7 +88,8 @@ class MinSeparationAccountant(Accountant):
         units = sampling[self.units_of(sampling)]
         separation = sampling["separation"]
         times = sampling["participations"]
-        if sampling["cohort"] * min(separation, sampling["rounds"]) > units:
+        rounds_apart = min(separation, sampling["rounds"])
+        if sampling["cohort"] * rounds_apart > units:
             raise self.contradiction(
                 sampling,
                 f"{separation} rounds in a row without a unit twice take more than"
@@ -116,7 +117,9 @@ class MinSeparationAccountant(Accountant):
         """The largest sum of z^-2 over the rounds that a unit can be in."""
         separation = int(sampling["separation"])
         times = int(sampling["participations"])
-        return heaviest(np.array(multipliers) ** -2.0, separation, times)[0]
+        weights = np.array(multipliers) ** -2.0
+        square, _ = heaviest(weights, separation, times)
+        return square
 
     def gaussian(self, events: Events) -> float:
         least, _, done = events.ends
@@ -164,7 +167,9 @@ class ShuffledEpochsAccountant(MinSeparationAccountant):
         self.check_whole(sampling, "cohort", "epoch")
         units = int(sampling[self.units_of(sampling)])
         cohort = int(sampling["cohort"])
-        if sampling["epoch"] not in (units // cohort, -(-units // cohort)):
+        least = units // cohort
+        most = -(-units // cohort)
+        if sampling["epoch"] not in (least, most):
             text = (
                 f"an epoch of batches of {cohort:,} of {units:,} has"
                 f" {units // cohort:,} rounds, or one more"
@@ -187,7 +192,8 @@ class ShuffledEpochsAccountant(MinSeparationAccountant):
         return self._ends(events, delta, self.gaussian(events))
 
     def replaced(self, events: Events, delta: float) -> Bracket:
-        return self._ends(events, delta, self.gaussian(events) / 2)
+        half = self.gaussian(events) / 2
+        return self._ends(events, delta, half)
 
     def _ends(self, events: Events, delta: float, multiplier: float) -> Bracket:
         high = gaussian_epsilon(multiplier, delta)

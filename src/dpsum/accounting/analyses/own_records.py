@@ -35,7 +35,8 @@ def releases_with(sampler: Sampler) -> int:
     """Return in how many of its client's releases one record is: all of them where each
     reads all records, else one.
     """
-    if sampler["cohort"] == sampler.get("records", sampler["cohort"]):
+    records = sampler.get("records", sampler["cohort"])
+    if sampler["cohort"] == records:
         return int(sampler["steps"])
     return 1
 
@@ -65,7 +66,8 @@ def epsilon_of(sampler: Sampler, noise_multiplier: float, delta: float) -> float
     name.
     """
     events = Events.planned(one_client(sampler, noise_multiplier), sampler)
-    return find("gaussian", sampler["kind"]).high(events, delta)
+    accountant = find("gaussian", sampler["kind"])
+    return accountant.high(events, delta)
 
 
 def epsilon_under(
@@ -85,7 +87,8 @@ def epsilon_under(
         claim = None
     if claim is None:
         return epsilon_of(sampler, noise_multiplier, delta)
-    return claim.epsilon(((noise_multiplier, int(sampler["steps"])),), sampler, delta)
+    schedule = ((noise_multiplier, int(sampler["steps"])),)
+    return claim.epsilon(schedule, sampler, delta)
 
 
 def calibrate(
@@ -125,7 +128,8 @@ def calibrate(
         )
     if excess(low) <= 0:
         return low
-    return rounded_up(float(scipy.optimize.brentq(excess, low, high, xtol=1e-10)))
+    root = scipy.optimize.brentq(excess, low, high, xtol=1e-10)
+    return rounded_up(float(root))
 
 
 class OwnRecordsAccountant(Accountant):
@@ -207,4 +211,6 @@ class OwnRecordsAccountant(Accountant):
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         z = min(events.multipliers)
-        return gaussian_epsilon(z, delta), gaussian_epsilon(z / use.most**0.5, delta)
+        one_client = gaussian_epsilon(z, delta)
+        one_image = gaussian_epsilon(z / use.most**0.5, delta)
+        return one_client, one_image

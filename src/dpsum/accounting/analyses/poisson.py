@@ -177,7 +177,10 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
     if any(stage.rate == 1.0 for stage in each_stage):
         certain = [(schedule, rate) for schedule, rate in stages if rate == 1.0]
         lows = [lower_epsilon(schedule, rate, delta) for schedule, rate in stages]
-        return max(*lows, _as_gaussians(certain, delta) if certain else 0.0), ceiling
+        low = max(lows)
+        if certain:
+            low = max(low, _as_gaussians(certain, delta))
+        return low, ceiling
     if is_unusual(each_stage, delta):
         return refined(tuple(each_stage), delta, 0.0, ceiling)
     high = upper_end(
@@ -191,7 +194,10 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
 
 def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> float:
     """Epsilon of all rounds where everyone is in each."""
-    squares = sum(count / z**2 for schedule, _ in stages for z, count in schedule)
+    squares = 0.0
+    for schedule, _ in stages:
+        for z, count in schedule:
+            squares += count / z**2
     return gaussian_epsilon(squares**-0.5, delta)
 
 
@@ -298,7 +304,8 @@ class OwnRecordsPoissonAccountant(PoissonAccountant):
         """Each of the steps reads a record with the chance one over their number."""
         super().check_numbers(sampling)
         self.check_whole(sampling, "steps")
-        if not math.isclose(sampling["rate"] * sampling["steps"], 1.0, rel_tol=1e-12):
+        share = sampling["rate"] * sampling["steps"]
+        if not math.isclose(share, 1.0, rel_tol=1e-12):
             raise self.contradiction(
                 sampling, f"the rate of {sampling['steps']} steps is one over them"
             )
@@ -306,7 +313,8 @@ class OwnRecordsPoissonAccountant(PoissonAccountant):
     def read(self, lines: Sequence[Release]) -> Events:
         events = super().read(lines)
         steps = int(events.sampling["steps"])
-        counted = min(z for z, _ in events.claimed[0][0])
+        claimed_schedule, _ = events.claimed[0]
+        counted = min(z for z, _ in claimed_schedule)
         return Events(
             samplings=events.samplings,
             schedule=((min(events.multipliers), steps),),
@@ -317,7 +325,8 @@ class OwnRecordsPoissonAccountant(PoissonAccountant):
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         steps = int(events.sampling["steps"])
         rate = events.rate
-        low = lower_epsilon(((max(events.multipliers), steps),), rate, delta)
+        low_schedule = ((max(events.multipliers), steps),)
+        low = lower_epsilon(low_schedule, rate, delta)
         return low, upper_epsilon(
             ((min(events.multipliers), steps * use.most),), rate, delta
         )

@@ -67,18 +67,23 @@ def log_tails(variance: float) -> np.ndarray:
     """log P(X >= t) for t from 0 to `_FAR` deviations; last is the log of P(X = t) /
     P(X = t - 1) of the last t.
     """
-    far = math.ceil(_FAR * math.sqrt(variance)) + 20
+    deviation = math.sqrt(variance)
+    far = math.ceil(_FAR * deviation) + 20
     ratios = np.empty(far)
     ratio = 0.0
     # P(X = t) / P(X = t - 1) = I_t / I_(t-1), which runs backwards from any start: each
     # step forgets most of it.
-    for t in range(far + 200 + math.ceil(5 * math.sqrt(variance)), 0, -1):
+    start = far + 200 + math.ceil(5 * deviation)
+    for t in range(start, 0, -1):
         ratio = 1.0 / (2.0 * t / variance + ratio)
         if t <= far:
             ratios[t - 1] = ratio
-    chances = np.exp(np.concatenate([[0.0], np.cumsum(np.log(ratios))]))
-    beyond = chances[-1] * ratios[-1] / (1.0 - ratios[-1])
-    tails = np.cumsum(chances[::-1])[::-1] + beyond
+    logs = np.cumsum(np.log(ratios))
+    chances = np.exp(np.concatenate([[0.0], logs]))
+    last_ratio = ratios[-1]
+    beyond = chances[-1] * last_ratio / (1.0 - last_ratio)
+    tails = np.cumsum(chances[::-1])[::-1]
+    tails = tails + beyond
     logs = np.append(
         np.log(tails / (2.0 * tails[1] + chances[0])), math.log(ratios[-1])
     )
