@@ -192,19 +192,12 @@ def account(
         reasons = dict.fromkeys(PROFILES, _NOTHING_PRIVATE)
         return Account(delta=delta, reasons=reasons)
     units = by_unit(releases)
-    client_releases = []
-    served = []
+    events = []
     for lines in units.values():
         _check_composes(lines)
-        observers = {event.observer for event in lines}
-        for event in lines:
-            if len(observers) > 1:
-                # The server sees what everyone sees, too.
-                event = dataclasses.replace(event, observer="server")
-            if _accountant_of(event).within_task:
-                client_releases.append(event)
-            else:
-                served.append(event)
+        events += _of_one_observer(lines)
+    client_releases = [event for event in events if _accountant_of(event).within_task]
+    served = [event for event in events if not _accountant_of(event).within_task]
     context = given or AccountContext()
     if context.before:
         _check_rests_on([*context.before, *releases])
@@ -221,6 +214,17 @@ def account(
         return _either(first, _account_of(client_releases, delta, claims, of_clients))
     second = _account_of(client_releases, own_delta or delta, claims, of_clients)
     return dataclasses.replace(first, also=(second,))
+
+
+def _of_one_observer(lines: Sequence[Release]) -> Sequence[Release]:
+    """Return releases as the server sees them, where several observers see some.
+
+    The server sees what everyone sees, too.
+    """
+    observers = {event.observer for event in lines}
+    if len(observers) == 1:
+        return lines
+    return [dataclasses.replace(event, observer="server") for event in lines]
 
 
 def _check_rests_on(releases: Sequence[Release]) -> None:

@@ -46,6 +46,7 @@ from dpsum.accounting.grid_sums import (
     GridVariable,
     UpperTail,
     WindowTooWide,
+    better_end,
     log_sum,
     proving_side,
     tilted_moments,
@@ -311,15 +312,11 @@ class _Sum:
 
     def epsilon(self, delta: float) -> float:
         """Return a proved end of epsilon: infinity or 0 where none is found."""
-        proved = math.inf
-        if not self._upper:
-            proved = 0.0
+        proved = math.inf if self._upper else 0.0
         expected, _, _ = self.saddle_point(delta)
         near = max(expected, 1e-9)
         # Half the best tilt would leave a quarter of log(1 / delta) to the FFT.
-        tilt = 0.5
-        if delta <= 1e-20:
-            tilt = 1.0
+        tilt = 0.5 if delta > 1e-20 else 1.0
         too_low = 0.0
         too_high = math.inf
         # Farther from where the search began a window would not fit into memory.
@@ -341,7 +338,7 @@ class _Sum:
             reach = _REACH / tail.theta
             root, passes = _root(end, delta, near, reach, self._upper)
             if root is not None:
-                proved = self._better(proved, root)
+                proved = better_end(proved, root, self._upper)
             if passes:
                 break
             if ratio > 0.0:
@@ -350,21 +347,19 @@ class _Sum:
                 too_high = min(too_high, near)
             following = near + ratio * tilt / tail.theta
             if not too_low < following < too_high:
-                following = 2 * near
-                if too_high < math.inf:
-                    following = (too_low + too_high) / 2
-            if too_high <= 1e-9:
-                break
-            if abs(following - near) <= 1e-9 * near:
+                following = _inside(near, too_low, too_high)
+            is_near = abs(following - near) <= 1e-9 * near
+            if is_near or too_high <= 1e-9:
                 break
             near = following
         return proved
 
-    def _better(self, one: float, other: float) -> float:
-        """Return which of two proved ends says more."""
-        if self._upper:
-            return min(one, other)
-        return max(one, other)
+
+def _inside(near: float, too_low: float, too_high: float) -> float:
+    """Return a point between two that are too far, of which the upper may be missing."""
+    if too_high == math.inf:
+        return 2 * near
+    return (too_low + too_high) / 2
 
 
 def _log_ratio(value: float, delta: float) -> float:

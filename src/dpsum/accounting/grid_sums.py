@@ -351,9 +351,7 @@ def crossing(
     made where the last one crossed, until it is sharp there. `start` is a guess,
     `ceiling` an upper end that is known already.
     """
-    best = 0.0
-    if upper:
-        best = ceiling
+    best = ceiling if upper else 0.0
     near = min(start, ceiling)
     for _ in range(8):
         curve = curve_near(near)
@@ -367,9 +365,7 @@ def crossing(
         if excess(0.0) > 0.0:
             floor = 0.0
         if excess(floor) <= 0.0:
-            if upper:
-                return 0.0
-            return best
+            return 0.0 if upper else best
         if excess(ceiling) < 0.0:
             root = scipy.optimize.brentq(excess, floor, ceiling, xtol=1e-10, rtol=1e-12)
             proved = proving_side(excess, float(root), floor, upper)
@@ -379,16 +375,19 @@ def crossing(
             continue
         else:
             proved = ceiling
-        if upper:
-            best = min(best, proved)
-        else:
-            best = max(best, proved)
-        if curve.sharp(proved):
-            break
-        if abs(proved - near) <= 1e-3 * near:
+        best = better_end(best, proved, upper)
+        is_near = abs(proved - near) <= 1e-3 * near
+        if is_near or curve.sharp(proved):
             break
         near = proved
     return best
+
+
+def better_end(one: float, other: float, upper: bool) -> float:
+    """Return which of two proved ends says more."""
+    if upper:
+        return min(one, other)
+    return max(one, other)
 
 
 def raised(epsilon: float, ceiling: float, fits: Callable[[float], bool]) -> float:
