@@ -192,7 +192,7 @@ def account(
         reasons = dict.fromkeys(PROFILES, _NOTHING_PRIVATE)
         return Account(delta=delta, reasons=reasons)
     units = by_unit(releases)
-    events = []
+    events: list[Release] = []
     for lines in units.values():
         _check_composes(lines)
         events += _of_one_observer(lines)
