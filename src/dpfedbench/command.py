@@ -1,11 +1,10 @@
-"""The command `dpfedbench`: it runs the packaged workflow, with the options of
-Snakemake.
+"""The command `dpfedbench`: runs the packaged workflow with the options of Snakemake.
 
 dpfedbench run [--preset NAME] [targets and options of Snakemake]
 dpfedbench histories tensorboard FOLDER [RESULTS]     logs finished runs for TensorBoard
 dpfedbench histories mlflow EXPERIMENT [RESULTS]      the same for MLflow
 dpfedbench compare A B      prints what differs between two archives or results folders
-dpfedbench where            prints the Snakefile's place, for `module` of another Snakefile
+dpfedbench where            prints the path of the Snakefile, for `module` in another
 """
 
 import os
@@ -30,7 +29,7 @@ _FILES = ("--configfile", "--configfiles")
 
 
 def workflow_folder() -> Path:
-    """Return the path of the Snakefile: in the package of a wheel, or in the
+    """Return the folder of the Snakefile: inside an installed package, or the
     repository.
     """
     inside = PACKAGE / "workflow"
@@ -38,10 +37,10 @@ def workflow_folder() -> Path:
 
 
 def snakemake_words(arguments: Sequence[str]) -> list[str]:
-    """The arguments of Snakemake for those of `dpfedbench run`.
+    """Return the arguments of Snakemake for the arguments of `dpfedbench run`.
 
     Raises:
-        BenchError: there is no such preset, or nothing is to be run.
+        BenchError: there is no such preset, or the command is not `run`.
     """
     if not arguments or arguments[0] != "run":
         raise BenchError(USAGE)
@@ -72,8 +71,8 @@ def snakemake_words(arguments: Sequence[str]) -> list[str]:
                 f" nearest is {nearest(preset, known)}"
             )
         files.insert(0, str(known[preset]))
-    # Before the words, among which targets are: --configfile takes every word up to the
-    # next option.
+    # --configfile takes every argument up to the next option, so that it has to stand
+    # before the targets.
     return [
         *(["--configfile", *files] if files else []),
         "--snakefile",
@@ -100,7 +99,7 @@ def _histories(given: Sequence[str]) -> int:
 
 
 def _compare(given: Sequence[str]) -> int:
-    """Print what differs between two archives or results folders; 1 where something
+    """Print what differs between two archives or results folders; return 1 if anything
     does.
     """
     if len(given) != 2:
@@ -113,7 +112,7 @@ def _compare(given: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Become Snakemake; the exit code where that cannot be."""
+    """Replace this process by Snakemake; return the exit code if that fails."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     write_utf8()
     return written(lambda: _run(words))

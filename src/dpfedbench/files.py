@@ -1,4 +1,8 @@
-"""Files are written whole or not at all: under a temporary name first, then renamed."""
+"""Atomic writing and safe reading of files.
+
+A file is written under a temporary name and then renamed, so that it is complete or
+absent.
+"""
 
 import contextlib
 import csv
@@ -23,12 +27,13 @@ from dpsum.files import writing
 _HOST = platform.node().replace("/", "-") or "here"
 
 written: set[Path] = set()
-"""What this process has put in place."""
+"""Files that this process has written."""
 
 
 def _mode() -> int:
-    """The permissions of a new file by this process's umask, which can only be read by
-    setting it for a moment.
+    """Return the permissions of a new file under this process's umask.
+
+    The umask can be read only by setting it for a moment.
     """
     mask = os.umask(0o077)
     os.umask(mask)
@@ -57,11 +62,12 @@ _UNREAD = {
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise what keeps a file or folder from being read as one line that names it.
+    """Convert errors of reading a file or folder to one line that names it.
 
     Raises:
-        BenchError: it is missing, no file, not readable, or not UTF-8 where text is
-            read.
+        BenchError: the path is missing, not a file, not readable, or not UTF-8 where
+            text
+            is read.
     """
     try:
         yield
@@ -78,21 +84,23 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Refuse a pipe, a socket or a device, since opening one may wait for ever.
+    """Refuse a pipe, a socket or a device, because opening one may block for ever.
 
     Raises:
-        OSError: there is nothing, or a pipe, a socket or a device.
+        OSError: the path is missing, or is a pipe, a socket or a device.
     """
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(
         mode
-    ):  # of a folder, who opens it says so
+    ):  # opening a folder as a file raises its own error
         raise OSError(errno.EINVAL, "a pipe or device, where a file belongs", str(path))
 
 
 def check_readable(path: str | os.PathLike[str]) -> None:
-    """Refuse a file or folder that cannot be opened, before anything is said of what is
-    in it.
+    """Refuse a file or folder that cannot be opened.
+
+    Call this first, so that an unreadable file is not reported as a file with bad
+    content.
 
     Raises:
         BenchError: as `reading`.
@@ -118,11 +126,10 @@ def text_of(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success flush it to disk and rename it,
-    else remove it.
+    """Yield a temporary path beside `path`; on success, flush the file and rename it.
 
-    What a process that was killed left under a temporary name is removed by the next
-    one to write the same file.
+    After an error the temporary file is removed. A killed process leaves its temporary
+    file behind; the next process that writes the same file removes it.
 
     Raises:
         BenchError: the folder cannot be made or written to, or the disk is full.
@@ -139,7 +146,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             with open(temporary, "rb") as handle:
                 os.fchmod(
                     handle.fileno(), _MODE
-                )  # safetensors and tempfile make files for their owner alone
+                )  # safetensors and tempfile create files for their owner alone
                 os.fsync(handle.fileno())
             os.replace(temporary, final)
             written.add(final)
@@ -149,8 +156,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _sweep(final: Path) -> None:
-    """Remove temporary files of `final` whose process was one of this machine's and is
-    gone.
+    """Remove temporary files of `final` that dead processes of this machine left
+    behind.
     """
     start = f".{final.name}.{_HOST}."
     end = f".part{final.suffix}"
@@ -162,27 +169,28 @@ def _sweep(final: Path) -> None:
 
 
 def write_table(path: str | os.PathLike[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write rows as CSV, the head first, whole or not at all."""
+    """Write rows as CSV, the header first, atomically."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_text(path, text.getvalue())
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` (UTF-8) to `path`, whole or not at all."""
+    """Write `text` (UTF-8) to `path` atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` as indented JSON; infinities are written as the strings "inf" and
-    "-inf".
+    """Write `value` as indented JSON, atomically.
+
+    Infinities are written as the strings "inf" and "-inf".
     """
     write_text(path, json.dumps(_plain(value), indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file, as `write_json` writes it: infinity is text there.
+    """Read a JSON file; infinities are strings there, as `write_json` writes them.
 
     Raises:
         BenchError: the file is missing, cannot be read or is not JSON.
@@ -197,10 +205,10 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def read_group(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a JSON file that holds values by name.
+    """Read a JSON file that holds an object.
 
     Raises:
-        BenchError: as `read_json`, or it holds something else.
+        BenchError: as `read_json`, or the file holds something else.
     """
     group = read_json(path)
     if not isinstance(group, dict):
@@ -217,11 +225,11 @@ def _finite(text: str) -> float:
 
 
 def defused(value: Any) -> Any:
-    """A cell of a CSV file: a text that a spreadsheet would take for a formula gets an
-    apostrophe before it.
+    """Return a CSV cell that no spreadsheet takes for a formula.
 
-    Texts that are numbers stay as they are, for who reads them with pandas; a line
-    break becomes a space.
+    A text that begins like a formula gets an apostrophe before it. Texts that are
+    numbers stay as they are, so that pandas reads them as numbers. A line break becomes
+    a space.
     """
     if not isinstance(value, str):
         return value
@@ -236,10 +244,10 @@ def defused(value: Any) -> Any:
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal.
+    """Return the SHA-256 of a file's bytes, in hexadecimal.
 
     Raises:
-        OSError: it cannot be read, or is no file.
+        OSError: the path cannot be read, or is not a file.
     """
     check_file(path)
     with open(path, "rb") as handle:
@@ -247,7 +255,10 @@ def sha256(path: str | os.PathLike[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity; readers would silently get an invalid file."""
+    """Return the value in JSON's types, with infinities as strings.
+
+    JSON has no infinity; `json.dumps` would write an invalid file without an error.
+    """
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,8 @@
-"""Base class of methods: the settings of a run, with its parts as fields, and the sums
-that the parts make.
+"""Base class of methods: the settings of a run, with its parts as fields, and its sums.
 
-The types of a method's fields say which parts it accepts; a configuration with other
-parts is refused. `claims` is the accounting of the method's paper, if it has one.
+The types of a method's fields say which parts it accepts. A configuration with other
+parts is refused. `claims` is the accounting of the method's paper, if the paper has
+one.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ if TYPE_CHECKING:
 
 
 class Method(Run):
-    """A run of a method.
+    """Run of one method.
 
-    Class attributes: `name` is what configurations and folders call it, `title` what
-    tables do, `paper` the name of the experiments that it belongs to. `version` is
-    raised when results change: then this method's runs are trained again, and no
-    other's. `defaults` lie over the values that are said for all methods. `trained` is
-    false where nothing is trained: such a method has none of the parts below.
+    Class attributes: `name` identifies the method in configurations and folders,
+    `title` in tables. `paper` is the name of its paper's experiments. Raise `version`
+    when results change: then the runs of this method, and of no other, are trained
+    again. `defaults` override the values that the configuration gives to all methods.
+    `trained` is false for a method that trains nothing; such a method has none of the
+    parts below.
 
-    A method that is trained says by the types of its fields which `participation` it
-    takes (who takes part in which round), which `client_update` (what each client
-    computes and sends) and which `server` (the step that the server makes of the sum).
-    Its sums, those of the server and of each client, are one list: `sums`.
+    A method that trains declares three parts by the types of its fields:
+    `participation` (which clients take part in which round), `client_update` (what each
+    client computes and sends) and `server` (the step that the server makes along the
+    sum). `sums` lists all its sums, those of the server and those of each client.
     """
 
     name: ClassVar[str] = ""
@@ -55,19 +56,19 @@ class Method(Run):
     version: ClassVar[str] = "1"
     defaults: ClassVar[dict[str, Any]] = {}
     released: ClassVar[dict[str, Any]] = {}
-    """Settings of the authors' released code, where they differ from the paper's; of
-    this class, not of those that extend it.
+    """Settings of the authors' released code that differ from the paper's. Classes that
+    extend this one do not inherit them.
     """
     trained: ClassVar[bool] = True
     shared: ClassVar[str | Sequence[str]] = "all"
-    """Tensors or modules of the network that clients share with the server, by names as
-    of `Net.mask`: "body" leaves the last layer to the clients. The server's sums, their
-    clipping and noise, the ledger and the server's step are of these coordinates alone.
+    """Tensors or modules of the network that clients share with the server, named as in
+    `Net.mask`. With "body", clients keep the last layer. The server's sums, their
+    clipping and noise, the ledger and the server's step cover these coordinates alone.
     """
     known: ClassVar[dict[str, type[Method]]] = {}
-    """All methods by their names; `dpfedbench.papers` finds them."""
+    """All methods by name; `dpfedbench.papers` fills it."""
 
-    if TYPE_CHECKING:  # each method says which
+    if TYPE_CHECKING:  # each method declares its own types
         participation: Participation
         client_update: Any
         server: ServerStep
@@ -80,11 +81,11 @@ class Method(Run):
 
     @property
     def made_by(self) -> str:
-        """The code that results depend on besides settings: the method's version, and
-        hashes of files that do not come with dpfedbench.
+        """Identity of the code that results depend on, besides the settings.
 
-        These are the file of the network, and the files of the classes of the method
-        and its parts.
+        It consists of the method's version, a hash of the network's file, and hashes of
+        the files that define the classes of the method and its parts, where they are
+        not files of dpfedbench.
         """
         plugin_digest = digest_classes(
             type(component) for component in (self, *self.components)
@@ -93,8 +94,10 @@ class Method(Run):
 
     @property
     def features_folder(self) -> str | None:
-        """The place below results/features of what its model reads, where one job
-        computes it for all runs alike.
+        """Folder below results/features that holds the model's input features; None
+        without.
+
+        One job computes these features for all runs that need the same ones.
         """
         if (of := self.model.made_once(self)) is None:
             return None
@@ -103,8 +106,9 @@ class Method(Run):
 
     @property
     def accounts_images(self) -> bool:
-        """Whether its account has the level of an image, which asks the partition which
-        clients use which.
+        """Whether the account covers the level of an image.
+
+        That level needs the partition, which says which clients use which image.
         """
         return self.private and self.client_data != "records"
 
@@ -118,7 +122,9 @@ class Method(Run):
 
     @property
     def counted_claims(self) -> Claims:
-        """The accounting of the method's paper, of as many clients as it counts."""
+        """Accounting of the method's paper, for the number of clients that the paper
+        counts.
+        """
         for sum_ in self.sums():
             clients = getattr(sum_.budget, "counted_clients", None)
             if clients is not None:
@@ -127,17 +133,20 @@ class Method(Run):
 
     @property
     def within_records(self) -> bool:
-        """Whether few-shot clients take each example's gradient by itself, from that
-        example alone.
+        """Whether few-shot clients compute each example's gradient from that example
+        alone.
         """
         return self.trained and self.client.within_records(self)
 
     def check_processes(self, count: int) -> None:
-        """Refuse more processes than a round has clients to divide among them, or than
-        its sum can be taken by.
+        """Refuse more processes than can share a round.
+
+        A round cannot have more processes than clients. A sum whose noise takes each
+        client's message by itself runs in one process.
 
         Raises:
-            BenchError: says how many there can be.
+            BenchError: too many processes; the message gives the largest possible
+                number.
         """
         if count > 1 and any(
             sum_.noise is not None and sum_.noise.one_by_one for sum_ in self.sums()
@@ -160,8 +169,8 @@ class Method(Run):
 
     @property
     def delta(self) -> float | None:
-        """The delta at which epsilon is given: of the server's sum, else of the
-        clients' own; None without privacy.
+        """δ at which ε is reported: that of the server's sum, else that of the clients'
+        own sums; None without privacy.
         """
         return next(
             (sum_.delta for sum_ in reversed(self.sums()) if sum_.private), None
@@ -169,11 +178,11 @@ class Method(Run):
 
     @property
     def own_delta(self) -> float | None:
-        """The delta at which the epsilon of the clients' own sums is given; None where
-        they take none.
+        """δ at which the ε of the clients' own sums is reported; None without such
+        sums.
 
-        It is the server's where the server's sum protects the same unit, since the two
-        are compared.
+        It is the server's δ where the server's sum protects the same unit, because the
+        two values of ε are compared.
         """
         client_sum = next(
             (sum_ for sum_ in self.sums() if sum_.private and sum_.within_task), None
@@ -217,8 +226,8 @@ class Method(Run):
 
     @property
     def unaccounted(self) -> tuple[str, ...]:
-        """Why something that was computed from private data, before training, is a
-        release without an event.
+        """Reasons why a result computed from private data before training is a release
+        without an accounting event.
         """
         made_of = {
             run.folder: run
@@ -236,7 +245,7 @@ class Method(Run):
 
     @property
     def breaches(self) -> tuple[Breach, ...]:
-        """The releases of this run that no account covers; see `Breach`."""
+        """Releases of this run that no account covers; see `Breach`."""
         if not self.trained:
             return ()
         of_sections = [
@@ -248,7 +257,7 @@ class Method(Run):
 
     @property
     def unaccounted_units(self) -> dict[str, tuple[str, ...]]:
-        """The reasons of all breaches, by the unit whose guarantee they break."""
+        """Reasons of all breaches, by the unit whose guarantee they break."""
         units = dict.fromkeys(breach.unit for breach in self.breaches)
         return {
             unit: tuple(
@@ -281,7 +290,9 @@ class Method(Run):
         return (breach,)
 
     def _as(self, method: type[Method]) -> Run:
-        """The run of another method that is equal in all that both have."""
+        """Return the run of another method with the same values for all shared
+        settings.
+        """
         shared = {
             key: value
             for key, value in self
@@ -295,12 +306,13 @@ class Method(Run):
         classes: int,
         files: Mapping[str, Path] | None = None,
     ) -> Net:
-        """The model that is trained.
+        """Return the model that is trained.
 
         Args:
-            image_shape: of the data.
-            classes: training classes, of which a pre-trained model has an output each.
-            files: of other runs, by name (`references`).
+            image_shape: shape of one input of the data set.
+            classes: number of training classes; a pre-trained model has one output for
+                each.
+            files: files of other runs, by name (`references`).
 
         Raises:
             BenchError: a file that the model needs is missing or damaged.
@@ -312,9 +324,10 @@ class Method(Run):
         return self.client.net(net) if self.trained else net
 
     def shared_mask(self, net: Net) -> np.ndarray | None:
-        """Return which coordinates clients share with the server, bool [d]; None: all.
+        """Return the coordinates that clients share with the server, bool [d]; None:
+        all.
 
-        A method that shares other coordinates than whole tensors overrides this.
+        Override this in a method whose shared coordinates are not whole tensors.
         """
         names = (self.shared,) if isinstance(self.shared, str) else self.shared
         if tuple(names) == ("all",):
@@ -328,12 +341,14 @@ class Method(Run):
         return not by_mask and self.shared in ("all", ("all",), ["all"])
 
     def tested_net(self, image_shape: tuple[int, ...]) -> Net:
-        """The model that is adapted to the tasks of a meta-test."""
+        """Return the model that the meta-test adapts to its tasks."""
         net = self.model.net(input_shape=image_shape, outputs=self.task.outputs)
         return self.client.net(net) if self.trained and not self.pretrains else net
 
     def adapted(self, net: Net) -> Sequence[str] | None:
-        """Names of the tensors that adapting to a task moves; None: all."""
+        """Return the names of the tensors that adaptation to a task changes; None:
+        all.
+        """
         of_update = None
         if self.trained and not self.pretrains:
             of_update = self.client.adapted(net)
@@ -343,9 +358,7 @@ class Method(Run):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """The notices about this run's privacy, which are printed and written beside
-        the result.
-        """
+        """Notices about this run's privacy, printed and written beside the result."""
         if not self.private:
             return ()
         notices = ["simulated privacy: the noise seed is public"]
@@ -381,8 +394,9 @@ class Method(Run):
 
     @property
     def reminders(self) -> tuple[str, ...]:
-        """Return what is easily overlooked in these settings; it is printed when
-        training starts, and is in no result.
+        """Easily overlooked consequences of the settings.
+
+        They are printed when training starts and do not appear in results.
         """
         if not self.trained or self.client_data != "tasks":
             return ()
@@ -413,7 +427,9 @@ class Method(Run):
         self._check_reading()
 
     def _check_reading(self) -> None:
-        """Refuse what no account covers, unless the run repeats released code."""
+        """Refuse a breach, unless the run repeats released code (`reading:
+        as-released`).
+        """
         breaches = self.breaches
         if self.reading == "as-published":
             if breaches:
@@ -474,7 +490,7 @@ class Method(Run):
             )
 
     def _check_personal_test(self, records: bool) -> None:
-        """Refuse a test of clients' own models where no examples can be left out."""
+        """Refuse a test of clients' own models where no examples can be held out."""
         clients = self.clients
         where = f"clients.held_out_share is {clients.held_out_share:g}, but"
         without = self.pretrains or self.task.text is not None
@@ -502,7 +518,9 @@ class Method(Run):
             )
 
     def _check_records(self) -> None:
-        """Refuse a model or participation that sums over single records cannot have."""
+        """Refuse a model or a participation that does not fit sums over single
+        records.
+        """
         coupled = self._coupled_records()
         if coupled and not self.client.couples_records:
             raise BenchError(coupled[0].refusal)
@@ -515,7 +533,7 @@ class Method(Run):
             )
 
     def _check_sums(self) -> None:
-        """Refuse sums that have no account together though they read the same units."""
+        """Refuse sums over the same units that no account covers together."""
         composition_groups(self.sums())
         if self.sums()[-1].taken_by != "server":
             raise BenchError(
@@ -595,7 +613,7 @@ class Method(Run):
             raise BenchError(tells_rounds(client_sums[0], plan.kind))
 
     def _check_groups(self) -> None:
-        """Refuse groups of coordinates where no analysis or no code is of them."""
+        """Refuse groups of coordinates that no analysis or no code supports."""
         names = [sum_.name for sum_ in self.client_sums]
         for sum_ in self.sums():
             if not sum_.private or sum_.clipping.groups == "all":
@@ -614,7 +632,7 @@ class Method(Run):
 
 
 def read_run(values: Mapping[str, Any]) -> Method:
-    """A run from plain values, `method` among them.
+    """Return a run from plain values, which include `method`.
 
     Raises:
         BenchError: an unknown method, or values that do not fit it.
@@ -630,10 +648,12 @@ def read_run(values: Mapping[str, Any]) -> Method:
 
 
 def read_run_file(path: Path | str) -> Method:
-    """A run from the config.yaml in its folder.
+    """Return a run from the config.yaml in its folder.
 
     Raises:
-        BenchError: it is missing, damaged, holds a bad value, or is another run's than its folder, whose name follows from what it says.
+        BenchError: the file is missing or damaged, holds a bad value, or belongs to
+            another
+            run: its values determine the name of the folder.
     """
     run = read_run(read_yaml(path))
     folder = Path(path).resolve().parent

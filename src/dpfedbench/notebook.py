@@ -1,5 +1,5 @@
-"""Finished runs for notebooks and scripts: read them, and use their models on your own
-data. `results.load` lists them.
+"""Finished runs for notebooks and scripts: read their results, and use their models on
+your own data. `results.load` lists the runs of a results folder.
 
 `docs/python.md` has examples.
 """
@@ -54,19 +54,18 @@ QUANTITIES = {
     "epsilon_claimed": "claimed ε so far",
     "epsilon_proven": "proven ε so far",
 }
-"""Columns of a history, with their names for readers; what says most about a run comes
-first.
-"""
+"""Columns of a history with their labels, the most informative first."""
 
 
 def open_run(folder: str | Path) -> FinishedRun:
-    """Open the folder of a finished run; `load_runs` has those of a results folder.
+    """Open the folder of a finished run. `load_runs` opens all runs of a results
+    folder.
 
-    What is read of it, now or later, has to be what the workflow wrote
-    (`dpfedbench.manifests`).
+    Every file that is read, now or later, has to be as the workflow wrote it; its
+    manifest is checked (`dpfedbench.manifests`).
 
     Raises:
-        BenchError: it is no run's folder, the run is not finished or damaged, or
+        BenchError: the folder is not a run's, the run is not finished or damaged, or
             another version wrote it.
     """
     path = Path(os.path.realpath(checked_path(folder)))
@@ -84,8 +83,9 @@ def open_run(folder: str | Path) -> FinishedRun:
 
 @dataclasses.dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: `settings` is its method with all values, as in config.yaml.
-    Files are read when asked for.
+    """Finished run. `settings` is its method with all values of config.yaml.
+
+    Files are read on first access.
     """
 
     folder: Path
@@ -93,14 +93,17 @@ class FinishedRun:
 
     @functools.cached_property
     def history(self) -> pd.DataFrame:
-        """One row for each round; empty where something was not measured."""
+        """History of the training, one row for each round.
+
+        A value that was not measured is empty.
+        """
         return read_history(checked(self.folder / "history.csv"))
 
     def cohort(self, round_number: int) -> np.ndarray:
         """Return the numbers of the clients that took part in a round.
 
-        The simulation draws cohorts from the run's seed, so they can be drawn again. In
-        a real federation secret cohorts stay secret.
+        The simulation draws cohorts from the run's seed, so this function can draw them
+        again. In a real federation secret cohorts stay secret.
 
         Args:
             round_number: counted from 1, as in the history.
@@ -123,31 +126,35 @@ class FinishedRun:
 
     @functools.cached_property
     def metrics(self) -> dict[str, Any]:
-        """The test: accuracy in percent, its interval, and what it was measured on."""
+        """Result of the test: accuracy in percent, its interval, and the tested
+        data.
+        """
         return read_group(checked(self.folder / "metrics.json"))
 
     @functools.cached_property
     def training(self) -> dict[str, Any]:
-        """The training's report: rounds, seconds, machine, versions, notices."""
+        """Report of the training: rounds, seconds, machine, versions, notices."""
         return read_group(checked(self.folder / "training.json"))
 
     @functools.cached_property
     def ledger(self) -> list[Release]:
-        """Every release, in order."""
+        """All releases in order."""
         for name in ("training.json", "ledger.jsonl"):
             checked(self.folder / name)
         return ledger_of(self.settings, self.folder)
 
     @functools.cached_property
     def account(self) -> Account:
-        """The account that the workflow made, marked where the run's own audit is above
-        it (`results.audits`).
+        """Account that the workflow computed.
+
+        Its statuses show where the run's own audit exceeds it (`results.audits`).
         """
         return self._marked(read_account(checked(self.folder / "privacy.json")))
 
     def _marked(self, account: Account) -> Account:
-        """An account whose statuses say what the run's audit.json says against them,
-        where there is one.
+        """Return the account with statuses that show what audit.json contradicts.
+
+        Without an audit.json the account is returned unchanged.
         """
         path = self.folder / "audit.json"
         if not path.exists():
@@ -155,14 +162,14 @@ class FinishedRun:
         return _mark_account(account, read_audits(checked(path)))
 
     def account_at(self, delta: float) -> Account:
-        """The account of the same ledger at another δ, for every unit that the run
-        protects.
+        """Return the account of the same ledger at another δ, for every protected unit.
 
-        The image level needs the run's partition below the same results folder, and has
-        a reason without it. Cells that a private search found need that search there.
+        The image level needs the run's partition below the same results folder; without
+        it, the account gives a reason in place of a value. Cells that a private search
+        found need that search there.
 
         Raises:
-            BenchError: δ is no number between 0 and 1, or the search is missing.
+            BenchError: δ is not a number between 0 and 1, or the search is missing.
         """
         if not isinstance(delta, numbers.Real):
             raise BenchError(f"delta is {delta!r}: give a number between 0 and 1")
@@ -185,16 +192,19 @@ class FinishedRun:
         )
 
     def epsilon(self, profile: str = "proven", *, delta: float | None = None) -> Entry:
-        """Return one profile of the account: `epsilon_low`, `epsilon_high`, `status`,
-        `explanation` and whom it protects.
+        """Return one profile of the account.
+
+        The profile has `epsilon_low`, `epsilon_high`, `status`, `explanation`, and the
+        unit and observer that its ε is for.
 
         Args:
             profile: "claimed", "proven", "replace_one", "image_level" or "tuning".
-            delta: None: the δ of the workflow's account.
+            delta: δ of the account; None: the δ of the workflow's account.
 
         Raises:
-            BenchError: there is no such profile, or it has no number for this run; says
-                why.
+            BenchError: there is no such profile, or it has no number for this run; the
+                message
+                gives the reason.
         """
         if profile not in PROFILES:
             raise BenchError(
@@ -209,8 +219,9 @@ class FinishedRun:
         return account.profiles[profile]
 
     def accounts(self, delta: float | None = None) -> pd.DataFrame:
-        """All profiles of all units, one a row; one without a number has its reason as
-        explanation.
+        """Return all profiles of all units, one a row.
+
+        A profile without a number has its reason in the column `explanation`.
         """
         account = self.account if delta is None else self.account_at(delta)
         rows = []
@@ -231,11 +242,12 @@ class FinishedRun:
         return pd.DataFrame(rows)
 
     def plot(self, *columns: str) -> Figure:
-        """Plot columns of the history over the rounds, one below the other; without
-        any, all of `QUANTITIES`.
+        """Plot columns of the history over the rounds, one below the other.
+
+        Without arguments, plot all columns of `QUANTITIES` that have values.
 
         Raises:
-            BenchError: the history has no such column, or an empty one.
+            BenchError: the history has no such column, or the column is empty.
         """
         from matplotlib import pyplot
 
@@ -273,8 +285,9 @@ class FinishedRun:
 
     @property
     def _references(self) -> dict[str, Path]:
-        """Return the files of other runs that the model is made of; they lie below the
-        same results folder.
+        """Return the files of other runs that the model depends on.
+
+        They lie below the same results folder.
         """
         references = self.settings.model.references(self.settings)
         return {
@@ -284,21 +297,25 @@ class FinishedRun:
 
     @property
     def model(self) -> nn.Module:
-        """The trained network as a torch module, whose input is [n, C, H, W] in [0, 1];
-        of several the first.
+        """Copy of the trained network as a torch module, with inputs [n, C, H, W] in
+        [0, 1].
 
-        A copy: what is done to it changes nothing here.
+        Of an ensemble it is the first member. Changes to the copy do not affect this
+        object.
         """
         return self.trained.modules[0]
 
     @functools.cached_property
     def trained(self) -> Predictor:
-        """The model as it was trained: of a run whose model is adapted to each task,
-        what adaptation starts from.
+        """Predictor with the weights at the end of training.
+
+        For a method that adapts its model to each task, these weights are the start of
+        the adaptation.
 
         Raises:
             BenchError: the model, its data set's summary.json or the search that found
-                its cells is missing or damaged.
+                its
+                cells is missing or damaged.
         """
         from dpfedbench.evaluation.predictor import trained
 
@@ -320,19 +337,20 @@ class FinishedRun:
         steps: int | None = None,
         rate: float | None = None,
     ) -> Predictor:
-        """Adapt the model to a task of one's own, as the meta-test does.
+        """Adapt the model to one task of your own, as the meta-test does.
 
         Args:
-            x: images [n, H, W, C], uint8 or float in [0, 1]; of a model of text records
+            x: images [n, H, W, C], uint8 or float in [0, 1]; for a text model, records
                 of words, int64 [n, L].
             y: classes [n] of images, whole numbers from 0 up to `settings.task.ways`;
-                records are their own labels.
-            steps, rate: of the gradient steps; None: the meta-test's
+                text records are their own labels.
+            steps: number of gradient steps; None: the meta-test's
                 (`settings.evaluation`).
+            rate: learning rate of the gradient steps; None: the meta-test's.
 
         Raises:
-            BenchError: the run's model is used as it is, sizes do not fit it, or steps
-                or rate are no numbers from 0 up.
+            BenchError: the run's model is used without adaptation, sizes do not fit it,
+                or steps or rate are not numbers from 0 up.
         """
         if not self.settings.task.shots:
             raise BenchError(
@@ -345,15 +363,14 @@ class FinishedRun:
 def _mark_account(
     account: Account, audits: Mapping[tuple[str, str], Mapping[str, Any]]
 ) -> Account:
-    """Return the account of a run with statuses that say where its own audit exceeds
-    the proven ε.
+    """Return the account with statuses that show where its audit exceeds the proven ε.
 
-    The audit is compared with the proven ε at its own δ, whatever the δ of the account:
-    a mechanism that leaks more there is not the one accounted for.
+    The audit is compared with the proven ε at the δ of the audit, whatever the δ of the
+    account is: a mechanism that leaks more at any δ is not the one accounted for.
 
     Args:
-        account: of one run.
-        audits: by unit and observer, as `runs_table.read_audits`.
+        account: account of one run.
+        audits: audits by unit and observer, as `runs_table.read_audits` returns them.
     """
     proven = account.profiles.get("proven")
     audit = None if proven is None else audits.get((proven.unit, proven.observer))

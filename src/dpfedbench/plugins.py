@@ -43,10 +43,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def use_configured(configuration: dict[str, Any]) -> None:
-    """Import the plugins that a configuration lists, and those that are installed.
+    """Import the plugins that a configuration lists, and the installed plugins.
 
     Raises:
-        BenchError: `plugins` is no list of module names, the configuration still has
+        BenchError: `plugins` is not a list of module names, the configuration still has
             `code_folder`, or see `load`.
     """
     if "code_folder" in configuration:
@@ -62,14 +62,15 @@ def use_configured(configuration: dict[str, Any]) -> None:
 
 
 def use(*names: str) -> None:
-    """Import plugins in this process and in the processes that it starts; for
-    notebooks: `dpfedbench.use_plugins`.
+    """Import plugins in this process and in the processes that it starts.
+
+    Notebooks call it as `dpfedbench.use_plugins`.
 
     Args:
         names: dotted names of modules in the working folder or of installed packages.
 
     Raises:
-        BenchError: a name is no module name, or see `load`.
+        BenchError: a name is not a module name, or see `load`.
     """
     for name in names:
         if not isinstance(name, str) or not all(map(str.isidentifier, name.split("."))):
@@ -89,7 +90,7 @@ def use(*names: str) -> None:
 def load() -> None:
     """Import the plugins that `VARIABLE` lists, and those of installed packages.
 
-    A process may call this often: a plugin is imported once.
+    Repeated calls import each plugin once.
 
     Raises:
         BenchError: there is no such module, or it defines nothing for dpfedbench.
@@ -108,7 +109,7 @@ def load() -> None:
 
 
 def modules() -> list[ModuleType]:
-    """Return the imported modules of all plugins, those inside of packages too."""
+    """Return the imported modules of all plugins, including submodules of packages."""
     return list(
         dict.fromkeys(module for name in _plugins for module in _modules_of(name))
     )
@@ -126,13 +127,13 @@ def classes(base: Class) -> list[Class]:
 
 
 def is_ours(thing: type | ModuleType) -> bool:
-    """Whether a class or a module is in one of our packages."""
+    """Return whether a class or module belongs to one of this project's packages."""
     name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
     return name.partition(".")[0] in PACKAGES
 
 
 def after_import(update: Function) -> Function:
-    """Call a function each time that plugins were imported."""
+    """Register a function that is called each time plugins were imported."""
     _after_import.append(update)
     return update
 
@@ -145,7 +146,7 @@ def cached(function: Function) -> Function:
 
 
 def _add_accountants() -> None:
-    """Have dpsum find the accountants of plugins."""
+    """Register the accountants of plugins in dpsum."""
     base = sys.modules.get("dpsum.accounting.accountant")
     if base is not None:  # a plugin with an accountant has imported it
         from dpsum.accounting.analyses import add
@@ -186,8 +187,8 @@ def _import(name: str) -> None:
             ) from None
         raise
     except BenchError as error:
-        # A class of the plugin is wrong. Its traceback says which, a BenchError would
-        # be shown without.
+        # A class of the plugin is wrong. Only the traceback says which one, and a
+        # BenchError would be shown without its traceback.
         raise TypeError(str(error)).with_traceback(error.__traceback__) from None
     finally:
         _importing.discard(name)
@@ -210,7 +211,7 @@ def _modules_of(name: str) -> list[ModuleType]:
 
 
 def _defines_something(module: ModuleType) -> bool:
-    """Whether a module has a class that extends one of ours, or reads data."""
+    """Return whether a module extends a class of this project, or defines `read`."""
     return callable(getattr(module, "read", None)) or any(
         isinstance(value, type)
         and not is_ours(value)

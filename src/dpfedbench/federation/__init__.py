@@ -1,3 +1,1 @@
-"""The federation's one loop and its parts: participation, client update, server update,
-checkpoints.
-"""
+"""The training loop of the federation: rounds, checkpoints, processes, accounts."""

@@ -1,6 +1,4 @@
-"""The account of a finished run: what its settings and its partition say beside the
-ledger.
-"""
+"""Account of a finished run, from its ledger, its settings and its partition."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,12 +19,14 @@ from dpsum.ledger import Release, read_ledger
 
 
 def finished_ledger(folder: Path) -> tuple[list[Release], int]:
-    """The releases of a finished run, compared with the training.json beside its
-    ledger, and the rounds it tells of.
+    """Return the releases of a finished run, and the number of rounds that it ran.
+
+    The ledger is compared with the chain in the training.json beside it.
 
     Raises:
         BenchError: as `dpsum.ledger.read_ledger`; or training.json is missing, damaged,
-            or does not tell of the ledger.
+            or
+            does not describe the ledger.
     """
     training = read_group(folder / "training.json")
     chain = training.get("ledger")
@@ -41,16 +41,16 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
             f"{folder / 'training.json'} does not say {missing}: train the run again"
         )
     path = folder / "ledger.jsonl"
-    text_of(path)  # what keeps it from being read is said as of any of a run's files
+    text_of(path)  # reports an unreadable ledger like any other file of a run
     return read_ledger(path, chain), rounds
 
 
 def ledger_of(run: Method, run_dir: Path | str) -> list[Release]:
-    """The releases of a finished run, all of them and as its configuration has them.
+    """Return all releases of a finished run, checked against its configuration.
 
     Raises:
-        BenchError: the ledger is missing or damaged, has not the lines that
-            training.json tells of, or says another mechanism than the configuration.
+        BenchError: the ledger is missing or damaged, lacks lines that training.json
+            counts, or describes another mechanism than the configuration.
     """
     releases, rounds = finished_ledger(Path(run_dir))
     path = Path(run_dir, "ledger.jsonl")
@@ -68,8 +68,9 @@ def ledger_of(run: Method, run_dir: Path | str) -> list[Release]:
 
 
 def image_use(run: Method, clients_dir: Path | str) -> ImageUse:
-    """Return which clients of a run use which image, and in which round where its plan
-    fixes that.
+    """Return which clients of a run use which image, and in which round.
+
+    The rounds are given where the participation plan fixes them.
 
     Raises:
         BenchError: the partition is missing, damaged or not this run's.
@@ -90,13 +91,14 @@ def used_images(
     """Return which clients of a partition use which image.
 
     Args:
-        partition: of the run.
-        used_per_class: support and query images per class together; the first of those
-            that a client holds.
-        rounds: of each client, as `ImageUse` has them.
+        partition: partition of the run.
+        used_per_class: support and query images per class together. Clients use the
+            first
+            ones that they hold.
+        rounds: round of each client, as in `ImageUse`.
 
     Raises:
-        BenchError: the clients hold fewer.
+        BenchError: the clients hold fewer images than they use.
     """
     if used_per_class > partition.examples_per_class:
         raise BenchError(
@@ -129,11 +131,12 @@ def account_of(
     Args:
         run: a finished run.
         releases: its ledger.
-        clients_dir: its partition, for the image level; None leaves that out, with the
-            reason.
+        clients_dir: folder of its partition, for the image level; with None the account
+            gives a reason in place of that level.
         search: the declared search for hyper-parameters, if there was one.
-        delta: at which epsilon is given, for all units; None: the run's own.
-        before: the ledger of the run that this one rests on, where there is one.
+        delta: δ at which ε is reported, for all units; None: the run's own.
+        before: ledger of the earlier private run that this run builds on, if there is
+            one.
 
     Raises:
         BenchError: the ledger is inconsistent, or delta out of bounds.
@@ -196,16 +199,17 @@ def account_of(
 
 
 def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
-    """The ledger of the run that a run rests on; none where it rests on none.
+    """Return the ledger of the earlier run that a run builds on; empty without one.
 
-    It is compared as the run's own is: with the chain and the rounds in the
-    training.json beside it, and with what that run's configuration, which is part of
-    this one's, makes of it. A ledger that says less would make this run's account
-    smaller.
+    The earlier ledger is checked like the run's own: against the chain and the rounds
+    in the training.json beside it, and against the earlier run's configuration, which
+    is part of this one's. A ledger with missing releases would make this run's account
+    too small.
 
     Raises:
-        BenchError: it is not among the `references` (as `engine.train` has them); else
-            as `ledger_of`.
+        BenchError: the ledger is not among the `references` (as `engine.train` has
+            them);
+            else as `ledger_of`.
     """
     if "ledger.jsonl" not in run.references:
         return []
@@ -228,8 +232,9 @@ def account_run(
     search: Search | None = None,
     references: Mapping[str, Path] | None = None,
 ) -> None:
-    """Read a finished run's ledger and write its privacy.json; arguments as for
-    `account_of` and `engine.train`.
+    """Read a finished run's ledger and write its privacy.json.
+
+    The arguments are those of `account_of` and `engine.train`.
 
     Raises:
         BenchError: as `ledger_of` and `account_of`.

@@ -1,11 +1,12 @@
-"""Whether a ledger says what its run's configuration determines; else an account of it
-is of another mechanism.
+"""Check that a ledger describes the mechanism that its run's configuration determines.
 
-Compared are unit, adjacency, observer, mechanism, sampler, rounds, streams of noise,
-what has no event, and the multiplier of each round: the configured one, or what a
-budget calibrates it to; noise that follows a loss has to move as it may. Of thresholds
-what the rule determines is compared. How many records a client holds is in no
-configuration.
+Otherwise an account of the ledger would be that of another mechanism. The check
+compares unit, adjacency, observer, mechanism, sampler, rounds, streams of noise,
+releases without an accounting event, and the noise multiplier of each round. The
+multiplier is the configured one, or the one that a budget calibrates. Noise that
+follows a loss may change only as its rule allows. Thresholds are compared as far as the
+clipping rule determines them. The number of records of a client is not compared: no
+configuration states it.
 """
 
 import math
@@ -26,8 +27,12 @@ Samplers = Mapping[str, Mapping[str, Any]]
 
 
 def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
-    """Refuse a ledger that says something else than the run's configuration, given the
-    rounds that training.json tells.
+    """Refuse a ledger that differs from the run's configuration.
+
+    Args:
+        run: the run with its configuration.
+        releases: the ledger.
+        rounds: number of rounds according to training.json.
 
     Raises:
         BenchError: at the first difference.
@@ -65,8 +70,10 @@ def _same(what: str, stated: Any, expected: Any) -> None:
 
 
 def _layout(sum_: SumSpec, lines: Sequence[Release]) -> CoordinateGroups | None:
-    """Return the groups of coordinates of a sum: where they lie is in its ledger, the
-    reading of the noise in its configuration; None where it has none.
+    """Return the groups of coordinates of a sum; None without groups.
+
+    The ledger states the boundaries of the groups, the configuration how the noise is
+    split among them.
     """
     rule = sum_.clipping
     assert rule is not None
@@ -99,8 +106,10 @@ def _samplers(run: Method, releases: Sequence[Release]) -> Samplers:
 
 
 def _check_noise(line: Release) -> None:
-    """Noise is z times the sensitivity, and that of independent Gaussian noise is what
-    adjacency makes of C.
+    """Check that the noise deviation is z times the sensitivity.
+
+    For independent Gaussian noise, check also that the sensitivity is C (zero-out) or 2
+    C (replace-one).
     """
     where = f"in round {line.round} a"
     reach = {"zero-out": 1.0, "replace-one": 2.0}[line.adjacency]
@@ -132,7 +141,9 @@ def _thresholds(line: Release) -> np.ndarray:
 
 
 class _Checked:
-    """One private sum of a run, and what its rule releases beside it."""
+    """Check of one private sum of a run, and of the extra release of its clipping
+    rule.
+    """
 
     def __init__(
         self,
@@ -153,7 +164,7 @@ class _Checked:
         self.multiplier = self._multiplier(samplers)
 
     def _ratio(self, sum_: SumSpec) -> float:
-        """Return a sum's configured multiplier over the proven one."""
+        """Return the ratio of a sum's configured multiplier to the proven one."""
         layout = self._layouts[sum_.name]
         if layout is not None:
             return layout.claimed_ratio
@@ -161,8 +172,9 @@ class _Checked:
         return 1.0 if threshold is None else sum_.claimed_ratio(threshold)
 
     def _multiplier(self, samplers: Samplers) -> float:
-        """Return the noise multiplier of the first round, before the share of a rule's
-        extra release.
+        """Return the noise multiplier of the first round.
+
+        It is the multiplier before a rule's extra release takes its share.
         """
         within_task = self.sum.within_task
         noise = self.sum.noise
@@ -197,7 +209,7 @@ class _Checked:
         )
 
     def check(self, named: dict[str, list[Release]]) -> None:
-        """Check the lines of the sum, which are taken out of those given by name."""
+        """Check the lines of the sum, and remove them from `named`."""
         rule = self.sum.clipping
         noise = self.sum.noise
         name = self.sum.name
@@ -251,8 +263,10 @@ class _Checked:
             candidates = noise.successors(stated[multipliers])
 
     def _stated(self, rule: Any, state: Any, z: float) -> tuple[float, ...]:
-        """The multipliers of a round that costs z: the sum's, and that of what the rule
-        releases beside it.
+        """Return the multipliers of a round that costs z.
+
+        The first is the sum's, the second that of the rule's extra release, if there is
+        one.
         """
         extra = rule.extra(state, noise_multiplier=z, cohort=self.sampler["cohort"])
         if extra is None:

@@ -24,13 +24,15 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class Checkpoint:
-    """A run's checkpoint file: the SHA-256 of its content, then that; written whole,
-    every so many seconds.
+    """Checkpoint file of a run.
+
+    The file holds the SHA-256 of its content, then the content. It is written
+    atomically.
 
     Args:
         folder: the run's checkpoint folder.
-        identity: what the checkpoint belongs to (run key, method version, seed);
-            another's is refused.
+        identity: the run that the checkpoint belongs to (run key, method version,
+            seed); a checkpoint of another run is refused.
         seconds: least time between two writes; 0 writes after every round.
     """
 
@@ -43,11 +45,11 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def due(self) -> bool:
-        """Whether it is time to write again."""
+        """Return whether the time between two writes has passed."""
         return time.monotonic() - self._last >= self._seconds
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write `state` (tensors and plain values)."""
+        """Write `state`, which consists of tensors and plain values."""
         content = io.BytesIO()
         torch.save({"identity": self._identity, "state": state}, content)
         with atomic_path(self.path) as temporary:
@@ -57,7 +59,7 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
-        """The last state, or None where there is none.
+        """Return the last state; None without a checkpoint.
 
         Raises:
             BenchError: the file is damaged, or another run's.
@@ -94,14 +96,13 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[bool]:
-    """Hold a run's folder; wait while another process (one that outlived its workflow,
-    say) trains there.
+    """Hold the lock of a run's folder; wait while another process trains there.
 
-    That process is alive, or its lock would be gone, so the wait is as long as its
-    training.
+    The other process may have outlived its workflow. It is alive, or its lock would be
+    gone, so that the wait lasts as long as its training.
 
     Yields:
-        whether there was another process to wait for: it may have finished the run.
+        Whether another process held the lock before: it may have finished the run.
 
     Raises:
         BenchError: the folder cannot be written to.
@@ -124,8 +125,8 @@ def run_lock(folder: Path) -> Iterator[bool]:
                     flush=True,
                 )
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            # Who finishes takes the folder away, and a lock on a file without a name
-            # keeps nobody out.
+            # The process that finishes removes the folder, and a lock on a removed file
+            # keeps no other process out.
             if not _still_there(handle, folder / "lock"):
                 continue
             handle.truncate(0)
@@ -136,11 +137,11 @@ def run_lock(folder: Path) -> Iterator[bool]:
 
 
 def finished(run_dir: Path, run: Method) -> bool:
-    """Whether the folder holds this run's results, all of them, by this version of the
-    method and the model's text.
+    """Return whether the folder holds all results of this run.
 
-    Snakemake takes the files away before it has a run trained, so they are of the
-    process that was waited for.
+    The results have to come from this version of the method and of the model's code.
+    Snakemake removes the files before it starts a training, so that they are those of
+    the process that held the lock.
     """
     if not all(
         (run_dir / name).exists()

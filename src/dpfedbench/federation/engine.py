@@ -1,15 +1,15 @@
-"""The one training loop. A method gives it its parts; it gives back files.
+"""The training loop of all methods. A method supplies its parts; the loop writes files.
 
-The loop keeps the rounds, the checkpoints, the validation, the history and the results;
-mechanisms (`dpsum`) keep sums, noise and budgets. What is computed from private data
-leaves only as a release of a mechanism. Training loss, raw norms and how many
-contributions were not finite are therefore kept of runs that claim no privacy, and of
-no others; and how long rounds took is told of no run whose account takes its cohorts or
-lots to be secret.
+The loop keeps the rounds, the checkpoints, the validation, the history and the results.
+Mechanisms (`dpsum`) keep sums, noise and budgets. A value computed from private data
+leaves only as a release of a mechanism. Training loss, raw norms and the number of
+contributions that were not finite are therefore recorded only in runs that claim no
+privacy. The duration of rounds is not recorded in a run whose account assumes secret
+cohorts or lots.
 
-A run that was killed goes on from its last checkpoint and ends with the same bits as
-one that was not: every random number comes from a stream named by its round, and
-everything else is in the checkpoint.
+A killed run continues from its last checkpoint and ends with the same bits as an
+uninterrupted one: every random number comes from a stream named by its round, and the
+checkpoint holds everything else.
 """
 
 import csv
@@ -53,29 +53,30 @@ def train(
     references: Mapping[str, Path] | None = None,
     processes: Processes | None = None,
 ) -> None:
-    """Train one run and write model.safetensors, history.csv, ledger.jsonl and
-    training.json to `run_dir`.
+    """Train one run and write its results to `run_dir`.
+
+    The results are model.safetensors, history.csv, ledger.jsonl and training.json.
 
     Args:
-        run: what to train.
+        run: the run to train.
         data_dir: a prepared data set.
         clients_dir: a client partition of it.
         run_dir: the run's folder. `checkpoint/` below it is used while training and
             removed at the end.
-        threads: CPU threads, of each process; changes no bit of the result.
+        threads: CPU threads of each process; changes no bit of the result.
         checkpoint_seconds: least time between two checkpoints; 0 for one after every
             round.
         device: "cpu", "cuda", or "auto" for a GPU where there is one.
-        kernels: whether hand-written passes are used where they fit; else torch's own.
+        kernels: whether compiled passes are used where they exist; else torch's own.
         references: files of other runs that this one needs, by name
             (`Method.references`).
-        processes: those that call this at once, to take the run together; changes no
-            bit of the result on a CPU.
+        processes: the processes that train the run together, each of which calls this
+            function; changes no bit of the result on a CPU.
 
     Raises:
         BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget
-            too small for one round, a GPU asked for and not there; more processes than
-            clients of a round, or such that do not agree.
+            too small for one round, a requested GPU that is missing, more processes
+            than clients of a round, or processes that do not agree.
     """
     device = device_of(device)
     run_dir = Path(run_dir)
@@ -128,7 +129,7 @@ def train(
 
 @dataclasses.dataclass
 class _State:
-    """State of a training that changes from round to round, besides the state of the
+    """State that a training changes from round to round, besides the state of the
     rounds.
     """
 
@@ -140,11 +141,11 @@ class _State:
     seconds: float = 0.0
     clients: int = 0
     resumed: int = 0
-    measuring: float = 0.0  # of the seconds, those of validation and tests
+    measuring: float = 0.0  # the part of `seconds` that validation and tests took
 
 
 class _Training:
-    """One run: its rounds, its state and the loop over them."""
+    """Training of one run: its rounds, its state and the loop over the rounds."""
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class _Training:
         self.state = _State()
 
     def run(self) -> None:
-        """All rounds that the plan and the budget allow."""
+        """Run all rounds that the plan and the budget allow."""
         self._restore()
         planned = self.rounds.planned
         if planned and not self.budget.allows(1):
@@ -212,15 +213,13 @@ class _Training:
             progress.step(self.state.round, served, self._note)
             if self.checkpoint.due() and self.state.round < planned:
                 self._save()
-        # Checkpointed once more, so that being killed while the results are written
-        # costs nothing.
+        # A last checkpoint, so that a process killed while it writes the results loses
+        # no round.
         self._save()
         self._write(planned, "rounds" if self.state.round == planned else "budget")
 
     def _found_multipliers(self) -> Iterator[str]:
-        """Yield the noise multipliers that budgets make, where the configuration has
-        none.
-        """
+        """Yield a note for each noise multiplier that a budget determines."""
         for mechanism in self.budget.mechanisms:
             noise = mechanism.sum.noise
             if noise is not None and noise.multiplier is None:
@@ -230,7 +229,9 @@ class _Training:
                 )
 
     def _round(self, index: int) -> int:
-        """One round; returns how much it served (for the rate on screen)."""
+        """Run one round and return its number of clients or records, for the progress
+        display.
+        """
         measured, served = self.rounds.round(index)
         row: Row = {"round": index + 1} | measured
         row |= self.budget.spent(index + 1)
@@ -244,10 +245,10 @@ class _Training:
         return served
 
     def _warn_of(self, non_finite: int, done: int) -> None:
-        """Say how many contributions of a round counted as zero: of a private run on a
-        terminal, which keeps nothing.
+        """Print the number of contributions of a round that counted as zero.
 
-        The count is no release, and a log is a file beside the results.
+        The number is not a release, and a log is a file beside the results. Of a
+        private run it is therefore printed only on a terminal, which keeps nothing.
         """
         out = sys.stderr
         text = (
@@ -265,8 +266,9 @@ class _Training:
         print(text, file=out, flush=True)
 
     def _validate(self, done: int) -> None:
-        """Every so many rounds: public validation, which may drive the noise; and how
-        the test part fares.
+        """Validate and test the model in the rounds that the settings name.
+
+        Validation uses public records, and its loss may drive the noise.
         """
         validation = self.config.validation
         row = self.state.history[-1]
@@ -308,11 +310,11 @@ class _Training:
             words.append(f"loss {row['loss']:.3f}")
         return ", ".join(words)
 
-    # Going on after a restart
+    # Restart
 
     def _save(self) -> None:
-        # The ledger first: a checkpoint must not know of a release that the ledger
-        # could lose.
+        # The ledger is written first: a checkpoint must not count a release that the
+        # ledger could lose.
         self.ledger.sync()
         state = {
             field.name: getattr(self.state, field.name)
@@ -324,8 +326,8 @@ class _Training:
 
     def _restore(self) -> None:
         saved = self.checkpoint.load()
-        # Rounds after the checkpoint are run again with the same noise, so they are the
-        # same releases.
+        # Rounds after the checkpoint are run again with the same noise, so that they
+        # make the same releases.
         self.ledger.go_on_after(
             self.ledger.chain if saved is None else saved.pop("ledger")
         )
@@ -333,7 +335,7 @@ class _Training:
             self.rounds.restore(saved.pop("rounds"))
             self.state = _State(**saved)
             self.state.resumed += 1
-            # Which round that is follows from how long rounds took.
+            # The number of the round would reveal how long rounds took.
             at = (
                 f"round {self.state.round}"
                 if self.budget.timed
@@ -364,7 +366,7 @@ class _Training:
                 file, columns, restval="", extrasaction="ignore", lineterminator="\n"
             )
             rows.writeheader()
-            for row in state.history:  # of what is not a number the file has nothing
+            for row in state.history:  # NaN and None are left empty
                 rows.writerow(
                     {
                         name: value

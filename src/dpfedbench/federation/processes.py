@@ -1,8 +1,7 @@
-"""The processes of one training: how they divide the work, and what they send to each
-other.
+"""Processes of one training: how they divide the work, and their messages.
 
 `torchrun` or `srun` starts them, and they communicate by `torch.distributed` (gloo). A
-single process sends nothing, so one process and many run the same code.
+single process sends nothing, so that one process and many run the same code.
 """
 
 from __future__ import annotations
@@ -20,24 +19,25 @@ from dpfedbench.lazy import np, torch
 Value = TypeVar("Value")
 
 _PATIENCE = datetime.timedelta(days=7)
-"""How long one process waits for another, which may be validating; one that died is
+"""Longest wait of one process for another, which may be validating. A dead process is
 noticed at once.
 """
 
 
 class Lost(RuntimeError):
-    """Another process of the training is gone. It has said why, or whoever started it
-    does.
+    """Another process of the training ended.
+
+    That process, or the launcher that started it, reports the reason.
     """
 
 
 class Processes:
-    """This process among those of its training; by default the only one.
+    """This process among the processes of its training; by default the only one.
 
     Args:
-        rank: its number, from 0; the first alone draws the server's noise and writes
-            files.
-        count: how many there are.
+        rank: number of this process, from 0. Only process 0 draws the server's noise
+            and writes files.
+        count: number of processes.
     """
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
@@ -46,16 +46,19 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether it is the one that the others help."""
+        """Whether this is process 0, which the other processes help."""
         return self.rank == 0
 
     def own(self, count: int) -> range:
-        """Its part of the numbers 0 to count - 1, which is every so many-th."""
+        """Return the numbers below `count` that this process handles.
+
+        They are the numbers rank, rank + processes, rank + 2 · processes, and so on.
+        """
         return range(self.rank, count, self.count)
 
     def tell(self, message: Any = None) -> Any:
-        """The first process's message, to all; what the others give is not looked
-        at.
+        """Broadcast the first process's message to all; messages of the others are
+        ignored.
         """
         if self.count == 1:
             return message
@@ -66,7 +69,9 @@ class Processes:
         return box[0]
 
     def all(self, value: Value) -> list[Value]:
-        """Return the values of all processes, in their order, to every process."""
+        """Return the values of all processes, in the order of ranks, to every
+        process.
+        """
         if self.count == 1:
             return [value]
 
@@ -76,8 +81,10 @@ class Processes:
         return values
 
     def collected(self, value: Value) -> list[Value]:
-        """Return the values of all processes, in their order, to the first process; to
-        each of the others its own value.
+        """Return the values of all processes, in the order of ranks, to the first
+        process.
+
+        Each other process gets a list of its own value alone.
         """
         if self.count == 1:
             return [value]
@@ -88,13 +95,13 @@ class Processes:
         return [value] if values is None else values
 
     def blocks(self, length: int, size: int, *, fixed: bool) -> list[slice]:
-        """A cohort of so many clients in blocks, of which each process takes its `own`.
+        """Divide a cohort into blocks, of which each process computes its `own`.
 
         Args:
-            length: clients of the cohort.
-            size: clients of a block, at most.
-            fixed: whether blocks depend on the size alone; else they are evened out, so
-                that all have as much to do.
+            length: number of clients in the cohort.
+            size: largest number of clients in a block.
+            fixed: whether the blocks depend on `size` alone; else their sizes are
+                balanced, so that all processes have equal work.
         """
         if fixed:
             bounds = [*range(0, length, size), length]
@@ -110,18 +117,18 @@ class Processes:
         made: Iterable[Value],
         add: Callable[[int, Value], None],
     ) -> None:
-        """Have all blocks added to one total, one after another whoever made them, so
-        that its bits are one process's.
+        """Add all blocks to one total in a fixed order, with the bits of a single
+        process.
 
-        The total goes from process to process. While it is elsewhere, this process
-        makes its next block.
+        The total goes from process to process. While another process holds it, this
+        process computes its next block.
 
         Args:
-            whole: the total, float64 [d]; afterwards that of all blocks in the first
-                process, and anything elsewhere.
-            blocks: how many there are in all.
-            made: this process's `own` blocks, made as they are asked for.
-            add: adds block number so-and-so, as it was made, to the total.
+            whole: the total, float64 [d]; afterwards the total of all blocks in the
+                first process, and undefined elsewhere.
+            blocks: number of blocks of all processes.
+            made: this process's `own` blocks, computed when they are requested.
+            add: adds a block, given its number and its content, to the total.
         """
         sent: list[Any] = []
         for block, number in zip(made, self.own(blocks), strict=False):
@@ -136,14 +143,14 @@ class Processes:
                 work.wait()
 
     def _receive(self, whole: np.ndarray, number: int) -> None:
-        """The total from whoever added block `number`."""
+        """Receive the total from the process that added block `number`."""
         if number % self.count != self.rank:
             with _talking():
                 torch.distributed.recv(torch.from_numpy(whole), src=number % self.count)
 
     def _send(self, whole: np.ndarray, number: int, sent: list[Any]) -> None:
-        """The total to whoever adds block `number`, without waiting until it is
-        taken.
+        """Send the total to the process that adds block `number`, without waiting for
+        it.
         """
         if number % self.count != self.rank:
             with _talking():
@@ -165,10 +172,11 @@ def _talking() -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined() -> Iterator[Processes]:
-    """This process among those that `torchrun` or `srun` started with it.
+    """Join the processes that `torchrun` or `srun` started together, and yield this
+    one.
 
     Raises:
-        BenchError: this torch cannot be used by several processes, or they did not find
+        BenchError: this torch does not support several processes, or they did not find
             each other.
     """
 
@@ -186,5 +194,6 @@ def joined() -> Iterator[Processes]:
             f"the processes of the training did not find each other ({reason})"
         ) from error
     yield Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
-    # Not after an error: this waits for what is under way, and the others may be gone.
+    # Not after an error: this call waits for pending messages, and the other processes
+    # may have ended.
     torch.distributed.destroy_process_group()

@@ -1,9 +1,9 @@
 """The rounds of one run.
 
-Sums, noise and budgets are kept by mechanisms (`dpsum`); what is computed from private
-data leaves only as a release of one. Training loss, raw norms and how many
-contributions were not finite are therefore kept of runs that claim no privacy, and of
-no others.
+Mechanisms (`dpsum`) keep sums, noise and budgets. A value computed from private data
+leaves only as a release of a mechanism. Training loss, raw norms and the number of
+contributions that were not finite are therefore recorded only in runs that claim no
+privacy.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from dpsum.randomness import stream
 
 
 def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None:
-    """The threshold of a rule that finds it in another run; None where there is
-    none.
+    """Return the first threshold of a rule that reads it from another run; None without
+    one.
     """
     for rule in (sum_.clipping for sum_ in run.sums()):
         if isinstance(rule, ReferenceRule):
@@ -59,24 +59,26 @@ def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None
 
 
 class Rounds:
-    """The rounds of one run: the method's parts at work on a model.
+    """Rounds of one run, which apply the method's parts to a model.
 
     Args:
-        run: whose rounds they are.
+        run: the run.
         net: the model.
-        held: what clients hold.
-        gradients: how gradients of the model are taken.
-        measures: what the model is measured on while it trains.
-        ledger: where releases are written down.
+        held: the data of the clients.
+        gradients: implementation of the model's gradients.
+        measures: validation and test of the model during training.
+        ledger: ledger to which releases are appended.
         threads: CPU threads; changes no bit of the result.
-        observer: shown each release of a private sum.
-        clients: in place of those that the client update makes; an audit's.
-        first: the first threshold, where it was found and not configured.
-        processes: those that take the run together.
-        weights: that training starts from, float32 [d]; None: the network's own random
-            ones.
-        shared: the coordinates that clients share, of an audit's model; None: those
-            that the method says.
+        observer: receives each release of a private sum.
+        clients: clients that an audit uses in place of those of the client update.
+        first: first clipping threshold, where another run and not the configuration
+            gives it.
+        plan: participation plan; None: that of the configuration.
+        processes: the processes that train the run together.
+        weights: initial weights, float32 [d]; None: the network's random
+            initialisation.
+        shared: coordinates that clients share, in an audit's model; None: those of the
+            method.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class Rounds:
     ) -> None:
         if (
             weights is None
-        ):  # an audit's: its releases say nothing of where training starts
+        ):  # an audit: its releases do not depend on the initial weights
             weights = net.initial(stream(run.seed, "initial-weights"))
         self.run = run
         self.net = net
@@ -157,8 +159,8 @@ class Rounds:
                 taken=[mechanism.sum.name for mechanism in self.budget.mechanisms],
             )
         self.server = self._enter_server(setup)
-        # What else clients send is divided by their number: it is of what each keeps,
-        # whoever comes in a round.
+        # Further sums are divided by the number of all clients: they change a mean over
+        # all clients' states, whichever clients take part in the round.
         self.further = [
             self._enter(
                 sum_,
@@ -205,11 +207,12 @@ class Rounds:
         references: Mapping[str, Path] | None = None,
         **given: Any,
     ) -> Rounds | Untrained:
-        """The rounds of a run on its own data; arguments as of `engine.train`, and
-        others as of this class.
+        """Return the rounds of a run on its own data.
+
+        The arguments are those of `engine.train`; further ones are those of this class.
 
         Raises:
-            BenchError: data missing or damaged, or a model that does not fit them.
+            BenchError: data are missing or damaged, or the model does not fit them.
         """
         held = _held(run, data_dir, clients_dir, references)
         net = run.net(held.dataset.image_shape, _classes(run, held.dataset), references)
@@ -221,14 +224,14 @@ class Rounds:
             any(sum_.private and sum_.unit == "record" for sum_ in run.sums())
             or run.within_records
         )
-        # A kernel's network is known, and the settings have said which one; to load
-        # Opacus takes a second.
+        # Compiled passes exist for known networks only, and the settings checked those.
+        # Importing Opacus takes a second.
         if by_record and run.model.record_level and gradients.name.startswith("torch"):
             net.refuse_record_level()
         if not run.trained:
             return Untrained(net, gradients, given.get("processes"), weights)
         if run.pretrains:
-            # Nothing is held out: the classes of the meta-test are others.
+            # No held-out records: the meta-test has other classes.
             measures: Any = NoMeasures()
         elif run.client_data == "records":
             check_classes(run, held.dataset)
@@ -269,10 +272,11 @@ class Rounds:
         )
 
     def round(self, index: int) -> tuple[Row, int]:
-        """One round: its row of the history, and how much it served.
+        """Run one round; return its row of the history and its number of clients or
+        records.
 
-        Of a private run the latter is the expectation: the number that came is private
-        unless the plan fixes it.
+        Of a private run that number is the expected one, unless the plan fixes the
+        number: the realised number is private.
         """
         self.processes.tell(("round", index, self.theta.numpy(), self._states()))
         cohort, (total, *further_totals), losses = self._contributed(index)
@@ -306,17 +310,21 @@ class Rounds:
         return row, served
 
     def _refuse_not_finite(self, row: Row, *, index: int, count: int) -> None:
-        """Stop a training whose model is not finite, or none of whose `count`
-        contributions to the server's sum was.
+        """Stop a training whose model, or whose every contribution, is not finite.
 
-        Of a private run only the model is looked at: how many of its contributions were
-        finite is no release.
+        Of a private run only the model is checked: the number of its finite
+        contributions is not a release.
+
+        Args:
+            row: the round's row of the history.
+            index: number of the round, from 0.
+            count: number of contributions to the server's sum.
         """
         loss = row.get("loss", 0.0)
         bad = self.non_finite
         fault = ""
-        # Clients that sum over their own records have a loss that leaves out what is
-        # not finite, unless all is.
+        # The loss of clients that sum over their own records leaves out values that are
+        # not finite, unless no value is finite.
         if (
             not self.run.private
             and bad
@@ -334,16 +342,17 @@ class Rounds:
 
     @property
     def non_finite(self) -> int:
-        """Contributions of the round, of all processes, that were not finite and
-        counted as zero.
+        """Number of contributions of the round, in all processes, that were not finite
+        and counted as zero.
         """
         return self._elsewhere + sum(
             mechanism.non_finite for mechanism in self.budget.mechanisms
         )
 
     def help(self, what: str, *told: Any) -> None:
-        """Take this process's part in what the first one does: a round, a checkpoint or
-        the way back to one.
+        """Do this process's part of a command of the first process.
+
+        The command is a round, a checkpoint, a restart from one, or a test.
         """
         if what == "round":
             self.theta.copy_(torch.from_numpy(told[1]))
@@ -361,8 +370,9 @@ class Rounds:
     def _contributed(
         self, index: int
     ) -> tuple[np.ndarray, list[Any], list[np.ndarray]]:
-        """The cohort of a round, the sums of what it sends, and losses; all of it in
-        the first process.
+        """Return a round's cohort, the sums of its contributions, and its losses.
+
+        The sums and the losses are complete in the first process only.
         """
         for mechanism in self.budget.mechanisms:
             mechanism.non_finite = 0
@@ -403,7 +413,9 @@ class Rounds:
         return cohort, totals, losses
 
     def _check_count(self, rows: int, clients: int) -> None:
-        """Refuse more contributions to a private sum over clients than clients came."""
+        """Refuse more contributions to a private sum over clients than the cohort has
+        clients.
+        """
         sum_ = self.server.sum
         if sum_.private and sum_.unit == "client" and rows > clients:
             raise BenchError(
@@ -430,8 +442,8 @@ class Rounds:
                 **_group_thresholds(total.sum),
             }
         if self.run.private:
-            # Each contribution is a client's own release, so that the sum is free to be
-            # told; losses are not.
+            # Each contribution is a client's own release, so that the norm of the sum
+            # may be published; losses may not.
             return {"clients": self.plan.denominator, "released_norm": norm}
         quantiles = (
             np.quantile(total.norms, [0.1, 0.5, 0.9])
@@ -446,7 +458,7 @@ class Rounds:
         } | {"released_norm": norm}
 
     def state(self) -> dict[str, Any]:
-        """Everything a restart needs."""
+        """Return everything that a restart needs."""
         self.processes.tell(("state",))
         return {
             "theta": self.theta.clone(),
@@ -456,7 +468,7 @@ class Rounds:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore the state that `state` returned."""
         self.theta.copy_(state["theta"])
         self._state = state["step"]
         self.processes.tell(("restore", state["clients"]))
@@ -464,11 +476,10 @@ class Rounds:
         self._take_states(state["mechanisms"])
 
     def personal_test(self) -> dict[str, Any]:
-        """Test each client's own model on the examples that training left out; nothing
-        where it left out none.
+        """Test each client's own model on the examples that training held out.
 
         Returns:
-            The columns of `evaluation.personal_test`.
+            The columns of `evaluation.personal_test`; none where nothing was held out.
         """
         if not self.run.clients.held_out_share:
             return {}
@@ -484,8 +495,9 @@ class Rounds:
         return summarize_clients(np.array([accuracies[n] for n in sorted(accuracies)]))
 
     def _client_accuracies(self, theta: np.ndarray) -> list[dict[int, float]]:
-        """Return the accuracies of this process's clients; in the first process those
-        of all, by process.
+        """Return the accuracies of this process's clients.
+
+        The first process gets the accuracies of all processes, one mapping for each.
         """
         here = client_accuracies(
             self.run,
@@ -508,7 +520,7 @@ class Rounds:
 
 
 def _group_thresholds(total: Any) -> Row:
-    """Return the least and the largest threshold of a sum's groups."""
+    """Return the smallest and the largest threshold of a sum's groups."""
     if total.groups is None:
         return {}
     ends = min(total.thresholds), max(total.thresholds)
@@ -516,7 +528,7 @@ def _group_thresholds(total: Any) -> Row:
 
 
 class Untrained:
-    """Rounds of a run that trains nothing."""
+    """Stand-in for the rounds of a method that does not train, such as `random`."""
 
     planned = 0
     columns = ()
@@ -526,7 +538,7 @@ class Untrained:
     shared = None
 
     def personal_test(self) -> dict[str, Any]:
-        """Nothing: no client has a model of its own."""
+        """Return no columns: no client has a model of its own."""
         return {}
 
     def __init__(
@@ -544,15 +556,15 @@ class Untrained:
         self.budget = Budget()
 
     def round(self, index: int) -> tuple[Row, int]:
-        """None is planned."""
+        """Raise an error: no round is planned."""
         raise RuntimeError("an untrained model has no rounds")
 
     def state(self) -> dict[str, Any]:
-        """Nothing."""
+        """Return an empty state."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def _held(

@@ -1,10 +1,10 @@
-"""One training by several processes: they agree on what they train, and add up one
+"""Training of one run by several processes: they check that they agree, and add up each
 cohort together.
 
-The first process does what one alone does. The others help: each takes its part of
-every cohort, and what it computes goes to the first by sums and rows that the first
-would have computed with the same bits. The first alone releases the server's sum,
-steps, validates, and writes.
+The first process does everything that a single process does. The others help: each
+computes its part of every cohort, and sends its rows and sums to the first process,
+with the bits that the first would have computed itself. Only the first process releases
+the server's sum, makes the server's step, validates, and writes files.
 """
 
 from __future__ import annotations
@@ -33,25 +33,31 @@ _SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Elsewhere:
-    """Ledger of a process that is not the first: it writes nothing, since the first
-    process writes each release.
+    """Ledger of a process that is not the first; it writes nothing.
+
+    The first process writes each release.
     """
 
     def append(self, release: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def check_agree(
     processes: Processes, run: Method, device: str, places: Iterable[Path]
 ) -> None:
-    """Refuse processes that would not train the same: by code, versions, processor,
-    configuration and data.
+    """Refuse processes that would not train the same run.
 
-    `run`, `device` and `places` (files, and folders whose files are compared) are those
-    of this process.
+    Compared are code, versions, processor, configuration and data.
+
+    Args:
+        processes: the processes of the training.
+        run: the run of this process.
+        device: the device of this process.
+        places: files, and folders whose files are compared, of this process.
 
     Raises:
-        BenchError: in the first process; names what differs, and where.
+        BenchError: in the first process; names the difference and the process that has
+            it.
     """
     if processes.count == 1:
         return
@@ -73,7 +79,7 @@ def check_agree(
         )
     versions_of_all = processes.collected((platform.node(), versions))
     for rank, (node, other_versions) in enumerate(versions_of_all):
-        # Paths may differ: two nodes need not see a folder under the same one.
+        # Paths may differ: a folder can have another path on another node.
         pairs = zip(versions.items(), other_versions.items(), strict=True)
         named = [
             (mine, name)
@@ -109,16 +115,17 @@ def add_together(
     *,
     each: int,
 ) -> list[np.ndarray]:
-    """Add what a cohort sends to a sum, one client after another, as one process would.
+    """Add the contributions of a cohort to a sum, with the bits of a single process.
 
     Args:
-        processes: those of the training; each computes its own blocks.
+        processes: the processes of the training; each computes its own blocks.
         total: the sum (`dpsum.accumulator.Accumulator`), opened in every process; in
-            the first it has all contributions in the end.
-        stream_of: contributions and losses of some clients, in their order.
-        cohort: the ids of all.
-        blocks: of the cohort, in its order.
-        each: contributions of a client.
+            the first process it has all contributions in the end.
+        stream_of: returns the contributions and losses of given clients, in their
+            order.
+        cohort: ids of all clients of the round.
+        blocks: slices of the cohort, in its order.
+        each: number of contributions of one client.
 
     Returns:
         The losses of the cohort in its order, in the first process.
@@ -131,7 +138,7 @@ def add_together(
 
     def add(limit: Any, whole: np.ndarray, norms: np.ndarray) -> None:
         of = norms.reshape(-1, each, *norms.shape[1:])
-        of[:] = 0.0  # where another process's are
+        of[:] = 0.0  # norms of clients that another process computes
 
         def add_block(number: int, rows: np.ndarray) -> None:
             messages = rows
@@ -171,7 +178,9 @@ def add_together(
 def _regrouped(
     stream: Stream, sizes: Sequence[int], dimension: int, losses: list[np.ndarray]
 ) -> Iterator[np.ndarray]:
-    """Contributions in pieces of these sizes; the stream is gone through to its end."""
+    """Yield contributions in pieces of these sizes, and consume the stream to its
+    end.
+    """
     have = np.empty((0, dimension), np.float32)
     for size in sizes:
         rows = [have]
@@ -179,7 +188,7 @@ def _regrouped(
             contributions, block_losses, _ = next(stream)
             rows.append(
                 rows_of(contributions).copy()
-            )  # what a stream yields is overwritten later
+            )  # the stream overwrites the tensors that it yields
             losses.append(block_losses)
         joined = np.concatenate(rows) if len(rows) > 1 else have
         yield joined[:size]
@@ -189,8 +198,10 @@ def _regrouped(
 
 
 def _ordered(told: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-    """Losses of all clients in the cohort's order, from each process's with their
-    places; none where none are told.
+    """Return the losses of all clients in the cohort's order; empty without losses.
+
+    Args:
+        told: positions in the cohort and losses, for each process that has losses.
     """
     ordered = np.zeros(sum(len(losses) for _, losses in told))
     for positions, losses in told:

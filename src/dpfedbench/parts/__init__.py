@@ -1,1 +1,1 @@
-"""Parts that methods are made of: one file each, found by its place."""
+"""Parts that methods are made of, one file each, found by their folder."""

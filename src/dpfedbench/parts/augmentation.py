@@ -1,6 +1,6 @@
 """Augmentation of images: random crop, horizontal flip, cutout.
 
-Each image is changed by itself, with random numbers that no other image decides.
+Each image is changed independently, with random numbers of its own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dpfedbench.settings.part import Section, setting
 
 
 class Augmentation(Section):
-    """Changes of each image of a batch before its gradient is taken. Tests see images
-    as they are.
+    """Random changes of each image of a batch before its gradient is computed. Test
+    images are not changed.
     """
 
     crop: int = setting(
@@ -20,8 +20,8 @@ class Augmentation(Section):
         ge=0,
         le=1000,
         doc=(
-            "zeros on each side of an image, of which a window of its size is cut at"
-            " random; 0: none"
+            "width of the border of zeros around an image, from which a window of the"
+            " image's size is cut at random; 0: no crop"
         ),
         paper="4 (DARTS)",
     )
@@ -33,13 +33,13 @@ class Augmentation(Section):
         ge=0,
         le=1000,
         doc=(
-            "side of a square of pixels, around a random pixel, that is blanked; 0:"
+            "side of the square around a random pixel that is blanked, in pixels; 0:"
             " none"
         ),
         paper="16",
     )
     cutout_value: float = setting(
-        0.0, ge=0, le=1, doc="what these pixels become, between black and white"
+        0.0, ge=0, le=1, doc="value of the blanked pixels, from 0 (black) to 1 (white)"
     )
 
     @property
@@ -55,7 +55,7 @@ class Augmentation(Section):
             rng: draws windows, mirrorings and squares.
 
         Raises:
-            BenchError: records are no images.
+            BenchError: the records are not images.
         """
         if self.is_none:
             return images
@@ -90,8 +90,8 @@ class Augmentation(Section):
         return cropped
 
     def _squares(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-        """Return the pixels that are blanked, bool [n, H, W]; a square may reach over
-        the border.
+        """Return the blanked pixels, bool [n, H, W]; a square may reach over the
+        border.
         """
         count, height, width, _ = shape
         half = self.cutout // 2

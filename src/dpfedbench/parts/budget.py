@@ -1,5 +1,5 @@
-"""Limits on the privacy loss of a run, and the privacy of single examples within a
-client's task.
+"""Budgets: limits on the privacy loss of a run, and the settings of the private sums
+that clients take over their own data.
 """
 
 import dataclasses
@@ -21,30 +21,30 @@ from dpsum.sums import SumSpec
 
 
 class BudgetSettings(Section):
-    """The limit on privacy loss; `delta` is used for reporting without a limit, too."""
+    """Limit on the privacy loss. `delta` is also the δ of reports without a limit."""
 
     epsilon: float | None = setting(
         None,
         ge=1e-3,
         le=1e6,
-        doc="stop before this is exceeded; null: no limit",
+        doc="training stops before ε exceeds this; null: no limit",
         paper="1.52",
     )
     delta: float = setting(
         1e-6, ge=1e-30, lt=1, doc="delta at which epsilon is reported", paper="1e-6"
     )
     profile: Literal["claimed", "proven"] = setting(
-        "claimed", doc="whose epsilon the limit is for"
+        "claimed", doc="which ε the limit is for, the claimed or the proven one"
     )
-    stop: bool = setting(True, doc="false: report only")
+    stop: bool = setting(True, doc="false: ε is reported, and training does not stop")
     counted_clients: int | None = setting(
         None,
         ge=1,
         le=10_000_000,
         doc=(
             "N of the claim in place of clients.count, where the authors' code counts"
-            " another number than took part; what is proven does not read it. For"
-            " reading: as-released"
+            " another number of clients than took part; the proven ε does not depend"
+            " on it. For reading: as-released"
         ),
         paper="60000 (DP-FedMeta's released code, Omniglot)",
     )
@@ -76,8 +76,11 @@ class BudgetSettings(Section):
             )
 
     def _check_counted_clients(self, run: Run) -> None:
-        """Refuse a claim of other clients where it would not be marked as void, or
-        where it would count a sampling rate above one.
+        """Refuse a claim for another number of clients that would not be marked as
+        void.
+
+        Refuse also a number below the cohort size, which would be a sampling rate above
+        one.
         """
         if self.counted_clients is None:
             return
@@ -96,26 +99,27 @@ class BudgetSettings(Section):
 
 
 class OwnSum(Section):
-    """A private sum that a few-shot client takes itself; `section` is its name in a
-    configuration.
+    """Private sum that a few-shot client takes itself.
+
+    `section` is the name of its settings in a configuration.
     """
 
     section: ClassVar[str]
 
     threshold: float = setting(0.2, ge=1e-20, le=1e20, doc="C_0", paper="0.2")
     multiplier: float | None = setting(
-        None, ge=1e-3, le=1e7, doc="z_0; null: the least that keeps this within epsilon"
+        None, ge=1e-3, le=1e7, doc="z_0; null: the smallest that keeps ε within epsilon"
     )
     epsilon: float | None = setting(
         2.5,
         ge=1e-8,
         le=1e6,
-        doc="of what is protected; null: no such limit",
+        doc="limit on ε of the protected unit; null: no limit",
         paper="2.5 (DP-AGRLR)",
     )
     delta: float = setting(1e-5, ge=1e-30, lt=1, doc="delta_0", paper="not stated")
     profile: Literal["claimed", "proven"] = setting(
-        "proven", doc="whose epsilon that is"
+        "proven", doc="which ε the limit is for, the claimed or the proven one"
     )
 
     def check(self, run: Run) -> None:
@@ -128,7 +132,12 @@ class OwnSum(Section):
             _check_profile(self.section, self.profile, run)
 
     def sum(self, name: str, *, observer: str) -> SumSpec:
-        """One of these sums, by the name of what it releases."""
+        """Return one of these sums.
+
+        Args:
+            name: name of the released quantity.
+            observer: who sees the release.
+        """
         return SumSpec(
             name=name,
             unit="record",
@@ -143,11 +152,15 @@ class OwnSum(Section):
     def noise_multiplier(
         self, samplers: Mapping[str, Mapping[str, Any]], claims: Claims
     ) -> float:
-        """z_0 of a client's sums, by name: the configured one, or the least that keeps
-        all within epsilon.
+        """Return z_0: the configured one, or the smallest that keeps all sums within
+        epsilon.
+
+        Args:
+            samplers: sampler of each of the client's sums, by name.
+            claims: accounting of the method's paper.
 
         Raises:
-            BenchError: an epsilon that no noise meets.
+            BenchError: no noise meets the epsilon.
         """
         from dpsum.accounting.analyses import own_records
 
@@ -161,8 +174,8 @@ class OwnSum(Section):
 
 
 class WithinTask(OwnSum):
-    """The private sums that a few-shot client takes over its own examples: record-level
-    privacy within its task.
+    """Private sums of a few-shot client over its own examples: record-level privacy
+    within its task.
     """
 
     section: ClassVar[str] = "within_task"
@@ -170,24 +183,24 @@ class WithinTask(OwnSum):
     groups: tuple[Annotated[int, pydantic.Field(ge=2, le=1_000_000)], ...] = setting(
         (),
         doc=(
-            "numbers of examples of a client: for each, the account has the proven ε of"
-            " so many examples together"
+            "group sizes: for each, the account gives the proven ε of a group of that"
+            " many examples of one client"
         ),
     )
     clipping_groups: Literal["all", "layers", "tensors"] = setting(
         "all",
         doc=(
-            "what of an example's gradient is clipped to a threshold of its own: all"
-            " coordinates together, each layer, or each tensor; `threshold` is then"
-            " that of each group"
+            "groups of coordinates of an example's gradient that are clipped"
+            " separately: all coordinates together, each layer, or each tensor;"
+            " `threshold` is the threshold of each group"
         ),
         paper="tensors (DP-FedMeta's released code)",
     )
     noise_by_group: Literal["joint", "per-group", "equal-shares"] = setting(
         "joint",
         doc=(
-            "how `multiplier` z_0 is read for m groups: as `clipping.noise_by_group`"
-            " has it; per-group needs a multiplier"
+            "meaning of `multiplier` z_0 for m groups, as in `clipping.noise_by_group`;"
+            " per-group needs a multiplier"
         ),
         paper="per-group (DP-FedMeta's released code)",
     )
@@ -216,13 +229,15 @@ class WithinTask(OwnSum):
 
 
 class SupportAndQuery(WithinTask):
-    """The private sums of a client over its support and over its query examples."""
+    """Private sums of a client over its support examples and over its query
+    examples.
+    """
 
     query_gradient: Literal["private", "exact"] = setting(
         "private",
         doc=(
             "exact: clients send the gradient of their query sets neither clipped nor"
-            " noised, as DP-FedMeta's released code does; nothing holds of a record"
+            " noised, as DP-FedMeta's released code does; no ε is proven for a record"
         ),
         paper="private; released code: exact",
     )
@@ -242,11 +257,11 @@ class SupportAndQuery(WithinTask):
 
 
 class OwnUpdate(OwnSum):
-    """The private sum of a client over its own update alone, which protects all that it
-    holds (local privacy).
+    """Private sum of a client over its own update alone, which protects all data of the
+    client (local privacy).
 
-    Neighbours differ in all that the client holds: the sensitivity is 2 C_0, and the
-    noise's deviation 2 z_0 C_0.
+    Neighbours differ in all data of one client: the sensitivity is 2 C_0, and the
+    standard deviation of the noise 2 z_0 C_0.
     """
 
     section: ClassVar[str] = "own_update"
@@ -257,13 +272,18 @@ class OwnUpdate(OwnSum):
 
 
 def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:
-    """Return the delta at epsilon of one round, exactly, for a client that takes part
-    by chance; no account of the round goes below it.
+    """Return the exact δ(ε) of one Poisson-subsampled Gaussian round.
 
-    Of the densities N(0, z^2) and N(1, z^2) the round's is the mixture with weight
-    `rate` on the latter, so that delta(epsilon) is rate times that of the Gaussian
-    mechanism at log(1 + (e^epsilon - 1) / rate); for that see `accounting.gaussian`,
-    which needs scipy and a plan does not.
+    It is a lower bound for every account of the round. With sampling rate q and the
+    densities N(0, z^2) and N(1, z^2), the density of the round with the client is their
+    mixture with weight q on the latter. So δ(ε) is q times that of the Gaussian
+    mechanism at log(1 + (e^ε - 1) / q). `accounting.gaussian` has the Gaussian
+    mechanism's δ too, but needs scipy, which a plan does not load.
+
+    Args:
+        noise_multiplier: z.
+        rate: sampling rate q.
+        epsilon: ε.
     """
     if epsilon > 500:
         return 0.0
@@ -280,7 +300,7 @@ def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:
 
 
 def _check_profile(section: str, profile: str, run: Run) -> None:
-    """Refuse a limit on what the paper claims where it claims nothing."""
+    """Refuse a limit on the claimed ε of a paper that claims none."""
     if profile == "claimed" and not run.claims:
         raise BenchError(
             f"{section}.profile is claimed, but the paper of {run.method} claims no"

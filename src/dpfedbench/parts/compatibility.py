@@ -1,8 +1,8 @@
-"""Rules between the parts of a run that `dpsum` defines: which clipping rule and
-noise go with which participation, server step and validation.
+"""Rules between the parts of a run that `dpsum` defines: which clipping rule and noise
+fit which participation, server step and validation.
 
-`check_part` has the rules of each class. Rules that the privacy proofs assume
-of any part are in `proof_assumptions`.
+`check_part` applies the rules of each class. `proof_assumptions` has the rules that the
+privacy proofs require of any part.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check_part(run: Run, part: Any) -> None:
     """Check a part of `dpsum` against the other parts of its run.
 
     Raises:
-        BenchError: they do not go together; says which keys, and how to mend them.
+        BenchError: the parts do not fit; names the keys and the remedy.
     """
     for cls, check in _CHECKS.items():
         if isinstance(part, cls):

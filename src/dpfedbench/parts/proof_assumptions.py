@@ -1,8 +1,9 @@
 """Assumptions of the privacy proofs about the parts of a run.
 
-Each is checked from a property of the parts, so that it also holds for parts of one's
-own. The table in docs/privacy.md ("Which property enforces which assumption") lists
-them with those that other files check; one test goes over that table.
+Each assumption is checked from a property of the parts, so that the check covers parts
+of plugins too. The table in docs/privacy.md ("Which property enforces which
+assumption") lists these assumptions and those that other files check. One test compares
+the table with the code.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ def check_plan(
     sums: Sequence[SumSpec],
     own: Sequence[SumSpec],
 ) -> None:
-    """Refuse a run whose parts do not have what the proofs of its sums assume.
+    """Refuse a run whose parts do not satisfy the assumptions of its sums' proofs.
 
     Args:
         run: the run, for its other settings.
-        client: what its clients compute.
-        participation: who takes part in which round.
+        client: the client update.
+        participation: the participation of clients in rounds.
         sums: all sums of the run.
-        own: those that each client takes over its own records.
+        own: the sums that each client takes over its own records.
 
     Raises:
         BenchError: names the assumption and the property.
@@ -71,12 +72,12 @@ def check_clients(
     own: Iterable[SumSpec],
     taken: Iterable[str],
 ) -> None:
-    """Refuse clients that do not do what the proofs assume, once they are made.
+    """Refuse clients, once they are created, that violate an assumption of the proofs.
 
     Args:
-        clients: of the run.
-        client: the update that made them.
-        participation: who takes part in which round.
+        clients: the clients of the run.
+        client: the update that created them.
+        participation: the participation of clients in rounds.
         server: the server's sum.
         own: the sums that each client should take over its own records.
         taken: names of the sums that have a mechanism.
@@ -122,10 +123,11 @@ def check_row(row: dict[str, Any], kind: str) -> None:
 
 
 def declared(part: Any, name: str, made_by: str) -> Any:
-    """Return a class attribute that describes a method of a part, or None.
+    """Return a class attribute that describes a method of a part; None if it is
+    outdated.
 
-    A class that writes the method anew has to declare the attribute anew: what a base
-    declared is about the base's method.
+    A class that overrides the method has to declare the attribute anew: the base's
+    declaration describes the base's method.
 
     Args:
         part: the part.

@@ -1,4 +1,4 @@
-"""The step of one block of the model along one of several sums of a round."""
+"""Step of one block of the model along one of several sums of a round."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from dpfedbench.settings.run import Run
 
 
 class StepOfSum(Section):
-    """A step of an optimiser along a (noised) mean, after which the weights decay as
-    torch's optimisers have it.
+    """Step of an optimiser along a (noised) mean, with weight decay as in torch's
+    optimisers.
     """
 
     rate: float = setting(
         0.025, gt=0, doc="learning rate", paper="0.025 (weights), 0.0003 (architecture)"
     )
     optimizer: Optimizer = setting(
-        Sgd(momentum=0.9), doc="what takes the step", paper="sgd 0.9, adam"
+        Sgd(momentum=0.9), doc="optimiser of the step", paper="sgd 0.9, adam"
     )
     schedule: Schedule = setting(
-        ConstantRate(), doc="how the rate moves over the planned rounds", paper="cosine"
+        ConstantRate(),
+        doc="schedule of the rate over the planned rounds",
+        paper="cosine",
     )
     decay: float = setting(
         0.0,
         ge=0,
-        doc="weight decay: so much of the weights is added to the mean",
+        doc="weight decay: the weights times this are added to the mean",
         paper="0.0003",
     )
     cut: float | None = setting(
         None,
         gt=0,
         doc=(
-            "of a sum that claims nothing: gradients are cut to this norm, without"
-            " noise; null: they are not"
+            "norm to which gradients are clipped, without noise, in a sum that claims"
+            " no privacy; null: no clipping"
         ),
     )
 
@@ -44,7 +46,7 @@ class StepOfSum(Section):
         self.optimizer.refuse_untold("client_update")
 
     def begin(self, weights: torch.Tensor) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return self.optimizer.begin(weights)
 
     def step(
@@ -56,7 +58,9 @@ class StepOfSum(Section):
         index: int,
         rounds: int,
     ) -> None:
-        """Move the weights [block] in place; arguments as of `ServerStep.step`."""
+        """Move the weights [block] in place. The arguments are those of
+        `ServerStep.step`.
+        """
         gradient = mean.to(weights.dtype).cpu()
         if self.decay:
             gradient = gradient + self.decay * weights

@@ -1,13 +1,13 @@
-"""Few-shot clients that take each example's gradient by itself, and (private) sums over
-them within their task.
+"""Few-shot clients that compute each example's gradient separately, and take (private)
+sums of these gradients within their task.
 
     for each step:  gradient of each example -> (private) sum (C_0, z_0) -> step of the task's own weights;
     then MAML's query gradient at the adapted weights (first order), or Reptile's difference of the weights.
 
-With a sum over the query examples as well (DP-AGRLR, Algorithm 3) what a client sends
-protects each of its examples against the server. Where the server sums them
-(sample-level DP-MAML, Algorithm 2) they go to its private sum one by one. Nothing else
-leaves a client.
+With a sum over the query examples as well (DP-AGRLR, Algorithm 3), a client's message
+protects each of its examples against the server. Where the server sums the query
+examples (sample-level DP-MAML, Algorithm 2), each query gradient goes to the server's
+private sum. Nothing else leaves a client.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients, Measured
 
 Examples = tuple["np.ndarray", "np.ndarray"]
-"""Images [n, H, W, C] and labels [n]; or words [n, L], and the same as labels."""
+"""Images [n, H, W, C] and labels [n]; or words [n, L], which are their own labels."""
 
 
 class ClientsWithinTask(ClientByClient):
-    """The clients of a meta-learning run whose examples are taken one by one.
+    """Clients of a meta-learning run that compute each example's gradient separately.
 
     Args:
-        setup: of the run.
-        samplers: for each sum that a client takes, by name, how often one of its
-            examples is in it.
-        each: contributions that a client makes to the server's sum.
+        setup: the parts of the run.
+        samplers: sampler of each sum that a client takes, by name.
+        each: number of contributions of a client to the server's sum.
 
     Raises:
-        BenchError: an epsilon that no noise meets.
+        BenchError: no noise meets the epsilon.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class ClientsWithinTask(ClientByClient):
         }
 
     def gathered(self, ids: np.ndarray) -> Sequence[Any]:
-        """The support and query `Examples` of each client."""
+        """Return the support and query `Examples` of each client."""
         tasks = self.setup.held.gather(ids)
         return [
             (
@@ -81,8 +80,10 @@ class ClientsWithinTask(ClientByClient):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """Contributions, with losses and accuracies on the query sets (Reptile: on all
-        examples, before training).
+        """Yield contributions, with losses and accuracies on the query sets.
+
+        For Reptile, the losses and accuracies are those of all examples before
+        training.
         """
         yield from super().contributions(theta, cohort, index)
         for entry in self.entries.values():
@@ -90,7 +91,7 @@ class ClientsWithinTask(ClientByClient):
 
 
 class Client:
-    """One client in one round, and the sums it takes."""
+    """One client in one round, and the sums that it takes."""
 
     def __init__(self, clients: ClientsWithinTask, round_: int, client: int) -> None:
         self._clients = clients
@@ -105,11 +106,14 @@ class Client:
         worker: Gradients,
         step: int = 0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The (private) mean gradient float32 [d] of some of its examples; with losses
-        and right shares [n, 2].
+        """Return the (private) mean gradient of some of the client's examples.
 
-        The sum is divided by the number that was to be read, which is public, and not
-        by the number that came.
+        The sum is divided by the planned number of examples, which is public, and not
+        by the number that was drawn.
+
+        Returns:
+            The mean gradient, float32 [d], and losses and shares of right answers [n,
+            2].
         """
         entry = self._clients.entries[name]
         total = entry.open(self.round, step=step, holder=self.client)
@@ -123,8 +127,8 @@ class Client:
 def measured(
     gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor
 ) -> np.ndarray:
-    """Write each example's gradient to `out` [n, d]; losses and shares of right answers
-    [n, 2].
+    """Write each example's gradient to `out` [n, d]; return losses and accuracies [n,
+    2].
     """
     return _measures(gradients.each(theta, *examples, out))
 

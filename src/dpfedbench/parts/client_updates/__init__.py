@@ -1,1 +1,3 @@
-"""Client updates: what a client computes from its own data and sends, one file each."""
+"""Client updates, one file each: the computation of a client on its own data, and its
+message.
+"""

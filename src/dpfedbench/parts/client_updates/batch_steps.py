@@ -1,12 +1,12 @@
-"""Steps of all parties along the mean gradient of their batches, without privacy: how
-DARTS (Liu et al. 2018, Section 4.2) and DP-FNAS train the network of found cells.
+"""Steps of all parties along the mean gradient of their batches, without privacy: the
+training of the found network in DARTS (Liu et al. 2018, Section 4.2) and DP-FNAS.
 
     each party's lot -> augmented images -> gradient of the mean loss, in training mode
     the parties' mean gradient -> one step; running statistics move to the batch's
 
-A lot's gradient is taken as a whole, so that batch normalisation, drop path and the
-second classifier's loss can be part of it. Nothing of it can be claimed private: the
-statistics of a batch couple its records. Methods that claim privacy do not take this
+The gradient of a lot is that of its mean loss, so that batch normalisation, drop path
+and the second classifier's loss can be part of it. The result is not private: the
+statistics of a batch couple its records. Methods that claim privacy do not use this
 update.
 """
 
@@ -35,25 +35,25 @@ from dpsum.randomness import stream
 
 
 class BatchSteps(ClientUpdate):
-    """A step a round of the whole model, along the gradient of whole batches. Not
-    private.
+    """One step of the whole model in each round, along the gradient of whole batches.
+    Not private.
     """
 
     kind: Literal["batch-steps"] = "batch-steps"
     client_data = "records"
     sends = "batch-gradient"
 
-    weights: StepOfSum = setting(StepOfSum(), doc="the step")
+    weights: StepOfSum = setting(StepOfSum(), doc="step of the model's weights")
     augmentation: Augmentation = setting(
-        Augmentation(), doc="what is done to each image of a batch"
+        Augmentation(), doc="random changes of each image of a batch"
     )
     drop_path: float = setting(
         0.0,
         ge=0,
         lt=1,
         doc=(
-            "probability that an edge's map of a record is dropped, at the end of the"
-            " training: it grows from 0"
+            "probability at the end of the training that an edge's map of a record is"
+            " dropped; it grows linearly from 0"
         ),
         paper="0.2",
     )
@@ -67,7 +67,7 @@ class BatchSteps(ClientUpdate):
 
     @property
     def steps(self) -> Mapping[str, StepOfSum]:
-        """The step that follows, by the name of what it follows."""
+        """Step that follows each sum, by the name of the sum."""
         return {self.sends: self.weights}
 
     def check(self, run: Run) -> None:
@@ -87,7 +87,7 @@ class BatchSteps(ClientUpdate):
 
 
 class _Batches(Clients):
-    """The parties of a run, whose batches are computed one after another."""
+    """Parties of a run, whose batches are computed one after another."""
 
     served = "records"
     divides = True
@@ -120,7 +120,7 @@ class _Batches(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """The model that all parties have after the round: one row."""
+        """Yield the model that all parties have after the round, as one row."""
         model = torch.from_numpy(theta.copy())
         measured = [
             batch
@@ -145,8 +145,8 @@ class _Batches(Clients):
         yield model[None], np.zeros(0), np.zeros(0)
 
     def _party(self, theta: np.ndarray, index: int, client: int) -> Any:
-        """One party's batch; None where fewer than two records came, of which there
-        are no statistics.
+        """Return one party's batch; None for fewer than two records, which have no
+        statistics.
         """
         from dpfedbench.models.batch_gradient import generator_of
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Worker = TypeVar("Worker")
 
 CHUNK_PER_THREAD = 8
-"""Clients of which a thread computes one after another before what they send is added
+"""Clients that a thread computes, one after another, before their messages are added
 up.
 """
 
@@ -42,36 +42,38 @@ Row = dict[str, Any]
 
 Stream = Iterator[tuple["torch.Tensor", "np.ndarray", "np.ndarray"]]
 """Contributions float32 [n x each, d], losses [n] and accuracies [n] of some clients,
-in the cohort's order. Of clients that send more than one message, contributions are
-[messages, n x each, d], that to the server's own sum first. The loop takes the shared
-coordinates of them.
+in the cohort's order. Clients that send more than one message have contributions
+[messages, n x each, d]; the message to the server's own sum is the first. The loop
+selects the shared coordinates.
 
-Memory grows with the chunk, never with the cohort; a yielded tensor is overwritten
+Memory grows with the chunk, never with the cohort. A yielded tensor is overwritten
 later.
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Everything that the clients of a run are made from; an audit puts its own data
-    and gradients here.
+    """Everything that the clients of a run are made from.
+
+    An audit puts its own data and gradients here.
 
     Attributes:
-        run: whose clients they are.
+        run: the run of the clients.
         net: the model.
-        held: what the clients hold: `data.holdings.Tasks` or `Records`, or the like.
-        gradients: how gradients of the model are taken.
-        client_sums: those that each client takes over its own records; none for most
+        held: data of the clients: `data.holdings.Tasks`, `Records`, or a class like
+            them.
+        gradients: implementation of the model's gradients.
+        client_sums: sums that each client takes over its own records; empty for most
             methods.
-        enter: makes the mechanism of a sum, with the arguments of
+        enter: creates the mechanism of a sum, with the arguments of
             `dpsum.mechanism.Mechanism._set`.
         plan: the participation plan.
         threads: CPU threads; they change no bit of the result.
-        first: the first threshold, where it was found elsewhere.
-        processes: those that take the run together.
-        weights: that training starts from, float32 [d]; None: whoever makes the clients
-            does not train.
-        shared: the coordinates that clients share with the server; None: all.
+        first: first clipping threshold, where another run gives it.
+        processes: the processes that train the run together.
+        weights: initial weights of the training, float32 [d]; None: the caller does not
+            train.
+        shared: coordinates that clients share with the server; None: all.
     """
 
     run: Run
@@ -88,14 +90,16 @@ class Setup:
     shared: SharedCoordinates | None = None
 
     def workers(self, make: Callable[[Gradients], Worker]) -> Workers[Worker]:
-        """Threads that each have what `make` makes of the run's gradients."""
+        """Return threads that each have a worker, made by `make` from the run's
+        gradients.
+        """
         from dpfedbench.models.gradients import Workers
 
         return Workers(self.gradients, make, threads=self.threads)
 
     def groups_of(self, sum_: SumSpec) -> CoordinateGroups | None:
-        """Return the groups of coordinates that a sum clips; None: it clips all
-        coordinates together.
+        """Return the groups of coordinates that a sum clips separately; None: all
+        together.
         """
         rule = sum_.clipping
         if not sum_.private or rule.groups == "all":
@@ -104,16 +108,16 @@ class Setup:
 
 
 class Clients:
-    """The clients of one run.
+    """Clients of one run.
 
     Attributes:
-        each: contributions that each of them makes to the server's sum.
-        served: what their work is counted in.
-        divides: whether `contributions` itself divides the clients among processes, so
-            that each of these asks it for all of a cohort, and the first is given all;
-            else each process asks it for a part.
-        keeps_state: whether clients remember something of their own from one of their
-            rounds to the next; None: they do if the class has a `state`.
+        each: number of contributions of each client to the server's sum.
+        served: unit of the clients' work, "clients" or "records".
+        divides: whether `contributions` itself divides the clients among processes.
+            Then every process passes it the whole cohort, and the first process gets
+            all contributions; else every process passes it a part of the cohort.
+        keeps_state: whether clients keep a state of their own from one of their rounds
+            to the next; None: they do if the class has a `state`.
         has_personal_models: whether `personal_weights` gives clients models of their
             own.
     """
@@ -127,52 +131,56 @@ class Clients:
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """Yield what the clients of round `index` send, given the model's weights [d]."""
+        """Yield the messages of the clients of round `index`, given the weights [d]."""
         raise NotImplementedError
 
     def personal_weights(
         self, theta: np.ndarray, numbers: np.ndarray
     ) -> Iterator[np.ndarray]:
-        """Yield the weights [d] that each of some clients uses itself, in their order,
-        given the server's: by default the server's.
+        """Yield the weights [d] that each of the given clients uses, in their order.
+
+        By default they are the server's weights `theta`.
         """
         for _ in numbers:
             yield theta
 
     def hear(self, means: Sequence[np.ndarray]) -> None:
-        """Learn what the server released beside its own sum, over the number of all
-        clients: float64 [d] each.
+        """Receive the server's further releases (SCAFFOLD's control variate).
+
+        Args:
+            means: each release, float64 [d], divided by the number of all clients.
         """
 
     def row(self) -> Row | None:
-        """The round's row of the history, where it is not the server's; None where it
-        is.
-        """
+        """Return the round's row of the history; None: the server's row is used."""
         return None
 
     def work(self, cohort: np.ndarray) -> int | None:
-        """Return how much the round served, in `served`; None: as many as came, or were
-        expected.
+        """Return the work of the round, counted in `served`.
+
+        None stands for the number of clients that took part, or were expected to.
         """
         return None
 
     def state(self) -> Any:
-        """Everything that a restart needs; asked of all processes at once, and the
-        first one's is kept.
+        """Return everything that a restart needs.
+
+        All processes call this at the same time; the result of the first process is
+        kept.
         """
         return None
 
     def restore(self, state: Any) -> None:
-        """The inverse of `state`."""
+        """Restore the state that `state` returned."""
 
 
 class ClientByClient(Clients):
-    """Clients that threads compute one by one; each thread has a worker of its own.
+    """Clients that threads compute one by one, each thread with its own worker.
 
     Args:
-        setup: of the run.
-        make: a worker, given gradients of the model.
-        device: where clients write what they send; None: where the model is.
+        setup: the parts of the run.
+        make: creates a worker from gradients of the model.
+        device: device of the clients' messages; None: the device of the model.
     """
 
     def __init__(
@@ -196,22 +204,25 @@ class ClientByClient(Clients):
         held: Any,
         out: torch.Tensor,
     ) -> Sequence[float]:
-        """Write what a client sends in round `index` to `out` [each, d]; its loss and
-        accuracy (0 to 1).
+        """Write a client's messages in round `index` to `out`; return its loss and
+        accuracy.
 
         Args:
-            worker: the thread's.
-            theta: the model's weights [d].
-            client: its number.
-            index: of the round.
-            held: what `gathered` gives for it.
-            out: to be written to.
+            worker: worker of the thread.
+            theta: weights of the model [d].
+            client: number of the client.
+            index: number of the round, from 0.
+            held: data of the client, as `gathered` returns it.
+            out: receives the messages [each, d].
+
+        Returns:
+            The loss, and the accuracy (0 to 1).
         """
         raise NotImplementedError
 
     def gathered(self, ids: np.ndarray) -> Sequence[Any]:
-        """Return the data of the clients of a chunk, where it is read for all of them
-        at once.
+        """Return the data of a chunk of clients; None for each where it is not read at
+        once.
         """
         return [None] * len(ids)
 
@@ -239,10 +250,10 @@ class ClientByClient(Clients):
 
 
 class CohortClients(Clients):
-    """The clients of an update that has `contributions`.
+    """Clients of an update that defines `contributions`.
 
-    Clients with state are computed by the same process in all rounds, which keeps their
-    state; a checkpoint has the states of all processes.
+    The same process computes a client with state in all rounds, and keeps its state. A
+    checkpoint has the states of all processes.
     """
 
     def __init__(self, update: ClientUpdate, setup: Setup) -> None:
@@ -297,7 +308,7 @@ class CohortClients(Clients):
                 yield messages, measures[:, 0], measures[:, 1]
 
     def _is_here(self, client: int) -> bool:
-        """Return whether this process computes a client that it is asked for."""
+        """Return whether this process computes a client."""
         count = self._processes.count
         return not self.divides or int(client) % count == self._processes.rank
 
@@ -309,7 +320,7 @@ class CohortClients(Clients):
     def _gather(
         self, positions: Sequence[int], rows: torch.Tensor, measures: np.ndarray
     ) -> None:
-        """Write what other processes computed to `rows` and `measures`, in the first
+        """Write the results of all processes to `rows` and `measures` of the first
         process.
         """
         here = (positions, rows[positions], measures[positions])
@@ -322,7 +333,7 @@ class CohortClients(Clients):
     def _compute(
         self, theta: np.ndarray, ids: np.ndarray, index: int
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """Compute some clients on this thread, and keep their states.
+        """Compute the messages of some clients in this thread, and keep their states.
 
         Returns:
             Messages [n, messages, d], and each client's loss and accuracy [n, 2].
@@ -343,7 +354,7 @@ class CohortClients(Clients):
             for position, client in enumerate(clients):
                 self._keep(client, rows[position])
                 if not self._setup.run.private:
-                    # A private run has no column of losses.
+                    # A private run publishes no losses.
                     examples = client.query or client.records
                     assert examples is not None
                     measured = gradients.evaluate(theta, *examples)
@@ -395,7 +406,7 @@ class CohortClients(Clients):
         }
 
     def _checked(self, message: Any) -> torch.Tensor:
-        """Return what a client sends, [messages, d]."""
+        """Return a client's messages, [messages, d], after a check of their shape."""
         if self._message_count > 1 and not isinstance(message, torch.Tensor):
             message = torch.stack(list(message))
         message = torch.as_tensor(message)
@@ -420,8 +431,8 @@ class CohortClients(Clients):
         )
 
     def _keep(self, client: LocalClient, messages: torch.Tensor) -> None:
-        """Keep a client's state, unless its message counts as zero since it is not
-        finite.
+        """Keep a client's state, unless its message is not finite and counts as
+        zero.
         """
         kind = self._update.kind
         if client.state and not self.keeps_state:
@@ -455,7 +466,7 @@ class CohortClients(Clients):
             return weights
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
-        """Refuse a state that a checkpoint could not be read with."""
+        """Refuse a state that a checkpoint cannot hold."""
         for name, value in state.items():
             if not isinstance(value, (torch.Tensor, bool, int, float, str)):
                 raise BenchError(
@@ -493,11 +504,10 @@ def each_holder(
     pool: concurrent.futures.Executor,
     take: Callable[[int], Any],
 ) -> list[Any]:
-    """Return the results of `take` for each holder of a mechanism, who takes a sum in
-    it.
+    """Return the results of `take` for each holder of a mechanism.
 
-    Each process asks it for its own holders. Afterwards all know what was released, and
-    the thresholds.
+    Each process computes its own holders, each of which takes a sum in the mechanism.
+    Afterwards every process has the releases and the thresholds of all holders.
     """
     own_holders = processes.own(mechanism.holders)
     results = dict(zip(own_holders, pool.map(take, own_holders), strict=True))
@@ -519,10 +529,16 @@ def each_holder(
 def within_task(
     run: Run, records: int, *, steps: int, batches: str = "full"
 ) -> Sampler:
-    """The sampler of a sum that each client takes, once in all, over so many of its own
+    """Return the sampler of a sum that each client takes in one round over its own
     examples.
 
     For `steps` and `batches` see `dpsum.participation.own_records`.
+
+    Args:
+        run: the run.
+        records: number of examples of a client.
+        steps: number of sums of a client.
+        batches: how the examples of each sum are chosen.
     """
     return participation.own_records(
         clients=run.clients.count,
@@ -536,19 +552,27 @@ def within_task(
 class ClientUpdate(Part):
     """Base of the client updates.
 
-    `client_data`: what its clients have, "tasks" (few-shot) or "records". `sends`: the
-    name of what the server sums; `sends_too`: of what its clients send besides, each in
-    a sum of its own (`Method.further_sums`). `by_record`: whether its clients take
-    records one by one, so that they may sum over their own. `couples_records`: whether
-    they can do so where a record's gradient depends on others of its batch. `any_size`:
-    whether clients may hold different numbers of records. `keeps_state`: whether a client remembers
-    something of its own records from one of its rounds to the next, beside what was
-    released (a personal head, a control variate); None: not declared.
-    `contributes_by_lot`: whether its own sums take one contribution for a lot of records
-    and not one for each, so that no canary can be put into them.
-    `columns_are_released`: whether the columns that it fills in a private run follow
-    from releases alone. A class with a `clients` (or `columns`) of its own declares the
-    latter two anew: see `proof_assumptions.declared`.
+    Attributes:
+        client_data: data of a client, "tasks" (few-shot) or "records".
+        sends: name of the quantity that the server sums.
+        sends_too: names of the further messages of a client, each with a sum of its own
+            (`Method.further_sums`).
+        by_record: whether clients compute each record's gradient separately, so that
+            they may sum over their own records.
+        couples_records: whether clients may do so where a record's gradient depends on
+            other records of its batch.
+        any_size: whether clients may hold different numbers of records.
+        keeps_state: whether a client keeps something of its own records from one of its
+            rounds to the next, besides releases (a personal head, a control variate);
+            None: not declared.
+        contributes_by_lot: whether the client's own sums take one contribution for a
+            lot of records in place of one for each, so that no canary can be put into
+            them.
+        columns_are_released: whether the columns that the update fills in a private run
+            follow from releases alone.
+
+    A class that overrides `clients` declares `keeps_state` anew; a class that overrides
+    `columns` declares `columns_are_released` anew: see `proof_assumptions.declared`.
     """
 
     package: ClassVar[str] = "dpfedbench.parts.client_updates"
@@ -563,7 +587,7 @@ class ClientUpdate(Part):
     columns_are_released: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse an update whose `contributions` nobody would call."""
+        """Refuse an update whose `contributions` would never be called."""
         super().__init_subclass__(**options)
         if "contributions" in vars(cls) and cls.clients is not ClientUpdate.clients:
             raise BenchError(
@@ -572,31 +596,35 @@ class ClientUpdate(Part):
             )
 
     def net(self, net: Net) -> Net:
-        """The model with what this update learns beside its weights."""
+        """Return the model with the weights that this update learns in addition."""
         return net
 
     def adapted(self, net: Net) -> Sequence[str] | None:
-        """Names of the tensors that adapting to a task moves; None: all."""
+        """Return the names of the tensors that adaptation to a task changes; None:
+        all.
+        """
         return None
 
     def places(
         self, sum_: SumSpec, *, seed: int, client: int, records: int
     ) -> np.ndarray:
-        """Return the places, ascending, of the records that a client's own sum is over:
-        all of its records, or a part of them.
+        """Return the positions of the records that a client's own sum is over,
+        ascending.
+
+        They are all of the client's records, or a part of them.
         """
         return np.arange(records)
 
     @property
     def mixes_records(self) -> bool:
-        """Whether what it learns of one example depends on others, whatever the model
-        is.
+        """Whether the update of one example depends on other examples, for any
+        model.
         """
         return False
 
     def within_records(self, run: Run) -> bool:
-        """Whether few-shot clients take each example's gradient by itself, from that
-        example alone.
+        """Return whether few-shot clients compute each example's gradient from it
+        alone.
         """
         by_example = any(sum_.unit == "record" for sum_ in run.client_sums)
         alone = (
@@ -607,67 +635,71 @@ class ClientUpdate(Part):
         return self.client_data == "tasks" and alone
 
     def columns(self, run: Run) -> tuple[str, ...]:
-        """The columns of history.csv that its clients fill, besides those of every
-        run.
+        """Return the columns of history.csv that these clients fill, besides those of
+        every run.
         """
         return ()
 
     def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
-        """Return the sampler of each sum that a client takes itself, by the sum's name,
-        as the ledger states it.
+        """Return the sampler of each sum that a client takes itself, by the sum's name.
 
-        Asked of an update whose clients take private sums: the ledger is compared with
-        it. `records` is how many a client holds, where the data say it; of clients that
-        differ, each one's.
+        Only updates whose clients take private sums need this. The ledger is compared
+        with it.
+
+        Args:
+            run: the run.
+            records: number of records of a client, where the data determine it; a
+                sequence with one number for each client where the numbers differ.
         """
         raise NotImplementedError("of updates whose clients take private sums")
 
     def contributions(
         self, model: LocalModel, cohort: Sequence[LocalClient], index: int
     ) -> Iterator[Any]:
-        """Yield what each client of a cohort sends, in the cohort's order.
+        """Yield the message of each client of a cohort, in the cohort's order.
 
-        It is called in several threads and processes, each time with a part of the
-        round's cohort. Each message has to follow from its own client alone.
+        Several threads and processes call this, each with a part of the round's cohort.
+        Each message has to follow from the data of its own client alone.
 
         Args:
             model: the model that the server sent.
             cohort: clients, each with its examples and its state.
-            index: of the round, from 0.
+            index: number of the round, from 0.
 
         Yields:
-            A client's message, float32 [d]; of updates with `sends_too` one for each
-            sum, that to the server's own sum first.
+            A client's message, float32 [d]. Updates with `sends_too` yield one message
+            for each sum; the message to the server's own sum is the first.
         """
         raise NotImplementedError
 
     def personal_model(self, model: LocalModel, client: LocalClient) -> torch.Tensor:
-        """Return the weights that a client uses itself, float32 [d]: by default the
-        server's. `clients.held_out_share` has them tested.
+        """Return the weights that a client uses itself, float32 [d].
+
+        By default they are the server's. `clients.held_out_share` has them tested.
 
         Args:
             model: the model after the last round.
-            client: with its training examples and its state, which stays as it is.
+            client: the client with its training examples and its state, which is not
+                changed.
         """
         return model.weights
 
     def receive_broadcast(
         self, public_state: dict[str, Any], means: Mapping[str, torch.Tensor]
     ) -> None:
-        """Keep what all clients remember of the server's further releases.
+        """Update the state that all clients keep of the server's further releases.
 
-        Called after each round of a method with further sums.
+        The loop calls this after each round of a method with further sums.
 
         Args:
-            public_state: what is kept, tensors and plain values by name; `contributions`
-                reads it as `model.public_state`, and a checkpoint has it.
-            means: of each further sum, by its name: the release over the number of all
-                clients, float64 [d], zero where clients share nothing.
+            public_state: tensors and plain values by name; `contributions` reads it as
+                `model.public_state`, and a checkpoint has it.
+            means: for each further sum, by name, the release divided by the number of
+                all clients, float64 [d], zero at coordinates that clients do not share.
         """
 
     def clients(self, setup: Setup) -> Clients:
-        """The clients of a run: those of `contributions`, unless an update overrides
-        this.
+        """Return the clients of a run; by default those that call `contributions`.
 
         Raises:
             BenchError: settings that do not fit the data.

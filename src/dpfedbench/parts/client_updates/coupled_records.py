@@ -5,15 +5,15 @@ guarantee for a record.
     v_K = grad L_query(theta_K)
     v_k = v_{k+1} - rate / n * (d/dtheta sum_i clip(g_i(theta_k)))^T v_{k+1}
 
-g_i is the gradient of the i-th support example's loss. With batch normalisation it
-depends on the other examples; of second order, v_0 carries the raw support examples
-into what the client sends. So neither has a proven epsilon for a record, and only a run
-that repeats released code may do it (`Breach`).
+g_i is the gradient of the i-th support example's loss. With batch normalisation g_i
+depends on the other examples. At second order, v_0 carries the raw support examples
+into the client's message. Neither case has a proven epsilon for a record, so that only
+a run that repeats released code may use it (`Breach`).
 
-The derivative of clip(g) = g min(1, C / |g|) is, for a clipped g, that of the direction
-alone: s (I - g g^T / |g|^2) H with s = C / |g| and H the Hessian of the example's loss.
-Where groups of coordinates are clipped each by itself, s (I - g g^T / |g|^2) is a block
-of each group, with the group's own C and part of g.
+The derivative of clip(g) = g min(1, C / |g|) is, for a clipped g, the derivative of the
+direction alone: s (I - g g^T / |g|^2) H with s = C / |g| and H the Hessian of the
+example's loss. Where groups of coordinates are clipped separately, each group has a
+block s (I - g g^T / |g|^2), with the group's C and its part of g.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 
 class CoupledGradients:
-    """Gradients of each example's loss within its batch, by torch.
+    """Gradients of each example's loss within its batch, computed by torch.
 
     Args:
-        gradients: of the network, whose device and type are used.
+        gradients: gradients of the network; their device and type are used.
     """
 
     def __init__(self, gradients: Gradients) -> None:
@@ -76,7 +76,7 @@ class CoupledGradients:
     def each(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor
     ) -> Measured:
-        """Write each example's gradient to `out` [n, d]; as `Gradients.each`."""
+        """Write each example's gradient to `out` [n, d], like `Gradients.each`."""
         from dpfedbench.models.gradients import Measured
 
         _, rows, measures = self._rows(theta, x, y, graph=False)
@@ -86,7 +86,7 @@ class CoupledGradients:
     def add_each(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any
     ) -> tuple[Measured, np.ndarray]:
-        """Add each example's gradient to a sum; as `Gradients.add_each`."""
+        """Add each example's gradient to a sum, like `Gradients.add_each`."""
         rows = torch.empty((len(y), len(theta)), dtype=self._like.dtype)
         measured = self.each(theta, x, y, rows)
         return measured, total.add(rows)
@@ -123,8 +123,8 @@ class CoupledGradients:
 
 
 class CoupledRecords(MamlByRecord):
-    """MAML of first or second order whose clients take private support steps, of
-    examples that depend on one another.
+    """MAML of first or second order whose clients take private support steps, along
+    gradients of examples that depend on one another.
     """
 
     def __init__(self, update: SupportSteps, setup: Setup) -> None:

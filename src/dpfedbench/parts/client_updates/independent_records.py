@@ -1,4 +1,4 @@
-"""Second derivatives of examples that do not depend on one another."""
+"""Second derivatives of the losses of examples that do not depend on one another."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def clipped_directions(
     direction: torch.Tensor,
     clipped: Sequence[tuple[slice, float]],
 ) -> torch.Tensor:
-    """Return the directions along which clipping carries a direction to each example.
+    """Return the derivative of clipping at each example's gradient, times a direction.
 
-    The derivative of clip(g) = g min(1, C / |g|) is the identity where |g| <= C, and
-    s (I - g g^T / |g|^2) with s = C / |g| elsewhere. It is symmetric. Of groups of
-    coordinates that are clipped each by itself it has a block for each.
+    The derivative of clip(g) = g min(1, C / |g|) is the identity where |g| <= C, and s
+    (I - g g^T / |g|^2) with s = C / |g| elsewhere. It is symmetric. Where groups of
+    coordinates are clipped separately, it has one block for each group.
 
     Args:
         gradients: the examples' gradients g_i [n, d].
         direction: v [d].
-        clipped: the coordinates of each group and its threshold C.
+        clipped: coordinates of each group, and the group's threshold C.
 
     Returns:
         The derivative at each g_i, times v: [n, d].
@@ -45,11 +45,11 @@ def clipped_directions(
 class IndependentGradients:
     """Gradients of single examples by the network's own implementation.
 
-    Hessian products take each example as a task of its own, so that compiled passes
-    compute them.
+    Hessian products treat each example as one task, so that compiled passes compute
+    them.
 
     Args:
-        gradients: of a network that does not mix examples.
+        gradients: gradients of a network that does not mix examples.
     """
 
     def __init__(self, gradients: Gradients) -> None:

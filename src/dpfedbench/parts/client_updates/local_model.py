@@ -24,8 +24,8 @@ Examples = tuple["np.ndarray", "np.ndarray"]
 """Inputs [n, ...] and labels int64 [n]."""
 
 GRADIENTS_AT_ONCE = 8
-"""Record gradients that are added up at once: they stay in the cache. Part of what a
-result's bits are.
+"""Number of record gradients that are added up at once, so that they stay in the cache.
+The bits of a result depend on it.
 """
 
 
@@ -34,11 +34,11 @@ class LocalClient:
     """One client of a cohort, as its update sees it.
 
     Attributes:
-        number: of the client, from 0.
+        number: number of the client, from 0.
         state: values that the client keeps from one of its rounds to the next, by name:
-            tensors, numbers and texts. It is empty in the client's first round. What is
-            written here never leaves the client.
-        records: inputs and labels, of clients that hold records.
+            tensors, numbers and texts. It is empty in the client's first round. These
+            values never leave the client.
+        records: inputs and labels of a client that holds records.
         support, query: inputs and labels of a few-shot client.
     """
 
@@ -50,12 +50,12 @@ class LocalClient:
 
 
 class LocalModel:
-    """The model in one round, as one thread computes with it.
+    """Model in one round, as one thread computes with it.
 
     Attributes:
         shared: coordinates that clients share with the server, bool [d].
-        public_state: what `receive_broadcast` has kept of the server's releases. Do not
-            write to it.
+        public_state: state that `receive_broadcast` keeps of the server's releases. Do
+            not write to it.
     """
 
     def __init__(
@@ -86,19 +86,20 @@ class LocalModel:
 
     @property
     def weights(self) -> torch.Tensor:
-        """A copy of the weights that the server sent, float32 [d]."""
+        """Copy of the weights that the server sent, float32 [d]."""
         return torch.from_numpy(self._theta.copy())
 
     def mask(self, *names: str) -> torch.Tensor:
-        """Return which coordinates belong to tensors or modules, bool [d]; names as of
+        """Return the coordinates of the named tensors or modules, bool [d]; see
         `Net.mask`.
         """
         return torch.from_numpy(self._net.mask(*names))
 
     def stream(self, purpose: str, *indices: int) -> np.random.Generator:
-        """Return a generator of random numbers that follow from the run's seed, the
-        purpose and the indices, such as the round and the client. No noise is drawn
-        from it.
+        """Return a random number generator for a purpose of the client update.
+
+        Its numbers follow from the run's seed, the purpose and the indices, such as the
+        round and the client. Privacy noise is not drawn from it.
         """
         return stream(self._seed, f"client-update/{purpose}", *indices)
 
@@ -109,21 +110,24 @@ class LocalModel:
         return torch.from_numpy((total / len(labels)).astype(np.float32))
 
     def evaluate(self, weights: torch.Tensor, examples: Examples) -> Measured:
-        """Return losses and right answers of the examples at `weights`; `loss` and
-        `accuracy` are their means.
+        """Return the losses and the right answers of the examples at `weights`.
+
+        `loss` and `accuracy` of the result are their means.
         """
         return self._gradients.evaluate(weights.numpy(), *examples)
 
     def clipped(self, message: torch.Tensor, name: str) -> torch.Tensor:
-        """Return a message as a sum of the server counts it: zero where clients share
-        nothing, and scaled down to the sum's threshold.
+        """Return a message as a sum of the server counts it.
+
+        The message is zero at coordinates that clients do not share, and is scaled down
+        to the sum's threshold.
 
         Args:
             message: float32 [d].
-            name: of the sum, whose threshold is constant, or which is not private.
+            name: name of the sum, which has a constant threshold or is not private.
 
         Raises:
-            BenchError: the threshold moves from round to round.
+            BenchError: the threshold changes from round to round.
         """
         if name not in self._thresholds:
             raise BenchError(
@@ -139,8 +143,9 @@ class LocalModel:
 
 
 def constant_thresholds(sums: Sequence[SumSpec]) -> dict[str, float]:
-    """Return the thresholds of sums that have the same one in all rounds; infinity
-    where a sum is not clipped.
+    """Return the thresholds of the sums whose threshold is the same in all rounds.
+
+    The threshold of a sum without clipping is infinity.
     """
     thresholds = {}
     for sum_ in sums:

@@ -1,10 +1,10 @@
 """Local steps along sums over lots of a client's own records (Adap DP-FL; local
-DP-FedAvg; DP-SGD where one holds all).
+DP-FedAvg; DP-SGD where one client holds all records).
 
     for each local step:  lot -> per-record gradients -> (private) sum -> step of the client's optimiser
 
-The server sees every client's release; no record is at two clients, so a record's
-privacy is that of its client's releases alone (parallel composition).
+The server sees every client's releases. No record is at two clients, so that a record's
+privacy follows from the releases of its own client alone (parallel composition).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dpsum.sampling import Sampler
 
 
 class LocalSteps(ClientUpdate):
-    """So many steps of the client's optimiser a round, each along the sum of a new
+    """Local steps of the client's optimiser in each round, each along the sum of a new
     lot.
     """
 
@@ -54,15 +54,17 @@ class LocalSteps(ClientUpdate):
         0.01,
         gt=0,
         le=1e6,
-        doc="their learning rate",
+        doc="learning rate of the local steps",
         paper="0.002 (MNIST), 0.001 (Fashion-MNIST)",
     )
-    optimizer: Optimizer = setting(Adam(), doc="what takes them", paper="adam")
+    optimizer: Optimizer = setting(
+        Adam(), doc="optimiser of the local steps", paper="adam"
+    )
     schedule: Schedule = setting(
-        ConstantRate(), doc="how the rate moves over the planned rounds"
+        ConstantRate(), doc="schedule of the rate over the planned rounds"
     )
     keep_state: bool = setting(
-        True, doc="whether a client's optimiser remembers the round before"
+        True, doc="whether a client's optimiser keeps its state between rounds"
     )
 
     def check(self, run: Run) -> None:
@@ -76,7 +78,14 @@ class LocalSteps(ClientUpdate):
     def lots(
         self, run: Run, *, clients: int, records: int | Sequence[int]
     ) -> participation.RecordLots:
-        """The lots of so many clients that hold so many records, each or one by one."""
+        """Return the lots of the clients.
+
+        Args:
+            run: the run.
+            clients: number of clients.
+            records: number of records of a client; a sequence with one number for each
+                client where the numbers differ.
+        """
         plan = run.part(PoissonLots)
         return plan.lots(
             clients=clients,
@@ -97,15 +106,16 @@ class LocalSteps(ClientUpdate):
 
 
 class _Room:
-    """Memory of one thread for the records of a lot, used again and again: new memory
-    takes longer than its filling.
+    """Reusable memory of one thread for the records of a lot.
+
+    Allocating new memory takes longer than filling it.
     """
 
     def __init__(self) -> None:
         self._room = np.empty(0)
 
     def taken(self, records: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """The records at some places; good until the next call."""
+        """Return the records at the given positions; valid until the next call."""
         if len(self._room) < len(places) or self._room.shape[1:] != records.shape[1:]:
             self._room = np.empty(
                 (len(places) + len(places) // 4, *records.shape[1:]), records.dtype
@@ -152,8 +162,10 @@ class _Silos(Clients):
         return [self._update.optimizer.begin(model) for model in self._models]
 
     def _first_threshold(self) -> float:
-        """The mean gradient norm of the initial model on random images and labels:
-        public (Section IV-A's C_0).
+        """Return the mean gradient norm of the initial model on random images and
+        labels.
+
+        It is public (C_0 of Section IV-A).
         """
         if self._setup.first is not None:
             return self._setup.first
@@ -181,8 +193,8 @@ class _Silos(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """The clients' models; their losses are in the row of the history, if
-        anywhere.
+        """Yield the clients' models; the row of the history has their losses, if
+        anything has.
         """
         with self._workers.running() as pool:
             if not self._update.keep_state:
@@ -197,8 +209,8 @@ class _Silos(Clients):
                 self._models[client] = torch.from_numpy(model)
         models = self._models
         if not self._lots.alike:
-            # The mean over clients is then that over records (McMahan et al. 2017),
-            # whose numbers are public.
+            # The mean over clients is then the mean over records (McMahan et al. 2017);
+            # the numbers of records are public.
             shares = [
                 self._lots.expected(client) / self._lots.denominator
                 for client in range(self._count)
@@ -231,11 +243,13 @@ class _Silos(Clients):
         return row | {"released_norm": float(np.mean(released_norms))}
 
     def _client(self, index: int, step: int, client: int) -> tuple[float, float, float]:
-        """One client's lot, gradients, release, next threshold and step of its model.
+        """Make one local step of one client: lot, gradients, release, next threshold,
+        step.
 
         Returns:
-            the mean loss and the mean norm of the gradients, nan where they may not be
-            told, and the release's norm.
+            The mean loss and the mean norm of the gradients, nan in a private run, and
+            the norm
+            of the release.
         """
         lot = self._lots.lot(index, step, client)
         model = self._models[client]

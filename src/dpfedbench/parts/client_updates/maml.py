@@ -3,9 +3,9 @@
     theta_0 = theta;  theta_{k+1} = theta_k - rate * grad L_support(theta_k);  contribution = d/dtheta L_query(theta_K)
 
 (DP-FedMeta, Algorithm 1 and eq. 3-5, with the mean of the losses; Finn et al. 2017.)
-The recursion is `models.meta_gradient`. Where a client sums over its own examples, each
-example's gradient is taken by itself and the gradient is first order: the second would
-carry raw support examples past the noise.
+`models.meta_gradient` implements the recursion. A client that sums over its own
+examples computes each example's gradient separately and to first order: the second
+order would carry raw support examples past the noise.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class QueryGradient(ClientUpdate):
     """Base of the updates that adapt to a support set and send the gradient of the
     query set's loss.
 
-    Of first or second order, with the parts of MAML++ (Antoniou et al. 2019) that are
-    switched on. What the inner steps move is all of the weights, unless an update says
-    otherwise (`adapted`).
+    The gradient is of first or second order, with the parts of MAML++ (Antoniou et al.
+    2019) that are switched on. The inner steps change all weights, unless an update
+    restricts them (`adapted`).
     """
 
     client_data = "tasks"
@@ -55,20 +55,20 @@ class QueryGradient(ClientUpdate):
         0.4,
         gt=0,
         le=1e6,
-        doc="their learning rate, eta_1",
+        doc="learning rate of the inner steps, eta_1",
         paper="0.1",
     )
     order: Literal[1, 2] = setting(
         2,
-        doc="2: exact meta-gradient; 1: adapted weights are taken as constants",
+        doc="2: exact meta-gradient; 1: the adapted weights count as constants",
         paper="2",
     )
     learnable_rates: bool = setting(
         False,
         doc=(
-            "a rate for each inner step and tensor, learnt with the weights (MAML++); a"
-            " meta-test by another optimiser, minibatches or a schedule does not use"
-            " them"
+            "whether each inner step and tensor has its own rate, learnt with the"
+            " weights (MAML++); a meta-test with another optimiser, minibatches or a"
+            " schedule does not use these rates"
         ),
         paper="released code: true",
     )
@@ -110,17 +110,22 @@ class QueryGradient(ClientUpdate):
 
     @staticmethod
     def by_server(run: Run) -> bool:
-        """Whether the server's sum is over single query examples, and not over
+        """Return whether the server's sum is over single query examples, and not over
         clients.
         """
         return run.server_sum.unit == "record"
 
     def step_weights(self, index: int) -> np.ndarray | None:
-        """Weight [inner_steps] of the query loss after each step in round `index`, from
-        0; None: the last alone.
+        """Return the weight of the query loss after each inner step in round `index`.
 
-        At first all are equal; those before the last then fall linearly, to 3 % of that
-        (as in MAML++'s code).
+        At first all weights are equal. Those before the last then fall linearly to 3 %
+        of their first value (as in the code of MAML++).
+
+        Args:
+            index: number of the round, from 0.
+
+        Returns:
+            Weights [inner_steps]; None: the loss counts after the last step alone.
         """
         if index >= self.multi_step_rounds:
             return None
@@ -149,7 +154,9 @@ class QueryGradient(ClientUpdate):
         )
 
     def adapted_tensors(self, setup: Setup) -> Sequence[str] | None:
-        """Return the tensors that inner steps move: the update's, else the model's."""
+        """Return the tensors that inner steps change: the update's, else the
+        model's.
+        """
         names = self.adapted(setup.net)
         if names is not None:
             return names
@@ -158,7 +165,7 @@ class QueryGradient(ClientUpdate):
     def clients(self, setup: Setup) -> Clients:
         run = setup.run
         if self.within_records(run):
-            # An audit's gradients are drawn, and of no network.
+            # An audit draws its gradients at random, without a network.
             trains = setup.weights is not None
             if trains and (self.order == 2 or not run.model.record_level):
                 return CoupledRecords(self, setup)
@@ -167,13 +174,15 @@ class QueryGradient(ClientUpdate):
 
 
 class Maml(QueryGradient):
-    """MAML: the inner steps move all weights."""
+    """MAML: the inner steps change all weights."""
 
     kind: Literal["maml"] = "maml"
 
 
 class _Tasks(Clients):
-    """Clients whose tasks are adapted to as a whole, a chunk of tasks at once."""
+    """Clients whose gradients are those of whole tasks, computed for a chunk of tasks
+    at once.
+    """
 
     def __init__(self, update: QueryGradient, setup: Setup) -> None:
         from dpfedbench.models.meta_gradient import MetaGradient
@@ -195,8 +204,9 @@ class _Tasks(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """Query gradients, with losses and accuracies on the query sets. A tensor is
-        overwritten two chunks later.
+        """Yield query gradients, with losses and accuracies on the query sets.
+
+        A yielded tensor is overwritten two chunks later.
         """
         weights = self._update.step_weights(index)
         chunk = self._workers.chunk

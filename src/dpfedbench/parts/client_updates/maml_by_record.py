@@ -1,6 +1,7 @@
-"""MAML where a client sums over its own examples: steps along (private) sums.
+"""MAML of clients that sum over their own examples: steps along (private) sums.
 
-Each example's gradient is taken by itself, and the gradient is first order.
+Each example's gradient is computed separately, and the query gradient is of first
+order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ QUERY = "client-query-gradient-sum"
 
 
 class SupportSteps(Protocol):
-    """The settings of a client update that adapts to a support set."""
+    """Settings of a client update that adapts to a support set."""
 
     @property
     def inner_steps(self) -> int: ...
@@ -35,15 +36,16 @@ class SupportSteps(Protocol):
         """Return whether the server sums single query examples, and not clients."""
 
     def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
-        """Return how the examples of each sum are drawn."""
+        """Return the sampler of the examples of each sum."""
 
     def adapted_tensors(self, setup: Setup) -> Sequence[str] | None:
-        """Return the names of the tensors that steps move; None: all."""
+        """Return the names of the tensors that steps change; None: all."""
 
 
 class MamlByRecord(ClientsWithinTask):
-    """MAML of first order: (private) support steps, then the query gradient, summed by
-    the client or by the server.
+    """MAML of first order: (private) support steps, then the query gradient.
+
+    The client or the server sums the query examples' gradients.
     """
 
     def __init__(self, update: SupportSteps, setup: Setup) -> None:
@@ -81,7 +83,9 @@ class MamlByRecord(ClientsWithinTask):
 
 
 def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
-    """The coordinates that inner steps move: those of the named tensors; None: all."""
+    """Return the coordinates that inner steps change: those of the named tensors; None:
+    all.
+    """
     if names is None:
         return slice(None)
     marks = [

@@ -1,7 +1,7 @@
 """The "update" of McMahan et al. (Learning Differentially Private Recurrent Language
 Models, 2018).
 
-Clipped and summed by the server it is DP-FedAvg, whose unit is the client.
+With the server's clipping and private sum it is DP-FedAvg, whose unit is the client.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class ModelDifference(ClientUpdate):
-    """The model that a client got less the one that its steps make of it, each on all
-    of its records.
+    """The model that a client received less the model after its local steps.
 
-    The optimiser starts anew in every round.
+    Each step uses all of the client's records. The optimiser starts anew in every
+    round.
     """
 
     kind: Literal["model-difference"] = "model-difference"
@@ -37,10 +37,12 @@ class ModelDifference(ClientUpdate):
         5,
         ge=1,
         le=100_000,
-        doc="steps, each along the mean gradient of all of the client's records",
+        doc="local steps, each along the mean gradient of all of the client's records",
     )
-    inner_rate: float = setting(0.1, gt=0, le=1e6, doc="their learning rate")
-    optimizer: Optimizer = setting(Sgd(), doc="what takes them")
+    inner_rate: float = setting(
+        0.1, gt=0, le=1e6, doc="learning rate of the local steps"
+    )
+    optimizer: Optimizer = setting(Sgd(), doc="optimiser of the local steps")
 
     def check(self, run: Run) -> None:
         self.optimizer.refuse_untold("client_update")
@@ -48,14 +50,15 @@ class ModelDifference(ClientUpdate):
     def local_gradient(
         self, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor
     ) -> torch.Tensor:
-        """Return the gradient that a local step follows; an update of another objective
-        overrides this.
+        """Return the gradient that a local step follows.
+
+        Override this in an update with another objective.
 
         Args:
             gradient: float32 [d], the mean gradient of the client's records at `model`;
                 it may be written to.
             model: float32 [d], the client's model before the step.
-            start: float32 [d], the model that the client got.
+            start: float32 [d], the model that the client received.
         """
         return gradient
 
@@ -66,7 +69,7 @@ class ModelDifference(ClientUpdate):
             yield model.weights - self.local_model(model, client)
 
     def local_model(self, model: LocalModel, client: LocalClient) -> torch.Tensor:
-        """Return the weights that a client's steps make of those that it got."""
+        """Return a client's weights after its local steps."""
         assert client.records is not None
         start = model.weights
         weights = model.weights

@@ -4,9 +4,10 @@ records that several parties hold.
     for each phase:  each party's lot -> per-record gradients of a block of the model -> (private) sum
                      all parties' sums, over the expected lot -> one step of that block
 
-The parties keep one model, and a phase sees it as the phase before left it. What a
-phase reads may be a part of each party's records, and no record is in two parts. Since
-all parties have the same model, what a party sees of the others is their sums' sum.
+The parties share one model. Each phase uses the model after the phase before. A phase
+may read a part of each party's records only, and no record is in two parts. Because all
+parties have the same model, a party sees of the others no more than the sum of their
+sums.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
 
 
 class SummedUpdate(ClientUpdate):
-    """Base of the updates whose parties keep one model; each sum of a party
-    (`Run.client_sums`) is a phase of a round.
+    """Base of the updates whose parties share one model.
+
+    Each sum of a party (`Run.client_sums`) is a phase of a round.
     """
 
     client_data = "records"
@@ -64,17 +66,17 @@ class SummedUpdate(ClientUpdate):
 
     @property
     def steps(self) -> Mapping[str, StepOfSum]:
-        """The step that follows each sum, by the sum's name, in the order of a
-        round.
-        """
+        """Step that follows each sum, by the sum's name, in the order of a round."""
         raise NotImplementedError
 
     def block_of(self, sum_: SumSpec) -> str:
-        """The block of the model that a sum is of; "": all of it."""
+        """Return the block of the model whose gradients a sum adds up; "": the whole
+        model.
+        """
         return ""
 
     def told(self, run: Run, net: Net) -> Callable[[torch.Tensor], Row]:
-        """Return a function from a released model's weights [d] to its columns of the
+        """Return a function from a released model's weights [d] to columns of the
         history.
         """
         return lambda theta: {}
@@ -82,8 +84,13 @@ class SummedUpdate(ClientUpdate):
     def lots(
         self, run: Run, sum_: SumSpec, *, clients: int, records: int
     ) -> participation.RecordLots:
-        """The lots of a sum, of so many clients that each hold so many records which it
-        may read.
+        """Return the lots of a sum.
+
+        Args:
+            run: the run.
+            sum_: the sum.
+            clients: number of clients.
+            records: number of records of each client that the sum may read.
         """
         return run.part(PoissonLots).lots(
             clients=clients,
@@ -120,11 +127,11 @@ class SummedUpdate(ClientUpdate):
 
 
 class SummedSteps(SummedUpdate):
-    """A step a round of the whole model, along the sum over all records."""
+    """One step of the whole model in each round, along the sum over all records."""
 
     kind: Literal["summed-steps"] = "summed-steps"
 
-    weights: StepOfSum = setting(StepOfSum(), doc="the step")
+    weights: StepOfSum = setting(StepOfSum(), doc="step of the model's weights")
 
     @property
     def steps(self) -> Mapping[str, StepOfSum]:
@@ -140,8 +147,8 @@ class SummedSteps(SummedUpdate):
 
 
 class _Cut(PlainSum):
-    """A plain sum of gradients that are cut to a norm: clipping without noise, which
-    protects nobody.
+    """Plain sum of gradients that are clipped to a norm, without noise and without
+    privacy.
     """
 
     def __init__(self, *, dimension: int, norm: float) -> None:
@@ -155,8 +162,8 @@ class _Cut(PlainSum):
 
 @dataclasses.dataclass
 class _Phase:
-    """A sum of each party, over these places among its records, and the step that
-    follows it.
+    """One sum of each party, over the records at `places`, and the step that follows
+    it.
     """
 
     name: str
@@ -170,7 +177,7 @@ class _Phase:
 
 
 class Parties(Clients):
-    """The parties of a run."""
+    """Parties of a run."""
 
     served = "records"
     divides = True
@@ -204,8 +211,9 @@ class Parties(Clients):
                     and earlier.entry.sum.part == sum_.part
                     and earlier.lots.purpose != drawn.purpose
                 ):
-                    # Described alike in the ledger, where releases of one lot are one
-                    # Gaussian; of two they are not.
+                    # The ledger describes both sums alike. An account takes releases
+                    # of one lot as one Gaussian release; releases of two lots are
+                    # not one.
                     names = earlier.name, sum_.name
                     raise BenchError(
                         cannot_compose(
@@ -234,7 +242,7 @@ class Parties(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """The model that all parties have after the round: one row."""
+        """Yield the model that all parties have after the round, as one row."""
         model = torch.from_numpy(theta.copy())
         row: Row = {"clients": self._count}
         with self._workers.running() as pool:
@@ -265,8 +273,9 @@ class Parties(Clients):
     def _party(
         self, phase: _Phase, theta: np.ndarray, index: int, client: int
     ) -> tuple[torch.Tensor, np.ndarray, Sequence[float]]:
-        """One party's lot and what it releases [block]; where nothing is claimed also
-        losses and norms.
+        """Return one party's release [block], its losses and its raw norms.
+
+        A private sum has no raw norms.
         """
         chosen = phase.places[client][phase.lots.lot(index, 0, client)]
         images = self._held.images[client][chosen]
@@ -287,11 +296,11 @@ class Parties(Clients):
         *,
         first: bool,
     ) -> Row:
-        """Return the columns of the history that a phase may fill: everyone reads them,
-        so those of a private phase follow from the total alone.
+        """Return the columns of the history for one phase.
 
-        What the server sees of each party by itself has the noise of one, and not of
-        all.
+        Everyone reads the history, so that the columns of a private phase follow from
+        the total alone. The server's view of a single party has the noise of that party
+        only, and not the noise of all parties.
         """
         entry = phase.entry
         row: Row = {"released_norm": float(total.norm())}

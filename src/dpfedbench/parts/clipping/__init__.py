@@ -1,1 +1,1 @@
-"""Further clipping rules, one file each. Those of `dpsum.clipping` need none."""
+"""Further clipping rules, one file each. `dpsum.clipping` has its own."""

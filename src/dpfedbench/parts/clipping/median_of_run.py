@@ -19,11 +19,11 @@ from dpsum.parameters import parameter
 
 @dataclasses.dataclass(frozen=True)
 class MedianOfRun(ReferenceRule):
-    """C stays at the median norm of a run without privacy (DP-FedMeta, Section 6.1;
-    DP-MAML, Section 5.2.1).
+    """Constant threshold C: the median norm of a run without privacy (DP-FedMeta,
+    Section 6.1; DP-MAML, Section 5.2.1).
 
-    That run saw the same clients, so whoever sees the releases learns something of them
-    that no noise protects.
+    That run used the same clients. An observer of the releases therefore learns
+    something of them that no noise protects.
     """
 
     kind: ClassVar[str] = "median-of-run"
@@ -41,11 +41,13 @@ class MedianOfRun(ReferenceRule):
         None,
         ge=SMALLEST_THRESHOLD,
         le=LARGEST_THRESHOLD,
-        doc="null: found in a run without privacy",
+        doc="null: the median norm of a run without privacy",
     )
 
     def check(self, run: Run) -> None:
-        """Refuse other clients than the reference's, and a threshold that is given."""
+        """Refuse other clients than those of the reference run, and a configured
+        threshold.
+        """
         if run.part(ClientUpdate).kind != "maml":
             raise BenchError(
                 "clipping.kind median-of-run is for client_update.kind maml"
@@ -57,10 +59,10 @@ class MedianOfRun(ReferenceRule):
             )
 
     def first_threshold(self, path: Path, run: Run) -> float:
-        """The median over rounds of the cohorts' median gradient norms.
+        """Return the median over rounds of the cohorts' median gradient norms.
 
-        Cohorts are equally large there, so that it is near the median over all clients,
-        which no file has.
+        All cohorts of that run have the same size, so that the result is close to the
+        median over all clients, which no file has.
 
         Raises:
             BenchError: the history is missing, damaged, or has no norms.

@@ -18,7 +18,7 @@ class ReferenceRule(CohortRule):
 
     Attributes:
         reference: the method of that run.
-        reference_file: the file of that run that has the first threshold.
+        reference_file: the file of that run that gives the first threshold.
     """
 
     finds_threshold: ClassVar[bool] = True

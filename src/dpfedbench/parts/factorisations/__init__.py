@@ -1,1 +1,1 @@
-"""Further factorisations, one file each. Those of `dpsum.factorisations` need none."""
+"""Further factorisations, one file each. `dpsum.factorisations` has its own."""

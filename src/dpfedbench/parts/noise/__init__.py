@@ -1,3 +1,3 @@
-"""Further noises, one file each. Those of `dpsum.noise`, `dpsum.correlated_noise` and
-`dpsum.skellam_noise` need none.
+"""Further noises, one file each. `dpsum.noise`, `dpsum.correlated_noise` and
+`dpsum.skellam_noise` have their own.
 """

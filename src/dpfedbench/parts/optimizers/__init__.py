@@ -1,1 +1,1 @@
-"""Optimisers on one flat vector, or on vectors one above the other, one file each."""
+"""Optimisers of one flat vector, or of a stack of vectors, one file each."""

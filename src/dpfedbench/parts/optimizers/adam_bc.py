@@ -2,15 +2,16 @@
 DP-SGD).
 
 A released mean is g + e with noise e of deviation s on each coordinate, so that E[(g +
-e)^2] = E[g^2] + s^2: Adam's second moment is filled by noise, and where s is large all
-coordinates take steps of one length. The noise is the server's own and s is in the
-ledger, so the bias can be taken away:
+e)^2] = E[g^2] + s^2. The noise fills Adam's second moment, and where s is large all
+coordinates take steps of one length. The server draws the noise itself and s is in the
+ledger, so that the bias can be subtracted:
 
     m = b1 m + (1 - b1) g        v = b2 v + (1 - b2) g^2        n = b2 n + (1 - b2) s^2
     w -= rate * m' / sqrt(max(v' - n', floor)),   x' = x / (1 - b^t)
 
-Where s stays, n' is s^2 as the paper has it; where the threshold or the noise moves, n'
-is what v' has of it. All of it is computed of what was released: post-processing.
+Where s is constant, n' is s^2 as in the paper. Where the threshold or the noise
+changes, n' is the noise's part of v'. Everything follows from releases: it is
+post-processing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SECOND = 0.999
 
 
 class AdamBC(Optimizer):
-    """Adam with the noise's variance taken out of its second moment; betas are 0.9 and
+    """Adam without the noise's variance in its second moment; betas are 0.9 and
     0.999.
     """
 
@@ -36,7 +37,7 @@ class AdamBC(Optimizer):
         1e-8,
         gt=0,
         le=1e6,
-        doc="least corrected second moment, gamma': below it noise is all there is",
+        doc="smallest corrected second moment, gamma'; smaller values are mostly noise",
         paper="tuned",
     )
 

@@ -1,10 +1,9 @@
 """Optimisers: settings, and a step that moves weights along a gradient, coordinate by
 coordinate.
 
-The steps are torch's own functions where torch has them, so their bits are those of
-`torch.optim` (tests/parts). Those classes themselves load torch's compiler when the
-first of them is made: 4.6 of the 11.8 seconds of processor time in which a training
-started (two shared cores).
+The steps are torch's own functions where torch has them, so that their bits are those
+of `torch.optim` (tests/parts). The classes of `torch.optim` are not used: creating the
+first one loads torch's compiler, which takes several seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _adam, _sgd = (
 )  # torch.optim itself does not name these modules
 
 State = dict[str, Any]
-"""What an optimiser remembers of former steps; a checkpoint saves it as it is."""
+"""State that an optimiser keeps between steps; a checkpoint saves it unchanged."""
 
 
 class Optimizer(Part):
@@ -30,24 +29,27 @@ class Optimizer(Part):
 
     package: ClassVar[str] = "dpfedbench.parts.optimizers"
     linear: ClassVar[bool] = False
-    """Whether what all steps together move is linear in the gradients."""
+    """Whether the total change of the weights is linear in the gradients."""
     reads_noise: ClassVar[bool] = False
-    """Whether its steps follow from the deviation of the gradients' noise, so that
-    somebody has to tell it (`told`).
+    """Whether its steps depend on the standard deviation of the gradients' noise, which
+    the caller then has to pass to `told`.
     """
 
     def begin(self, weights: torch.Tensor) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
         raise NotImplementedError
 
     def told(self, state: State, deviation: Any) -> None:
-        """Learn the deviation of the noise on each coordinate of the next step's
-        gradient; 0 where there is none.
+        """Receive the standard deviation of the noise in the next step's gradient.
+
+        Args:
+            state: the state of the optimiser, which keeps the deviation.
+            deviation: of each coordinate; 0 without noise.
         """
 
     def refuse_untold(self, where: str) -> None:
-        """Refuse an optimiser that has to be told the noise at a place where nobody
-        tells it.
+        """Refuse an optimiser that needs the noise's deviation where no caller provides
+        it.
 
         Raises:
             BenchError: names the key.
@@ -62,7 +64,9 @@ class Optimizer(Part):
     def step(
         self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float
     ) -> None:
-        """Move the weights in place along the gradient, of the same shape and type."""
+        """Move the weights in place along the gradient, which has the same shape and
+        type.
+        """
         raise NotImplementedError
 
 
@@ -74,7 +78,7 @@ class Adam(Optimizer):
         0.9,
         ge=0,
         lt=1,
-        doc="of the mean of gradients; 0: steps have no momentum",
+        doc="decay of the mean of gradients; 0: no momentum",
         paper="0 (Nichol et al. 2018)",
     )
 
@@ -107,13 +111,14 @@ class Adam(Optimizer):
 
 
 class Sgd(Optimizer):
-    """Gradient descent; with momentum v <- momentum v + g, weights <- weights - rate v
-    (FedAvgM, Hsu et al. 2019).
+    """Gradient descent, with optional momentum (FedAvgM, Hsu et al. 2019).
+
+    The step is v <- momentum v + g, weights <- weights - rate v.
     """
 
     kind: Literal["sgd"] = "sgd"
     linear = True
-    momentum: float = setting(0.0, ge=0, lt=1, doc="of the steps; 0: none")
+    momentum: float = setting(0.0, ge=0, lt=1, doc="momentum of the steps; 0: none")
 
     def begin(self, weights: torch.Tensor) -> State:
         return {"velocity": None}

@@ -1,1 +1,1 @@
-"""Further participations, one file each. Those of `dpsum.participation` need none."""
+"""Further participations, one file each. `dpsum.participation` has its own."""

@@ -1,1 +1,1 @@
-"""Partitions: how a data set is shared out among clients, one file each."""
+"""Partitions of a data set among clients, one file each."""

@@ -1,12 +1,12 @@
-"""Few-shot clients of different alphabets: each draws its classes from a mixture over
-groups of classes of its own.
+"""Few-shot clients of different alphabets: each draws its classes from its own mixture
+over groups of classes.
 
 A client's mixture over the groups that have training classes is drawn from Dir(alpha
 p), where p_g is the group's share of these classes (Hsu et al., Measuring the Effects
-of Non-Identical Data Distribution, 2019, who have labels for groups). Its classes are
-drawn one after another, without putting back, each with the chance of its group's
-weight over the group's classes. As alpha grows this becomes the partition `shared`; as
-it falls, a client has one alphabet.
+of Non-Identical Data Distribution, 2019, with labels in place of groups). The client's
+classes are drawn one after another without replacement, each with probability
+proportional to its group's weight over the number of the group's classes. For large
+alpha this is the partition `shared`; for small alpha a client has one alphabet.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 
 class Alphabets(TaskClients):
-    """Clients differ in their alphabets, or whatever groups the names of classes say
-    (`ImageDataset.groups`).
+    """Clients that differ in their alphabets, or in other groups of classes.
+
+    The names of the classes give the groups (`ImageDataset.groups`).
     """
 
     partition: Literal["alphabets"] = "alphabets"
     disjoint: ClassVar[bool] = False
     concentration: float = setting(
-        1.0, ge=1e-3, le=1e6, doc="alpha; the smaller, the more clients differ"
+        1.0, ge=1e-3, le=1e6, doc="alpha; clients differ more for smaller values"
     )
 
     def folder(self, ways: int) -> str:
@@ -54,14 +55,14 @@ class Alphabets(TaskClients):
         classes = np.empty((self.count, ways), np.int64)
         examples = np.empty((self.count, ways, self.examples_per_class), np.int64)
         for block, start in enumerate(range(0, self.count, BLOCK)):
-            # Whole blocks are drawn, and the last one cut: a client does not depend on
-            # how many there are.
+            # Whole blocks are drawn and the last one is cut, so that a client does not
+            # depend on the number of clients.
             rng = stream(seed, "partition/alphabets", block)
             stop = min(start + BLOCK, self.count)
             weights = log_dirichlet(
                 rng, self.concentration * sizes / len(pool), BLOCK
             ) - np.log(sizes)
-            # Of log weights and standard Gumbel draws, the largest sums are such a
+            # The largest sums of log weights and standard Gumbel draws are such a
             # sample (Yellott 1977).
             keys = weights[:, group] + rng.gumbel(size=(BLOCK, len(pool)))
             chosen = pool[np.argsort(-keys, axis=1, kind="stable")[:, :ways]]
@@ -74,11 +75,18 @@ class Alphabets(TaskClients):
 def log_dirichlet(
     rng: np.random.Generator, alphas: np.ndarray, count: int
 ) -> np.ndarray:
-    """Logarithms of `count` draws from Dir(alphas), up to a constant for each, float64
-    [count, len(alphas)].
+    """Return the logarithms of draws from Dir(alphas), each up to an additive constant.
 
-    A draw of Gamma(a) is one of Gamma(a + 1) times U^(1/a): as logarithms they stay
-    apart where the draws would be 0.
+    A draw of Gamma(a) is a draw of Gamma(a + 1) times U^(1/a). The logarithms stay
+    distinct where the draws themselves would underflow to 0.
+
+    Args:
+        rng: random number generator.
+        alphas: float64 [groups].
+        count: number of draws.
+
+    Returns:
+        float64 [count, groups].
     """
     gammas = rng.standard_gamma(alphas + 1.0, size=(count, len(alphas)))
     return np.log(gammas) + np.log(1.0 - rng.random((count, len(alphas)))) / alphas

@@ -1,12 +1,12 @@
-"""Clients that differ in labels and in size: each label's records are shared out by a
-Dirichlet draw.
+"""Clients that differ in labels and in size: a Dirichlet draw shares out the records of
+each label.
 
 For each label the clients' shares of its records are drawn from Dir(alpha, ..., alpha)
 (Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, 2019,
 Section 4; Li et al., Federated Learning on Non-IID Data Silos, 2022). A small alpha
-gives few labels a client and unequal sizes; a large one approaches equal shares of all.
-Where a client would have fewer records than `least`, all shares are drawn again, so
-that the partition is a Dirichlet draw given that no client has fewer.
+gives few labels a client and unequal sizes; a large alpha gives nearly equal shares. If
+a client would have fewer records than `least`, all shares are drawn again, so that the
+partition is a Dirichlet draw conditioned on every client having `least` records.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from dpsum.randomness import stream
 if TYPE_CHECKING:
     from dpfedbench.data.records import RecordDataset
 
-_DRAWS = 1000  # before it is said that so many records for each cannot be had
+_DRAWS = 1000  # attempts before the smallest client size is reported as infeasible
 
 
 class Dirichlet(RecordClients):
-    """All training records, each label's by shares of a Dirichlet draw: clients differ
-    in labels and in size.
+    """Clients that share all training records, with a Dirichlet draw of shares for each
+    label.
+
+    They differ in labels and in size.
     """
 
     partition: Literal["dirichlet"] = "dirichlet"
     equal_sizes: ClassVar[bool] = False
     concentration: float | None = setting(
-        None, ge=1e-3, le=1e6, doc="alpha; the smaller, the more clients differ"
+        None, ge=1e-3, le=1e6, doc="alpha; clients differ more for smaller values"
     )
     least: int = setting(
-        10, ge=1, le=10_000_000, doc="records that a client has at least"
+        10, ge=1, le=10_000_000, doc="smallest number of records of a client"
     )
 
     def model_post_init(self, _: Any) -> None:
@@ -90,8 +92,10 @@ class Dirichlet(RecordClients):
 def shared_out(
     rng: np.random.Generator, sizes: list[int], clients: int, concentration: float
 ) -> np.ndarray:
-    """Return how many records of each label each client gets: int64 [labels, clients],
-    whose rows add up to `sizes`.
+    """Draw the number of records of each label that each client gets.
+
+    Returns:
+        int64 [labels, clients], whose rows add up to `sizes`.
     """
     shares = rng.dirichlet(np.full(clients, concentration), size=len(sizes))
     ends = np.rint(np.cumsum(shares, axis=1)[:, :-1] * np.array(sizes)[:, None]).astype(

@@ -1,4 +1,4 @@
-"""No image is at two clients, and no task of a text."""
+"""Partition without overlap: no image, and no task of a text, is at two clients."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 class Disjoint(TaskClients):
-    """Classes are dealt like cards, one shuffled deck after another, so that as many
-    clients fit as can.
+    """Clients that share no image.
+
+    Classes are dealt like cards, one shuffled deck after another, so that as many
+    clients as possible fit.
     """
 
     partition: Literal["disjoint"] = "disjoint"
@@ -43,9 +45,9 @@ class Disjoint(TaskClients):
         """Deal each image to one client at most.
 
         Each training class is cut at random into disjoint sets of images. A deck has
-        each class once; decks follow one another, and every client takes the next
-        `ways` cards. A hand that spans two decks could hold a class twice; the new deck
-        is then rearranged so that its first cards are none of those in the hand.
+        each class once. Decks follow one another, and every client takes the next
+        `ways` cards. A hand that spans two decks could hold a class twice. The new deck
+        is then rearranged so that its first cards differ from the cards in the hand.
         """
         rng = stream(seed, "partition")
         pool = dataset.splits["train"]

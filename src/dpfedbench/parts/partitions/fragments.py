@@ -1,7 +1,7 @@
-"""Clients that hold records of few labels: the training records sorted by label, cut
-into fragments, dealt out.
+"""Clients that hold records of few labels: the training records are sorted by label,
+cut into fragments, and dealt out.
 
-The partition of Adap DP-FL's Section V: 400 fragments of 150 records, 40 of them to
+Section V of Adap DP-FL has this partition: 400 fragments of 150 records, 40 of them for
 each of 10 clients.
 """
 
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 
 class Fragments(RecordClients):
-    """All training records, sorted by label and cut into equal fragments; each client
-    gets as many, drawn at random.
+    """Clients that hold equally many fragments of the training records, drawn at
+    random.
+
+    The records are sorted by label and cut into equal fragments.
     """
 
     partition: Literal["fragments"] = "fragments"
     fragments: int | None = setting(
-        None, ge=1, le=10_000_000, doc="how many; a multiple of `count`"
+        None, ge=1, le=10_000_000, doc="number of fragments; a multiple of `count`"
     )
 
     def model_post_init(self, _: Any) -> None:
@@ -62,8 +64,9 @@ class Fragments(RecordClients):
                 )
 
     def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:
-        """Equally many fragments for each client; records of one label keep their order
-        in the data set.
+        """Deal equally many fragments to each client.
+
+        Records of one label keep their order in the data set.
         """
         pool = dataset.splits["train"]
         fragments = self.fragments or 1

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 class RecordClients(PartitionScheme):
-    """Each client holds some of the training records, and no record is at two clients
-    (`deal`).
+    """Clients that each hold some of the training records; no record is at two clients.
+
+    `deal` chooses the records.
     """
 
     holds: ClassVar[str] = "records"
@@ -34,10 +35,11 @@ class RecordClients(PartitionScheme):
         )
 
     def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:
-        """The training records of each client, as integers; drawn from the stream
-        (seed, "partition/NAME").
+        """Return the training records of each client, as integers.
+
+        They are drawn from the stream (seed, "partition/NAME").
 
         Raises:
-            BenchError: they cannot be had of these data.
+            BenchError: these data do not allow such a partition.
         """
         raise NotImplementedError

@@ -1,5 +1,5 @@
-"""Every client draws its classes, and its images of them, uniformly and apart from the
-others, as in the papers.
+"""Partition in which every client draws its classes and images uniformly and
+independently of the others, as in the papers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 class Shared(TaskClients):
-    """Two clients may hold one image. The first n clients do not depend on how many
-    follow.
+    """Clients that may hold the same image.
+
+    The first n clients do not depend on the number of clients that follow.
     """
 
     partition: Literal["shared"] = "shared"

@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 
 
 class TaskClients(PartitionScheme):
-    """Each client holds so many images of each of so many training classes (`draw`)."""
+    """Clients that each hold a number of images of a number of training classes
+    (`draw`).
+    """
 
     rotations: Literal["none", "quarter-turns"] = setting(
         "none",
         doc=(
-            "quarter-turns: each client turns all its images of a class by 0, 90, 180 or"
-            " 270 degrees, drawn for each client and class; none: no image is turned."
-            " Test tasks are never turned"
+            "quarter-turns: each client rotates all its images of a class by 0, 90, 180"
+            " or 270 degrees, drawn for each client and class; none: no image is"
+            " rotated. Images of test tasks are never rotated"
         ),
         paper="quarter-turns (Omniglot in MAML++, on which DP-FedMeta's code is built)",
     )
@@ -96,8 +98,9 @@ class TaskClients(PartitionScheme):
     def draw(
         self, dataset: ImageDataset, *, ways: int, seed: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw the classes and images of each client; each draw has a stream of its
-        own, (seed, "partition/NAME", ...).
+        """Draw the classes and images of each client.
+
+        Each draw has its own stream, (seed, "partition/NAME", ...).
 
         Returns:
             Training classes, integers [clients, ways], distinct within a client; and
@@ -105,12 +108,12 @@ class TaskClients(PartitionScheme):
             distinct within a class.
 
         Raises:
-            BenchError: they cannot be had of these data.
+            BenchError: these data do not allow such a partition.
         """
         raise NotImplementedError
 
     def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:
-        """The clients of a data set of texts."""
+        """Return the clients of a data set of texts."""
         raise BenchError(
             f"clients.partition is {self.partition}, but {texts.name} holds texts: it"
             " shares out images"

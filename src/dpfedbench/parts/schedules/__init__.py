@@ -1,1 +1,1 @@
-"""Schedules: how the server's learning rate moves from step to step, one file each."""
+"""Schedules of a learning rate over the steps, one file each."""

@@ -13,17 +13,21 @@ class Schedule(Part):
     package: ClassVar[str] = "dpfedbench.parts.schedules"
 
     def rate(self, first: float, step: int, steps: int) -> float:
-        """The learning rate of step `step` (from 0) of `steps` planned, where the
-        configured one is `first`.
+        """Return the learning rate of step `step` (from 0) of `steps` planned steps.
+
+        Args:
+            first: the configured rate.
+            step: number of the step, from 0.
+            steps: number of planned steps.
         """
         raise NotImplementedError
 
     def check_rate(self, rate: float) -> None:
-        """Refuse a configured rate that the schedule does not fit."""
+        """Refuse a configured rate that does not fit the schedule."""
 
 
 class ConstantRate(Schedule):
-    """The rate stays as it is."""
+    """Constant rate."""
 
     kind: Literal["constant"] = "constant"
 
@@ -32,7 +36,7 @@ class ConstantRate(Schedule):
 
 
 class Cosine(Schedule):
-    """The rate falls to `final_rate` over all planned rounds, on half a period of a
+    """Rate that falls to `final_rate` over all planned rounds, along half a period of a
     cosine (DP-MAML, Section 6.2).
     """
 
@@ -41,7 +45,7 @@ class Cosine(Schedule):
         0.0,
         ge=0,
         le=1e6,
-        doc="what the rate falls to",
+        doc="rate after the last round",
         paper="0.001 (DP-MAML on Omniglot)",
     )
 
@@ -62,12 +66,12 @@ class Cosine(Schedule):
 
 
 class Linear(Schedule):
-    """The rate falls to `final_rate` over all planned rounds on a straight line (Nichol
-    et al. 2018, Section 6.1: the outer step size falls to 0).
+    """Rate that falls to `final_rate` over all planned rounds, along a straight line
+    (Nichol et al. 2018, Section 6.1: the outer step size falls to 0).
     """
 
     kind: Literal["linear"] = "linear"
-    final_rate: float = setting(0.0, ge=0, le=1e6, doc="what the rate falls to")
+    final_rate: float = setting(0.0, ge=0, le=1e6, doc="rate after the last round")
 
     def rate(self, first: float, step: int, steps: int) -> float:
         if not steps:
@@ -83,13 +87,13 @@ class Linear(Schedule):
 
 
 class Exponential(Schedule):
-    """The rate of round t, from 0, is the first one times e^(-decay t) (Li et al. 2020,
-    Appendix C).
+    """Rate that falls exponentially: in round t, from 0, it is the first rate times
+    e^(-decay t) (Li et al. 2020, Appendix C).
     """
 
     kind: Literal["exponential"] = "exponential"
     decay: float = setting(
-        0.0, ge=0, le=1e6, doc="of the rate's logarithm, a round", paper="0 to 0.1"
+        0.0, ge=0, le=1e6, doc="decay of the log rate in a round", paper="0 to 0.1"
     )
 
     def rate(self, first: float, step: int, steps: int) -> float:

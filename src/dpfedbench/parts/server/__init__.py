@@ -1,1 +1,3 @@
-"""Server steps: what the server makes of a round's released sum, one file each."""
+"""Server steps, one file each: the use that the server makes of a round's released
+sum.
+"""

@@ -1,4 +1,4 @@
-"""Server steps: each moves the model by what a round released."""
+"""Server steps: each moves the model according to the releases of a round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dpfedbench.models.shared_coordinates import SharedCoordinates
 
 State = dict[str, Any]
-"""What a server remembers of former steps; a checkpoint saves it as it is."""
+"""State that a server keeps between steps; a checkpoint saves it unchanged."""
 
 
 class ServerStep(Part):
@@ -25,12 +25,17 @@ class ServerStep(Part):
 
     @property
     def linear(self) -> bool:
-        """Whether what all steps together move is linear in the released means."""
+        """Whether the total change of the model is linear in the released means."""
         return False
 
     def response(self, rounds: int) -> np.ndarray:
-        """Return how far the model has moved after each round for a unit in the mean of
-        each, float64 [after, of].
+        """Return the movement of the model after each round in response to a unit in
+        each mean.
+
+        Returns:
+            float64 [after, of]: row `after` is the round after which the movement is
+            measured,
+            column `of` the round whose mean has the unit.
         """
         model = torch.zeros(rounds, dtype=torch.float64)
         state = self.begin(model)
@@ -43,17 +48,21 @@ class ServerStep(Part):
         return moved
 
     def begin(self, theta: torch.Tensor) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return {}
 
     def receive_layout(self, state: State, layout: SharedCoordinates) -> None:
-        """Learn which tensors the coordinates [d] of `theta` and `mean` belong to, once
-        after `begin`: `layout.head`, for instance, is bool [d]. Keep it in `state`.
+        """Receive the tensors that the coordinates [d] of `theta` and `mean` belong to.
+
+        The loop calls this once, after `begin`. An override keeps what it needs in
+        `state`: `layout.head`, for instance, is bool [d].
         """
 
     def plain_sum(self, dimension: int) -> Any:
-        """Return the sum that takes a round's contributions where they are not clipped
-        and noised: `PlainSum`, or the like.
+        """Return the sum of a round's contributions that are neither clipped nor
+        noised.
+
+        It is `PlainSum`, or a class like it.
         """
         return PlainSum(dimension=dimension)
 
@@ -62,8 +71,11 @@ class ServerStep(Part):
         return released / denominator
 
     def told(self, state: State, deviation: Any) -> None:
-        """Learn the deviation of the noise on each coordinate of the next mean; 0 where
-        there is none.
+        """Receive the standard deviation of the noise in the next mean.
+
+        Args:
+            state: the state of the steps, which keeps the deviation.
+            deviation: of each coordinate; 0 without noise.
         """
 
     def step(
@@ -79,22 +91,22 @@ class ServerStep(Part):
 
         Args:
             theta: weights that clients share, float32 [d].
-            mean: what was released over the public denominator, float64 [d].
-            state: of the steps before.
-            index: the round, from 0.
-            rounds: planned.
+            mean: release divided by the public denominator, float64 [d].
+            state: state of the steps before.
+            index: number of the round, from 0.
+            rounds: number of planned rounds.
         """
         raise NotImplementedError
 
 
 class Step(ServerStep):
-    """The (noised) mean is the gradient of a step of the server's optimiser."""
+    """Step of the server's optimiser, with the (noised) mean as gradient."""
 
     kind: Literal["step"] = "step"
     rate: float = setting(0.01, gt=0, le=1e6, doc="learning rate, eta_2", paper="0.01")
-    optimizer: Optimizer = setting(Adam(), doc="what takes the step")
+    optimizer: Optimizer = setting(Adam(), doc="optimiser of the server's step")
     schedule: Schedule = setting(
-        ConstantRate(), doc="how the rate moves over the planned rounds"
+        ConstantRate(), doc="schedule of the rate over the planned rounds"
     )
 
     @property
@@ -124,10 +136,10 @@ class Step(ServerStep):
 
 
 class Average(ServerStep):
-    """The model becomes the mean of the clients' models (FedAvg, McMahan et al. 2017;
-    Adap DP-FL, line 23).
+    """Replacement of the model by the mean of the clients' models (FedAvg, McMahan et
+    al. 2017; Adap DP-FL, line 23).
 
-    Each client holds as many records.
+    All clients hold equally many records.
     """
 
     kind: Literal["average"] = "average"
@@ -151,7 +163,7 @@ class Average(ServerStep):
 
 
 class _Models:
-    """The models of all clients; their mean in single precision is what is released."""
+    """Models of all clients; the release is their mean in single precision."""
 
     non_finite = 0
     one_by_one = True
@@ -164,7 +176,7 @@ class _Models:
         self._models.append(contributions.copy())
 
     def release_with(self, standard: None = None) -> np.ndarray:
-        # By torch, whose mean in single precision has other last bits than numpy's.
+        # torch's mean in single precision has other last bits than numpy's.
         return (
             torch.cat([torch.from_numpy(models) for models in self._models])
             .mean(dim=0)

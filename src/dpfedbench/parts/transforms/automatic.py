@@ -1,10 +1,10 @@
 """Automatic clipping (Bu et al. 2023, Automatic Clipping: DP Deep Learning Made Easier
 and Stronger).
 
-Each contribution g becomes g / (|g| + gamma), whose norm is below 1, so that C = 1 cuts
-nothing and noise of deviation z is what it is for. Contributions much longer than gamma
-all count alike, and there is no threshold to choose; that the paper's R may be any
-number is the server's learning rate here.
+Each contribution g becomes g / (|g| + gamma), whose norm is below 1. So clipping to C =
+1 changes nothing, and noise of standard deviation z fits that sensitivity. All
+contributions much longer than gamma have nearly the same norm, and there is no
+threshold to choose. The paper's free factor R is the server's learning rate here.
 """
 
 from typing import Literal
@@ -17,11 +17,13 @@ from dpsum.clipping import ClippingRule
 
 
 class Automatic(Transform):
-    """Contributions of norm below 1; `clipping` has to be the constant threshold 1."""
+    """Scaling of contributions to norms below 1; `clipping` has to be the constant
+    threshold 1.
+    """
 
     kind: Literal["automatic"] = "automatic"
     gamma: float = setting(
-        0.01, gt=0, le=1e6, doc="added to a contribution's norm", paper="0.01"
+        0.01, gt=0, le=1e6, doc="constant added to a contribution's norm", paper="0.01"
     )
 
     def check(self, run: Run) -> None:

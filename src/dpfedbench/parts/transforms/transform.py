@@ -1,9 +1,9 @@
-"""Transformations of a contribution: it is multiplied by a factor that follows from its
-own norm.
+"""Transformations of a contribution: multiplication by a factor that follows from its
+norm.
 
-This costs no privacy and needs no proof: what becomes of a contribution depends on no
-other, and the sum clips that to C as it clips any. So the sum moves by at most C where
-a unit's contribution becomes zero, whatever the factor.
+A transformation costs no privacy and needs no proof. The transformed contribution
+depends on no other contribution, and the sum clips it to C like any contribution. So
+the sum moves by at most C when a unit's contribution becomes zero, whatever the factor.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Transform(Part):
 
     package: ClassVar[str] = "dpfedbench.parts.transforms"
     trivial: ClassVar[bool] = False
-    """Whether contributions stay as they are, so that they may be added up while they
-    are computed.
+    """Whether contributions stay unchanged, so that they may be added up while they are
+    computed.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -35,14 +35,13 @@ class Transform(Part):
             )
 
     def factor(self, norm: float) -> float:
-        """Return the factor by which a contribution of this L2 norm over all weights is
-        multiplied.
-        """
+        """Return the factor for a contribution with this L2 norm over all weights."""
         raise NotImplementedError
 
     def rows(self, contributions: torch.Tensor) -> torch.Tensor:
-        """Contributions [n, d], each times its own factor; one that is not finite stays
-        so, and counts as zero.
+        """Return the contributions [n, d], each multiplied by its factor.
+
+        A contribution that is not finite stays so, and counts as zero.
         """
         if self.trivial:
             return contributions
@@ -57,7 +56,7 @@ class Transform(Part):
 
 
 class AsTheyAre(Transform):
-    """Nothing is done to a contribution before it is clipped."""
+    """No transformation of contributions."""
 
     kind: Literal["none"] = "none"
     trivial = True
